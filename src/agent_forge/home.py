@@ -1,0 +1,27 @@
+"""The folder in which Agent Forge keeps what it makes: traces, journals, models."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from agent_forge.errors import UsageError
+
+VARIABLE = "AGENT_FORGE_HOME"
+
+
+def home(path: str | os.PathLike[str] | None = None) -> Path:
+    """The home folder, created if needed: `path`, else $AGENT_FORGE_HOME, else ~/.agent-forge.
+
+    Raises UsageError if the folder cannot be made or is not a folder.
+    """
+    folder = Path(path or os.environ.get(VARIABLE) or "~/.agent-forge").expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"the home folder cannot be used: {error.strerror}",
+            where=str(folder),
+            fix=f"name a writable folder with --home or {VARIABLE}",
+        ) from error
+    return folder
