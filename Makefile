@@ -1,0 +1,43 @@
+# Two commands do all the set-up on a machine that has only Python and make: `make demo` and `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint format bench docs clean
+
+demo: .venv/.base
+	$(BIN)/agent-forge demo
+
+test: .venv/.dev
+	@scripts/system-packages
+	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered $(ARGS)
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: .venv/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/.dev
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file --quick || exit 1; done
+
+docs: .venv/.dev
+	$(BIN)/python scripts/docs.py
+
+.venv/.base: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e .
+	@touch $@
+
+.venv/.dev: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) -e '.[all,dev]'
+	@touch $@ .venv/.base
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .coverage htmlcov build dist

@@ -1,0 +1,153 @@
+"""The command tree, and how every command ends: its exit code and its one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import click
+
+from agent_forge._version import __version__
+from agent_forge.errors import AgentForgeError, UsageError
+
+# name: (module that holds `command`, help line). The help line stands here so that `--help` imports none of them.
+COMMANDS = {
+    "demo": ("agent_forge.cli.demo", "The whole loop in miniature, on what is embedded."),
+    "doctor": ("agent_forge.cli.doctor", "What works on this machine, what is missing, and how to get it."),
+    "config": ("agent_forge.cli.config", "The settings in force and where each comes from."),
+    "plan": ("agent_forge.cli.plan", "Show a request, or a plan file, as a graph."),
+    "run": ("agent_forge.cli.run", "Plan a request, or take a plan file, and carry it out."),
+    "traces": ("agent_forge.cli.traces", "What happened: list, show, analyse, import and export traces."),
+    "delegation": ("agent_forge.cli.delegation", "Traces of a coding agent's subagents."),
+    "agents": ("agent_forge.cli.agents", "The agent profiles."),
+    "data": ("agent_forge.cli.data", "Training data: scrub, deduplicate, balance, audit."),
+    "bench": ("agent_forge.cli.bench", "Run one of the benchmarks of a source checkout."),
+    "completion": ("agent_forge.cli.completion", "Print a completion script for your shell."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are imported when they are called, not when they are listed."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if name in COMMANDS or name.startswith("-"):
+            return super().resolve_command(ctx, args)
+        from agent_forge.config import nearest
+
+        near = nearest(name, COMMANDS)
+        hint = f"did you mean {near!r}?" if near else "`agent-forge --help` lists the commands."
+        raise click.UsageError(f"there is no command {name!r}; {hint}", ctx=ctx)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option("--debug", is_flag=True, envvar="AGENT_FORGE_DEBUG", help="Show the traceback of an error.")
+@click.version_option(__version__, prog_name="agent-forge")
+def app(debug: bool) -> None:
+    """Agents that plan in graphs, run in parallel, leave a trace of everything, and learn from it.
+
+    Data goes to stdout and talk to stderr; every command that prints a result takes --json. Exit codes: 0 done, 1 the
+    work failed, 2 the call was wrong, 130 interrupted.
+    """
+
+
+def run_command(arguments: list[str]) -> int:
+    debug = "--debug" in arguments or bool(os.environ.get("AGENT_FORGE_DEBUG"))
+    try:
+        with _settings_in_environment():
+            code = app.main(arguments, prog_name="agent-forge", standalone_mode=False)
+        _flush()
+        return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, click.Abort):
+        return _say("interrupted", 130)
+    except BrokenPipeError:
+        with contextlib.suppress(OSError):  # the reader has gone; keep the interpreter from complaining at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else 1
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except AgentForgeError as error:
+        if debug:
+            raise
+        return _say(str(error), error.exit_code)
+    except Exception as error:
+        if debug:
+            raise
+        return _say(f"internal error: {type(error).__name__}: {error} (--debug shows where)", 1)
+
+
+def _say(text: str, code: int) -> int:
+    with contextlib.suppress(BrokenPipeError):
+        print(f"agent-forge: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _settings_in_environment() -> Iterator[None]:
+    """Makes the settings files count: what they set and the environment does not, goes into the environment.
+
+    So there is one channel that options, library code and child processes all read: flag, then environment, then
+    project file, then user file.
+    """
+    from agent_forge.settings import environment_from_files
+
+    added = environment_from_files()
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def json_out(document: Any) -> None:
+    """Prints one JSON document on stdout."""
+    import json
+
+    click.echo(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
+
+
+def require_file(path: str) -> str:
+    """The text of a file or, for '-', of stdin. Raises UsageError."""
+    try:
+        if path == "-":
+            return sys.stdin.read()
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=path) from error
+    except UnicodeDecodeError as error:
+        raise UsageError("is not UTF-8 text", where=path) from error
+
+
+home_option = click.option(
+    "--home", envvar="AGENT_FORGE_HOME", metavar="DIR", help="Where traces, journals and models are kept."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
