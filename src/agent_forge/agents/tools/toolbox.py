@@ -1,0 +1,186 @@
+"""Tools by name: for a model that chooses among them, for a plan that names them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.agents.tools.tool import Tool, did_you_mean, tool
+from agent_forge.errors import ToolError
+
+if TYPE_CHECKING:
+    from agent_forge.plans import Plan, Task
+
+Handler = Callable[["Task", dict[str, Any]], Awaitable[Any]]
+
+
+class UnknownTool(ToolError):
+    """A name that no tool of the toolbox has."""
+
+
+class Toolbox:
+    """A set of tools with distinct names.
+
+    >>> @tool
+    ... def shout(text: str) -> str:
+    ...     "Says it louder."
+    ...     return text.upper()
+    >>> box = Toolbox([shout])
+    >>> list(box.names), box.get("shout").description
+    (['shout'], 'Says it louder.')
+    """
+
+    def __init__(self, tools: Iterable[Tool | Callable[..., Any]] = ()) -> None:
+        self._tools: dict[str, Tool] = {}
+        for each in tools:
+            self.register(each)
+
+    def register(self, item: Tool | Callable[..., Any]) -> Tool:
+        """Adds a tool, or a function that becomes one. Raises ToolError if the name is taken by another."""
+        made = item if isinstance(item, Tool) else tool(item)
+        if self._tools.setdefault(made.name, made) is not made:
+            raise ToolError(f"there are two tools named {made.name!r}", fix="give one of them another: @tool(name=...)")
+        return made
+
+    def get(self, name: str) -> Tool:
+        """The tool of that name. Raises UnknownTool, which names the nearest."""
+        if name not in self._tools:
+            raise UnknownTool(f"there is no tool {name!r}{did_you_mean(name, self._tools)}")
+        return self._tools[name]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._tools)
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(self._tools.values())
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __repr__(self) -> str:
+        return f"Toolbox({', '.join(self._tools)})"
+
+    def specs(self) -> list[dict[str, Any]]:
+        """Every tool in the format of the OpenAI API's `tools`."""
+        return [each.spec for each in self]
+
+    async def call(self, name: str, args: Mapping[str, Any]) -> Any:
+        """Calls a tool by name."""
+        return await self.get(name).call(args)
+
+    @classmethod
+    def from_module(cls, source: str | os.PathLike[str]) -> Toolbox:
+        """The tools of an importable module (`package.module`) or of a Python file (`path/to/tools.py`).
+
+        Raises ToolError if it cannot be imported, has no tools, or has two of one name.
+        """
+        module = _load(os.fspath(source))
+        found = [value for name, value in vars(module).items() if isinstance(value, Tool) and not name.startswith("_")]
+        if not found:
+            raise ToolError("no tools in it", where=str(source), fix="put @tool above the functions to be called")
+        try:
+            return cls(found)
+        except ToolError as error:
+            raise ToolError(error.what, where=str(source), fix=error.fix) from error
+
+
+def _load(source: str) -> ModuleType:
+    is_file = source.endswith(".py") or os.sep in source
+    try:
+        return _load_file(Path(source)) if is_file else _load_module(source)
+    except ToolError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ToolError(f"importing it failed with {type(error).__name__}: {error}", where=source) from error
+
+
+def _load_module(name: str) -> ModuleType:
+    folder = str(Path.cwd())
+    sys.path.append(folder)  # a console script does not have the working folder on its path, `python -m` does
+    try:
+        importlib.invalidate_caches()
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            raise  # the module is there; something that it imports is not
+        raise ToolError("there is no such module", where=name, fix="name an importable module or a .py file") from error
+    finally:
+        sys.path.remove(folder)
+
+
+def _load_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ToolError("there is no such file", where=str(path), fix="name an importable module or a .py file")
+    name = f"agent_forge_tools_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ToolError("it is not a Python file", where=str(path))
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # type hints are resolved through it
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def as_handler(toolbox: Toolbox) -> Handler:
+    """A handler for the executor: each task's `action` names the tool, its `args` are the arguments."""
+
+    async def handler(task: Task, inputs: dict[str, Any]) -> Any:
+        return await _tool_for(task, toolbox).call(task.args)
+
+    return handler
+
+
+def _tool_for(task: Task, toolbox: Toolbox) -> Tool:
+    if not task.action:
+        raise ToolError("it names no tool", where=f"task {task.id!r}", fix=f"give it one of {', '.join(toolbox.names)}")
+    try:
+        return toolbox.get(task.action)
+    except UnknownTool as error:
+        raise UnknownTool(error.what, where=f"task {task.id!r}") from error
+
+
+def check(plan: Plan, toolbox: Toolbox) -> None:
+    """Raises ToolError unless every task of the plan calls a tool of the toolbox with arguments that it takes.
+
+    Meant for before the run: names are all checked, values as far as they do not depend on other tasks' results. The
+    error lists every fault.
+    """
+    faults: list[ToolError] = []
+    for task_id in plan.leaves:
+        try:
+            _check_task(plan[task_id], toolbox)
+        except ToolError as error:
+            faults.append(error)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        kind = UnknownTool if any(isinstance(fault, UnknownTool) for fault in faults) else ToolError
+        raise kind("; ".join(f"{fault.where}: {fault.what}" for fault in faults))
+
+
+def _check_task(task: Task, toolbox: Toolbox) -> None:
+    from agent_forge.plans import find_references
+
+    found = _tool_for(task, toolbox)
+    known = {name: value for name, value in task.args.items() if not find_references(value)}
+    faults = [*found.name_faults(task.args), *found.value_faults(known)]
+    if faults:
+        raise ToolError(
+            f"tool {found.name!r}: {'; '.join(faults)}",
+            where=f"task {task.id!r}",
+            fix=f"its arguments are {found.signature}",
+        )
