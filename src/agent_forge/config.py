@@ -17,7 +17,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import enum
-import functools
 import math
 import os
 import types
@@ -126,7 +125,19 @@ def as_dict(config: Any) -> Any:
 
 def dump(config: Any) -> str:
     """YAML that `load` turns into an equal object."""
-    return yaml.safe_dump(as_dict(config), sort_keys=False, allow_unicode=True)
+    return yaml.dump(as_dict(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes the texts that PyYAML's plain style does not bring back (unusual line breaks and control characters)."""
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
+    style = None if text.replace("\n", "").isprintable() else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 
 
 def nearest(key: str, known: Iterable[str]) -> str | None:
@@ -245,7 +256,7 @@ class _Builder:
         tree = _open_text(tree)
         if not isinstance(tree.value, dict):
             raise _Wrong(f"expected a mapping with the keys of {cls.__name__}, got {_shown(tree.value)}")
-        hints = _hints(cls)
+        hints = typing.get_type_hints(cls)
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
         for key in tree.value:
             if key not in fields:
@@ -336,11 +347,6 @@ class _Builder:
 
     def fault(self, where: str, text: str) -> None:
         self.faults.append(f"{where}: {text}")
-
-
-@functools.cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
 
 
 def _open_text(tree: _Tree) -> _Tree:

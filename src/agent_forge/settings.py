@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,14 +31,14 @@ def variable(key: str) -> str:
     return f"AGENT_FORGE_{key.upper()}"
 
 
-def user_file() -> Path:
+def user_file() -> str:
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(folder).expanduser() / "agent-forge" / "config.yaml"
+    return os.path.join(os.path.expanduser(folder), "agent-forge", "config.yaml")
 
 
-def settings_files() -> list[Path]:
-    """The settings files that exist, the strongest last."""
-    return [path for path in (user_file(), Path(PROJECT_FILE)) if path.is_file()]
+def settings_files() -> list[str]:
+    """The settings files that exist, the strongest last. (No pathlib: this runs at the start of every command.)"""
+    return [path for path in (user_file(), PROJECT_FILE) if os.path.isfile(path)]
 
 
 def resolve_settings() -> Resolved[Settings]:

@@ -34,5 +34,7 @@ def command(name: str | None, arguments: tuple[str, ...]) -> int:
         return 0
     if name not in names:
         near = nearest(name, names)
-        raise UsageError(f"no benchmark {name!r}", fix=f"did you mean {near!r}?" if near else "`agent-forge bench` lists them")
+        raise UsageError(
+            f"no benchmark {name!r}", fix=f"did you mean {near!r}?" if near else "`agent-forge bench` lists them"
+        )
     return subprocess.run([sys.executable, str(folder / f"{name}.py"), *arguments], check=False).returncode

@@ -1,0 +1,90 @@
+"""Rules about the code itself: sizes, imports, and that every example in the documentation runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCES = sorted(
+    p for folder in ("src", "tests", "benchmarks", "examples", "scripts") for p in (ROOT / folder).rglob("*.py")
+)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LIMIT = 60
+BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_function_is_longer_than_sixty_lines(path: Path) -> None:
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    long = [
+        f"{node.name}, line {node.lineno}: {node.end_lineno - node.lineno + 1} lines"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, functions) and (node.end_lineno or 0) - node.lineno + 1 > LIMIT
+    ]
+    assert long == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ```python blocks of a page run in order in one namespace, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("AGENT_FORGE_HOME", str(tmp_path / "home"))
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    text = page.read_text(encoding="utf-8")
+    for match in BLOCK.finditer(text):
+        for need in re.findall(r"requires=(\w+)", match[1]):
+            if find_spec(need) is None:
+                pytest.skip(f"{page.name} needs {need}, which is not installed")
+        line = text[: match.start()].count("\n") + 1
+        exec(compile("\n" * line + match[2], str(page), "exec"), namespace)
+    assert "not implemented" not in text.lower()
+
+
+HEAVY = ("torch", "transformers", "numpy", "sqlalchemy", "starlette", "fastapi", "pydantic", "rich", "httpx", "psycopg")
+# plans, traces and runtime run on a machine with nothing but Python and PyYAML
+THIRD_PARTY = {"yaml"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys; before = set(sys.modules); {statement}; print('\\n'.join(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+@pytest.mark.parametrize("module", ["agent_forge", "agent_forge.cli._app", "agent_forge.plans", "agent_forge.agents"])
+def test_importing_is_light(module: str) -> None:
+    assert loaded_by(f"import {module}").isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("room", ["plans", "traces", "runtime"])
+def test_the_lower_rooms_import_with_the_standard_library_and_yaml(room: str) -> None:
+    foreign = loaded_by(f"import agent_forge.{room}") - set(sys.stdlib_module_names) - {"agent_forge"}
+    assert {name for name in foreign if not name.startswith("_")} <= THIRD_PARTY
+
+
+def test_a_violated_contract_breaks_the_build(tmp_path: Path) -> None:
+    """The import contracts do what they say: a forbidden import in a copy of the package is reported."""
+    import shutil
+
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / ".importlinter", tmp_path / ".importlinter")
+    linter = Path(sys.executable).with_name("lint-imports")
+
+    def check() -> subprocess.CompletedProcess[str]:
+        env = {"PYTHONPATH": str(tmp_path / "src"), "PATH": "/usr/bin:/bin"}
+        command = [str(linter), "--no-cache"]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+
+    assert check().returncode == 0
+    with open(tmp_path / "src/agent_forge/plans/__init__.py", "a") as file:
+        file.write("\nfrom agent_forge import runtime as _runtime\n")
+    broken = check()
+    assert broken.returncode == 1
+    assert "plans imports no other room" in broken.stdout
