@@ -27,7 +27,7 @@ bench: .venv/.dev
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(BIN)/python $$file --quick || exit 1; done
 
 docs: .venv/.dev
-	$(BIN)/python scripts/docs.py
+	$(BIN)/python -m pytest -q tests/test_project.py -k "page or link"
 
 .venv/.base: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -47,6 +47,16 @@ def test_the_examples_of_a_page_run(page: Path, tmp_path: Path, monkeypatch: pyt
     assert "not implemented" not in text.lower()
 
 
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    targets = [target for target in LINK.findall(prose) if "://" not in target and not target.startswith("mailto:")]
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
 HEAVY = ("torch", "transformers", "numpy", "sqlalchemy", "starlette", "fastapi", "pydantic", "rich", "httpx", "psycopg")
 # plans, traces and runtime run on a machine with nothing but Python and PyYAML
 THIRD_PARTY = {"yaml"}
