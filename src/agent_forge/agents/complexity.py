@@ -1,0 +1,107 @@
+"""How many steps does a request need, and so: is a graph worth planning?
+
+The rule: one or two steps are done directly, three or more are planned as a graph (GAP). The estimate adds up what can
+be seen in the words, and every part of the sum is reported, so that a decision can be read and argued with.
+
+>>> decision = complexity("Who is older, Ada Lovelace or Charles Babbage?")
+>>> decision.graph, decision.steps
+(True, 3)
+>>> complexity("Which brand do they understand?").graph
+False
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from agent_forge.agents.language import clauses, sentences, words
+
+GRAPH_FROM = 3
+
+_QUESTION_HEAD = frozenset(
+    """who whom whose what which where when why how is are was were do does did can could has have had will would should
+    in on at from for of during under""".split()
+)
+_AUXILIARY = frozenset("is are was were do does did can could has have had will would should".split())
+_COMPARATIVE = re.compile(
+    r"^(?:\w{2,}(?:er|est)|more|most|less|least|fewer|fewest|first|last|later|latter|same|both|common|than|recently|between)$"
+)
+_NOT_COMPARATIVE = frozenset(
+    """after over under never ever other another number member character chapter player singer writer composer producer
+    founder leader teacher master order water summer winter september october november december father mother brother
+    sister daughter grandfather grandmother officer power center theater paper letter river quarter manager driver owner
+    user server answer computer either neither whether together however further per her super inter enter offer consider
+    remember discover cover deliver former newspaper soccer peter alexander west east northwest southwest best guest
+    forest interest request harvest test rest manifest honest""".split()
+)
+_RELATIVE = re.compile(r"\b(?:who|that|which|whose|whom|where|in which|of which|for which|when)\b", re.IGNORECASE)
+_AGGREGATE = re.compile(
+    r"^(?:how many|how much|what (?:number|percent\w*|is the (?:total|average|sum)))\b", re.IGNORECASE
+)
+_LISTED = re.compile(r"^\s*(?:\d+[.)]|[-*•])\s+\S", re.MULTILINE)
+_CHOICE = re.compile(r"\bor\b", re.IGNORECASE)
+_NESTED = re.compile(
+    r"(?:\bof (?:the|a|an)?\s*(?:\w+\s){1,3}?(?:of|in|by|for|from)\b)|(?:['’]s\s(?:\w+\s?){1,2}(?:['’]s|\bborn|\bdie))",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Complexity:
+    """The decision: `graph` or not, the estimated number of `steps`, what was seen, and the reason in words."""
+
+    graph: bool
+    steps: int
+    features: Mapping[str, int]
+    reason: str
+
+
+def complexity(request: str) -> Complexity:
+    """Estimates the steps of a request from its words and structure."""
+    features = _question_features(request) if is_question(request) else _request_features(request)
+    steps = max(1, sum(features.values()))
+    graph = steps >= GRAPH_FROM
+    seen = ", ".join(f"{name} {count}" for name, count in features.items() if count)
+    verdict = f"{GRAPH_FROM} or more steps: plan a graph" if graph else f"fewer than {GRAPH_FROM} steps: no graph"
+    return Complexity(
+        graph, steps, features, f"{steps} step{'s' if steps > 1 else ''} ({seen or 'one plain step'}); {verdict}"
+    )
+
+
+def is_question(request: str) -> bool:
+    first = words(request)[:1]
+    return (
+        len(sentences(request)) == 1
+        and (request.rstrip().endswith("?") or first[:1] == ["if"])
+        or (bool(first) and first[0] in _QUESTION_HEAD and len(sentences(request)) == 1)
+    )
+
+
+def _request_features(request: str) -> dict[str, int]:
+    """An instruction: one step for each listed item, or else for each clause."""
+    listed = len(_LISTED.findall(request))
+    return {"listed steps": listed} if listed > 1 else {"clauses": len(clauses(request))}
+
+
+def _question_features(question: str) -> dict[str, int]:
+    """A question: the look-up itself, one more for each thing compared, each hop and each aggregation."""
+    tokens = words(question)
+    compared = any(_COMPARATIVE.match(token) and token not in _NOT_COMPARATIVE for token in tokens)
+    choice = bool(_CHOICE.search(question)) and (compared or tokens[0] in _AUXILIARY | {"which", "who"})
+    pair = tokens[:1] != ["which"] and bool({"both", "same", "common"} & set(tokens)) and "and" in tokens
+    difference = "than" in tokens and bool({"how", "more", "fewer", "less"} & set(tokens))
+    return {
+        "look-up": 1,
+        "second thing compared": int(choice or pair or difference),
+        "comparison": int(choice or pair or difference),
+        "hops": _hops(question),
+        "aggregation": int(bool(_AGGREGATE.match(question.strip()))),
+    }
+
+
+def _hops(question: str) -> int:
+    """Nested descriptions, each a look-up whose result the next one needs."""
+    inner = question.split(None, 1)[1] if " " in question.strip() else ""
+    return min(len(_RELATIVE.findall(inner)) + len(_NESTED.findall(inner)), 3)

@@ -1,0 +1,163 @@
+"""English, as far as planning needs it: words, sentences and the clauses of a request.
+
+Everything works on words, never on substrings: "brand" and "understand" hold no "and".
+
+>>> [clause.text for clause in clauses("Find a brand I understand, then email it to Ann and Bob and archive the draft")]
+['Find a brand I understand', 'email it to Ann and Bob', 'archive the draft']
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_WORD = re.compile(r"[^\W_]+(?:['’.\-][^\W_]+)*")
+_SENTENCE_END = re.compile(r"(?<=[.?!])[\"'”’)]*\s+(?=[\"'“(]?[A-Z0-9])|\n+")
+_ABBREVIATION = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|v|etc|e\.g|i\.e|No|Vol|Inc|Ltd|Co|U\.S|U\.K)\.$")
+_QUOTED = re.compile(r"\"[^\"\n]*\"|“[^”\n]*”|(?<![\w])'[^'\n]*'(?!\w)|\([^()\n]*\)|https?://\S+")
+
+STOP_WORDS = frozenset(
+    """a an the this that these those some any each every all both of in on at to for from by with as into about over
+    between during and or but nor so than then also if is are was were be been being am do does did done has have had
+    having can could will would shall should may might must not no it its he she him her his hers they them their theirs
+    we us our you your i me my mine who whom whose which what where when why how there here please return same other
+    another such one ones up out off own more most""".split()
+)
+
+# Verbs with which people begin a step. Data, not grammar: a word here counts only where a clause may begin.
+VERBS = frozenset(
+    """access activate add adjust adopt allocate alter analyse analyze announce append apply archive arrange ask assemble
+    assess assign attach authenticate backup bake blend block boil book borrow broadcast browse build buy calculate call
+    cancel capture change charge chat check choose clean clear click close collect combine compare compile compose compress
+    compute conduct configure confirm connect contact convert cook copy correct count create crop cut deactivate decide
+    decode decrypt define delete deliver deploy describe design detect determine develop display divide download draft
+    draw drop edit email enable encode encrypt enhance enter erase estimate evaluate examine execute explain explore export
+    extend extract fetch fill filter finalize find fix follow forward gather generate get give go grab group guide hash help
+    highlight identify implement import improve increase inform initiate inquire insert inspect install invest investigate
+    invite isolate issue join keep label launch learn let list load locate log look mail make manage map mark measure merge
+    message mix modify monitor move multiply navigate notify obtain open optimize order organize outline overlay pack paint
+    parse paste pay perform pick place plan play plot post predict prepare present preserve press print process produce
+    provide publish purchase put query read rearrange rebook receive recharge recommend record recover reduce refund
+    register reject release remind remove rename rent repair replace reply report reproduce request reschedule reserve
+    reset resize restore retrieve return reverse review rotate run save scan schedule score search select sell send sequence
+    set share ship shorten show sign simplify simulate solve sort specify split stabilize start stitch stop store submit
+    subscribe subtract suggest sum summarise summarize switch synchronize take tell test text tile track train transcribe
+    transfer transform translate trim troubleshoot turn understand unlock unsubscribe update upload use validate verify view
+    visit visualize wait wash watch write""".split()
+)
+_POLITE = re.compile(
+    r"^(?:(?:please|kindly|just|first(?:ly)?|second(?:ly)?|third(?:ly)?|next|lastly|finally|also|additionally|furthermore|"
+    r"moreover|meanwhile|afterwards?|then|and|but|so|to|immediately|once (?:done|that is done)|after (?:that|this)|"
+    r"(?:can|could|would|will) you(?: please)?(?: also)?(?: help me(?: to)?)?|help me(?: to)?|let(?:'s| us)|"
+    r"i(?: would|'d)? (?:also )?(?:need|want|like|wish|would like)(?: you)? (?:help |assistance )?(?:to|with|in)|"
+    r"i(?: would|'d)? (?:also )?(?:need|want|like) (?=\w+)|"
+    r"i(?: am|'m) (?:also )?(?:interested in|looking for|looking to|trying to|planning to)|be sure to|"
+    r"for (?:step|task) \d+)[\s,:]+)+",
+    re.IGNORECASE,
+)
+_SEQUENCE = re.compile(
+    r"\s*(?:;|[,]?\s*\b(?:and|but)?\s*(?:then|after (?:that|this)|afterwards?|next|finally|lastly|subsequently)\b)[\s,]+",
+    re.IGNORECASE,
+)
+_JOIN = re.compile(
+    r"(?:,\s*(?:and|or|but)?|\s(?:and|as well as))\s+(?=(?:also\s+|please\s+|to\s+)*(\w+))", re.IGNORECASE
+)
+_MASK = "\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """One step as written, and the word that joined it to the step before: "", "and", "then" or "." (a new sentence)."""
+
+    text: str
+    joined_by: str = ""
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words; apostrophes, hyphens and dots inside a word stay.
+
+    >>> words("Who's older: Ann or U.S. Grant?")
+    ["who's", 'older', 'ann', 'or', 'u.s', 'grant']
+    """
+    return [word.lower() for word in _WORD.findall(text)]
+
+
+def stem(word: str) -> str:
+    """A light stem: enough to let "films" meet "film" and "directed" meet "director"."""
+    word = re.sub(r"['’]s?$", "", word)
+    for suffix in ("ing", "ors", "ers", "ies", "ed", "or", "er", "es", "s", "e"):
+        if word.endswith(suffix) and len(word) - len(suffix) >= 3:
+            return word[: -len(suffix)]
+    return word
+
+
+def content_words(text: str) -> list[str]:
+    """Stems of the words that carry meaning, in order, repeats kept."""
+    return [stem(word) for word in words(text) if word not in STOP_WORDS]
+
+
+def sentences(text: str) -> list[str]:
+    """Sentences and lines; "Dr. No" and "3.5 km" stay whole.
+
+    >>> sentences("Meet Dr. No at 3.5 km. Then call. Thanks!")
+    ['Meet Dr. No at 3.5 km.', 'Then call.', 'Thanks!']
+    """
+    found: list[str] = []
+    for part in _SENTENCE_END.split(text.strip()):
+        if found and _ABBREVIATION.search(found[-1]):
+            found[-1] = f"{found[-1]} {part}"
+        elif part.strip():
+            found.append(part.strip())
+    return found
+
+
+def plain(text: str) -> str:
+    """A clause without its polite or sequencing beginning ("Then, could you please") and its full stop."""
+    text = re.sub(r"[\s,;.!]+$", "", text.strip())
+    return _POLITE.sub("", text).strip() or text
+
+
+def clauses(text: str, verbs: Iterable[str] = ()) -> list[Clause]:
+    """The steps of a request in the order written; text in quotes, brackets and URLs is never split.
+
+    `verbs` are further words that may begin a step, such as the first words of the tools' names.
+    """
+    known = VERBS | {verb.lower() for verb in verbs}
+    found: list[Clause] = []
+    for sentence in sentences(text):
+        for number, (part, marker) in enumerate(_split(sentence, known)):
+            stripped = plain(part)
+            if words(stripped):
+                found.append(Clause(stripped, _joined_by(part, marker, first=not found, head=number == 0)))
+    return found
+
+
+def _split(sentence: str, verbs: frozenset[str]) -> list[tuple[str, str]]:
+    """(part, marker) of one sentence: cut at sequence words, then where a joining word is followed by a verb."""
+    masked = _QUOTED.sub(lambda m: _MASK * len(m.group()), sentence)
+    cuts = [(m.start(), m.end(), "then") for m in _SEQUENCE.finditer(masked) if m.start() > 0]
+    for match in _JOIN.finditer(masked):
+        if match.group(1).lower() in verbs and not _object_list(masked[: match.start()], verbs):
+            cuts.append((match.start(), match.end(), "and"))
+    parts, position, marker = [], 0, ""
+    for start, end, kind in sorted(cuts):
+        if start >= position:
+            parts.append((sentence[position:start], marker))
+            position, marker = end, kind
+    return [*parts, (sentence[position:], marker)]
+
+
+def _object_list(before: str, verbs: frozenset[str]) -> bool:
+    """Whether what stands before a joining word has no verb yet, so that "and" joins nouns ("the order and search logs")."""
+    return not any(word in verbs for word in words(before))
+
+
+def _joined_by(part: str, marker: str, *, first: bool, head: bool) -> str:
+    if first:
+        return ""
+    if re.match(
+        r"\s*(?:and\s+)?(?:then|after (?:that|this)|afterwards?|next|finally|lastly|subsequently)\b", part, re.I
+    ):
+        return "then"
+    return marker if not head else "."

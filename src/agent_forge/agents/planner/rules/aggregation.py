@@ -1,0 +1,101 @@
+"""Aggregation questions: differences, counts and sums over things that are looked up first."""
+
+from __future__ import annotations
+
+import re
+
+from agent_forge.agents.planner.rules.draft import Draft
+
+_DIFFERENCE = re.compile(
+    r"^(?:by\s+)?how\s+(?:many|much)\s+(?P<how>more|fewer|less|larger|higher|longer|older)\s+(?P<a>.+?)\s+(?:than|compared (?:to|with))\s+(?P<b>.+?)\s*[?.]*$",
+    re.I,
+)
+_SPAN = re.compile(
+    r"^how\s+(?P<u>many\s+(?P<unit>years|days|months|weeks|decades|hours|minutes)|long)\s+(?:(?P<w>after|before|passed between|between|elapsed between|were there between|was it between|from|separate[sd]?)\s+)"
+    r"(?P<rest>.+?)\s*[?.]*$",
+    re.I,
+)
+_BETWEEN = re.compile(r"^(?P<a>.+?)\s+(?:and|to|until|till)\s+(?P<b>.+)$", re.I)
+_CLAUSE = re.compile(r"^(?P<a>.+?)\s+(?:did|was|were|is|does|had)\s+(?P<b>.+)$", re.I)
+_COUNT = re.compile(
+    r"^(?:how\s+many|what\s+(?:is\s+the\s+)?number\s+of|what\s+(?:is|was)\s+the\s+(?P<op>total|average|sum|combined)\s+(?:number|amount)?\s*(?:of\s+)?)\s*"
+    r"(?P<what>.+?)\s*[?.]*$",
+    re.I,
+)
+_NOT = re.compile(r"^how\s+(?:many|much)\s+(?:in\s+)?percent\w*\s+(?P<a>.*?)(?:\s+(?:is|are|was|were|did|do|does|who|that))?\s+(?:not|n't)\s+(?P<b>.+?)[?.]*$|"
+                  r"^how\s+many\s+(?:in\s+)?percent\w*\s+.*?(?:weren't|aren't|isn't|wasn't|didn't)\s+(?P<c>.+?)[?.]*$", re.I)  # fmt: skip
+
+
+def aggregation(question: str) -> Draft | None:
+    """The plan of a counting question, or None."""
+    question = question.strip()
+    for reading in (_complement, _span, _difference, _count):
+        draft = reading(question)
+        if draft is not None:
+            return draft
+    return None
+
+
+def _complement(question: str) -> Draft | None:
+    """ "How many percent were not German?" -> the percentage that were · 100 minus it"""
+    found = _NOT.match(question)
+    if not found:
+        return None
+    draft = Draft("aggregation")
+    part = draft.look_up(f"percent {found['a'] or ''} {found['b'] or found['c']}")
+    draft.combine(f"difference of 100 and {part}")
+    return draft
+
+
+def _span(question: str) -> Draft | None:
+    """ "How many years after A did B?", "How long between A and B?" """
+    found = _SPAN.match(question)
+    if not found:
+        return None
+    after = found["w"].lower() in {"after", "before"}
+    parts = (_CLAUSE if after else _BETWEEN).match(found["rest"])
+    if not parts:
+        return None
+    draft = Draft("aggregation")
+    unit = "year" if (found["unit"] or "years").lower() in {"years", "decades"} else "date"
+    first, second = (draft.look_up(f"{unit} of {parts[side]}") for side in "ab")
+    draft.combine(f"difference of {first} and {second}")
+    return draft
+
+
+def _difference(question: str) -> Draft | None:
+    found = _DIFFERENCE.match(question)
+    if not found:
+        return None
+    draft = Draft("aggregation")
+    subject, other = found["a"], found["b"]
+    first = draft.look_up(_counted(subject))
+    second = draft.look_up(_counted(_replace_last(subject, other)))
+    draft.combine(f"difference of {first} and {second}")
+    return draft
+
+
+def _counted(text: str) -> str:
+    return re.sub(r"\b(?:did|does|do|were there|are there|was there)\b\s*", "that ", text, count=1, flags=re.IGNORECASE)
+
+
+def _replace_last(subject: str, other: str) -> str:
+    """The same measure of the other thing: its noun from the first, its rest from the second."""
+    noun = re.split(
+        r"\b(?:did|does|do|were|are|was|is|had|have|has|in|of|by|from|for|who|that|speak)\b",
+        subject,
+        maxsplit=1,
+        flags=re.I,
+    )[0]
+    return other if other.lower().startswith(noun.strip().lower()) else f"{noun.strip()} {other}"
+
+
+def _count(question: str) -> Draft | None:
+    found = _COUNT.match(question)
+    if not found:
+        return None
+    draft = Draft("aggregation")
+    what = re.sub(r"\s+(?:are|were|is|was)\s+there\b", "", found["what"])
+    things = draft.look_up(_counted(what))
+    draft.combine(f"{'sum' if found['op'] else 'number'} of {things}")
+    return draft
