@@ -1,0 +1,141 @@
+"""Whether the tasks of a plan are well formed, one by one, and what each of them refers to."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from agent_forge.plans.faults import PlanFault, PlanLimits
+from agent_forge.plans.references import ITEM, Reference, reads_as_name, split_text, strings_in, whole_reference
+from agent_forge.plans.task import Task
+
+_BRACE_WORD = re.compile(r'(?<!\{)\{[ \t]{0,3}(\w[\w-]*)(?=[.\[]|$)|(?<!\{)\{([^{}"]*,[^{}"]*)\}')
+_ESCAPE = "for the text itself double the braces"
+
+
+def field_faults(task: Task, limits: PlanLimits) -> list[str]:
+    """What is wrong with the fields of one task, as sentences."""
+    faults = []
+    for name in ("goal", "action", "parent", "for_each"):
+        value = getattr(task, name)
+        if not (isinstance(value, str) or (value is None and name != "goal")):
+            faults.append(f"{name} must be text, not {type(value).__name__}")
+        elif value and not value.isascii() and not _encodes(value):
+            faults.append(f"{name} holds half of a character (a lone surrogate)")
+    if task.limit is not None and (type(task.limit) is not int or task.limit < 1):
+        faults.append(f"limit must be a whole number of at least 1, not {task.limit!r}")
+    if task.action == "":
+        faults.append("action is empty; leave it out when there is none")
+    for name in ("args", "meta"):
+        if value := getattr(task, name):
+            faults.extend(f"{name}: {what}" for what in _value_faults(value, limits.nesting))
+    if isinstance(task.for_each, str) and whole_reference(task.for_each) is None:
+        faults.append(f"for_each must be one reference to a list, such as {{s1.rows}}, not {task.for_each!r}")
+    return faults
+
+
+def id_fault(name: Any, limits: PlanLimits) -> str | None:
+    """Why something cannot be the id of a task, or None when it can."""
+    if not isinstance(name, str):
+        return f"an id must be text, not {type(name).__name__}"
+    if not name:
+        return "an id is empty"
+    if len(name) > limits.id_chars:
+        return f"an id has {len(name)} characters, the limit is {limits.id_chars}"
+    if not name.isprintable() or name != name.strip():
+        return f"the id {name!r} holds a line break, a control character, or blanks at its ends"
+    return None
+
+
+def referring_texts(task: Task) -> list[tuple[str, str]]:
+    """The (place, text) pairs of a task in which a reference may stand and a brace does."""
+    texts = [("goal", task.goal)] if "{" in task.goal else []
+    if task.args:
+        texts.extend((f"args.{path}", text) for path, text in strings_in(task.args) if "{" in text)
+    if task.for_each is not None:
+        texts.append(("for_each", task.for_each))
+    return texts
+
+
+def references_of(
+    task: Task, ids: Collection[str], shapes: Collection[str]
+) -> tuple[list[tuple[str, Reference]], list[PlanFault]]:
+    """The references of a task as (place, reference), and what is wrong with those that are not usable.
+
+    A head that is an id of the plan makes a reference. `item` is one inside a `for_each` task. Any other head is a
+    fault where a value is expected (`args`, `for_each`) and the head reads like a name, and anywhere when it differs
+    from an id only in its number or its case (`{s9}` beside s1). Everything else is text.
+    """
+    found: list[tuple[str, Reference]] = []
+    faults: list[PlanFault] = []
+    for place, text in referring_texts(task):
+        for piece in split_text(text):
+            if isinstance(piece, str) or (piece.head == ITEM and task.for_each is not None and place != "for_each"):
+                continue
+            if piece.head in ids:
+                found.append((place, piece))
+            elif shape(piece.head) in shapes or (place != "goal" and reads_as_name(piece)):
+                what = f"task {task.id!r} refers to {piece} in {place}, and there is no task {piece.head!r}"
+                faults.append(PlanFault("unknown_dependency", f"{what} ({_ESCAPE})", task.id))
+        faults.extend(
+            PlanFault("malformed", f"task {task.id!r}: {what} in {place}", task.id) for what in _broken(text, ids)
+        )
+    return found, faults
+
+
+def shape(name: str) -> str:
+    """The id with its numbers blanked and in lower case: `s9` has the shape of `s1`."""
+    return re.sub(r"\d+", "#", name.lower())
+
+
+def _broken(text: str, ids: Collection[str]) -> list[str]:
+    """Expressions that begin like a reference to a known task and are none."""
+    whole = {piece.source for piece in split_text(text) if isinstance(piece, Reference)}
+    faults = []
+    for found in _BRACE_WORD.finditer(text):
+        head, listed = found.groups()
+        if head is not None and head in ids:
+            rest = text[found.start() :]
+            if not any(rest.startswith(source) for source in whole):
+                cut = rest.find("}") + 1 or len(rest)
+                faults.append(f"malformed reference {rest[: min(cut, 60)]!r} (write {{{head}}} or {{{head}.name[0]}})")
+        elif listed is not None and all(part.strip() in ids for part in listed.split(",")):
+            faults.append(f"malformed reference {found.group()!r} (one pair of braces each: {{a}}, {{b}})")
+    return faults
+
+
+def _value_faults(value: Any, nesting: int) -> list[str]:
+    """Why a value is not plain JSON, walking it without recursion."""
+    waiting: list[tuple[str, Any, int]] = [("", value, 1)]
+    faults = []
+    while waiting:
+        path, entry, depth = waiting.pop()
+        if entry is None or isinstance(entry, (bool, int)):
+            continue
+        if isinstance(entry, str):
+            if not entry.isascii() and not _encodes(entry):
+                faults.append(f"{path or 'it'} holds half of a character (a lone surrogate)")
+        elif isinstance(entry, float):
+            if not math.isfinite(entry):
+                faults.append(f"{path or 'it'} is {entry}, which JSON cannot hold")
+        elif depth > nesting:
+            return [*faults, f"nested deeper than {nesting}"]
+        elif isinstance(entry, Mapping):
+            odd = [key for key in entry if not isinstance(key, str) or not _encodes(key)]
+            faults.extend(f"the key {key!r} is not text" for key in odd[:3])
+            waiting.extend((f"{path}.{key}" if path else str(key), entry[key], depth + 1) for key in entry)
+        elif isinstance(entry, (list, tuple)):
+            waiting.extend((f"{path}[{index}]", each, depth + 1) for index, each in enumerate(entry))
+        else:
+            faults.append(f"{path or 'it'} is a {type(entry).__name__}, which JSON cannot hold")
+    return faults
+
+
+def _encodes(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
