@@ -25,7 +25,18 @@ _HOME_OF = {
     **dict.fromkeys(["Completion", "ModelClient", "Stream", "ToolCall", "Usage"], "models"),
 }
 
-__all__ = [*sorted(_HOME_OF)]
+__all__ = [
+    "Completion",
+    "ModelClient",
+    "Stream",
+    "Tool",
+    "ToolCall",
+    "Toolbox",
+    "Usage",
+    "as_handler",
+    "check",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -243,7 +243,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
 
 def _make(function: Callable[..., Any], name: str | None, options: dict[str, Any]) -> Tool:
-    named: str = name or getattr(function, "__name__", "")
+    named = str(name or getattr(function, "__name__", ""))
     if not _NAME.fullmatch(named):
         raise ToolError(f"{named!r} is not a name for a tool", fix="letters, digits, _ . - and at most 64 of them")
     description, notes = read_docstring(function.__doc__)
