@@ -1,0 +1,69 @@
+"""The Beta distribution in plain Python: its distribution function and its quantiles.
+
+The regularised incomplete beta function by its continued fraction (Abramowitz & Stegun 26.5.8, evaluated with Lentz's
+method), the quantile by bisection. Good to about 1e-12, which is far below what any count of delegations can resolve.
+"""
+
+from __future__ import annotations
+
+import math
+
+_TINY = 1e-300
+
+
+def beta_cdf(x: float, a: float, b: float) -> float:
+    """P(X ≤ x) for X ~ Beta(a, b).
+
+    >>> beta_cdf(0.25, 1, 1), round(beta_cdf(0.5, 2, 2), 12)
+    (0.25, 0.5)
+    """
+    if not (a > 0 and b > 0):
+        raise ValueError(f"Beta needs a, b > 0, not {a}, {b}")
+    if x <= 0:
+        return 0.0
+    if x >= 1:
+        return 1.0
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )  # fmt: skip
+    if x < (a + 1) / (a + b + 2):  # where the fraction converges fast
+        return front * _fraction(x, a, b) / a
+    return 1 - front * _fraction(1 - x, b, a) / b
+
+
+def beta_quantile(p: float, a: float, b: float) -> float:
+    """The x with P(X ≤ x) = p for X ~ Beta(a, b).
+
+    >>> round(beta_quantile(0.05, 1, 1), 12)
+    0.05
+    """
+    low, high = 0.0, 1.0
+    for _ in range(200):  # bisection halves the interval each time: it stops when the floats between are used up
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if beta_cdf(middle, a, b) < p:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _fraction(x: float, a: float, b: float) -> float:
+    """The continued fraction 1/(1+ d1/(1+ d2/(1+ …))) of A&S 26.5.8."""
+    c, d = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
+    value = d
+    for m in range(1, 10_000):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        for step in (even, odd):
+            d = 1 / _away_from_zero(1 + step * d)
+            c = _away_from_zero(1 + step / c)
+            value *= d * c
+        if abs(d * c - 1) < 1e-15:
+            break
+    return value
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

@@ -1,0 +1,120 @@
+"""Which leaf of a trace used which leaf's result: from the links, and from texts that reappear."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_forge.traces.graph import SpanGraph
+
+RECOGNISABLE = 12  # characters that a result needs before its reappearance says anything ("ok" is everywhere)
+TEXT_LIMIT = 300  # leaves up to which inputs are searched for earlier results; it compares every pair
+
+
+def workers(graph: SpanGraph) -> list[str]:
+    """The leaves that can have credit, in the order in which they ended."""
+    leaves = [leaf for leaf in graph.leaves if graph.spans[leaf].kind != "reward"]
+    return sorted(leaves, key=lambda leaf: (graph.end_ns(leaf), graph.spans[leaf].start_ns, leaf))
+
+
+def dependencies(graph: SpanGraph) -> dict[str, list[str]]:
+    """For each leaf, the leaves whose results it used.
+
+    A link is carried down to the leaves: everything inside the linking span used what the linked span ended with (its
+    leaves that no other part of it used). To that come results whose text reappears in a later leaf's input.
+    """
+    finals = _finals(graph)
+    sources: dict[str, list[str]] = {}
+    for leaf in graph.leaves:
+        linked = (source for span_id in (leaf, *graph.ancestors(leaf)) for source in graph.sources[span_id])
+        sources[leaf] = list(dict.fromkeys(final for source in linked for final in finals(source)))
+    if len(graph.leaves) <= TEXT_LIMIT:
+        rank = {leaf: place for place, leaf in enumerate(in_order(graph, sources))}
+        for source, leaf in _reappearances(graph):
+            if rank[source] < rank[leaf] and source not in sources[leaf]:  # forward only, so it closes no circle
+                sources[leaf].append(source)
+    return sources
+
+
+def _finals(graph: SpanGraph) -> Callable[[str], list[str]]:
+    used: set[str] = set()  # spans that a sibling, or something inside one, used: not what their parent ends with
+    for span_id, sources in graph.sources.items():
+        around = {span_id, *graph.ancestors(span_id)}
+        for source in sources:
+            line = [source, *graph.ancestors(source)]
+            outers = [*line[1:], None]
+            used.add(next(x for x, outer in zip(line, outers, strict=True) if outer is None or outer in around))
+    known: dict[str, list[str]] = {}
+
+    def finals(span_id: str) -> list[str]:
+        if span_id not in known:
+            inside = graph.children.get(span_id, [])
+            last = graph.results.get(span_id) or [child for child in inside if child not in used] or inside
+            known[span_id] = [leaf for child in last for leaf in finals(child)] if inside else [span_id]
+        return known[span_id]
+
+    return finals
+
+
+def in_order(graph: SpanGraph, sources: dict[str, list[str]]) -> list[str]:
+    """The leaves so that each comes after what it used, and otherwise as they started."""
+    users: dict[str, list[str]] = {leaf: [] for leaf in sources}
+    waiting = {leaf: len(before) for leaf, before in sources.items()}
+    for leaf, before in sources.items():
+        for source in before:
+            users[source].append(leaf)
+    ready = [(graph.spans[leaf].start_ns, leaf) for leaf, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        leaf = heapq.heappop(ready)[1]
+        order.append(leaf)
+        for user in users[leaf]:
+            waiting[user] -= 1
+            if waiting[user] == 0:
+                heapq.heappush(ready, (graph.spans[user].start_ns, user))
+    return order
+
+
+def _reappearances(graph: SpanGraph) -> Iterator[tuple[str, str]]:
+    """Pairs (a, b): a text that a put out stands in the input of b, which started after a had ended."""
+    texts = {leaf: set(recognisable_texts(graph.spans[leaf].outputs)) for leaf in graph.leaves}
+    inputs = {leaf: "\0".join(recognisable_texts(graph.spans[leaf].inputs)) for leaf in graph.leaves}
+    for a in filter(texts.get, graph.leaves):
+        for b in filter(inputs.get, graph.leaves):
+            later = a != b and graph.end_ns(a) <= graph.spans[b].start_ns
+            if later and any(text in inputs[b] for text in texts[a]):
+                yield a, b
+
+
+def recognisable_texts(value: Any) -> Iterator[str]:
+    """The recognisable strings in a JSON value."""
+    stack = [value]
+    while stack:
+        top = stack.pop()
+        if isinstance(top, str):
+            if len(top.strip()) >= RECOGNISABLE:
+                yield top.strip()
+        elif isinstance(top, dict):
+            stack.extend(top.values())
+        elif isinstance(top, (list, tuple)):
+            stack.extend(top)
+
+
+def targets(graph: SpanGraph, sources: dict[str, list[str]], outcome: float) -> list[str]:
+    """The leaves that the outcome hangs on.
+
+    For a failure (a negative outcome): the leaves that failed, if any did. Otherwise what the roots say their result
+    was made of (`results`); where they do not, the leaves that did not fail and whose result no other leaf used.
+    """
+    used = {source for before in sources.values() for source in before}
+    able = workers(graph)
+    failed = [leaf for leaf in able if graph.spans[leaf].status == "error"]
+    if outcome < 0 and failed:
+        return failed
+    finals = _finals(graph)
+    stated = {leaf for root in graph.roots for inner in graph.results.get(root, ()) for leaf in finals(inner)}
+    ends = [leaf for leaf in able if leaf in stated] or [leaf for leaf in able if leaf not in used]
+    return [leaf for leaf in ends if leaf not in failed] or ends

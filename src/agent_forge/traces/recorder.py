@@ -1,0 +1,268 @@
+"""The recorder: spans that find their parent through context variables, and cost microseconds."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import marshal
+import os
+import random
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+from agent_forge.errors import UsageError
+from agent_forge.traces.rows import plain
+from agent_forge.traces.span import Span
+from agent_forge.traces.store import Store
+from agent_forge.traces.writer import Mask, Sink, Writer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_current: ContextVar[Span | None] = ContextVar("agent_forge_span", default=None)
+_random = random.Random()  # its own, so that a program that seeds `random` does not repeat our ids
+_bits = _random.getrandbits
+_now = time.perf_counter_ns
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_random.seed)
+
+
+def current_span() -> Span | None:
+    """The span that surrounds this line, in this task and thread."""
+    return _current.get()
+
+
+def new_trace_id() -> str:
+    """32 random hexadecimal digits."""
+    return f"{_bits(128) or 1:032x}"
+
+
+def new_span_id() -> str:
+    """16 random hexadecimal digits."""
+    return f"{_bits(64) or 1:016x}"
+
+
+@contextmanager
+def use_span(span: Span | None) -> Iterator[None]:
+    """Makes `span` the parent of what is recorded in the block, without ending it."""
+    token = _current.set(span)
+    try:
+        yield
+    finally:
+        _reset(token, None)
+
+
+def carry(function: Callable[P, R]) -> Callable[P, R]:
+    """`function`, bound to the span that is current now: hand it to a thread or an executor.
+
+    >>> from concurrent.futures import ThreadPoolExecutor
+    >>> with ThreadPoolExecutor() as pool:
+    ...     pool.submit(carry(current_span)).result() is current_span()
+    True
+    """
+    context = contextvars.copy_context()
+
+    @functools.wraps(function)
+    def bound(*args: P.args, **kwargs: P.kwargs) -> R:
+        return context.copy().run(function, *args, **kwargs)  # a copy a call: one context cannot be entered twice
+
+    return bound
+
+
+class Recorder:
+    """Records spans into a store from a background thread.
+
+    >>> recorder = Recorder(Store.open(":memory:"))
+    >>> with recorder.span("research", kind="agent", agent="Explore") as outer:
+    ...     with recorder.span("search", kind="tool", inputs={"query": "otters"}) as span:
+    ...         span.outputs = {"hits": 3}
+    >>> recorder.flush()
+    >>> [(span.name, span.parent_id == outer.span_id) for span in recorder.store.trace(outer.trace_id)]
+    [('research', False), ('search', True)]
+    >>> recorder.close()
+    """
+
+    def __init__(
+        self,
+        store: Store | Sink | str | os.PathLike[str] | None = None,
+        *,
+        session: str | None = None,
+        agent: str | None = None,
+        mask: Mask | None = None,
+        sample: float = 1.0,
+        batch: int = 500,
+        delay_s: float = 0.05,
+        memory_mb: float = 64,
+        spill_mb: float = 1024,
+    ) -> None:
+        """`store` may be a place that `Store.open` takes; None is the home folder's store.
+
+        `session` and `agent` are given to spans that name none and have no parent to take them from. `mask` changes
+        a span before it is written. `sample` is the share of traces to keep, chosen by trace id, so that every
+        process keeps the same ones. The rest bounds what waits: see docs/traces.md.
+        """
+        if not 0.0 <= sample <= 1.0:
+            raise UsageError(f"sample is {sample}", fix="give a share of traces between 0 and 1")
+        opened = Store.open(store) if store is None or isinstance(store, (str, os.PathLike)) else store
+        self.store: Any = opened
+        self.session = session
+        self.agent = agent
+        self._kept_below = None if sample == 1.0 else round(sample * 2**64)
+        self._writer = Writer(
+            opened,
+            mask=mask,
+            batch=batch,
+            delay_s=delay_s,
+            memory=int(memory_mb * 2**20),
+            spill=int(spill_mb * 2**20),
+        )
+
+    def span(
+        self,
+        name: str,
+        kind: str = "task",
+        *,
+        inputs: Any = None,
+        parent: Span | None = None,
+        links: Sequence[Span | tuple[str, str]] = (),
+        attributes: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Scope:
+        """A context manager that gives the span, makes it current, and ends it: with an error if the block raised one.
+
+        Inputs are copied here, outputs and the rest at the end. Fields are those of Span; other names become attributes.
+        """
+        return Scope(
+            self, self.start(name, kind, inputs=inputs, parent=parent, links=links, attributes=attributes, **fields)
+        )
+
+    def start(
+        self,
+        name: str,
+        kind: str = "task",
+        *,
+        inputs: Any = None,
+        parent: Span | None = None,
+        links: Sequence[Span | tuple[str, str]] = (),
+        attributes: Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> Span:
+        """A span begun, not made current: finish it with `end`. Its parent is `parent`, else the current span."""
+        above = parent if parent is not None else _current.get()
+        span = self._begun(name, kind, above)
+        if inputs is not None:
+            span.inputs = _snapshot(inputs)
+        if links:
+            span.links = [link if isinstance(link, tuple) else (link.trace_id, link.span_id) for link in links]
+        if attributes:
+            span.attributes.update(attributes)
+        if fields:
+            span.set(**fields)
+        return span
+
+    def _begun(self, name: str, kind: str, above: Span | None) -> Span:
+        if above is None:
+            clock = time.time_ns() - _now()
+            span = Span(f"{_bits(128) or 1:032x}", f"{_bits(64) or 1:016x}", name, kind, None, clock + _now())
+            span.session, span.agent = self.session, self.agent
+        else:
+            clock = above.clock if above.clock is not None else time.time_ns() - _now()
+            span = Span(above.trace_id, f"{_bits(64) or 1:016x}", name, kind, above.span_id, clock + _now())
+            span.session, span.agent = above.session, above.agent
+        span.clock = clock
+        return span
+
+    def end(self, span: Span, *, outputs: Any = None, error: BaseException | str | None = None, **fields: Any) -> None:
+        """Finishes a span and hands it to the writer. What is changed on it later is not recorded."""
+        clock = span.clock
+        span.end_ns = time.time_ns() if clock is None else clock + _now()
+        if outputs is not None:
+            span.outputs = outputs
+        if fields:
+            span.set(**fields)
+        if error is not None:
+            _fail(span, error)
+        elif span.status == "unset":
+            span.status = "ok"
+        if self._kept_below is None or int(span.trace_id[16:], 16) < self._kept_below:
+            self._writer.put(span)
+
+    def flush(self) -> None:
+        """Returns when every span that has ended is on disk. Raises StoreError if the store refuses them."""
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Flushes and ends the background thread. A program that exits does this by itself."""
+        self._writer.close()
+
+    @property
+    def pending(self) -> int:
+        """Spans that have ended and are not stored yet: what a kill -9 would lose now."""
+        return self._writer.pending
+
+    @property
+    def dropped(self) -> int:
+        """Spans given up because neither memory nor the spill file had room, or because they could not be stored."""
+        return self._writer.dropped
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Scope:
+    """The block of a `with recorder.span(...)`."""
+
+    __slots__ = ("_recorder", "_token", "span")
+
+    def __init__(self, recorder: Recorder, span: Span) -> None:
+        self._recorder = recorder
+        self.span = span
+
+    def __enter__(self) -> Span:
+        self._token = _current.set(self.span)
+        return self.span
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _reset(self._token, self.span)
+        self._recorder.end(self.span, error=error)
+
+
+def _reset(token: contextvars.Token[Span | None], span: Span | None) -> None:
+    try:
+        _current.reset(token)
+    except ValueError:  # a generator closed in another context: that context never saw the span
+        if span is not None and _current.get() is span:
+            _current.set(None)
+
+
+def _snapshot(value: Any) -> Any:
+    """A copy that later changes of `value` do not reach (a list of messages that grows, say)."""
+    if isinstance(value, (str, int, float, bool)):
+        return value
+    try:
+        return marshal.loads(marshal.dumps(value))  # noqa: S302 (a round trip in memory)
+    except ValueError:
+        return plain(value)
+
+
+def _fail(span: Span, error: BaseException | str) -> None:
+    span.status = "error"
+    if isinstance(error, str):
+        span.error = error
+        return
+    kind = type(error).__name__
+    span.error = f"{kind}: {error}" if str(error) else kind
+    stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    details = {"exception.type": kind, "exception.message": str(error), "exception.stacktrace": stack}
+    span.events.append({"name": "exception", "time_ns": span.end_ns, "attributes": details})

@@ -1,0 +1,178 @@
+"""Sums kept beside the spans, so that statistics over a million of them cost milliseconds.
+
+Three tables: by hour, group and status (counts, durations, tokens, cost, rewards), by day, group and duration bucket
+(percentiles), by minute, agent and status (the time line); and `traces`, one row a trace. All of them can be made
+again from the spans (`rebuild`), and a test holds them to that. They count finished spans only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from agent_forge.traces.rows import Row
+
+SECOND = 1_000_000_000
+MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86400 * SECOND
+
+_HOUR_SUMS = (
+    "spans", "duration_ns", "tokens_n", "input_tokens", "output_tokens", "cost_n", "cost", "reward_n", "reward_sum",
+    "reward_sumsq",
+)  # fmt: skip
+_TRACE_COLUMNS = (
+    "trace_id", "start_ns", "end_ns", "spans", "errors", "unfinished", "name", "kind", "status", "error", "agent",
+    "category", "session", "input_tokens", "output_tokens", "cost", "root_reward", "given_reward",
+)  # fmt: skip
+
+
+def _upsert(table: str, key: tuple[str, ...], sums: tuple[str, ...]) -> str:
+    columns = (*key, *sums)
+    added = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in sums)
+    marks = ", ".join("?" * len(columns))
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT ({', '.join(key)}) DO UPDATE SET {added}"
+
+
+_ADD_HOUR = _upsert("rollup_hour", ("hour", "grp", "status"), _HOUR_SUMS)
+_ADD_DURATION = _upsert("rollup_duration", ("day", "grp", "bucket"), ("spans",))
+_ADD_MINUTE = _upsert("rollup_minute", ("minute", "agent", "status"), ("spans",))
+
+
+def _merged(column: str) -> str:
+    """How a trace's row takes in another batch of its spans."""
+    old, new = f"traces.{column}", f"excluded.{column}"
+    if column in ("spans", "errors", "unfinished"):
+        return f"{column} = {old} + {new}"
+    if column in ("input_tokens", "output_tokens", "cost"):
+        return f"{column} = CASE WHEN {old} IS NULL THEN {new} WHEN {new} IS NULL THEN {old} ELSE {old} + {new} END"
+    if column in ("start_ns", "end_ns"):
+        later = "<" if column == "start_ns" else ">"
+        return f"{column} = CASE WHEN {old} IS NULL OR {new} {later} {old} THEN {new} ELSE {old} END"
+    if column in ("name", "kind", "status", "error", "agent", "category", "root_reward"):  # of the root: the first wins
+        return f"{column} = CASE WHEN traces.name IS NULL THEN {new} ELSE {old} END"
+    if column == "given_reward":  # of the last reward span
+        return f"{column} = CASE WHEN {new} IS NULL THEN {old} ELSE {new} END"
+    return f"{column} = CASE WHEN {old} IS NULL THEN {new} ELSE {old} END"
+
+
+_ADD_TRACE = (
+    f"INSERT INTO traces ({', '.join(_TRACE_COLUMNS)}) VALUES ({', '.join('?' * len(_TRACE_COLUMNS))}) "
+    f"ON CONFLICT (trace_id) DO UPDATE SET {', '.join(_merged(name) for name in _TRACE_COLUMNS[1:])}"
+)
+
+
+class Sums:
+    """What a batch of new rows adds to the rollup tables."""
+
+    def __init__(self, rows: Iterable[Row], *, traces: bool = True) -> None:
+        self._hours: dict[tuple[int, int, str], list[Any]] = {}
+        self._durations: dict[tuple[int, int, int], int] = {}
+        self._minutes: dict[tuple[int, str, str], int] = {}
+        self._traces: dict[str, list[Any]] = {}
+        for row in rows:
+            if row[6] is not None:
+                self._count(row)
+            if traces:
+                self._gather(row)
+
+    def _count(self, row: Row) -> None:
+        start, status, agent, grp, bucket = row[5], row[7], row[9] or "", row[20], row[21]
+        key = (start // HOUR, grp, status)
+        sums = self._hours.get(key)
+        if sums is None:
+            sums = self._hours[key] = [0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0]
+        sums[0] += 1
+        sums[1] += row[6] - start
+        if row[16] is not None or row[17] is not None:
+            sums[2] += 1
+            sums[3] += row[16] or 0
+            sums[4] += row[17] or 0
+        if row[18] is not None:
+            sums[5] += 1
+            sums[6] += row[18]
+        if (reward := row[19]) is not None:
+            sums[7] += 1
+            sums[8] += reward
+            sums[9] += reward * reward
+        day = (start // DAY, grp, bucket)
+        self._durations[day] = self._durations.get(day, 0) + 1
+        minute = (start // MINUTE, agent, status)
+        self._minutes[minute] = self._minutes.get(minute, 0) + 1
+
+    def _gather(self, row: Row) -> None:
+        trace = self._traces.get(row[0])
+        if trace is None:
+            trace = self._traces[row[0]] = [row[0], row[5], row[6], 0, 0, 0, *[None] * 12]
+        trace[3] += 1
+        end = row[6]
+        if row[5] < trace[1]:
+            trace[1] = row[5]
+        if end is None:
+            trace[5] += 1
+        elif trace[2] is None or end > trace[2]:
+            trace[2] = end
+        if row[7] == "error":
+            trace[4] += 1
+        if row[2] is None and trace[6] is None:
+            trace[6:12] = row[3], row[4], row[7], row[8], row[9], row[13]
+            trace[16] = row[19]
+        if trace[12] is None:
+            trace[12] = row[12]
+        if row[4] == "model":  # other kinds repeat what the calls below them used
+            for place, value in ((13, row[16]), (14, row[17]), (15, row[18])):
+                if value is not None:
+                    trace[place] = value if trace[place] is None else trace[place] + value
+        elif row[4] == "reward" and row[19] is not None:
+            trace[17] = row[19]
+
+    def write(self, cursor: Any) -> None:
+        """Adds the sums to the tables, inside the transaction that is open."""
+        cursor.executemany(_ADD_HOUR, [(*key, *sums) for key, sums in sorted(self._hours.items())])
+        cursor.executemany(_ADD_DURATION, [(*key, n) for key, n in sorted(self._durations.items())])
+        cursor.executemany(_ADD_MINUTE, [(*key, n) for key, n in sorted(self._minutes.items())])
+        if self._traces:
+            cursor.executemany(_ADD_TRACE, [self._traces[name] for name in sorted(self._traces)])
+
+
+_TRACE_OF_SPANS = """
+INSERT INTO traces SELECT s.trace_id, min(s.start_ns), max(s.end_ns), count(*),
+  sum(CASE WHEN s.status = 'error' THEN 1 ELSE 0 END), sum(CASE WHEN s.end_ns IS NULL THEN 1 ELSE 0 END),
+  max(r.name), max(r.kind), max(r.status), max(r.error), max(r.agent), max(r.category),
+  (SELECT f.session FROM spans f WHERE f.trace_id = s.trace_id AND f.session IS NOT NULL ORDER BY f.seq LIMIT 1),
+  sum(CASE WHEN s.kind = 'model' THEN s.input_tokens END), sum(CASE WHEN s.kind = 'model' THEN s.output_tokens END),
+  sum(CASE WHEN s.kind = 'model' THEN s.cost END), max(r.reward),
+  (SELECT g.reward FROM spans g WHERE g.trace_id = s.trace_id AND g.kind = 'reward' AND g.reward IS NOT NULL
+   ORDER BY g.seq DESC LIMIT 1)
+FROM spans s LEFT JOIN spans r ON r.seq =
+  (SELECT o.seq FROM spans o WHERE o.trace_id = s.trace_id AND o.parent_id IS NULL ORDER BY o.seq LIMIT 1)
+WHERE s.trace_id {which} GROUP BY s.trace_id
+"""
+
+
+def rebuild_trace(cursor: Any, trace_id: str) -> None:
+    """Makes a trace's row again from its spans."""
+    cursor.execute("DELETE FROM traces WHERE trace_id = ?", (trace_id,))
+    cursor.execute(_TRACE_OF_SPANS.format(which="= ?"), (trace_id,))
+
+
+_TIMED = "FROM spans WHERE end_ns IS NOT NULL AND start_ns < ? GROUP BY 1, 2, 3"
+_REBUILD = {
+    "rollup_hour": (
+        "hour",
+        HOUR,
+        f"""
+SELECT start_ns / {HOUR}, grp, status, count(*), sum(end_ns - start_ns),
+  sum(CASE WHEN input_tokens IS NULL AND output_tokens IS NULL THEN 0 ELSE 1 END), coalesce(sum(input_tokens), 0),
+  coalesce(sum(output_tokens), 0), count(cost), coalesce(sum(cost), 0.0), count(reward), coalesce(sum(reward), 0.0),
+  coalesce(sum(reward * reward), 0.0) {_TIMED}""",
+    ),
+    "rollup_duration": ("day", DAY, f"SELECT start_ns / {DAY}, grp, bucket, count(*) {_TIMED}"),
+    "rollup_minute": ("minute", MINUTE, f"SELECT start_ns / {MINUTE}, coalesce(agent, ''), status, count(*) {_TIMED}"),
+}
+
+
+def rebuild(cursor: Any, before_ns: int) -> None:
+    """Makes the sums of spans that started before `before_ns` again (up to the end of that day) from the rows."""
+    end = (before_ns // DAY + 1) * DAY
+    for table, (column, width, select) in _REBUILD.items():
+        cursor.execute(f"DELETE FROM {table} WHERE {column} < ?", (end // width,))
+        cursor.execute(f"INSERT INTO {table} {select}", (end,))

@@ -1,0 +1,168 @@
+"""Spans as rows of the store, and back."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from agent_forge.traces.span import Span
+
+Row = tuple[Any, ...]
+
+# The columns that hold a field of the span as it is. They come first in a row, in this order.
+PLAIN = (
+    "trace_id", "span_id", "parent_id", "name", "kind", "start_ns", "end_ns", "status", "error", "agent", "model",
+    "provider", "session", "category", "policy", "template", "input_tokens", "output_tokens", "cost", "reward",
+)  # fmt: skip
+COLUMNS = (*PLAIN, "grp", "bucket", "source", "inputs", "outputs", "attributes", "links", "extra")
+# Fields that few spans have: one JSON object for all of them.
+EXTRA = ("events", "sampling", "assessment", "prompt_ids", "output_ids", "logprobs", "otel")
+DEPTH = 64  # how deep a recorded value may nest before it is cut
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_decode = json.JSONDecoder().decode
+
+
+def to_json(value: Any) -> str:
+    """JSON text of any value: what JSON has no form for is written as the nearest thing it has.
+
+    >>> to_json({"x": float("nan"), "when": {1, 2}})
+    '{"x":{"$double":"NaN"},"when":[1,2]}'
+    """
+    try:
+        text = _encode(value)
+    except (ValueError, TypeError, RecursionError):
+        text = _encode(plain(value))
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()  # lone surrogates cannot be stored
+    return text
+
+
+def from_json(text: str | None) -> Any:
+    """The inverse of `to_json`; None for None."""
+    if text is None:
+        return None
+    value = _decode(text)
+    return _restore(value) if '"$' in text else value
+
+
+def plain(value: Any, depth: int = DEPTH) -> Any:
+    """`value` in JSON's own types, cut where it nests too deep (which ends cycles as well)."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value if type(value) in (type(None), bool, int, str) else _base_value(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$double": _special(value)}
+    if depth == 0:
+        return "…"
+    if isinstance(value, dict):
+        return {key if isinstance(key, str) else str(key): plain(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
+        return [plain(item, depth - 1) for item in items]
+    return _foreign(value, depth)
+
+
+def _base_value(value: Any) -> Any:
+    """An enumeration member or other subclass of a basic type as that type."""
+    for basic in (bool, int, str):
+        if isinstance(value, basic):
+            return basic(getattr(value, "value", value))
+    raise AssertionError(value)
+
+
+def _special(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _foreign(value: Any, depth: int) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"$bytes": base64.b64encode(bytes(value)).decode()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: plain(getattr(value, field.name, None), depth - 1) for field in fields}
+    for method in ("tolist", "isoformat", "model_dump"):  # numpy and torch, dates, pydantic
+        convert = getattr(value, method, None)
+        if callable(convert) and not isinstance(value, type):
+            try:
+                return plain(convert(), depth - 1)
+            except Exception:  # noqa: BLE001, S112 (someone else's object must not break the record)
+                continue
+    return _described(value)
+
+
+def _described(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 (the same)
+        return f"<{type(value).__name__}>"
+
+
+def _restore(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_restore(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        if isinstance(number := value.get("$double"), str):
+            return float(number)
+        if isinstance(data := value.get("$bytes"), str):
+            return base64.b64decode(data)
+    return {key: _restore(item) for key, item in value.items()}
+
+
+def bucket_of(duration_ns: int) -> int:
+    """The duration's quarter octave: bucket b covers 2^(b/4) to 2^((b+1)/4) ns, a width of 19 %.
+
+    >>> bucket_of(1024), bucket_of(1200), bucket_of(0)
+    (40, 40, 0)
+    """
+    return int(4 * math.log2(duration_ns)) if duration_ns > 0 else 0
+
+
+def to_row(span: Span, grp: int, source: int | None, kept: Callable[[Span], tuple[Any, Any]]) -> Row:
+    """The row of a span. `kept` gives its inputs and outputs, or None for those its attributes already hold."""
+    inputs, outputs = kept(span)
+    end, start = span.end_ns, span.start_ns
+    extra = {name: value for name in EXTRA if (value := getattr(span, name))}
+    return (
+        span.trace_id, span.span_id, span.parent_id, _text(span.name), span.kind, start, end,
+        span.status, _text(span.error), _text(span.agent), _text(span.model), _text(span.provider),
+        _text(span.session), _text(span.category), _text(span.policy), _text(span.template),
+        span.input_tokens, span.output_tokens, _finite(span.cost), _finite(span.reward),
+        grp, None if end is None else bucket_of(end - start), source,
+        None if inputs is None else to_json(inputs), None if outputs is None else to_json(outputs),
+        to_json(span.attributes) if span.attributes else None, to_json(span.links) if span.links else None,
+        to_json(extra) if extra else None,
+    )  # fmt: skip
+
+
+def _text(value: str | None) -> str | None:
+    """Text a database takes: PostgreSQL has no NUL, and neither has room for lone surrogates."""
+    if value is None or (value.isascii() and "\0" not in value):
+        return value
+    return value.replace("\0", "�").encode("utf-8", "replace").decode()
+
+
+def _finite(value: float | None) -> float | None:
+    """A sum must not be spoilt by one NaN or infinity: such a number was not measured."""
+    return value if value is None or -1e300 < value < 1e300 else None
+
+
+def to_span(row: Sequence[Any], source: dict[str, Any] | None) -> Span:
+    """The span of a row as `to_row` wrote it (columns in the order of COLUMNS)."""
+    span = Span(**dict(zip(PLAIN, row[:20], strict=True)))
+    span.inputs, span.outputs = from_json(row[23]), from_json(row[24])
+    if row[25] is not None:
+        span.attributes = from_json(row[25])
+    if row[26] is not None:
+        span.links = [(trace, other) for trace, other in from_json(row[26])]
+    if row[27] is not None:
+        for name, value in from_json(row[27]).items():
+            setattr(span, name, value)
+    if source is not None:
+        span.resource, span.scope = source.get("resource"), source.get("scope")
+    return span

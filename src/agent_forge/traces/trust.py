@@ -1,0 +1,266 @@
+"""Whom to trust next time: what is known about how well an agent with a model does at a category of work.
+
+For each agent × model × category, and for the levels above it (agent × model, and everything), rewards in [0, 1] are
+counted as r successes and 1 - r failures, each halving in weight every half-life. The belief about a cell is a Beta
+distribution: its prior has the mean of the level above, *without the cell's own evidence* (which must not count
+twice), and the weight of `prior_strength` observations.
+
+Routing is careful with it: `lower_bound` (below which the true mean lies with probability `level` only) is None until
+enough has been seen, and `choose` keeps an explicit share of choices for exploration, so that a candidate that is
+rarely chosen can still show what it can.
+
+    >>> table = TrustTable(minimum=3)
+    >>> for day in range(20):
+    ...     table.observe("Explore", "haiku", "codebase_search", reward=1.0, time_s=day * 86_400.0)
+    >>> table.lower_bound("Explore", "haiku", "codebase_search") > 0.8
+    True
+    >>> table.lower_bound("Plan", "opus", "codebase_search") is None
+    True
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.errors import UsageError
+from agent_forge.traces.beta import beta_quantile
+
+if TYPE_CHECKING:
+    from agent_forge.traces.span import Span
+
+Cell = tuple[str | None, ...]  # (agent, model, category), (agent, model) or ()
+
+DAY_S = 86_400.0
+
+
+@dataclass(slots=True)
+class _Evidence:
+    """Weighted successes and failures as of `time_s`; older evidence has faded by then."""
+
+    good: float = 0.0
+    bad: float = 0.0
+    time_s: float = -math.inf
+
+    def at(self, time_s: float, half_life_s: float) -> tuple[float, float]:
+        if self.time_s == -math.inf:
+            return 0.0, 0.0
+        fade = 0.5 ** (max(0.0, time_s - self.time_s) / half_life_s)
+        return self.good * fade, self.bad * fade
+
+    def add(self, reward: float, time_s: float, half_life_s: float) -> None:
+        """An observation that comes late (logs are merged) is faded to the present instead of turning time back."""
+        late = 0.5 ** (max(0.0, self.time_s - time_s) / half_life_s)
+        self.good, self.bad = self.at(time_s, half_life_s)
+        self.time_s = max(self.time_s, time_s)
+        self.good += late * reward
+        self.bad += late * (1 - reward)
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """A Beta(a, b) distribution over the mean reward, and the (faded) count of observations of the cell itself."""
+
+    a: float
+    b: float
+    count: float
+
+    @property
+    def mean(self) -> float:
+        return self.a / (self.a + self.b)
+
+    def quantile(self, p: float) -> float:
+        return beta_quantile(p, self.a, self.b)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who was chosen, and why: "bound" (best lower bound), "explore" (by lot), or "order" (nothing known yet)."""
+
+    candidate: tuple[str | None, str | None]
+    reason: str
+    lower_bound: float | None
+
+
+@dataclass
+class TrustTable:
+    """Beliefs about agents, models and categories; see the module for the mathematics.
+
+    `half_life_s` None keeps everything; `minimum` is the (faded) count below which there is no lower bound; `level` is
+    the probability that the true mean is below the bound; `explore` the share of choices made by lot.
+    """
+
+    half_life_s: float | None = 30 * DAY_S
+    prior_strength: float = 4.0
+    minimum: float = 10.0
+    level: float = 0.05
+    explore: float = 0.1
+    now_s: float = -math.inf  # the latest time seen; beliefs are as of then
+    _cells: dict[Cell, _Evidence] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.explore <= 1 or not 0 < self.level < 1 or self.prior_strength <= 0:
+            raise UsageError("explore must lie in [0, 1], level in (0, 1), and prior_strength above 0")
+        self._life = math.inf if self.half_life_s is None else self.half_life_s
+
+    def observe(
+        self, agent: str | None, model: str | None, category: str | None, *, reward: float, time_s: float
+    ) -> None:
+        """Counts one verified reward in [0, 1]. Raises UsageError for another one."""
+        if not 0 <= reward <= 1:
+            raise UsageError(f"a reward must lie in [0, 1] to count as trust, not {reward}")
+        self.now_s = max(self.now_s, time_s)
+        for cell in ((), (agent, model), (agent, model, category)):
+            self._cells.setdefault(cell, _Evidence()).add(reward, time_s, self._life)
+
+    def observe_spans(self, spans: Iterable[Span]) -> int:
+        """Counts the spans of an agent that have a reward in [0, 1]; returns how many there were."""
+        counted = 0
+        for span in spans:
+            if span.agent is not None and span.reward is not None and 0 <= span.reward <= 1:
+                time_s = (span.end_ns or span.start_ns) / 1e9
+                self.observe(span.agent, span.model, span.category, reward=span.reward, time_s=time_s)
+                counted += 1
+        return counted
+
+    def belief(self, agent: str | None = None, model: str | None = None, category: str | None = None) -> Belief:
+        """What is believed about a cell: with the category, about agent and model; without arguments, about all."""
+        line: list[Cell] = [()]
+        if agent is not None or model is not None:
+            line.append((agent, model))
+        if category is not None:
+            line.append((agent, model, category))
+        belief = Belief(1.0, 1.0, 0.0)
+        for depth, cell in enumerate(line):
+            belief = self._belief(cell, prior=self._prior(line[:depth], without=cell))
+        return belief
+
+    def _prior(self, above: Sequence[Cell], without: Cell) -> tuple[float, float]:
+        """Pseudo-counts for a cell: the mean of the levels above without the cell's own evidence."""
+        a = b = 1.0  # nothing above: every mean is as likely as any other
+        for cell in above:
+            good, bad = self._counts(cell)
+            own_good, own_bad = self._counts(without)
+            a, b = a + max(0.0, good - own_good), b + max(0.0, bad - own_bad)
+            mean = a / (a + b)
+            a, b = self.prior_strength * mean, self.prior_strength * (1 - mean)
+        return a, b
+
+    def _belief(self, cell: Cell, prior: tuple[float, float]) -> Belief:
+        good, bad = self._counts(cell)
+        return Belief(prior[0] + good, prior[1] + bad, good + bad)
+
+    def _counts(self, cell: Cell) -> tuple[float, float]:
+        evidence = self._cells.get(cell)
+        return evidence.at(self.now_s, self._life) if evidence else (0.0, 0.0)
+
+    def lower_bound(self, agent: str | None, model: str | None, category: str | None) -> float | None:
+        """The lower credible bound of the mean reward; None while fewer than `minimum` observations count."""
+        belief = self.belief(agent, model, category)
+        return belief.quantile(self.level) if belief.count >= self.minimum else None
+
+    def choose(
+        self, candidates: Sequence[tuple[str | None, str | None]], category: str | None, rng: random.Random
+    ) -> Choice:
+        """Chooses one of several (agent, model).
+
+        By lot for the share `explore`; otherwise the best lower bound; and the first candidate (the caller's order of
+        preference) while there is no bound for any. Raises UsageError without candidates.
+        """
+        if not candidates:
+            raise UsageError("there is no candidate to choose from")
+        bounds = {candidate: self.lower_bound(*candidate, category) for candidate in candidates}
+        if rng.random() < self.explore:
+            lucky = candidates[rng.randrange(len(candidates))]
+            return Choice(lucky, "explore", bounds[lucky])
+        known = {candidate: bound for candidate, bound in bounds.items() if bound is not None}
+        if not known:
+            return Choice(candidates[0], "order", None)
+        best = max(known, key=lambda candidate: known[candidate])
+        return Choice(best, "bound", known[best])
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row an agent × model × category, the best known first."""
+        rows = []
+        for cell in self._cells:
+            if len(cell) == 3:
+                belief = self.belief(*cell)
+                rows.append(
+                    {
+                        "agent": cell[0],
+                        "model": cell[1],
+                        "category": cell[2],
+                        "count": belief.count,
+                        "mean": belief.mean,
+                        "lower_bound": self.lower_bound(*cell),
+                    }
+                )
+        return sorted(rows, key=lambda row: (-row["count"], str(row["agent"]), str(row["model"]), str(row["category"])))
+
+
+# -- calibration -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """One row of a reliability table: predictions in [low, high), and what was observed after them."""
+
+    low: float
+    high: float
+    count: int
+    predicted: float
+    observed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How good the predictions were on a replayed log: each made before its reward was seen.
+
+    `brier` is the mean squared error; `brier_reference` that of always saying the mean so far; `error` the expected
+    calibration error: the mean distance of predicted and observed over the bins, weighted by their counts.
+    """
+
+    count: int
+    brier: float | None
+    brier_reference: float | None
+    error: float | None
+    reliability: tuple[Bin, ...]
+
+
+def replay(spans: Iterable[Span], table: TrustTable | None = None, bins: int = 10) -> Calibration:
+    """Goes through a log in the order of time: predicts each reward, then sees it. Changes `table`."""
+    table = table or TrustTable()
+    pairs, reference = [], []
+    rated = [span for span in spans if span.agent is not None and span.reward is not None and 0 <= span.reward <= 1]
+    for span in sorted(rated, key=lambda span: span.end_ns or span.start_ns):
+        assert span.reward is not None
+        table.now_s = max(table.now_s, (span.end_ns or span.start_ns) / 1e9)
+        pairs.append((table.belief(span.agent, span.model, span.category).mean, span.reward))
+        reference.append((table.belief().mean, span.reward))
+        table.observe_spans([span])
+    rows = _reliability(pairs, bins)
+    gap = sum(row.count * abs(row.predicted - row.observed) for row in rows)
+    return Calibration(len(pairs), _brier(pairs), _brier(reference), gap / len(pairs) if pairs else None, rows)
+
+
+def _brier(pairs: list[tuple[float, float]]) -> float | None:
+    return sum((predicted - seen) ** 2 for predicted, seen in pairs) / len(pairs) if pairs else None
+
+
+def _reliability(pairs: list[tuple[float, float]], bins: int) -> tuple[Bin, ...]:
+    groups: dict[int, list[tuple[float, float]]] = {}
+    for predicted, seen in pairs:
+        groups.setdefault(min(bins - 1, int(predicted * bins)), []).append((predicted, seen))
+    return tuple(
+        Bin(
+            place / bins,
+            (place + 1) / bins,
+            len(group),
+            sum(predicted for predicted, _ in group) / len(group),
+            sum(seen for _, seen in group) / len(group),
+        )
+        for place, group in sorted(groups.items())
+    )

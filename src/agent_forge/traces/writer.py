@@ -1,0 +1,292 @@
+"""The background writer: finished spans wait here as bytes until a thread has put them in the store.
+
+Why bytes: they cannot change after the span has ended, their number is a bound on memory, they spill to disk as they
+are, and the garbage collector does not look at them. `marshal` makes them, because it is the fastest copy of JSON-like
+values that Python has. They never leave this process, except into an anonymous file that only this process can open;
+nothing is ever unmarshalled that this process did not marshal.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import marshal
+import os
+import struct
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from operator import attrgetter
+from typing import IO, Any, Protocol
+
+from agent_forge.errors import AgentForgeError, StoreError
+from agent_forge.traces.rows import plain
+from agent_forge.traces.span import FIELDS, Span
+
+log = logging.getLogger("agent_forge.traces")
+
+_values = attrgetter(*FIELDS)
+_dumps = marshal.dumps
+_RETRY_S = 1.0  # pause after the store refused a batch
+
+Mask = Callable[[Span], Span]
+
+
+class Sink(Protocol):
+    """Where spans go: a Store, or anything else that can add them."""
+
+    def add(self, spans: Iterable[Span]) -> int: ...
+
+
+def packed(span: Span) -> bytes:
+    """The span as bytes."""
+    try:
+        return _dumps(_values(span))
+    except ValueError:  # a value that is not JSON-like
+        return _dumps(tuple(plain(value) for value in _values(span)))
+
+
+def unpacked(data: bytes) -> Span:
+    """The span of `packed`."""
+    return Span(*marshal.loads(data))  # noqa: S302 (our own bytes; see the top of this file)
+
+
+class Writer:
+    """Takes finished spans without waiting, and stores them in batches from a thread of its own."""
+
+    def __init__(self, sink: Sink, *, mask: Mask | None, batch: int, delay_s: float, memory: int, spill: int) -> None:
+        self.sink = sink
+        self.mask = mask
+        self.batch = batch
+        self.delay_s = delay_s
+        self.memory = memory
+        self.spill_limit = spill
+        self.dropped = 0  # spans that found no room in memory and none on disk, or that the store cannot hold
+        self.written = 0
+        self._start_afresh()
+        _WRITERS.add(self)
+
+    def _start_afresh(self) -> None:
+        self._queue: deque[bytes] = deque()
+        self._held: list[Span] = []  # a batch the store refused
+        self._bytes = 0
+        self._awake = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._full = threading.Event()
+        self._draining = threading.RLock()
+        self._spill = Spill(self.spill_limit, getattr(self.sink, "where", ""))
+        self.error: AgentForgeError | None = None
+
+    def put(self, span: Span) -> None:
+        """Takes a span. Never waits for the store."""
+        data = packed(span)
+        if self._bytes > self.memory:
+            self._overflow(data)
+            return
+        self._queue.append(data)
+        self._bytes += len(data)  # a bound, not an account: a lost update between threads is made good when it is empty
+        if not self._awake:
+            self._awake = True
+            self._rouse()
+        elif len(self._queue) == self.batch:
+            self._full.set()
+
+    def _rouse(self) -> None:
+        if self._thread is None and not self._closed:
+            with self._draining:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="agent-forge-traces", daemon=True)
+                    self._thread.start()
+        self._wake.set()
+
+    def _overflow(self, data: bytes) -> None:
+        if self.mask is not None:  # what is masked before it is written is masked before it is spilled
+            data = packed(self.mask(unpacked(data)))
+        if not self._spill.put(data):
+            self.dropped += 1
+            if self.dropped == 1:
+                log.warning("spans are being dropped: %d bytes wait for the store", self._bytes + self._spill.waiting)
+
+    @property
+    def pending(self) -> int:
+        """How many spans are not stored yet."""
+        return len(self._queue) + len(self._held) + self._spill.spans
+
+    def flush(self) -> None:
+        """Returns when every span taken before the call is in the store. Raises StoreError if it cannot be."""
+        with self._draining:
+            self.error = None
+            self._drain()
+            if self.error is not None:
+                raise self.error
+
+    def close(self) -> None:
+        """Flushes, and ends the thread. Raises StoreError as `flush` does."""
+        self._closed = True
+        self._wake.set()
+        self._full.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=60)
+        self._thread = None
+        try:
+            self.flush()
+        finally:
+            self._closed = False  # a span that comes later starts a new thread
+            self._spill.close()
+
+    def _run(self) -> None:
+        while not self._closed:
+            self._wake.wait()
+            self._wake.clear()
+            self._full.wait(self.delay_s)
+            self._full.clear()
+            with self._draining:
+                self.error = None
+                self._drain()
+                failed = self.error is not None
+                self._awake = failed or bool(self._queue)
+            if self._awake:
+                self._wake.set()
+            elif self._queue:  # one came between the last look and `_awake`
+                self._awake = True
+                self._wake.set()
+            if failed and not self._closed:
+                time.sleep(_RETRY_S)
+
+    def _drain(self) -> None:
+        """Stores what waits, batch by batch, until nothing does or the store refuses."""
+        while self.error is None:
+            masked = bool(self._held)
+            batch = self._held or self._take()
+            if not batch:
+                masked, batch = True, [unpacked(data) for data in self._spill.take(self.batch)]
+            if not batch:
+                self._bytes = 0
+                return
+            self._held = []
+            self._store(batch if masked or self.mask is None else self._masked(batch))
+
+    def _take(self) -> list[Span]:
+        taken: list[Span] = []
+        queue = self._queue
+        while queue and len(taken) < self.batch:
+            data = queue.popleft()
+            self._bytes -= len(data)
+            taken.append(unpacked(data))
+        return taken
+
+    def _masked(self, batch: list[Span]) -> list[Span]:
+        assert self.mask is not None
+        done = []
+        for span in batch:
+            try:
+                done.append(self.mask(span))
+            except Exception:
+                self._lose("a span could not be masked and was not written")
+        return done
+
+    def _store(self, batch: list[Span]) -> None:
+        try:
+            self.sink.add(batch)
+            self.written += len(batch)
+        except StoreError as error:
+            self._held, self.error = batch, error
+        except Exception:
+            if len(batch) == 1:
+                self._lose("a span cannot be stored")
+            else:  # one bad span must not take the others with it
+                for span in batch:
+                    self._store([span])
+
+    def _lose(self, message: str) -> None:
+        self.dropped += 1
+        log.warning("%s", message, exc_info=True)
+
+
+class Spill:
+    """Spans that found no room in memory, in an anonymous file beside the store."""
+
+    def __init__(self, limit: int, near: str) -> None:
+        self.limit = limit
+        self.spans = 0
+        self._folder = os.path.dirname(near) if os.path.isfile(near) else None  # noqa: PTH120 (text is all we have)
+        self._file: IO[bytes] | None = None
+        self._lock = threading.RLock()
+        self._read = self._end = 0
+
+    @property
+    def waiting(self) -> int:
+        """Bytes not yet taken."""
+        return self._end - self._read
+
+    def put(self, data: bytes) -> bool:
+        """Keeps `data`, or says no: the file has reached its limit or the disk is full."""
+        with self._lock:
+            if self._end + len(data) > self.limit:
+                return False
+            try:
+                if self._file is None:
+                    self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)
+                self._file.seek(self._end)
+                written = self._file.write(struct.pack("<I", len(data)) + data)
+            except OSError:
+                return False
+            if written != 4 + len(data):
+                return False
+            self._end += written
+            self.spans += 1
+            return True
+
+    def take(self, count: int) -> list[bytes]:
+        """The oldest `count` entries; the file goes when all are taken."""
+        with self._lock:
+            taken: list[bytes] = []
+            while self._file is not None and self.spans and len(taken) < count:
+                self._file.seek(self._read)
+                (size,) = struct.unpack("<I", self._file.read(4))
+                taken.append(self._file.read(size))
+                self._read += 4 + size
+                self.spans -= 1
+            if not self.spans:
+                self.close()
+            return taken
+
+    def close(self) -> None:
+        """Gives the file back."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+            self._file, self._read, self._end, self.spans = None, 0, 0, 0
+
+
+_WRITERS: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for writer in list(_WRITERS):
+        try:
+            writer.close()
+        except AgentForgeError as error:
+            log.error("%d spans were not stored: %s", writer.pending, error)
+
+
+def _in_child(*_: Any) -> None:
+    """A forked child leaves its parent's spans to the parent, and stores its own when it ends."""
+    for writer in list(_WRITERS):
+        writer._start_afresh()
+    # Children of `multiprocessing` leave by os._exit, which runs no atexit functions, only its own finalizers.
+    util: Any = sys.modules.get("multiprocessing.util")
+    if util is not None:
+        util.register_after_fork(_WRITERS, lambda _: util.Finalize(None, _close_all, exitpriority=10))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
