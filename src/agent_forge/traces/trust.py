@@ -3,7 +3,7 @@
 For each agent × model × category, and for the levels above it (agent × model, and everything), rewards in [0, 1] are
 counted as r successes and 1 - r failures, each halving in weight every half-life. The belief about a cell is a Beta
 distribution: its prior has the mean of the level above, *without the cell's own evidence* (which must not count
-twice), and the weight of `prior_strength` observations.
+twice), and the weight of at most `prior_strength` observations.
 
 Routing is careful with it: `lower_bound` (below which the true mean lies with probability `level` only) is None until
 enough has been seen, and `choose` keeps an explicit share of choices for exploration, so that a candidate that is
@@ -24,6 +24,7 @@ import math
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import UsageError
@@ -133,25 +134,19 @@ class TrustTable:
             line.append((agent, model))
         if category is not None:
             line.append((agent, model, category))
-        belief = Belief(1.0, 1.0, 0.0)
-        for depth, cell in enumerate(line):
-            belief = self._belief(cell, prior=self._prior(line[:depth], without=cell))
-        return belief
+        return self._believe(line)
 
-    def _prior(self, above: Sequence[Cell], without: Cell) -> tuple[float, float]:
-        """Pseudo-counts for a cell: the mean of the levels above without the cell's own evidence."""
-        a = b = 1.0  # nothing above: every mean is as likely as any other
-        for cell in above:
+    def _believe(self, line: Sequence[Cell]) -> Belief:
+        """Down the line of levels: what a level knows from elsewhere becomes the prior of the next."""
+        a = b = 1.0  # above all levels every mean is as likely as any other
+        for cell, inner in pairwise(line):
             good, bad = self._counts(cell)
-            own_good, own_bad = self._counts(without)
-            a, b = a + max(0.0, good - own_good), b + max(0.0, bad - own_bad)
-            mean = a / (a + b)
-            a, b = self.prior_strength * mean, self.prior_strength * (1 - mean)
-        return a, b
-
-    def _belief(self, cell: Cell, prior: tuple[float, float]) -> Belief:
-        good, bad = self._counts(cell)
-        return Belief(prior[0] + good, prior[1] + bad, good + bad)
+            inner_good, inner_bad = self._counts(inner)
+            a, b = a + max(0.0, good - inner_good), b + max(0.0, bad - inner_bad)
+            shrink = min(1.0, self.prior_strength / (a + b))
+            a, b = a * shrink, b * shrink
+        good, bad = self._counts(line[-1])
+        return Belief(a + good, b + bad, good + bad)
 
     def _counts(self, cell: Cell) -> tuple[float, float]:
         evidence = self._cells.get(cell)
@@ -187,7 +182,7 @@ class TrustTable:
         rows = []
         for cell in self._cells:
             if len(cell) == 3:
-                belief = self.belief(*cell)
+                belief = self._believe([(), cell[:2], cell])
                 rows.append(
                     {
                         "agent": cell[0],
@@ -195,7 +190,7 @@ class TrustTable:
                         "category": cell[2],
                         "count": belief.count,
                         "mean": belief.mean,
-                        "lower_bound": self.lower_bound(*cell),
+                        "lower_bound": belief.quantile(self.level) if belief.count >= self.minimum else None,
                     }
                 )
         return sorted(rows, key=lambda row: (-row["count"], str(row["agent"]), str(row["model"]), str(row["category"])))
