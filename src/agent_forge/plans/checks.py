@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any
 
 from agent_forge.plans.faults import PlanFault, PlanLimits
@@ -12,11 +12,29 @@ from agent_forge.plans.references import ITEM, Reference, reads_as_name, split_t
 from agent_forge.plans.task import Task
 
 _BRACE_WORD = re.compile(r'(?<!\{)\{[ \t]{0,3}(\w[\w-]*)(?=[.\[]|$)|(?<!\{)\{([^{}"]*,[^{}"]*)\}')
+_DIGITS = re.compile(r"\d+")
+_INTEGER_BITS = 1024  # what a double holds; longer ones are refused by many JSON readers
+_TOO_DEEP = "nested deeper than"
 _ESCAPE = "for the text itself double the braces"
 
 
-def field_faults(task: Task, limits: PlanLimits) -> list[str]:
-    """What is wrong with the fields of one task, as sentences."""
+class Vocabulary:
+    """The ids of a plan, and what an id looks like in it, worked out when first asked for."""
+
+    def __init__(self, ids: Collection[str], unread: Collection[str] = ()) -> None:
+        self.ids = ids
+        self.unread = unread  # of tasks that could not be read, so that nobody is blamed for referring to them
+        self._shapes: set[str] | None = None
+
+    def resembles(self, head: str) -> bool:
+        """Whether a head differs from an id only in its number or its case: `s9` beside `s1`."""
+        if self._shapes is None:
+            self._shapes = set(map(_shape, self.ids))
+        return _shape(head) in self._shapes
+
+
+def field_faults(task: Task, limits: PlanLimits) -> list[PlanFault]:
+    """What is wrong with the fields of one task."""
     faults = []
     for name in ("goal", "action", "parent", "for_each"):
         value = getattr(task, name)
@@ -33,7 +51,10 @@ def field_faults(task: Task, limits: PlanLimits) -> list[str]:
             faults.extend(f"{name}: {what}" for what in _value_faults(value, limits.nesting))
     if isinstance(task.for_each, str) and whole_reference(task.for_each) is None:
         faults.append(f"for_each must be one reference to a list, such as {{s1.rows}}, not {task.for_each!r}")
-    return faults
+    return [
+        PlanFault("too_large" if _TOO_DEEP in what else "malformed", f"task {task.id!r}: {what}", task.id)
+        for what in faults
+    ]
 
 
 def id_fault(name: Any, limits: PlanLimits) -> str | None:
@@ -59,9 +80,7 @@ def referring_texts(task: Task) -> list[tuple[str, str]]:
     return texts
 
 
-def references_of(
-    task: Task, ids: Collection[str], shapes: Collection[str]
-) -> tuple[list[tuple[str, Reference]], list[PlanFault]]:
+def references_of(task: Task, vocabulary: Vocabulary) -> tuple[list[tuple[str, Reference]], list[PlanFault]]:
     """The references of a task as (place, reference), and what is wrong with those that are not usable.
 
     A head that is an id of the plan makes a reference. `item` is one inside a `for_each` task. Any other head is a
@@ -74,20 +93,22 @@ def references_of(
         for piece in split_text(text):
             if isinstance(piece, str) or (piece.head == ITEM and task.for_each is not None and place != "for_each"):
                 continue
-            if piece.head in ids:
+            if piece.head in vocabulary.ids:
                 found.append((place, piece))
-            elif shape(piece.head) in shapes or (place != "goal" and reads_as_name(piece)):
+            elif piece.head not in vocabulary.unread and (
+                vocabulary.resembles(piece.head) or (place != "goal" and reads_as_name(piece))
+            ):
                 what = f"task {task.id!r} refers to {piece} in {place}, and there is no task {piece.head!r}"
                 faults.append(PlanFault("unknown_dependency", f"{what} ({_ESCAPE})", task.id))
         faults.extend(
-            PlanFault("malformed", f"task {task.id!r}: {what} in {place}", task.id) for what in _broken(text, ids)
+            PlanFault("malformed", f"task {task.id!r}: {what} in {place}", task.id)
+            for what in _broken(text, vocabulary.ids)
         )
     return found, faults
 
 
-def shape(name: str) -> str:
-    """The id with its numbers blanked and in lower case: `s9` has the shape of `s1`."""
-    return re.sub(r"\d+", "#", name.lower())
+def _shape(name: str) -> str:
+    return _DIGITS.sub("#", name.lower())
 
 
 def _broken(text: str, ids: Collection[str]) -> list[str]:
@@ -112,17 +133,20 @@ def _value_faults(value: Any, nesting: int) -> list[str]:
     faults = []
     while waiting:
         path, entry, depth = waiting.pop()
-        if entry is None or isinstance(entry, (bool, int)):
+        if entry is None or isinstance(entry, bool):
             continue
-        if isinstance(entry, str):
+        if isinstance(entry, int):
+            if entry.bit_length() > _INTEGER_BITS:
+                faults.append(f"{path or 'it'} is a number of more than {_INTEGER_BITS} bits")
+        elif isinstance(entry, str):
             if not entry.isascii() and not _encodes(entry):
                 faults.append(f"{path or 'it'} holds half of a character (a lone surrogate)")
         elif isinstance(entry, float):
             if not math.isfinite(entry):
                 faults.append(f"{path or 'it'} is {entry}, which JSON cannot hold")
         elif depth > nesting:
-            return [*faults, f"nested deeper than {nesting}"]
-        elif isinstance(entry, Mapping):
+            return [*faults, f"{_TOO_DEEP} {nesting}"]
+        elif isinstance(entry, dict):
             odd = [key for key in entry if not isinstance(key, str) or not _encodes(key)]
             faults.extend(f"the key {key!r} is not text" for key in odd[:3])
             waiting.extend((f"{path}.{key}" if path else str(key), entry[key], depth + 1) for key in entry)

@@ -23,17 +23,11 @@ class Groups:
 
     def _depths(self) -> dict[str, int]:
         depth: dict[str, int] = {}
-        for name in self.parents:
-            path = []
-            while name not in depth:
-                path.append(name)
-                parent = self.parents[name]
-                if parent is None:
-                    depth[path.pop()] = 0
-                    break
-                name = parent
-            for name in reversed(path):
-                depth[name] = depth[self.parents[name]] + 1  # type: ignore[index]
+        waiting = [(name, 0) for name, parent in self.parents.items() if parent is None]
+        while waiting:
+            name, level = waiting.pop()
+            depth[name] = level
+            waiting.extend((child, level + 1) for child in self.children.get(name, ()))
         return depth
 
     def leaves(self, name: str) -> list[str]:
@@ -48,12 +42,12 @@ class Groups:
                 waiting.extend(reversed(below))
         return found
 
-    def above(self, name: str) -> list[str]:
-        """The task itself and the groups it is in, innermost first."""
-        path = [name]
-        while (parent := self.parents[path[-1]]) is not None:
-            path.append(parent)
-        return path
+    def related(self, one: str, other: str) -> bool:
+        """Whether one of two tasks is a group around the other."""
+        inner, outer = (one, other) if self.depth[one] > self.depth[other] else (other, one)
+        for _ in range(self.depth[inner] - self.depth[outer]):
+            inner = self.parents[inner] or ""
+        return inner == outer
 
     def meeting_depth(self, one: str, other: str) -> int:
         """The depth of the innermost group that holds both, -1 when only the plan does."""

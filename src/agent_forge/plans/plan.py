@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 from agent_forge.errors import PlanError
 from agent_forge.plans import graph
-from agent_forge.plans.checks import field_faults, id_fault, references_of, shape
-from agent_forge.plans.faults import PlanFault, PlanInvalid, PlanLimits, raise_for
+from agent_forge.plans.faults import PlanFault, PlanLimits, raise_for
 from agent_forge.plans.groups import Groups, leaf_edges
 from agent_forge.plans.task import Task
+from agent_forge.plans.validation import Collected, collect, cycle_faults, edges_between, edges_outside, parent_faults
 
 _LIMITS = PlanLimits()
 
@@ -42,10 +41,8 @@ class Plan:
         *,
         limits: PlanLimits = _LIMITS,
         version: int = 1,
-        lines: Sequence[int] | None = None,
     ) -> None:
-        faults = self._build(tasks, limits, lines, ())
-        raise_for(faults)
+        raise_for(self._build(collect(tasks, limits), limits))
         self.version = version
 
     @classmethod
@@ -57,54 +54,47 @@ class Plan:
         limits: PlanLimits,
         unread: Collection[str] = (),
     ) -> Plan:
-        """What a parser ends with: its own faults and those of the plan raised together.
+        """What a parser ends with: its own faults and those of the plan raised together, by line.
 
         `unread` are the ids of tasks that were there but could not be read: nobody is blamed for depending on them.
         """
         plan = cls.__new__(cls)
         plan.version = 1
-        own = plan._build(tasks, limits, lines, unread)
-        if faults and not tasks:
-            own = []  # an empty plan is then only the consequence
-        raise_for(sorted([*faults, *own], key=lambda fault: fault.line or 0))
+        collected = collect(tasks, limits, lines)
+        own = plan._build(collected, limits, unread) if tasks or not faults else []
+        located = [_located(fault, collected.lines) for fault in own]
+        raise_for(sorted([*faults, *located], key=lambda fault: fault.line or 0))
         return plan
 
-    def _build(
-        self, tasks: Iterable[Task], limits: PlanLimits, lines: Sequence[int] | None, unread: Collection[str]
-    ) -> list[PlanFault]:
-        self.tasks, faults = _collect(tasks, limits, lines)
+    def _build(self, collected: Collected, limits: PlanLimits, unread: Collection[str] = ()) -> list[PlanFault]:
+        self.tasks, faults = collected.tasks, collected.faults
         if not self.tasks:
             return faults or [PlanFault("empty_plan", "the plan has no task")]
-        at = dict(zip((task.id for task in reversed(tasks)), reversed(lines))) if _sized(tasks) and lines else {}
-        stated, wrong = _edges(self.tasks, limits, unread)
-        faults.extend(wrong)
-        faults.extend(self._group(stated, limits))
-        if not faults or all(fault.code != "too_large" for fault in faults):
+        stated, wrong = edges_between(self.tasks, limits, unread)
+        faults = [*faults, *wrong, *self._group(stated, limits)]
+        if not any(fault.code == "too_large" for fault in faults):
             faults.extend(self._connect())
-        return [_located(fault, at) for fault in faults] if at else faults
+        return faults
 
     def _group(self, stated: dict[str, tuple[str, ...]], limits: PlanLimits) -> list[PlanFault]:
         """Set `leaves`, `composites` and `dependencies` from the edges between any tasks."""
         self._groups: Groups | None = None
-        parents = {name: task.parent for name, task in self.tasks.items() if task.parent is not None}
+        self.leaves, self.composites, self.dependencies = tuple(self.tasks), (), stated
+        parents = {name: task.parent for name, task in self.tasks.items() if isinstance(task.parent, str)}
         if not parents:
-            self.leaves, self.composites, self.dependencies = tuple(self.tasks), (), stated
             return []
-        faults = _parent_faults(self.tasks, parents)
-        sound = {name: None if faults else task.parent for name, task in self.tasks.items()}
-        groups = self._groups = Groups(sound)
-        self.leaves = tuple(name for name in self.tasks if name not in groups.children)
-        self.composites = tuple(name for name in self.tasks if name in groups.children)
+        if faults := parent_faults(self.tasks, parents):
+            return faults
+        groups = self._groups = Groups({name: parents.get(name) for name in self.tasks})
         deepest = max(groups.depth.values())
         if deepest > limits.depth:
-            what = f"groups are nested {deepest} deep, the limit is {limits.depth}"
-            return [*faults, PlanFault("too_large", what)]
-        faults.extend(_group_faults(self.tasks, groups))
-        kept, wrong = _without_self_waits(groups, stated)
-        faults.extend(wrong)
-        edges = leaf_edges(groups, kept, limits.edges)
+            return [PlanFault("too_large", f"groups are nested {deepest} deep, the limit is {limits.depth}")]
+        self.leaves = tuple(name for name in self.tasks if name not in groups.children)
+        self.composites = tuple(name for name in self.tasks if name in groups.children)
+        stated, faults = edges_outside(self.tasks, groups, stated)
+        edges = leaf_edges(groups, stated, limits.edges)
         if edges is None:
-            return [*faults, PlanFault("too_large", f"more than {limits.edges} dependencies between tasks")]
+            return [*faults, PlanFault("too_large", f"more than {limits.edges} dependencies between leaves")]
         self.dependencies = edges
         return faults
 
@@ -115,10 +105,7 @@ class Plan:
         self.dependents = {name: tuple(after) for name, after in dependents.items()}
         if len(self._order) == len(self.dependencies):
             return []
-        return [
-            PlanFault("cycle", f"tasks wait for each other: {' → '.join(path)}", path[0])
-            for path in graph.cycles(self.dependencies, self._order)
-        ]
+        return cycle_faults("tasks wait for each other", self.dependencies, self._order)
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -216,123 +203,7 @@ class Plan:
         return durations
 
 
-def _sized(tasks: Iterable[Task]) -> bool:
-    return isinstance(tasks, Sequence)
-
-
-def _collect(
-    tasks: Iterable[Task], limits: PlanLimits, lines: Sequence[int] | None
-) -> tuple[dict[str, Task], list[PlanFault]]:
-    """The tasks by id, and what is wrong with each alone. The first of several with one id is kept."""
-    table: dict[str, Task] = {}
-    faults: list[PlanFault] = []
-    for index, task in enumerate(islice(tasks, limits.tasks + 1)):
-        line = lines[index] if lines else None
-        if index == limits.tasks:
-            faults.append(PlanFault("too_large", f"more than {limits.tasks} tasks", line=line))
-            break
-        if not isinstance(task, Task):
-            faults.append(PlanFault("malformed", f"a {type(task).__name__} is in the place of a Task", line=line))
-        elif what := id_fault(task.id, limits):
-            faults.append(PlanFault("malformed", what, task.id if isinstance(task.id, str) else None, line))
-        elif task.id in table:
-            faults.append(PlanFault("duplicate_id", f"more than one task has the id {task.id!r}", task.id, line))
-        else:
-            table[task.id] = task
-    return table, faults
-
-
-def _edges(
-    tasks: Mapping[str, Task], limits: PlanLimits, unread: Collection[str]
-) -> tuple[dict[str, tuple[str, ...]], list[PlanFault]]:
-    """What each task waits for: stated and by reference, without what does not exist, which is reported."""
-    edges: dict[str, tuple[str, ...]] = {}
-    faults: list[PlanFault] = []
-    shapes: set[str] | None = None
-    edge_count = reference_count = 0
-    for name, task in tasks.items():
-        plain = type(task.goal) is str and task.goal.isascii() and not (task.args or task.meta)
-        if not plain or task.action is not None or task.parent is not None or task.for_each or task.limit is not None:
-            faults.extend(_field_fault(task, what) for what in field_faults(task, limits))
-            if faults and faults[-1].task == name and faults[-1].code == "malformed":
-                edges[name] = tuple(dict.fromkeys(other for other in task.depends_on if other in tasks))
-                continue
-        before = task.depends_on
-        if len(before) > 1 and len(set(before)) < len(before):
-            before = tuple(dict.fromkeys(before))
-        if not all(map(tasks.__contains__, before)):
-            faults.extend(_unknown(name, other) for other in before if other not in tasks and other not in unread)
-            before = tuple(other for other in before if other in tasks)
-        if task.args or task.for_each is not None or "{" in task.goal:
-            shapes = set(map(shape, tasks)) if shapes is None else shapes
-            found, wrong = references_of(task, tasks, shapes)
-            faults.extend(fault for fault in wrong if fault.code != "unknown_dependency" or not unread)
-            reference_count += len(found)
-            before = tuple(dict.fromkeys([*before, *(reference.head for _, reference in found)]))
-        edges[name] = before
-        edge_count += len(before)
-    if edge_count > limits.edges or reference_count > limits.references:
-        what = f"{edge_count} dependencies and {reference_count} references"
-        faults.append(PlanFault("too_large", f"{what}; the limits are {limits.edges} and {limits.references}"))
-    return edges, faults
-
-
-def _field_fault(task: Task, what: str) -> PlanFault:
-    code = "too_large" if "nested deeper" in what else "malformed"
-    return PlanFault(code, f"task {task.id!r}: {what}", task.id)
-
-
-def _unknown(name: str, other: Any) -> PlanFault:
-    return PlanFault("unknown_dependency", f"task {name!r} depends on {other!r}, and there is no such task", name)
-
-
-def _parent_faults(tasks: Mapping[str, Task], parents: Mapping[str, str]) -> list[PlanFault]:
-    """Parents that are not there, and groups inside themselves."""
-    faults = [
-        PlanFault("unknown_dependency", f"task {name!r} has the parent {parent!r}, and there is no such task", name)
-        for name, parent in parents.items()
-        if parent not in tasks
-    ]
-    edges = {name: (parents[name],) if parents.get(name) in tasks else () for name in tasks}
-    order = graph.topological(edges, graph.invert(edges))
-    if len(order) < len(edges):
-        faults.extend(
-            PlanFault("cycle", f"groups contain each other: {' → '.join(path)}", path[0])
-            for path in graph.cycles(edges, order)
-        )
-    return faults
-
-
-def _group_faults(tasks: Mapping[str, Task], groups: Groups) -> list[PlanFault]:
-    return [
-        PlanFault("malformed", f"task {name!r} has children and for_each; put for_each on the children", name)
-        for name in groups.children
-        if tasks[name].for_each is not None
-    ]
-
-
-def _without_self_waits(
-    groups: Groups, stated: Mapping[str, tuple[str, ...]]
-) -> tuple[dict[str, tuple[str, ...]], list[PlanFault]]:
-    """Edges without those between a task and a group around it, which are reported: a group waits for its leaves."""
-    kept: dict[str, tuple[str, ...]] = {}
-    faults: list[PlanFault] = []
-    for name, before in stated.items():
-        around = set(groups.above(name)) - {name}
-        kept[name] = before
-        for other in before:
-            if other in around or (other != name and name in groups.above(other)):
-                inner, outer = (name, other) if other in around else (other, name)
-                what = f"task {name!r} depends on {other!r}, but {inner!r} is part of {outer!r}"
-                faults.append(PlanFault("cycle", f"{what}: {name} → {other} → {name}", name))
-                kept[name] = tuple(each for each in kept[name] if each != other)
-    return kept, faults
-
-
-def _located(fault: PlanFault, at: Mapping[str, int]) -> PlanFault:
-    if fault.line is not None or fault.task not in at:
+def _located(fault: PlanFault, lines: Mapping[str, int]) -> PlanFault:
+    if fault.line is not None or fault.task is None or fault.task not in lines:
         return fault
-    return PlanFault(fault.code, fault.message, fault.task, at[fault.task])
-
-
-__all__ = ["Plan", "PlanInvalid"]
+    return PlanFault(fault.code, fault.message, fault.task, lines[fault.task])

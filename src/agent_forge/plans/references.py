@@ -19,9 +19,8 @@ from typing import Any
 from agent_forge.errors import PlanError
 
 _STRING = r'"(?:[^"\\{}]|\\.)*"'
-_EXPRESSION = re.compile(
-    rf"(?<!\{{)(\{{+)[ \t]{{0,3}}(\w[\w-]*|{_STRING})((?:\.[^\W\d][\w-]*|\[-?\d{{1,9}}\]|\[{_STRING}\])*)[ \t]{{0,3}}(\}}+)"
-)
+_STEPS = rf"(?:\.[^\W\d][\w-]*|\[-?\d{{1,9}}\]|\[{_STRING}\])*"
+_EXPRESSION = re.compile(rf"(?<!\{{)(\{{+)[ \t]{{0,3}}(\w[\w-]*|{_STRING})({_STEPS})[ \t]{{0,3}}(\}}+)")
 _STEP = re.compile(rf"\.([^\W\d][\w-]*)|\[(-?\d+)\]|\[({_STRING})\]")
 _PLAIN_HEAD = re.compile(r"\w[\w-]*")
 _PLAIN_NAME = re.compile(r"[^\W\d][\w-]*")
@@ -91,7 +90,7 @@ def split_text(text: str) -> list[str | Reference]:
 
 
 def find_references(value: Any) -> list[Reference]:
-    """Every expression in a JSON value that has the shape of a reference, in order; a plan decides which heads it knows.
+    """Every expression in a JSON value with the shape of a reference, in order; a plan decides which heads it knows.
 
     >>> find_references({"query": "height of {s1}", "rows": ["{s2.rows[0]}", 3]})
     [Reference(head='s1', path=()), Reference(head='s2', path=('rows', 0))]

@@ -1,0 +1,125 @@
+"""Whether tasks make a plan together: ids, what depends on what, groups. Every fault is reported, not just one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from agent_forge.plans import graph
+from agent_forge.plans.checks import Vocabulary, field_faults, id_fault, references_of
+from agent_forge.plans.faults import PlanFault, PlanLimits
+from agent_forge.plans.groups import Groups
+from agent_forge.plans.task import Task
+
+StatedEdges = dict[str, tuple[str, ...]]
+
+
+class Collected(NamedTuple):
+    """The tasks by id, the line each stands on where there are lines, and what is wrong with them one by one."""
+
+    tasks: dict[str, Task]
+    lines: dict[str, int]
+    faults: list[PlanFault]
+
+
+def collect(tasks: Iterable[Task], limits: PlanLimits, lines: Sequence[int] | None = None) -> Collected:
+    """The tasks by id; of several with one id the first is kept. Reads no further than the limit."""
+    found = Collected({}, {}, [])
+    table, at, faults = found
+    for index, task in enumerate(islice(tasks, limits.tasks + 1)):
+        line = lines[index] if lines else None
+        if index == limits.tasks:
+            faults.append(PlanFault("too_large", f"more than {limits.tasks} tasks", line=line))
+            break
+        what = id_fault(task.id, limits) if isinstance(task, Task) else f"{task!r:.60} is no Task"
+        if what is not None:
+            faults.append(PlanFault("malformed", what, line=line))
+        elif task.id in table:
+            faults.append(PlanFault("duplicate_id", f"more than one task has the id {task.id!r}", task.id, line))
+        else:
+            table[task.id] = task
+            if line is not None:
+                at[task.id] = line
+    return found
+
+
+def edges_between(
+    tasks: Mapping[str, Task], limits: PlanLimits, unread: Collection[str] = ()
+) -> tuple[StatedEdges, list[PlanFault]]:
+    """What each task waits for: stated and by reference, without what does not exist, which is reported."""
+    edges: StatedEdges = {}
+    faults: list[PlanFault] = []
+    vocabulary = Vocabulary(tasks, unread)
+    edge_count = reference_count = 0
+    for name, task in tasks.items():
+        wrong = [] if _plain(task) else field_faults(task, limits)
+        faults.extend(wrong)
+        before = task.depends_on
+        if not all(isinstance(other, str) for other in before):
+            faults.append(PlanFault("malformed", f"task {name!r}: depends_on must be ids, not {before!r:.80}", name))
+            before = tuple(other for other in before if isinstance(other, str))
+        if not all(map(tasks.__contains__, before)) or (len(before) > 1 and len(set(before)) < len(before)):
+            faults.extend(_unknown(name, other) for other in before if other not in tasks and other not in unread)
+            before = tuple(other for other in dict.fromkeys(before) if other in tasks)
+        if not wrong and ("{" in task.goal or task.args or task.for_each is not None):
+            found, wrong = references_of(task, vocabulary)
+            faults.extend(wrong)
+            reference_count += len(found)
+            before = tuple(dict.fromkeys([*before, *(reference.head for _, reference in found)]))
+        edges[name] = before
+        edge_count += len(before)
+    if edge_count > limits.edges or reference_count > limits.references:
+        what = f"{edge_count} dependencies and {reference_count} references"
+        faults.append(PlanFault("too_large", f"{what}; the limits are {limits.edges} and {limits.references}"))
+    return edges, faults
+
+
+def parent_faults(tasks: Mapping[str, Task], parents: Mapping[str, str]) -> list[PlanFault]:
+    """Parents that are not there, and groups inside themselves."""
+    faults = [
+        PlanFault("unknown_dependency", f"task {name!r} has the parent {parent!r}, and there is no such task", name)
+        for name, parent in parents.items()
+        if parent not in tasks
+    ]
+    edges = {name: (parents[name],) if parents.get(name) in tasks else () for name in tasks}
+    order = graph.topological(edges, graph.invert(edges))
+    return faults + cycle_faults("groups contain each other", edges, order)
+
+
+def edges_outside(
+    tasks: Mapping[str, Task], groups: Groups, stated: StatedEdges
+) -> tuple[StatedEdges, list[PlanFault]]:
+    """Edges without those between a task and a group around it, which are reported: a group waits for its leaves."""
+    faults = [
+        PlanFault("malformed", f"task {name!r} has children and for_each; put for_each on the children", name)
+        for name in groups.children
+        if tasks[name].for_each is not None
+    ]
+    kept: StatedEdges = {}
+    for name, before in stated.items():
+        own = [other for other in before if other != name and groups.related(name, other)]
+        kept[name] = tuple(other for other in before if other not in own) if own else before
+        for other in own:
+            inner, outer = (name, other) if groups.depth[name] > groups.depth[other] else (other, name)
+            what = f"task {name!r} depends on {other!r}, but {inner!r} is part of {outer!r}"
+            faults.append(PlanFault("cycle", f"{what}: {name} → {other} → {name}", name))
+    return kept, faults
+
+
+def cycle_faults(what: str, edges: Mapping[str, Sequence[str]], order: Sequence[str]) -> list[PlanFault]:
+    """A fault for each knot that a topological order left out, with its path."""
+    if len(order) == len(edges):
+        return []
+    return [PlanFault("cycle", f"{what}: {' → '.join(path)}", path[0]) for path in graph.cycles(edges, order)]
+
+
+def _plain(task: Task) -> bool:
+    """Nothing but a goal in ASCII and dependencies: the common case, which needs no closer look."""
+    if task.args or task.meta or task.action is not None or task.parent is not None:
+        return False
+    return type(task.goal) is str and task.goal.isascii() and task.for_each is None and task.limit is None
+
+
+def _unknown(name: str, other: object) -> PlanFault:
+    return PlanFault("unknown_dependency", f"task {name!r} depends on {other!r}, and there is no such task", name)
