@@ -102,6 +102,15 @@ def parse(cls: type[T], text: str, where: str = "<text>") -> T:
     return from_tree(cls, _read_text(text, where)).value
 
 
+def build(cls: type[T], values: Mapping[str, Any], where: str = "<values>") -> T:
+    """An instance of `cls` from plain values, checked like a file. Raises ConfigError.
+
+    >>> build(_Example, {"size": 3})
+    _Example(size=3, name='a')
+    """
+    return from_tree(cls, _planted(values, where)).value
+
+
 def from_tree(cls: type[T], tree: _Tree) -> Resolved[T]:
     builder = _Builder()
     value = builder.dataclass(cls, tree, "")
@@ -220,6 +229,14 @@ class _Composer:
                 raise ConfigError(f"the key {key_node.value!r} is given twice", where=where)
             found[key_node.value] = self.tree(value_node)
         return found
+
+
+def _planted(value: Any, where: str) -> _Tree:
+    if isinstance(value, Mapping):
+        return _Tree({str(key): _planted(item, f"{where}.{key}") for key, item in value.items()}, where)
+    if isinstance(value, (list, tuple)):
+        return _Tree([_planted(item, where) for item in value], where)
+    return _Tree(value, where)
 
 
 def _nest(key: str, text: str, where: str) -> _Tree:
