@@ -1,0 +1,25 @@
+"""Architectures. Importing this registers Cognate with the Auto classes of transformers."""
+
+from __future__ import annotations
+
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+
+from agent_forge.forge.models.cache import CognateCache
+from agent_forge.forge.models.cognate import CognateForCausalLM, CognateModel, CognateOutput
+from agent_forge.forge.models.config import CognateConfig
+from agent_forge.forge.models.cross_entropy import chunked_cross_entropy
+from agent_forge.forge.models.size import parameter_table
+
+__all__ = [
+    "CognateCache",
+    "CognateConfig",
+    "CognateForCausalLM",
+    "CognateModel",
+    "CognateOutput",
+    "chunked_cross_entropy",
+    "parameter_table",
+]
+
+AutoConfig.register(CognateConfig.model_type, CognateConfig, exist_ok=True)
+AutoModel.register(CognateConfig, CognateModel, exist_ok=True)
+AutoModelForCausalLM.register(CognateConfig, CognateForCausalLM, exist_ok=True)

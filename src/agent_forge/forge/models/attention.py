@@ -1,0 +1,136 @@
+"""Sliding-window attention with rotary positions, QK-norm and grouped queries.
+
+Shapes: B batch, T queries, S keys, D width, H query heads, G key/value heads, K head width.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agent_forge.forge.models.config import CognateConfig
+from agent_forge.forge.models.norm import rms_norm
+
+if TYPE_CHECKING:
+    from agent_forge.forge.models.recursion import Reading
+
+
+class SlidingWindowAttention(nn.Module):
+    """Every token looks at itself and at the `sliding_window - 1` tokens before it.
+
+    The three projections are one matrix, `qkv_proj`, whose row blocks are in `row_blocks` (an optimiser that
+    orthogonalises must treat each block alone).
+    """
+
+    def __init__(self, config: CognateConfig) -> None:
+        super().__init__()
+        heads, groups, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        self.heads, self.groups, self.width = heads, groups, width
+        self.scale, self.qk_norm, self.eps = config.softmax_scale, config.qk_norm, config.rms_norm_eps
+        self.row_blocks = (heads * width, groups * width, groups * width)
+        self.qkv_proj = nn.Linear(config.hidden_size, sum(self.row_blocks), bias=False)
+        self.probed: Tensor | None = None  # largest logit of each head, filled while `probing` (see training/qk_clip)
+        self.probing = False
+
+    def forward(self, x_BTD: Tensor, reading: Reading, slot: int) -> Tensor:
+        q, k, v = self._project(x_BTD, reading.cos, reading.sin)
+        k, v = reading.keep(slot, "attention", (k, v))
+        if reading.cache is not None:
+            k, v = reading.cache.update(k, v, slot)
+        if self.probing:
+            self.probed = _largest_logits(q, k, reading.mask, self.scale)
+        y_BHTK = attend(q, k, v, reading.mask, self.scale)
+        return y_BHTK.transpose(1, 2).reshape(x_BTD.shape[0], x_BTD.shape[1], -1)
+
+    def _project(self, x_BTD: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        batch, length, _ = x_BTD.shape
+        parts = self.qkv_proj(x_BTD).split(self.row_blocks, dim=-1)
+        q, k, v = (part.view(batch, length, -1, self.width).transpose(1, 2) for part in parts)
+        if self.qk_norm:
+            q, k = rms_norm(q, self.eps), rms_norm(k, self.eps)
+        return rotate(q, cos, sin), rotate(k, cos, sin), v
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float) -> Tensor:
+    """softmax(q k^T) v. `mask` is None (plainly causal), a boolean tensor, or a FlexAttention block mask."""
+    if mask is not None and not isinstance(mask, Tensor):
+        from torch.nn.attention.flex_attention import flex_attention
+
+        out: Any = flex_attention(q, k, v, block_mask=mask, scale=scale, enable_gqa=True)
+        return out
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=q.shape[1] != k.shape[1]
+    )
+
+
+def rotary_angles(positions_BT: Tensor, width: int, theta: float) -> tuple[Tensor, Tensor]:
+    """cos and sin, [B, 1, T, width/2], in float32 (computed, never stored: nothing to lose when weights are loaded)."""
+    exponents = torch.arange(0, width, 2, device=positions_BT.device, dtype=torch.float32) / width
+    angles = positions_BT.float()[:, None, :, None] * theta**-exponents
+    return angles.cos(), angles.sin()
+
+
+def rotate(x_BHTK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding (RoFormer, 2104.09864) on the two halves of each head."""
+    first, second = x_BHTK.float().chunk(2, dim=-1)
+    return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1).to(x_BHTK.dtype)
+
+
+def attention_mask(
+    length: int,
+    seen: int,
+    window: int,
+    device: torch.device,
+    padding: Tensor | None = None,
+    documents: Tensor | None = None,
+) -> Any:
+    """Which of the kept keys each of `length` new queries may look at, after `seen` tokens are in the cache.
+
+    None means "plainly causal", which the fast kernels know by themselves. `padding` [B, seen + length] marks the
+    real tokens; `documents` [B, length] numbers the documents packed into a row. A padding query looks at itself,
+    so that no row of the softmax is empty.
+    """
+    if seen == 0 and length <= window and padding is None and documents is None:
+        return None
+    if device.type == "cuda" and seen == 0 and padding is None and length >= 128:
+        return _window_blocks(length, window, device) if documents is None else _blocks(length, window, documents)
+    kept = min(seen, window - 1)
+    queries = torch.arange(seen, seen + length, device=device)
+    keys = torch.arange(seen - kept, seen + length, device=device)
+    distance = queries[:, None] - keys[None, :]
+    mask = (distance >= 0) & (distance < window)
+    if padding is not None:
+        mask = (mask & padding[:, None, None, -keys.numel() :].bool()) | (distance == 0)
+    if documents is not None:
+        mask = mask & (documents[:, None, :, None] == documents[:, None, None, :])
+    return mask
+
+
+def _blocks(length: int, window: int, documents: Tensor | None, device: torch.device | None = None) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        near = (query >= key) & (query - key < window)
+        return near if documents is None else near & (documents[batch, query] == documents[batch, key])
+
+    rows = None if documents is None else documents.shape[0]
+    where = documents.device if documents is not None else device
+    return create_block_mask(visible, rows, None, length, length, device=str(where))
+
+
+@lru_cache(maxsize=8)
+def _window_blocks(length: int, window: int, device: torch.device) -> Any:
+    return _blocks(length, window, None, device)
+
+
+def _largest_logits(q: Tensor, k: Tensor, mask: Any, scale: float) -> Tensor:
+    """The largest attention logit of each query head over everything it may look at, [H]."""
+    shared = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    logits = (q.float() @ shared.float().transpose(-1, -2)) * scale
+    if mask is None:
+        mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    return logits.masked_fill(~mask, -torch.inf).amax(dim=(0, 2, 3))

@@ -1,0 +1,293 @@
+"""Cognate: a small causal language model, as a Hugging Face architecture.
+
+    embedding (factorised, tied)  ->  [ attention x memory gate -> o_proj ; ReLU^2 MLP ] x layers, looped  ->  head
+
+The pieces are in `attention`, `memory`, `recursion` and `halting`; here they are put together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.utils.generic import ModelOutput
+
+from agent_forge.errors import UsageError
+from agent_forge.forge.models.attention import SlidingWindowAttention, attention_mask, rotary_angles
+from agent_forge.forge.models.cache import CognateCache
+from agent_forge.forge.models.config import CognateConfig
+from agent_forge.forge.models.cross_entropy import IGNORE, chunked_cross_entropy
+from agent_forge.forge.models.halting import HaltingHead, entropy, halting_distribution
+from agent_forge.forge.models.memory import NeuralMemory, Writes
+from agent_forge.forge.models.norm import rms_norm
+from agent_forge.forge.models.recursion import Reading, Refined, refine, refine_adaptively
+
+
+class CognateBlock(nn.Module):
+    """Attention, gated by the memory where the layer has one, then the MLP; each with its residual."""
+
+    def __init__(self, config: CognateConfig, layer: int) -> None:
+        super().__init__()
+        self.eps = config.rms_norm_eps
+        self.attention = SlidingWindowAttention(config)
+        self.memory = NeuralMemory(config) if layer in config.memory_layers else None
+        self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def forward(self, h_BTD: Tensor, reading: Reading, slot: int) -> Tensor:
+        x = rms_norm(h_BTD, self.eps)
+        y = self.attention(x, reading, slot)
+        if self.memory is not None:
+            y = self.memory(x, y, reading, slot)
+        h_BTD = h_BTD + self.o_proj(y)
+        return h_BTD + self.down_proj(self.up_proj(rms_norm(h_BTD, self.eps)).relu().square())
+
+
+class CognatePreTrainedModel(PreTrainedModel):
+    config: CognateConfig
+    config_class = CognateConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["CognateBlock"]  # noqa: RUF012 (transformers' own form)
+    _supports_sdpa = True
+    _is_stateful = True  # the memory cannot be rolled back, so no assisted decoding
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """| weight | start |
+        |---|---|
+        | embedding | normal, `initializer_range` (the input is normalised after it) |
+        | matrices | uniform with standard deviation 1/sqrt(inputs) |
+        | o_proj, down_proj | zero: every block starts as the identity |
+        | memory rates | weights zero; theta 1/2, alpha 0.02, eta 1/2 |
+        | gains | one |
+        | halting | weights zero, `halt_bias` |
+        """
+        if isinstance(module, nn.Embedding):
+            module.weight.normal_(std=self.config.initializer_range)
+        elif isinstance(module, CognateBlock):
+            module.o_proj.weight.zero_()
+            module.down_proj.weight.zero_()
+        elif isinstance(module, NeuralMemory):
+            module.rates.weight.zero_()
+            rate, forget, carry = module.rates.bias.view(3, -1)
+            rate.zero_(), forget.fill_(-4.0), carry.zero_()
+            module.attention_gain.fill_(1.0)
+            module.memory_gain.fill_(1.0)
+        elif isinstance(module, HaltingHead):
+            module.linear.weight.zero_()
+            module.linear.bias.fill_(self.config.halt_bias)
+        elif isinstance(module, nn.Linear):
+            bound = (3 / module.in_features) ** 0.5
+            module.weight.uniform_(-bound, bound)
+
+
+@dataclass
+class CognateModelOutput(ModelOutput):
+    """`answers` holds the normalised state after each loop; `last_hidden_state` is the one to predict from."""
+
+    last_hidden_state: Tensor | None = None
+    past_key_values: CognateCache | None = None
+    answers: tuple[Tensor, ...] | None = None
+    halt_logits: tuple[Tensor, ...] | None = None
+    depth: Tensor | None = None
+
+
+class CognateModel(CognatePreTrainedModel):
+    """Tokens in, states out."""
+
+    def __init__(self, config: CognateConfig) -> None:
+        super().__init__(config)
+        rank, width = config.embedding_rank, config.hidden_size
+        self.embed_tokens = nn.Embedding(config.vocab_size, rank)
+        self.embed_up = nn.Linear(rank, width, bias=False) if rank < width else nn.Identity()
+        self.layers = nn.ModuleList(CognateBlock(config, layer) for layer in range(config.num_hidden_layers))
+        self.halting = HaltingHead(config) if config.halting and config.loops > 1 else None
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.embed_tokens = value
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: CognateCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        use_cache: bool | None = None,
+        **_: Any,
+    ) -> CognateModelOutput:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise UsageError("give either input_ids or inputs_embeds", where="CognateModel.forward")
+        embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        cache = self._cache(past_key_values, use_cache, document_ids)
+        reading = self._reading(embedded, attention_mask, position_ids, cache, document_ids)
+        x = rms_norm(self.embed_up(embedded), self.config.rms_norm_eps)
+        refined = self._refine(x, reading)
+        return CognateModelOutput(
+            last_hidden_state=refined.answers[-1],
+            past_key_values=cache,
+            answers=tuple(refined.answers),
+            halt_logits=tuple(refined.halt_logits) or None,
+            depth=refined.depth,
+        )
+
+    def _cache(self, given: Any, use_cache: bool | None, document_ids: Tensor | None) -> CognateCache | None:
+        if given is None:
+            wanted = self.config.use_cache if use_cache is None else use_cache
+            return CognateCache(self.config) if wanted and not self.training and document_ids is None else None
+        if not isinstance(given, CognateCache):
+            raise UsageError(
+                f"past_key_values is a {type(given).__name__}", where="CognateModel", fix="use CognateCache(config)"
+            )
+        if document_ids is not None:
+            raise UsageError("packed documents and a cache do not go together", where="CognateModel.forward")
+        return given
+
+    def _reading(
+        self, embedded: Tensor, padding: Tensor | None, positions: Tensor | None, cache: Any, documents: Tensor | None
+    ) -> Reading:
+        length, device, config = embedded.shape[1], embedded.device, self.config
+        seen = 0 if cache is None else cache.get_seq_length()
+        if padding is not None and bool(padding.all()):
+            padding = None
+        if positions is None:
+            positions = torch.arange(seen, seen + length, device=device)[None]
+        cos, sin = rotary_angles(positions, config.head_dim, config.rope_theta)
+        mask = attention_mask(length, seen, config.sliding_window, device, padding, documents)
+        valid = None if padding is None else padding[:, -length:].bool()
+        starts = None if documents is None else _document_starts(documents)
+        return Reading(cos, sin, mask, valid, starts, cache, config.num_hidden_layers * config.passes_per_loop)
+
+    def _refine(self, x: Tensor, reading: Reading) -> Refined:
+        if self.halting is None or self.training:
+            return refine(self._layers, x, reading, self.config, self.halting)
+        refined = refine_adaptively(self._layers, x, reading, self.config, self.halting)
+        if reading.cache is not None:
+            self._fill_skipped_loops(reading, refined.loops)
+        return refined
+
+    def _layers(self, h: Tensor, reading: Reading, number: int) -> Tensor:
+        for layer, block in enumerate(self.layers):
+            slot = number * len(self.layers) + layer
+            if self.gradient_checkpointing and self.training:
+                h = self._gradient_checkpointing_func(block.__call__, h, reading, slot)
+            else:
+                h = block(h, reading, slot)
+        return rms_norm(h, self.config.rms_norm_eps)
+
+    def _fill_skipped_loops(self, reading: Reading, done: int) -> None:
+        """Every token stopped before the last loop: later tokens that go deeper must find its last writes there."""
+        cache, written, width = reading.cache, reading.written, reading.slots_per_loop
+        assert cache is not None
+        assert written is not None
+        for slot in range(done * width, self.config.slots):
+            source = (done - 1) * width + slot % width
+            key, value = written[source, "attention"]
+            cache.update(key, value, slot)
+            memory = self.layers[slot % len(self.layers)].memory
+            if isinstance(memory, NeuralMemory):
+                writes = Writes(*written[source, "memory"])
+                memory.advance(writes.key, writes, reading, slot)
+
+
+def _document_starts(documents_BT: Tensor) -> Tensor:
+    changed = documents_BT[:, 1:] != documents_BT[:, :-1]
+    return torch.cat([torch.ones_like(changed[:, :1]), changed], dim=1)
+
+
+@dataclass
+class CognateOutput(ModelOutput):
+    """`loss` is the training objective; `logits` are left out while training with labels (they would not fit)."""
+
+    loss: Tensor | None = None
+    logits: Tensor | None = None
+    past_key_values: CognateCache | None = None
+    depth: Tensor | None = None
+
+
+class CognateForCausalLM(CognatePreTrainedModel, GenerationMixin):
+    """Cognate with its head.
+
+    >>> config = CognateConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, num_attention_heads=2,
+    ...                        num_key_value_heads=1, intermediate_size=64, embedding_rank=16, memory_layers=[1],
+    ...                        memory_heads=1, memory_head_dim=8)
+    >>> model = CognateForCausalLM(config).eval()
+    >>> model.generate(torch.tensor([[0, 5, 7]]), max_new_tokens=4, do_sample=False, eos_token_id=None).shape
+    torch.Size([1, 7])
+    """
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012 (transformers' own form)
+
+    def __init__(self, config: CognateConfig) -> None:
+        super().__init__(config)
+        rank, width = config.embedding_rank, config.hidden_size
+        self.model = CognateModel(config)
+        self.head_down = nn.Linear(width, rank, bias=False) if rank < width else nn.Identity()
+        self.lm_head = nn.Linear(rank, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_output_embeddings(self) -> nn.Module:
+        return self.lm_head
+
+    def set_output_embeddings(self, new_embeddings: Any) -> None:
+        self.lm_head = new_embeddings
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: CognateCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        shift_labels: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **_: Any,
+    ) -> CognateOutput:
+        """`labels` are the inputs themselves (-100 left out), `shift_labels` the tokens already moved by one."""
+        states = self.model(
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, document_ids, use_cache
+        )
+        if labels is not None:
+            shift_labels = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE)
+        loss = None if shift_labels is None else self._objective(states, shift_labels)
+        logits = None
+        if loss is None or not self.training:
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(self.head_down(states.last_hidden_state[:, kept]))
+        return CognateOutput(loss, logits, states.past_key_values, states.depth)
+
+    def _objective(self, states: CognateModelOutput, targets_BT: Tensor) -> Tensor:
+        """The mean over targets of sum_s p(s) CE_s - beta H(p); p is uniform without halting, 1 for one loop."""
+        targets = targets_BT.reshape(-1)
+        real = targets != IGNORE
+        answers = states.answers or ()
+        if states.halt_logits is not None:
+            shares = halting_distribution([logit.reshape(-1) for logit in states.halt_logits])
+            total = -self.config.halt_entropy * (entropy(shares) * real).sum()
+        else:
+            shares = torch.full((len(answers), targets.numel()), 1 / len(answers), device=targets.device)
+            total = torch.zeros((), device=targets.device)
+        for answer, share in zip(answers, shares, strict=True):
+            hidden = self.head_down(answer).reshape(targets.numel(), -1)
+            total = total + chunked_cross_entropy(hidden, self.lm_head.weight, targets, share)
+        return total / real.sum().clamp_min(1)
+
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: Any, *rest: Any, **named: Any) -> Any:
+        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
+            model_kwargs["past_key_values"] = CognateCache(self.config)
+        parent: Any = super()
+        return parent._prepare_cache_for_generation(generation_config, model_kwargs, *rest, **named)

@@ -1,0 +1,148 @@
+"""The configuration of Cognate: every axis in one place, with `loops=1` and no memory as the controls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PretrainedConfig
+
+from agent_forge.errors import ConfigError
+
+
+class CognateConfig(PretrainedConfig):
+    """A causal language model of about 25 million parameters.
+
+    The axes, and what switches each of them off:
+
+    | axis | fields | off |
+    |---|---|---|
+    | attention | `sliding_window`, `num_key_value_heads`, `qk_norm` | window >= length; as many as heads; False |
+    | embedding | `embedding_rank`, `tie_word_embeddings` | rank = `hidden_size`; False |
+    | memory (Titans, as a gate) | `memory_layers`, `memory_heads`, `memory_momentum` | `memory_layers=()` |
+    | recursion (TRM) | `loops`, `latent_steps`, `cycles`, `detach_loops` | `loops=1, latent_steps=0, cycles=1` |
+    | halting (ACT) | `halting`, `halt_threshold`, `halt_bias`, `halt_entropy` | `halting=False` or `loops=1` |
+
+    >>> CognateConfig(loops=3, halting=True).slots
+    24
+    """
+
+    model_type = "cognate"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (transformers' own form)
+
+    def __init__(
+        self,
+        vocab_size: int = 32768,
+        hidden_size: int = 512,
+        num_hidden_layers: int = 8,
+        num_attention_heads: int = 8,
+        num_key_value_heads: int = 2,
+        intermediate_size: int = 1280,
+        embedding_rank: int | None = 256,
+        tie_word_embeddings: bool = True,
+        max_position_embeddings: int = 4096,
+        sliding_window: int = 1024,
+        rope_theta: float = 10000.0,
+        qk_norm: bool = True,
+        attention_scale: float | None = None,
+        rms_norm_eps: float = 1e-6,
+        initializer_range: float = 0.02,
+        memory_layers: Sequence[int] = (2, 5),
+        memory_heads: int = 4,
+        memory_head_dim: int = 64,
+        memory_chunk: int = 64,
+        memory_momentum: bool = True,
+        loops: int = 1,
+        latent_steps: int = 0,
+        cycles: int = 1,
+        detach_loops: bool = True,
+        halting: bool = False,
+        halt_threshold: float = 0.9,
+        halt_bias: float = -3.0,
+        halt_entropy: float = 0.05,
+        use_cache: bool = True,
+        bos_token_id: int | None = 0,
+        eos_token_id: int | list[int] | None = 1,
+        pad_token_id: int | None = 2,
+        **kwargs: Any,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.num_key_value_heads = num_key_value_heads
+        self.intermediate_size = intermediate_size
+        self.embedding_rank = hidden_size if embedding_rank is None else embedding_rank
+        self.max_position_embeddings = max_position_embeddings
+        self.sliding_window = sliding_window
+        self.rope_theta = rope_theta
+        self.qk_norm = qk_norm
+        self.attention_scale = attention_scale
+        self.rms_norm_eps = rms_norm_eps
+        self.initializer_range = initializer_range
+        self.memory_layers = list(memory_layers)
+        self.memory_heads = memory_heads
+        self.memory_head_dim = memory_head_dim
+        self.memory_chunk = memory_chunk
+        self.memory_momentum = memory_momentum
+        self.loops = loops
+        self.latent_steps = latent_steps
+        self.cycles = cycles
+        self.detach_loops = detach_loops
+        self.halting = halting
+        self.halt_threshold = halt_threshold
+        self.halt_bias = halt_bias
+        self.halt_entropy = halt_entropy
+        self.use_cache = use_cache
+        kwargs.update(tie_word_embeddings=tie_word_embeddings)
+        kwargs.update(bos_token_id=bos_token_id, eos_token_id=eos_token_id, pad_token_id=pad_token_id)
+        super().__init__(**kwargs)
+        _check(self)
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_attention_heads
+
+    @property
+    def passes_per_loop(self) -> int:
+        """Passes through the layers in one loop: (latent refinements + one answer) x cycles."""
+        return self.cycles * (self.latent_steps + 1)
+
+    @property
+    def slots(self) -> int:
+        """Places in the cache: one for every layer of every pass."""
+        return self.num_hidden_layers * self.passes_per_loop * self.loops
+
+    @property
+    def softmax_scale(self) -> float:
+        """The factor on q.k. With QK-norm |q.k| <= head_dim, so the usual 1/sqrt(head_dim) leaves attention too flat:
+        1.44/sqrt(head_dim) is the value nanochat settled on."""
+        if self.attention_scale is not None:
+            return self.attention_scale
+        return (1.44 if self.qk_norm else 1.0) * self.head_dim**-0.5
+
+
+def _check(config: CognateConfig) -> None:
+    """Refuses what cannot be built, naming the field and both values."""
+    faults = [message for holds, message in _rules(config) if not holds]
+    if faults:
+        raise ConfigError("; ".join(faults), where="CognateConfig")
+
+
+def _rules(c: CognateConfig) -> list[tuple[bool, str]]:
+    heads, groups = c.num_attention_heads, c.num_key_value_heads
+    return [
+        (c.hidden_size % (2 * heads) == 0, f"hidden_size {c.hidden_size} is not an even multiple of {heads} heads"),
+        (heads % groups == 0, f"num_attention_heads {heads} is not a multiple of num_key_value_heads {groups}"),
+        (1 <= c.embedding_rank <= c.hidden_size, f"embedding_rank {c.embedding_rank} is not in 1..{c.hidden_size}"),
+        (c.sliding_window >= 2, f"sliding_window {c.sliding_window} is below 2"),
+        (c.loops >= 1, f"loops {c.loops} is below 1"),
+        (c.latent_steps >= 0, f"latent_steps {c.latent_steps} is negative"),
+        (c.cycles >= 1, f"cycles {c.cycles} is below 1"),
+        (c.memory_chunk >= 1, f"memory_chunk {c.memory_chunk} is below 1"),
+        (0.0 < c.halt_threshold <= 1.0, f"halt_threshold {c.halt_threshold} is not in (0, 1]"),
+        (
+            all(0 <= layer < c.num_hidden_layers for layer in c.memory_layers),
+            f"memory_layers {c.memory_layers} are not all in 0..{c.num_hidden_layers - 1}",
+        ),
+    ]

@@ -1,0 +1,113 @@
+"""Cross-entropy over a large vocabulary without ever holding all the logits.
+
+At 65,536 tokens and 32,768 words the logits alone are 4.3 GB in bf16. Here a chunk of tokens at a time goes through
+the head; in training its gradient is taken on the spot, so that nothing is computed twice and nothing large is kept.
+
+Shapes: N tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+IGNORE = -100
+
+
+def chunked_cross_entropy(
+    hidden_ND: Tensor,
+    head_VD: Tensor,
+    targets_N: Tensor,
+    weights_N: Tensor | None = None,
+    chunk: int = 4096,
+) -> Tensor:
+    """sum_n w_n * CE(hidden_n @ head^T, target_n), targets of -100 left out.
+
+    Equal to `F.cross_entropy(..., reduction="sum")`, and so are the gradients of hidden, head and weights.
+
+    >>> hidden, head = torch.randn(6, 4), torch.randn(9, 4)
+    >>> targets = torch.tensor([1, 2, -100, 3, 4, 8])
+    >>> full = torch.nn.functional.cross_entropy(hidden @ head.T, targets, reduction="sum")
+    >>> torch.allclose(chunked_cross_entropy(hidden, head, targets, chunk=2), full, atol=1e-5)
+    True
+    """
+    if weights_N is None:
+        weights_N = torch.ones(targets_N.shape, device=hidden_ND.device)
+    dtype = _compute_type(hidden_ND)
+    total: Tensor = _ChunkedCrossEntropy.apply(hidden_ND.to(dtype), head_VD, targets_N, weights_N.float(), chunk)
+    return total
+
+
+def token_losses(hidden_ND: Tensor, head_VD: Tensor, targets_N: Tensor, chunk: int = 4096) -> tuple[Tensor, Tensor]:
+    """For evaluation: every token's loss in nats (0 where the target is -100), and whether the likeliest was right."""
+    dtype = _compute_type(hidden_ND)
+    head = head_VD.to(dtype)
+    losses, hits = [], []
+    for part in _chunks(hidden_ND.shape[0], chunk):
+        logits = (hidden_ND[part].to(dtype) @ head.T).float()
+        targets = targets_N[part]
+        losses.append(torch.nn.functional.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none"))
+        hits.append(logits.argmax(-1) == targets)
+    return torch.cat(losses), torch.cat(hits)
+
+
+def _compute_type(hidden: Tensor) -> torch.dtype:
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+
+
+def _chunks(length: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, length)) for start in range(0, length, size))
+
+
+class _ChunkedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, chunk: int) -> Tensor:
+        differentiate = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        low = head.to(hidden.dtype)
+        losses = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
+        hidden_grad = torch.empty_like(hidden) if differentiate else None
+        head_grad = torch.zeros_like(head, dtype=torch.float32) if differentiate else None
+        step = _step_of(hidden.device.type)
+        for part in _chunks(hidden.shape[0], chunk):
+            logits = hidden[part] @ low.T
+            losses[part], slope = step(logits, targets[part], weights[part])
+            if hidden_grad is not None and head_grad is not None:
+                torch.mm(slope, low, out=hidden_grad[part])
+                head_grad += slope.T @ hidden[part]
+        ctx.save_for_backward(hidden_grad, head_grad, losses)
+        ctx.head_type = head.dtype
+        return (losses * weights).sum()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Any) -> Any:
+        (scale,) = outer
+        hidden_grad, head_grad, losses = ctx.saved_tensors
+        if hidden_grad is None:
+            return None, None, None, losses * scale, None
+        return hidden_grad * scale, (head_grad * scale).to(ctx.head_type), None, losses * scale, None
+
+
+def _loss_and_slope(logits: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Each token's loss and d(weight * loss)/d(logits), in the logits' type."""
+    wide = logits.float()
+    real = targets != IGNORE
+    target = torch.where(real, targets, 0)[:, None]
+    log_total = torch.logsumexp(wide, dim=-1, keepdim=True)
+    losses = (log_total - wide.gather(1, target))[:, 0] * real
+    words = torch.arange(logits.shape[-1], device=logits.device)
+    slope = ((wide - log_total).exp() - (words == target).float()) * (weights * real)[:, None]
+    return losses, slope.to(logits.dtype)
+
+
+@lru_cache(maxsize=2)
+def _step_of(device: str) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """On a GPU the element-wise part is compiled into two passes over the logits; on a CPU it would not pay."""
+    if device != "cuda":
+        return _loss_and_slope
+    compiled: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = torch.compile(_loss_and_slope, dynamic=False)
+    return compiled

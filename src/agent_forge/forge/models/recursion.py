@@ -1,0 +1,133 @@
+"""The recursion of TRM (2510.04871), made causal: the same layers read the text again, with what they made of it.
+
+State of each position: the input x, an answer y and a latent z, all D wide. One loop is
+
+    repeat `cycles` times (all but the last without gradient):
+        repeat `latent_steps` times:  z = layers(x + y + z)
+        y = layers(y + z)             (y = layers(y + x) when there are no latent steps)
+
+Every loop's y is supervised; between loops y and z are detached. `loops=1, latent_steps=0, cycles=1` is y = layers(x):
+a plain transformer, the control.
+
+Halting at inference is a matter of single tokens. A token that has stopped keeps its answer, and in later loops the
+others see the keys, values and memory writes of its last loop. So what a token computes depends on nothing after it,
+and on nothing in how the sequence was cut into calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from agent_forge.forge.models.cache import CognateCache
+from agent_forge.forge.models.config import CognateConfig
+
+
+@dataclass
+class Reading:
+    """What one forward call knows about its tokens, for all layers and passes."""
+
+    cos: Tensor
+    sin: Tensor
+    mask: Any = None
+    valid: Tensor | None = None  # BT, False for padding
+    starts: Tensor | None = None  # BT, True where a packed document begins
+    cache: CognateCache | None = None
+    slots_per_loop: int = 0
+    frozen: Tensor | None = None  # BT, True for tokens that have stopped
+    written: dict[tuple[int, str], tuple[Tensor, ...]] | None = None  # by slot, kept while tokens may stop
+
+    def keep(self, slot: int, name: str, new: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """`new`, but for stopped tokens what they wrote here one loop earlier. Tensors are [B, heads, T, ...]."""
+        if self.written is None:
+            return new
+        if self.frozen is not None:
+            old = self.written.pop((slot - self.slots_per_loop, name))
+            new = tuple(torch.where(_like(self.frozen, n), o, n) for o, n in zip(old, new, strict=True))
+        self.written[slot, name] = new
+        return new
+
+
+def _like(frozen_BT: Tensor, target: Tensor) -> Tensor:
+    return frozen_BT[:, None, :].reshape(frozen_BT.shape[0], 1, -1, *[1] * (target.dim() - 3))
+
+
+Layers = Callable[[Tensor, Reading, int], Tensor]  # (input BTD, reading, pass) -> normalised output BTD
+
+
+@dataclass
+class Refined:
+    """The answers after each loop, and how sure the halting head was."""
+
+    answers: list[Tensor] = field(default_factory=list)
+    halt_logits: list[Tensor] = field(default_factory=list)
+    depth: Tensor | None = None  # BT, loops each token used (inference with halting alone)
+    loops: int = 0  # loops that were run
+
+
+def refine(layers: Layers, x: Tensor, reading: Reading, config: CognateConfig, halt: Any = None) -> Refined:
+    """All loops, as in training: every loop has an answer."""
+    refined = Refined(loops=config.loops)
+    y = z = None
+    for loop in range(config.loops):
+        y, z = _one_loop(layers, x, y, z, reading, config, loop)
+        refined.answers.append(y)
+        if halt is not None:
+            refined.halt_logits.append(halt(y))
+        if config.detach_loops and loop + 1 < config.loops:
+            y, z = y.detach(), None if z is None else z.detach()
+    return refined
+
+
+def refine_adaptively(layers: Layers, x: Tensor, reading: Reading, config: CognateConfig, halt: Any) -> Refined:
+    """Loops until every token has stopped; the only answer returned is each token's last."""
+    reading.written = {}
+    stopped = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
+    if reading.valid is not None:
+        stopped = ~reading.valid
+    left = torch.ones(x.shape[:2], device=x.device)
+    depth = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
+    y = z = None
+    for loop in range(config.loops):
+        reading.frozen = stopped if loop else None
+        new_y, new_z = _one_loop(layers, x, y, z, reading, config, loop)
+        y, z = _hold(stopped, y, new_y), _hold(stopped, z, new_z)
+        depth += ~stopped
+        left = torch.where(stopped, left, left * (1 - torch.sigmoid(halt(y))))
+        stopped = stopped | (1 - left >= config.halt_threshold)
+        if bool(stopped.all()):
+            break
+    assert y is not None  # loops >= 1
+    return Refined([y], depth=depth, loops=loop + 1)
+
+
+def _hold(stopped: Tensor, old: Tensor | None, new: Tensor | None) -> Tensor | None:
+    return new if old is None or new is None else torch.where(stopped[..., None], old, new)
+
+
+def _one_loop(
+    layers: Layers, x: Tensor, y: Tensor | None, z: Tensor | None, reading: Reading, config: CognateConfig, loop: int
+) -> tuple[Tensor, Tensor | None]:
+    number = loop * config.passes_per_loop
+    for cycle in range(config.cycles):
+        with nullcontext() if cycle + 1 == config.cycles else torch.no_grad():
+            for _ in range(config.latent_steps):
+                z = layers(_add(x, y, z), reading, number)
+                number += 1
+            y = layers(_add(y, z if config.latent_steps else x), reading, number)
+            number += 1
+    assert y is not None  # cycles >= 1
+    return y, z
+
+
+def _add(*parts: Tensor | None) -> Tensor:
+    present = [part for part in parts if part is not None]
+    total = present[0]
+    for part in present[1:]:
+        total = total + part
+    return total
