@@ -153,7 +153,7 @@ def test_kinds_of_text(port: int, path: str, kind: str, text: str, status: int) 
         ("slow", r"no answer within 0.3 s"),
         ("short", "broke off"),
         ("to?/to?/to?/hello", "more than 1 redirects"),
-        ("to?http://a:b:c/", "not a URL"),
+        ("to?http://a:b:c/", "Invalid URL in location"),
         ("to?file:///etc/passwd", "only http and https"),
     ],
 )

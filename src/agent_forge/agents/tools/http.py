@@ -129,10 +129,7 @@ def check_url(url: str) -> httpx.URL:
 
 
 def _target(url: httpx.URL, location: str) -> str:
-    try:
-        target = url.join(location)
-    except Exception as error:
-        raise AddressRefused(f"redirected to what is not a URL: {location[:100]!r}", where=str(url)[:200]) from error
+    target = url.join(location)  # httpx has refused a location that is not a URL
     if url.scheme == "https" and target.scheme == "http":
         raise AddressRefused("redirected from https to http", where=str(url)[:200])
     return str(target)
@@ -159,7 +156,8 @@ def http_fetch(
     """A tool that fetches text pages from the hosts in `allow` (see AllowList).
 
     Every address and every redirect is checked; private, loopback and link-local addresses are refused unless
-    `private` is True or names their network ("10.0.0.0/8"). The whole fetch takes at most `timeout_s`. Proxies of the environment are not used.
+    `private` is True or names their network ("10.0.0.0/8"). The whole fetch takes at most `timeout_s`. Proxies of the
+    environment are not used.
     """
     fetcher = Fetcher(AllowList.of(allow), private, most_bytes, timeout_s, most_redirects, verify, resolver)
 
