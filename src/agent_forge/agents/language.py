@@ -56,8 +56,12 @@ _POLITE = re.compile(
     r"for (?:step|task) \d+)[\s,:]+)+",
     re.IGNORECASE,
 )
+_WISH = re.compile(r"^.{0,80}?\b(?:need|want|would like|['’]d like|wish|have)\s+(?:you\s+)?to\s+(?=\w)", re.IGNORECASE)
+_ASKING = re.compile(
+    r"[\s,]*(?:\w+,?\s+)?(?:please|kindly|(?:can|could|would|will) you|help me|let(?:'s| us)|i(?:'d| would)?(?: also)? (?:need|want|like))\b", re.I
+)
 _SEQUENCE = re.compile(
-    r"\s*(?:;|[,]?\s*\b(?:and|but)?\s*(?:then|after (?:that|this)|afterwards?|next|finally|lastly|subsequently)\b)[\s,]+",
+    r"\s*(?:;|[,]?\s*\b(?:and|but)?\s*(?:(?:then|after (?:that|this)|afterwards?|finally|lastly|subsequently)\b|next,))[\s,]*\s",
     re.IGNORECASE,
 )
 _JOIN = re.compile(
@@ -72,6 +76,7 @@ class Clause:
 
     text: str
     joined_by: str = ""
+    asks: bool = False  # it began with words of asking ("could you", "I need to") that `text` no longer has
 
 
 def words(text: str) -> list[str]:
@@ -115,7 +120,7 @@ def sentences(text: str) -> list[str]:
 def plain(text: str) -> str:
     """A clause without its polite or sequencing beginning ("Then, could you please") and its full stop."""
     text = re.sub(r"[\s,;.!]+$", "", text.strip())
-    return _POLITE.sub("", text).strip() or text
+    return _POLITE.sub("", _WISH.sub("", text)).strip() or text
 
 
 def clauses(text: str, verbs: Iterable[str] = ()) -> list[Clause]:
@@ -129,14 +134,15 @@ def clauses(text: str, verbs: Iterable[str] = ()) -> list[Clause]:
         for number, (part, marker) in enumerate(_split(sentence, known)):
             stripped = plain(part)
             if words(stripped):
-                found.append(Clause(stripped, _joined_by(part, marker, first=not found, head=number == 0)))
+                joined_by = _joined_by(part, marker, first=not found, head=number == 0)
+                found.append(Clause(stripped, joined_by, bool(_ASKING.match(part) or _WISH.match(part))))
     return found
 
 
 def _split(sentence: str, verbs: frozenset[str]) -> list[tuple[str, str]]:
     """(part, marker) of one sentence: cut at sequence words, then where a joining word is followed by a verb."""
     masked = _QUOTED.sub(lambda m: _MASK * len(m.group()), sentence)
-    cuts = [(m.start(), m.end(), "then") for m in _SEQUENCE.finditer(masked) if m.start() > 0]
+    cuts = [(m.start(), m.end(), _marker(m.group())) for m in _SEQUENCE.finditer(masked) if m.start() > 0]
     for match in _JOIN.finditer(masked):
         if match.group(1).lower() in verbs and not _object_list(masked[: match.start()], verbs):
             cuts.append((match.start(), match.end(), "and"))
@@ -146,6 +152,11 @@ def _split(sentence: str, verbs: frozenset[str]) -> list[tuple[str, str]]:
             parts.append((sentence[position:start], marker))
             position, marker = end, kind
     return [*parts, (sentence[position:], marker)]
+
+
+def _marker(joint: str) -> str:
+    """ "finally" and "next" go on with a list; "then" and "after that" put an order on it."""
+    return "then" if re.search(r"then|after|subsequently", joint, re.IGNORECASE) else "and"
 
 
 def _object_list(before: str, verbs: frozenset[str]) -> bool:

@@ -138,7 +138,7 @@ def _trailing_clause(question: str) -> Draft | None:
     if not found or not _QUESTION_HEAD.match(found["head"]):
         return None
     draft = Draft("bridge")
-    thing = draft.look_up(f"{found['np']}{found['rel']} {found['clause']}")
+    thing = draft.look_up(f"{found['np']}{found['rel']} {found['clause'].rstrip(' ?.')}")
     draft.look_up(f"{_statement(found['head'])} {thing}")
     return draft
 

@@ -81,7 +81,7 @@ def _compare(head: str, things: list[str]) -> Draft | None:
     how = _how(head)
     role = _ROLE_IN_HEAD.search(head)
     if how is None:
-        return _which_is_true(draft, head, things)
+        return _which_when(draft, head, things) or _which_is_true(draft, head, things)
     relation, operation = how
     kind = re.match(r"^\s*(?:which|what)\s+(film|movie|song|book|album)\b", head, re.I)
     subjects = things
@@ -108,6 +108,21 @@ def _how(head: str) -> tuple[str, str] | None:
             noun = (found.groupdict().get("n") or "").strip().lower()
             return (MEASURE_OF.get(noun, noun) if relation == "{n}" else relation.replace("{n}", noun)), operation
     return None
+
+
+def _which_when(draft: Draft, head: str, things: list[str]) -> Draft | None:
+    """ "Who landed in Smerwick later, A or B?": when it was for each, then the earliest or latest."""
+    order = re.search(r"\s+(?P<o>first|earlier|before|later|last|recently)\s*$", head, re.IGNORECASE)
+    event = re.match(rf"^(?:which|who|what)\s+(?:\w+\s+)??(?P<e>(?P<aux>{_AUX}\b)?.*)$", head[: order.start()] if order else "", re.I)
+    if not order or not event:
+        return None
+    if event["aux"]:
+        goals = [f"when {event['e']} {thing}" for thing in things]
+    else:
+        goals = [f"when {thing} {event['e']}" for thing in things]
+    operation = "earliest" if order["o"].lower() in {"first", "earlier", "before"} else "latest"
+    draft.combine(f"which is {operation} of {_labelled([draft.look_up(goal) for goal in goals], things)}")
+    return draft
 
 
 def _which_is_true(draft: Draft, head: str, things: list[str]) -> Draft | None:

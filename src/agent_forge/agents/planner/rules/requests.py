@@ -1,26 +1,33 @@
 """Instructions: one step for each clause or listed item, tied together by what needs what.
 
-A step depends on an earlier one when it speaks of its result ("it", "them", "the route", "based on that"). Order words
-("then", "finally") make a dependency only where nothing else can: with tools whose parameters are known, a step that
-names all it needs is independent whatever word precedes it.
+A step depends on an earlier one when it speaks of its result ("it", "them", "the route", "based on that"). "then" and
+"after that" make a dependency too, unless the tools' parameters are known: then a step that names all it needs is
+independent whatever word precedes it. "finally" and "next" only go on with a list.
 """
 
 from __future__ import annotations
 
 import re
 
-from agent_forge.agents.language import Clause, clauses, content_words, plain, words
+from agent_forge.agents.language import VERBS, Clause, clauses, content_words, stem, words
 from agent_forge.agents.planner.rules.draft import Draft, Step, step_id
 from agent_forge.agents.planner.rules.tools import ToolIndex, ToolSpec, fill
 
 _LISTED = re.compile(r"^\s*(?:\d+[.)]|[-*•])\s+(\S.*)$", re.MULTILINE)
-_BACKWARD = frozenset(
-    """it its them they their this that these those result results output outcome there him her his he she such
-    resulting above accordingly available booked chosen selected retrieved obtained found""".split()
+_PRONOUNS = frozenset("it its them they their this that these those such him her his".split())
+_RESULTS = frozenset("result results output outcome resulting above available booked chosen selected obtained found".split())
+_PHRASE = re.compile(
+    r"\b(?:(?:based on|according to|using|from|with) (?:the (?:result|output|same|previous)|that|this|these|those|its?|them)|"
+    r"if (?:so|available|possible|there|it)|the same)\b",
+    re.IGNORECASE,
 )
-_BACKWARD_PHRASE = re.compile(
-    r"\b(?:based on|according to|using (?:the|that|this|these|those|it)|from (?:the|that|this|it)|with (?:the (?:result|same)|it|them)|"
-    r"if (?:so|available|possible|there|it)|once|after (?:that is|it is|obtaining|finding|getting|\w+ing)|the same|of the)\b",
+# Words that two unrelated steps share without speaking of the same thing.
+_GENERAL = frozenset(
+    map(stem, "id identifier name data information detail details number value time date day year type user list".split())
+)
+_ASKING = re.compile(
+    r"^(?:i(?:'d| would)?(?: also)? (?:need|want|like|require|wish)|(?:what|which|who|where|when|how|is|are|can|could|would)\b|"
+    r"i(?:'m| am) (?:also )?(?:interested|looking|curious))",
     re.IGNORECASE,
 )
 
@@ -43,7 +50,7 @@ def instructions(request: str, tools: ToolIndex | None = None) -> Draft | None:
 
 
 def _chain(items: list[str]) -> Draft:
-    """Listed steps keep their order, except that a step sharing nothing with the one before may start at once."""
+    """Listed steps keep their order: a list does not say which of its steps could go together."""
     draft = Draft("list")
     previous: tuple[str, ...] = ()
     for item in items:
@@ -53,49 +60,58 @@ def _chain(items: list[str]) -> Draft:
 
 def _free(found: list[Clause]) -> Draft:
     draft = Draft("request")
-    for number, clause in enumerate(found):
-        after: tuple[str, ...] = ()
-        if number and (clause.joined_by == "then" or _refers_back(clause.text, [c.text for c in found[:number]])):
-            after = (f"s{number}",)
+    texts: list[str] = []
+    for clause in found:
+        after = _refers_to(clause.text, texts)
+        if not after and clause.joined_by == "then":
+            after = (f"s{len(texts)}",)
         draft.act(clause.text, after)
+        texts.append(clause.text)
     return draft
 
 
-def _refers_back(text: str, earlier: list[str]) -> bool:
-    """Whether a clause speaks of what an earlier one made: a pronoun, a phrase, or "the" + a word of an earlier clause."""
+def _refers_to(text: str, earlier: list[str]) -> tuple[str, ...]:
+    """The earlier step whose result a clause speaks of: the one that shares a definite noun ("the BMI"), or for a pronoun
+    or a phrase such as "based on that" the last one."""
     tokens = words(text)
-    if _BACKWARD & set(tokens) or _BACKWARD_PHRASE.search(text):
-        return True
-    said = {word for clause in earlier for word in content_words(clause)}
-    definite = [b for a, b in zip(tokens, tokens[1:], strict=False) if a == "the"]
-    return any(set(content_words(word)) & said for word in definite)
+    definite = {stem(b) for a, b in zip(tokens, tokens[1:], strict=False) if a in {"the", "that", "this", "these"}}
+    for number in range(len(earlier), 0, -1):
+        if definite & set(content_words(earlier[number - 1])) - _GENERAL:
+            return (f"s{number}",)
+    if earlier and ((_PRONOUNS | _RESULTS) & set(tokens) or _PHRASE.search(text)):
+        return (f"s{len(earlier)}",)
+    return ()
 
 
 def _with_tools(request: str, index: ToolIndex) -> Draft | None:
-    """Each clause goes to the tool that fits it best; clauses that fit none are talk, not steps."""
+    """Each clause goes to the tool that fits it best; clauses that ask for nothing describe the step before."""
     draft = Draft("tools")
     texts: list[str] = []
     for clause in clauses(request, index.verbs):
-        match = index.best(clause.text)
-        if match is None:
+        match = index.best(clause.text) if _asks(clause, index) else None
+        again = match is not None and bool(draft.steps) and draft.steps[-1].action == match.name
+        if match is None or (again and clause.joined_by != "then"):
+            _describe_last(draft, texts, clause)
             continue
-        if draft.steps and draft.steps[-1].action == match.name and clause.joined_by not in {"then"}:
-            draft.steps[-1].goal += f"; {clause.text}"  # two clauses about one call ("… with these details")
-            continue
-        step = Step(plain(clause.text), "act", action=match.name)
-        step.after = _needed(step, clause, texts, draft, match)
-        step.args = fill(match, clause.text, [f"{{{i}}}" for i in step.after])
-        draft.steps.append(step)
+        after = _needed(clause, texts, match)
+        args = fill(match, clause.text, [f"{{{i}}}" for i in after])
+        draft.steps.append(Step(clause.text, "act", after, match.name, args))
         texts.append(clause.text)
     return draft if draft.steps else None
 
 
-def _needed(step: Step, clause: Clause, earlier: list[str], draft: Draft, tool: ToolSpec) -> tuple[str, ...]:
-    if not earlier:
-        return ()
-    last = f"s{len(draft.steps)}"
-    if _refers_back(clause.text, earlier):
-        return (last,)
-    if not tool.schema and clause.joined_by in {"then", "and", "."}:
-        return (last,)  # nothing is known of what the tool needs: keep the order in which it was asked for
-    return ()
+def _asks(clause: Clause, index: ToolIndex) -> bool:
+    return clause.asks or words(clause.text)[0] in VERBS | index.verbs or bool(_ASKING.match(clause.text))
+
+
+def _describe_last(draft: Draft, texts: list[str], clause: Clause) -> None:
+    if draft.steps:
+        draft.steps[-1].goal += f"; {clause.text}"
+        texts[-1] += f" {clause.text}"
+
+
+def _needed(clause: Clause, earlier: list[str], tool: ToolSpec) -> tuple[str, ...]:
+    after = _refers_to(clause.text, earlier)
+    if not after and earlier and not tool.schema:
+        after = (f"s{len(earlier)}",)  # nothing is known of what the tool needs: keep the order in which it was asked for
+    return after

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from agent_forge.agents.language import content_words, words
 
-THRESHOLD = 0.18  # least similarity of a clause to a tool; below it the clause is talk. Set on the looked-at rows.
+THRESHOLD = 0.15  # least similarity of a clause to a tool; below it the clause is talk. Set on the looked-at rows.
+VERB_BONUS = 0.1  # for a tool whose name holds the clause's own verb
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:]+")
 _QUOTED = re.compile(r"\"([^\"]+)\"|“([^”]+)”|(?<!\w)'([^']+)'(?!\w)")
 _NUMBER = re.compile(r"(?<![\w.])-?\d+(?:\.\d+)?(?![\w.]*\w)")
@@ -47,17 +48,23 @@ class ToolIndex:
 
     def best(self, clause: str) -> ToolSpec | None:
         """The tool nearest to a clause, or None below the threshold."""
-        query = _vector(Counter(content_words(clause)), self.idf)
-        scores = [sum(weight * vector.get(word, 0.0) for word, weight in query.items()) for vector in self.vectors]
+        scores = self._scores(clause)
+        verb = content_words(clause)[:1]
+        for number, tool in enumerate(self.tools):
+            if verb and verb[0] in content_words(split_name(tool.name)):
+                scores[number] += VERB_BONUS
         top = max(range(len(scores)), key=scores.__getitem__, default=None)
         return self.tools[top] if top is not None and scores[top] >= THRESHOLD else None
 
     def nearest(self, text: str, count: int) -> list[ToolSpec]:
         """The `count` tools nearest to a whole request, for a prompt that cannot hold them all."""
-        query = _vector(Counter(content_words(text)), self.idf)
-        scores = [sum(weight * vector.get(word, 0.0) for word, weight in query.items()) for vector in self.vectors]
+        scores = self._scores(text)
         order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
         return [self.tools[i] for i in order[:count]]
+
+    def _scores(self, text: str) -> list[float]:
+        query = _vector(Counter(content_words(text)), self.idf)
+        return [sum(weight * vector.get(word, 0.0) for word, weight in query.items()) for vector in self.vectors]
 
 
 def split_name(name: str) -> str:

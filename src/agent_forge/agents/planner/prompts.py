@@ -1,0 +1,53 @@
+"""Prompt templates: packaged text files, named `name@version.txt`, so that a result can say what it was asked with.
+
+A file is a list of `### role` sections; `$name` stands for a value. A new wording is a new version, the old file stays.
+
+>>> template("repair@1").messages(errors="- a cycle")[0]["content"].splitlines()[1]
+'- a cycle'
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from string import Template
+
+from agent_forge.errors import UsageError
+
+_SECTION = re.compile(r"^### (system|user|assistant)\n", re.MULTILINE)
+_BLANK_LINES = re.compile(r"\n{3,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    name: str  # with its version
+    sections: tuple[tuple[str, str], ...]
+
+    def messages(self, **values: str) -> list[dict[str, str]]:
+        """The chat messages, with every `$name` replaced. A missing value is an error of ours, not of the user's."""
+        return [{"role": role, "content": _fill(text, values)} for role, text in self.sections]
+
+
+def names() -> list[str]:
+    """Every template that is packaged."""
+    return sorted(entry.name[:-4] for entry in _folder().iterdir() if entry.name.endswith(".txt"))
+
+
+@cache
+def template(name: str) -> Prompt:
+    """The template `name@version`. Raises UsageError if there is none."""
+    path = _folder() / f"{name}.txt"
+    if not path.is_file():
+        raise UsageError(f"there is no prompt template {name!r}", fix=f"known are {', '.join(names())}")
+    parts = _SECTION.split(path.read_text(encoding="utf-8"))[1:]
+    return Prompt(name, tuple(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True)))
+
+
+def _folder():  # type: ignore[no-untyped-def]  # Traversable moved between modules from 3.10 to 3.11
+    return files("agent_forge.agents") / "prompts"
+
+
+def _fill(text: str, values: dict[str, str]) -> str:
+    return _BLANK_LINES.sub("\n\n", Template(text).substitute(values)).strip()

@@ -1,0 +1,63 @@
+"""The rule-based planner: no model, the same plan every time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from agent_forge.agents.complexity import complexity
+from agent_forge.agents.planner.interface import Planned, PlanningFailed
+from agent_forge.agents.planner.rules import Step, ToolIndex, ToolSpec, read
+from agent_forge.agents.relations import LookUp, parse_goal
+from agent_forge.plans import Plan, Task
+
+SEARCH = "search"
+LOOK_UP = {"look-up": SEARCH, "combine": "answer"}
+
+
+class RulePlanner:
+    """Reads comparison, bridge and aggregation questions and lists of instructions.
+
+    >>> import asyncio
+    >>> planned = asyncio.run(RulePlanner().plan("Where was the director of film Alien born?"))
+    >>> [(task.id, task.goal, task.depends_on) for task in planned.plan]
+    [('s1', 'director of film Alien', ()), ('s2', 'place of birth of {s1}', ('s1',))]
+    """
+
+    name = "rules"
+
+    def __init__(self) -> None:
+        self._index: tuple[tuple[tuple[str, str], ...], ToolIndex] | None = None
+
+    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+        """Never fails on a request that has words; one that has none raises PlanningFailed."""
+        return self.plan_now(request, tools=tools)
+
+    def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+        """The same without an event loop: nothing here waits."""
+        if not any(char.isalnum() for char in request):
+            raise PlanningFailed("the request has no words")
+        draft = read(request, self._tools(tools))
+        plan = Plan(_task(number, step) for number, step in enumerate(draft.steps, 1))
+        return Planned(plan, request, self.name, complexity(request), shape=draft.shape)
+
+    def _tools(self, tools: Sequence[ToolSpec]) -> ToolIndex | None:
+        """The index of the tools other than search, kept while they stay the same: building one reads every description."""
+        others = [tool for tool in tools if tool.name != SEARCH]
+        key = tuple((tool.name, tool.description) for tool in others)
+        if not others:
+            return None
+        if self._index is None or self._index[0] != key or list(self._index[1].tools) != others:
+            self._index = (key, ToolIndex.of(others))
+        return self._index[1]
+
+
+def _task(number: int, step: Step) -> Task:
+    action = step.action or LOOK_UP.get(step.kind)
+    args = step.args or ({"query": _query(step.goal)} if action == SEARCH else {})
+    return Task(f"s{number}", step.goal, action, args, step.depends_on())
+
+
+def _query(goal: str) -> str:
+    """What to search for: the name alone, since the words of the relation ("date of birth of") only add noise."""
+    asked = parse_goal(goal)
+    return asked.entity if isinstance(asked, LookUp) else goal
