@@ -1,0 +1,79 @@
+"""The words beside a number that tell a telephone from an order number."""
+
+from __future__ import annotations
+
+import re
+
+_PHONE_WORDS = (
+    r"phones?|telephone|telefone?|tel[ée]fonos?|t[ée]l[ée]phone|telefon\w*|tel|t[ée]l|mobiles?|mob|mobil|m[óo]vil|celular|cell|"
+    r"cellphone|cellular|handy|fax|call(?:s|ed|ing)?|dial(?:led|ed|ing)?|ring|rang|reach(?:ed)?|text(?:ed)?|sms|whatsapp|"
+    r"viber|telegram|signal|contact(?:ed)?|hotline|helpline|landline|voicemail|answer(?:ing|ed)?|desk|registered|"
+    r"messages?|pager|phone\s?number|ph|numéro|numero|rufnummer|cellulare|gsm|switchboard|toll.free|телефон\w*|тел|моб|电话|電話|手机|"
+    r"전화|هاتف"
+)
+_OTHER_WORDS = (
+    r"orders?|invoices?|tickets?|tracking|track|isbn|issn|serial|part|sku|refs?|reference|accounts?|acct|cases?|po|"
+    r"timestamp|epoch|unix|time|date|dated|version|build|id|ids|uuid|guid|hash|commit|zip|postcode|postal|price|total|"
+    r"amount|usd|eur|transaction|txn|barcode|ean|upc|model|batch|lot|rows?|bytes|flight|parcel|shipment|receipt|claim|"
+    r"policy|member|membership|customer|employee|student|confirmation|booking|reservation|order\s?number|item|product|"
+    r"section|page|pages|line|lines|port|pid|seed|score|population|salary|budget|vin|imei|doi|asin|license|licence|"
+    r"passport|routing|iban|swift|ssn|vat|ein|tin"
+)
+_BEFORE = re.compile(rf"(?<![\w])(?:(?P<phone>{_PHONE_WORDS})|(?P<other>{_OTHER_WORDS}))(?![\w])|[.!?;](?=\s)(?P<stop>)")
+_AFTER = re.compile(
+    r"[\s\-,(\[/]{0,4}(?:office|fax|mobile|mob|cell|home|work|desk|tel|phone|direct|landline|whatsapp)(?![\w])"
+)
+_ADJACENT_OTHER = re.compile(rf"(?<![\w])(?:{_OTHER_WORDS})(?:\s?(?:no|nr|num|number|code|id)\b\.?)?\W{{0,3}}\Z")
+_CARD = re.compile(r"card|visa|master|amex|american express|discover|diners|maestro|jcb|credit|debit|\bcc\b|pan\b|payment")
+_SSN = re.compile(r"\bssn\b|\bss\s?#|social\s?sec")
+_VERSION = re.compile(
+    r"(?:version|ver|release|build|firmware|revision|rev|section|chapter|clause|oid|upgrade[ds]?|driver|patch|tag|"
+    r"v|changelog|§)\W{0,4}(?:\w{1,12}\W{1,2}){0,2}\Z"
+)
+_ADDRESS = re.compile(r"\b(?:ips?|ipv4|address|addr|host|server|ping|subnet|gateway|dns|router|from|client|http|https|ssh)\b")
+
+_BETWEEN = re.compile(r"[0-9\[{<]")
+_IBAN = re.compile(r"\biban\b|account|transfer|bank")
+WINDOW = 48
+
+
+def before(text: str, start: int) -> str:
+    """The words just before `start`, in lower case."""
+    return text[max(0, start - WINDOW) : start].lower()
+
+
+def phone_context(text: str, start: int, end: int) -> bool:
+    """A telephone word labels this number: the nearest label before it, or the word right behind it."""
+    words = before(text, start)
+    nearest = None
+    for nearest in _BEFORE.finditer(words):
+        pass
+    if nearest is not None and not _BETWEEN.search(words, nearest.end()):
+        if nearest.lastgroup == "phone":
+            return True
+        if nearest.lastgroup == "other" and "\n" not in words[nearest.end() :]:
+            return False
+    return _AFTER.match(text[end : end + 16].lower()) is not None
+
+
+def labelled_otherwise(text: str, start: int) -> bool:
+    """The word directly before says that this is an order number, an ISBN or the like."""
+    return _ADJACENT_OTHER.search(before(text, start)) is not None
+
+
+def card_context(text: str, start: int) -> bool:
+    return _CARD.search(before(text, start)) is not None
+
+
+def ssn_context(text: str, start: int) -> bool:
+    return _SSN.search(before(text, start)) is not None
+
+
+def iban_context(text: str, start: int) -> bool:
+    return _IBAN.search(before(text, start)) is not None
+
+
+def version_context(text: str, start: int) -> bool:
+    """A version label stands before, and nothing speaks of an address."""
+    words = before(text, start)
+    return _VERSION.search(words) is not None and _ADDRESS.search(words) is None

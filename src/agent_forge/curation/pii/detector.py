@@ -1,0 +1,147 @@
+"""`find_pii`: the one detector that scrubbing, auditing and the span masker share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from agent_forge.curation.pii.identity import BASE58, LABELS, find_crypto, find_labelled
+from agent_forge.curation.pii.match import Match, resolve_overlaps
+from agent_forge.curation.pii.network import (
+    V4_MIDDLE,
+    V6_MIDDLE,
+    find_emails,
+    find_spelled_emails,
+    find_url_credentials,
+    find_v4,
+    find_v6,
+)
+from agent_forge.curation.pii.numbers import RUN, find_numbers
+from agent_forge.curation.pii.secrets import FIXED, TAILS, find_assigned, find_private_keys, find_tokens
+
+NameFinder = Callable[[str], Iterable[Match]]
+Finder = Callable[[str], Iterable[Match]]
+
+# A finder runs only where its anchor is: these searches begin with a character class or a literal, which the regular
+# expression engine skips to, so that prose costs a few passes and nothing else.
+_SCANS: tuple[tuple[Callable[[str], object], Finder], ...] = (
+    (RUN.search, find_numbers),
+    (V4_MIDDLE.search, find_v4),
+    (V6_MIDDLE.search, find_v6),
+    (BASE58.search, find_crypto),
+    *((anchor.search, find_tokens) for anchor in (FIXED, *TAILS)),
+)
+_ANCHORS: tuple[tuple[str, Finder], ...] = (
+    ("@", find_emails),
+    ("@", find_url_credentials),
+    ("-----BEGIN", find_private_keys),
+    ("0x", find_crypto),
+    ("bc1", find_crypto),
+)
+# The words that introduce a secret or a document, each found by its rarest letter: what the pattern matched, the word,
+# and how many of its letters stand before the match.
+_WORDS = {
+    "w": ("passw", 4),
+    "wd": ("pwd", 1),
+    "phrase": ("passphrase", 4),
+    "port": ("passport", 4),
+    "ken": ("token", 2),
+    "key": ("key", 0),
+    "bearer": ("bearer", 0),
+    "birth": ("birth", 0),
+    "born": ("born", 0),
+    "b": ("dob", 2),
+    "b.": ("dob", 4),
+    "cret": ("secret", 2),
+    "cred": ("credential", 0),
+    "cen": ("licen", 2),
+    "]": ("at", 0),
+    ")": ("at", 0),
+}
+_KEYWORD = re.compile(
+    r"wd(?<=pwd)|w(?<=passw)|phrase(?<=passphrase)|port(?<=passport)|ken(?<=token)|key|bearer|birth|born|b\.(?<=d\.o\.b\.)|"
+    r"b(?<=dob)|cret(?<=secret)|cred|cen(?<=licen)|\](?<=at\])|\)(?<=at\))"
+)
+
+# Characters that people type for an ASCII one: full width forms, other scripts' digits, typographic dashes and spaces.
+# One for one, so that offsets hold.
+_FOLDS = {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
+_FOLDS |= dict.fromkeys("‐‑‒–—−﹣", "-") | dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u202f\u3000\t", " ")
+_FOLDS |= {chr(zero + digit): str(digit) for zero in (0x660, 0x6F0, 0x966, 0x9E6) for digit in range(10)}
+_FOLDS |= dict.fromkeys("․。", ".") | {"﹫": "@"}
+_FOLDED = re.compile(f"[{re.escape(''.join(_FOLDS))}]")
+
+
+def fold(text: str) -> str:
+    """`text` with full width and typographic characters as ASCII, at the same offsets.
+
+    >>> fold("＋４４ 20‑7946")
+    '+44 20-7946'
+    """
+    if text.isascii():
+        return text.replace("\t", " ") if "\t" in text else text
+    return _FOLDED.sub(lambda found: _FOLDS[found.group()], text)
+
+
+def find_pii(
+    text: str,
+    *,
+    types: Collection[str] | None = None,
+    hint: str | None = None,
+    names: NameFinder | None = None,
+) -> list[Match]:
+    """Personal data and secrets in `text`, sorted, without overlaps.
+
+    `hint` is a label that stands for the words before the text, such as the JSON key it lies under. `names` finds
+    people, addresses and organisations (see `load_names`); without it those are not looked for. `types` narrows.
+
+    >>> [(m.type, m.text) for m in find_pii("Mail jo@corp.io or call (555) 123-4567")]
+    [('EMAIL', 'jo@corp.io'), ('PHONE', '(555) 123-4567')]
+    >>> find_pii("order 1730764800, version 7.1.4.34")
+    []
+    """
+    lead = f"{hint.replace('_', ' ')}: " if hint else ""
+    folded = fold(lead + text)
+    found = _patterns(folded)
+    if names is not None:
+        found += [m._replace(start=m.start + len(lead), end=m.end + len(lead)) for m in names(text)]
+    if types is not None:
+        found = [match for match in found if match.type in types]
+    if not found:
+        return found
+    kept = resolve_overlaps(found) if len(found) > 1 else found
+    shift = len(lead)
+    return [
+        Match(m.type, m.start - shift, m.end - shift, text[m.start - shift : m.end - shift], m.reserved)
+        for m in kept
+        if m.start >= shift
+    ]
+
+
+def _patterns(text: str) -> list[Match]:
+    found: list[Match] = []
+    for search, find in _SCANS:
+        if search(text):
+            found += find(text)
+    for anchor, find in _ANCHORS:
+        if anchor in text:
+            found += find(text)
+    lowered = text.lower()
+    if _KEYWORD.search(lowered):
+        found += _by_keyword(text, lowered)
+    return found
+
+
+def _by_keyword(text: str, lowered: str) -> Iterator[Match]:
+    if len(lowered) != len(text):  # a few letters grow in lower case; offsets must hold
+        lowered = "".join(char.lower()[:1] for char in text)
+    spelled = False
+    for hit in _KEYWORD.finditer(lowered):
+        word, back = _WORDS[hit.group()]
+        if word in LABELS:
+            yield from find_labelled(text, word, hit.start() - back)
+        elif word != "at":
+            yield from find_assigned(text, word, hit.start() - back)
+        spelled = spelled or word == "at"
+    if spelled:
+        yield from find_spelled_emails(text)

@@ -1,0 +1,73 @@
+"""What only its label gives away: dates of birth, passports, driver's licences. And crypto addresses, which check themselves."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from agent_forge.curation.pii import checksums
+from agent_forge.curation.pii.match import Match
+
+_MONTH = (
+    r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
+    r"nov(?:ember)?|dec(?:ember)?)"
+)
+_YEAR = r"(?:1[89]|20)\d{2}"
+_DATE = (
+    rf"(?:{_YEAR}[\-/.]\d{{1,2}}[\-/.]\d{{1,2}}|\d{{1,2}}[\-/. ]\d{{1,2}}[\-/. ](?:{_YEAR}|\d{{2}})(?!\d)|"
+    rf"{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?,? {_YEAR}|\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH}\.?,? {_YEAR})"
+)
+_BIRTH = re.compile(
+    rf"(?:birth(?:day|date)?|born|d\.?o\.?b\.?)(?![A-Za-z])[^0-9\n]{{0,40}}?\n?(?<!\d)(?P<value>{_DATE})(?!\d)", re.IGNORECASE
+)
+_BIRTH_OF = re.compile(r"(?:my|his|her|their|the) (?:date of )?\Z", re.IGNORECASE)
+_BIRTH_AFTER = re.compile(
+    rf"(?<!\d)(?P<value>{_DATE})(?:,? (?:is|was|as))? (?:my|his|her|their|the) (?:date of )?birth", re.IGNORECASE
+)
+_NUMBER_LINK = r"(?:[ ]?(?:number|num|no|nr|id|#)s?\.?)?[\s:#=\"']{0,4}(?:(?:is|was|are)[\s:]{1,2})?(?:number[\s:]{1,2})?"
+_PASSPORT = re.compile(rf"passport{_NUMBER_LINK}(?P<value>(?=[A-Z0-9]{{0,4}}\d{{4}})[A-Z0-9]{{6,10}})(?![A-Za-z0-9])", re.IGNORECASE)
+_DRIVER = re.compile(r"driv(?:er|ing)(?:['’]?s)?[\s_\-]{0,2}\Z", re.IGNORECASE)
+_LICENCE = re.compile(
+    rf"licen[cs]e{_NUMBER_LINK}(?P<value>(?=[A-Z\-]{{0,6}}\d)[A-Z0-9][A-Z0-9\-]{{4,18}}[A-Z0-9])(?![A-Za-z0-9])",
+    re.IGNORECASE,
+)
+# word: type, pattern from the word on, what must stand before the word
+LABELS: dict[str, tuple[str, re.Pattern[str], re.Pattern[str] | None]] = {
+    "birth": ("DATE_OF_BIRTH", _BIRTH, None),
+    "born": ("DATE_OF_BIRTH", _BIRTH, None),
+    "dob": ("DATE_OF_BIRTH", _BIRTH, None),
+    "passport": ("PASSPORT", _PASSPORT, None),
+    "licen": ("DRIVER_LICENSE", _LICENCE, _DRIVER),
+}
+_ETHEREUM = re.compile(r"(?<![A-Za-z0-9])0x[0-9a-fA-F]{40}(?![A-Za-z0-9])")
+_BECH32 = re.compile(r"(?<![A-Za-z0-9])(?:bc1|tb1|ltc1)[02-9ac-hj-np-z]{20,90}(?![A-Za-z0-9])", re.IGNORECASE)
+_REACH = 48  # how far a label and its value may lie apart
+BASE58 = re.compile(r"[13][1-9A-HJ-NP-Za-km-z]{25,34}(?![A-Za-z0-9])")
+
+
+def find_labelled(text: str, word: str, at: int) -> Iterator[Match]:
+    """What the label `word` at `at` introduces: DATE_OF_BIRTH, PASSPORT or DRIVER_LICENSE."""
+    kind, pattern, lead = LABELS[word]
+    found = pattern.match(text, at, at + 2 * _REACH) if not lead else _after_lead(pattern, text, lead, at)
+    if found is None and word == "birth" and _BIRTH_OF.search(text, max(0, at - 16), at):
+        found = _BIRTH_AFTER.search(text, max(0, at - _REACH), at + 5)
+    if found is not None and sum(map(str.isdigit, found["value"])) >= 4:
+        yield Match(kind, found.start("value"), found.end("value"), found["value"])
+
+
+def _after_lead(pattern: re.Pattern[str], text: str, lead: re.Pattern[str], at: int) -> re.Match[str] | None:
+    """`license` counts only behind `driver's`."""
+    return pattern.match(text, at, at + 2 * _REACH) if lead.search(text, max(0, at - 12), at) else None
+
+
+def find_crypto(text: str) -> Iterator[Match]:
+    """Bitcoin addresses whose checksum is right, and Ethereum's 40 hexadecimal digits."""
+    for found in _ETHEREUM.finditer(text):
+        yield Match("CRYPTO", found.start(), found.end(), found.group())
+    for found in _BECH32.finditer(text):
+        if checksums.is_bech32(found.group()):
+            yield Match("CRYPTO", found.start(), found.end(), found.group(), found.group().startswith("tb1"))
+    for found in BASE58.finditer(text):
+        start = found.start()
+        if not text[max(0, start - 1) : start].isalnum() and checksums.is_base58check(found.group()):
+            yield Match("CRYPTO", start, found.end(), found.group())

@@ -1,0 +1,162 @@
+"""E-mail addresses, URLs with credentials, IP addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from agent_forge.curation.pii import checksums, context
+from agent_forge.curation.pii.match import Match
+
+_LOCAL = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._%+-'&"
+_LOCAL_MOST = 64
+_DOMAIN = re.compile(r"\w[\w\-]{0,62}(?:\.\w[\w\-]{0,62}){1,9}")
+_TOP = re.compile(r"(?:[^\W\d_]{2,24}|xn--[A-Za-z0-9\-]{2,59})\Z")
+_RESERVED_DOMAINS = re.compile(r"(?:^|\.)(?:example\.(?:com|net|org|edu)|example|test|invalid|localhost|local)\Z")
+_SPELLED_AT = re.compile(
+    r"(?<![\w.])[\w.+\-]{1,64} ?[\[({<] ?at ?[\])}>] ?[\w\-]{1,63}(?: ?(?:\.|[\[({<] ?dot ?[\])}>]) ?[\w\-]{1,63}){1,5}(?!\w)",
+    re.IGNORECASE,
+)
+_USERINFO = re.compile(r"[^\s/?#:@\"'<>`\\]{0,256}:[^\s/@\"'<>`\\]{1,256}@[\w\[][\w.\-:\[\]]{0,255}")
+V4_MIDDLE = re.compile(r"\.[0-9]{1,3}\.[0-9]")
+_V4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9]{1,2}(?![0-9]))?")
+V6_MIDDLE = re.compile(r":(?:[0-9A-Fa-f]{1,4})?:")
+_V6 = re.compile(r"[0-9A-Fa-f:]{1,30}:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f:]{2,39}")
+_HEX_COLON = frozenset("0123456789abcdefABCDEF:")
+
+
+def find_emails(text: str) -> Iterator[Match]:
+    """Addresses around each `@`; what lies before and after is looked at for as far as an address may reach."""
+    at = text.find("@")
+    while at >= 0:
+        match = _email_at(text, at)
+        if match is not None:
+            yield match
+        at = text.find("@", at + 1)
+
+
+def _email_at(text: str, at: int) -> Match | None:
+    start = _local_start(text, at)
+    domain = _DOMAIN.match(text, at + 1, at + 256)
+    if start == at or domain is None:
+        return None
+    host = _real_domain(domain.group())
+    if host is None:
+        return None
+    end = at + 1 + len(host)
+    local = text[start:at]
+    if local == "git" or (host.startswith("self.") and text[end : end + 1] in ("", ")", "(", "[", ".")):
+        return None  # git@host:path is an address of a repository; x@self.weight is a product of matrices
+    reserved = _RESERVED_DOMAINS.search(host.lower()) is not None
+    return Match("EMAIL", start, end, text[start:end], reserved)
+
+
+def _local_start(text: str, at: int) -> int:
+    head = text[max(0, at - _LOCAL_MOST) : at]
+    if head.endswith('"'):
+        quote = head.rfind('"', 0, -1)
+        return at - len(head) + quote if quote >= 0 and "\n" not in head[quote:] and quote < len(head) - 2 else at
+    kept = len(head.rstrip(_LOCAL))
+    while kept and head[kept - 1].isalnum():  # letters beyond ASCII, and what was joined to them
+        kept = len(head[: kept - 1].rstrip(_LOCAL))
+    while kept < len(head) and head[kept] in ".%-'&":
+        kept += 1
+    return at if head.endswith(".") else at - len(head) + kept
+
+
+def _real_domain(host: str) -> str | None:
+    """`host` without what the sentence put behind it, or None when it has no top-level domain."""
+    while True:
+        host = host.rstrip("-_")
+        top = host.rpartition(".")[2]
+        if "." not in host:
+            return None
+        if _TOP.match(top):
+            return host
+        host = host.rpartition(".")[0]
+
+
+def find_spelled_emails(text: str) -> Iterator[Match]:
+    """`jane [at] corp [dot] com`."""
+    for found in _SPELLED_AT.finditer(text):
+        yield Match("EMAIL", found.start(), found.end(), found.group())
+
+
+def find_url_credentials(text: str) -> Iterator[Match]:
+    """`user:password@host` of `scheme://user:password@host/path`; scheme and path stay."""
+    at = text.find("://")
+    while at >= 0:
+        found = _USERINFO.match(text, at + 3, at + 768)
+        if found is not None:
+            written = found.group().rstrip(".:-")
+            yield Match("URL_CREDENTIALS", at + 3, at + 3 + len(written), written)
+        at = text.find("://", at + 3)
+
+
+def find_v4(text: str) -> Iterator[Match]:
+    done = 0
+    for middle in V4_MIDDLE.finditer(text):
+        start = middle.start()
+        while start and middle.start() - start < 3 and text[start - 1].isdigit():
+            start -= 1
+        found = _V4.match(text, start) if start >= done and start < middle.start() else None
+        if found is not None and _is_v4(text, start, found.end()):
+            done = found.end()
+            address = checksums.parse_ip(found.group().partition("/")[0])
+            if address is not None:
+                yield Match("IP", start, done, found.group(), not address.is_global)
+
+
+def _is_v4(text: str, start: int, end: int) -> bool:
+    """Not part of a longer dotted number, and not a version."""
+    head, tail = text[max(0, start - 2) : start], text[end : end + 2]
+    if head[-1:].isalnum() or head[-1:] == "_" or tail[:1].isalnum() or tail[:1] == "_":
+        return False
+    if tail[:1] in (".", "-") and tail[1:].isalnum() and (tail[1:].isdigit() or tail[0] == "-"):
+        return False
+    if head[-1:] in (".", "-") and head[:1].isalnum():
+        return False
+    if head in ("==", ">=", "<=", "~=", "^") or (head[-1:] == "/" and head[:1].isalpha()):
+        return False
+    if text.startswith("0.", start) and not text.startswith("0.0.0.0", start):
+        return False
+    return not context.version_context(text, start)
+
+
+def find_v6(text: str) -> Iterator[Match]:
+    done = 0
+    for middle in V6_MIDDLE.finditer(text):
+        start = middle.start()
+        if start < done:
+            continue
+        while start > done and middle.start() - start < 32 and text[start - 1] in _HEX_COLON:
+            start -= 1
+        found = _V6.match(text, start)
+        if found is None:
+            continue
+        done = found.end()
+        match = _v6(text, start, found.end())
+        if match is not None:
+            yield match
+
+
+def _v6(text: str, start: int, end: int) -> Match | None:
+    while text[end - 1] == ":" and text[end - 2] != ":":
+        end -= 1
+    written = text[start:end]
+    address = checksums.parse_ip(written)
+    before, after = text[start - 1 : start], text[end : end + 1]
+    if address is None or before.isalnum() or before in ("_", ".") or after.isalnum() or after in ("_", ":"):
+        return None
+    groups = [group for group in written.split(":") if group]
+    if len(groups) < 3 and not _is_short_v6(written, text[max(0, start - 3) : start]):
+        return None
+    return Match("IP", start, end, written, not address.is_global)
+
+
+def _is_short_v6(written: str, before: str) -> bool:
+    """`fe80::1` and `//[::1]` are addresses; `a[::2]` is a slice, `ab::cd` a name in C++."""
+    if written.startswith("::"):
+        return before.endswith("//[") or (written == "::1" and not before.endswith("["))
+    first = written.partition(":")[0]
+    return len(first) == 4 and any(char.isdigit() for char in first) and not first.isdigit() or first in ("2001", "2606")

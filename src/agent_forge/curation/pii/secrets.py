@@ -1,0 +1,139 @@
+"""API keys, passwords and private keys: published prefixes, and values that a word like `password` introduces.
+
+Every rule has an anchor that a substring search finds; nothing else of the rule runs where the anchor is missing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from agent_forge.curation.pii.match import Match
+
+# Prefixes without a separator.
+FIXED = re.compile(
+    r"A(?<![A-Za-z0-9]A)(?:(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9])|Iza[A-Za-z0-9_\-]{30,40}|TATT3[A-Za-z0-9_\-=]{60,300})"
+)
+# Prefixes that end in a separator: a search for the separator and a long tail serves them all.
+TAILS = (
+    re.compile(r"_[A-Za-z0-9_\-]{16,}"),
+    re.compile(r"-[A-Za-z0-9_\-]{16,}"),
+    re.compile(r"\.[A-Za-z0-9_\-]{16,}"),
+    re.compile(r"/services/[A-Za-z0-9+/]{20,}"),
+)
+_LONGEST_PREFIX = 18
+_LONGEST_SECRET = 4096
+_TOKEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:"
+    r"gh[pousr]_[A-Za-z0-9]{30,255}|github_pat_[A-Za-z0-9_]{22,255}|gl(?:pat|dt|rt|ptt)-[A-Za-z0-9_\-]{20,60}|"
+    r"xox[abeoprs]-[A-Za-z0-9\-]{10,250}|xapp-[A-Za-z0-9\-]{20,250}|hooks\.slack\.com/services/[A-Za-z0-9+/]{20,80}|"
+    r"sk-(?:ant-|proj-|or-v1-|svcacct-)?[A-Za-z0-9_\-]{20,250}|(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,250}|"
+    r"whsec_[A-Za-z0-9]{24,64}|hf_[A-Za-z0-9]{30,60}|npm_[A-Za-z0-9]{30,60}|pypi-[A-Za-z0-9_\-]{50,250}|"
+    r"r8_[A-Za-z0-9]{30,60}|gsk_[A-Za-z0-9]{30,80}|xai-[A-Za-z0-9]{40,120}|ya29\.[A-Za-z0-9_\-]{20,400}|"
+    r"SG\.[A-Za-z0-9_\-]{16,64}\.[A-Za-z0-9_\-]{16,64}|hv[sb]\.[A-Za-z0-9_\-]{24,250}|key-[0-9a-f]{32}|"
+    r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}|do[por]_v1_[0-9a-f]{64}|sq0(?:atp|csp)-[A-Za-z0-9_\-]{22,60}|"
+    r"lin_api_[A-Za-z0-9]{32,64}|figd_[A-Za-z0-9_\-]{30,60}|glsa_[A-Za-z0-9_]{32,64}|glc_[A-Za-z0-9+/=]{32,250}|"
+    r"tskey-[A-Za-z0-9\-]{20,80}|NRAK-[A-Z0-9]{27}|sntry[su]_[A-Za-z0-9+/=_]{40,250}|rubygems_[0-9a-f]{48}|dapi[0-9a-f]{32}(?:-\d)?|"
+    r"nfp_[A-Za-z0-9]{36,40}|pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|CFPAT-[A-Za-z0-9_\-]{40,50}|secret_[A-Za-z0-9]{40,60}|"
+    r"ntn_[A-Za-z0-9]{40,60}|PMAK-[0-9a-f]{24}-[0-9a-f]{34}|AGE-SECRET-KEY-1[0-9A-Z]{40,80}"
+    r")(?![A-Za-z0-9])"
+)
+_JWT = re.compile(r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_\-]{8,2000}\.eyJ[A-Za-z0-9_\-]{8,4000}(?:\.[A-Za-z0-9_\-]{8,1000})?")
+_LEAST_ENTROPY = 2.8
+
+# A keyword, then what links it to its value. `key` counts only behind a word that says which key.
+_KEY_OF = re.compile(r"(?:api|access|auth|secret|encryption|signing|account|private|client|master)[_\- ]?\Z")
+_ASSIGNMENT = re.compile(
+    r"(?:passw(?:or)?d|passphrase|pwd|secret|token|key|bearer|credential)s?(?:[_\- ](?:access|key|id|token|value)){0,2}"
+    r"(?P<link>[\"']?\s{0,3}(?::=|=>|:|=|\bis\b|\bwas\b)\s{0,3}(?:bearer\s|basic\s|token\s)?|\s)"
+    r"(?P<quote>\\?[\"'`]?)(?P<value>[^\s\"'`,;<>(){}\[\]]{6,128})",
+    re.IGNORECASE,
+)
+_DIGIT = re.compile(r"[0-9]")
+_PLACEHOLDER = re.compile(
+    r"x{4,}|\*{3,}|\.{3}|your|example|change|placeholder|dummy|redacted|process\.env|os\.|environ|getenv|config\.|self\.|"
+    r"settings\.|\$|%\(|none\b|null\b|true\b|false\b|://|^\[|^<|^https?:|_token$|_key$|^/",
+    re.IGNORECASE,
+)
+_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_BODY = re.compile(r"[A-Za-z0-9+/=\s\\:,\-]*")
+
+
+def entropy(text: str) -> float:
+    """Shannon entropy in bits a character.
+
+    >>> entropy("aaaa"), entropy("abcd")
+    (0.0, 2.0)
+    """
+    size = len(text)
+    return abs(sum(n / size * math.log2(size / n) for n in Counter(text).values())) if size else 0.0
+
+
+def find_private_keys(text: str) -> Iterator[Match]:
+    """PEM blocks; one whose end is missing goes as far as its body does."""
+    done, closed = 0, True
+    for begin in _KEY_BEGIN.finditer(text):
+        if begin.start() < done:
+            continue
+        end = _KEY_END.search(text, begin.end()) if closed else None
+        closed = end is not None  # once no end follows, none follows later either: do not search again
+        body = end or _KEY_BODY.match(text, begin.end())
+        done = body.end() if body else begin.end()
+        yield Match("PRIVATE_KEY", begin.start(), done, text[begin.start() : done])
+
+
+def find_tokens(text: str) -> Iterator[Match]:
+    """Keys that a published prefix gives away."""
+    yield from _strong(FIXED.finditer(text))
+    for tail in TAILS:
+        yield from _tokens(text, tail)
+    if ".eyJ" in text:
+        yield from _strong(_JWT.finditer(text))
+
+
+def _tokens(text: str, tail: re.Pattern[str]) -> Iterator[Match]:
+    done = 0
+    for anchor in tail.finditer(text):
+        begin = max(done, anchor.start() - _LONGEST_PREFIX)
+        stop = min(anchor.end() + 128, begin + _LONGEST_SECRET)
+        for match in _strong(_TOKEN.finditer(text, begin, stop)):
+            done = match.end
+            yield match
+
+
+def _strong(found: Iterator[re.Match[str]]) -> Iterator[Match]:
+    """The tokens that are random enough; those from manuals are marked as reserved."""
+    for token in found:
+        written = token.group()
+        if entropy(written[4:]) >= _LEAST_ENTROPY:
+            sample = "EXAMPLE" in written or "_test_" in written[:10]
+            yield Match("SECRET", token.start(), token.end(), written, sample)
+
+
+def find_assigned(text: str, word: str, at: int) -> Iterator[Match]:
+    """The value that the keyword at `at` introduces: `password: hunter22`, `api_key="…"`."""
+    if word == "key" and not _KEY_OF.search(text[max(0, at - 12) : at].lower()):
+        return
+    found = _ASSIGNMENT.match(text, at)
+    if found is None:
+        return
+    value = found["value"].rstrip(".!?:\\")
+    if _is_secret(word, found["link"], bool(found["quote"]), value):
+        start = found.start("value")
+        yield Match("SECRET", start, start + len(value), value)
+
+
+def _is_secret(word: str, link: str, quoted: bool, value: str) -> bool:
+    if len(value) < 6 or not _DIGIT.search(value):
+        return False
+    if (not link.strip() and word != "bearer") or _PLACEHOLDER.search(value):
+        return False  # "token abc": a word before another word proves nothing
+    kinds = any(map(str.islower, value)) + any(map(str.isupper, value)) + (not value.isalnum())
+    if not kinds or (not quoted and "." in value[1:-1] and not value.startswith("eyJ")):
+        return False  # a number, or an expression of code such as self.token1.value
+    if word in ("passw", "pwd", "passphrase"):
+        return True
+    return len(value) >= 12 and entropy(value) >= 3.0
