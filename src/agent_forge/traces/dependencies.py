@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from agent_forge.traces.graph import SpanGraph
 
 RECOGNISABLE = 12  # characters that a result needs before its reappearance says anything ("ok" is everywhere)
+QUOTABLE = 40  # characters that one line of a longer result needs
 TEXT_LIMIT = 300  # leaves up to which inputs are searched for earlier results; it compares every pair
 
 
@@ -80,13 +81,20 @@ def in_order(graph: SpanGraph, sources: dict[str, list[str]]) -> list[str]:
 
 def _reappearances(graph: SpanGraph) -> Iterator[tuple[str, str]]:
     """Pairs (a, b): a text that a put out stands in the input of b, which started after a had ended."""
-    texts = {leaf: set(recognisable_texts(graph.spans[leaf].outputs)) for leaf in graph.leaves}
+    texts = {leaf: set(_quotable(graph.spans[leaf].outputs)) for leaf in graph.leaves}
     inputs = {leaf: "\0".join(recognisable_texts(graph.spans[leaf].inputs)) for leaf in graph.leaves}
     for a in filter(texts.get, graph.leaves):
         for b in filter(inputs.get, graph.leaves):
             later = a != b and graph.end_ns(a) <= graph.spans[b].start_ns
             if later and any(text in inputs[b] for text in texts[a]):
                 yield a, b
+
+
+def _quotable(outputs: Any) -> Iterator[str]:
+    """The texts of an output, and of a longer one each line: an answer is quoted in parts."""
+    for text in recognisable_texts(outputs):
+        yield text
+        yield from (line.strip() for line in text.splitlines() if len(line.strip()) >= QUOTABLE)
 
 
 def recognisable_texts(value: Any) -> Iterator[str]:

@@ -9,10 +9,10 @@ and named in `faults`.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from agent_forge.traces.span import Span
@@ -117,7 +117,7 @@ class SpanGraph:
         return source
 
     def _drop_cycles(self) -> None:
-        circle = _components(*self._event_edges(observed=False))
+        circle = components(*self._event_edges(observed=False))
         for span_id, sources in self.sources.items():
             kept = tuple(source for source in sources if circle[_end(source)] != circle[_start(span_id)])
             for source in sources:
@@ -226,11 +226,11 @@ class SpanGraph:
         ]
 
     def _records_links(self, parent: str | None) -> bool:
-        """The executor links every task to what it used: its tasks without links are independent, not in sequence."""
-        tasks = self.children[parent]
-        return (
-            parent is not None and self.spans[parent].kind == "run" and {self.spans[x].kind for x in tasks} == {"task"}
-        )
+        """Our executor links every task to what it used: its tasks without links are independent, not in sequence."""
+        if parent is None or self.spans[parent].kind != "run":
+            return False
+        ours = (self.spans[parent].scope or {}).get("name", "agent_forge") == "agent_forge"
+        return ours and {self.spans[child].kind for child in self.children[parent]} == {"task"}
 
     def _common_parent(self, a: str, b: str) -> str | None:
         above = set(self.ancestors(a))
@@ -253,6 +253,7 @@ class SpanGraph:
 
 
 Event = tuple[str, str]
+Node = TypeVar("Node", bound=Hashable)
 
 
 def _start(span_id: str) -> Event:
@@ -281,13 +282,13 @@ def _topological(nodes: list[Event], edges: dict[Event, list[Event]]) -> list[Ev
     return order if len(order) == len(nodes) else None
 
 
-def _components(nodes: list[Event], edges: dict[Event, list[Event]]) -> dict[Event, int]:
+def components(nodes: Sequence[Node], edges: Mapping[Node, Sequence[Node]]) -> dict[Node, int]:
     """The strongly connected component of each node (Kosaraju): two nodes share one when each leads to the other."""
-    backward: dict[Event, list[Event]] = defaultdict(list)
+    backward: dict[Node, list[Node]] = defaultdict(list)
     for node in nodes:
         for after in edges.get(node, ()):
             backward[after].append(node)
-    component: dict[Event, int] = {}
+    component: dict[Node, int] = {}
     for number, first in enumerate(reversed(_by_finish(nodes, edges))):
         stack = [first]
         while stack:
@@ -298,10 +299,10 @@ def _components(nodes: list[Event], edges: dict[Event, list[Event]]) -> dict[Eve
     return component
 
 
-def _by_finish(nodes: list[Event], edges: dict[Event, list[Event]]) -> list[Event]:
+def _by_finish(nodes: Sequence[Node], edges: Mapping[Node, Sequence[Node]]) -> list[Node]:
     """The nodes in the order in which a depth-first search leaves them."""
-    seen: set[Event] = set()
-    left: list[Event] = []
+    seen: set[Node] = set()
+    left: list[Node] = []
     for first in nodes:
         stack = [] if first in seen else [(first, iter(edges.get(first, ())))]
         seen.add(first)

@@ -1,0 +1,221 @@
+"""Delegations of a coding agent: the hook in its settings, the log it writes, and what can be read from the log.
+
+The log, `.claude/delegation-log.jsonl`, is an interchange file: one span a line, appended under a file lock. A line
+replaces an earlier one with the same span id, so a verdict that comes later is appended, never edited in. Lines of the
+older ONE_SHOT log are read too; their rewards, made from keywords, are not.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from agent_forge.errors import ConfigError, DataError, TraceError, UsageError
+from agent_forge.files import atomic_write
+from agent_forge.traces import transcript
+from agent_forge.traces.reward import Verification, reward_of
+from agent_forge.traces.span import Span
+
+EVENT = "SubagentStop"
+TIMEOUT_S = 10
+PORTABLE = "agent-forge delegation hook"
+
+
+def log_path(project: str | Path) -> Path:
+    """The delegation log of a project folder."""
+    return Path(project) / ".claude" / transcript.LOG
+
+
+def settings_path(project: str | Path, *, local: bool = False) -> Path:
+    """The settings of a project: shared through its repository, or of this machine only."""
+    return Path(project) / ".claude" / ("settings.local.json" if local else "settings.json")
+
+
+def hook_command(*, portable: bool = False, keep_text: bool = True) -> str:
+    """The command line for the settings: this interpreter on the hook file, or the `agent-forge` on the path."""
+    fast = shlex.join([sys.executable, "-I", "-S", str(Path(transcript.__file__))])
+    return (PORTABLE if portable else fast) + ("" if keep_text else " --no-text")
+
+
+def install(project: str | Path, *, local: bool = False, portable: bool = False, keep_text: bool = True) -> bool:
+    """Puts the hook into a project's settings; returns whether anything had to change.
+
+    What else is in the file stays as it is, in its order. Raises ConfigError, leaving the file alone, when it is not
+    JSON of the expected shape, and UsageError when the project is not a folder.
+    """
+    if not Path(project).is_dir():
+        raise UsageError("there is no such project folder", where=str(project))
+    path = settings_path(project, local=local)
+    text, settings = _read_settings(path)
+    groups = _groups(settings, path)
+    wanted = {"type": "command", "command": hook_command(portable=portable, keep_text=keep_text), "timeout": TIMEOUT_S}
+    if wanted in [hook for group in groups for hook in group.get("hooks", ())]:
+        return False
+    _remove_ours(groups)
+    groups.append({"hooks": [wanted]})
+    _write_settings(path, text, settings)
+    return True
+
+
+def uninstall(project: str | Path, *, local: bool = False) -> bool:
+    """Takes the hook out again; returns whether it was there."""
+    path = settings_path(project, local=local)
+    text, settings = _read_settings(path)
+    groups = _groups(settings, path)
+    if not _remove_ours(groups):
+        return False
+    if not groups:
+        del settings["hooks"][EVENT]
+    if not settings["hooks"]:
+        del settings["hooks"]
+    _write_settings(path, text, settings)
+    return True
+
+
+def _read_settings(path: Path) -> tuple[str, dict[str, Any]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return "", {}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the settings cannot be read: {error}", where=str(path)) from error
+    try:
+        settings = json.loads(text) if text.strip() else {}
+    except ValueError as error:
+        raise ConfigError(
+            f"the settings are not valid JSON ({error})", where=str(path), fix="repair them first; nothing was changed"
+        ) from error
+    if not isinstance(settings, dict):
+        raise ConfigError("the settings are not a JSON object", where=str(path), fix="nothing was changed")
+    return text, settings
+
+
+def _groups(settings: dict[str, Any], path: Path) -> list[dict[str, Any]]:
+    """The hook groups of our event, made if they are not there; refused if they have another shape."""
+    hooks = settings.setdefault("hooks", {})
+    groups: Any = hooks.setdefault(EVENT, []) if isinstance(hooks, dict) else None
+    if not isinstance(groups, list) or not all(
+        isinstance(group, dict) and isinstance(group.get("hooks", []), list) for group in groups
+    ):
+        raise ConfigError(
+            f"hooks.{EVENT} does not have the shape that Claude Code reads", where=str(path), fix="nothing was changed"
+        )
+    return groups
+
+
+def _remove_ours(groups: list[dict[str, Any]]) -> bool:
+    """Takes our hook out of the groups, and groups that then hold nothing; returns whether it was there."""
+    found = False
+    for group in list(groups):
+        hooks = group.get("hooks", [])
+        kept = [hook for hook in hooks if not _is_ours(hook)]
+        if len(kept) < len(hooks):
+            found = True
+            group["hooks"] = kept
+            if not kept:
+                groups.remove(group)
+    return found
+
+
+def _is_ours(hook: Any) -> bool:
+    command = str(hook.get("command", "")) if isinstance(hook, dict) else ""
+    return PORTABLE in command or "/".join(Path(transcript.__file__).parts[-3:]) in command.replace("\\", "/")
+
+
+def _write_settings(path: Path, before: str, settings: dict[str, Any]) -> None:
+    first = next((line for line in before.splitlines()[1:] if line.strip()), "")
+    indent = first[: len(first) - len(first.lstrip())] or "  "
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        file.write(json.dumps(settings, indent=indent, ensure_ascii=False) + "\n")
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+def read_log(path: str | Path) -> list[Span]:
+    """The delegations in a log, each as its last line says, in the order of their start.
+
+    Raises DataError when there is no log, and TraceError, naming the line, for one that is not a span. A last line
+    that is not finished (its writer died) is left out.
+    """
+    spans: dict[tuple[str, str], Span] = {}
+    for number, line, is_last in _numbered(path):
+        try:
+            data = json.loads(line)
+            span = Span.from_dict(data) if "span_id" in data and "trace_id" in data else from_one_shot(data)
+        except (ValueError, TypeError, AttributeError, TraceError) as error:
+            if is_last and isinstance(error, ValueError):
+                continue
+            raise TraceError(f"line {number} is not a span ({error})", where=str(path)) from error
+        spans[span.trace_id, span.span_id] = span
+    return sorted(spans.values(), key=lambda span: (span.start_ns, span.span_id))
+
+
+def _numbered(path: str | Path) -> Iterator[tuple[int, str, bool]]:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        fix = "`agent-forge delegation install` records the delegations from now on"
+        raise DataError("there is no delegation log", where=str(path), fix=fix) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"the delegation log cannot be read: {error}", where=str(path)) from error
+    lines = text.split("\n")
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield number, line, number == len(lines)
+
+
+_ONE_SHOT = ("timestamp", "agent_type")
+
+
+def from_one_shot(data: Mapping[str, Any]) -> Span:
+    """A line of a ONE_SHOT v12 log as a span. Its `reward` and `result` came from keywords and are left out."""
+    missing = [name for name in _ONE_SHOT if name not in data]
+    end_ns = transcript.time_ns(data.get("timestamp"))
+    if missing or end_ns is None:
+        raise TraceError(f"has no usable {missing[0] if missing else 'timestamp'!r}")
+    session = str(data.get("session_id") or "unknown")
+    duration = data.get("duration_ms")
+    tools = data.get("tool_sequence")
+    known = {"agent_forge.tools": tools, "agent_forge.tool_calls": data.get("tool_calls_count")}
+    return Span(
+        transcript._digest("session", session, 32),
+        transcript._digest("agent", f"{session}/{data.get('span_id') or json.dumps(dict(data), sort_keys=True)}", 16),
+        f"delegate to {data['agent_type']}",
+        kind="agent",
+        start_ns=end_ns - int(duration * 1_000_000) if isinstance(duration, (int, float)) else end_ns,
+        end_ns=end_ns,
+        inputs=data.get("task_input"),
+        outputs=data.get("task_output") or data.get("summary"),
+        attributes={name: value for name, value in known.items() if value is not None},
+        agent=str(data["agent_type"]),
+        model=data.get("model") if data.get("model") != "unknown" else None,
+        session=session,
+        assessment=data.get("assessment"),
+    )
+
+
+def verify(project: str | Path, span_id: str, verification: Verification) -> Span:
+    """Appends a verdict on a delegation (its id may be shortened) to the log, and returns the span with its reward.
+
+    Raises UsageError when no delegation, or more than one, has that id.
+    """
+    path = log_path(project)
+    found = [span for span in read_log(path) if span.span_id.startswith(span_id)]
+    if len(found) != 1:
+        what = f"no delegation {span_id!r}" if not found else f"{len(found)} delegations begin with {span_id!r}"
+        raise UsageError(what, where=str(path), fix="`agent-forge delegation log` shows the ids")
+    span = found[0]
+    span.reward = reward_of([verification])
+    span.attributes["agent_forge.verification"] = verification.to_json()
+    span.attributes["agent_forge.verified_at"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    if span.reward is not None and span.status == "unset":
+        span.status = "ok" if span.reward >= 0.5 else "error"
+    transcript.append_line(str(path), json.dumps(span.to_dict(), ensure_ascii=False, separators=(",", ":")))
+    return span

@@ -1,0 +1,322 @@
+"""Whether trace data is what it should be: a JSON Schema with its formats enforced, and rules no schema can state.
+
+| code | the rule that was broken |
+|---|---|
+| json | each line is a JSON object (or the file is one array of them, or an OTLP document) |
+| schema | fields have the types and values of `schema/span.json` |
+| format | ids and times are written as they should be |
+| kind_fields | a model call names its model, an agent span its agent, a reward span has a reward; token lists fit |
+| duplicate_id | a span id occurs once in its trace |
+| missing_parent | the parent of a span is in its trace |
+| missing_link | a span linked to in the same trace is there |
+| cycle | nothing is its own ancestor, and no link leads back to where it came from |
+| end_before_start | a span does not end before it starts |
+| outside_root | a span lies within the root of its trace |
+| reward_components | a reward is the weighted sum of its components, to 1e-6 |
+
+A file without faults can be stored, assembled and trained on.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from agent_forge.errors import TraceError, UsageError
+from agent_forge.traces.graph import components
+from agent_forge.traces.otlp import read_request
+
+TOLERANCE = 1e-6  # of a reward against its weighted components
+
+_DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\d:\d\d)")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One broken rule: its code, the line (or the number of the span) where, and what is wrong."""
+
+    code: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.line}: {self.code}: {self.message}"
+
+
+Located = tuple[int, Mapping[str, Any]]  # a line and its span
+
+
+def validate_file(path: str | Path) -> list[Fault]:
+    """The faults of a file of spans: JSON lines, a JSON array, or an OTLP/JSON document. Raises UsageError.
+
+    An OTLP document is read as `traces import` reads it; its line numbers are the numbers of the spans.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot be read: {error}", where=str(path)) from error
+    spans, faults = _spans_in(text)
+    return sorted(faults + validate_spans(spans), key=lambda fault: fault.line)
+
+
+def validate_spans(spans: Iterable[Located]) -> list[Fault]:
+    """The faults of spans given as JSON objects with their lines, in the order of the lines."""
+    sound: list[Located] = []
+    faults: list[Fault] = []
+    for line, span in spans:
+        found = [Fault(code, line, message) for message, code in schema_faults(span, span_schema())]
+        faults += found
+        if not any(fault.code in ("schema", "format") for fault in found):
+            sound.append((line, span))
+    traces: dict[str, list[Located]] = defaultdict(list)
+    for line, span in sound:
+        traces[span["trace_id"]].append((line, span))
+    for trace in traces.values():
+        for rule in RULES:
+            faults += rule(trace)
+    return sorted(faults, key=lambda fault: fault.line)
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def _spans_in(text: str) -> tuple[list[Located], list[Fault]]:
+    document = _one_document(text)
+    if isinstance(document, dict) and "resourceSpans" in document:
+        return _from_otlp(document)
+    if isinstance(document, list):
+        faults = [
+            Fault("json", n, "is not a JSON object") for n, x in enumerate(document, 1) if not isinstance(x, dict)
+        ]
+        return [(n, x) for n, x in enumerate(document, 1) if isinstance(x, dict)], faults
+    spans: list[Located] = []
+    faults = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        value = _loads(line)
+        if isinstance(value, dict) and "resourceSpans" in value:
+            more, wrong = _from_otlp(value)
+            spans += [(number, span) for _, span in more]
+            faults += [Fault(fault.code, number, fault.message) for fault in wrong]
+        elif isinstance(value, dict):
+            spans.append((number, value))
+        else:
+            faults.append(Fault("json", number, "is not a JSON object" if value is not None else "is not JSON"))
+    if not spans and not faults:
+        faults.append(Fault("json", 1, "there are no spans"))
+    return spans, faults
+
+
+def _one_document(text: str) -> Any:
+    """The file as one JSON value, unless it is JSON lines."""
+    first = text.lstrip()[:1]
+    return _loads(text) if first in ("[", "{") else None
+
+
+def _loads(text: str) -> Any:
+    def refuse(constant: str) -> None:
+        raise ValueError(f"{constant} is not JSON")
+
+    try:
+        return json.loads(text, parse_constant=refuse)
+    except ValueError:
+        return None
+
+
+def _from_otlp(document: dict[str, Any]) -> tuple[list[Located], list[Fault]]:
+    """The spans of an OTLP document; each is read by itself, so that one fault does not hide the next."""
+    spans: list[Located] = []
+    faults: list[Fault] = []
+    for number, single in enumerate(_single_requests(document), 1):
+        try:
+            spans += [(number, span.to_dict()) for span in read_request(single)]
+        except TraceError as error:
+            faults.append(Fault("schema", number, error.what))
+    return spans, faults
+
+
+def _single_requests(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    try:
+        for group in document["resourceSpans"]:
+            for part in group.get("scopeSpans", ()):
+                for span in part.get("spans", ()):
+                    yield {"resourceSpans": [{**group, "scopeSpans": [{**part, "spans": [span]}]}]}
+    except (TypeError, AttributeError):
+        yield {"resourceSpans": None}  # not the shape of a request: `read_request` says so
+
+
+# -- the schema --------------------------------------------------------------------------------------------------------
+
+
+@cache
+def span_schema() -> dict[str, Any]:
+    """The JSON Schema of a span, as an object."""
+    text = resources.files("agent_forge.traces").joinpath("schema/span.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def schema_faults(value: Any, schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What in a value breaks a JSON Schema, as (message, code)."""
+    for error in _validator(json.dumps(schema, sort_keys=True)).iter_errors(value):
+        place = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in error.absolute_path)
+        code = "format" if error.validator == "format" else "kind_fields" if "then" in error.schema_path else "schema"
+        yield f"{place.lstrip('.') or 'span'}: {error.message[:200]}", code
+
+
+@cache
+def _validator(schema: str) -> Any:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(schema), format_checker=_formats())
+
+
+@cache
+def _formats() -> Any:
+    """jsonschema without its extra packages checks neither date-time nor, of course, our ids: these are ours."""
+    from jsonschema import Draft202012Validator, FormatChecker
+
+    checker = FormatChecker(formats=())
+    checker.checkers = dict(Draft202012Validator.FORMAT_CHECKER.checkers)
+    for name, check in (("date-time", is_date_time), ("trace-id", _is_trace_id), ("span-id", _is_span_id)):
+        checker.checkers[name] = (_of_text(check), ())
+    return checker
+
+
+def _of_text(check: Callable[[str], bool]) -> Callable[[object], bool]:
+    """A format says nothing about values that are not text: that is the business of `type`."""
+    return lambda value: not isinstance(value, str) or check(value)
+
+
+def is_date_time(text: str) -> bool:
+    """Whether a text is an RFC 3339 date-time: a real day, a time, and its zone.
+
+    >>> [is_date_time(text) for text in ("2026-02-28T23:59:59.5Z", "2026-02-30T00:00:00Z", "2026-02-28T00:00:00")]
+    [True, False, False]
+    """
+    if not _DATE_TIME.fullmatch(text):
+        return False
+    zone = text[-6:] if text[-1] not in "Zz" else "+00:00"
+    try:
+        datetime.fromisoformat(text[:19].replace("t", "T") + zone)
+    except ValueError:
+        return text[17:19] == "60" and is_date_time(text[:17] + "59" + text[19:])  # a leap second
+    return True
+
+
+def _is_trace_id(text: str) -> bool:
+    return len(text) == 32 and set(text) <= set("0123456789abcdef") and set(text) != {"0"}
+
+
+def _is_span_id(text: str) -> bool:
+    return len(text) == 16 and set(text) <= set("0123456789abcdef") and set(text) != {"0"}
+
+
+# -- rules over a trace ------------------------------------------------------------------------------------------------
+
+
+def _duplicates(trace: Sequence[Located]) -> Iterator[Fault]:
+    seen: dict[str, int] = {}
+    for line, span in trace:
+        first = seen.setdefault(span["span_id"], line)
+        if first != line:
+            yield Fault("duplicate_id", line, f"span {span['span_id']} is on line {first} already")
+
+
+def _lost_parents_and_links(trace: Sequence[Located]) -> Iterator[Fault]:
+    known = {span["span_id"] for _, span in trace}
+    for line, span in trace:
+        if span.get("parent_id") and span["parent_id"] not in known:
+            yield Fault(
+                "missing_parent", line, f"the parent {span['parent_id']} of {span['span_id']} is not in the trace"
+            )
+        for trace_id, span_id in span.get("links", ()):
+            if trace_id == span["trace_id"] and span_id not in known:
+                yield Fault("missing_link", line, f"{span['span_id']} links to {span_id}, which is not there")
+
+
+def _cycles(trace: Sequence[Located]) -> Iterator[Fault]:
+    lines = {span["span_id"]: line for line, span in trace}
+    parents = {span["span_id"]: [span.get("parent_id")] for _, span in trace}
+    links = {span["span_id"]: [target for _, target in span.get("links", ())] for _, span in trace}
+    for what, edges in (("ancestor", parents), ("source, through its links", links)):
+        for span_id in _on_cycle(edges):
+            yield Fault("cycle", lines[span_id], f"{span_id} is its own {what}")
+
+
+def _on_cycle(edges: Mapping[str, Sequence[str | None]]) -> list[str]:
+    known = {span_id: [x for x in targets if x in edges and x is not None] for span_id, targets in edges.items()}
+    number = components(list(known), known)
+    size = Counter(number.values())
+    return [span_id for span_id in known if size[number[span_id]] > 1 or span_id in known[span_id]]
+
+
+def _times(trace: Sequence[Located]) -> Iterator[Fault]:
+    for line, span in trace:
+        if span.get("end_ns") is not None and span["end_ns"] < span["start_ns"]:
+            yield Fault("end_before_start", line, f"{span['span_id']} ends before it starts")
+
+
+def _inside_root(trace: Sequence[Located]) -> Iterator[Fault]:
+    by_id = {span["span_id"]: span for _, span in trace}
+    root_of: dict[str, Mapping[str, Any] | None] = {}
+    for line, span in trace:
+        root = _root(span, by_id, root_of)
+        if root is None or root is span:
+            continue
+        early = span["start_ns"] < root["start_ns"]
+        late = root.get("end_ns") is not None and (span.get("end_ns") or span["start_ns"]) > root["end_ns"]
+        if early or late:
+            how = "starts before" if early else "ends after"
+            yield Fault("outside_root", line, f"{span['span_id']} {how} its root {root['span_id']}")
+
+
+def _root(
+    span: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]], known: dict[str, Mapping[str, Any] | None]
+) -> Mapping[str, Any] | None:
+    """The outermost ancestor; None where there is none, in a circle of parents."""
+    walk: list[str] = []
+    at: Mapping[str, Any] | None = span
+    while at is not None and at["span_id"] not in known and at["span_id"] not in walk:
+        walk.append(at["span_id"])
+        above = by_id.get(at.get("parent_id") or "")
+        if above is None:
+            known[at["span_id"]] = at
+            break
+        at = above
+    root = known.get(at["span_id"]) if at is not None else None
+    known.update(dict.fromkeys(walk, root))
+    return root
+
+
+def _rewards(trace: Sequence[Located]) -> Iterator[Fault]:
+    for line, span in trace:
+        parts = span.get("attributes", {}).get("agent_forge.reward.components")
+        if not parts:
+            continue
+        total = sum(part["value"] * part["weight"] for part in parts)
+        if span.get("reward") is None or abs(span["reward"] - total) > TOLERANCE:
+            yield Fault(
+                "reward_components",
+                line,
+                f"reward {span.get('reward')} is not its weighted components' sum {total:.9g}",
+            )
+
+
+def _token_counts(trace: Sequence[Located]) -> Iterator[Fault]:
+    for line, span in trace:
+        tokens, logprobs = span.get("output_ids"), span.get("logprobs")
+        if tokens is not None and logprobs is not None and len(tokens) != len(logprobs):
+            yield Fault("kind_fields", line, f"{len(logprobs)} log-probabilities for {len(tokens)} output tokens")
+
+
+RULES = (_duplicates, _lost_parents_and_links, _cycles, _times, _inside_root, _rewards, _token_counts)

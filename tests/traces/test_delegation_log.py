@@ -1,0 +1,229 @@
+"""The hook in a project's settings, the log as an interchange file, and verdicts on delegations."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from agent_forge.errors import ConfigError, DataError, TraceError, UsageError
+from agent_forge.traces import transcript
+from agent_forge.traces.delegation import (
+    from_one_shot,
+    hook_command,
+    install,
+    log_path,
+    read_log,
+    settings_path,
+    uninstall,
+    verify,
+)
+from agent_forge.traces.dependencies import dependencies
+from agent_forge.traces.reward import exit_code, person
+from agent_forge.traces.trajectory import assemble
+
+EXISTING = """{
+\t"permissions": {"allow": ["Bash(npm test)"]},
+\t"hooks": {
+\t\t"SubagentStop": [
+\t\t\t{"matcher": "reviewer", "hooks": [{"type": "command", "command": "./check.sh", "timeout": 5}]}
+\t\t],
+\t\t"Stop": [{"hooks": [{"type": "command", "command": "say 'fertig ✓'"}]}]
+\t},
+\t"model": "opus"
+}
+"""
+
+
+@pytest.fixture
+def settings(tmp_path):
+    path = settings_path(tmp_path)
+    path.parent.mkdir()
+    return path
+
+
+def span_line(name, start, session="s", **fields):
+    return json.dumps({
+        "trace_id": transcript._digest("session", session, 32), "span_id": transcript._digest("agent", name, 16),
+        "name": f"delegate to {name}", "kind": "agent", "agent": name, "session": session,
+        "start_ns": start * 10**9, "end_ns": (start + 1) * 10**9, **fields,
+    })  # fmt: skip
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+
+
+def test_install_into_nothing_then_again(tmp_path):
+    assert install(tmp_path) is True
+    path = settings_path(tmp_path)
+    (group,) = json.loads(path.read_text())["hooks"]["SubagentStop"]
+    assert group == {"hooks": [{"type": "command", "command": hook_command(), "timeout": 10}]}
+    before = path.read_bytes()
+    assert install(tmp_path) is False
+    assert path.read_bytes() == before
+
+
+def test_what_is_there_stays_as_it_is(tmp_path, settings):
+    settings.write_text(EXISTING)
+    install(tmp_path)
+    text = settings.read_text()
+    found, old = json.loads(text), json.loads(EXISTING)
+    assert list(found) == list(old)
+    assert list(found["hooks"]) == list(old["hooks"])
+    assert found["hooks"]["SubagentStop"][0] == old["hooks"]["SubagentStop"][0]
+    assert (found["hooks"]["Stop"], found["permissions"], found["model"]) == (
+        old["hooks"]["Stop"], old["permissions"], old["model"],
+    )  # fmt: skip
+    assert "fertig ✓" in text  # not escaped
+    assert '\n\t"permissions"' in text  # indented as it was
+    assert uninstall(tmp_path) is True
+    assert json.loads(settings.read_text()) == old
+    assert uninstall(tmp_path) is False
+
+
+def test_another_kind_of_installation_replaces_ours_only(tmp_path):
+    install(tmp_path)
+    install(tmp_path, portable=True, keep_text=False)
+    (group,) = json.loads(settings_path(tmp_path).read_text())["hooks"]["SubagentStop"]
+    assert group["hooks"][0]["command"] == "agent-forge delegation hook --no-text"
+    uninstall(tmp_path)
+    assert json.loads(settings_path(tmp_path).read_text()) == {}
+
+
+def test_our_hook_inside_a_group_of_others_leaves_them(tmp_path, settings):
+    theirs = {"type": "command", "command": "./check.sh"}
+    ours = {"type": "command", "command": "agent-forge delegation hook"}
+    settings.write_text(json.dumps({"hooks": {"SubagentStop": [{"hooks": [theirs, ours]}]}}))
+    uninstall(tmp_path)
+    assert json.loads(settings.read_text()) == {"hooks": {"SubagentStop": [{"hooks": [theirs]}]}}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", '{"hooks": }', "// a comment\n{}", "[]", '{"hooks": []}', '{"hooks": {"SubagentStop": {}}}',
+     '{"hooks": {"SubagentStop": ["x"]}}', '{"hooks": {"SubagentStop": [{"hooks": {}}]}}'],
+)  # fmt: skip
+def test_settings_that_are_not_understood_are_refused_and_left_alone(tmp_path, settings, text):
+    settings.write_text(text)
+    with pytest.raises(ConfigError, match="nothing was changed"):
+        install(tmp_path)
+    assert settings.read_text() == text
+    assert [path.name for path in settings.parent.iterdir()] == ["settings.json"]
+
+
+def test_settings_that_are_not_text_and_projects_that_are_not_there(tmp_path, settings):
+    settings.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        install(tmp_path)
+    with pytest.raises(UsageError, match="no such project"):
+        install(tmp_path / "nowhere")
+
+
+def test_empty_settings_and_local_settings(tmp_path, settings):
+    settings.write_text("\n")
+    assert install(tmp_path)
+    assert install(tmp_path, local=True)
+    assert settings_path(tmp_path, local=True).name == "settings.local.json"
+
+
+def test_the_installed_command_runs_through_a_shell(tmp_path):
+    install(tmp_path)
+    (group,) = json.loads(settings_path(tmp_path).read_text())["hooks"]["SubagentStop"]
+    payload = {"session_id": "s", "agent_id": "a", "agent_type": "Explore", "cwd": str(tmp_path)}
+    command = ["sh", "-c", group["hooks"][0]["command"]]
+    done = subprocess.run(command, input=json.dumps(payload).encode(), capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    (span,) = read_log(log_path(tmp_path))
+    assert span.agent == "Explore"
+    assert shlex.split(group["hooks"][0]["command"])[0] == sys.executable
+
+
+# -- the log -----------------------------------------------------------------------------------------------------------
+
+
+def write_log(project, *lines):
+    path = log_path(project)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(line + "\n" for line in lines))
+    return path
+
+
+def test_later_lines_replace_earlier_ones_and_a_torn_end_is_left_out(tmp_path):
+    path = write_log(tmp_path, span_line("B", 5), span_line("A", 1), "", span_line("A", 1, reward=0.5))
+    with path.open("a") as file:
+        file.write('{"trace_id": "4bf')
+    found = read_log(path)
+    assert [(span.agent, span.reward) for span in found] == [("A", 0.5), ("B", None)]
+
+
+@pytest.mark.parametrize("line", ["{torn", "[]", '{"trace_id": "x", "span_id": "y"}', '{"agent_type": "Explore"}', "7"])
+def test_a_line_that_is_no_span_is_named(tmp_path, line):
+    path = write_log(tmp_path, span_line("A", 1), line, span_line("B", 2))
+    with pytest.raises(TraceError, match="line 2"):
+        read_log(path)
+
+
+def test_no_log(tmp_path):
+    with pytest.raises(DataError, match="install"):
+        read_log(log_path(tmp_path))
+    write_log(tmp_path).write_bytes(b"\xff")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_log(log_path(tmp_path))
+
+
+def test_one_shot_lines_are_read_without_their_keyword_rewards(tmp_path):
+    old = {
+        "timestamp": "2026-02-20T10:00:05Z", "span_id": "8b6c", "session_id": "s1", "agent_type": "Explore",
+        "model": "haiku", "task_input": "find it", "task_output": "Process crashed and was aborted",
+        "tool_sequence": ["Glob", "Read"], "tool_calls_count": 2, "duration_ms": 5000, "result": "success",
+        "assessment": {"complexity": "medium", "criticality": "low"}, "reward": 1.0,
+    }  # fmt: skip
+    (span,) = read_log(write_log(tmp_path, json.dumps(old)))
+    assert (span.agent, span.model, span.session, span.duration_s) == ("Explore", "haiku", "s1", 5.0)
+    assert (span.reward, span.status) == (None, "unset")
+    assert span.attributes == {"agent_forge.tools": ["Glob", "Read"], "agent_forge.tool_calls": 2}
+    bare = from_one_shot({"timestamp": "2026-02-20T10:00:05Z", "agent_type": "Plan", "model": "unknown"})
+    assert (bare.model, bare.session, bare.duration_s) == (None, "unknown", 0)
+    with pytest.raises(TraceError, match="timestamp"):
+        from_one_shot({"timestamp": "later", "agent_type": "Plan"})
+
+
+# -- verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_verdict_is_appended_and_gives_the_reward(tmp_path):
+    path = write_log(tmp_path, span_line("A", 1), span_line("B", 5))
+    first = read_log(path)[0]
+    span = verify(tmp_path, first.span_id[:6], exit_code(0, "pytest"))
+    assert (span.reward, span.status) == (1.0, "ok")
+    assert len(path.read_text().splitlines()) == 3
+    again = read_log(path)[0]
+    assert again.reward == 1.0
+    assert again.attributes["agent_forge.verification"]["evidence"] == "pytest"
+    assert verify(tmp_path, first.span_id, person("fail")).reward == 0.0
+    assert read_log(path)[0].reward == 0.0
+
+
+def test_a_verdict_needs_exactly_one_delegation(tmp_path):
+    write_log(tmp_path, span_line("A", 1), span_line("B", 5))
+    with pytest.raises(UsageError, match="no delegation 'zz'"):
+        verify(tmp_path, "zz", person("pass"))
+    with pytest.raises(UsageError, match="2 delegations"):
+        verify(tmp_path, "", person("pass"))
+
+
+def test_delegations_of_a_session_make_a_trajectory(tmp_path):
+    found = "The rounding happens in src/checkout/total.py, line 41, to one decimal."
+    path = write_log(
+        tmp_path,
+        span_line("Explore", 1, outputs=f"I looked around.\n{found}\nThat is all."),
+        span_line("Plan", 5, inputs=f"Make a plan. Known: {found}", reward=1.0),
+    )
+    trajectory = assemble(read_log(path))
+    assert trajectory.critical_path_s == 2
+    first, second = trajectory.critical_path
+    assert dependencies(trajectory.graph) == {first: [], second: [first]}  # the plan quotes what was explored
+    assert trajectory.credit("reuse", outcome=1.0) == {first: 0.5, second: 0.5}
