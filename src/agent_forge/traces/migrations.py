@@ -14,8 +14,8 @@ CREATE TABLE spans (
   seq {serial}, trace_id TEXT NOT NULL, span_id TEXT NOT NULL, parent_id TEXT, name TEXT NOT NULL, kind TEXT NOT NULL,
   start_ns {int} NOT NULL, end_ns {int}, status TEXT NOT NULL, error TEXT, agent TEXT, model TEXT, provider TEXT,
   session TEXT, category TEXT, policy TEXT, template TEXT, input_tokens {int}, output_tokens {int}, cost {real},
-  reward {real}, grp {int} NOT NULL, bucket {int}, source {int}, inputs TEXT, outputs TEXT, attributes TEXT, links TEXT,
-  extra TEXT)
+  reward {real}, otel_kind {int}, grp {int} NOT NULL, bucket {int}, source {int}, inputs TEXT, outputs TEXT,
+  attributes TEXT, links TEXT, extra TEXT)
 """
 
 _TRACES = """
@@ -63,6 +63,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX spans_session ON spans (session, start_ns) WHERE session IS NOT NULL",
         "CREATE INDEX spans_error ON spans (start_ns) WHERE status = 'error'",
         "CREATE INDEX spans_reward ON spans (reward) WHERE reward IS NOT NULL",
+        "CREATE INDEX spans_bucket ON spans (bucket)",
         _TRACES,
         "CREATE INDEX traces_start ON traces (start_ns)",
         "CREATE INDEX traces_session ON traces (session, start_ns) WHERE session IS NOT NULL",

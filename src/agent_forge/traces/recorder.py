@@ -16,9 +16,9 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from agent_forge.errors import UsageError
-from agent_forge.traces.rows import plain
 from agent_forge.traces.span import Span
 from agent_forge.traces.store import Store
+from agent_forge.traces.values import plain
 from agent_forge.traces.writer import Mask, Sink, Writer
 
 P = ParamSpec("P")
@@ -136,7 +136,7 @@ class Recorder:
     ) -> Scope:
         """A context manager that gives the span, makes it current, and ends it: with an error if the block raised one.
 
-        Inputs are copied here, outputs and the rest at the end. Fields are those of Span; other names become attributes.
+        Inputs are copied here, the rest at the end. Fields are those of Span; any other name becomes an attribute.
         """
         return Scope(
             self, self.start(name, kind, inputs=inputs, parent=parent, links=links, attributes=attributes, **fields)

@@ -1,3 +1,4 @@
+# ruff: noqa: S608 (the statements are put together from the names in this file, never from values)
 """Sums kept beside the spans, so that statistics over a million of them cost milliseconds.
 
 Three tables: by hour, group and status (counts, durations, tokens, cost, rewards), by day, group and duration bucket
@@ -7,9 +8,10 @@ again from the spans (`rebuild`), and a test holds them to that. They count fini
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from agent_forge.traces.bulk import Insert, adding
 from agent_forge.traces.rows import Row
 
 SECOND = 1_000_000_000
@@ -25,16 +27,9 @@ _TRACE_COLUMNS = (
 )  # fmt: skip
 
 
-def _upsert(table: str, key: tuple[str, ...], sums: tuple[str, ...]) -> str:
-    columns = (*key, *sums)
-    added = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in sums)
-    marks = ", ".join("?" * len(columns))
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT ({', '.join(key)}) DO UPDATE SET {added}"
-
-
-_ADD_HOUR = _upsert("rollup_hour", ("hour", "grp", "status"), _HOUR_SUMS)
-_ADD_DURATION = _upsert("rollup_duration", ("day", "grp", "bucket"), ("spans",))
-_ADD_MINUTE = _upsert("rollup_minute", ("minute", "agent", "status"), ("spans",))
+_ADD_HOUR = adding("rollup_hour", ("hour", "grp", "status"), _HOUR_SUMS)
+_ADD_DURATION = adding("rollup_duration", ("day", "grp", "bucket"), ("spans",))
+_ADD_MINUTE = adding("rollup_minute", ("minute", "agent", "status"), ("spans",))
 
 
 def _merged(column: str) -> str:
@@ -54,9 +49,10 @@ def _merged(column: str) -> str:
     return f"{column} = CASE WHEN {old} IS NULL THEN {new} ELSE {old} END"
 
 
-_ADD_TRACE = (
-    f"INSERT INTO traces ({', '.join(_TRACE_COLUMNS)}) VALUES ({', '.join('?' * len(_TRACE_COLUMNS))}) "
-    f"ON CONFLICT (trace_id) DO UPDATE SET {', '.join(_merged(name) for name in _TRACE_COLUMNS[1:])}"
+_ADD_TRACE = Insert(
+    "traces",
+    _TRACE_COLUMNS,
+    f"ON CONFLICT (trace_id) DO UPDATE SET {', '.join(_merged(name) for name in _TRACE_COLUMNS[1:])}",
 )
 
 
@@ -75,7 +71,7 @@ class Sums:
                 self._gather(row)
 
     def _count(self, row: Row) -> None:
-        start, status, agent, grp, bucket = row[5], row[7], row[9] or "", row[20], row[21]
+        start, status, agent, grp, bucket = row[5], row[7], row[9] or "", row[21], row[22]
         key = (start // HOUR, grp, status)
         sums = self._hours.get(key)
         if sums is None:
@@ -104,8 +100,7 @@ class Sums:
             trace = self._traces[row[0]] = [row[0], row[5], row[6], 0, 0, 0, *[None] * 12]
         trace[3] += 1
         end = row[6]
-        if row[5] < trace[1]:
-            trace[1] = row[5]
+        trace[1] = min(trace[1], row[5])
         if end is None:
             trace[5] += 1
         elif trace[2] is None or end > trace[2]:
@@ -124,13 +119,12 @@ class Sums:
         elif row[4] == "reward" and row[19] is not None:
             trace[17] = row[19]
 
-    def write(self, cursor: Any) -> None:
-        """Adds the sums to the tables, inside the transaction that is open."""
-        cursor.executemany(_ADD_HOUR, [(*key, *sums) for key, sums in sorted(self._hours.items())])
-        cursor.executemany(_ADD_DURATION, [(*key, n) for key, n in sorted(self._durations.items())])
-        cursor.executemany(_ADD_MINUTE, [(*key, n) for key, n in sorted(self._minutes.items())])
-        if self._traces:
-            cursor.executemany(_ADD_TRACE, [self._traces[name] for name in sorted(self._traces)])
+    def inserts(self) -> Iterator[tuple[Insert, list[Sequence[Any]]]]:
+        """What has to be written to which table."""
+        yield _ADD_HOUR, [(*key, *sums) for key, sums in sorted(self._hours.items())]
+        yield _ADD_DURATION, [(*key, n) for key, n in sorted(self._durations.items())]
+        yield _ADD_MINUTE, [(*key, n) for key, n in sorted(self._minutes.items())]
+        yield _ADD_TRACE, [self._traces[name] for name in sorted(self._traces)]
 
 
 _TRACE_OF_SPANS = """

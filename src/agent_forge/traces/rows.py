@@ -2,116 +2,31 @@
 
 from __future__ import annotations
 
-import base64
-import dataclasses
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from agent_forge.traces.conventions import complete, payloads
 from agent_forge.traces.span import Span
+from agent_forge.traces.values import finite, from_json, storable, to_json
 
 Row = tuple[Any, ...]
 
-# The columns that hold a field of the span as it is. They come first in a row, in this order.
+# The columns that hold a field of the span as it is come first.
 PLAIN = (
     "trace_id", "span_id", "parent_id", "name", "kind", "start_ns", "end_ns", "status", "error", "agent", "model",
     "provider", "session", "category", "policy", "template", "input_tokens", "output_tokens", "cost", "reward",
+    "otel_kind",
 )  # fmt: skip
 COLUMNS = (*PLAIN, "grp", "bucket", "source", "inputs", "outputs", "attributes", "links", "extra")
+# Where they stand in a row.
+(
+    TRACE, SPAN, PARENT, NAME, KIND, START, END, STATUS, ERROR, AGENT, MODEL, PROVIDER, SESSION, CATEGORY, POLICY,
+    TEMPLATE, INPUT_TOKENS, OUTPUT_TOKENS, COST, REWARD, OTEL_KIND, GROUP, BUCKET, SOURCE, INPUTS, OUTPUTS,
+    ATTRIBUTES, LINKS, EXTRA,
+) = range(len(COLUMNS))  # fmt: skip
 # Fields that few spans have: one JSON object for all of them.
-EXTRA = ("events", "sampling", "assessment", "prompt_ids", "output_ids", "logprobs", "otel")
-DEPTH = 64  # how deep a recorded value may nest before it is cut
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-_decode = json.JSONDecoder().decode
-
-
-def to_json(value: Any) -> str:
-    """JSON text of any value: what JSON has no form for is written as the nearest thing it has.
-
-    >>> to_json({"x": float("nan"), "when": {1, 2}})
-    '{"x":{"$double":"NaN"},"when":[1,2]}'
-    """
-    try:
-        text = _encode(value)
-    except (ValueError, TypeError, RecursionError):
-        text = _encode(plain(value))
-    if not text.isascii():
-        text = text.encode("utf-8", "replace").decode()  # lone surrogates cannot be stored
-    return text
-
-
-def from_json(text: str | None) -> Any:
-    """The inverse of `to_json`; None for None."""
-    if text is None:
-        return None
-    value = _decode(text)
-    return _restore(value) if '"$' in text else value
-
-
-def plain(value: Any, depth: int = DEPTH) -> Any:
-    """`value` in JSON's own types, cut where it nests too deep (which ends cycles as well)."""
-    if value is None or isinstance(value, (bool, int, str)):
-        return value if type(value) in (type(None), bool, int, str) else _base_value(value)
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$double": _special(value)}
-    if depth == 0:
-        return "…"
-    if isinstance(value, dict):
-        return {key if isinstance(key, str) else str(key): plain(item, depth - 1) for key, item in value.items()}
-    if isinstance(value, (list, tuple, set, frozenset)):
-        items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
-        return [plain(item, depth - 1) for item in items]
-    return _foreign(value, depth)
-
-
-def _base_value(value: Any) -> Any:
-    """An enumeration member or other subclass of a basic type as that type."""
-    for basic in (bool, int, str):
-        if isinstance(value, basic):
-            return basic(getattr(value, "value", value))
-    raise AssertionError(value)
-
-
-def _special(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-def _foreign(value: Any, depth: int) -> Any:
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"$bytes": base64.b64encode(bytes(value)).decode()}
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = dataclasses.fields(value)
-        return {field.name: plain(getattr(value, field.name, None), depth - 1) for field in fields}
-    for method in ("tolist", "isoformat", "model_dump"):  # numpy and torch, dates, pydantic
-        convert = getattr(value, method, None)
-        if callable(convert) and not isinstance(value, type):
-            try:
-                return plain(convert(), depth - 1)
-            except Exception:  # noqa: BLE001, S112 (someone else's object must not break the record)
-                continue
-    return _described(value)
-
-
-def _described(value: Any) -> str:
-    try:
-        return str(value)
-    except Exception:  # noqa: BLE001 (the same)
-        return f"<{type(value).__name__}>"
-
-
-def _restore(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_restore(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    if len(value) == 1:
-        if isinstance(number := value.get("$double"), str):
-            return float(number)
-        if isinstance(data := value.get("$bytes"), str):
-            return base64.b64decode(data)
-    return {key: _restore(item) for key, item in value.items()}
+RARE = ("events", "sampling", "assessment", "prompt_ids", "output_ids", "logprobs", "otel")
 
 
 def bucket_of(duration_ns: int) -> int:
@@ -123,46 +38,42 @@ def bucket_of(duration_ns: int) -> int:
     return int(4 * math.log2(duration_ns)) if duration_ns > 0 else 0
 
 
-def to_row(span: Span, grp: int, source: int | None, kept: Callable[[Span], tuple[Any, Any]]) -> Row:
-    """The row of a span. `kept` gives its inputs and outputs, or None for those its attributes already hold."""
-    inputs, outputs = kept(span)
-    end, start = span.end_ns, span.start_ns
-    extra = {name: value for name in EXTRA if (value := getattr(span, name))}
+def to_row(span: Span, grp: int, source: int | None) -> Row:
+    """The row of a span. Inputs and outputs that its attributes hold already are not stored twice."""
+    start, end, attributes, inputs, outputs = span.start_ns, span.end_ns, span.attributes, span.inputs, span.outputs
+    if attributes and (inputs is not None or outputs is not None):
+        told = payloads(attributes)
+        inputs = None if inputs == told[0] else inputs
+        outputs = None if outputs == told[1] else outputs
     return (
-        span.trace_id, span.span_id, span.parent_id, _text(span.name), span.kind, start, end,
-        span.status, _text(span.error), _text(span.agent), _text(span.model), _text(span.provider),
-        _text(span.session), _text(span.category), _text(span.policy), _text(span.template),
-        span.input_tokens, span.output_tokens, _finite(span.cost), _finite(span.reward),
+        span.trace_id, span.span_id, span.parent_id, storable(span.name), span.kind, start, end, span.status,
+        storable(span.error), storable(span.agent), storable(span.model), storable(span.provider),
+        storable(span.session), storable(span.category), storable(span.policy), storable(span.template),
+        span.input_tokens, span.output_tokens, finite(span.cost), finite(span.reward), span.otel_kind,
         grp, None if end is None else bucket_of(end - start), source,
         None if inputs is None else to_json(inputs), None if outputs is None else to_json(outputs),
-        to_json(span.attributes) if span.attributes else None, to_json(span.links) if span.links else None,
-        to_json(extra) if extra else None,
+        to_json(attributes) if attributes else None, to_json(span.links) if span.links else None, _rare(span),
     )  # fmt: skip
 
 
-def _text(value: str | None) -> str | None:
-    """Text a database takes: PostgreSQL has no NUL, and neither has room for lone surrogates."""
-    if value is None or (value.isascii() and "\0" not in value):
-        return value
-    return value.replace("\0", "�").encode("utf-8", "replace").decode()
-
-
-def _finite(value: float | None) -> float | None:
-    """A sum must not be spoilt by one NaN or infinity: such a number was not measured."""
-    return value if value is None or -1e300 < value < 1e300 else None
+def _rare(span: Span) -> str | None:
+    if not (span.events or span.sampling or span.assessment or span.output_ids or span.prompt_ids or span.otel):
+        return None
+    return to_json({name: value for name in RARE if (value := getattr(span, name))})
 
 
 def to_span(row: Sequence[Any], source: dict[str, Any] | None) -> Span:
-    """The span of a row as `to_row` wrote it (columns in the order of COLUMNS)."""
-    span = Span(**dict(zip(PLAIN, row[:20], strict=True)))
-    span.inputs, span.outputs = from_json(row[23]), from_json(row[24])
-    if row[25] is not None:
-        span.attributes = from_json(row[25])
-    if row[26] is not None:
-        span.links = [(trace, other) for trace, other in from_json(row[26])]
-    if row[27] is not None:
-        for name, value in from_json(row[27]).items():
+    """The span of a row as `to_row` wrote it."""
+    span = Span(**dict(zip(PLAIN, row, strict=False)))
+    span.inputs, span.outputs = from_json(row[INPUTS]), from_json(row[OUTPUTS])
+    if row[LINKS] is not None:
+        span.links = [(trace, other) for trace, other in from_json(row[LINKS])]
+    if row[EXTRA] is not None:
+        for name, value in from_json(row[EXTRA]).items():
             setattr(span, name, value)
     if source is not None:
         span.resource, span.scope = source.get("resource"), source.get("scope")
+    if row[ATTRIBUTES] is not None:
+        span.attributes = from_json(row[ATTRIBUTES])
+        complete(span)
     return span

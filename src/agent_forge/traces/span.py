@@ -67,7 +67,8 @@ class Span:
     logprobs: list[float] | None = None  # one for each of output_ids
     resource: dict[str, Any] | None = None  # OpenTelemetry: attributes of the process that made the span
     scope: dict[str, Any] | None = None  # OpenTelemetry: name and version of the instrumentation
-    otel: dict[str, Any] | None = None  # OpenTelemetry: what has no field of its own (kind, trace state, flags)
+    otel_kind: int | None = None  # OpenTelemetry: 1 internal, 2 server, 3 client, 4 producer, 5 consumer; None: ours
+    otel: dict[str, Any] | None = None  # OpenTelemetry: what has no field of its own (trace state, flags)
     # Wall clock minus monotonic clock when the trace began: one trace, one timeline, whatever the wall clock does.
     clock: int | None = field(default=None, repr=False, compare=False)
 

@@ -11,12 +11,14 @@ import sqlite3
 import struct
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from agent_forge.errors import StoreError
 from agent_forge.files import sync_folder
+from agent_forge.traces.bulk import Insert
 from agent_forge.traces.migrations import MIGRATIONS, TABLES, VERSION
 
 APPLICATION_ID = 0x41467472  # "AFtr", at byte 68 of the file
@@ -93,6 +95,10 @@ class SqliteDatabase:
             with self._pool:
                 self._idle.append(connection)
 
+    def insert(self, cursor: sqlite3.Cursor, insert: Insert, rows: Sequence[Sequence[Any]]) -> int:
+        """Inserts rows in the transaction that is open. Returns how many there were to insert or change."""
+        return sum(cursor.execute(text, values).rowcount for text, values in insert.chunks(rows))
+
     def vacuum(self) -> None:
         """Gives free pages back to the file system. Waits for writers and needs room for a copy."""
         with self._connection() as connection, self._writing, _errors(self.where):
@@ -153,12 +159,12 @@ def _create(path: Path) -> None:
     finally:
         for suffix in ("", "-wal", "-shm", "-journal"):
             with suppress(FileNotFoundError):
-                os.unlink(temporary + suffix)
+                Path(temporary + suffix).unlink()
 
 
 def _publish(temporary: str, path: Path) -> None:
     """Gives the finished file its name, unless another process was faster: then theirs is the store."""
-    os.chmod(temporary, 0o600)  # prompts and answers are nobody else's business
+    Path(temporary).chmod(0o600)  # prompts and answers are nobody else's business
     with suppress(FileExistsError):
         try:
             os.link(temporary, path)
@@ -166,7 +172,7 @@ def _publish(temporary: str, path: Path) -> None:
             raise
         except OSError:  # a file system without hard links
             if not path.exists():
-                os.replace(temporary, path)
+                Path(temporary).replace(path)
     sync_folder(path.parent)
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: S608 (statements are put together from names in this room, never from values)
 """The trace store: spans in SQLite or PostgreSQL, durable when `add` returns."""
 
 from __future__ import annotations
@@ -6,36 +7,31 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from hashlib import sha256
-from itertools import islice
+from itertools import accumulate, islice
 from pathlib import Path
-from threading import Lock
 from typing import Any, Generic, Protocol, TypeVar
 
-from agent_forge.errors import UsageError
 from agent_forge.home import home
-from agent_forge.traces.queries import FOLDED, Moment, to_ns, where
+from agent_forge.traces.bulk import Insert
+from agent_forge.traces.intern import Interned
+from agent_forge.traces.queries import Moment, cursor_of, spans_query, to_ns, traces_query
 from agent_forge.traces.rollup import Sums, rebuild, rebuild_trace
-from agent_forge.traces.rows import COLUMNS, Row, from_json, to_json, to_row, to_span
+from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, Row, to_row, to_span
 from agent_forge.traces.span import Span
 from agent_forge.traces.sqlite import MEMORY, SqliteDatabase
+from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, timeline
 
 FILE = "traces.db"
-MAX_GROUPS = 10_000  # names beyond so many share one group, so that a flood of names cannot flood the rollups
 BATCH = 2_000  # spans a transaction when a long stream is added
 
-_INSERT = (
-    f"INSERT INTO spans ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-    " ON CONFLICT (trace_id, span_id) DO NOTHING"
-)
+INSERT = Insert("spans", COLUMNS, "ON CONFLICT (trace_id, span_id) DO NOTHING")
 _FINISH = (
     f"UPDATE spans SET {', '.join(f'{name} = ?' for name in COLUMNS[2:])}"
     " WHERE trace_id = ? AND span_id = ? AND end_ns IS NULL"
 )
-_SELECT = f"SELECT {', '.join(f'spans.{name}' for name in COLUMNS)}, spans.seq FROM spans"
+_SELECT = f"SELECT {', '.join(COLUMNS)} FROM spans"
 
 T = TypeVar("T")
-Group = tuple[str, str, str, str, str]  # agent, name, kind, model, category
 
 
 class Database(Protocol):
@@ -46,6 +42,7 @@ class Database(Protocol):
 
     def read(self) -> AbstractContextManager[Any]: ...
     def write(self) -> AbstractContextManager[Any]: ...
+    def insert(self, cursor: Any, insert: Insert, rows: Sequence[Sequence[Any]]) -> int: ...
     def vacuum(self) -> None: ...
     def check(self) -> list[str]: ...
     def size(self) -> int: ...
@@ -66,12 +63,35 @@ class Page(Generic[T]):
         return len(self.items)
 
 
+@dataclass(frozen=True)
+class Summary:
+    """A trace in one line. Name, kind, agent, category, status and error are those of its root; tokens and cost are
+    summed over its model calls; the reward is the root's, else the last one given by a reward span."""
+
+    trace_id: str
+    start_ns: int
+    end_ns: int | None
+    spans: int
+    errors: int
+    unfinished: int
+    name: str | None
+    kind: str | None
+    status: str | None
+    error: str | None
+    agent: str | None
+    category: str | None
+    session: str | None
+    input_tokens: int | None
+    output_tokens: int | None
+    cost: float | None
+    reward: float | None
+
+
 class Store:
     """Spans in a database. Safe to use from several threads and processes.
 
-    >>> import tempfile
     >>> from agent_forge.traces import Span, Store
-    >>> store = Store.open(tempfile.mkdtemp())
+    >>> store = Store.open(":memory:")
     >>> store.add([Span("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "hello", start_ns=1, end_ns=2)])
     1
     >>> [span.name for span in store.trace("0af7651916cd43dd8448eb211c80319c")]
@@ -80,10 +100,7 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._lock = Lock()
-        self._groups: dict[Group, int] = {}
-        self._sources: dict[str, int] = {}
-        self._source_bodies: dict[int, dict[str, Any]] = {}
+        self._interned = Interned(database)
 
     @classmethod
     def open(cls, place: str | os.PathLike[str] | None = None) -> Store:
@@ -110,48 +127,55 @@ class Store:
         A span is known by its trace and span id: sent again, it is not stored again. One that had been stored
         unfinished is replaced by its finished self; a finished one never changes.
         """
-        batch = list(spans)
-        if not batch:
-            return 0
-        rows = self._rows(batch)
-        with self._database.write() as cursor:
+        rows = self.rows(list(spans))
+        return self._add_rows(rows, Sums(rows)) if rows else 0
+
+    def rows(self, spans: Sequence[Span]) -> list[Row]:
+        """The rows of spans, as `add` writes them."""
+        numbers = self._interned.of(spans)
+        return [to_row(span, group, source) for span, (group, source) in zip(spans, numbers, strict=True)]
+
+    def _add_rows(self, rows: Sequence[Row], sums: Sums) -> int:
+        database = self._database
+        with database.write() as cursor:
             last = cursor.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()[0]
-            cursor.executemany(_INSERT, rows)
-            if cursor.rowcount == len(rows):
-                Sums(rows).write(cursor)
+            if database.insert(cursor, INSERT, rows) == len(rows):
+                self._sum(cursor, sums)
                 return len(rows)
-            return _add_some(cursor, rows, last)
+            return self._add_some(cursor, rows, last)
+
+    def _sum(self, cursor: Any, sums: Sums) -> None:
+        for insert, rows in sums.inserts():
+            self._database.insert(cursor, insert, rows)
+
+    def _add_some(self, cursor: Any, rows: Sequence[Row], last: int) -> int:
+        """Ends a batch of which some spans were there already: counts what is new, and finishes the unfinished."""
+        found = cursor.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)).fetchall()
+        new = {tuple(row) for row in found}
+        fresh: list[Row] = []
+        finished: list[Row] = []
+        for row in rows:
+            if row[:2] in new:
+                fresh.append(row)
+                new.discard(row[:2])
+            elif row[END] is not None and cursor.execute(_FINISH, (*row[2:], *row[:2])).rowcount == 1:
+                finished.append(row)
+        self._sum(cursor, Sums(fresh))
+        self._sum(cursor, Sums(finished, traces=False))
+        for trace_id in sorted({row[0] for row in finished}):
+            rebuild_trace(cursor, trace_id)
+        return len(fresh) + len(finished)
 
     def add_many(
         self, spans: Iterable[Span], *, batch: int = BATCH, each: Callable[[int], object] | None = None
     ) -> int:
-        """Adds a long stream, `batch` spans a transaction; `each` is told how many spans went by. Returns like `add`."""
+        """Adds a long stream, `batch` spans a transaction. `each` is told how many went by. Returns like `add`."""
         added, stream = 0, iter(spans)
         while part := list(islice(stream, batch)):
             added += self.add(part)
             if each is not None:
                 each(len(part))
         return added
-
-    def _rows(self, spans: Sequence[Span]) -> list[Row]:
-        groups = [(s.agent or "", s.name, s.kind, s.model or "", s.category or "") for s in spans]
-        bodies = [_source_body(span) for span in spans]
-        self._intern(set(groups) - self._groups.keys(), {body for body in bodies if body} - self._sources.keys())
-        known, sources = self._groups, self._sources
-        return [
-            to_row(span, known[group], sources[body] if body else None, _kept)
-            for span, group, body in zip(spans, groups, bodies, strict=True)
-        ]
-
-    def _intern(self, groups: set[Group], bodies: set[str]) -> None:
-        """Gives numbers to groups and sources that this process has not met."""
-        if not groups and not bodies:
-            return
-        with self._lock, self._database.write() as cursor:
-            numbers = {group: _group_id(cursor, group) for group in sorted(groups)}
-            sources = {body: _source_id(cursor, body) for body in sorted(bodies)}
-        self._groups.update(numbers)
-        self._sources.update(sources)
 
     # Reading
 
@@ -167,59 +191,108 @@ class Store:
     def search(
         self, *, limit: int = 100, after: str | None = None, oldest_first: bool = False, **filters: Any
     ) -> Page[Span]:
-        """A page of spans, the newest first, that pass all filters (see `queries.Where` for their names).
+        """A page of spans, the newest first, that pass all filters (`queries.Where` has their names).
 
-        `after` is the `next` of the page before. Pages never overlap or leave out a span that was there when the
+        `after` is the `next` of the page before. Pages neither overlap nor leave out a span that was there when the
         first one was asked for, whatever is added meanwhile.
         """
-        conditions, values = where(filters).conditions()
-        order, beyond = ("ASC", ">") if oldest_first else ("DESC", "<")
-        if after is not None:
-            start, seq = _cursor_of(after)
-            conditions.append(f"(spans.start_ns, spans.seq) {beyond} (?, ?)")
-            values += [start, seq]
-        sql = f"{_SELECT}{_where(conditions)} ORDER BY spans.start_ns {order}, spans.seq {order} LIMIT ?"
+        sql, values = spans_query(filters, COLUMNS, limit + 1, cursor_of(after), oldest_first)
+        rows = self._fetch(sql, values)
+        more, rows = len(rows) > limit, rows[:limit]
+        return Page(self._decoded(rows), f"{rows[-1][START]}-{rows[-1][len(COLUMNS)]}" if more and rows else None)
+
+    def traces(
+        self, *, limit: int = 100, after: str | None = None, oldest_first: bool = False, **filters: Any
+    ) -> Page[Summary]:
+        """A page of traces, the newest first. Filters are those of `search`: session, status, time and reward are
+        the trace's own; the others ask for a span in it.
+        """
+        sql, values = traces_query(filters, limit + 1, cursor_of(after, text=True), oldest_first)
+        rows = self._fetch(sql, values)
+        found = [Summary(*row) for row in rows[:limit]]
+        more = f"{found[-1].start_ns}-{found[-1].trace_id}" if len(rows) > limit and found else None
+        return Page(found, more)
+
+    def slowest(self, limit: int = 50) -> list[Span]:
+        """The spans that took longest, the slowest first."""
+        counts = self._fetch("SELECT bucket, sum(spans) FROM rollup_duration GROUP BY 1 ORDER BY 1 DESC", [])
+        enough = (
+            bucket for (bucket, _), n in zip(counts, accumulate(row[1] for row in counts), strict=True) if n >= limit
+        )
+        order = "ORDER BY end_ns - start_ns DESC, seq LIMIT ?"
+        return self._spans(f"{_SELECT} WHERE bucket >= ? {order}", [next(enough, 0), limit])
+
+    def each_trace(self, **filters: Any) -> Iterator[list[Span]]:
+        """The traces that `traces` would list, oldest first, each as its spans: for exports, a page in memory."""
+        after: str | None = None
+        while True:
+            page = self.traces(limit=200, after=after, oldest_first=True, **filters)
+            for summary in page:
+                yield self.trace(summary.trace_id)
+            if (after := page.next) is None:
+                return
+
+    def _fetch(self, sql: str, values: Sequence[Any]) -> list[Row]:
         with self._database.read() as cursor:
-            rows = cursor.execute(sql, [*values, limit + 1]).fetchall()
-        more = len(rows) > limit
-        rows = rows[:limit]
-        following = f"{rows[-1][5]}-{rows[-1][28]}" if more and rows else None
-        return Page(self._decoded(rows), following)
+            rows: list[Row] = cursor.execute(sql, values).fetchall()
+            return rows
 
     def _spans(self, sql: str, values: Sequence[Any]) -> list[Span]:
-        with self._database.read() as cursor:
-            rows = cursor.execute(sql, values).fetchall()
-        return self._decoded(rows)
+        return self._decoded(self._fetch(sql, values))
 
     def _decoded(self, rows: Sequence[Row]) -> list[Span]:
-        sources = self._bodies({row[22] for row in rows} - {None})
-        return [to_span(row[:28], sources.get(row[22])) for row in rows]
+        sources = self._interned.sources({row[SOURCE] for row in rows} - {None})
+        return [to_span(row, sources.get(row[SOURCE])) for row in rows]
 
-    def _bodies(self, numbers: set[int]) -> dict[int, dict[str, Any]]:
-        if unknown := numbers - self._source_bodies.keys():
-            with self._database.read() as cursor:
-                for number in unknown:
-                    body = cursor.execute("SELECT body FROM sources WHERE id = ?", (number,)).fetchone()[0]
-                    self._source_bodies[number] = from_json(body)
-        return self._source_bodies
+    # Statistics, from the rollups
+
+    def aggregate(
+        self, by: Sequence[str] = ("agent",), *, since: Moment | None = None, until: Moment | None = None, **only: str
+    ) -> list[Aggregate]:
+        """Counts, errors, durations, tokens, cost and rewards of finished spans, grouped by any of agent, name, kind,
+        model, category and status. `only` keeps groups with these values, as in `only kind="model"`.
+        """
+        with self._database.read() as cursor:
+            return aggregate(cursor, by, since, until, only)
+
+    def percentiles(
+        self,
+        by: Sequence[str] = ("name",),
+        *,
+        of: Sequence[float] = (0.5, 0.95, 0.99),
+        since: Moment | None = None,
+        until: Moment | None = None,
+        **only: str,
+    ) -> dict[tuple[str | None, ...], list[float]]:
+        """Duration percentiles in seconds of each group, within 10 % (buckets are a quarter octave wide)."""
+        with self._database.read() as cursor:
+            return percentiles(cursor, by, of, since, until, only)
+
+    def timeline(
+        self, *, minutes: int = 1, since: Moment | None = None, until: Moment | None = None, agent: str | None = None
+    ) -> list[Tick]:
+        """Finished spans and errors for every so many minutes in which there were any."""
+        with self._database.read() as cursor:
+            return timeline(cursor, minutes, since, until, agent)
 
     # Keeping
 
     def delete(self, *, before: Moment) -> int:
         """Deletes the traces whose last span started before a moment. Returns how many spans went."""
         moment = to_ns(before)
-        old = "(SELECT trace_id FROM spans GROUP BY trace_id HAVING max(start_ns) < ?)"
+        old = "(SELECT trace_id FROM traces t WHERE t.start_ns < ? AND NOT EXISTS"
+        old += " (SELECT 1 FROM spans s WHERE s.trace_id = t.trace_id AND s.start_ns >= ?))"
         with self._database.write() as cursor:
-            cursor.execute(f"DELETE FROM traces WHERE trace_id IN {old}", (moment,))
-            gone = int(cursor.execute(f"DELETE FROM spans WHERE trace_id IN {old}", (moment,)).rowcount)
+            gone = int(cursor.execute(f"DELETE FROM spans WHERE trace_id IN {old}", (moment, moment)).rowcount)
+            cursor.execute("DELETE FROM traces WHERE start_ns < ? AND NOT EXISTS"
+                           " (SELECT 1 FROM spans WHERE spans.trace_id = traces.trace_id)", (moment,))  # fmt: skip
             if gone:
                 rebuild(cursor, moment)
         return gone
 
     def count(self) -> int:
         """How many spans there are."""
-        with self._database.read() as cursor:
-            return int(cursor.execute("SELECT coalesce(sum(spans), 0) FROM traces").fetchone()[0])
+        return int(self._fetch("SELECT coalesce(sum(spans), 0) FROM traces", [])[0][0])
 
     def vacuum(self) -> tuple[int, int]:
         """Gives the room of deleted spans back to the disk. Returns the size in bytes before and after."""
@@ -246,59 +319,3 @@ def _file(text: str) -> str:
     if text and Path(text).suffix in (".db", ".sqlite", ".sqlite3") and not Path(text).is_dir():
         return text
     return str(home(text or None) / FILE)
-
-
-def _where(conditions: Sequence[str]) -> str:
-    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
-
-
-def _cursor_of(after: str) -> tuple[int, int]:
-    try:
-        start, seq = after.split("-")
-        return int(start), int(seq)
-    except ValueError as error:
-        raise UsageError(f"{after!r} is not the `next` of a page", fix="leave it out to begin at the start") from error
-
-
-def _kept(span: Span) -> tuple[Any, Any]:
-    return span.inputs, span.outputs
-
-
-def _source_body(span: Span) -> str | None:
-    if span.resource is None and span.scope is None:
-        return None
-    return to_json({"resource": span.resource, "scope": span.scope})
-
-
-def _add_some(cursor: Any, rows: Sequence[Row], last: int) -> int:
-    """Finishes a batch of which some spans were there already: counts what is new, and finishes the unfinished."""
-    found = cursor.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)).fetchall()
-    new = {tuple(row) for row in found}
-    fresh: list[Row] = []
-    finished: list[Row] = []
-    for row in rows:
-        if row[:2] in new:
-            fresh.append(row)
-            new.discard(row[:2])
-        elif row[6] is not None and cursor.execute(_FINISH, (*row[2:], *row[:2])).rowcount == 1:
-            finished.append(row)
-    Sums(fresh).write(cursor)
-    Sums(finished, traces=False).write(cursor)
-    for trace_id in sorted({row[0] for row in finished}):
-        rebuild_trace(cursor, trace_id)
-    return len(fresh) + len(finished)
-
-
-def _group_id(cursor: Any, group: Group) -> int:
-    if cursor.execute("SELECT count(*) FROM groups").fetchone()[0] >= MAX_GROUPS:
-        group = (group[0], FOLDED, *group[2:])
-    names = "agent, name, kind, model, category"
-    cursor.execute(f"INSERT INTO groups ({names}) VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", group)
-    match = " AND ".join(f"{name} = ?" for name in names.split(", "))
-    return int(cursor.execute(f"SELECT id FROM groups WHERE {match}", group).fetchone()[0])
-
-
-def _source_id(cursor: Any, body: str) -> int:
-    digest = sha256(body.encode()).hexdigest()
-    cursor.execute("INSERT INTO sources (body, digest) VALUES (?, ?) ON CONFLICT DO NOTHING", (body, digest))
-    return int(cursor.execute("SELECT id FROM sources WHERE digest = ?", (digest,)).fetchone()[0])

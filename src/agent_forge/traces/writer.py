@@ -21,11 +21,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from operator import attrgetter
+from pathlib import Path
 from typing import IO, Any, Protocol
 
 from agent_forge.errors import AgentForgeError, StoreError
-from agent_forge.traces.rows import plain
 from agent_forge.traces.span import FIELDS, Span
+from agent_forge.traces.values import plain
 
 log = logging.getLogger("agent_forge.traces")
 
@@ -216,7 +217,7 @@ class Spill:
     def __init__(self, limit: int, near: str) -> None:
         self.limit = limit
         self.spans = 0
-        self._folder = os.path.dirname(near) if os.path.isfile(near) else None  # noqa: PTH120 (text is all we have)
+        self._folder = Path(near).parent if Path(near).is_file() else None
         self._file: IO[bytes] | None = None
         self._lock = threading.RLock()
         self._read = self._end = 0
@@ -233,7 +234,7 @@ class Spill:
                 return False
             try:
                 if self._file is None:
-                    self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)
+                    self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 (closed in `close`)
                 self._file.seek(self._end)
                 written = self._file.write(struct.pack("<I", len(data)) + data)
             except OSError:

@@ -1,0 +1,294 @@
+"""Attribute names: ours, OpenTelemetry's GenAI conventions, and the dialects of OpenInference and OpenLLMetry.
+
+This is the one place that knows them. The GenAI conventions are still marked "in development"
+(opentelemetry.io/docs/specs/semconv/gen-ai): when a name changes, the new one is put before the old one here.
+Reading takes the first name that a span has; writing uses the first name of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from agent_forge.errors import TraceError
+from agent_forge.traces.span import KINDS, Span
+from agent_forge.traces.values import from_json, to_json
+
+PREFIX = "agent_forge."  # of every attribute that is ours alone
+
+# field of the span: the name we write, then the other names we read, in the order in which they win
+NAMES: dict[str, tuple[str, ...]] = {
+    "agent": ("gen_ai.agent.name", "agent.name"),
+    "model": (
+        "gen_ai.request.model", "gen_ai.response.model", "llm.model_name", "embedding.model_name",
+        "reranker.model_name", "llm.request.model", "llm.response.model",
+    ),
+    "provider": ("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system", "llm.vendor"),
+    "session": (
+        "gen_ai.conversation.id", "session.id", "traceloop.association.properties.session_id",
+        "traceloop.association.properties.chat_id",
+    ),
+    "category": ("agent_forge.category",),
+    "input_tokens": (
+        "gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens", "llm.token_count.prompt", "llm.usage.prompt_tokens",
+    ),
+    "output_tokens": (
+        "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion",
+        "llm.usage.completion_tokens",
+    ),
+    "cost": ("agent_forge.cost", "gen_ai.usage.cost", "llm.cost.total", "llm.usage.cost"),
+    "reward": ("agent_forge.reward", "gen_ai.evaluation.score.value", "agentlightning.reward.0.value"),
+    "policy": ("agent_forge.policy",),
+    "template": ("agent_forge.template", "llm.prompt_template.version", "traceloop.prompt.version"),
+    "prompt_ids": ("agent_forge.prompt_token_ids",),
+    "output_ids": ("agent_forge.output_token_ids",),
+    "logprobs": ("agent_forge.logprobs",),
+}  # fmt: skip
+
+# What was asked for, as `span.sampling` names it. Unknown settings travel as agent_forge.sampling.NAME.
+SAMPLING: dict[str, tuple[str, ...]] = {
+    "temperature": ("gen_ai.request.temperature", "llm.temperature"),
+    "top_p": ("gen_ai.request.top_p", "llm.top_p"),
+    "top_k": ("gen_ai.request.top_k", "llm.top_k"),
+    "max_tokens": ("gen_ai.request.max_tokens", "llm.request.max_tokens"),
+    "seed": ("gen_ai.request.seed", "gen_ai.openai.request.seed"),
+    "frequency_penalty": ("gen_ai.request.frequency_penalty", "llm.frequency_penalty"),
+    "presence_penalty": ("gen_ai.request.presence_penalty", "llm.presence_penalty"),
+    "stop": ("gen_ai.request.stop_sequences", "llm.chat.stop_sequences"),
+    "n": ("gen_ai.request.choice.count",),
+}
+_SAMPLING_PREFIX, _ASSESSMENT_PREFIX = PREFIX + "sampling.", PREFIX + "assessment."
+_INVOCATION = "llm.invocation_parameters"  # OpenInference: all settings as one JSON object
+_INVOCATION_NAMES = {**{name: name for name in SAMPLING}, "max_completion_tokens": "max_tokens"}
+
+# The kind of a span, by the attribute that says it and the value it has there.
+KIND = PREFIX + "kind"
+KIND_OF: dict[str, dict[str, str]] = {
+    KIND: {kind: kind for kind in KINDS},
+    "gen_ai.operation.name": {
+        "chat": "model", "text_completion": "model", "generate_content": "model", "embeddings": "model",
+        "execute_tool": "tool", "invoke_agent": "agent", "create_agent": "agent", "invoke_workflow": "run",
+        "retrieval": "observation", "plan": "plan", "evaluate": "reward",
+    },
+    "openinference.span.kind": {
+        "LLM": "model", "EMBEDDING": "model", "RERANKER": "model", "TOOL": "tool", "AGENT": "agent", "CHAIN": "task",
+        "RETRIEVER": "observation", "GUARDRAIL": "task", "EVALUATOR": "reward", "PROMPT": "task",
+    },
+    "traceloop.span.kind": {"workflow": "run", "task": "task", "agent": "agent", "tool": "tool"},
+    "llm.request.type": {"chat": "model", "completion": "model", "rerank": "model", "embedding": "model"},
+}  # fmt: skip
+OPERATION = {"model": "chat", "tool": "execute_tool", "agent": "invoke_agent", "run": "invoke_workflow"}
+
+# Where inputs and outputs stand, in the order in which they win. A name ending in "." is OpenInference's or
+# OpenLLMetry's flattened list of messages ("llm.input_messages.0.message.role").
+INPUTS = (
+    "agent_forge.inputs", "gen_ai.input.messages", "gen_ai.tool.call.arguments", "llm.input_messages.",
+    "gen_ai.prompt.", "input.value", "traceloop.entity.input", "tool.parameters", "gen_ai.retrieval.query.text",
+    "gen_ai.prompt",
+)  # fmt: skip
+OUTPUTS = (
+    "agent_forge.outputs", "gen_ai.output.messages", "gen_ai.tool.call.result", "llm.output_messages.",
+    "gen_ai.completion.", "output.value", "traceloop.entity.output", "gen_ai.retrieval.documents", "gen_ai.completion",
+)  # fmt: skip
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, (int, float)):
+        return float(value)
+    raise TraceError(f"{value!r} is not a number")
+
+
+def _list(value: Any) -> list[Any]:
+    found = from_json(value) if isinstance(value, str) else value
+    if isinstance(found, list):
+        return found
+    raise TraceError(f"{value!r} is not a list")
+
+
+_CONVERT: dict[str, Callable[[Any], Any]] = {
+    "input_tokens": int, "output_tokens": int, "cost": _number, "reward": _number, "prompt_ids": _list,
+    "output_ids": _list, "logprobs": _list,
+}  # fmt: skip
+_LISTS = ("prompt_ids", "output_ids", "logprobs")
+# attribute name → (its rank among the names of its field, field, how to read it)
+_FIELD_RULES = {
+    name: (rank, field, _CONVERT.get(field, str)) for field, names in NAMES.items() for rank, name in enumerate(names)
+}
+_KIND_RULES = {name: (rank, name) for rank, name in enumerate(KIND_OF)}
+_SAMPLING_RULES = {name: key for key, names in SAMPLING.items() for name in reversed(names)}
+_COLUMN_NAMES = frozenset(name for name, rule in _FIELD_RULES.items() if rule[1] not in _LISTS)
+_KIND_NAMES = frozenset(KIND_OF)
+
+
+def fill(span: Span) -> Span:
+    """Sets the kind and the plain fields that the span's attributes tell. Returns the span."""
+    attributes = span.attributes
+    names = attributes.keys()
+    ranks: dict[str, int] = {}
+    for name in names & _COLUMN_NAMES:
+        rank, field, convert = _FIELD_RULES[name]
+        if rank < ranks.get(field, 99) and (value := _read(convert, attributes[name])) is not None:
+            ranks[field] = rank
+            setattr(span, field, value)
+    if told := names & _KIND_NAMES:
+        known = [(rule, attributes[rule[1]]) for rule in sorted(_KIND_RULES[name] for name in told)]
+        span.kind = next((kind for (_, name), value in known if (kind := _kind_of(name, value))), span.kind)
+    return span
+
+
+def _kind_of(name: str, value: Any) -> str | None:
+    return KIND_OF[name].get(value) if isinstance(value, str) else None
+
+
+def complete(span: Span) -> Span:
+    """Sets the other fields that the attributes tell, where they are None: sampling, token ids, inputs, outputs …"""
+    attributes = span.attributes
+    if span.inputs is None or span.outputs is None:
+        inputs, outputs = payloads(attributes)
+        span.inputs = inputs if span.inputs is None else span.inputs
+        span.outputs = outputs if span.outputs is None else span.outputs
+    for field in _LISTS:
+        if getattr(span, field) is None and (found := attributes.get(NAMES[field][0])) is not None:
+            setattr(span, field, _read(_list, found))
+    if span.sampling is None:
+        span.sampling = _sampling(attributes) or None
+    if span.assessment is None:
+        span.assessment = _under(_ASSESSMENT_PREFIX, attributes) or None
+    return span
+
+
+def _read(convert: Callable[[Any], Any], value: Any) -> Any:
+    try:
+        return convert(value)
+    except (ValueError, TypeError, OverflowError, TraceError):
+        return None  # someone else's mistake: the attribute stays, the field is unknown
+
+
+def _sampling(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    settings = value_of(attributes[_INVOCATION]) if _INVOCATION in attributes else {}
+    known = settings.items() if isinstance(settings, dict) else ()
+    found = {_INVOCATION_NAMES[key]: value for key, value in known if key in _INVOCATION_NAMES}
+    found |= {key: attributes[name] for name, key in _SAMPLING_RULES.items() if name in attributes}
+    return found | _under(_SAMPLING_PREFIX, attributes)
+
+
+def _under(prefix: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {name[len(prefix) :]: value for name, value in attributes.items() if name.startswith(prefix)}
+
+
+def payloads(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The inputs and outputs that attributes tell; None for those they do not."""
+    return _payload(attributes, INPUTS), _payload(attributes, OUTPUTS)
+
+
+def _payload(attributes: Mapping[str, Any], names: tuple[str, ...]) -> Any:
+    for name in names:
+        if name.endswith("."):
+            if messages := _unflatten(attributes, name):
+                return messages
+        elif (value := attributes.get(name)) is not None:
+            return value_of(value)
+    return None
+
+
+def _unflatten(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
+    """The list behind "prefix0.role", "prefix0.tool_calls.0.name", "prefix1.message.content" …"""
+    root: dict[str, Any] = {}
+    for name, value in attributes.items():
+        if not name.startswith(prefix):
+            continue
+        place = root
+        *path, last = name[len(prefix) :].split(".")
+        for step in path:
+            inner = place.setdefault(step, {})
+            if not isinstance(inner, dict):
+                break
+            place = inner
+        else:
+            place[last] = value
+    found = _lists(root)
+    return found if isinstance(found, list) else []
+
+
+def _lists(value: Any) -> Any:
+    """Objects whose keys are all numbers as lists, and messages without their wrapper."""
+    if not isinstance(value, dict):
+        return value
+    items = {key: _lists(item) for key, item in value.items()}
+    if items and all(key.isdecimal() for key in items):
+        return [items[key] for key in sorted(items, key=int)]
+    for wrapper in ("message", "tool_call", "message_content"):
+        if items.keys() == {wrapper} and isinstance(items[wrapper], dict):
+            return items[wrapper]
+    return items
+
+
+def value_of(text: Any) -> Any:
+    """The value of an attribute that holds JSON text or plain text."""
+    if not isinstance(text, str) or not text or text[0] not in '{["-0123456789tfn':
+        return text
+    try:
+        return from_json(text)
+    except ValueError:
+        return text
+
+
+def text_of(value: Any) -> str:
+    """The inverse of `value_of`: text as it is where it cannot be taken for JSON, JSON otherwise."""
+    return value if isinstance(value, str) and value_of(value) is value else to_json(value)
+
+
+def to_attributes(span: Span) -> dict[str, Any]:
+    """The attributes under which a span is exported: its own, and those of its fields that these do not tell yet."""
+    told = complete(fill(Span(span.trace_id, span.span_id, span.name, "other", attributes=span.attributes)))
+    found = dict(span.attributes)
+    for field, names in NAMES.items():
+        value = getattr(span, field)
+        if value is not None and value != getattr(told, field):
+            found[names[0]] = value
+    if span.kind != told.kind:
+        found[KIND] = span.kind
+    _add_groups(found, span, told)
+    _add_payloads(found, span, told)
+    if span.otel_kind is None:
+        _add_ours(found, span)
+    return found
+
+
+def _add_groups(found: dict[str, Any], span: Span, told: Span) -> None:
+    for key, value in (span.sampling or {}).items():
+        if (told.sampling or {}).get(key) != value:
+            found[SAMPLING[key][0] if key in SAMPLING else _SAMPLING_PREFIX + key] = value
+    for key, value in (span.assessment or {}).items():
+        if (told.assessment or {}).get(key) != value:
+            found[_ASSESSMENT_PREFIX + key] = value
+
+
+_PAYLOAD_NAMES = {
+    "model": ("gen_ai.input.messages", "gen_ai.output.messages"),
+    "tool": ("gen_ai.tool.call.arguments", "gen_ai.tool.call.result"),
+}
+
+
+def _add_payloads(found: dict[str, Any], span: Span, told: Span) -> None:
+    ours = ("agent_forge.inputs", "agent_forge.outputs")
+    names = _PAYLOAD_NAMES.get(span.kind, ours)
+    pairs = ((span.inputs, told.inputs), (span.outputs, told.outputs))
+    for (value, known), name, own in zip(pairs, names, ours, strict=True):
+        if value is None or value == known:
+            continue
+        fits = known is None and (span.kind != "model" or isinstance(value, list))  # GenAI messages are a list
+        found[name if fits else own] = text_of(value)
+
+
+def _add_ours(found: dict[str, Any], span: Span) -> None:
+    """What the GenAI conventions ask for beside the fields, on spans that we recorded."""
+    if span.kind in OPERATION:
+        found.setdefault("gen_ai.operation.name", OPERATION[span.kind])
+    if span.kind == "tool":
+        found.setdefault("gen_ai.tool.name", span.name)
+    if span.reward is not None:
+        found.setdefault("gen_ai.evaluation.name", span.name)
+        found.setdefault("gen_ai.evaluation.score.value", span.reward)
+        found.setdefault("agentlightning.reward.0.name", span.name)
+        found.setdefault("agentlightning.reward.0.value", span.reward)

@@ -1,0 +1,295 @@
+"""OTLP, the wire format of OpenTelemetry: trace requests as JSON, to spans and back.
+
+Reading keeps every attribute as it came and fills the span's fields from them (`conventions.py`), so what is read,
+stored and written again says the same: see `test_traces_otlp.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from agent_forge._version import __version__
+from agent_forge.errors import TraceError
+from agent_forge.traces.conventions import complete, fill, to_attributes
+from agent_forge.traces.span import Span
+from agent_forge.traces.values import to_json
+
+KINDS = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")  # by OTLP's number
+CODES = {
+    0: "unset",
+    1: "ok",
+    2: "error",
+    "STATUS_CODE_UNSET": "unset",
+    "STATUS_CODE_OK": "ok",
+    "STATUS_CODE_ERROR": "error",
+}
+_CODE = {"unset": 0, "ok": 1, "error": 2}
+_LAST_NS = 2**63 - 1  # the largest number a database holds
+# Fields of an OTLP span that ours has no place for: kept as they are in `span.otel`.
+_KEPT = frozenset(("traceState", "flags", "droppedAttributesCount", "droppedEventsCount", "droppedLinksCount"))
+SCOPE = {"name": "agent_forge", "version": __version__}
+
+
+def read_request(document: Any, *, whole: bool = True) -> list[Span]:
+    """The spans of an ExportTraceServiceRequest (a parsed JSON object). Raises TraceError where it is none.
+
+    With `whole=False`, what only the attributes tell (inputs, outputs, sampling) stays there until the store reads it.
+
+    >>> span = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "name": "chat",
+    ...         "startTimeUnixNano": "1", "endTimeUnixNano": "3",
+    ...         "attributes": [{"key": "gen_ai.usage.input_tokens", "value": {"intValue": "7"}}]}
+    >>> [found] = read_request({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+    >>> found.input_tokens, found.duration_ns
+    (7, 2)
+    """
+    spans = list(_read(document))
+    if whole:
+        for span in spans:
+            complete(span)
+    return spans
+
+
+def _read(document: Any) -> Iterator[Span]:
+    if not isinstance(document, dict) or not document.keys() & {"resourceSpans", "resource_spans"}:
+        raise TraceError("this is not an OTLP trace request", fix='it should be an object with "resourceSpans"')
+    for number, group in enumerate(_list(document, "resourceSpans", "resource_spans")):
+        resource, schema = _resource(group)
+        scopes = _list(group, "scopeSpans", "scope_spans") or _list(group, "instrumentationLibrarySpans")
+        for place, part in enumerate(scopes):
+            scope = _scope(part, schema)
+            for index, data in enumerate(_list(part, "spans")):
+                try:
+                    yield _span(data, resource, scope)
+                except (KeyError, ValueError, TypeError, AttributeError, binascii.Error) as error:
+                    where = f"resourceSpans[{number}].scopeSpans[{place}].spans[{index}]"
+                    raise TraceError(_fault(error), where=where) from error
+
+
+def _fault(error: Exception) -> str:
+    return f"the span has no {error.args[0]!r}" if isinstance(error, KeyError) else f"the span cannot be read: {error}"
+
+
+def _list(data: Any, *names: str) -> list[Any]:
+    for name in names:
+        found = data.get(name) if isinstance(data, dict) else None
+        if isinstance(found, list):
+            return found
+        if found is not None:
+            raise TraceError(f"{name!r} is not a list")
+    return []
+
+
+def _resource(group: Any) -> tuple[dict[str, Any], str | None]:
+    resource = group.get("resource") or {}
+    return _attributes(resource.get("attributes")), group.get("schemaUrl") or None
+
+
+def _scope(part: dict[str, Any], resource_schema: str | None) -> dict[str, Any]:
+    found = part.get("scope") or part.get("instrumentationLibrary") or {}
+    scope = {name: found[name] for name in ("name", "version", "droppedAttributesCount") if found.get(name)}
+    if found.get("attributes"):
+        scope["attributes"] = _attributes(found["attributes"])
+    if part.get("schemaUrl"):
+        scope["schemaUrl"] = part["schemaUrl"]
+    if resource_schema:
+        scope["resourceSchemaUrl"] = resource_schema
+    return scope
+
+
+def _span(data: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any]) -> Span:
+    if "traceId" not in data:
+        data = {camel(name): value for name, value in data.items()}
+    parent = data.get("parentSpanId")
+    span = Span(
+        _hex(data["traceId"], 32), _hex(data["spanId"], 16), str(data.get("name", "")), "other",
+        _hex(parent, 16) if parent and parent.strip("0") else None, _time(data.get("startTimeUnixNano")),
+        _time(data.get("endTimeUnixNano")) or None,
+    )  # fmt: skip
+    span.resource, span.scope, span.otel_kind = resource, scope, _kind(data.get("kind", 0))
+    if _KEPT & data.keys():
+        span.otel = {name: data[name] for name in sorted(_KEPT) if data.get(name)} or None
+    if "attributes" in data:
+        span.attributes = _attributes(data["attributes"])
+        fill(span)
+    if status := data.get("status"):
+        _read_status(span, status)
+    if data.get("events"):
+        span.events = [_event(event) for event in data["events"]]
+    if data.get("links"):
+        _read_links(span, data["links"])
+    return span
+
+
+def _time(value: int | str | None) -> int:
+    moment = int(value or 0)
+    if not 0 <= moment <= _LAST_NS:
+        raise ValueError("its time is not a number of nanoseconds since 1970")
+    return moment
+
+
+def camel(name: str) -> str:
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def _hex(text: str, digits: int) -> str:
+    if len(text) != digits:  # protobuf's own JSON writes bytes as base64, OTLP's as hexadecimal
+        text = base64.b64decode(text, validate=True).hex()
+    if len(text) != digits or int(text, 16) == 0 or not text.isalnum():
+        raise ValueError(f"its id {text!r} is not {digits} hexadecimal digits")
+    return text.lower()
+
+
+def _kind(kind: int | str) -> int:
+    if isinstance(kind, str):
+        return KINDS.index(kind.removeprefix("SPAN_KIND_")) if not kind.isdecimal() else int(kind)
+    return kind
+
+
+def _attributes(pairs: list[dict[str, Any]] | None) -> dict[str, Any]:
+    found = {}
+    for pair in pairs or ():
+        value = pair.get("value") or {}
+        found[pair["key"]] = value["stringValue"] if "stringValue" in value else _value(value)
+    return found
+
+
+def _value(value: Mapping[str, Any]) -> Any:
+    for name, content in value.items():
+        if (read := _VALUES.get(name) or _VALUES.get(camel(name))) is not None:
+            return read(content)
+    return None
+
+
+_VALUES: dict[str, Any] = {
+    "stringValue": str,
+    "intValue": int,
+    "boolValue": lambda value: value in (True, "true"),
+    "doubleValue": float,
+    "arrayValue": lambda value: [_value(item) for item in value.get("values") or ()],
+    "kvlistValue": lambda value: _attributes(value.get("values")),
+    "bytesValue": base64.b64decode,
+}
+
+
+def _read_status(span: Span, status: dict[str, Any]) -> None:
+    span.status = CODES[status.get("code", 0)]
+    if message := status.get("message"):
+        if span.status == "error":
+            span.error = message
+        else:
+            span.otel = {**(span.otel or {}), "message": message}
+
+
+def _event(event: dict[str, Any]) -> dict[str, Any]:
+    found = {
+        "name": event.get("name", ""),
+        "time_ns": int(event.get("timeUnixNano") or event.get("time_unix_nano") or 0),
+        "attributes": _attributes(event.get("attributes")),
+    }
+    if dropped := event.get("droppedAttributesCount"):
+        found["droppedAttributesCount"] = dropped
+    return found
+
+
+def _read_links(span: Span, links: list[dict[str, Any]]) -> None:
+    links = [{camel(name): value for name, value in link.items()} for link in links]
+    span.links = [(_hex(link["traceId"], 32), _hex(link["spanId"], 16)) for link in links]
+    more = [{name: value for name, value in link.items() if name not in ("traceId", "spanId")} for link in links]
+    if any(more):
+        span.otel = {**(span.otel or {}), "links": more}
+
+
+# Writing
+
+
+def write_request(spans: Iterable[Span]) -> dict[str, Any]:
+    """An ExportTraceServiceRequest as a JSON object."""
+    resources: dict[str, dict[str, Any]] = {}
+    for span in spans:
+        scope = span.scope if span.scope is not None else SCOPE
+        key = to_json([span.resource, scope.get("resourceSchemaUrl")])
+        group = resources.get(key)
+        if group is None:
+            group = resources[key] = {"resource": {"attributes": _pairs(span.resource or {})}, "scopes": {}}
+            if scope.get("resourceSchemaUrl"):
+                group["schemaUrl"] = scope["resourceSchemaUrl"]
+        part = group["scopes"].setdefault(to_json(scope), {"scope": _scope_data(scope), "spans": []})
+        if scope.get("schemaUrl"):
+            part["schemaUrl"] = scope["schemaUrl"]
+        part["spans"].append(_data(span))
+    for group in resources.values():
+        group["scopeSpans"] = list(group.pop("scopes").values())
+    return {"resourceSpans": list(resources.values())}
+
+
+def _scope_data(scope: Mapping[str, Any]) -> dict[str, Any]:
+    found = {name: scope[name] for name in ("name", "version", "droppedAttributesCount") if scope.get(name)}
+    if scope.get("attributes"):
+        found["attributes"] = _pairs(scope["attributes"])
+    return found
+
+
+def _data(span: Span) -> dict[str, Any]:
+    otel = span.otel or {}
+    kind = span.otel_kind if span.otel_kind is not None else 3 if span.kind == "model" else 1
+    found: dict[str, Any] = {"traceId": span.trace_id, "spanId": span.span_id}
+    found |= {name: otel[name] for name in sorted(_KEPT) if name in otel}
+    if span.parent_id:
+        found["parentSpanId"] = span.parent_id
+    found |= {"name": span.name, "kind": kind, "startTimeUnixNano": str(span.start_ns)}
+    if span.end_ns is not None:
+        found["endTimeUnixNano"] = str(span.end_ns)
+    found["attributes"] = _pairs(to_attributes(span))
+    if span.events:
+        found["events"] = [_event_data(event) for event in span.events]
+    if span.links:
+        found["links"] = _links_data(span)
+    message = span.error or otel.get("message")
+    if span.status != "unset" or message:
+        found["status"] = {"code": _CODE[span.status]} | ({"message": message} if message else {})
+    return found
+
+
+def _event_data(event: Mapping[str, Any]) -> dict[str, Any]:
+    dropped = event.get("droppedAttributesCount")
+    return {
+        "timeUnixNano": str(event["time_ns"]),
+        "name": event["name"],
+        "attributes": _pairs(event.get("attributes") or {}),
+    } | ({"droppedAttributesCount": dropped} if dropped else {})
+
+
+def _links_data(span: Span) -> list[dict[str, Any]]:
+    more = (span.otel or {}).get("links") or []
+    return [
+        {"traceId": trace, "spanId": other, **(more[place] if place < len(more) else {})}
+        for place, (trace, other) in enumerate(span.links)
+    ]
+
+
+def _pairs(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _any_value(value)} for key, value in attributes.items()]
+
+
+def _any_value(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"stringValue": value}
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)} if -(2**63) <= value < 2**63 else {"stringValue": str(value)}
+    if isinstance(value, float):
+        return {
+            "doubleValue": value if value - value == 0 else str(value).replace("inf", "Infinity").replace("nan", "NaN")
+        }
+    if isinstance(value, (list, tuple)):
+        return {"arrayValue": {"values": [_any_value(item) for item in value]}}
+    if isinstance(value, dict):
+        return {"kvlistValue": {"values": _pairs(value)}}
+    if isinstance(value, bytes):
+        return {"bytesValue": base64.b64encode(value).decode()}
+    return {} if value is None else {"stringValue": str(value)}

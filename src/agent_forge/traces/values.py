@@ -1,0 +1,114 @@
+"""Recorded values as JSON text, whatever they are, and back."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+DEPTH = 64  # how deep a recorded value may nest before it is cut
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
+_decode = json.JSONDecoder().decode
+
+
+def to_json(value: Any) -> str:
+    """JSON text of any value: what JSON has no form for is written as the nearest thing it has.
+
+    >>> to_json({"x": float("nan"), "when": {1, 2}})
+    '{"x":{"$double":"NaN"},"when":[1,2]}'
+    """
+    try:
+        text = _encode(value)
+    except (ValueError, TypeError, RecursionError):
+        text = _encode(plain(value))
+    if not text.isascii():
+        text = text.encode("utf-8", "replace").decode()  # lone surrogates cannot be stored
+    return text
+
+
+def from_json(text: str | None) -> Any:
+    """The inverse of `to_json`; None for None."""
+    if text is None:
+        return None
+    value = _decode(text)
+    return _restore(value) if '"$' in text else value
+
+
+def plain(value: Any, depth: int = DEPTH) -> Any:
+    """`value` in JSON's own types, cut where it nests too deep (which ends cycles as well)."""
+    if value is None or isinstance(value, (bool, int, str)):
+        return value if type(value) in (type(None), bool, int, str) else _base_value(value)
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$double": _special(value)}
+    if depth == 0:
+        return "…"
+    if isinstance(value, Mapping):
+        return {key if isinstance(key, str) else str(key): plain(item, depth - 1) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
+        return [plain(item, depth - 1) for item in items]
+    return _foreign(value, depth)
+
+
+def _base_value(value: Any) -> Any:
+    """An enumeration member or other subclass of a basic type as that type."""
+    for basic in (bool, int, str):
+        if isinstance(value, basic):
+            return basic(getattr(value, "value", value))
+    raise AssertionError(value)
+
+
+def _special(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _foreign(value: Any, depth: int) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"$bytes": base64.b64encode(bytes(value)).decode()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = dataclasses.fields(value)
+        return {field.name: plain(getattr(value, field.name, None), depth - 1) for field in fields}
+    for method in ("tolist", "isoformat", "model_dump"):  # numpy and torch, dates, pydantic
+        convert = getattr(value, method, None)
+        if callable(convert) and not isinstance(value, type):
+            try:
+                return plain(convert(), depth - 1)
+            except Exception:  # noqa: S112 (someone else's object must not break the record)
+                continue
+    return _described(value)
+
+
+def _described(value: Any) -> str:
+    try:
+        return str(value)
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
+def _restore(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_restore(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        if isinstance(number := value.get("$double"), str):
+            return float(number)
+        if isinstance(data := value.get("$bytes"), str):
+            return base64.b64decode(data)
+    return {key: _restore(item) for key, item in value.items()}
+
+
+def storable(value: str | None) -> str | None:
+    """Text a database takes: PostgreSQL has no NUL, and neither has room for lone surrogates."""
+    if value is None or (value.isascii() and "\0" not in value):
+        return value
+    return value.replace("\0", "�").encode("utf-8", "replace").decode()
+
+
+def finite(value: float | None) -> float | None:
+    """A sum must not be spoilt by one NaN or infinity: such a number was not measured."""
+    return value if value is None or -1e300 < value < 1e300 else None
