@@ -1,5 +1,36 @@
 """Model clients: any OpenAI-compatible endpoint, a checkpoint in this process, a recording."""
 
-from agent_forge.agents.models.client import Completion, Message, ModelClient, Stream, ToolCall, Usage, specs_of
+from agent_forge.agents.models.client import (
+    ChatClient,
+    Completion,
+    Message,
+    ModelClient,
+    Request,
+    Stream,
+    ToolCall,
+    Usage,
+    specs_of,
+)
+from agent_forge.agents.models.openai_compatible import OpenAICompatible
+from agent_forge.agents.models.recorded import MissingRecording, Recorded, Recording
+from agent_forge.agents.models.tracing import current_recorder, use_recorder
+from agent_forge.agents.models.wire import BrokenStream
 
-__all__ = ["Completion", "Message", "ModelClient", "Stream", "ToolCall", "Usage", "specs_of"]
+__all__ = [
+    "BrokenStream",
+    "ChatClient",
+    "Completion",
+    "Message",
+    "MissingRecording",
+    "ModelClient",
+    "OpenAICompatible",
+    "Recorded",
+    "Recording",
+    "Request",
+    "Stream",
+    "ToolCall",
+    "Usage",
+    "current_recorder",
+    "specs_of",
+    "use_recorder",
+]

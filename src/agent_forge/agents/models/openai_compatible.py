@@ -1,0 +1,244 @@
+"""A model behind a URL that speaks the OpenAI chat API: vLLM, SGLang, Ollama, llama.cpp, hosted models."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import random
+import time
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.agents.models.client import ChatClient, Completion, Request
+from agent_forge.agents.models.wire import DONE, Assembly, events, read_completion, server_message
+from agent_forge.errors import ModelError, UsageError
+
+if TYPE_CHECKING:
+    import httpx
+
+API_KEY = "AGENT_FORGE_API_KEY"
+RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+_OPENAI = "api.openai.com"
+
+
+class OpenAICompatible(ChatClient):
+    """A chat model by URL.
+
+    The key comes from the environment variable `api_key_env`: by default AGENT_FORGE_API_KEY, and for OpenAI's own
+    host OPENAI_API_KEY too. It is sent as a bearer token and appears in no message, span or repr.
+
+    `timeout_s` bounds the wait for each piece of an answer, `connect_timeout_s` the connection. What can be tried
+    again is tried `retries` times: no connection, and the statuses in RETRIED, after the time that Retry-After says
+    or else with growing pauses from `backoff_s`. A server that asks for more than `most_wait_s` is not waited for.
+    """
+
+    provider = "openai"
+
+    def __init__(
+        self,
+        base_url: str,
+        model: str,
+        *,
+        api_key_env: str | None = None,
+        timeout_s: float = 120.0,
+        connect_timeout_s: float = 5.0,
+        retries: int = 4,
+        backoff_s: float = 0.5,
+        most_wait_s: float = 60.0,
+        stream_usage: bool = True,
+        extra: Mapping[str, Any] | None = None,
+        sleep: Callable[[float], Awaitable[Any]] = asyncio.sleep,
+    ) -> None:
+        if not base_url.startswith(("http://", "https://")) or not model:
+            raise UsageError(
+                f"{base_url!r} with model {model!r} is not a model",
+                fix="write http://host:port/v1#name",
+            )
+        self.base_url = base_url.rstrip("/")
+        self.name = model
+        self.timeout_s, self.connect_timeout_s = timeout_s, connect_timeout_s
+        self.retries, self.backoff_s, self.most_wait_s = retries, backoff_s, most_wait_s
+        self.stream_usage = stream_usage
+        self.extra = dict(extra or {})
+        self._api_key_env = api_key_env
+        self._sleep = sleep
+        self._random = random.Random()
+        # One connection pool for each event loop, because a pool cannot outlive its loop.
+        self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
+        self._clients = weakref.WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"OpenAICompatible({self.base_url!r}, {self.name!r})"
+
+    async def aclose(self) -> None:
+        """Closes the connections of this event loop."""
+        client = self._clients.pop(asyncio.get_running_loop(), None)
+        if client is not None:
+            await client.aclose()
+
+    async def answer(self, request: Request) -> Completion:
+        """The whole answer. Raises ModelError."""
+        async with self._open(self._body(request, stream=False)) as response:
+            content = await self._read(response)
+        try:
+            document = json.loads(content)
+        except ValueError as error:
+            text = content[:200].decode("utf-8", errors="replace")
+            raise ModelError(f"the answer is not JSON: {self._hidden(text)!r}", where=self.base_url) from error
+        return read_completion(document, model=self.name, where=self.base_url)
+
+    async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
+        """The text as it comes, then the Completion. Raises ModelError; BrokenStream keeps what had come."""
+        import httpx
+
+        assembly, ended = Assembly(self.name, self.base_url), False
+        async with self._open(self._body(request, stream=True)) as response:
+            try:
+                async for data in events(response.aiter_bytes()):
+                    if data.strip() == DONE:
+                        ended = True
+                        break
+                    text = assembly.add(data)
+                    if text:
+                        yield text
+            except httpx.TimeoutException as error:
+                raise assembly.broken(f"the stream stood still for {self.timeout_s:g} s") from error
+            except httpx.HTTPError as error:
+                raise assembly.broken(f"the stream broke off: {error or type(error).__name__}") from error
+        yield assembly.completion(ended=ended)
+
+    def _body(self, request: Request, *, stream: bool) -> dict[str, Any]:
+        body = {"model": self.name, **request.body, **self.extra}
+        if not stream:
+            return body
+        usage = {"stream_options": {"include_usage": True}} if self.stream_usage else {}
+        return {**body, "stream": True, **usage}
+
+    async def _read(self, response: httpx.Response) -> bytes:
+        import httpx
+
+        try:
+            return await response.aread()
+        except httpx.TimeoutException as error:
+            raise self._slow() from error
+        except httpx.HTTPError as error:
+            raise ModelError(f"the answer broke off: {error or type(error).__name__}", where=self.base_url) from error
+
+    def _slow(self) -> ModelError:
+        return ModelError(
+            f"no answer within {self.timeout_s:g} s", where=self.base_url, fix="give the model a larger timeout_s"
+        )
+
+    @asynccontextmanager
+    async def _open(self, body: dict[str, Any]) -> AsyncIterator[httpx.Response]:
+        """The response to a request that was accepted, its body not yet read."""
+        response = await self._accepted(body)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+    async def _accepted(self, body: dict[str, Any]) -> httpx.Response:
+        for attempt in range(self.retries + 1):
+            last = attempt == self.retries
+            response = await self._send(body, last=last)
+            if response is not None and response.is_success:
+                return response
+            wait = self.backoff_s * 2**attempt * self._random.uniform(0.5, 1.0)
+            if response is not None:
+                wait = await self._judged(response, wait, last=last)
+            await self._sleep(min(wait, self.most_wait_s))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _send(self, body: dict[str, Any], *, last: bool) -> httpx.Response | None:
+        """The response, or None if there was no connection and it may be tried again."""
+        import httpx
+
+        client = self._client()
+        url = f"{self.base_url}/chat/completions"
+        try:
+            request = client.build_request("POST", url, json=body, headers=self._headers())
+            return await client.send(request, stream=True)
+        except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
+            raise self._slow() from error
+        except httpx.HTTPError as error:
+            if not last:
+                return None
+            raise ModelError(
+                f"the model cannot be reached: {error or type(error).__name__}",
+                where=self.base_url,
+                fix="check that the server runs and that the URL is right",
+            ) from error
+        except (httpx.InvalidURL, UnicodeError) as error:
+            raise UsageError(f"not a URL: {error}", where=self.base_url) from error
+
+    async def _judged(self, response: httpx.Response, wait: float, *, last: bool) -> float:
+        """How long to wait after a refusal. Raises ModelError if it is final."""
+        try:
+            message = self._message(await self._read(response), response.reason_phrase)
+        finally:
+            await response.aclose()
+        asked = retry_after(response.headers, time.time())
+        patient = asked is None or asked <= self.most_wait_s
+        if response.status_code in RETRIED and not last and patient:
+            return wait if asked is None else asked
+        fix = None
+        if response.status_code in (401, 403):
+            fix = f"set the environment variable {self._api_key_env or API_KEY}"
+        elif not patient:
+            fix = f"the server asks to wait {asked:.0f} s, longer than most_wait_s={self.most_wait_s:g}"
+        raise ModelError(f"status {response.status_code}: {message}", where=self.base_url, fix=fix)
+
+    def _message(self, content: bytes, reason: str) -> str:
+        text = content[:2000].decode("utf-8", errors="replace").strip()
+        with suppress(ValueError):
+            text = server_message(json.loads(content)) or text
+        return self._hidden(text[:500] or reason or "no reason given")
+
+    def _client(self) -> httpx.AsyncClient:
+        import httpx
+
+        loop = asyncio.get_running_loop()
+        if loop not in self._clients:
+            timeout = httpx.Timeout(self.timeout_s, connect=self.connect_timeout_s)
+            limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+            self._clients[loop] = httpx.AsyncClient(timeout=timeout, limits=limits)
+        return self._clients[loop]
+
+    def _key(self) -> str | None:
+        if self._api_key_env is not None:
+            return os.environ.get(self._api_key_env)
+        names = [API_KEY, "OPENAI_API_KEY"] if f"//{_OPENAI}/" in f"{self.base_url}/" else [API_KEY]
+        return next((os.environ[name] for name in names if os.environ.get(name)), None)
+
+    def _headers(self) -> dict[str, str]:
+        key = self._key()
+        return {"authorization": f"Bearer {key}"} if key else {}
+
+    def _hidden(self, text: str) -> str:
+        """The text without the key, which some servers repeat when they refuse it."""
+        key = self._key()
+        return text.replace(key, "***") if key else text
+
+
+def retry_after(headers: Mapping[str, str], now: float) -> float | None:
+    """The seconds that a server asks to wait: Retry-After in seconds or as a date, or retry-after-ms.
+
+    >>> retry_after({"retry-after": "7"}, 0), retry_after({"retry-after": "Thu, 01 Jan 1970 00:00:09 GMT"}, 4)
+    (7.0, 5.0)
+    """
+    for name, scale in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        value = headers.get(name)
+        if value is None:
+            continue
+        with suppress(ValueError):
+            seconds = float(value) / scale
+            return max(0.0, seconds) if math.isfinite(seconds) else None
+        with suppress(ValueError, TypeError):
+            return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+    return None

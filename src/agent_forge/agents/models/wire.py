@@ -1,0 +1,192 @@
+"""The OpenAI chat format on the wire: whole answers, and server-sent events put together again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_forge.agents.models.client import Completion, ToolCall, Usage
+from agent_forge.errors import ModelError
+
+MOST_EVENT_BYTES = 4_000_000
+DONE = "[DONE]"
+_LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
+
+
+class BrokenStream(ModelError):
+    """A stream that ended before the answer did; `partial` is the text that had come."""
+
+    def __init__(self, what: str, *, where: str | None = None, partial: str = "") -> None:
+        super().__init__(what, where=where)
+        self.partial = partial
+
+
+def read_completion(document: Any, *, model: str, where: str) -> Completion:
+    """A Completion from the JSON of a whole answer. Raises ModelError if it is not one."""
+    try:
+        choice = document["choices"][0]
+        message = choice["message"]
+        calls = tuple(_tool_call(call, where) for call in message.get("tool_calls") or ())
+        return Completion(
+            _content(message.get("content")),
+            str(document.get("model") or model),
+            choice.get("finish_reason"),
+            calls,
+            read_usage(document.get("usage")),
+        )
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        raise ModelError("the answer is not a chat completion", where=where, fix=_shown(document)) from error
+
+
+def _shown(document: Any) -> str:
+    return f"it said {json.dumps(document, ensure_ascii=False)[:200]}"
+
+
+def _content(content: Any) -> str:
+    """The text of a message: a string, null, or a list of parts of which the text ones count."""
+    if isinstance(content, list):
+        return "".join(part.get("text", "") for part in content if part.get("type") == "text")
+    return "" if content is None else str(content)
+
+
+def _tool_call(call: Any, where: str) -> ToolCall:
+    function = call["function"]
+    return ToolCall(
+        str(call.get("id") or ""), str(function["name"]), _arguments(function.get("arguments"), function["name"], where)
+    )
+
+
+def _arguments(raw: Any, name: str, where: str) -> dict[str, Any]:
+    """The arguments of a tool call: JSON text as the API has it, or an object as some servers send it."""
+    if raw in (None, ""):
+        return {}
+    try:
+        value = json.loads(raw) if isinstance(raw, str) else raw
+    except json.JSONDecodeError as error:
+        raise ModelError(f"the arguments of the call of {name!r} are not JSON: {raw[:200]}", where=where) from error
+    if not isinstance(value, dict):
+        raise ModelError(f"the arguments of the call of {name!r} are not an object: {str(raw)[:200]}", where=where)
+    return value
+
+
+def read_usage(usage: Any) -> Usage:
+    """The token counts; None for what the server does not say."""
+    if not isinstance(usage, dict):
+        return Usage()
+    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
+    read, written = (count if isinstance(count, int) and not isinstance(count, bool) else None for count in counts)
+    return Usage(read, written)
+
+
+async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
+    """The data of server-sent events. Lines end with \\n, \\r\\n or \\r, and nothing else: text may hold U+2028."""
+    buffer = bytearray()
+    data: list[str] = []
+    async for chunk in chunks:
+        buffer += chunk
+        if len(buffer) > MOST_EVENT_BYTES:
+            raise ModelError(f"an event of the stream is larger than {MOST_EVENT_BYTES:,} bytes")
+        for line in _lines(buffer):
+            if line:
+                data += _data(line)
+            elif data:
+                yield "\n".join(data)
+                data = []
+    data += _data(bytes(buffer))
+    if data:
+        yield "\n".join(data)
+
+
+def _lines(buffer: bytearray) -> list[bytes]:
+    """Takes the complete lines off the buffer. A \\r at its end may be half of \\r\\n, so it stays."""
+    lines, start = [], 0
+    for match in _LINE_END.finditer(buffer):
+        lines.append(bytes(buffer[start : match.start()]))
+        start = match.end()
+    del buffer[:start]
+    return lines
+
+
+def _data(line: bytes) -> list[str]:
+    if not line.startswith(b"data:"):
+        return []  # comments, event names, ids
+    return [line[5:].removeprefix(b" ").rstrip(b"\r").decode("utf-8", errors="replace")]
+
+
+@dataclass(slots=True)
+class Assembly:
+    """A Completion put together from the events of a stream."""
+
+    model: str
+    where: str
+    text: list[str] = field(default_factory=list)
+    calls: list[dict[str, str]] = field(default_factory=list)
+    finish_reason: str | None = None
+    usage: Usage = field(default_factory=Usage)
+
+    def add(self, data: str) -> str:
+        """Takes one event; gives the text that it adds. Raises ModelError for an error in the stream."""
+        try:
+            event = json.loads(data)
+        except json.JSONDecodeError as error:
+            raise self.broken(f"an event is not JSON: {data[:200]!r}") from error
+        if not isinstance(event, dict):
+            raise self.broken(f"an event is not an object: {data[:200]!r}")
+        if event.get("error"):
+            raise self.broken(f"the server reports: {server_message(event) or event['error']}")
+        self.model = str(event.get("model") or self.model)
+        if event.get("usage"):
+            self.usage = read_usage(event["usage"])
+        try:
+            return "".join(self._choice(choice) for choice in (event.get("choices") or [])[:1])
+        except (KeyError, IndexError, TypeError, AttributeError) as error:
+            raise self.broken(f"an event is not part of a chat completion: {data[:200]!r}") from error
+
+    def _choice(self, choice: dict[str, Any]) -> str:
+        self.finish_reason = choice.get("finish_reason") or self.finish_reason
+        delta = choice.get("delta") or {}
+        for call in delta.get("tool_calls") or ():
+            self._tool_delta(call)
+        text = _content(delta.get("content"))
+        if text:
+            self.text.append(text)
+        return text
+
+    def _tool_delta(self, delta: dict[str, Any]) -> None:
+        """A piece of a tool call: `index` says of which; servers that leave it out begin a call with its id."""
+        index = delta.get("index")
+        if not isinstance(index, int):
+            index = len(self.calls) if delta.get("id") or not self.calls else len(self.calls) - 1
+        while len(self.calls) <= min(index, 127):
+            self.calls.append({"id": "", "name": "", "arguments": ""})
+        call, function = self.calls[index], delta.get("function") or {}
+        call["id"] = call["id"] or str(delta.get("id") or "")
+        call["name"] += str(function.get("name") or "")
+        raw = function.get("arguments") or ""
+        call["arguments"] += raw if isinstance(raw, str) else json.dumps(raw)
+
+    def broken(self, what: str) -> BrokenStream:
+        return BrokenStream(what, where=self.where, partial="".join(self.text))
+
+    def completion(self, *, ended: bool) -> Completion:
+        """The whole answer. Raises BrokenStream if neither the end nor a finish reason has come."""
+        if not ended and self.finish_reason is None:
+            raise self.broken("the stream broke off before the answer was complete")
+        calls = tuple(
+            ToolCall(call["id"], call["name"], _arguments(call["arguments"], call["name"], self.where))
+            for call in self.calls
+        )
+        return Completion("".join(self.text), self.model, self.finish_reason, calls, self.usage)
+
+
+def server_message(document: Any) -> str | None:
+    """The message in the body of an error, in the forms that servers use."""
+    if not isinstance(document, dict):
+        return None
+    error = document.get("error", document.get("detail", document.get("message")))
+    if isinstance(error, dict):
+        error = error.get("message")
+    return error if isinstance(error, str) else None
