@@ -1,0 +1,208 @@
+"""What may start next: critical path first inside a run, fair between runs, never above a limit."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush, heapreplace
+from itertools import count
+from typing import TYPE_CHECKING
+
+from agent_forge.runtime.job import READY
+from agent_forge.runtime.limits import ANY, Gate, Limits, gates, limited
+
+if TYPE_CHECKING:
+    from agent_forge.runtime.job import Job
+
+_TICKET = count()
+
+
+class Queue:
+    """The ready jobs of one run. `served` is the slot time it has been given so far, which keeps the runs fair."""
+
+    __slots__ = ("_heap", "_line", "held", "listed", "ordered", "served", "usual_s")
+
+    def __init__(self, ordered: bool) -> None:
+        self.ordered = ordered
+        self.served = 0.0
+        self.usual_s = 1e-3  # what its jobs usually take
+        self.listed = False
+        self.held: dict[Gate, list[tuple[float, int, Job]]] = {}  # ready, but its tool is at its limit
+        self._heap: list[tuple[float, int, Job]] = []
+        self._line: deque[Job] = deque()
+
+    def put(self, job: Job) -> None:
+        if self.ordered:
+            heappush(self._heap, (-job.rank, next(_TICKET), job))
+        else:
+            self._line.append(job)
+
+    def pop(self) -> Job | None:
+        if self.ordered:
+            return heappop(self._heap)[2] if self._heap else None
+        return self._line.popleft() if self._line else None
+
+    def clear(self) -> None:
+        self._heap.clear()
+        self._line.clear()
+        self.held.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._heap or self._line)
+
+
+class Agenda:
+    """The slots of one or many runs. Without any limit it is a plain queue; with one, jobs are ordered by rank."""
+
+    def __init__(self, limits: Limits, *, shared: bool = False, first_come: bool = False) -> None:
+        self.limits = limits
+        self.shared = shared
+        self.free: float = math.inf if limits.concurrency is None else limits.concurrency
+        self._gates = gates(limits)
+        self._others = limits.tools.get(ANY)
+        has_gates = bool(self._gates) or (self._others is not None and limited(self._others))
+        self.gated = has_gates
+        self.ordered = (limits.concurrency is not None or has_gates) and not first_come
+        self._turns: list[tuple[float, int, Queue]] = []  # queues with ready jobs, the least served first
+        self._waiting: dict[Gate, deque[Queue]] = {}  # queues with jobs held at a gate, in turn
+        self._timers: dict[Gate, asyncio.TimerHandle] = {}
+        self.rouse: Callable[[], None] = lambda: None  # called when a timer makes a job startable
+
+    def queue(self) -> Queue:
+        """A queue for another run."""
+        return Queue(self.ordered)
+
+    def gate(self, tool: str | None) -> Gate | None:
+        """The gate that a tool's jobs pass, if it has one."""
+        if not self.gated or tool is None:
+            return None
+        found = self._gates.get(tool)
+        if found is None and tool not in self.limits.tools and self._others is not None and limited(self._others):
+            found = self._gates[tool] = Gate(tool, self._others)
+        return found
+
+    def put(self, queue: Queue, job: Job) -> None:
+        """Queues a job whose inputs are there."""
+        job.state = READY
+        queue.put(job)
+        if not queue.listed:
+            self._list(queue)
+
+    def has_work(self) -> bool:
+        """Whether a worker that asks now may get a job."""
+        return bool(self._turns) and self.free > 0
+
+    def take(self) -> Job | None:
+        """The job to start now, its slots taken; None when nothing can start."""
+        turns = self._turns
+        while turns and self.free > 0:
+            served, _, queue = turns[0]
+            if served < queue.served:  # it was given work since it was listed
+                heapreplace(turns, (queue.served, next(_TICKET), queue))
+                continue
+            job = queue.pop()
+            if job is None:
+                heappop(turns)
+                queue.listed = False
+            elif job.state != READY:
+                self._pass_on(job)
+            elif job.gate is not None and not self._is_open(job.gate):
+                self._hold(job.gate, queue, job)
+            elif job.run.admit(job):
+                self._enter(queue, job)
+                return job
+            else:
+                self._pass_on(job)
+        return None
+
+    def release(self, job: Job) -> None:
+        """Gives back what `take` took."""
+        self.free += 1
+        if self.shared:
+            queue = job.run.queue
+            took = self._now() - job.began
+            queue.served += took - job.charge
+            queue.usual_s += 0.2 * (took - queue.usual_s)
+        if job.gate is not None:
+            job.gate.leave()
+            self._let_in(job.gate)
+
+    def drop(self, queue: Queue) -> None:
+        """Forgets every job of a run that stops."""
+        queue.clear()
+        for waiting in self._waiting.values():
+            if queue in waiting:
+                waiting.remove(queue)
+
+    def close(self) -> None:
+        """Cancels the timers of rate limits."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _list(self, queue: Queue) -> None:
+        queue.listed = True
+        if self._turns:  # one that comes late starts level with the least served, not with a claim on the past
+            queue.served = max(queue.served, self._turns[0][0])
+        heappush(self._turns, (queue.served, next(_TICKET), queue))
+
+    def _enter(self, queue: Queue, job: Job) -> None:
+        self.free -= 1
+        if job.gate is not None:
+            job.gate.enter(self._now())
+        if self.shared:  # charged with what its jobs usually take, corrected in `release`
+            job.charge = queue.usual_s
+            queue.served += queue.usual_s
+
+    @staticmethod
+    def _now() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _is_open(self, gate: Gate) -> bool:
+        return gate.allowance(self._now()) >= 1
+
+    def _hold(self, gate: Gate, queue: Queue, job: Job) -> None:
+        heappush(queue.held.setdefault(gate, []), (-job.rank if self.ordered else 0.0, next(_TICKET), job))
+        waiting = self._waiting.setdefault(gate, deque())
+        if queue not in waiting:
+            waiting.append(queue)
+        self._watch(gate)
+
+    def _watch(self, gate: Gate) -> None:
+        """Sets a timer for when the rate of a gate lets the next one in."""
+        opens_at = gate.opens_at()
+        if opens_at is not None and gate not in self._timers:
+            loop = asyncio.get_running_loop()
+            self._timers[gate] = loop.call_at(opens_at, self._on_timer, gate)
+
+    def _on_timer(self, gate: Gate) -> None:
+        self._timers.pop(gate, None)
+        self._let_in(gate)
+        self.rouse()
+
+    def _let_in(self, gate: Gate) -> None:
+        """Moves as many held jobs back as the gate has room for, one run after the other."""
+        waiting = self._waiting.get(gate)
+        if not waiting:
+            return
+        room = gate.allowance(self._now())
+        while waiting and room >= 1:
+            queue = waiting.popleft()
+            held = queue.held.get(gate)
+            if not held:
+                continue
+            job = heappop(held)[2]
+            if held:
+                waiting.append(queue)
+            if job.state == READY:
+                self.put(queue, job)
+                room -= 1
+        if waiting:
+            self._watch(gate)
+
+    def _pass_on(self, job: Job) -> None:
+        """A job that will not start after all: the room that was made for it goes to the next."""
+        if job.gate is not None:
+            self._let_in(job.gate)

@@ -1,0 +1,123 @@
+"""Budgets: tokens, money, calls and wall time, reserved before a task starts."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.errors import UsageError
+from agent_forge.runtime.result import Usage
+
+if TYPE_CHECKING:
+    from agent_forge.runtime.job import Job
+
+# The job whose handler is running, so that `spend` knows whom to charge.
+CURRENT: ContextVar[Job | None] = ContextVar("agent_forge_job", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The most a run may use. None: no limit.
+
+    Before a task starts, one call and its estimate (`est_tokens`, `est_cost` in its meta, else `task_tokens`,
+    `task_cost` here) are set aside; a task whose estimate no longer fits is not started. What its handler reports with
+    `spend` replaces the estimate when it ends. A running task is never cut short by tokens, cost or calls; `wall_s`
+    does stop what is running, and a task whose `est_s` is longer than the time left is not started.
+    """
+
+    tokens: int | None = None
+    cost: float | None = None
+    calls: int | None = None
+    wall_s: float | None = None
+    task_tokens: int = 0
+    task_cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise UsageError(f"Budget: {name} must not be negative, got {value}")
+
+
+@dataclass(slots=True)
+class Reserve:
+    """What is set aside for one running task."""
+
+    tokens: int
+    cost: float
+
+
+class Ledger:
+    """The live state of a budget; one ledger may serve many runs."""
+
+    __slots__ = ("_held_cost", "_held_tokens", "budget", "short", "used")
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self.used = Usage()
+        self.short: deque[Job] = deque()  # they would fit if those that run used less than they set aside
+        self._held_tokens = 0
+        self._held_cost = 0.0
+
+    def estimate(self, meta: Mapping[str, Any]) -> Reserve:
+        """What a task says it will use."""
+        tokens, cost = meta.get("est_tokens"), meta.get("est_cost")
+        return Reserve(
+            int(tokens) if isinstance(tokens, (int, float)) else self.budget.task_tokens,
+            float(cost) if isinstance(cost, (int, float)) else self.budget.task_cost,
+        )
+
+    def refusal(self, need: Reserve) -> str | None:
+        """Why such a task can never start any more (use only grows), or None."""
+        limit, used = self.budget, self.used
+        if limit.calls is not None and used.calls >= limit.calls:
+            return f"the budget of {limit.calls} calls is used up"
+        if limit.tokens is not None and _full(used.tokens or 0, need.tokens, limit.tokens):
+            return f"the budget of {limit.tokens} tokens does not allow {need.tokens} more after {used.tokens or 0}"
+        if limit.cost is not None and _full(used.cost or 0.0, need.cost, limit.cost):
+            return f"the budget of {limit.cost:g} does not allow {need.cost:g} more after {used.cost or 0.0:g}"
+        return None
+
+    def fits(self, need: Reserve) -> bool:
+        """Whether the task fits beside what is set aside for those that run."""
+        limit, used = self.budget, self.used
+        if limit.tokens is not None and _full((used.tokens or 0) + self._held_tokens, need.tokens, limit.tokens):
+            return False
+        return limit.cost is None or not _full((used.cost or 0.0) + self._held_cost, need.cost, limit.cost)
+
+    def hold(self, need: Reserve) -> None:
+        """Sets the estimate aside and counts the call."""
+        self.used.calls += 1
+        self._held_tokens += need.tokens
+        self._held_cost += need.cost
+
+    def free(self, need: Reserve) -> None:
+        """Gives the estimate back; what was really used has been added by then."""
+        self._held_tokens -= need.tokens
+        self._held_cost -= need.cost
+
+    def startable(self) -> list[Job]:
+        """The jobs that were short of budget and are worth another look, first come first."""
+        found: list[Job] = []
+        ahead = Reserve(0, 0.0)
+        while self.short:
+            need = self.estimate(self.short[0].task.meta)
+            ahead = Reserve(ahead.tokens + need.tokens, ahead.cost + need.cost)
+            if self.refusal(need) is None and not self.fits(ahead):
+                break
+            found.append(self.short.popleft())
+        return found
+
+
+def _full(used: float, need: float, limit: float) -> bool:
+    return used + need > limit or (used >= limit and not need)
+
+
+def spend(tokens: int | None = None, cost: float | None = None) -> None:
+    """Reports, from inside a handler, what the task has used. Calls add up; outside of a run it does nothing."""
+    job = CURRENT.get()
+    if job is not None:
+        job.run.spend(job, tokens, cost)

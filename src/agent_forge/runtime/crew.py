@@ -1,0 +1,166 @@
+"""The asyncio tasks that carry out jobs.
+
+One asyncio task for each job would cost more than a small job itself. Here a worker runs the first step of a handler
+directly; if the handler ends without waiting for anything, the worker takes the next job, and no asyncio task was made
+for this one. Only when a handler waits is another worker called to go on with what is ready. Each handler runs in its
+own copy of the caller's context, and `asyncio.current_task()` in it is the worker, which carries this handler alone
+until it ends: timeouts and cancel scopes inside of handlers work as usual.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from contextvars import Context
+from inspect import isawaitable
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.runtime.agenda import Agenda
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from agent_forge.runtime.job import Job
+
+SLICE_S = 0.005  # how long jobs that never wait may keep the event loop to themselves
+SLICE_JOBS = 256
+
+_ABANDONED: set[asyncio.Task[None]] = set()  # handlers that ignored their cancellation; kept so they are not collected
+
+
+class Rest:
+    """What is left of a coroutine after its first step, awaited by a worker but run in the coroutine's own context."""
+
+    __slots__ = ("_awaited", "_context", "_coroutine")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], context: Context, awaited: Any) -> None:
+        self._coroutine = coroutine
+        self._context = context
+        self._awaited = awaited
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        run, coroutine, awaited = self._context.run, self._coroutine, self._awaited
+        try:
+            while True:
+                try:
+                    answer = yield awaited
+                except GeneratorExit:
+                    run(coroutine.close)
+                    raise
+                except BaseException as error:
+                    awaited = run(coroutine.throw, error)
+                else:
+                    awaited = run(coroutine.send, answer)
+        except StopIteration as stop:
+            return stop.value
+
+
+class Crew:
+    """Workers for one agenda. `fault` is called when a worker itself breaks, which must end the runs, not hang them."""
+
+    def __init__(self, agenda: Agenda, fault: Callable[[BaseException], None]) -> None:
+        self.agenda = agenda
+        self._fault = fault
+        self._workers: set[asyncio.Task[None]] = set()
+        self._coming = False  # a worker was made and has not begun yet
+        self._loop = asyncio.get_running_loop()
+        agenda.rouse = self.cover
+
+    def cover(self) -> None:
+        """Makes sure that someone takes what is ready. To be called whenever a job was queued outside of a worker."""
+        if not self._coming and self.agenda.has_work():
+            self._coming = True
+            worker = self._loop.create_task(self._work())
+            self._workers.add(worker)
+            worker.add_done_callback(self._left)
+
+    async def join(self) -> None:
+        """Waits until every worker has gone, but not for abandoned ones."""
+        while staying := self._workers - _ABANDONED:
+            await asyncio.wait(staying)
+
+    def abandon(self, worker: asyncio.Task[None]) -> None:
+        """Gives up on a worker whose handler will not stop."""
+        _ABANDONED.add(worker)
+        worker.add_done_callback(_ABANDONED.discard)
+
+    def _left(self, worker: asyncio.Task[None]) -> None:
+        self._workers.discard(worker)
+        if not worker.cancelled() and (error := worker.exception()) is not None:
+            self._fault(error)
+        self.cover()
+
+    async def _work(self) -> None:
+        self._coming = False
+        me = asyncio.current_task()
+        assert me is not None
+        clock, take = self._loop.time, self.agenda.take
+        jobs, until = 0, clock() + SLICE_S
+        while (job := take()) is not None:
+            rest = self._first_step(job)
+            if rest is not None:
+                job.run.suspended(job, me)
+                self.cover()
+                if not await self._see_through(job, rest):
+                    return  # this asyncio task was cancelled for the job's sake, so it is not used for another
+                until = clock() + SLICE_S
+                continue
+            jobs += 1
+            if jobs >= SLICE_JOBS or clock() > until:
+                await asyncio.sleep(0)
+                jobs, until = 0, clock() + SLICE_S
+
+    @staticmethod
+    def _first_step(job: Job) -> Rest | None:
+        """Calls the handler and runs it until it ends (None) or waits for the first time."""
+        run = job.run
+        context = run.context.copy()
+        try:
+            made = run.begin(job, context)
+        except BaseException as error:
+            _settle(job, error)
+            return None
+        if type(made) is not CoroutineType:
+            if not isawaitable(made):
+                run.returned(job, made)
+                return None
+            made = made if isinstance(made, Coroutine) else _awaiting(made)
+        try:
+            awaited = context.run(made.send, None)
+        except StopIteration as stop:
+            value = stop.value
+        except BaseException as error:
+            _settle(job, error)
+            return None
+        else:
+            return Rest(made, context, awaited)
+        run.returned(job, value)
+        return None
+
+    @staticmethod
+    async def _see_through(job: Job, rest: Rest) -> bool:
+        """Waits for the handler to end. False when the worker was cancelled meanwhile."""
+        flight = job.flight
+        assert flight is not None
+        try:
+            value = await rest
+        except GeneratorExit:
+            raise  # the event loop was closed over it
+        except BaseException as error:
+            if job.flight is flight:  # else it was abandoned and has been settled
+                _settle(job, error)
+            return flight.reason is None and not isinstance(error, asyncio.CancelledError)
+        if job.flight is flight:
+            job.run.returned(job, value)
+        return flight.reason is None
+
+
+def _settle(job: Job, error: BaseException) -> None:
+    job.run.raised(job, error)
+    if isinstance(error, (KeyboardInterrupt, SystemExit)):
+        raise error
+
+
+async def _awaiting(made: Any) -> Any:
+    return await made

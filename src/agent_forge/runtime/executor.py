@@ -1,0 +1,251 @@
+"""`execute`: a plan in, a typed result out. It never hangs: whatever happens, every task ends in a named state."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.errors import UsageError
+from agent_forge.plans import Plan, Task
+from agent_forge.runtime.agenda import Agenda
+from agent_forge.runtime.budget import Budget, Ledger
+from agent_forge.runtime.crew import Crew
+from agent_forge.runtime.job import TermsOf
+from agent_forge.runtime.limits import Limits
+from agent_forge.runtime.options import Approve, Handler, OnEvent, Options, RunSettings, Update
+from agent_forge.runtime.outcome import outcome_of
+from agent_forge.runtime.result import RunResult, TaskResult
+from agent_forge.runtime.retry import Retry
+from agent_forge.runtime.run import Run
+from agent_forge.runtime.stream import Stream
+from agent_forge.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from agent_forge.runtime.journal import Journal, RunLog, StoredRun
+    from agent_forge.runtime.workers import Workers
+    from agent_forge.traces import Recorder
+
+AnyPlan = Plan | Iterable[Task] | AsyncIterator[Task]
+
+
+async def execute(
+    plan: AnyPlan,
+    handler: Handler,
+    *,
+    concurrency: int | None = None,
+    limits: Limits | None = None,
+    retry: Retry | None = None,
+    timeout_s: float | None = None,
+    on_failure: str = "skip",
+    budget: Budget | None = None,
+    journal: Journal | None = None,
+    run_id: str | None = None,
+    recorder: Recorder | None = None,
+    approve: Approve | None = None,
+    on_event: OnEvent | None = None,
+    update: Update | None = None,
+    known: Mapping[str, Any] | None = None,
+    durations: Mapping[str, float] | None = None,
+    workers: Workers | None = None,
+    **more: Any,
+) -> RunResult:
+    """Carries out a plan: each task starts the moment its last input is there.
+
+    `plan` is a Plan, tasks, or an asynchronous iterator of tasks, which start while it is still being written.
+    `handler(task, inputs)` does the work of one task; references in `task.args` are resolved, `inputs` are the results
+    by dependency. Its result may be any value (with a `journal`: any JSON value).
+
+    - `concurrency`, `limits`: tasks at once; calls at once and per second of each tool. When slots are short, the task
+      with the longest work behind it goes first (`durations` by task or tool, else `est_s` in its meta, else counted).
+    - `retry`, `timeout_s`: of each task, unless its tool or its meta (`retries`, `timeout_s`) say otherwise.
+    - `on_failure`: "skip" (only what depends on it), "fail_fast", or "continue" (dependents run without the result).
+    - `budget`: tokens, money, calls and wall time. `approve(task)`: asked for tasks with `approval` in their meta.
+    - `journal`, `run_id`: keeps results on disk, for `resume`. `recorder`: one span a task. `on_event`: for live views.
+    - `known`: results that are there already, by id. `update(plan, task_id, outcome)`: may return a changed plan.
+    - `workers`: threads or processes that call the handler. `more`: the other fields of `RunSettings`.
+
+    Raises UsageError, PlanInvalid or StoreError before anything is started; after that it always returns a result.
+
+    >>> async def handler(task, inputs):
+    ...     return sum(inputs.values()) + 1
+    >>> result = asyncio.run(execute([Task("a"), Task("b"), Task("c", depends_on=["a", "b"])], handler))
+    >>> result.state, result.tasks["c"].result
+    ('done', 3)
+    """
+    settings = RunSettings(
+        concurrency, limits, retry, timeout_s, on_failure, budget, journal, run_id, recorder, approve, on_event, update,
+        known or {}, durations, workers, **more,
+    )  # fmt: skip
+    return await launch(plan, handler, settings).result()
+
+
+def start(plan: AnyPlan, handler: Handler, **settings: Any) -> Running:
+    """Starts a run on the running event loop and returns at once. The settings are those of `execute`."""
+    return launch(plan, handler, RunSettings(**settings))
+
+
+class Running:
+    """A run under way."""
+
+    def __init__(self, run: Run, floor: Floor, own_floor: bool, log: RunLog | None) -> None:
+        self._run = run
+        self._floor = floor
+        self._own_floor = own_floor
+        self._log = log
+        self._result: RunResult | None = None
+
+    @property
+    def run_id(self) -> str:
+        """The name of the run."""
+        return self._run.name
+
+    def cancel(self, why: str = "it was asked to stop") -> None:
+        """Stops the run: `result` then gives what was done."""
+        self._run.stop("cancelled", why)
+
+    def cancel_task(self, name: str) -> None:
+        """Stops one task; what depends on it is skipped, the rest goes on."""
+        if name not in self._run.jobs:
+            raise UsageError(f"there is no task {name!r} in run {self.run_id!r}")
+        self._run.cancel_task(name)
+
+    async def result(self) -> RunResult:
+        """Waits for the end. If the waiter is cancelled, the run is stopped first, and nothing of it is left running."""
+        try:
+            await asyncio.shield(self._run.ended)
+        except asyncio.CancelledError:
+            self._run.stop("cancelled", "the caller was cancelled")
+            await _undisturbed(self._end())
+            raise
+        return await self._end()
+
+    async def _end(self) -> RunResult:
+        await asyncio.shield(self._run.ended)
+        if self._own_floor:
+            await self._floor.close()
+        if self._result is None:
+            self._result = outcome_of(self._run)
+            if self._run.watch is not None:
+                self._run.watch.run_ended(self._result)
+            if self._log is not None:
+                self._log.close()
+        return self._result
+
+
+class Floor:
+    """Where runs are carried out: the slots and the workers that they share."""
+
+    def __init__(self, settings: RunSettings, *, shared: bool = False) -> None:
+        self.agenda = Agenda(settings.all_limits, shared=shared, first_come=settings.order == "fifo")
+        self.crew = Crew(self.agenda, self._break_off)
+        self.ledger = None if settings.budget is None else Ledger(settings.budget)
+        self.runs: list[Run] = []
+
+    async def close(self) -> None:
+        """Waits for the workers to go."""
+        self.agenda.close()
+        await self.crew.join()
+
+    def _break_off(self, error: BaseException) -> None:
+        for run in self.runs:
+            run.break_off(error)
+
+
+def launch(
+    plan: AnyPlan,
+    handler: Handler,
+    settings: RunSettings,
+    floor: Floor | None = None,
+    stored: StoredRun | None = None,
+) -> Running:
+    """Starts a run, on a floor of its own or on a shared one; `stored` is what an earlier process has left of it."""
+    stream = plan if isinstance(plan, AsyncIterator) else None
+    whole = None if stream is not None else plan if isinstance(plan, Plan) else Plan(_tasks(plan))
+    run_id = settings.run_id or new_run_id()
+    log = _open_log(settings, run_id, whole, stored)
+    own_floor = floor is None
+    floor = floor or Floor(settings)
+    run = Run(run_id, floor.agenda, floor.crew, _options(handler, settings, floor, log))
+    floor.runs.append(run)
+    if run.watch is not None:
+        run.watch.run_started(run)
+    known = {name: TaskResult("done", value) for name, value in settings.known.items()}
+    if stored is not None:
+        run.recall(stored)
+        known = {**stored.ended, **known}
+    if settings.budget is not None and settings.budget.wall_s is not None:
+        run.end_in(settings.budget.wall_s)
+    if stream is not None:
+        run.chore(Stream(run, stream, settings.stream_idle_s, known).read())
+    elif whole is not None:
+        run.load(whole, known)
+    floor.crew.cover()
+    return Running(run, floor, own_floor, log)
+
+
+def _tasks(plan: Any) -> Iterable[Task]:
+    if hasattr(plan, "__aiter__") or not isinstance(plan, Iterable):
+        what = "an asynchronous iterable: pass its iterator" if hasattr(plan, "__aiter__") else "no plan"
+        raise UsageError(f"{type(plan).__name__} is {what}", fix="pass a Plan, tasks, or an asynchronous iterator")
+    return plan
+
+
+def _options(handler: Handler, settings: RunSettings, floor: Floor, log: RunLog | None) -> Options:
+    watched = log is not None or settings.recorder is not None or settings.on_event is not None
+    return Options(
+        handler if settings.workers is None else partial(settings.workers.call, handler),
+        TermsOf(floor.agenda.limits, settings.timeout_s, settings.retry, settings.memo),
+        settings.on_failure,
+        floor.ledger,
+        None if settings.budget is None else settings.budget.wall_s,
+        settings.approve,
+        settings.update,
+        Watch(log, settings.recorder, settings.on_event) if watched else None,
+        settings.durations,
+        settings.most_items,
+        settings.grace_s,
+        random.Random(settings.seed),
+    )
+
+
+def _open_log(settings: RunSettings, run_id: str, plan: Plan | None, stored: StoredRun | None) -> RunLog | None:
+    if settings.journal is None:
+        return None
+    if stored is not None:
+        return settings.journal.reopen(stored)
+    return settings.journal.begin(run_id, plan, settings.describe())
+
+
+def new_run_id() -> str:
+    """A name for a run: 12 random hexadecimal digits."""
+    return secrets.token_hex(6)
+
+
+async def _undisturbed(work: Any) -> Any:
+    """Awaits to the end even if the waiter is cancelled again meanwhile."""
+    task = asyncio.ensure_future(work)
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            continue
+    return task.result()
+
+
+async def resume(run_id: str, handler: Handler, *, journal: Journal, **settings: Any) -> RunResult:
+    """Goes on with a run whose process ended, however it ended. What is done is not done again.
+
+    A task with side effects that was running then is `in_doubt`: reported, not repeated; settle it by passing its
+    result in `known`. Tasks that failed are tried again, unless they have side effects. Settings that are not given are
+    those the run was begun with. Raises StoreError for an unknown run and for one that another process is running.
+    """
+    stored = journal.load(run_id)
+    given = RunSettings(**{**stored.settings, **settings, "journal": journal, "run_id": run_id})
+    if stored.plan is None:
+        raise UsageError(f"run {run_id!r} has no plan to go on with", fix="start it again from its request")
+    return await launch(stored.plan, handler, replace(given), stored=stored).result()

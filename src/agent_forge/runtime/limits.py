@@ -1,0 +1,127 @@
+"""How much may run at once, and how often: for all tasks together and for each tool."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agent_forge.errors import UsageError
+from agent_forge.runtime.retry import Retry
+
+ANY = "*"  # the rules of every tool that has none of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `calls` starts in any window of `per_s` seconds (a sliding window, so a burst is `calls` and no more)."""
+
+    calls: int
+    per_s: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.calls < 1 or not self.per_s > 0:
+            raise UsageError(f"Rate: {self.calls} calls in {self.per_s} s is not a rate", fix="use positive numbers")
+
+    @classmethod
+    def of(cls, rate: Rate | float) -> Rate:
+        """A rate from calls a second.
+
+        >>> Rate.of(10), Rate.of(0.5)
+        (Rate(calls=10, per_s=1.0), Rate(calls=1, per_s=2.0))
+        """
+        if isinstance(rate, Rate):
+            return rate
+        if not rate > 0:
+            raise UsageError(f"Rate: {rate} calls a second is not a rate", fix="use a positive number")
+        calls = max(1, math.floor(rate))
+        return cls(calls, calls / rate)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRules:
+    """What holds for every task whose `action` is this tool. What a task's own `meta` says goes first.
+
+    `side_effects`: at most once, never shared, never retried unless the task says so. `memo=False`: identical calls are
+    all made.
+    """
+
+    concurrency: int | None = None
+    rate: Rate | float | None = None
+    timeout_s: float | None = None
+    retry: Retry | None = None
+    side_effects: bool = False
+    memo: bool = True
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None and self.concurrency < 1:
+            raise UsageError(f"ToolRules: concurrency must be at least 1, got {self.concurrency}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a run, or of many runs together: tasks at once, and the rules of each tool (`"*"`: every other tool).
+
+    >>> Limits(concurrency=8, tools={"search": ToolRules(concurrency=2, rate=5)}).rules("search").concurrency
+    2
+    """
+
+    concurrency: int | None = None
+    tools: Mapping[str, ToolRules] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None and self.concurrency < 1:
+            raise UsageError(f"Limits: concurrency must be at least 1, got {self.concurrency}")
+
+    def rules(self, tool: str | None) -> ToolRules | None:
+        """The rules of a tool, if there are any."""
+        if tool is None:
+            return None
+        return self.tools.get(tool) or self.tools.get(ANY)
+
+
+class Gate:
+    """The live state of one tool's limits. `allowance` says how many more may start now."""
+
+    __slots__ = ("_free", "_rate", "_starts", "name")
+
+    def __init__(self, name: str, rules: ToolRules) -> None:
+        self.name = name
+        self._free: float = math.inf if rules.concurrency is None else rules.concurrency
+        self._rate = None if rules.rate is None else Rate.of(rules.rate)
+        self._starts: deque[float] = deque()
+
+    def allowance(self, now: float) -> float:
+        """How many may start at `now`: free places, and starts left in the window."""
+        if self._rate is None:
+            return self._free
+        while self._starts and now >= self._starts[0] + self._rate.per_s:
+            self._starts.popleft()
+        return min(self._free, self._rate.calls - len(self._starts))
+
+    def enter(self, now: float) -> None:
+        """Takes a place."""
+        self._free -= 1
+        if self._rate is not None:
+            self._starts.append(now)
+
+    def leave(self) -> None:
+        """Gives the place back; the start still counts in its window."""
+        self._free += 1
+
+    def opens_at(self) -> float | None:
+        """When the window next lets one start; None when only a free place can."""
+        if self._rate is None or self._free < 1 or len(self._starts) < self._rate.calls:
+            return None
+        return self._starts[0] + self._rate.per_s
+
+
+def gates(limits: Limits) -> dict[str, Gate]:
+    """A gate for each named tool that has a limit; those of `"*"` are made when the tool is first seen."""
+    return {name: Gate(name, rules) for name, rules in limits.tools.items() if name != ANY and limited(rules)}
+
+
+def limited(rules: ToolRules) -> bool:
+    """Whether the rules hold anything back."""
+    return rules.concurrency is not None or rules.rate is not None

@@ -1,0 +1,117 @@
+"""How a run is carried out: what the caller may say, checked, and what the run makes of it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.errors import UsageError
+from agent_forge.plans import Plan, Task
+from agent_forge.runtime.budget import Budget, Ledger
+from agent_forge.runtime.job import TermsOf
+from agent_forge.runtime.limits import Limits
+from agent_forge.runtime.result import Event, TaskResult
+from agent_forge.runtime.retry import Retry
+
+if TYPE_CHECKING:
+    from agent_forge.runtime.journal import Journal
+    from agent_forge.runtime.watch import Watch
+    from agent_forge.runtime.workers import Workers
+    from agent_forge.traces import Recorder
+
+Handler = Callable[[Task, dict[str, Any]], Any]  # gives the result or something to await for it
+Approve = Callable[[Task], "bool | Awaitable[bool]"]
+Update = Callable[[Plan, str, TaskResult], Awaitable["Plan | None"]]
+OnEvent = Callable[[Event], None]
+
+FAILURE_POLICIES = {
+    "skip": "what depends on the failed task is skipped, everything else goes on",
+    "fail_fast": "the first failure cancels what runs and starts nothing more",
+    "continue": "what depends on the failed task runs without its result",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """The keyword arguments of `execute`, `start`, `execute_many` and `resume`; `execute` explains them."""
+
+    concurrency: int | None = None
+    limits: Limits | None = None
+    retry: Retry | None = None
+    timeout_s: float | None = None
+    on_failure: str = "skip"
+    budget: Budget | None = None
+    journal: Journal | None = None
+    run_id: str | None = None
+    recorder: Recorder | None = None
+    approve: Approve | None = None
+    on_event: OnEvent | None = None
+    update: Update | None = None
+    known: Mapping[str, Any] = field(default_factory=dict)
+    durations: Mapping[str, float] | None = None
+    workers: Workers | None = None
+    memo: bool = True
+    order: str = "critical_path"
+    stream_idle_s: float = 300.0
+    grace_s: float = 5.0
+    most_items: int = 10_000
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_failure not in FAILURE_POLICIES:
+            raise UsageError(f"on_failure is {self.on_failure!r}", fix=f"one of {', '.join(FAILURE_POLICIES)}")
+        if self.order not in ("critical_path", "fifo"):
+            raise UsageError(f"order is {self.order!r}", fix="critical_path or fifo")
+        for name in ("timeout_s", "stream_idle_s", "grace_s"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise UsageError(f"{name} must be above 0, got {value!r}")
+
+    @property
+    def all_limits(self) -> Limits:
+        """The limits, with `concurrency` where it is given beside them."""
+        limits = self.limits or Limits()
+        return limits if self.concurrency is None else replace(limits, concurrency=self.concurrency)
+
+    def describe(self) -> dict[str, Any]:
+        """What of this is data, for the journal: a resumed run goes on under the same terms."""
+        limits = self.all_limits
+        return {
+            "on_failure": self.on_failure,
+            "timeout_s": self.timeout_s,
+            "concurrency": limits.concurrency,
+            "memo": self.memo,
+            "order": self.order,
+            "seed": self.seed,
+            "budget": None if self.budget is None else asdict(self.budget),
+        }
+
+
+@dataclass(slots=True)
+class Options:
+    """The same as a run uses it."""
+
+    handler: Handler
+    terms: TermsOf
+    on_failure: str = "skip"
+    ledger: Ledger | None = None
+    wall_s: float | None = None
+    approve: Approve | None = None
+    update: Update | None = None
+    watch: Watch | None = None
+    durations: Mapping[str, float] | None = None
+    most_items: int = 10_000
+    grace_s: float = 5.0
+    rng: random.Random = field(default_factory=random.Random)
+
+
+def duration_of(task: Task, given: Mapping[str, float]) -> float:
+    """How long a task is expected to take: by id, by tool, by its own `est_s`, else 0 (unknown)."""
+    value = given.get(task.id)
+    if value is None and task.action is not None:
+        value = given.get(task.action)
+    if value is None:
+        value = task.meta.get("est_s")
+    return float(value) if isinstance(value, (int, float)) and value > 0 else 0.0
