@@ -71,12 +71,17 @@ def complexity(request: str) -> Complexity:
 
 
 def is_question(request: str) -> bool:
+    """Whether a request is one question: it ends as one or begins as one, and is not followed by an instruction."""
     first = words(request)[:1]
-    return (
-        len(sentences(request)) == 1
-        and (request.rstrip().endswith("?") or first[:1] == ["if"])
-        or (bool(first) and first[0] in _QUESTION_HEAD and len(sentences(request)) == 1)
-    )
+    begins = bool(first) and first[0] in _QUESTION_HEAD
+    if request.rstrip().endswith("?") and begins:
+        return not clauses_follow(request)
+    return len(sentences(request)) == 1 and (request.rstrip().endswith("?") or begins or first == ["if"])
+
+
+def clauses_follow(request: str) -> bool:
+    """Whether a request has several sentences (a "!" inside a title, as in "Danger!! Death Ray", ends none)."""
+    return len(sentences(request.replace("!", "").replace("...", "…"))) > 1
 
 
 def _request_features(request: str) -> dict[str, int]:

@@ -58,7 +58,8 @@ _POLITE = re.compile(
 )
 _WISH = re.compile(r"^.{0,80}?\b(?:need|want|would like|['’]d like|wish|have)\s+(?:you\s+)?to\s+(?=\w)", re.IGNORECASE)
 _ASKING = re.compile(
-    r"[\s,]*(?:\w+,?\s+)?(?:please|kindly|(?:can|could|would|will) you|help me|let(?:'s| us)|i(?:'d| would)?(?: also)? (?:need|want|like))\b", re.I
+    r"[\s,]*(?:\w+,?\s+)?(?:please|kindly|(?:can|could|would|will) you|help me|let(?:'s| us)|i(?:'d| would)?(?: also)? (?:need|want|like))\b",
+    re.I,
 )
 _SEQUENCE = re.compile(
     r"\s*(?:;|[,]?\s*\b(?:and|but)?\s*(?:(?:then|after (?:that|this)|afterwards?|finally|lastly|subsequently)\b|next,))[\s,]*\s",

@@ -75,6 +75,7 @@ QUESTIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (rf"(?:what|which) (?:city|town|country|place) (?:was|is) {_E} born in", "place of birth"),
         (rf"(?:when|(?:on|in) (?:what|which) (?:date|day|year)) (?:was|is) {_E} born(?: on| in)?", "date of birth"),
+        (rf"when (?:was|is) {_E}(?:'s|’s|') (?:birthday|date of birth)", "date of birth"),
         (rf"(?:where|in (?:what|which) (?:city|town|country|place)) did {_E} die", "place of death"),
         (rf"(?:when|(?:on|in) (?:what|which) (?:date|day|year)) did {_E} die", "date of death"),
         (rf"where (?:was|is) the (?P<r>place of (?:birth|death|burial)) of {_E}", "{r}"),
@@ -224,7 +225,8 @@ class Predicate:
 @dataclass(frozen=True, slots=True)
 class Combine:
     """An operation on earlier results alone: earliest, latest, largest, smallest, true, same, both, common, difference,
-    number or sum. `operands` are texts with references; `labels` are what each stands for, where the goal says so."""
+    number or sum. `operands` are references or, in a goal whose references have been resolved, values; none where the
+    values cannot be told from the words around them. `labels` are what each stands for, where the goal says so."""
 
     operation: str
     operands: tuple[str, ...]
@@ -235,7 +237,7 @@ Goal = LookUp | Predicate | Combine
 
 _REFERENCE = re.compile(r"\{[\w.\[\]]+\}")
 _CHOICE = re.compile(r"^which is (?P<op>earliest|latest|largest|smallest|true) of (?P<rest>.+)$", re.IGNORECASE)
-_LABELLED = re.compile(r"(?P<value>\{[\w.\[\]]+\}) \((?P<label>.+?)\)(?:, (?=\{)|$)")
+_LABELLED = re.compile(r"(?P<value>.+?) \((?P<label>[^()]*(?:\([^()]*\)[^()]*)*)\)(?:, |$)")
 _OPERATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), operation)
     for pattern, operation in (
@@ -243,8 +245,8 @@ _OPERATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"^if both .*\bare true$", "both"),
         (r"^what .* have in common$", "common"),
         (r"^(?:the )?difference of ", "difference"),
-        (r"^(?:the )?number of \{[^}]*\}$", "number"),
-        (r"^(?:the )?sum of \{[^}]*\}$", "sum"),
+        (r"^(?:the )?number of (?:\{[^}]*\}|\[.*\])$", "number"),
+        (r"^(?:the )?sum of (?:\{[^}]*\}|\[.*\])$", "sum"),
     )
 )
 _LOOK_UP = re.compile(r"^(?:the )?(?P<r>[\w' -]+?) of (?P<e>.+)$", re.IGNORECASE)
@@ -260,8 +262,8 @@ def parse_goal(goal: str) -> Goal | None:
 
     >>> parse_goal("place of birth of {s1}")
     LookUp(relation='place of birth', entity='{s1}')
-    >>> parse_goal("which is earliest of {s1} (Ann), {s2} (Bob)")
-    Combine(operation='earliest', operands=('{s1}', '{s2}'), labels=('Ann', 'Bob'))
+    >>> parse_goal("which is earliest of {s1} (Ann), May 5, 1940 (Bob)")
+    Combine(operation='earliest', operands=('{s1}', 'May 5, 1940'), labels=('Ann', 'Bob'))
     """
     goal = goal.strip().rstrip(".?")
     choice = _CHOICE.match(goal)
@@ -270,7 +272,9 @@ def parse_goal(goal: str) -> Goal | None:
         return Combine(choice["op"].lower(), tuple(v for v, _ in found), tuple(label for _, label in found))
     for pattern, operation in _OPERATIONS:
         if pattern.match(goal):
-            operands = _REFERENCE.findall(goal) if operation != "difference" else re.split(r" and ", goal.split(" of ", 1)[1])
+            operands = (
+                _REFERENCE.findall(goal) if operation != "difference" else re.split(r" and ", goal.split(" of ", 1)[1])
+            )
             return Combine(operation, tuple(operands))
     if re.match(r"^if\b", goal, re.IGNORECASE):
         return Predicate(goal[2:].strip())

@@ -63,7 +63,9 @@ class PlanProcessor:
             allowed = self.allowed(ids[self.prompt_tokens :])
             masked[row, allowed] = scores[row, allowed]
             if not bool((masked[row] > float("-inf")).any()):
-                masked[row, allowed] = 0.0  # the model rules out every token that the grammar allows: let it pick evenly
+                masked[row, allowed] = (
+                    0.0  # the model rules out every token that the grammar allows: let it pick evenly
+                )
         return masked
 
     def allowed(self, written: Sequence[int]) -> list[int]:

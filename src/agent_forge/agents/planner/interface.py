@@ -35,7 +35,9 @@ class Planned:
 class PlanningFailed(PlanError):
     """A planner that gave no usable plan. `errors` are the faults of its last attempt, `text` what it wrote."""
 
-    def __init__(self, what: str, *, errors: Sequence[PlanFault] = (), attempts: int = 1, text: str | None = None) -> None:
+    def __init__(
+        self, what: str, *, errors: Sequence[PlanFault] = (), attempts: int = 1, text: str | None = None
+    ) -> None:
         super().__init__(what, fix="ask more simply, or plan with another model or planner")
         self.errors = list(errors)
         self.attempts = attempts

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from string import Template
+from typing import Any
 
 from agent_forge.errors import UsageError
 
@@ -45,7 +46,7 @@ def template(name: str) -> Prompt:
     return Prompt(name, tuple(zip(parts[::2], (part.strip() for part in parts[1::2]), strict=True)))
 
 
-def _folder():  # type: ignore[no-untyped-def]  # Traversable moved between modules from 3.10 to 3.11
+def _folder() -> Any:  # a Traversable, whose home differs between Python versions
     return files("agent_forge.agents") / "prompts"
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from agent_forge.agents.complexity import complexity
 from agent_forge.agents.planner.interface import Planned, PlanningFailed
 from agent_forge.agents.planner.rules import Step, ToolIndex, ToolSpec, read
-from agent_forge.agents.relations import LookUp, parse_goal
 from agent_forge.plans import Plan, Task
 
 SEARCH = "search"
-LOOK_UP = {"look-up": SEARCH, "combine": "answer"}
+FUNCTIONS = {"look-up": SEARCH, "combine": "answer"}  # of the six functions of the graph format
+_TEXT_OF = {SEARCH: "query", "answer": "text"}
 
 
 class RulePlanner:
@@ -52,12 +52,7 @@ class RulePlanner:
 
 
 def _task(number: int, step: Step) -> Task:
-    action = step.action or LOOK_UP.get(step.kind)
-    args = step.args or ({"query": _query(step.goal)} if action == SEARCH else {})
+    """Look-ups search and combinations answer; the goal is the argument too, so that every format carries it."""
+    action = step.action or FUNCTIONS.get(step.kind)
+    args = step.args or ({_TEXT_OF[action]: step.goal} if action in _TEXT_OF else {})
     return Task(f"s{number}", step.goal, action, args, step.depends_on())
-
-
-def _query(goal: str) -> str:
-    """What to search for: the name alone, since the words of the relation ("date of birth of") only add noise."""
-    asked = parse_goal(goal)
-    return asked.entity if isinstance(asked, LookUp) else goal

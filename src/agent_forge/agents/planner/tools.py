@@ -9,7 +9,9 @@ from agent_forge.agents.planner.rules import ToolSpec
 from agent_forge.agents.planner.rules.tools import fill
 from agent_forge.plans import Plan, Task
 
-_CALLED = re.compile(r"^(?:call |use |run )?`?(?P<name>[A-Za-z_][\w.-]*)`?\s*(?P<mark>[:(]|$|\s-\s|\s+to\s)\s*(?P<rest>.*)$", re.S)
+_CALLED = re.compile(
+    r"^(?:call |use |run )?`?(?P<name>[A-Za-z_][\w.-]*)`?\s*(?P<mark>[:(]|$|\s-\s|\s+to\s)\s*(?P<rest>.*)$", re.S
+)
 
 
 def describe(tools: Sequence[ToolSpec]) -> str:
@@ -25,15 +27,16 @@ def bind_tools(plan: Plan, tools: Sequence[ToolSpec]) -> Plan:
 
     Arguments that stand in the goal are filled in; a task that has an action keeps it.
     """
-    by_name = {tool.name: tool for tool in tools}
-    return Plan(_bind(task, by_name) for task in plan)
+    return Plan((bind_task(task, tools) for task in plan), version=plan.version)
 
 
-def _bind(task: Task, tools: dict[str, ToolSpec]) -> Task:
-    found = _CALLED.match(task.goal)
-    if task.action is not None or not found or found["name"] not in tools:
+def bind_task(task: Task, tools: Sequence[ToolSpec]) -> Task:
+    """The same for one task."""
+    found = _CALLED.match(task.goal) if task.action is None else None
+    tool = next((tool for tool in tools if found and tool.name == found["name"]), None)
+    if found is None or tool is None:
         return task
-    tool, rest = tools[found["name"]], found["rest"].rstrip(")").strip()
+    rest = found["rest"].rstrip(")").strip()
     args = dict(task.args) or fill(tool, rest or task.goal, [f"{{{name}}}" for name in task.depends_on])
     return Task(
         task.id, rest or task.goal, tool.name, args, task.depends_on, task.parent, task.for_each, task.limit, task.meta

@@ -22,10 +22,14 @@ class Fact:
     evidence: str
 
 
-_TYPES = r"(?:film|movie|song|album|book|novel|band|magazine|actor|singer|director|company|school|university|river|village)"
+_TYPES = (
+    r"(?:film|movie|song|album|book|novel|band|magazine|actor|singer|director|company|school|university|river|village)"
+)
 _DASH = r"\s*[–—-]\s*"
-_BORN_DIED = rf"\((?:[^()]*?[;,]\s*)?(?:born\s+)?(?:c\.?\s*)?(?P<v>{DATE})[^()–—]*{_DASH}(?:c\.?\s*)?"
-_AND = rf"(?:\s*,?\s+and\s+(?:his|her|their)?\s*(?:first |second |third )?(?:wife|husband|consort)?,?\s*(?:the former )?)"
+_BORN_DIED = rf"\((?:[^()\d]*?[;,]?\s*)?(?:born\s+)?(?:c\.?\s*)?(?P<v>{DATE})[^()–—]*{_DASH}(?:c\.?\s*)?"
+_AND = (
+    rf"(?:\s*,?\s+and\s+(?:his|her|their)?\s*(?:first |second |third )?(?:wife|husband|consort)?,?\s*(?:the former )?)"
+)
 _TITLED = r"(?:(?:King|Queen|Prince|Princess|Duke|Duchess|Count|Countess|Emperor|Empress|Sir|Lord|Lady|Baron|actor|actress|director|politician|singer|writer|businessman|film director|the|former|late)\s+)*"
 
 # relation -> patterns with the value as group `v`, tried in order on the passage.
@@ -38,7 +42,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         rf"\bborn\b[^.]{{0,60}}?(?P<v>{DATE})",
     ),
     "date of death": (
-        rf"\([^()]*?{DATE}[^()–—]*{_DASH}(?:[^()]*?\s)?(?:c\.?\s*)?(?P<v>{DATE})",
+        rf"\([^()]*?{DATE}[^()–—]*{_DASH}(?:[^()\d]*?\s)?(?:c\.?\s*)?(?P<v>{DATE})",
         rf"\(\s*(?:died|d\.)\s*(?:c\.?\s*|on\s|in\s)?(?P<v>{DATE})",
         rf"\b(?:died|passed away|was killed|death)\b[^.]{{0,80}}?\b(?:on|in)\s+(?P<v>{DATE})",
         rf"\bdied\s+(?P<v>{DATE})",
@@ -119,10 +123,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         rf"\b(?:in|since)\s+(?P<v>{DATE})",
     ),
 }  # fmt: skip
-_COMPILED = {
-    relation: tuple(re.compile(pattern, re.IGNORECASE if "DATE" in relation else 0) for pattern in patterns)
-    for relation, patterns in PATTERNS.items()
-}
+_COMPILED = {relation: tuple(re.compile(pattern) for pattern in patterns) for relation, patterns in PATTERNS.items()}
 _PARENTHESES = re.compile(r"\s*\([^)]*\)")
 
 
@@ -149,7 +150,7 @@ def about(entity: str, passages: Sequence[Mapping[str, Any]]) -> Mapping[str, An
     in meaning. People may lack an initial or a middle name, as long as two names agree."""
     kind, name = _split_type(entity)
     exact = [p for p in passages if plain(str(p["title"])) == plain(name)]
-    bare = [p for p in passages if _bare(str(p["title"])) == _bare(name)]
+    bare = [p for p in passages if _bare(str(p["title"])) == _bare(name) and not _other_year(name, str(p["title"]))]
     typed = [p for p in bare if kind and kind in plain(str(p["title"]))]
     for found in (exact, typed, bare):
         if found:
@@ -157,6 +158,12 @@ def about(entity: str, passages: Sequence[Mapping[str, Any]]) -> Mapping[str, An
     tokens = set(_bare(name).split())
     near = [p for p in passages if _same_person(tokens, set(_bare(str(p["title"])).split()))]
     return near[0] if near and not kind else None
+
+
+def _other_year(name: str, title: str) -> bool:
+    """ "Camille (1915 film)" is not "Camille (1926 feature film)"."""
+    said, there = (re.findall(r"\b\d{4}\b", " ".join(_PARENTHESES.findall(text))) for text in (name, title))
+    return bool(said and there and said != there)
 
 
 def _same_person(a: set[str], b: set[str]) -> bool:
@@ -208,7 +215,9 @@ def _lifespan(text: str) -> str | None:
 
 
 def _occupation(text: str) -> str | None:
-    found = re.search(r"\b(?:is|was)\s+(?:a|an)\s+(?P<v>[^.]*?)(?=\s+(?:who|from|and is|known|born|of|in)\b|[.,])", text)
+    found = re.search(
+        r"\b(?:is|was)\s+(?:a|an)\s+(?P<v>[^.]*?)(?=\s+(?:who|from|and is|known|born|of|in)\b|[.,])", text
+    )
     return found["v"] if found else None
 
 

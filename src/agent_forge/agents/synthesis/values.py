@@ -14,7 +14,7 @@ MONTHS = {
 _MONTH = "|".join(MONTHS)
 YEAR = r"\d{3,4}(?:\s*(?:BC|BCE|AD|CE))?"
 DATE = (
-    rf"(?:\d{{1,2}}(?:st|nd|rd|th)?\s+(?:{_MONTH})\s*,?\s*{YEAR}|(?:{_MONTH})\s+\d{{1,2}}(?:st|nd|rd|th)?\s*,\s*{YEAR}|"
+    rf"(?i:\d{{1,2}}(?:st|nd|rd|th)?\s+(?:{_MONTH})\s*,?\s*{YEAR}|(?:{_MONTH})\s+\d{{1,2}}(?:st|nd|rd|th)?\s*,\s*{YEAR}|"
     rf"(?:{_MONTH})\s+{YEAR}|{YEAR})"
 )
 _DAY_FIRST = re.compile(rf"^(?P<d>\d{{1,2}})(?:st|nd|rd|th)?\s+(?P<m>{_MONTH})\s*,?\s*(?P<y>.+)$", re.IGNORECASE)
@@ -26,10 +26,9 @@ _SCALE = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 
 # A capitalised name with its small joining words, initials and suffixes.
 _CAPITAL = r"[^\W\d_a-zß-öø-ÿ]"
-NAME = (
-    rf"{_CAPITAL}[\w'’.\-]*(?:(?:\s+|\s*-\s*)(?:(?:de|di|da|du|des|dos|van|von|der|den|la|le|del|della|al|el|bin|ibn|of|the|y|zu|af|mac|ap|"
-    rf"'t)\s+)*(?:{_CAPITAL}[\w'’.\-]*|[IVX]+\b))*"
-)
+_WORD = rf"(?:(?:{_CAPITAL}|Jr|Sr|St|Dr|Mr|Mrs|Ste|Mt|Ft|Wm|Chas|Geo)\.|{_CAPITAL}[\w'’]*(?:-[\w'’]+)*)"
+_SMALL = r"(?:de|di|da|du|des|dos|van|von|der|den|la|le|del|della|dei|al|el|bin|ibn|bint|of|the|y|zu|af|mac|ap|e)"
+NAME = rf"{_WORD}(?:(?:\s+{_SMALL})*\s*(?<=[\s.]){_WORD})*"
 PLACE = rf"{NAME}(?:,\s*{NAME})*"
 
 _DEMONYMS = """
@@ -70,7 +69,9 @@ def _countries() -> dict[str, str]:
 
 
 COUNTRY_OF = _countries()
-_COUNTRY = re.compile(r"\b(" + "|".join(sorted(map(re.escape, COUNTRY_OF), key=len, reverse=True)) + r")\b", re.IGNORECASE)
+_COUNTRY = re.compile(
+    r"\b(" + "|".join(sorted(map(re.escape, COUNTRY_OF), key=len, reverse=True)) + r")\b", re.IGNORECASE
+)
 
 
 def plain(text: str) -> str:

@@ -20,11 +20,11 @@ _OF = re.compile(rf"\b(?:the\s+)?(?P<r>{_KIN}|{_ROLE})\s+(?:of|for)\s+(?P<e>.+)$
 _OWN = re.compile(rf"(?P<e>(?:[A-Z\"“{{(0-9][^\s]*|of|the|de|la|von|van|di|da|du|and|al|el|bin|ibn)(?:\s+(?:[A-Z\"“(0-9][^\s]*|of|the|de|la|von|van|di|da|du|and|al|el|bin|ibn))*)(?:'s|’s|'|’)\s+(?P<r>{_KIN}|{_ROLE})\b")  # fmt: skip
 _TAIL = re.compile(r"\s+(?P<t>born(?: in| at| on)?|die[ds]?|from|study|studied|graduate[d]?(?: from)?|work(?:s|ed)?(?: at| for)?|buried|won|win|receive[d]?|married(?: to)?|educated|is from|was from|come from|get|got|earn(?:ed)?)\s*[?.]*$", re.IGNORECASE)  # fmt: skip
 _ASKED = re.compile(
-    rf"^(?:who|what|which|where|when)\s+(?:is|was|are|were)\s+(?:the\s+)?(?P<r>{_KIN}|{_ROLE}|{_NOUN})\s+of\s+(?P<e>.+?)\s*[?.]*$",
+    rf"^(?:who|what|which)\s+(?:is|was|are|were)\s+(?:the\s+)?(?P<r>{_KIN}|{_ROLE}|{_NOUN})\s+of\s+(?P<e>.+?)\s*[?.]*$",
     re.I,
 )
 _ASKED_OWN = re.compile(
-    rf"^(?:who|what|which|where|when)\s+(?:is|was|are|were)\s+(?P<e>.+?)(?:'s|’s|'|’)\s+(?P<r>{_KIN}|{_ROLE}|{_NOUN})\s*[?.]*$",
+    rf"^(?:who|what|which)\s+(?:is|was|are|were)\s+(?P<e>.+?)(?:'s|’s|'|’)\s+(?P<r>{_KIN}|{_ROLE}|{_NOUN})\s*[?.]*$",
     re.I,
 )
 _RELATIVE = re.compile(

@@ -15,11 +15,16 @@ _AUX = r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would)"
 _CHOICE = re.compile(
     r"^(?P<head>.+?)[,:;?]\s+(?:between\s+|either\s+)?(?P<a>.+)\s+or\s+(?P<b>.+?)\s*[?.]*$", re.IGNORECASE
 )
+_OUT_OF = re.compile(r"^(?P<head>.+?)\s+(?:out of|of|between|among)\s+(?P<things>[A-Z0-9\"“].*?\sand\s.+?)\s*[?.]*$")
 _BARE_CHOICE = re.compile(rf"^(?P<aux>{_AUX})\s+(?P<a>.+?)\s+or\s+(?P<rest>.+?)\s*[?.]*$", re.IGNORECASE)
 _PAIR = re.compile(
     rf"^(?P<aux>{_AUX})\s+(?:both\s+)?(?P<things>.+?\sand\s.+?),?\s+(?:both\s+)?"
     r"(?P<tail>(?:(?:located|situated|based|born|found|published|released|made|directed|originating|originate|come|live|work|play|"
     r"share|have|has|both|from|of|in|on|at|by|a|an|the)\s+)*(?:the\s+)?same\b.*|share\b.*|both\b.*|have in common\b.*)[?.]*$",
+    re.IGNORECASE,
+)
+_SAME_AS = re.compile(
+    rf"^(?P<aux>{_AUX})\s+(?P<a>.+?)\s+(?P<verb>have|has|share|from|of|in|born in)\s+the\s+same\s+(?P<what>[\w -]+?)\s+as\s+(?P<b>.+?)[?.]*$",
     re.IGNORECASE,
 )
 _BOTH = re.compile(rf"^(?P<aux>{_AUX})\s+(?P<a>.+?)\s+and\s+(?P<b>.+?)\s+both\s+(?P<tail>.+?)[?.]*$", re.IGNORECASE)
@@ -45,7 +50,7 @@ _TYPE = re.compile(
 def comparison(question: str) -> Draft | None:
     """The plan of a question that compares two or more things, or None."""
     question = question.strip()
-    for reading in (_choice, _common, _pair, _both, _bare_choice):
+    for reading in (_choice, _common, _same_as, _pair, _both, _bare_choice, _out_of):
         draft = reading(question)
         if draft is not None:
             return draft
@@ -63,6 +68,14 @@ def _choice(question: str) -> Draft | None:
     if len(things) > 2 and not found["a"].rstrip().endswith(","):
         things = [found["a"], found["b"]]
     return _compare(found["head"], [_name(thing) for thing in things])
+
+
+def _out_of(question: str) -> Draft | None:
+    """ "Who was born first out of A and B?" """
+    found = _OUT_OF.match(question)
+    if not found or not re.match(r"^(?:who|which|what)\b", question, re.IGNORECASE) or not _how(found["head"]):
+        return None
+    return _compare(found["head"], [_name(thing) for thing in _cut_at_and(found["things"])])
 
 
 def _bare_choice(question: str) -> Draft | None:
@@ -113,7 +126,9 @@ def _how(head: str) -> tuple[str, str] | None:
 def _which_when(draft: Draft, head: str, things: list[str]) -> Draft | None:
     """ "Who landed in Smerwick later, A or B?": when it was for each, then the earliest or latest."""
     order = re.search(r"\s+(?P<o>first|earlier|before|later|last|recently)\s*$", head, re.IGNORECASE)
-    event = re.match(rf"^(?:which|who|what)\s+(?:\w+\s+)??(?P<e>(?P<aux>{_AUX}\b)?.*)$", head[: order.start()] if order else "", re.I)
+    event = re.match(
+        rf"^(?:which|who|what)\s+(?:\w+\s+)??(?P<e>(?P<aux>{_AUX}\b)?.*)$", head[: order.start()] if order else "", re.I
+    )
     if not order or not event:
         return None
     if event["aux"]:
@@ -133,6 +148,15 @@ def _which_is_true(draft: Draft, head: str, things: list[str]) -> Draft | None:
     values = [draft.look_up(f"if {thing} {found['p']}") for thing in things]
     draft.combine(f"which is true of {_labelled(values, things)}")
     return draft
+
+
+def _same_as(question: str) -> Draft | None:
+    """ "Does A have the same nationality as B?" """
+    found = _SAME_AS.match(question)
+    if not found:
+        return None
+    turned = f"{found['aux']} {found['a']} and {found['b']} {found['verb']} the same {found['what']}?"
+    return _pair(turned)
 
 
 def _pair(question: str) -> Draft | None:

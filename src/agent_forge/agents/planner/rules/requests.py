@@ -15,7 +15,9 @@ from agent_forge.agents.planner.rules.tools import ToolIndex, ToolSpec, fill
 
 _LISTED = re.compile(r"^\s*(?:\d+[.)]|[-*•])\s+(\S.*)$", re.MULTILINE)
 _PRONOUNS = frozenset("it its them they their this that these those such him her his".split())
-_RESULTS = frozenset("result results output outcome resulting above available booked chosen selected obtained found".split())
+_RESULTS = frozenset(
+    "result results output outcome resulting above available booked chosen selected obtained found".split()
+)
 _PHRASE = re.compile(
     r"\b(?:(?:based on|according to|using|from|with) (?:the (?:result|output|same|previous)|that|this|these|those|its?|them)|"
     r"if (?:so|available|possible|there|it)|the same)\b",
@@ -23,7 +25,10 @@ _PHRASE = re.compile(
 )
 # Words that two unrelated steps share without speaking of the same thing.
 _GENERAL = frozenset(
-    map(stem, "id identifier name data information detail details number value time date day year type user list".split())
+    map(
+        stem,
+        "id identifier name data information detail details number value time date day year type user list".split(),
+    )
 )
 _ASKING = re.compile(
     r"^(?:i(?:'d| would)?(?: also)? (?:need|want|like|require|wish)|(?:what|which|who|where|when|how|is|are|can|could|would)\b|"
@@ -43,8 +48,9 @@ def instructions(request: str, tools: ToolIndex | None = None) -> Draft | None:
     items = listed(request)
     if items:
         return _chain(items)
-    if tools is not None:
-        return _with_tools(request, tools)
+    with_tools = _with_tools(request, tools) if tools is not None else None
+    if with_tools is not None:
+        return with_tools
     found = clauses(request)
     return _free(found) if found else None
 
@@ -113,5 +119,7 @@ def _describe_last(draft: Draft, texts: list[str], clause: Clause) -> None:
 def _needed(clause: Clause, earlier: list[str], tool: ToolSpec) -> tuple[str, ...]:
     after = _refers_to(clause.text, earlier)
     if not after and earlier and not tool.schema:
-        after = (f"s{len(earlier)}",)  # nothing is known of what the tool needs: keep the order in which it was asked for
+        after = (
+            f"s{len(earlier)}",
+        )  # nothing is known of what the tool needs: keep the order in which it was asked for
     return after
