@@ -144,7 +144,8 @@ def test_a_tool_without_a_result_has_no_measured_seconds(payload, tmp_path):
 
 @pytest.mark.parametrize(
     "secret",
-    ["sk-ant-" + "api03-" * 4, "ghp_" + "0a" * 18, "AKIA" + "B" * 16, "password=hunter2hunter2", ".".join(["eyJ" + "a" * 20] * 3)],
+    ["sk-ant-" + "api03-" * 4, "ghp_" + "0a" * 18, "AKIA" + "B" * 16, "password=hunter2hunter2",
+     ".".join(["eyJ" + "a" * 20] * 3)],
 )  # fmt: skip
 def test_credentials_are_not_kept(payload, secret):
     payload["last_assistant_message"] = f"I used {secret} to log in."

@@ -151,7 +151,7 @@ def _single_requests(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 for span in part.get("spans", ()):
                     yield {"resourceSpans": [{**group, "scopeSpans": [{**part, "spans": [span]}]}]}
     except (TypeError, AttributeError):
-        yield {"resourceSpans": None}  # not the shape of a request: `read_request` says so
+        yield {"resourceSpans": "?"}  # not the shape of a request: `read_request` says so
 
 
 # -- the schema --------------------------------------------------------------------------------------------------------

@@ -1,0 +1,114 @@
+"""The conversation in a model span, whichever way it was recorded, as plain chat messages.
+
+A message is {"role", "content"}, with "tool_calls" ([{"id", "name", "arguments"}]) on an assistant's and "tool_call_id"
+on a tool's. Read: lists of such messages, OpenAI's (content parts, function objects), the GenAI conventions' (`parts`),
+Anthropic's content blocks, a prompt as text, a completion's `choices`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_forge.traces.span import Span
+
+Message = dict[str, Any]
+
+
+def conversation(span: Span) -> tuple[list[Message], list[Message]]:
+    """What a model was given and what it answered; empty where that was not recorded.
+
+    >>> from agent_forge.traces.span import Span
+    >>> span = Span("1" * 32, "2" * 16, "chat", kind="model", inputs="Hello", outputs={"text": "Hi"})
+    >>> conversation(span)
+    ([{'role': 'user', 'content': 'Hello'}], [{'role': 'assistant', 'content': 'Hi'}])
+    """
+    return _messages(span.inputs, "user"), _messages(span.outputs, "assistant")
+
+
+def tools_offered(span: Span) -> Any:
+    """The definitions of the tools that a model could call, as they were recorded; None where they were not."""
+    inside = span.inputs.get("tools") if isinstance(span.inputs, Mapping) else None
+    return inside or span.attributes.get("gen_ai.tool.definitions")
+
+
+def _messages(value: Any, role: str) -> list[Message]:
+    if value is None or value == "":
+        return []
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    if isinstance(value, list):
+        return [message for item in value for message in _messages(item, role)]
+    if not isinstance(value, Mapping):
+        return [{"role": role, "content": json.dumps(value)}]
+    if "choices" in value:
+        return _messages([choice.get("message") or choice.get("text") for choice in value["choices"][:1]], role)
+    for wrapper in ("messages", "message"):
+        if wrapper in value:
+            return _system(value) + _messages(value[wrapper], role)
+    if "prompt" in value and "role" not in value:
+        return _system(value) + _messages(value["prompt"], role)
+    return _one(value, role)
+
+
+def _system(value: Mapping[str, Any]) -> list[Message]:
+    system = value.get("system") or value.get("instructions")
+    return [{"role": "system", "content": _text(system)}] if system else []
+
+
+def _one(value: Mapping[str, Any], role: str) -> list[Message]:
+    """One message; results of tools that Anthropic's users send along become messages of their own."""
+    parts = value.get("parts", value.get("content", value.get("text")))
+    blocks = [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+    results = [_tool_result(block) for block in blocks if block.get("type") in ("tool_result", "tool_call_response")]
+    message: Message = {"role": _ROLES.get(str(value.get("role", role)), str(value.get("role", role)))}
+    message["content"] = _text(parts)
+    calls = [_call(call) for call in value.get("tool_calls") or ()]
+    calls += [_call(block) for block in blocks if block.get("type") in ("tool_use", "tool_call")]
+    if calls:
+        message["tool_calls"] = calls
+    if value.get("tool_call_id"):
+        message["tool_call_id"] = value["tool_call_id"]
+    return [*results, message] if message["content"] or calls or not results else results
+
+
+_ROLES = {"human": "user", "ai": "assistant", "gpt": "assistant", "model": "assistant", "developer": "system"}
+
+
+def _text(parts: Any) -> str:
+    if parts is None:
+        return ""
+    if isinstance(parts, str):
+        return parts
+    if isinstance(parts, Mapping):
+        parts = [parts]
+    if not isinstance(parts, list):
+        return json.dumps(parts, ensure_ascii=False)
+    texts = [
+        part if isinstance(part, str) else part.get("text") or part.get("content") for part in parts if _says(part)
+    ]
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _says(part: Any) -> bool:
+    return isinstance(part, str) or (isinstance(part, Mapping) and part.get("type", "text") in ("text", "output_text"))
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call.get("function") if isinstance(call.get("function"), Mapping) else call
+    assert isinstance(function, Mapping)
+    arguments = function.get("arguments", function.get("input", function.get("args", {})))
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            arguments = {"text": arguments}  # what the model wrote was not JSON
+    return {"id": call.get("id"), "name": str(function.get("name", "")), "arguments": arguments}
+
+
+def _tool_result(block: Mapping[str, Any]) -> Message:
+    result = block.get("content", block.get("result", block.get("response")))
+    content = result if isinstance(result, str) else _text(result) or json.dumps(result, ensure_ascii=False)
+    return {"role": "tool", "content": content, "tool_call_id": block.get("tool_use_id") or block.get("id")}
