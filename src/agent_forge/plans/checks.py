@@ -14,6 +14,7 @@ from agent_forge.plans.task import Task
 _BRACE_WORD = re.compile(r'(?<!\{)\{[ \t]{0,3}(\w[\w-]*)(?=[.\[]|$)|(?<!\{)\{([^{}"]*,[^{}"]*)\}')
 _DIGITS = re.compile(r"\d+")
 _INTEGER_BITS = 1024  # what a double holds; longer ones are refused by many JSON readers
+_MOST_ITEMS = 1_000_000_000
 _TOO_DEEP = "nested deeper than"
 _ESCAPE = "for the text itself double the braces"
 
@@ -42,8 +43,8 @@ def field_faults(task: Task, limits: PlanLimits) -> list[PlanFault]:
             faults.append(f"{name} must be text, not {type(value).__name__}")
         elif value and not value.isascii() and not _encodes(value):
             faults.append(f"{name} holds half of a character (a lone surrogate)")
-    if task.limit is not None and (type(task.limit) is not int or task.limit < 1):
-        faults.append(f"limit must be a whole number of at least 1, not {task.limit!r}")
+    if task.limit is not None and (type(task.limit) is not int or not 1 <= task.limit <= _MOST_ITEMS):
+        faults.append(f"limit must be a whole number from 1 to {_MOST_ITEMS}, not {task.limit!r:.40}")
     if task.action == "":
         faults.append("action is empty; leave it out when there is none")
     for name in ("args", "meta"):

@@ -42,7 +42,7 @@ class Reference:
     source: str = field(default="", compare=False, repr=False)  # as it was written
 
     def __str__(self) -> str:
-        head = self.head if _PLAIN_HEAD.fullmatch(self.head) else json.dumps(self.head, ensure_ascii=False)
+        head = self.head if _PLAIN_HEAD.fullmatch(self.head) else _quoted(self.head)
         return "{" + head + "".join(map(_step_text, self.path)) + "}"
 
 
@@ -186,7 +186,11 @@ def _unquote(text: str) -> str:
 def _step_text(step: str | int) -> str:
     if isinstance(step, int):
         return f"[{step}]"
-    return f".{step}" if _PLAIN_NAME.fullmatch(step) else f"[{json.dumps(step, ensure_ascii=False)}]"
+    return f".{step}" if _PLAIN_NAME.fullmatch(step) else f"[{_quoted(step)}]"
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False).replace("{", "\\u007b").replace("}", "\\u007d")
 
 
 def _resolve_text(text: str, results: Mapping[str, Any], ids: Container[str] | None) -> Any:

@@ -1,0 +1,97 @@
+"""Plans for people: a Mermaid diagram and a tree for the terminal."""
+
+from __future__ import annotations
+
+import re
+
+from agent_forge.plans.plan import Plan
+from agent_forge.plans.task import Task
+
+_WIDTH = 70
+
+
+def to_mermaid(plan: Plan) -> str:
+    """The plan as a Mermaid flow chart; groups are subgraphs, arrows join the leaves.
+
+    >>> print(to_mermaid(Plan([Task("s1", "Find it"), Task("s2", "Use {s1}")])))
+    flowchart TD
+      n0["s1: Find it"]
+      n1["s2: Use {s1}"]
+      n0 --> n1
+    """
+    number = {name: f"n{index}" for index, name in enumerate(plan.tasks)}
+    rows = ["flowchart TD"]
+    waiting: list[tuple[str | None, int]] = [(name, 1) for name in reversed(plan.tasks) if plan[name].parent is None]
+    while waiting:
+        name, depth = waiting.pop()
+        if name is None:
+            rows.append("  " * depth + "end")
+            continue
+        children = plan.children(name)
+        shape = f'{number[name]}["{_label(plan[name])}"]'
+        rows.append("  " * depth + (f"subgraph {shape}" if children else shape))
+        if children:
+            waiting.append((None, depth))
+            waiting.extend((child, depth + 1) for child in reversed(children))
+    rows.extend(
+        f"  {number[before]} --> {number[after]}" for after, needs in plan.dependencies.items() for before in needs
+    )
+    return "\n".join(rows)
+
+
+def to_tree(plan: Plan) -> str:
+    """The plan as a tree: by level, or by group where there are groups; what each task waits for stands behind it.
+
+    >>> print(to_tree(Plan([Task("s1", "Find it"), Task("s2", "Use it", depends_on=["s1"])])))
+    2 tasks in 2 levels, critical path: s1 → s2
+    ├─ level 1
+    │  └─ s1  Find it
+    └─ level 2
+       └─ s2  Use it  ← s1
+    """
+    levels = plan.levels()
+    path = plan.critical_path()
+    shown = " → ".join(path if len(path) <= 12 else [*path[:6], "…", *path[-5:]])
+    counted = f"{len(plan.leaves)} task{'s' if len(plan.leaves) > 1 else ''}"
+    groups = f" in {len(plan.composites)} groups" if plan.composites else ""
+    rows = [f"{counted}{groups} in {len(levels)} level{'s' if len(levels) > 1 else ''}, critical path: {shown}"]
+    if plan.composites:
+        roots = [task.id for task in plan if task.parent is None]
+        rows.extend(_branches(plan, roots))
+    else:
+        for index, level in enumerate(levels):
+            last = index == len(levels) - 1
+            rows.append(f"{'└─' if last else '├─'} level {index + 1}")
+            rows.extend(_branches(plan, level, "   " if last else "│  "))
+    return "\n".join(rows)
+
+
+def _branches(plan: Plan, names: list[str], indent: str = "") -> list[str]:
+    rows = []
+    waiting = [(name, indent, index == 0) for index, name in enumerate(reversed(names))]
+    while waiting:
+        name, before, last = waiting.pop()
+        rows.append(f"{before}{'└─' if last else '├─'} {_row(plan, name)}")
+        below = before + ("   " if last else "│  ")
+        waiting.extend((child, below, index == 0) for index, child in enumerate(reversed(plan.children(name))))
+    return rows
+
+
+def _row(plan: Plan, name: str) -> str:
+    task = plan[name]
+    needs = plan.dependencies.get(name, task.depends_on)
+    arrow = f"  ← {', '.join(needs[:8])}{', …' if len(needs) > 8 else ''}" if needs else ""
+    return f"{name}  {_short(task.goal or task.action or '')}{arrow}".rstrip()
+
+
+def _short(text: str) -> str:
+    text = " ".join(part for part in re.split(r"[\s\x00-\x1f\x7f-\x9f]+", text) if part)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"
+
+
+def _label(task: Task) -> str:
+    goal = _short(task.goal or task.action or "")
+    text = f"{task.id}: {goal}" if goal else task.id
+    for mark, code in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;"), ("`", "#96;")):
+        text = text.replace(mark, code)
+    return text
