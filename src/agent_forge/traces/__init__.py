@@ -1,9 +1,55 @@
-"""What happened: spans, their recorder, and the store they live in."""
+"""What happened: spans, their recorder, and the store they live in.
+
+The names are loaded when they are used, so that `import agent_forge.traces` costs next to nothing.
+"""
 
 from __future__ import annotations
 
-from agent_forge.traces.recorder import Recorder, carry, current_span, use_span
-from agent_forge.traces.span import KINDS, Span
-from agent_forge.traces.store import Page, Store
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["KINDS", "Page", "Recorder", "Span", "Store", "carry", "current_span", "use_span"]
+if TYPE_CHECKING:
+    from agent_forge.traces.export import FORMATS, export_traces, send_otlp
+    from agent_forge.traces.files import import_file, read_file
+    from agent_forge.traces.masking import masked
+    from agent_forge.traces.otlp import read_request, write_request
+    from agent_forge.traces.recorder import Recorder, carry, current_span, use_span
+    from agent_forge.traces.span import KINDS, Span
+    from agent_forge.traces.stats import Aggregate
+    from agent_forge.traces.store import Page, Store, Summary
+
+_HOMES = {
+    "FORMATS": "export", "export_traces": "export", "send_otlp": "export", "import_file": "files", "read_file": "files",
+    "masked": "masking", "read_request": "otlp", "write_request": "otlp", "Recorder": "recorder", "carry": "recorder",
+    "current_span": "recorder", "use_span": "recorder", "KINDS": "span", "Span": "span", "Aggregate": "stats",
+    "Page": "store", "Store": "store", "Summary": "store",
+}  # fmt: skip
+
+__all__ = [
+    "FORMATS",
+    "KINDS",
+    "Aggregate",
+    "Page",
+    "Recorder",
+    "Span",
+    "Store",
+    "Summary",
+    "carry",
+    "current_span",
+    "export_traces",
+    "import_file",
+    "masked",
+    "read_file",
+    "read_request",
+    "send_otlp",
+    "use_span",
+    "write_request",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -37,6 +37,10 @@ class Insert:
                 yield self.text(size), list(chain.from_iterable(rows[at : at + size]))
                 at += size
 
+    def run(self, cursor: Any, rows: Sequence[Sequence[Any]]) -> int:
+        """Inserts rows in the transaction that is open. Returns how many were inserted or changed."""
+        return sum(cursor.execute(text, values).rowcount for text, values in self.chunks(rows))
+
 
 @lru_cache(maxsize=256)
 def _text(insert: Insert, rows: int) -> str:

@@ -105,39 +105,39 @@ def _list(value: Any) -> list[Any]:
     raise TraceError(f"{value!r} is not a list")
 
 
-_CONVERT: dict[str, Callable[[Any], Any]] = {
-    "input_tokens": int, "output_tokens": int, "cost": _number, "reward": _number, "prompt_ids": _list,
-    "output_ids": _list, "logprobs": _list,
+_READ: dict[str, tuple[type, Callable[[Any], Any]]] = {
+    "input_tokens": (int, int), "output_tokens": (int, int), "cost": (float, _number), "reward": (float, _number),
+    "prompt_ids": (list, _list), "output_ids": (list, _list), "logprobs": (list, _list),
 }  # fmt: skip
 _LISTS = ("prompt_ids", "output_ids", "logprobs")
-# attribute name → (its rank among the names of its field, field, how to read it)
+# attribute name → (its rank among the names of its field, field, the type it should have, how to read another one)
 _FIELD_RULES = {
-    name: (rank, field, _CONVERT.get(field, str)) for field, names in NAMES.items() for rank, name in enumerate(names)
+    name: (rank, field, *_READ.get(field, (str, str)))
+    for field, names in NAMES.items()
+    for rank, name in enumerate(names)
 }
-_KIND_RULES = {name: (rank, name) for rank, name in enumerate(KIND_OF)}
 _SAMPLING_RULES = {name: key for key, names in SAMPLING.items() for name in reversed(names)}
 _COLUMN_NAMES = frozenset(name for name, rule in _FIELD_RULES.items() if rule[1] not in _LISTS)
-_KIND_NAMES = frozenset(KIND_OF)
 
 
 def fill(span: Span) -> Span:
     """Sets the kind and the plain fields that the span's attributes tell. Returns the span."""
     attributes = span.attributes
-    names = attributes.keys()
     ranks: dict[str, int] = {}
-    for name in names & _COLUMN_NAMES:
-        rank, field, convert = _FIELD_RULES[name]
-        if rank < ranks.get(field, 99) and (value := _read(convert, attributes[name])) is not None:
-            ranks[field] = rank
-            setattr(span, field, value)
-    if told := names & _KIND_NAMES:
-        known = [(rule, attributes[rule[1]]) for rule in sorted(_KIND_RULES[name] for name in told)]
-        span.kind = next((kind for (_, name), value in known if (kind := _kind_of(name, value))), span.kind)
+    for name in attributes.keys() & _COLUMN_NAMES:
+        rank, field, kind, convert = _FIELD_RULES[name]
+        if field in ranks and ranks[field] < rank:
+            continue
+        value = attributes[name]
+        if value.__class__ is not kind and (value := _read(convert, value)) is None:
+            continue
+        ranks[field] = rank
+        setattr(span, field, value)
+    for name, kinds in KIND_OF.items():
+        if (value := attributes.get(name)) is not None and isinstance(value, str) and value in kinds:
+            span.kind = kinds[value]
+            break
     return span
-
-
-def _kind_of(name: str, value: Any) -> str | None:
-    return KIND_OF[name].get(value) if isinstance(value, str) else None
 
 
 def complete(span: Span) -> Span:

@@ -27,6 +27,7 @@ CODES = {
     "STATUS_CODE_ERROR": "error",
 }
 _CODE = {"unset": 0, "ok": 1, "error": 2}
+_HEX, _ZERO = frozenset("0123456789abcdefABCDEF"), "0" * 32
 _LAST_NS = 2**63 - 1  # the largest number a database holds
 # Fields of an OTLP span that ours has no place for: kept as they are in `span.otel`.
 _KEPT = frozenset(("traceState", "flags", "droppedAttributesCount", "droppedEventsCount", "droppedLinksCount"))
@@ -138,7 +139,7 @@ def camel(name: str) -> str:
 def _hex(text: str, digits: int) -> str:
     if len(text) != digits:  # protobuf's own JSON writes bytes as base64, OTLP's as hexadecimal
         text = base64.b64decode(text, validate=True).hex()
-    if len(text) != digits or int(text, 16) == 0 or not text.isalnum():
+    if len(text) != digits or not _HEX.issuperset(text) or text == _ZERO[:digits]:
         raise ValueError(f"its id {text!r} is not {digits} hexadecimal digits")
     return text.lower()
 
@@ -149,9 +150,9 @@ def _kind(kind: int | str) -> int:
     return kind
 
 
-def _attributes(pairs: list[dict[str, Any]] | None) -> dict[str, Any]:
+def _attributes(given: list[dict[str, Any]] | None) -> dict[str, Any]:
     found = {}
-    for pair in pairs or ():
+    for pair in given or ():
         value = pair.get("value") or {}
         found[pair["key"]] = value["stringValue"] if "stringValue" in value else _value(value)
     return found
@@ -214,7 +215,7 @@ def write_request(spans: Iterable[Span]) -> dict[str, Any]:
         key = to_json([span.resource, scope.get("resourceSchemaUrl")])
         group = resources.get(key)
         if group is None:
-            group = resources[key] = {"resource": {"attributes": _pairs(span.resource or {})}, "scopes": {}}
+            group = resources[key] = {"resource": {"attributes": pairs(span.resource or {})}, "scopes": {}}
             if scope.get("resourceSchemaUrl"):
                 group["schemaUrl"] = scope["resourceSchemaUrl"]
         part = group["scopes"].setdefault(to_json(scope), {"scope": _scope_data(scope), "spans": []})
@@ -229,7 +230,7 @@ def write_request(spans: Iterable[Span]) -> dict[str, Any]:
 def _scope_data(scope: Mapping[str, Any]) -> dict[str, Any]:
     found = {name: scope[name] for name in ("name", "version", "droppedAttributesCount") if scope.get(name)}
     if scope.get("attributes"):
-        found["attributes"] = _pairs(scope["attributes"])
+        found["attributes"] = pairs(scope["attributes"])
     return found
 
 
@@ -243,7 +244,7 @@ def _data(span: Span) -> dict[str, Any]:
     found |= {"name": span.name, "kind": kind, "startTimeUnixNano": str(span.start_ns)}
     if span.end_ns is not None:
         found["endTimeUnixNano"] = str(span.end_ns)
-    found["attributes"] = _pairs(to_attributes(span))
+    found["attributes"] = pairs(to_attributes(span))
     if span.events:
         found["events"] = [_event_data(event) for event in span.events]
     if span.links:
@@ -259,7 +260,7 @@ def _event_data(event: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "timeUnixNano": str(event["time_ns"]),
         "name": event["name"],
-        "attributes": _pairs(event.get("attributes") or {}),
+        "attributes": pairs(event.get("attributes") or {}),
     } | ({"droppedAttributesCount": dropped} if dropped else {})
 
 
@@ -271,7 +272,8 @@ def _links_data(span: Span) -> list[dict[str, Any]]:
     ]
 
 
-def _pairs(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+def pairs(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Attributes as OTLP's list of keys and values."""
     return [{"key": key, "value": _any_value(value)} for key, value in attributes.items()]
 
 
@@ -289,7 +291,7 @@ def _any_value(value: Any) -> dict[str, Any]:
     if isinstance(value, (list, tuple)):
         return {"arrayValue": {"values": [_any_value(item) for item in value]}}
     if isinstance(value, dict):
-        return {"kvlistValue": {"values": _pairs(value)}}
+        return {"kvlistValue": {"values": pairs(value)}}
     if isinstance(value, bytes):
         return {"bytesValue": base64.b64encode(value).decode()}
     return {} if value is None else {"stringValue": str(value)}

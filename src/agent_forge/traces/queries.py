@@ -50,7 +50,7 @@ class Where:
     until: Moment | None = None  # started before
     min_reward: float | None = None
     max_reward: float | None = None
-    text: str | None = None  # occurs in the name, error, inputs, outputs or attributes; letters in either case
+    text: str | None = None  # occurs in the name, error, inputs, outputs or attributes; ASCII letters in either case
 
 
 FILTERS = tuple(field.name for field in fields(Where))
@@ -66,8 +66,8 @@ _CONDITIONS: dict[str, tuple[str, str | None]] = {
     "max_reward": ("spans.reward <= ?", "coalesce(traces.root_reward, traces.given_reward) <= ?"),
 }
 _TEXT = (
-    "(lower(spans.name || ' ' || coalesce(spans.error, '')) LIKE ? ESCAPE '!' OR lower(spans.inputs) LIKE ? ESCAPE '!'"
-    " OR lower(spans.outputs) LIKE ? ESCAPE '!' OR lower(spans.attributes) LIKE ? ESCAPE '!')"
+    "(spans.name LIKE ? ESCAPE '!' OR spans.error LIKE ? ESCAPE '!' OR spans.inputs LIKE ? ESCAPE '!'"
+    " OR spans.outputs LIKE ? ESCAPE '!' OR spans.attributes LIKE ? ESCAPE '!')"
 )
 TRACE_COLUMNS = (
     "trace_id", "start_ns", "end_ns", "spans", "errors", "unfinished", "name", "kind", "status", "error", "agent",
@@ -140,7 +140,7 @@ def _span_conditions(given: Where) -> tuple[list[str], list[Any]]:
     if names := [name for name in _GROUPED if getattr(given, name) is not None]:
         found.append(_group(given, names))
     if given.text is not None:
-        found.append((_TEXT, [_pattern(given.text), *[_pattern(given.text, in_json=True)] * 3]))
+        found.append((_TEXT, [*[_pattern(given.text)] * 2, *[_pattern(given.text, in_json=True)] * 3]))
     return [condition for condition, _ in found], [value for _, values in found for value in values]
 
 
@@ -161,7 +161,7 @@ def _pattern(text: str, *, in_json: bool = False) -> str:
     text = json.dumps(text, ensure_ascii=False)[1:-1] if in_json else text
     for special in "!%_":
         text = text.replace(special, "!" + special)
-    return f"%{text.lower()}%"
+    return f"%{text}%"
 
 
 def cursor_of(after: str | None, *, text: bool = False) -> tuple[int, Any] | None:

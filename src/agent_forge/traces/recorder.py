@@ -96,6 +96,7 @@ class Recorder:
         agent: str | None = None,
         mask: Mask | None = None,
         sample: float = 1.0,
+        join: Any = None,
         batch: int = 500,
         delay_s: float = 0.05,
         memory_mb: float = 64,
@@ -105,7 +106,8 @@ class Recorder:
 
         `session` and `agent` are given to spans that name none and have no parent to take them from. `mask` changes
         a span before it is written. `sample` is the share of traces to keep, chosen by trace id, so that every
-        process keeps the same ones. The rest bounds what waits: see docs/traces.md.
+        process keeps the same ones. `join` is an OpenTelemetry tracer provider (True: the global one) whose traces
+        our spans become part of. The rest bounds what waits: see docs/traces.md.
         """
         if not 0.0 <= sample <= 1.0:
             raise UsageError(f"sample is {sample}", fix="give a share of traces between 0 and 1")
@@ -113,6 +115,11 @@ class Recorder:
         self.store: Any = opened
         self.session = session
         self.agent = agent
+        self._join: Any = None
+        if join is not None and join is not False:
+            from agent_forge.traces.otel import Join
+
+            self._join = Join(join)
         self._kept_below = None if sample == 1.0 else round(sample * 2**64)
         self._writer = Writer(
             opened,
@@ -176,6 +183,21 @@ class Recorder:
             span = Span(above.trace_id, f"{_bits(64) or 1:016x}", name, kind, above.span_id, clock + _now())
             span.session, span.agent = above.session, above.agent
         span.clock = clock
+        if self._join is not None:
+            self._join.begin(span, above)
+        return span
+
+    def reward(self, value: float, of: Span | None = None, *, name: str = "reward", **fields: Any) -> Span:
+        """Records a judgement of a span (the current one if none is named) as a span of its own, linked to it.
+
+        This is how a reward that comes after the end is kept: a finished span never changes.
+        """
+        judged = of if of is not None else _current.get()
+        if judged is None:
+            raise UsageError("there is no span to reward", fix="name it, as in recorder.reward(1.0, span)")
+        span = self.start(name, "reward", parent=judged, links=[judged], reward=value, category=judged.category)
+        span.set(**fields)
+        self.end(span)
         return span
 
     def end(self, span: Span, *, outputs: Any = None, error: BaseException | str | None = None, **fields: Any) -> None:
@@ -190,6 +212,8 @@ class Recorder:
             _fail(span, error)
         elif span.status == "unset":
             span.status = "ok"
+        if self._join is not None:
+            self._join.finish(span)
         if self._kept_below is None or int(span.trace_id[16:], 16) < self._kept_below:
             self._writer.put(span)
 
@@ -221,7 +245,7 @@ class Recorder:
 class Scope:
     """The block of a `with recorder.span(...)`."""
 
-    __slots__ = ("_recorder", "_token", "span")
+    __slots__ = ("_joined", "_recorder", "_token", "span")
 
     def __init__(self, recorder: Recorder, span: Span) -> None:
         self._recorder = recorder
@@ -229,12 +253,16 @@ class Scope:
 
     def __enter__(self) -> Span:
         self._token = _current.set(self.span)
+        if self._recorder._join is not None:
+            self._joined = self._recorder._join.enter(self.span)
         return self.span
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         _reset(self._token, self.span)
+        if self._recorder._join is not None:
+            self._recorder._join.leave(self._joined)
         self._recorder.end(self.span, error=error)
 
 

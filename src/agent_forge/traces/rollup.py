@@ -8,11 +8,30 @@ again from the spans (`rebuild`), and a test holds them to that. They count fini
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from agent_forge.traces.bulk import Insert, adding
-from agent_forge.traces.rows import Row
+from agent_forge.traces.rows import (
+    AGENT,
+    BUCKET,
+    CATEGORY,
+    COST,
+    END,
+    ERROR,
+    GROUP,
+    INPUT_TOKENS,
+    KIND,
+    NAME,
+    OUTPUT_TOKENS,
+    PARENT,
+    REWARD,
+    SESSION,
+    START,
+    STATUS,
+    TRACE,
+    Row,
+)  # fmt: skip
 
 SECOND = 1_000_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86400 * SECOND
@@ -65,27 +84,27 @@ class Sums:
         self._minutes: dict[tuple[int, str, str], int] = {}
         self._traces: dict[str, list[Any]] = {}
         for row in rows:
-            if row[6] is not None:
+            if row[END] is not None:
                 self._count(row)
             if traces:
                 self._gather(row)
 
     def _count(self, row: Row) -> None:
-        start, status, agent, grp, bucket = row[5], row[7], row[9] or "", row[21], row[22]
+        start, status, agent, grp, bucket = row[START], row[STATUS], row[AGENT] or "", row[GROUP], row[BUCKET]
         key = (start // HOUR, grp, status)
         sums = self._hours.get(key)
         if sums is None:
             sums = self._hours[key] = [0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0]
         sums[0] += 1
-        sums[1] += row[6] - start
-        if row[16] is not None or row[17] is not None:
+        sums[1] += row[END] - start
+        if row[INPUT_TOKENS] is not None or row[OUTPUT_TOKENS] is not None:
             sums[2] += 1
-            sums[3] += row[16] or 0
-            sums[4] += row[17] or 0
-        if row[18] is not None:
+            sums[3] += row[INPUT_TOKENS] or 0
+            sums[4] += row[OUTPUT_TOKENS] or 0
+        if row[COST] is not None:
             sums[5] += 1
-            sums[6] += row[18]
-        if (reward := row[19]) is not None:
+            sums[6] += row[COST]
+        if (reward := row[REWARD]) is not None:
             sums[7] += 1
             sums[8] += reward
             sums[9] += reward * reward
@@ -95,36 +114,36 @@ class Sums:
         self._minutes[minute] = self._minutes.get(minute, 0) + 1
 
     def _gather(self, row: Row) -> None:
-        trace = self._traces.get(row[0])
+        trace = self._traces.get(row[TRACE])
         if trace is None:
-            trace = self._traces[row[0]] = [row[0], row[5], row[6], 0, 0, 0, *[None] * 12]
+            trace = self._traces[row[TRACE]] = [row[TRACE], row[START], row[END], 0, 0, 0, *[None] * 12]
         trace[3] += 1
-        end = row[6]
-        trace[1] = min(trace[1], row[5])
+        end = row[END]
+        trace[1] = min(trace[1], row[START])
         if end is None:
             trace[5] += 1
         elif trace[2] is None or end > trace[2]:
             trace[2] = end
-        if row[7] == "error":
+        if row[STATUS] == "error":
             trace[4] += 1
-        if row[2] is None and trace[6] is None:
-            trace[6:12] = row[3], row[4], row[7], row[8], row[9], row[13]
-            trace[16] = row[19]
+        if row[PARENT] is None and trace[6] is None:
+            trace[6:12] = row[NAME], row[KIND], row[STATUS], row[ERROR], row[AGENT], row[CATEGORY]
+            trace[16] = row[REWARD]
         if trace[12] is None:
-            trace[12] = row[12]
-        if row[4] == "model":  # other kinds repeat what the calls below them used
-            for place, value in ((13, row[16]), (14, row[17]), (15, row[18])):
+            trace[12] = row[SESSION]
+        if row[KIND] == "model":  # other kinds repeat what the calls below them used
+            for place, value in ((13, row[INPUT_TOKENS]), (14, row[OUTPUT_TOKENS]), (15, row[COST])):
                 if value is not None:
                     trace[place] = value if trace[place] is None else trace[place] + value
-        elif row[4] == "reward" and row[19] is not None:
-            trace[17] = row[19]
+        elif row[KIND] == "reward" and row[REWARD] is not None:
+            trace[17] = row[REWARD]
 
-    def inserts(self) -> Iterator[tuple[Insert, list[Sequence[Any]]]]:
-        """What has to be written to which table."""
-        yield _ADD_HOUR, [(*key, *sums) for key, sums in sorted(self._hours.items())]
-        yield _ADD_DURATION, [(*key, n) for key, n in sorted(self._durations.items())]
-        yield _ADD_MINUTE, [(*key, n) for key, n in sorted(self._minutes.items())]
-        yield _ADD_TRACE, [self._traces[name] for name in sorted(self._traces)]
+    def write(self, cursor: Any) -> None:
+        """Adds the sums to the tables, inside the transaction that is open."""
+        _ADD_HOUR.run(cursor, [(*key, *sums) for key, sums in sorted(self._hours.items())])
+        _ADD_DURATION.run(cursor, [(*key, n) for key, n in sorted(self._durations.items())])
+        _ADD_MINUTE.run(cursor, [(*key, n) for key, n in sorted(self._minutes.items())])
+        _ADD_TRACE.run(cursor, [self._traces[name] for name in sorted(self._traces)])
 
 
 _TRACE_OF_SPANS = """

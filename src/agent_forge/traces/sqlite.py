@@ -11,14 +11,12 @@ import sqlite3
 import struct
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 from agent_forge.errors import StoreError
 from agent_forge.files import sync_folder
-from agent_forge.traces.bulk import Insert
 from agent_forge.traces.migrations import MIGRATIONS, TABLES, VERSION
 
 APPLICATION_ID = 0x41467472  # "AFtr", at byte 68 of the file
@@ -94,10 +92,6 @@ class SqliteDatabase:
         finally:
             with self._pool:
                 self._idle.append(connection)
-
-    def insert(self, cursor: sqlite3.Cursor, insert: Insert, rows: Sequence[Sequence[Any]]) -> int:
-        """Inserts rows in the transaction that is open. Returns how many there were to insert or change."""
-        return sum(cursor.execute(text, values).rowcount for text, values in insert.chunks(rows))
 
     def vacuum(self) -> None:
         """Gives free pages back to the file system. Waits for writers and needs room for a copy."""

@@ -42,7 +42,6 @@ class Database(Protocol):
 
     def read(self) -> AbstractContextManager[Any]: ...
     def write(self) -> AbstractContextManager[Any]: ...
-    def insert(self, cursor: Any, insert: Insert, rows: Sequence[Sequence[Any]]) -> int: ...
     def vacuum(self) -> None: ...
     def check(self) -> list[str]: ...
     def size(self) -> int: ...
@@ -136,17 +135,12 @@ class Store:
         return [to_row(span, group, source) for span, (group, source) in zip(spans, numbers, strict=True)]
 
     def _add_rows(self, rows: Sequence[Row], sums: Sums) -> int:
-        database = self._database
-        with database.write() as cursor:
+        with self._database.write() as cursor:
             last = cursor.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()[0]
-            if database.insert(cursor, INSERT, rows) == len(rows):
-                self._sum(cursor, sums)
+            if INSERT.run(cursor, rows) == len(rows):
+                sums.write(cursor)
                 return len(rows)
             return self._add_some(cursor, rows, last)
-
-    def _sum(self, cursor: Any, sums: Sums) -> None:
-        for insert, rows in sums.inserts():
-            self._database.insert(cursor, insert, rows)
 
     def _add_some(self, cursor: Any, rows: Sequence[Row], last: int) -> int:
         """Ends a batch of which some spans were there already: counts what is new, and finishes the unfinished."""
@@ -160,8 +154,8 @@ class Store:
                 new.discard(row[:2])
             elif row[END] is not None and cursor.execute(_FINISH, (*row[2:], *row[:2])).rowcount == 1:
                 finished.append(row)
-        self._sum(cursor, Sums(fresh))
-        self._sum(cursor, Sums(finished, traces=False))
+        Sums(fresh).write(cursor)
+        Sums(finished, traces=False).write(cursor)
         for trace_id in sorted({row[0] for row in finished}):
             rebuild_trace(cursor, trace_id)
         return len(fresh) + len(finished)
@@ -182,6 +176,11 @@ class Store:
     def trace(self, trace_id: str) -> list[Span]:
         """All spans of a trace in the order they started; empty if there is no such trace."""
         return self._spans(f"{_SELECT} WHERE trace_id = ? ORDER BY start_ns, seq", [trace_id])
+
+    def trace_ids(self, beginning: str, *, limit: int = 10) -> list[str]:
+        """The traces whose id begins so, in the order of their ids."""
+        sql = "SELECT trace_id FROM traces WHERE trace_id >= ? AND trace_id < ? ORDER BY trace_id LIMIT ?"
+        return [row[0] for row in self._fetch(sql, [beginning, beginning + "g", limit])]
 
     def span(self, trace_id: str, span_id: str) -> Span | None:
         """One span, or None."""
@@ -216,9 +215,8 @@ class Store:
     def slowest(self, limit: int = 50) -> list[Span]:
         """The spans that took longest, the slowest first."""
         counts = self._fetch("SELECT bucket, sum(spans) FROM rollup_duration GROUP BY 1 ORDER BY 1 DESC", [])
-        enough = (
-            bucket for (bucket, _), n in zip(counts, accumulate(row[1] for row in counts), strict=True) if n >= limit
-        )
+        running = accumulate(spans for _, spans in counts)
+        enough = (bucket for (bucket, _), seen in zip(counts, running, strict=True) if seen >= limit)
         order = "ORDER BY end_ns - start_ns DESC, seq LIMIT ?"
         return self._spans(f"{_SELECT} WHERE bucket >= ? {order}", [next(enough, 0), limit])
 

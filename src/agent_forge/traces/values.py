@@ -35,7 +35,7 @@ def from_json(text: str | None) -> Any:
     if text is None:
         return None
     value = _decode(text)
-    return _restore(value) if '"$' in text else value
+    return restore(value) if '"$' in text else value
 
 
 def plain(value: Any, depth: int = DEPTH) -> Any:
@@ -89,9 +89,10 @@ def _described(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-def _restore(value: Any) -> Any:
+def restore(value: Any) -> Any:
+    """Numbers and bytes that JSON has no form for, from the form `plain` gave them."""
     if isinstance(value, list):
-        return [_restore(item) for item in value]
+        return [restore(item) for item in value]
     if not isinstance(value, dict):
         return value
     if len(value) == 1:
@@ -99,7 +100,7 @@ def _restore(value: Any) -> Any:
             return float(number)
         if isinstance(data := value.get("$bytes"), str):
             return base64.b64decode(data)
-    return {key: _restore(item) for key, item in value.items()}
+    return {key: restore(item) for key, item in value.items()}
 
 
 def storable(value: str | None) -> str | None:

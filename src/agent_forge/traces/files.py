@@ -1,0 +1,104 @@
+"""Trace files: OTLP/JSON as collectors and exporters write it, and our own JSON lines."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from agent_forge.errors import DataError, TraceError
+from agent_forge.traces.otlp import read_request
+from agent_forge.traces.span import Span
+from agent_forge.traces.store import Store
+from agent_forge.traces.values import restore
+
+
+def read_file(path: str | Path, *, whole: bool = True) -> Iterator[Span]:
+    """The spans of a file: one OTLP request, a request a line, or our own JSON lines (told apart by looking).
+
+    Raises DataError for a file that cannot be read as one of them, naming the line; it may have given spans by then.
+    """
+    path = Path(path)
+    for number, document in _documents(path):
+        where = f"{path}:{number}" if number else str(path)
+        try:
+            spans = [Span.from_dict(restore(document))] if _is_ours(document) else read_request(document, whole=whole)
+        except TraceError as error:
+            place = f"{where}: {error.where}" if error.where else where
+            raise DataError(error.what, where=place, fix=error.fix) from error
+        yield from spans
+
+
+def import_file(store: Store, path: str | Path, *, each: Callable[[int], object] | None = None) -> tuple[int, int]:
+    """Adds the spans of a file to a store. Returns how many it holds and how many of them were new.
+
+    The file is read twice: a fault in its last line is found before the first span is stored. Raises DataError.
+    """
+    found = sum(1 for _ in read_file(path, whole=False))
+    return found, store.add_many(read_file(path, whole=False), each=each)
+
+
+def _is_ours(document: Any) -> bool:
+    return isinstance(document, dict) and "trace_id" in document
+
+
+def _documents(path: Path) -> Iterator[tuple[int, Any]]:
+    """The JSON documents of a file with their line numbers; number 0 is a file that is one document."""
+    try:
+        with path.open("rb") as file:
+            first = file.readline()
+            while first and not first.strip():
+                first = file.readline()
+            try:
+                yield 1, parse(first)
+            except ValueError:
+                file.seek(0)
+                yield 0, _parsed(file.read(), str(path))
+                return
+            for number, line in enumerate(file, start=2):
+                if line.strip():
+                    yield number, _parsed(line, f"{path}:{number}")
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def _parsed(data: bytes, where: str) -> Any:
+    try:
+        return parse(data)
+    except ValueError as error:
+        raise DataError(f"is not JSON: {error}", where=where) from error
+
+
+def parse(data: bytes) -> Any:
+    """JSON, as fast as this machine can: with orjson where it is installed, and without pauses for the garbage
+    collector, which would look through every object made so far a dozen times a megabyte. Raises ValueError.
+    """
+    if not gc.isenabled():
+        return _loads()(data)
+    gc.disable()  # nothing else runs meanwhile: the parser keeps the interpreter lock
+    try:
+        return _loads()(data)
+    finally:
+        gc.enable()
+
+
+@lru_cache(maxsize=1)
+def _loads() -> Callable[[bytes], Any]:
+    try:
+        import orjson  # type: ignore[import-not-found]
+    except ImportError:
+        return json.loads
+    return _loads_with(orjson.loads)
+
+
+def _loads_with(fast: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    def loads(data: bytes) -> Any:
+        try:
+            return fast(data)
+        except ValueError:  # orjson refuses NaN and large integers, which OTLP files do hold
+            return json.loads(data)
+
+    return loads

@@ -1,0 +1,172 @@
+"""Inside a program that uses OpenTelemetry: an exporter for its provider, and spans of ours that join its traces.
+
+    provider.add_span_processor(BatchSpanProcessor(StoreExporter(store)))      theirs into our store
+    Recorder(store, join=provider)                                             ours into their traces
+
+Needs the extra `otel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from agent_forge._version import __version__
+from agent_forge.errors import MissingExtraError, StoreError
+from agent_forge.traces.conventions import complete, fill, to_attributes
+from agent_forge.traces.otlp import pairs
+from agent_forge.traces.span import Span
+from agent_forge.traces.values import to_json
+from agent_forge.traces.writer import Sink, log
+
+try:
+    from opentelemetry import context, trace
+    from opentelemetry.sdk.trace import ReadableSpan
+    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+    from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+except ImportError as missing:
+    raise MissingExtraError("OpenTelemetry", "otel") from missing
+
+_STATUS = {StatusCode.UNSET: "unset", StatusCode.OK: "ok", StatusCode.ERROR: "error"}
+_CODE = {"unset": StatusCode.UNSET, "ok": StatusCode.OK, "error": StatusCode.ERROR}
+
+
+class StoreExporter(SpanExporter):
+    """Writes the spans of a tracer provider into a store. What it reports as exported is committed."""
+
+    def __init__(self, store: Sink) -> None:
+        self._store = store
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Stores the spans in one transaction."""
+        try:
+            self._store.add([from_otel(span) for span in spans])
+        except StoreError as error:
+            log.error("%d spans were not exported: %s", len(spans), error)
+            return SpanExportResult.FAILURE
+        return SpanExportResult.SUCCESS
+
+    def force_flush(self, timeout_millis: int = 30_000) -> bool:
+        """Nothing waits here."""
+        return True
+
+
+def from_otel(theirs: ReadableSpan) -> Span:
+    """A finished OpenTelemetry span as ours."""
+    place, parent = theirs.get_span_context(), theirs.parent
+    assert place is not None  # only a span that never was has no context
+    span = Span(
+        trace.format_trace_id(place.trace_id),
+        trace.format_span_id(place.span_id),
+        theirs.name,
+        "other",
+        trace.format_span_id(parent.span_id) if parent is not None else None,
+        theirs.start_time or 0,
+        theirs.end_time,
+        _STATUS[theirs.status.status_code],
+        theirs.status.description,
+    )
+    span.attributes = _plain(theirs.attributes)
+    span.links = [
+        (trace.format_trace_id(x.context.trace_id), trace.format_span_id(x.context.span_id)) for x in theirs.links
+    ]
+    span.events = [{"name": e.name, "time_ns": e.timestamp, "attributes": _plain(e.attributes)} for e in theirs.events]
+    span.otel_kind = theirs.kind.value + 1  # the SDK counts from 0, OTLP from 1
+    _add_source(span, theirs)
+    return complete(fill(span))
+
+
+def _add_source(span: Span, theirs: ReadableSpan) -> None:
+    scope = theirs.instrumentation_scope
+    span.resource = _plain(theirs.resource.attributes)
+    span.scope = {"name": scope.name, "version": scope.version, "schemaUrl": scope.schema_url} if scope else {}
+    span.scope = {name: value for name, value in span.scope.items() if value}
+    if scope and scope.attributes:
+        span.scope["attributes"] = _plain(scope.attributes)
+    if any(link.attributes for link in theirs.links):
+        more = [{"attributes": pairs(_plain(link.attributes))} if link.attributes else {} for link in theirs.links]
+        span.otel = {"links": more}
+
+
+def _plain(attributes: Any) -> dict[str, Any]:
+    found = (attributes or {}).items()
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in found}
+
+
+class Join:
+    """Makes every span of a recorder a span of an OpenTelemetry provider too, with the same ids.
+
+    The parent is the innermost of both worlds: a span of ours, or one of theirs that was opened inside it. It costs
+    what the SDK costs, so it is for programs that want one trace, not for the hot path.
+    """
+
+    def __init__(self, provider: Any) -> None:
+        self._tracer = (trace if provider is True else provider).get_tracer("agent_forge", __version__)
+        self._open: dict[str, tuple[Any, int]] = {}  # span id → their span, and what was current when it began
+
+    def begin(self, span: Span, above: Span | None) -> None:
+        """Starts their span for `span`, and takes over its ids."""
+        around = trace.get_current_span().get_span_context()
+        theirs = self._tracer.start_span(
+            span.name, self._parent(above, around), kind=_kind(span), start_time=span.start_ns
+        )
+        place = theirs.get_span_context()
+        if not place.is_valid:  # no SDK behind the API: nothing to join
+            return
+        parent = getattr(theirs, "parent", None)
+        span.trace_id, span.span_id = trace.format_trace_id(place.trace_id), trace.format_span_id(place.span_id)
+        span.parent_id = trace.format_span_id(parent.span_id) if parent is not None else None
+        self._open[span.span_id] = (theirs, around.span_id)
+
+    def _parent(self, above: Span | None, around: SpanContext) -> Any:
+        if above is None:
+            return None  # what is current
+        theirs, before = self._open.get(above.span_id, (None, 0))
+        if around.is_valid and around.span_id not in (int(above.span_id, 16), before):
+            return None  # a span of theirs was opened inside ours
+        if theirs is None:
+            place = SpanContext(int(above.trace_id, 16), int(above.span_id, 16), False, TraceFlags(TraceFlags.SAMPLED))
+            theirs = NonRecordingSpan(place)
+        return trace.set_span_in_context(theirs)
+
+    def enter(self, span: Span) -> Any:
+        """Makes their span current, so that what is instrumented in the block has it as its parent."""
+        theirs = self._open.get(span.span_id)
+        return context.attach(trace.set_span_in_context(theirs[0])) if theirs is not None else None
+
+    def leave(self, token: Any) -> None:
+        """Undoes `enter`."""
+        if token is not None:
+            context.detach(token)
+
+    def finish(self, span: Span) -> None:
+        """Ends their span with what ours holds."""
+        theirs, _ = self._open.pop(span.span_id, (None, 0))
+        if theirs is None:
+            return
+        theirs.set_attributes({key: _allowed(value) for key, value in to_attributes(span).items() if value is not None})
+        for event in span.events:
+            theirs.add_event(event["name"], _allowed_all(event["attributes"]), event["time_ns"])
+        theirs.set_status(Status(_CODE[span.status], span.error if span.status == "error" else None))
+        theirs.end(span.end_ns)
+
+
+def _kind(span: Span) -> SpanKind:
+    return SpanKind.CLIENT if span.kind == "model" else SpanKind.INTERNAL
+
+
+def _allowed_all(attributes: dict[str, Any]) -> dict[str, Any]:
+    return {key: _allowed(value) for key, value in attributes.items()}
+
+
+def _allowed(value: Any) -> Any:
+    """The SDK takes texts, numbers and lists of one type; the rest goes in as JSON."""
+    if isinstance(value, (str, bool, int, float)):
+        return value
+    if (
+        isinstance(value, list)
+        and len({type(item) for item in value}) == 1
+        and isinstance(value[0], (str, bool, int, float))
+    ):
+        return value
+    return to_json(value)
