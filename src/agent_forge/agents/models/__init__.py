@@ -13,6 +13,7 @@ from agent_forge.agents.models.client import (
 )
 from agent_forge.agents.models.openai_compatible import OpenAICompatible
 from agent_forge.agents.models.recorded import MissingRecording, Recorded, Recording
+from agent_forge.agents.models.resolve import model
 from agent_forge.agents.models.tracing import current_recorder, use_recorder
 from agent_forge.agents.models.wire import BrokenStream
 
@@ -31,6 +32,7 @@ __all__ = [
     "ToolCall",
     "Usage",
     "current_recorder",
+    "model",
     "specs_of",
     "use_recorder",
 ]

