@@ -81,7 +81,7 @@ def is_card(digits: str) -> bool:
 
 def is_test_card(digits: str) -> bool:
     """A number that payment providers publish for tests, or one that only ever stands in manuals."""
-    return digits in _TEST_CARDS or digits in _SAMPLE_CARDS
+    return digits in _TEST_CARDS or digits in _SAMPLE_CARDS or (digits.startswith("400000") and len(digits) == 16)
 
 
 _IBAN_LENGTHS = {
@@ -98,7 +98,7 @@ _IBAN_LENGTHS = {
         ).split()
     )
 }
-SAMPLE_IBANS = frozenset(
+_SAMPLE_IBANS = frozenset(
     "GB82WEST12345698765432 GB29NWBK60161331926819 DE89370400440532013000 DE75512108001245126199 NL91ABNA0417164300 "
     "FR1420041010050500013M02606 ES9121000418450200051332 IT60X0542811101000000123456 BE68539007547034 "
     "CH9300762011623852957 AT611904300234573201 PL61109010140000071219812874 SE4550000000058398257466".split()
@@ -122,6 +122,11 @@ def is_iban(compact: str) -> bool:
 def mod97(compact: str) -> bool:
     """The check of ISO 7064 alone, for countries that are not in the registry."""
     return int("".join(str(int(char, 36)) for char in compact[4:] + compact[:4])) % 97 == 1
+
+
+def is_sample_iban(compact: str) -> bool:
+    """An IBAN of a manual, or of the bank TEST, which does not exist."""
+    return compact in _SAMPLE_IBANS or compact[4:8] == "TEST"
 
 
 def is_ssn(area: str, group: str, serial: str) -> bool:

@@ -34,12 +34,18 @@ _ADDRESS = re.compile(r"\b(?:ips?|ipv4|address|addr|host|server|ping|subnet|gate
 
 _BETWEEN = re.compile(r"[0-9\[{<]")
 _IBAN = re.compile(r"\biban\b|account|transfer|bank")
+_PLACEHOLDER = re.compile(r"\[?[a-z_0-9:]{0,40}\]")
 WINDOW = 48
 
 
 def before(text: str, start: int) -> str:
-    """The words just before `start`, in lower case."""
-    return text[max(0, start - WINDOW) : start].lower()
+    """The words just before `start`, in lower case, without what is in brackets.
+
+    The placeholders of an earlier scrub stand in brackets. `[PHONE]` must not label the number behind it, or scrubbing
+    twice would change what scrubbing once left.
+    """
+    words = text[max(0, start - WINDOW) : start].lower()
+    return _PLACEHOLDER.sub("[]", words) if "]" in words else words
 
 
 def phone_context(text: str, start: int, end: int) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 
-from agent_forge.curation.pii.identity import BASE58, LABELS, find_crypto, find_labelled
+from agent_forge.curation.pii.identity import LABELS, find_crypto, find_labelled
 from agent_forge.curation.pii.match import Match, resolve_overlaps
 from agent_forge.curation.pii.network import (
     V4_MIDDLE,
@@ -16,19 +16,27 @@ from agent_forge.curation.pii.network import (
     find_v4,
     find_v6,
 )
-from agent_forge.curation.pii.numbers import RUN, find_numbers
+from agent_forge.curation.pii.numbers import find_numbers
 from agent_forge.curation.pii.secrets import FIXED, TAILS, find_assigned, find_private_keys, find_tokens
 
 NameFinder = Callable[[str], Iterable[Match]]
 Finder = Callable[[str], Iterable[Match]]
 
+# Six digits with few separators between them (`numbers.RUN`), or what may be a Bitcoin address: one search for both.
+DIGITS = re.compile(r"[0-9](?:(?:[ ().\-/]{0,3}[0-9]){5}|(?<=[13])[1-9A-HJ-NP-Za-km-z]{25})")
+
+
+def find_by_digits(text: str) -> Iterator[Match]:
+    yield from find_numbers(text)
+    yield from find_crypto(text)
+
+
 # A finder runs only where its anchor is: these searches begin with a character class or a literal, which the regular
 # expression engine skips to, so that prose costs a few passes and nothing else.
 _SCANS: tuple[tuple[Callable[[str], object], Finder], ...] = (
-    (RUN.search, find_numbers),
+    (DIGITS.search, find_by_digits),
     (V4_MIDDLE.search, find_v4),
     (V6_MIDDLE.search, find_v6),
-    (BASE58.search, find_crypto),
     *((anchor.search, find_tokens) for anchor in (FIXED, *TAILS)),
 )
 _ANCHORS: tuple[tuple[str, Finder], ...] = (
@@ -100,6 +108,8 @@ def find_pii(
     >>> find_pii("order 1730764800, version 7.1.4.34")
     []
     """
+    if names is None and text.isalpha():
+        return []  # one word: roles, labels, categories
     lead = f"{hint.replace('_', ' ')}: " if hint else ""
     folded = fold(lead + text)
     found = _patterns(folded)

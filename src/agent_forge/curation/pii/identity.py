@@ -42,7 +42,7 @@ LABELS: dict[str, tuple[str, re.Pattern[str], re.Pattern[str] | None]] = {
 _ETHEREUM = re.compile(r"(?<![A-Za-z0-9])0x[0-9a-fA-F]{40}(?![A-Za-z0-9])")
 _BECH32 = re.compile(r"(?<![A-Za-z0-9])(?:bc1|tb1|ltc1)[02-9ac-hj-np-z]{20,90}(?![A-Za-z0-9])", re.IGNORECASE)
 _REACH = 48  # how far a label and its value may lie apart
-BASE58 = re.compile(r"[13][1-9A-HJ-NP-Za-km-z]{25,34}(?![A-Za-z0-9])")
+_BASE58 = re.compile(r"[13][1-9A-HJ-NP-Za-km-z]{25,34}(?![A-Za-z0-9])")
 
 
 def find_labelled(text: str, word: str, at: int) -> Iterator[Match]:
@@ -67,7 +67,7 @@ def find_crypto(text: str) -> Iterator[Match]:
     for found in _BECH32.finditer(text):
         if checksums.is_bech32(found.group()):
             yield Match("CRYPTO", found.start(), found.end(), found.group(), found.group().startswith("tb1"))
-    for found in BASE58.finditer(text):
+    for found in _BASE58.finditer(text):
         start = found.start()
         if not text[max(0, start - 1) : start].isalnum() and checksums.is_base58check(found.group()):
             yield Match("CRYPTO", start, found.end(), found.group())

@@ -89,7 +89,9 @@ def find_url_credentials(text: str) -> Iterator[Match]:
         found = _USERINFO.match(text, at + 3, at + 768)
         if found is not None:
             written = found.group().rstrip(".:-")
-            yield Match("URL_CREDENTIALS", at + 3, at + 3 + len(written), written)
+            host = written.rpartition("@")[2].partition(":")[0].lower()
+            reserved = _RESERVED_DOMAINS.search(host) is not None
+            yield Match("URL_CREDENTIALS", at + 3, at + 3 + len(written), written, reserved)
         at = text.find("://", at + 3)
 
 
@@ -149,7 +151,7 @@ def _v6(text: str, start: int, end: int) -> Match | None:
     if address is None or before.isalnum() or before in ("_", ".") or after.isalnum() or after in ("_", ":"):
         return None
     groups = [group for group in written.split(":") if group]
-    if len(groups) < 3 and not _is_short_v6(written, text[max(0, start - 3) : start]):
+    if len(groups) < 3 and "." not in written and not _is_short_v6(written, text[max(0, start - 3) : start]):
         return None
     return Match("IP", start, end, written, not address.is_global)
 

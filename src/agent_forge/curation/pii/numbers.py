@@ -105,7 +105,7 @@ def _ssn(text: str, start: int) -> Match | None:
 def _card(text: str, groups: list[Span], at: int) -> Match | None:
     """The longest card number that begins at this group."""
     start, stop = groups[at]
-    if stop - start < 4 or text[start] == "7":
+    if stop - start < 4 or text[start] == "7" or (start and text[start - 1] == "+"):
         return None  # no network begins with 7, nobody writes a card in smaller groups
     digits, last = "", start
     sizes: list[str] = []
@@ -150,7 +150,7 @@ def _iban(text: str, start: int) -> Match | None:
         compact += text[at] if text[at].isalnum() else ""
         at += 1
     if checksums.is_iban(compact.upper()) and not text[at : at + 1].isalnum():
-        return Match("IBAN", start, at, text[start:at], compact.upper() in checksums.SAMPLE_IBANS)
+        return Match("IBAN", start, at, text[start:at], checksums.is_sample_iban(compact.upper()))
     token = re.match(r"[A-Za-z0-9]+", found.group())
     if token and context.iban_context(text, start) and checksums.mod97(token.group().upper()):
         return Match("IBAN", start, start + token.end(), token.group())

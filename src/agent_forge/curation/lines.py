@@ -1,0 +1,124 @@
+"""JSONL files, plain or compressed: read line by line, written whole or not at all."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from agent_forge.errors import DataError, MissingExtraError, UsageError
+from agent_forge.files import atomic_write
+
+Row = dict[str, Any]
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingExtraError("reading and writing .zst files", "data") from error
+    return zstandard
+
+
+@contextmanager
+def open_lines(path: str | os.PathLike[str]) -> Iterator[Iterable[bytes]]:
+    """The lines of a file, decompressed by its suffix (.gz, .zst). Raises DataError where the file is damaged."""
+    source = Path(path)
+    if not source.is_file():
+        raise UsageError("no such file", where=str(source))
+    with ExitStack() as stack:
+        raw: Any = stack.enter_context(open(source, "rb"))
+        if source.suffix == ".gz":
+            raw = stack.enter_context(gzip.open(raw, "rb"))
+        elif source.suffix == ".zst":
+            reader = stack.enter_context(_zstandard().ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+            raw = stack.enter_context(io.BufferedReader(reader, 1 << 17))
+        yield _checked(raw, source)
+
+
+def _checked(lines: Iterable[bytes], source: Path) -> Iterator[bytes]:
+    try:
+        yield from lines
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"the compressed file is damaged ({error})", where=str(source)) from error
+    except OSError as error:
+        raise DataError(f"the file cannot be read ({error.strerror or error})", where=str(source)) from error
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":
+            raise
+        raise DataError(f"the compressed file is damaged ({error})", where=str(source)) from error
+
+
+@contextmanager
+def write_lines(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
+    """A file that appears only when the block ends well, compressed by its suffix."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(target, "wb") as raw:
+        if target.suffix == ".gz":
+            with gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
+                yield file  # type: ignore[misc]
+        elif target.suffix == ".zst":
+            with _zstandard().ZstdCompressor(level=6).stream_writer(raw, closefd=False) as file:
+                yield file
+        else:
+            yield raw
+
+
+def parse_row(line: bytes | str, number: int, where: str, **options: Any) -> Any:
+    """The JSON value of one line. Raises DataError that names the line."""
+    try:
+        return json.loads(line, **options)
+    except (ValueError, RecursionError) as error:
+        reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+        raise DataError(f"line {number} is not JSON ({reason})", where=where) from error
+
+
+def read_rows(path: str | os.PathLike[str]) -> Iterator[Row]:
+    """The objects of a JSONL file. Raises DataError on a line that is no JSON object."""
+    with open_lines(path) as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                row = parse_row(line, number, str(path))
+                if not isinstance(row, dict):
+                    raise DataError(f"line {number} is not a JSON object", where=str(path))
+                yield row
+
+
+def write_rows(path: str | os.PathLike[str], rows: Iterable[Row]) -> int:
+    """Writes `rows` as JSONL, atomically; returns how many."""
+    count = 0
+    with write_lines(path) as file:
+        for count, row in enumerate(rows, 1):
+            file.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
+    return count
+
+
+def same_file(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> bool:
+    return Path(right).exists() and os.path.samefile(left, right)
+
+
+def strings_of(value: Any) -> Iterator[str]:
+    """All string leaves of a JSON value, in order; keys are not leaves."""
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            stack.extend(reversed(item.values()))
+        elif isinstance(item, list):
+            stack.extend(reversed(item))
+
+
+def text_of(row: Any, fields: tuple[str, ...] | None = None) -> str:
+    """What a row says: its string leaves, one a line, or those of the named top-level `fields`."""
+    if fields and isinstance(row, dict):
+        row = [row.get(name) for name in fields]
+    return "\n".join(strings_of(row))

@@ -1,0 +1,185 @@
+"""What takes the place of personal data: a placeholder, a surrogate, a keyed hash, or nothing (the row goes)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from agent_forge.curation.pii import Match, find_pii
+from agent_forge.curation.pii.detector import NameFinder
+from agent_forge.errors import UsageError
+
+ACTIONS = ("placeholder", "surrogate", "hash", "drop")
+_MOST_PASSES = 4
+# Hexadecimal digits as letters: a hash without digits cannot be read as a number the next time.
+_LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
+# Keys of JSON objects that say what their value is. `text` and `message` are no such keys, telephone words or not.
+_TELLING_KEY = re.compile(
+    r"phone|mobile|\bcell\b|\bfax\b|\btel\b|\bssn\b|social sec|passport|licen[cs]e|birth|\bdob\b|passw|pwd|secret|token|"
+    r"(?:api|access|private) ?key|\bcard\b|iban|\bip\b|version|release|build|order|invoice|tracking|isbn|sku|serial"
+)
+_WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-.]")
+
+
+@lru_cache(4096)
+def hint_of(key: str) -> str | None:
+    """The words that the JSON key `key` puts before its value, or None when it tells nothing.
+
+    >>> hint_of("phoneNumber"), hint_of("content")
+    ('phone number', None)
+    """
+    words = _WORD_START.sub(" ", key).lower()
+    return words if len(words) < 48 and _TELLING_KEY.search(words) else None
+
+
+@dataclass(slots=True)
+class Surrogates:
+    """The stand-ins of one document: the same value gets the same one, so the same person stays the same person.
+
+    They are numbered in the order of appearance and taken from ranges that belong to nobody, so scrubbing a scrubbed
+    document gives it back unchanged.
+
+    >>> pool = Surrogates()
+    >>> [pool.of("EMAIL", value) for value in ("a@corp.io", "b@corp.io", "a@corp.io")]
+    ['person1@example.com', 'person2@example.com', 'person1@example.com']
+    """
+
+    issued: dict[tuple[str, str], str] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def of(self, kind: str, value: str) -> str:
+        known = self.issued.get((kind, value))
+        if known is None:
+            self.counts[kind] = number = self.counts.get(kind, 0) + 1
+            known = self.issued[kind, value] = _SURROGATES.get(kind, _numbered(kind))(number)
+        return known
+
+
+def _numbered(kind: str) -> Callable[[int], str]:
+    return lambda number: f"[{kind}_{number}]"
+
+
+def _card(number: int) -> str:
+    from agent_forge.curation.pii.checksums import luhn
+
+    body = f"400000{number:09d}"
+    return next(body + check for check in "0123456789" if luhn(body + check))
+
+
+def _iban(number: int) -> str:
+    account = f"TEST000000{number:08d}"
+    remainder = int("".join(str(int(char, 36)) for char in account + "GB00")) % 97
+    return f"GB{98 - remainder:02d}{account}"
+
+
+def _ip(number: int) -> str:
+    block, last = divmod(number - 1, 254)
+    documentation = ("192.0.2", "198.51.100", "203.0.113")  # RFC 5737
+    return f"{documentation[block]}.{last + 1}" if block < 3 else f"2001:db8::1:{number:x}"
+
+
+def _phone(number: int) -> str:
+    area, last = divmod(number - 1, 100)
+    return f"({212 + area % 700}) 555-01{last:02d}"
+
+
+_SURROGATES: dict[str, Callable[[int], str]] = {
+    "EMAIL": lambda number: f"person{number}@example.com",
+    "PHONE": _phone,
+    "CARD": _card,
+    "IBAN": _iban,
+    "IP": _ip,
+    "URL_CREDENTIALS": lambda number: f"user{number}:password{number}@host{number}.example",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scrubber:
+    """Finds and replaces. `action` is one of `ACTIONS`; `hash` needs a `key`.
+
+    >>> Scrubber().text("mail jo@corp.io")[0]
+    'mail [EMAIL]'
+    """
+
+    action: str = "placeholder"
+    key: bytes | None = None
+    types: frozenset[str] | None = None
+    names: NameFinder | None = None
+
+    def __post_init__(self) -> None:
+        if self.action not in ACTIONS:
+            raise UsageError(f"unknown action '{self.action}'", fix=f"one of {', '.join(ACTIONS)}")
+        if self.action == "hash" and not self.key:
+            raise UsageError("hashing needs a key", fix="give one; without it anybody can hash a list of addresses")
+
+    def find(self, text: str, hint: str | None = None) -> list[Match]:
+        return find_pii(text, types=self.types, hint=hint, names=self.names)
+
+    def text(
+        self, text: str, *, hint: str | None = None, surrogates: Surrogates | None = None
+    ) -> tuple[str, list[Match]]:
+        """`text` without its personal data, and what was found in it."""
+        matches = self.find(text, hint)
+        if not matches or self.action == "drop":
+            return text, matches
+        pool = surrogates if surrogates is not None else Surrogates()
+        text = self._replace(text, matches, pool)
+        passes = 1
+        while self.action != "surrogate" and passes < _MOST_PASSES:
+            more = self.find(text, hint)  # what the first replacement brought to light
+            if not more:
+                break
+            matches += more
+            text = self._replace(text, more, pool)
+            passes += 1
+        return text, matches
+
+    def _replace(self, text: str, matches: Sequence[Match], pool: Surrogates) -> str:
+        parts, at = [], 0
+        for match in matches:
+            parts += (text[at : match.start], self._stand_in(match, pool))
+            at = match.end
+        return "".join(parts) + text[at:]
+
+    def _stand_in(self, match: Match, pool: Surrogates) -> str:
+        if self.action == "surrogate":
+            return pool.of(match.type, match.text)
+        if self.action == "hash":
+            digest = hmac.new(self.key or b"", f"{match.type}\0{match.text}".encode("utf-8", "surrogatepass"), hashlib.sha256)
+            return f"[{match.type}:{digest.hexdigest()[:16].translate(_LETTERS)}]"
+        return f"[{match.type}]"
+
+
+def scrub_text(text: str, *, action: str = "placeholder", key: bytes | None = None, types: Collection[str] | None = None) -> str:
+    """`text` with its personal data and secrets replaced.
+
+    >>> scrub_text("SSN 123-45-6789, card 4242 4242 4242 4242")
+    'SSN [SSN], card [CARD]'
+    """
+    return Scrubber(action, key, frozenset(types) if types is not None else None).text(text)[0]
+
+
+def mask_pii(value: Any, scrubber: Scrubber | None = None) -> Any:
+    """Any JSON value with the personal data and secrets in its strings replaced; keys and numbers stay.
+
+    Made for the span recorder: `Recorder(mask=mask_pii)`.
+
+    >>> mask_pii({"to": ["jo@corp.io"], "retries": 3, "password": "hunter22"})
+    {'to': ['[EMAIL]'], 'retries': 3, 'password': '[SECRET]'}
+    """
+    return _mask(value, scrubber or Scrubber(), None, Surrogates())
+
+
+def _mask(value: Any, scrubber: Scrubber, hint: str | None, pool: Surrogates) -> Any:
+    if isinstance(value, str):
+        return scrubber.text(value, hint=hint, surrogates=pool)[0]
+    if isinstance(value, dict):
+        return {key: _mask(item, scrubber, hint_of(str(key)), pool) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_mask(item, scrubber, hint, pool) for item in value]
+    return value

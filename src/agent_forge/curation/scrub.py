@@ -1,0 +1,236 @@
+"""Scrubbing of JSONL files: streamed, in order, on several processes, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+from agent_forge.curation.lines import open_lines, parse_row, same_file, write_lines
+from agent_forge.curation.pii import Match
+from agent_forge.curation.replace import Scrubber, Surrogates, hint_of
+from agent_forge.errors import DataError, UsageError
+
+# A JSON string, and the colon behind it when it is a key. Each step is decided by one character.
+_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?')
+_BATCH_BYTES = 1 << 19
+_BATCH_LINES = 2048
+
+
+@dataclass(slots=True)
+class ScrubReport:
+    """What a scrub did. `reserved` counts those of `replaced` that belong to nobody (example.com, test cards)."""
+
+    rows: int = 0
+    rejected: int = 0
+    dropped: int = 0
+    changed: int = 0
+    replaced: dict[str, int] = field(default_factory=dict)
+    reserved: dict[str, int] = field(default_factory=dict)
+    names_covered: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def add(self, other: ScrubReport) -> None:
+        self.rows += other.rows
+        self.rejected += other.rejected
+        self.dropped += other.dropped
+        self.changed += other.changed
+        self.replaced = dict(sorted((Counter(self.replaced) + Counter(other.replaced)).items()))
+        self.reserved = dict(sorted((Counter(self.reserved) + Counter(other.reserved)).items()))
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object as the list of its members: a key that stands twice keeps both values."""
+
+
+def leaves(value: Any, fields: tuple[str, ...] | None = None) -> Iterator[tuple[str, str | None]]:
+    """The strings of a parsed line that are values, in order, each with what its key hints at.
+
+    With `fields` ("messages.content"; lists between do not count) strings elsewhere come as ("", None).
+
+    >>> list(leaves(json.loads('{"phone": "5551234567", "n": [1.10, "x"]}', object_pairs_hook=_Pairs)))
+    [('5551234567', 'phone'), ('x', None)]
+    """
+    stack: list[tuple[Any, str | None, str]] = [(value, None, "")]
+    while stack:
+        item, hint, path = stack.pop()
+        if isinstance(item, str):
+            wanted = fields is None or any(path == name or path.startswith(f"{name}.") for name in fields)
+            yield (item, hint) if wanted else ("", None)
+        elif isinstance(item, _Pairs):
+            for key, inner in reversed(item):
+                if isinstance(inner, (str, list)):
+                    stack.append((inner, hint_of(key), f"{path}.{key}" if path else key))
+        elif isinstance(item, list):
+            stack.extend((inner, hint, path) for inner in reversed(item) if isinstance(inner, (str, list)))
+
+
+def _encoded(text: str, ascii_only: bool) -> str:
+    written = json.dumps(text, ensure_ascii=ascii_only)
+    try:
+        written.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, escaped in the input
+        written = json.dumps(text)
+    return written[1:-1]
+
+
+def scrub_line(
+    line: str, scrubber: Scrubber, fields: tuple[str, ...] | None = None, *, where: str = "line", number: int = 1
+) -> tuple[str, list[Match]]:
+    """One line of JSON without personal data, and what was found. Raises DataError when it is no JSON.
+
+    Only the strings that change are written anew: numbers, order, spacing and repeated keys stay as they are.
+
+    >>> scrub_line('{"n": 1.10, "to": "jo@corp.io"}', Scrubber())[0]
+    '{"n": 1.10, "to": "[EMAIL]"}'
+    """
+    pool, found = Surrogates(), []
+    changes: dict[int, str] = {}
+    value = parse_row(line, number, where, object_pairs_hook=_Pairs)
+    for index, (text, hint) in enumerate(leaves(value, fields)):
+        clean, matches = scrubber.text(text, hint=hint, surrogates=pool)
+        if matches:
+            found += matches
+            changes[index] = clean
+    return (_spliced(line, changes) if changes else line), found
+
+
+def _spliced(line: str, changes: dict[int, str]) -> str:
+    """`line` with the values of these numbers replaced (strings that are values, counted from 0)."""
+    parts, at = [], 0
+    values = (token for token in _STRING.finditer(line) if not token[2])
+    for index, token in enumerate(values):
+        if index in changes:
+            parts += (line[at : token.start(1)], _encoded(changes[index], line.isascii()))
+            at = token.end(1)
+    return "".join(parts) + line[at:]
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    scrubber: Scrubber
+    fields: tuple[str, ...] | None
+    where: str
+    keep_bad: bool
+
+
+def _scrub_batch(job: _Job, first: int, lines: list[bytes]) -> tuple[bytes, bytes, ScrubReport]:
+    """The scrubbed lines, the rejected ones, and the counts. Raises DataError on a bad line unless those are kept."""
+    clean: list[bytes] = []
+    bad: list[bytes] = []
+    report = ScrubReport()
+    kinds: Counter[str] = Counter()
+    reserved: Counter[str] = Counter()
+    for number, raw in enumerate(lines, first):
+        if not raw.strip():
+            clean.append(raw)
+            continue
+        report.rows += 1
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            written, found = scrub_line(line, job.scrubber, job.fields, where=job.where, number=number)
+        except (UnicodeDecodeError, DataError) as error:
+            if not job.keep_bad:
+                raise _bad_line(error, number, job.where) from error
+            bad.append(raw if raw.endswith(b"\n") else raw + b"\n")
+            continue
+        kinds.update(match.type for match in found)
+        reserved.update(match.type for match in found if match.reserved)
+        if found and job.scrubber.action == "drop":
+            report.dropped += 1
+            continue
+        report.changed += bool(found)
+        clean.append(written.encode("utf-8", "surrogatepass"))
+    report.rejected, report.replaced, report.reserved = len(bad), dict(kinds), dict(reserved)
+    return b"".join(clean), b"".join(bad), report
+
+
+def _bad_line(error: Exception, number: int, where: str) -> DataError:
+    what = error.what if isinstance(error, DataError) else f"line {number} is not UTF-8"
+    return DataError(what, where=where, fix="mend the line, or name a --reject file that takes the bad lines")
+
+
+def _batches(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
+    batch: list[bytes] = []
+    size, first, number = 0, 1, 0
+    for number, line in enumerate(lines, 1):
+        batch.append(line)
+        size += len(line)
+        if size >= _BATCH_BYTES or len(batch) >= _BATCH_LINES:
+            yield first, batch
+            batch, size, first = [], 0, number + 1
+    if batch:
+        yield first, batch
+
+
+def scrub_file(
+    source: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    scrubber: Scrubber | None = None,
+    fields: Iterable[str] | None = None,
+    reject: str | os.PathLike[str] | None = None,
+    workers: int = 1,
+) -> ScrubReport:
+    """Scrubs the JSONL file `source` into `target`; suffixes .gz and .zst are (de)compressed.
+
+    The source is never touched. The target appears when everything is done, and not at all when a line is bad (with
+    its number in the DataError), unless `reject` names a file for such lines. Memory stays flat at any size.
+    """
+    if same_file(source, target) or (reject is not None and same_file(source, reject)):
+        raise UsageError("the output would overwrite the input", where=str(source), fix="name another file")
+    job = _Job(scrubber or Scrubber(), tuple(fields) if fields else None, str(source), reject is not None)
+    report = ScrubReport(names_covered=job.scrubber.names is not None)
+    with ExitStack() as stack:
+        lines = stack.enter_context(open_lines(source))
+        out = stack.enter_context(write_lines(target))
+        rejects: IO[bytes] | None = stack.enter_context(write_lines(reject)) if reject is not None else None
+        for clean, bad, counts in _results(job, _batches(lines), workers):
+            out.write(clean)
+            if rejects is not None and bad:
+                rejects.write(bad)
+            report.add(counts)
+    return report
+
+
+def _results(
+    job: _Job, batches: Iterator[tuple[int, list[bytes]]], workers: int
+) -> Iterator[tuple[bytes, bytes, ScrubReport]]:
+    """The batches' results in order, with no more batches in memory than the workers need."""
+    if workers <= 1 or job.scrubber.names is not None:
+        for first, lines in batches:
+            yield _scrub_batch(job, first, lines)
+        return
+    context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_the_parent)
+    pending: deque[Future[tuple[bytes, bytes, ScrubReport]]] = deque()
+    try:
+        for first, lines in islice(batches, workers * 2):
+            pending.append(pool.submit(_scrub_batch, job, first, lines))
+        while pending:
+            yield pending.popleft().result()
+            for first, lines in islice(batches, 1):
+                pending.append(pool.submit(_scrub_batch, job, first, lines))
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def default_workers(source: str | os.PathLike[str]) -> int:
+    """One process for small files, else as many as there are cores."""
+    return 1 if Path(source).stat().st_size < 8 * _BATCH_BYTES else os.cpu_count() or 1
