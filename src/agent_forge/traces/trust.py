@@ -32,6 +32,8 @@ from agent_forge.traces.beta import beta_quantile
 
 if TYPE_CHECKING:
     from agent_forge.traces.span import Span
+    from agent_forge.traces.stats import Aggregate
+    from agent_forge.traces.store import Store
 
 Cell = tuple[str | None, ...]  # (agent, model, category), (agent, model) or ()
 
@@ -52,13 +54,13 @@ class _Evidence:
         fade = 0.5 ** (max(0.0, time_s - self.time_s) / half_life_s)
         return self.good * fade, self.bad * fade
 
-    def add(self, reward: float, time_s: float, half_life_s: float) -> None:
+    def add(self, good: float, bad: float, time_s: float, half_life_s: float) -> None:
         """An observation that comes late (logs are merged) is faded to the present instead of turning time back."""
         late = 0.5 ** (max(0.0, self.time_s - time_s) / half_life_s)
         self.good, self.bad = self.at(time_s, half_life_s)
         self.time_s = max(self.time_s, time_s)
-        self.good += late * reward
-        self.bad += late * (1 - reward)
+        self.good += late * good
+        self.bad += late * bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +115,12 @@ class TrustTable:
         """Counts one verified reward in [0, 1]. Raises UsageError for another one."""
         if not 0 <= reward <= 1:
             raise UsageError(f"a reward must lie in [0, 1] to count as trust, not {reward}")
+        self._count((agent, model, category), reward, 1 - reward, time_s)
+
+    def _count(self, cell: Cell, good: float, bad: float, time_s: float) -> None:
         self.now_s = max(self.now_s, time_s)
-        for cell in ((), (agent, model), (agent, model, category)):
-            self._cells.setdefault(cell, _Evidence()).add(reward, time_s, self._life)
+        for level in ((), cell[:2], cell):
+            self._cells.setdefault(level, _Evidence()).add(good, bad, time_s, self._life)
 
     def observe_spans(self, spans: Iterable[Span]) -> int:
         """Counts the spans of an agent that have a reward in [0, 1]; returns how many there were."""
@@ -126,6 +131,36 @@ class TrustTable:
                 self.observe(span.agent, span.model, span.category, reward=span.reward, time_s=time_s)
                 counted += 1
         return counted
+
+    def observe_store(self, store: Store, *, until_s: float | None = None) -> int:
+        """Counts the rewards of agents in a store, a day at a time from its rollups; returns how many there were.
+
+        A reward is taken to have come at the noon of its day. Days more than ten half-lives back, whose weight is
+        below a thousandth, are left out; so is a day's group whose rewards do not lie in [0, 1].
+        """
+        from agent_forge.traces.performance import BY, rated
+
+        counted = 0
+        for start_s in self._days(store, until_s):
+            agents: dict[Any, list[Aggregate]] = {}
+            for group in store.aggregate(BY, since=start_s, until=start_s + DAY_S):
+                agents.setdefault(group.group["agent"], []).append(group)
+            for agent, groups in agents.items():
+                for group in rated(groups) if agent is not None else ():
+                    if 0 <= group.reward_sum <= group.reward_n:
+                        cell = (agent, group.group["model"], group.group["category"])
+                        bad = group.reward_n - group.reward_sum
+                        self._count(cell, group.reward_sum, bad, start_s + DAY_S / 2)
+                        counted += group.reward_n
+        return counted
+
+    def _days(self, store: Store, until_s: float | None) -> list[float]:
+        """The days to look at: those with any spans, as far back as the half-life lets count."""
+        ticks = store.timeline(minutes=24 * 60, until=until_s)
+        if not ticks:
+            return []
+        first = ticks[-1].start_ns / 1e9 - 10 * self._life
+        return [tick.start_ns / 1e9 for tick in ticks if tick.start_ns / 1e9 >= first]
 
     def belief(self, agent: str | None = None, model: str | None = None, category: str | None = None) -> Belief:
         """What is believed about a cell: with the category, about agent and model; without arguments, about all."""
