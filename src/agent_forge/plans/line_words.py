@@ -77,25 +77,26 @@ def read_dependencies(text: str, word: Callable[[str], str]) -> list[str]:
     >>> read_dependencies("task 1, T2 and Tasks 4-6", str)
     ['task_1', 'task_2', 'task_4', 'task_5', 'task_6']
     """
-    text = text.strip().strip("*`").strip()
+    text = text.strip().strip("*`").rstrip(" \t.;")
     if not text:
         raise NotAList("the dependencies are empty; write none where there are none")
     if _NONE.fullmatch(text):
         return []
     if text[0] in "[({" and text[-1] in "])}":
         text = text[1:-1]
-    text = text.rstrip(".")
     names: list[str] = []
     at = 0
+    after_word = False
     while at < len(text):
         found = _TOKEN.match(text, at)
-        if found is None:
+        if found is None or (after_word and found.lastgroup == "word"):  # "the first one" is no list
             raise NotAList(f"{text[at : at + 40]!r} cannot be read as a list of tasks")
         names.extend(_named(found, word))
         at = found.end()
+        after_word = found.lastgroup == "word" or (after_word and found.group().isspace())
     if not names:
         raise NotAList(f"{text[:40]!r} names no task")
-    if re.search(r"(?:[,;&+]|\band)\s*\Z", text[-20:], re.IGNORECASE):
+    if re.search(r"(?:[,&+]|\band)\s*\Z", text[-20:], re.IGNORECASE):
         raise NotAList(f"the list breaks off after {text[-20:].strip()!r}")
     return names
 

@@ -21,6 +21,7 @@ _FENCE = re.compile(
 _DOCUMENT_FENCE = re.compile(r"```[ \t]*(?:json|ya?ml)\b", re.IGNORECASE)
 _COMMENTS = re.compile(r"\s*(?:#[^\n]*\n\s*)*")
 _YAML_START = re.compile(r"---|[\"']?(?:id|name|description|version|tasks|steps)[\"']?[ \t]*:")
+_YAML_KEY = re.compile(r"---|[\"']?[A-Za-z_][\w-]*[\"']?[ \t]*:")
 _YAML_TASKS = re.compile(r"^(?:---[ \t]+)?[\"']?(?:tasks|steps)[\"']?[ \t]*:", re.MULTILINE)
 _OPENING = re.compile(r"<(think|plan|graph)(?:\s[^<>]{0,900})?>|<!(?:DOCTYPE|ENTITY)", re.IGNORECASE)
 _THINK_END = re.compile(r"</think[ \t]*>|^[ \t]*(?=<(?:plan|graph)[\s>])", re.IGNORECASE | re.MULTILINE)
@@ -38,7 +39,7 @@ def find_document(text: str) -> tuple[str, str] | None:
     start = text[_comments_end(text) :]
     if start[:1] in ("{", "["):
         return "json", text
-    if _YAML_START.match(start) and _YAML_TASKS.search(start):
+    if _YAML_KEY.match(start) and _YAML_TASKS.search(start):
         return "yaml", text
     for fence in _FENCE.finditer(text):
         language, inside = fence.groups()
@@ -107,18 +108,18 @@ class PlanStream:
 
     def finish(self) -> Plan:
         """The whole plan; raises `PlanInvalid` with every fault."""
-        rest = "".join(self._pending)
+        text = "".join(self._parts)
+        if self._state in ("start", "documents"):
+            if self._format in ("json", "yaml") or (self._format is None and find_document(text)):
+                return self._read_untagged(text)
+            self._state, self._pending = "outside", [text]
         if self._state != "stopped":
-            self._pending = []
-            if self._state in ("start", "documents"):
-                text = "".join(self._parts)
-                if self._format in ("json", "yaml") or (self._format is None and find_document(text)):
-                    return self._read_untagged(text)
-                self._state = "outside"
-                self._advance(text)
-                rest = "".join(self._pending)
+            self._advance("".join(self._pending))
+            rest = "".join(self._pending)
+            if self._state == "plan" and rest.strip():
+                self._reader, self._state = LineReader(), "lines"
             if self._reader is None and self._state != "stopped":
-                return self._read_untagged("".join(self._parts))
+                return self._read_untagged(text)
             self._end(rest)
         reader = self._reader or LineReader()
         wanted = {"lines": LineReader, "xml": GraphReader}.get(self._format or "")
@@ -257,8 +258,6 @@ class PlanStream:
             assert isinstance(self._reader, GraphReader)
             self._line += rest.count("\n")
             self._stop("malformed", f"the text stops {self._reader.unfinished()}")
-        else:
-            self._in_after(rest)  # the last of the text may be one more tag
 
     def _stop(self, code: str, what: str) -> list[Task]:
         if what:

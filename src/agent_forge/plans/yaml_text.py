@@ -34,6 +34,8 @@ def read_yaml(text: str, nesting: int = 64) -> Any:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise NotJson(f"not YAML: {what}", mark.line + 1 if mark else None) from None
+    except UnicodeEncodeError:
+        raise NotJson("the text holds half of a character (a lone surrogate)") from None
     except RecursionError:  # the scanner of some versions nests for flow collections
         raise NotJson("nested too deeply") from None
 
