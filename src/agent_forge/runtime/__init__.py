@@ -1,25 +1,38 @@
 """The runtime: how a plan is carried out."""
 
+from agent_forge.runtime.batch import Router, execute_many
 from agent_forge.runtime.budget import Budget, spend
 from agent_forge.runtime.executor import Running, execute, resume, start
+from agent_forge.runtime.journal import Journal, RunSummary, StoredRun
 from agent_forge.runtime.limits import Limits, Rate, ToolRules
 from agent_forge.runtime.options import RunSettings
 from agent_forge.runtime.result import Event, RunResult, TaskResult, Usage
 from agent_forge.runtime.retry import Retry
+from agent_forge.runtime.workers import Inline, Processes, Threads, WorkerDied, Workers
 
 __all__ = [
     "Budget",
     "Event",
+    "Inline",
+    "Journal",
     "Limits",
+    "Processes",
     "Rate",
     "Retry",
+    "Router",
     "RunResult",
     "RunSettings",
+    "RunSummary",
     "Running",
+    "StoredRun",
     "TaskResult",
+    "Threads",
     "ToolRules",
     "Usage",
+    "WorkerDied",
+    "Workers",
     "execute",
+    "execute_many",
     "resume",
     "spend",
     "start",

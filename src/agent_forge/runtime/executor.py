@@ -115,7 +115,7 @@ class Running:
         self._run.cancel_task(name)
 
     async def result(self) -> RunResult:
-        """Waits for the end. If the waiter is cancelled, the run is stopped first, and nothing of it is left running."""
+        """Waits for the end. If the waiter is cancelled, the run is stopped, and nothing of it is left running."""
         try:
             await asyncio.shield(self._run.ended)
         except asyncio.CancelledError:
@@ -130,6 +130,7 @@ class Running:
             await self._floor.close()
         if self._result is None:
             self._result = outcome_of(self._run)
+            self._floor.runs.remove(self._run)
             if self._run.watch is not None:
                 self._run.watch.run_ended(self._result)
             if self._log is not None:
@@ -161,16 +162,35 @@ def launch(
     handler: Handler,
     settings: RunSettings,
     floor: Floor | None = None,
-    stored: StoredRun | None = None,
+    reopened: tuple[StoredRun, RunLog] | None = None,
 ) -> Running:
-    """Starts a run, on a floor of its own or on a shared one; `stored` is what an earlier process has left of it."""
+    """Starts a run, on a floor of its own or on a shared one; `reopened` is what an earlier process has left of it."""
     stream = plan if isinstance(plan, AsyncIterator) else None
     whole = None if stream is not None else plan if isinstance(plan, Plan) else Plan(_tasks(plan))
     run_id = settings.run_id or new_run_id()
-    log = _open_log(settings, run_id, whole, stored)
+    stored, log = reopened or (None, None)
+    if settings.journal is not None and log is None:
+        log = settings.journal.begin(run_id, whole, settings.describe())
+    try:
+        return _launched(stream, whole, handler, replace(settings, run_id=run_id), floor, log, stored)
+    except BaseException:
+        if log is not None:
+            log.close()
+        raise
+
+
+def _launched(
+    stream: AsyncIterator[Task] | None,
+    whole: Plan | None,
+    handler: Handler,
+    settings: RunSettings,
+    floor: Floor | None,
+    log: RunLog | None,
+    stored: StoredRun | None,
+) -> Running:
     own_floor = floor is None
     floor = floor or Floor(settings)
-    run = Run(run_id, floor.agenda, floor.crew, _options(handler, settings, floor, log))
+    run = Run(str(settings.run_id), floor.agenda, floor.crew, _options(handler, settings, floor, log))
     floor.runs.append(run)
     if run.watch is not None:
         run.watch.run_started(run)
@@ -213,14 +233,6 @@ def _options(handler: Handler, settings: RunSettings, floor: Floor, log: RunLog 
     )
 
 
-def _open_log(settings: RunSettings, run_id: str, plan: Plan | None, stored: StoredRun | None) -> RunLog | None:
-    if settings.journal is None:
-        return None
-    if stored is not None:
-        return settings.journal.reopen(stored)
-    return settings.journal.begin(run_id, plan, settings.describe())
-
-
 def new_run_id() -> str:
     """A name for a run: 12 random hexadecimal digits."""
     return secrets.token_hex(6)
@@ -244,8 +256,13 @@ async def resume(run_id: str, handler: Handler, *, journal: Journal, **settings:
     result in `known`. Tasks that failed are tried again, unless they have side effects. Settings that are not given are
     those the run was begun with. Raises StoreError for an unknown run and for one that another process is running.
     """
-    stored = journal.load(run_id)
-    given = RunSettings(**{**stored.settings, **settings, "journal": journal, "run_id": run_id})
-    if stored.plan is None:
-        raise UsageError(f"run {run_id!r} has no plan to go on with", fix="start it again from its request")
-    return await launch(stored.plan, handler, replace(given), stored=stored).result()
+    stored, log = journal.reopen(run_id)
+    try:
+        given = RunSettings(**{**stored.settings, **settings, "journal": journal, "run_id": run_id})
+        if stored.plan is None:
+            raise UsageError(f"run {run_id!r} has no plan to go on with", fix="start it again from its request")
+        running = launch(stored.plan, handler, given, reopened=(stored, log))
+    except BaseException:
+        log.close()
+        raise
+    return await running.result()

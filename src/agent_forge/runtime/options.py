@@ -86,7 +86,14 @@ class RunSettings:
             "order": self.order,
             "seed": self.seed,
             "budget": None if self.budget is None else asdict(self.budget),
+            "retry": self._describe_retry(),
         }
+
+    def _describe_retry(self) -> dict[str, Any] | None:
+        """The retry without its exceptions, which have no JSON; one that is limited to some must be given again."""
+        if self.retry is None or self.retry.on != (Exception,):
+            return None
+        return {name: value for name, value in asdict(self.retry).items() if name != "on"}
 
 
 @dataclass(slots=True)

@@ -32,8 +32,8 @@ class Retry:
             raise UsageError(f"Retry: attempts must be at least 1, got {self.attempts}")
         if self.first_s < 0 or self.factor < 1 or self.longest_s < 0 or not 0 <= self.jitter <= 1:
             raise UsageError(
-                f"Retry: first_s {self.first_s}, factor {self.factor}, longest_s {self.longest_s}, jitter {self.jitter} "
-                "do not fit together",
+                f"Retry: first_s {self.first_s}, factor {self.factor}, longest_s {self.longest_s} and jitter "
+                f"{self.jitter} do not fit together",
                 fix="first_s and longest_s at least 0, factor at least 1, jitter from 0 to 1",
             )
 

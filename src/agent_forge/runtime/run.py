@@ -107,6 +107,8 @@ class Run:
 
     def take_over(self, name: str, outcome: TaskResult) -> None:
         """A task that has ended before this run: its result is known, or it is in doubt."""
+        if self.watch is not None and not outcome.reused:
+            self.watch.known(name, outcome)
         self.outcomes[name] = replace(outcome, reused=True)
         if outcome.state == "done":
             self.results[name] = outcome.result
@@ -247,15 +249,17 @@ class Run:
             if flight.timer is not None:
                 flight.timer.cancel()
         self.agenda.release(job)
-        if job.reserve is not None:
+        if self.ledger is not None:
             self._give_back(job)
         return None if flight is None else flight.reason
 
     def _give_back(self, job: Job) -> None:
-        assert self.ledger is not None and job.reserve is not None
-        self.ledger.free(job.reserve)
+        ledger, reserve = self.ledger, job.reserve
+        if ledger is None or reserve is None:
+            return
+        ledger.free(reserve)
         job.reserve = None
-        for other in self.ledger.startable():
+        for other in ledger.startable():
             if other.state == PARKED:
                 other.run.agenda.put(other.run.queue, other)
 

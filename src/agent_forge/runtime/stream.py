@@ -64,9 +64,10 @@ class Stream:
             self._arrive(task)
             self._run.crew.cover()
 
-    def _stall(self, reader: asyncio.Task[Any]) -> None:
+    def _stall(self, reader: asyncio.Task[Any] | None) -> None:
         self._stalled = True
-        reader.cancel()
+        if reader is not None:
+            reader.cancel()
 
     async def _close_source(self) -> None:
         close = getattr(self._source, "aclose", None)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from agent_forge.errors import AgentForgeError, StoreError
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime.options import OnEvent
-from agent_forge.runtime.result import Event, RunResult, error_text
+from agent_forge.runtime.result import Event, RunResult, TaskResult, error_text
 
 if TYPE_CHECKING:
     from agent_forge.runtime.job import Job
@@ -77,9 +77,9 @@ class Watch:
             self._emit("started", job.id)
 
     def _open_span(self, job: Job) -> None:
-        assert self._recorder is not None and self._run is not None
+        assert self._recorder is not None
         call = job.call or job.task
-        spans = self._run.spans
+        spans = job.run.spans
         links = [(spans[dep].trace_id, spans[dep].span_id) for dep in job.deps if dep in spans]
         above = job.fan.whole.span if job.fan is not None else None
         job.span = self._recorder.span(
@@ -134,14 +134,24 @@ class Watch:
             if job.same_as is None:
                 return
             self._open_span(job)
-            job.span.span.set(same_as=job.same_as)
-        span = job.span.span
+        span: Span = job.span.span
+        if job.same_as is not None:
+            span.set(same_as=job.same_as)
         if job.usage is not None:
             span.set(tokens=job.usage.tokens, cost=job.usage.cost)
         if job.attempts > 1:
             span.set(attempts=job.attempts)
         error = None if job.state == "done" else (job.exception or job.error or job.state)
         self._recorder.end(span, outputs=job.result, error=error)
+
+    def known(self, name: str, outcome: TaskResult) -> None:
+        """A result was there before the run: it is kept like the others. Raises ResultNotJSON where it cannot be."""
+        if self._log is not None:
+            try:
+                self._log.known(name, outcome)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise ResultNotJSON(f"the known result is not JSON: {error}", where=f"task {name!r}") from error
+            self._commit_soon()
 
     def spread(self, job: Job) -> None:
         """A `for_each` task begins: its elements' spans go under its own."""

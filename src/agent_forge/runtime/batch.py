@@ -1,0 +1,68 @@
+"""The batch router: many plans at once under shared limits, fair between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from agent_forge.plans import PlanInvalid
+from agent_forge.runtime.executor import AnyPlan, Floor, Running, launch, new_run_id
+from agent_forge.runtime.options import Handler, RunSettings
+from agent_forge.runtime.result import RunResult
+
+
+class Router:
+    """Runs plans as they come, all under one set of limits and one budget.
+
+    When slots are short, the plan that has had the least slot time so far goes first, so a large plan does not keep a
+    small one waiting. The settings are those of `execute`; `wall_s` of the budget counts for each plan by itself.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = RunSettings(**settings)
+        self._floor = Floor(self.settings, shared=True)
+
+    def start(self, plan: AnyPlan, handler: Handler, *, run_id: str | None = None) -> Running:
+        """Starts a plan beside those that run."""
+        return launch(plan, handler, replace(self.settings, run_id=run_id), self._floor)
+
+    async def execute(self, plan: AnyPlan, handler: Handler, *, run_id: str | None = None) -> RunResult:
+        """Carries out a plan beside those that run."""
+        return await self.start(plan, handler, run_id=run_id).result()
+
+    async def close(self) -> None:
+        """Stops what still runs and waits until nothing does."""
+        for run in self._floor.runs:
+            run.stop("cancelled", "the router was closed")
+        await self._floor.close()
+
+    async def __aenter__(self) -> Router:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+
+async def execute_many(plans: Iterable[AnyPlan], handler: Handler, **settings: Any) -> list[RunResult]:
+    """Carries out many plans together; the results come in the order of the plans.
+
+    Limits and budget are shared, and slots are given out fairly between the plans. A plan that is not valid, fails, or
+    runs out of budget has its own typed result and does not disturb the others. With `run_id`, the runs are called
+    `RUN_ID-0`, `RUN_ID-1`, and so on.
+    """
+    name = settings.pop("run_id", None) or new_run_id()
+    async with Router(**settings) as router:
+        started: list[Running | RunResult] = []
+        for number, plan in enumerate(plans):
+            run_id = f"{name}-{number}"
+            try:
+                started.append(router.start(plan, handler, run_id=run_id))
+            except PlanInvalid as invalid:
+                started.append(RunResult(run_id, "failed", {}, 0.0, error=str(invalid), faults=invalid.errors))
+        return list(await asyncio.gather(*(_result(each) for each in started)))
+
+
+async def _result(started: Running | RunResult) -> RunResult:
+    return started if isinstance(started, RunResult) else await started.result()
