@@ -74,8 +74,10 @@ class Tool:
     @functools.cached_property
     def _validator(self) -> Draft202012Validator:
         from jsonschema import Draft202012Validator
+        from referencing import Registry
 
-        return Draft202012Validator(self.schema)
+        # An empty registry: a schema from elsewhere must not make us fetch what its $ref names.
+        return Draft202012Validator(self.schema, registry=Registry())
 
     def check(self, args: Mapping[str, Any]) -> None:
         """Raises ArgumentsInvalid unless the arguments fit the schema."""
@@ -105,12 +107,15 @@ class Tool:
 
     def value_faults(self, args: Mapping[str, Any]) -> list[str]:
         """Values that are not what the schema says, named by their path, with what was expected and what came."""
-        faults = []
-        for error in self._validator.iter_errors(dict(args)):
-            if error.validator in ("required", "additionalProperties") and not error.path:
-                continue  # name_faults says it better
-            faults.append(_value_fault(error))
-        return faults
+        from referencing.exceptions import Unresolvable
+
+        try:
+            errors = list(self._validator.iter_errors(dict(args)))
+        except Unresolvable as error:
+            return [f"its schema refers to {error.ref!r}, which it does not contain"]
+        # name_faults says it better when an argument of the tool itself is missing or unknown
+        by_value = [e for e in errors if e.path or e.validator not in ("required", "additionalProperties")]
+        return [_value_fault(error) for error in by_value]
 
     async def call(self, args: Mapping[str, Any]) -> Any:
         """The function's result, unchanged.
