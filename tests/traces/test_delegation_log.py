@@ -12,6 +12,7 @@ import pytest
 from agent_forge.errors import ConfigError, DataError, TraceError, UsageError
 from agent_forge.traces import transcript
 from agent_forge.traces.delegation import (
+    for_store,
     from_one_shot,
     hook_command,
     install,
@@ -22,8 +23,12 @@ from agent_forge.traces.delegation import (
     verify,
 )
 from agent_forge.traces.dependencies import dependencies
+from agent_forge.traces.performance import performance
 from agent_forge.traces.reward import exit_code, person
+from agent_forge.traces.store import Store
 from agent_forge.traces.trajectory import assemble
+from agent_forge.traces.trust import TrustTable
+from agent_forge.traces.validate import validate_spans
 
 EXISTING = """{
 \t"permissions": {"allow": ["Bash(npm test)"]},
@@ -213,6 +218,25 @@ def test_a_verdict_needs_exactly_one_delegation(tmp_path):
         verify(tmp_path, "zz", person("pass"))
     with pytest.raises(UsageError, match="2 delegations"):
         verify(tmp_path, "", person("pass"))
+
+
+def test_delegations_and_verdicts_in_the_store(tmp_path):
+    path = write_log(tmp_path, span_line("A", 1, category="code"), span_line("B", 5))
+    with Store.open(tmp_path) as store:
+        assert store.add(for_store(read_log(path))) == 2
+        first = read_log(path)[0]
+        verify(tmp_path, first.span_id, person("pass"))
+        assert store.add(for_store(read_log(path))) == 1  # the verdict that came later, and nothing twice
+        assert store.add(for_store(read_log(path))) == 0
+        spans = store.trace(first.trace_id)
+        assert [row.words() for row in performance(store)] == [
+            "A: mean reward 1.00 (n=1), at code 1.00", "B: no verified reward yet (1 span, 0 failed)",
+        ]  # fmt: skip
+        table = TrustTable()
+        assert table.observe_spans([*spans, first]) == 1
+        assert table.observe_store(store) == 1
+        assert assemble(spans).reward == 1.0
+        assert validate_spans(enumerate((span.to_dict() for span in spans), 1)) == []
 
 
 def test_delegations_of_a_session_make_a_trajectory(tmp_path):

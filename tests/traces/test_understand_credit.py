@@ -203,6 +203,16 @@ def test_a_text_that_reappears_is_a_dependency_but_never_against_the_links():
     assert dependencies(SpanGraph(spans))[sid("b")] == []
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_judging_a_result_is_not_using_it(strategy):
+    spans = [
+        make("r", 0, 9, kind="agent"),
+        make("a", 0, 1, "r", outputs="the answer in full"),
+        make("g", 2, 3, "r", links=["a"], kind="reward", reward=1.0, inputs="grade: the answer in full"),
+    ]
+    assert credit(spans, 1.0, strategy) == {sid("r"): 0, sid("a"): 1.0, sid("g"): 0}
+
+
 # -- sampling -------------------------------------------------------------------------------------------------------
 
 

@@ -145,6 +145,18 @@ def test_reward_comes_from_the_roots_or_else_from_reward_spans():
     assert assemble(spans).outcome == (0.75, "reward")
 
 
+def test_a_span_that_only_contains_its_judgement_is_still_the_work():
+    spans = [
+        make("r", 0, 9, kind="agent"),
+        make("m", 0, 4, "r", kind="model"),
+        make("v", 4, 4, "m", kind="reward", reward=1.0),
+    ]
+    assert assemble(spans).critical_path == [sid("m")]
+    assert assemble(spans).credit("uniform", outcome=1.0) == {sid("r"): 0, sid("m"): 1.0, sid("v"): 0}
+    graded = [*spans, make("g", 5, 9, "r", kind="reward", reward=1.0)]  # a grader that takes time is work in the run
+    assert assemble(graded).critical_path == [sid("m"), sid("g")]
+
+
 def test_tool_sequence():
     spans = [*diamond(), make("m", 9, 10, "r", kind="model")]
     spans[1].attributes["gen_ai.tool.name"] = "search"

@@ -10,7 +10,8 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -219,3 +220,33 @@ def verify(project: str | Path, span_id: str, verification: Verification) -> Spa
         span.status = "ok" if span.reward >= 0.5 else "error"
     transcript.append_line(str(path), json.dumps(span.to_dict(), ensure_ascii=False, separators=(",", ":")))
     return span
+
+
+_VERDICT = ("agent_forge.verification", "agent_forge.verified_at")
+
+
+def for_store(spans: Iterable[Span]) -> Iterator[Span]:
+    """The delegations as a store takes them: a finished span never changes there, so a verdict, which may come later,
+    is a reward span of its own, at the end of the delegation.
+    """
+    for span in spans:
+        own = {name: value for name, value in span.attributes.items() if name not in _VERDICT}
+        yield replace(span, reward=None, status="error" if span.error else "unset", attributes=own)
+        if span.reward is not None:
+            known = {name: span.attributes[name] for name in _VERDICT if name in span.attributes}
+            yield Span(
+                span.trace_id,
+                transcript._digest("verdict", f"{span.span_id}/{json.dumps(known, sort_keys=True)}", 16),
+                "verdict",
+                kind="reward",
+                parent_id=span.span_id,
+                start_ns=span.end_ns or span.start_ns,
+                end_ns=span.end_ns or span.start_ns,
+                status="ok",
+                attributes=known,
+                agent=span.agent,
+                model=span.model,
+                category=span.category,
+                session=span.session,
+                reward=span.reward,
+            )

@@ -29,6 +29,9 @@ def dependencies(graph: SpanGraph) -> dict[str, list[str]]:
     finals = _finals(graph)
     sources: dict[str, list[str]] = {}
     for leaf in graph.leaves:
+        if graph.spans[leaf].kind == "reward":  # who judges a result has not used it
+            sources[leaf] = []
+            continue
         linked = (source for span_id in (leaf, *graph.ancestors(leaf)) for source in graph.sources[span_id])
         sources[leaf] = list(dict.fromkeys(final for source in linked for final in finals(source)))
     if len(graph.leaves) <= TEXT_LIMIT:
@@ -42,6 +45,8 @@ def dependencies(graph: SpanGraph) -> dict[str, list[str]]:
 def _finals(graph: SpanGraph) -> Callable[[str], list[str]]:
     used: set[str] = set()  # spans that a sibling, or something inside one, used: not what their parent ends with
     for span_id, sources in graph.sources.items():
+        if graph.spans[span_id].kind == "reward":
+            continue
         around = {span_id, *graph.ancestors(span_id)}
         for source in sources:
             line = [source, *graph.ancestors(source)]
@@ -51,7 +56,7 @@ def _finals(graph: SpanGraph) -> Callable[[str], list[str]]:
 
     def finals(span_id: str) -> list[str]:
         if span_id not in known:
-            inside = graph.children.get(span_id, [])
+            inside = graph.parts(span_id)
             last = graph.results.get(span_id) or [child for child in inside if child not in used] or inside
             known[span_id] = [leaf for child in last for leaf in finals(child)] if inside else [span_id]
         return known[span_id]
@@ -82,9 +87,10 @@ def in_order(graph: SpanGraph, sources: dict[str, list[str]]) -> list[str]:
 def _reappearances(graph: SpanGraph) -> Iterator[tuple[str, str]]:
     """Pairs (a, b): a text that a put out stands in the input of b, which started after a had ended."""
     texts = {leaf: set(_quotable(graph.spans[leaf].outputs)) for leaf in graph.leaves}
-    inputs = {leaf: "\0".join(recognisable_texts(graph.spans[leaf].inputs)) for leaf in graph.leaves}
+    users = [leaf for leaf in graph.leaves if graph.spans[leaf].kind != "reward"]
+    inputs = {leaf: "\0".join(recognisable_texts(graph.spans[leaf].inputs)) for leaf in users}
     for a in filter(texts.get, graph.leaves):
-        for b in filter(inputs.get, graph.leaves):
+        for b in filter(inputs.get, users):
             later = a != b and graph.end_ns(a) <= graph.spans[b].start_ns
             if later and any(text in inputs[b] for text in texts[a]):
                 yield a, b

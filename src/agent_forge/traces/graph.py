@@ -34,7 +34,7 @@ class GraphFault:
 class SpanGraph:
     """The spans of a trace or a session with their structure resolved.
 
-    `spans` is in order of start; `parent`, `children`, `roots` and `leaves` (spans without children) use span ids;
+    `spans` is in order of start; `parent`, `children`, `roots` and `leaves` (spans without parts) use span ids;
     `sources[b]` are the spans whose results b used, as far as they are in this graph; `results[p]` the spans inside p
     that p itself links to: what its own result was made of.
     """
@@ -48,7 +48,7 @@ class SpanGraph:
         for span_id in self.spans:
             self.children[self.parent[span_id]].append(span_id)
         self.roots = self.children[None]
-        self.leaves = [span_id for span_id in self.spans if span_id not in self.children]
+        self.leaves = [span_id for span_id in self.spans if not self.parts(span_id) and not self._judges_leaf(span_id)]
         self._check_times()
         self.results: dict[str, list[str]] = defaultdict(list)
         self.sources = self._links()
@@ -134,19 +134,14 @@ class SpanGraph:
             yield parent
             parent = self.parent[parent]
 
-    def leaves_of(self, span_id: str) -> list[str]:
-        """The leaves inside a span (itself, when it is one)."""
-        if span_id not in self.children:
-            return [span_id]
-        found, stack = [], [span_id]
-        while stack:
-            top = stack.pop()
-            inside = self.children.get(top)
-            if inside:
-                stack.extend(reversed(inside))
-            else:
-                found.append(top)
-        return found
+    def parts(self, span_id: str) -> list[str]:
+        """The spans that a span consists of: its children, unless they only judge it."""
+        children = self.children.get(span_id, [])
+        return children if any(self.spans[child].kind != "reward" for child in children) else []
+
+    def _judges_leaf(self, span_id: str) -> bool:
+        parent = self.parent[span_id]
+        return self.spans[span_id].kind == "reward" and parent is not None and not self.parts(parent)
 
     def end_ns(self, span_id: str) -> int:
         """When a span ended; for one without an end, the last moment of the trace."""

@@ -1,10 +1,11 @@
 """A trajectory: the spans of one trace or one session, put together so that they can be understood.
 
-**Critical path.** The leaves of a trace (spans that contain no others) are its work. Leaf x comes necessarily before
-leaf y when y, or a span that contains y, links to x or to a span that contains x; and so on through chains of links.
-Siblings between whose subtrees nobody recorded a link are ordered by the clock where they did not overlap (except the
-tasks of one of our runs, which record every link: without links they are independent). The critical path is the
-heaviest chain of this order, each leaf weighing its duration: no amount of parallel running brings this work below it.
+**Critical path.** The leaves of a trace (spans that contain none but their judgements) are its work. Leaf x comes
+necessarily before leaf y when y, or a span that contains y, links to x or to a span that contains x; and so on through
+chains of links. Siblings between whose subtrees nobody recorded a link are ordered by the clock where they did not
+overlap (except the tasks of one of our runs, which record every link: without links they are independent). The critical
+path is the heaviest chain of this order, each leaf weighing its duration: no amount of parallel running brings this
+work below it.
 
     >>> from agent_forge.traces.span import Span
     >>> def span(name, start, end, parent=None, links=()):
@@ -232,7 +233,7 @@ def _bar(trajectory: Trajectory, span_id: str, width: int) -> str:
     whole = max(1, graph.last_ns - first)
     begin = min(width - 1, (span.start_ns - first) * width // whole)
     length = max(1, min(width - begin, -(-graph.duration_ns(span_id) * width // whole)))
-    mark = "█" if span_id in trajectory.critical_path else "░" if span_id in graph.children else "▒"
+    mark = "█" if span_id in trajectory.critical_path else "░" if graph.parts(span_id) else "▒"
     sign = "✗" if span.status == "error" else "~" if span.end_ns is None else " "
     return f"{sign}{' ' * begin}{mark * length:<{width - begin}}"
 

@@ -123,14 +123,16 @@ class TrustTable:
             self._cells.setdefault(level, _Evidence()).add(good, bad, time_s, self._life)
 
     def observe_spans(self, spans: Iterable[Span]) -> int:
-        """Counts the spans of an agent that have a reward in [0, 1]; returns how many there were."""
-        counted = 0
-        for span in spans:
-            if span.agent is not None and span.reward is not None and 0 <= span.reward <= 1:
-                time_s = (span.end_ns or span.start_ns) / 1e9
-                self.observe(span.agent, span.model, span.category, reward=span.reward, time_s=time_s)
-                counted += 1
-        return counted
+        """Counts the spans of an agent that have a reward in [0, 1]; returns how many there were.
+
+        A reward span does not count where what it judged carries a reward itself: that would be the same one twice.
+        """
+        found = rewarded(spans)
+        for span in found:
+            assert span.reward is not None
+            time_s = (span.end_ns or span.start_ns) / 1e9
+            self.observe(span.agent, span.model, span.category, reward=span.reward, time_s=time_s)
+        return len(found)
 
     def observe_store(self, store: Store, *, until_s: float | None = None) -> int:
         """Counts the rewards of agents in a store, a day at a time from its rollups; returns how many there were.
@@ -231,6 +233,13 @@ class TrustTable:
         return sorted(rows, key=lambda row: (-row["count"], str(row["agent"]), str(row["model"]), str(row["category"])))
 
 
+def rewarded(spans: Iterable[Span]) -> list[Span]:
+    """The spans of agents whose rewards tell something about trust, each reward once."""
+    found = [span for span in spans if span.agent is not None and span.reward is not None and 0 <= span.reward <= 1]
+    judged = {(span.trace_id, span.span_id) for span in found}
+    return [span for span in found if span.kind != "reward" or (span.trace_id, span.parent_id) not in judged]
+
+
 # -- calibration -------------------------------------------------------------------------------------------------------
 
 
@@ -264,8 +273,7 @@ def replay(spans: Iterable[Span], table: TrustTable | None = None, bins: int = 1
     """Goes through a log in the order of time: predicts each reward, then sees it. Changes `table`."""
     table = table or TrustTable()
     pairs, reference = [], []
-    rated = [span for span in spans if span.agent is not None and span.reward is not None and 0 <= span.reward <= 1]
-    for span in sorted(rated, key=lambda span: span.end_ns or span.start_ns):
+    for span in sorted(rewarded(spans), key=lambda span: span.end_ns or span.start_ns):
         assert span.reward is not None
         table.now_s = max(table.now_s, (span.end_ns or span.start_ns) / 1e9)
         pairs.append((table.belief(span.agent, span.model, span.category).mean, span.reward))
