@@ -16,25 +16,25 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent_forge.agents.language import clauses, sentences, words
+from agent_forge.agents.language import clauses, sentences, word_set, words
 
 GRAPH_FROM = 3
 
-_QUESTION_HEAD = frozenset(
-    """who whom whose what which where when why how is are was were do does did can could has have had will would should
-    in on at from for of during under""".split()
+_QUESTION_HEAD = word_set(
+    """who whom whose what which where when why how is are was were do does did can could has have had will would
+    should in on at from for of during under"""
 )
-_AUXILIARY = frozenset("is are was were do does did can could has have had will would should".split())
+_AUXILIARY = word_set("is are was were do does did can could has have had will would should")
 _COMPARATIVE = re.compile(
     r"^(?:\w{2,}(?:er|est)|more|most|less|least|fewer|fewest|first|last|later|latter|same|both|common|than|recently|between)$"
 )
-_NOT_COMPARATIVE = frozenset(
-    """after over under never ever other another number member character chapter player singer writer composer producer
-    founder leader teacher master order water summer winter september october november december father mother brother
-    sister daughter grandfather grandmother officer power center theater paper letter river quarter manager driver owner
-    user server answer computer either neither whether together however further per her super inter enter offer consider
-    remember discover cover deliver former newspaper soccer peter alexander west east northwest southwest best guest
-    forest interest request harvest test rest manifest honest""".split()
+_NOT_COMPARATIVE = word_set(
+    """after over under never ever other another number member character chapter player singer writer composer
+    producer founder leader teacher master order water summer winter september october november december father
+    mother brother sister daughter grandfather grandmother officer power center theater paper letter river
+    quarter manager driver owner user server answer computer either neither whether together however further per
+    her super inter enter offer consider remember discover cover deliver former newspaper soccer peter alexander
+    west east northwest southwest best guest forest interest request harvest test rest manifest honest"""
 )
 _RELATIVE = re.compile(r"\b(?:who|that|which|whose|whom|where|in which|of which|for which|when)\b", re.IGNORECASE)
 _AGGREGATE = re.compile(

@@ -1,8 +1,8 @@
 """Hierarchical decomposition: tasks that are more than one piece of work become groups, until none is.
 
-Every model call is booked before it is made, against limits on depth, size and calls; when one is reached the plan stays
-as far as it got, and `stopped` says why. A task is left alone when the model calls it atomic, when it already names a
-tool, or when its parts make no valid plan.
+Every model call is booked before it is made, against limits on depth, size and calls; when one is reached the plan
+stays as far as it got, and `stopped` says why. A task is left alone when the model calls it atomic, when it already
+names a tool, or when its parts make no valid plan.
 """
 
 from __future__ import annotations

@@ -17,34 +17,42 @@ _SENTENCE_END = re.compile(r"(?<=[.?!])[\"'”’)]*\s+(?=[\"'“(]?[A-Z0-9])|\n
 _ABBREVIATION = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|v|etc|e\.g|i\.e|No|Vol|Inc|Ltd|Co|U\.S|U\.K)\.$")
 _QUOTED = re.compile(r"\"[^\"\n]*\"|“[^”\n]*”|(?<![\w])'[^'\n]*'(?!\w)|\([^()\n]*\)|https?://\S+")
 
-STOP_WORDS = frozenset(
-    """a an the this that these those some any each every all both of in on at to for from by with as into about over
-    between during and or but nor so than then also if is are was were be been being am do does did done has have had
-    having can could will would shall should may might must not no it its he she him her his hers they them their theirs
-    we us our you your i me my mine who whom whose which what where when why how there here please return same other
-    another such one ones up out off own more most""".split()
+
+def word_set(text: str) -> frozenset[str]:
+    """A table of words, written as text."""
+    return frozenset(text.split())
+
+
+STOP_WORDS = word_set(
+    """a an the this that these those some any each every all both of in on at to for from by with as into about
+    over between during and or but nor so than then also if is are was were be been being am do does did done
+    has have had having can could will would shall should may might must not no it its he she him her his hers
+    they them their theirs we us our you your i me my mine who whom whose which what where when why how there
+    here please return same other another such one ones up out off own more most"""
 )
 
 # Verbs with which people begin a step. Data, not grammar: a word here counts only where a clause may begin.
-VERBS = frozenset(
-    """access activate add adjust adopt allocate alter analyse analyze announce append apply archive arrange ask assemble
-    assess assign attach authenticate backup bake blend block boil book borrow broadcast browse build buy calculate call
-    cancel capture change charge chat check choose clean clear click close collect combine compare compile compose compress
-    compute conduct configure confirm connect contact convert cook copy correct count create crop cut deactivate decide
-    decode decrypt define delete deliver deploy describe design detect determine develop display divide download draft
-    draw drop edit email enable encode encrypt enhance enter erase estimate evaluate examine execute explain explore export
-    extend extract fetch fill filter finalize find fix follow forward gather generate get give go grab group guide hash help
-    highlight identify implement import improve increase inform initiate inquire insert inspect install invest investigate
-    invite isolate issue join keep label launch learn let list load locate log look mail make manage map mark measure merge
-    message mix modify monitor move multiply navigate notify obtain open optimize order organize outline overlay pack paint
-    parse paste pay perform pick place plan play plot post predict prepare present preserve press print process produce
-    provide publish purchase put query read rearrange rebook receive recharge recommend record recover reduce refund
-    register reject release remind remove rename rent repair replace reply report reproduce request reschedule reserve
-    reset resize restore retrieve return reverse review rotate run save scan schedule score search select sell send sequence
-    set share ship shorten show sign simplify simulate solve sort specify split stabilize start stitch stop store submit
-    subscribe subtract suggest sum summarise summarize switch synchronize take tell test text tile track train transcribe
-    transfer transform translate trim troubleshoot turn understand unlock unsubscribe update upload use validate verify view
-    visit visualize wait wash watch write""".split()
+VERBS = word_set(
+    """access activate add adjust adopt allocate alter analyse analyze announce append apply archive arrange ask
+    assemble assess assign attach authenticate backup bake blend block boil book borrow broadcast browse build
+    buy calculate call cancel capture change charge chat check choose clean clear click close collect combine
+    compare compile compose compress compute conduct configure confirm connect contact convert cook copy correct
+    count create crop cut deactivate decide decode decrypt define delete deliver deploy describe design detect
+    determine develop display divide download draft draw drop edit email enable encode encrypt enhance enter
+    erase estimate evaluate examine execute explain explore export extend extract fetch fill filter finalize
+    find fix follow forward gather generate get give go grab group guide hash help highlight identify implement
+    import improve increase inform initiate inquire insert inspect install invest investigate invite isolate
+    issue join keep label launch learn let list load locate log look mail make manage map mark measure merge
+    message mix modify monitor move multiply navigate notify obtain open optimize order organize outline overlay
+    pack paint parse paste pay perform pick place plan play plot post predict prepare present preserve press
+    print process produce provide publish purchase put query read rearrange rebook receive recharge recommend
+    record recover reduce refund register reject release remind remove rename rent repair replace reply report
+    reproduce request reschedule reserve reset resize restore retrieve return reverse review rotate run save
+    scan schedule score search select sell send sequence set share ship shorten show sign simplify simulate
+    solve sort specify split stabilize start stitch stop store submit subscribe subtract suggest sum summarise
+    summarize switch synchronize take tell test text tile track train transcribe transfer transform translate
+    trim troubleshoot turn understand unlock unsubscribe update upload use validate verify view visit visualize
+    wait wash watch write"""
 )
 _POLITE = re.compile(
     r"^(?:(?:please|kindly|just|first(?:ly)?|second(?:ly)?|third(?:ly)?|next|lastly|finally|also|additionally|furthermore|"
@@ -58,11 +66,13 @@ _POLITE = re.compile(
 )
 _WISH = re.compile(r"^.{0,80}?\b(?:need|want|would like|['’]d like|wish|have)\s+(?:you\s+)?to\s+(?=\w)", re.IGNORECASE)
 _ASKING = re.compile(
-    r"[\s,]*(?:\w+,?\s+)?(?:please|kindly|(?:can|could|would|will) you|help me|let(?:'s| us)|i(?:'d| would)?(?: also)? (?:need|want|like))\b",
-    re.I,
+    r"[\s,]*(?:\w+,?\s+)?(?:please|kindly|(?:can|could|would|will) you|help me|let(?:'s| us)|"
+    r"i(?:'d| would)?(?: also)? (?:need|want|like))\b",
+    re.IGNORECASE,
 )
 _SEQUENCE = re.compile(
-    r"\s*(?:;|[,]?\s*\b(?:and|but)?\s*(?:(?:then|after (?:that|this)|afterwards?|finally|lastly|subsequently)\b|next,))[\s,]*\s",
+    r"\s*(?:;|[,]?\s*\b(?:and|but)?\s*"
+    r"(?:(?:then|after (?:that|this)|afterwards?|finally|lastly|subsequently)\b|next,))[\s,]*\s",
     re.IGNORECASE,
 )
 _JOIN = re.compile(
@@ -73,7 +83,7 @@ _MASK = "\x00"
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One step as written, and the word that joined it to the step before: "", "and", "then" or "." (a new sentence)."""
+    """One step as written, and what joined it to the step before: "", "and", "then" or "." (a new sentence)."""
 
     text: str
     joined_by: str = ""
@@ -161,7 +171,7 @@ def _marker(joint: str) -> str:
 
 
 def _object_list(before: str, verbs: frozenset[str]) -> bool:
-    """Whether what stands before a joining word has no verb yet, so that "and" joins nouns ("the order and search logs")."""
+    """Whether there is no verb yet before a joining word, so that "and" joins nouns ("the order and search logs")."""
     return not any(word in verbs for word in words(before))
 
 

@@ -4,17 +4,21 @@ The rule planner writes each look-up as "<relation> of <entity>", and the rule-b
 plan stays executable in every text format.
 """
 
+# ruff: noqa: E501  (a pattern reads best on one line)
+
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
+from agent_forge.agents.language import word_set
+
 # A role leads from one thing to a person or thing that can be looked up in turn.
-ROLES = frozenset(
-    """director co-director composer performer singer producer author writer screenwriter creator founder co-founder editor
-    publisher owner manager architect designer developer presenter host star husband wife spouse father mother son daughter
-    child sibling brother sister parent president coach captain successor predecessor king queen leader inventor
-    mascot capital""".split()
+ROLES = word_set(
+    """director co-director composer performer singer producer author writer screenwriter creator founder
+    co-founder editor publisher owner manager architect designer developer presenter host star husband wife
+    spouse father mother son daughter child sibling brother sister parent president coach captain successor
+    predecessor king queen leader inventor mascot capital"""
 )
 
 # relation -> the words that ask for it when it is a noun ("What is the … of E?")

@@ -58,10 +58,8 @@ class Worker:
         return await self._reason(task, goal, inputs)
 
     def _is_look_up(self, task: Task, asked: Any) -> bool:
-        return (
-            task.action == SEARCH
-            and isinstance(task.args.get("query", ""), (str, type(None)))
-            or (task.action is None and isinstance(asked, LookUp))
+        return (task.action == SEARCH and isinstance(task.args.get("query", ""), (str, type(None)))) or (
+            task.action is None and isinstance(asked, LookUp)
         )
 
     async def _call(self, name: str, args: Mapping[str, Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent_forge.agents.planner.interface import Planned, Planner, PlanningFailed
-from agent_forge.agents.planner.local import LocalPlanner, smollm2_weights
+from agent_forge.agents.planner.local import LocalPlanner
 from agent_forge.agents.planner.model import ModelPlanner, Writing
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.rule import RulePlanner
@@ -22,6 +22,5 @@ __all__ = [
     "Writing",
     "bind_tools",
     "score",
-    "smollm2_weights",
     "template",
 ]

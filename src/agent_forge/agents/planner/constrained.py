@@ -1,7 +1,8 @@
 """Decoding under the plan grammar: at every step only tokens after which the plan can still be completed.
 
 The masks come from the tokenizer's own strings. Two limits keep it bounded whatever the model prefers: a description
-of more than `words_tokens` tokens must end, and beyond `budget` tokens the plan is closed at the next line end.
+of more than `words_tokens` tokens must end, and beyond `budget` tokens, or after a line that repeats an earlier one,
+the plan is closed at the line's end.
 """
 
 from __future__ import annotations
@@ -32,35 +33,35 @@ class Vocabulary:
 
 
 class PlanProcessor:
-    """A transformers logits processor (any callable of ids and scores is one)."""
+    """A transformers logits processor (any callable of ids and scores is one), with one grammar for each row."""
 
     def __init__(
         self,
         vocabulary: Vocabulary,
-        grammar: PlanGrammar,
+        grammars: Sequence[PlanGrammar],
         prompt_tokens: int,
         *,
         words_tokens: int = 32,
         budget: int = 256,
     ) -> None:
-        self.grammar = grammar
+        self.grammars = tuple(grammars)
         self.prompt_tokens = prompt_tokens
         self.words_tokens = words_tokens
         self.budget = budget
         self.vocabulary = vocabulary
-        self._masks: dict[tuple[State, bool], list[int]] = {}
-        if not any(self._follow(("text", 1, 1, "w"), short=True)):
+        self._masks: dict[tuple[PlanGrammar, State, bool], list[int]] = {}
+        if not any(self._follow(PlanGrammar(), ("text", 1, 1, "w"), short=True)):
             raise ModelError("the tokenizer has no token with which a description could end (' |')")
 
     @property
     def most_tokens(self) -> int:
-        """A bound on what is written in all: the budget, one description in flight, and the dependencies of one line."""
-        return self.budget + self.words_tokens + 8 * self.grammar.most + 32
+        """A bound on what is written in all: the budget, a description in flight, and the dependencies of one line."""
+        return self.budget + self.words_tokens + 8 * max(grammar.most for grammar in self.grammars) + 32
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         masked = scores.new_full(scores.shape, float("-inf"))
         for row, ids in enumerate(input_ids.tolist()):
-            allowed = self.allowed(ids[self.prompt_tokens :])
+            allowed = self.allowed(ids[self.prompt_tokens :], self.grammars[row])
             masked[row, allowed] = scores[row, allowed]
             if not bool((masked[row] > float("-inf")).any()):
                 masked[row, allowed] = (
@@ -68,35 +69,41 @@ class PlanProcessor:
                 )
         return masked
 
-    def allowed(self, written: Sequence[int]) -> list[int]:
+    def allowed(self, written: Sequence[int], grammar: PlanGrammar) -> list[int]:
         """The tokens that may come next after those written."""
-        state, in_text = self._state(written)
+        state, in_text = self._state(written, grammar)
         if state == END:
             return [self.vocabulary.end_token]
-        late = len(written) >= self.budget
+        late = len(written) >= self.budget or (grammar.closing(state) and self._repeats(written))
         short = late or in_text >= self.words_tokens
-        return self._follow(state, short=short, late=late)
+        return self._follow(grammar, state, short=short, late=late)
 
-    def _state(self, written: Sequence[int]) -> tuple[State, int]:
+    def _repeats(self, written: Sequence[int]) -> bool:
+        """Whether the line just ended says what an earlier one said: small models loop, and it never gets better."""
+        lines = "".join(self.vocabulary.texts[token] for token in written).splitlines()
+        said = [line.partition(":")[2].partition(" |")[0] for line in lines]
+        return said[-1] in said[:-1]
+
+    def _state(self, written: Sequence[int], grammar: PlanGrammar) -> tuple[State, int]:
         """Where the text stands, and how many tokens its description has so far."""
-        state, in_text = self.grammar.start, 0
+        state, in_text = grammar.start, 0
         for token in written:
             if state == END:
                 break
-            following = self.grammar.run(state, self.vocabulary.texts[token])
+            following = grammar.run(state, self.vocabulary.texts[token])
             if following is None:
                 raise AssertionError("a token outside the grammar was written")
             in_text = in_text + 1 if following[0] == "text" else 0
             state = following
         return state, in_text
 
-    def _follow(self, state: State, *, short: bool = False, late: bool = False) -> list[int]:
+    def _follow(self, grammar: PlanGrammar, state: State, *, short: bool = False, late: bool = False) -> list[int]:
         """The allowed tokens; `short`: a description must end now; `late`: so must the plan."""
         ending = short and state[0] == "text" and bool(state[2])
-        closing = late and self.grammar.closing(state)
-        key = (state, ending or closing)
+        closing = late and grammar.closing(state)
+        key = (grammar, state, ending or closing)
         if key not in self._masks:
-            pairs = list(self.vocabulary.trie.allowed(self.grammar, state))
+            pairs = list(self.vocabulary.trie.allowed(grammar, state))
             if ending:
                 pairs = [pair for pair in pairs if pair[1][0] != "text"] or _spaces(pairs, state)
             if closing:

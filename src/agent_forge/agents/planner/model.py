@@ -86,6 +86,7 @@ class Writing:
         self._faults: list[PlanFault] = []
         self._text = ""
         self._planned: Planned | None = None
+        self.written: dict[str, Task] = {}  # the tasks read so far
         self._tasks = self._read()
 
     def __aiter__(self) -> AsyncIterator[Task]:
@@ -133,7 +134,7 @@ class Writing:
         async for piece in stream:
             self._text += piece
             for task in reader.feed(piece):
-                bound = bind_task(task, self.tools)
+                bound = self.written[task.id] = bind_task(task, self.tools)
                 if self._has_side_effects(bound):
                     held.append(bound)  # nothing is changed in the world for a plan that may yet turn out invalid
                 else:

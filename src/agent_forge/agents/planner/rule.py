@@ -41,7 +41,7 @@ class RulePlanner:
         return Planned(plan, request, self.name, complexity(request), shape=draft.shape)
 
     def _tools(self, tools: Sequence[ToolSpec]) -> ToolIndex | None:
-        """The index of the tools other than search, kept while they stay the same: building one reads every description."""
+        """The index of the tools other than search, kept while they stay the same: it reads every description."""
         others = [tool for tool in tools if tool.name != SEARCH]
         key = tuple((tool.name, tool.description) for tool in others)
         if not others:

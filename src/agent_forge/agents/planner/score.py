@@ -41,7 +41,7 @@ class PlanScore:
 
 
 def score(planned: Graph, gold: Graph, *, by_tool: bool = False, durations: Sequence[float] | None = None) -> PlanScore:
-    """The scores of one planned graph. `durations` are those of the gold nodes; unmatched planned nodes take their mean."""
+    """The scores of a planned graph. `durations` are of the gold nodes; unmatched planned nodes take their mean."""
     match = match_tools(planned.nodes, gold.nodes) if by_tool else match_texts(planned.nodes, gold.nodes)
     right = sum((match.get(a), match.get(b)) in gold.edges for a, b in planned.edges)
     node = f1(len(match), len(planned.nodes), len(gold.nodes))

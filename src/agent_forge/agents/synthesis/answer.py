@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from agent_forge.agents.models import ModelClient, Usage
@@ -32,7 +32,7 @@ class Answer:
     text: str | None
     observation: str  # the results as JSON, keyed by task
     by: str  # "rules" or the model's name
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
 
     def __str__(self) -> str:
         """The output format: an `<observation>` JSON object and an `<answer>`."""

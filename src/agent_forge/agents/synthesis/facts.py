@@ -3,6 +3,8 @@
 A rule reads only the passage about the entity itself, and says nothing where no wording fits.
 """
 
+# ruff: noqa: E501  (a pattern reads best on one line)
+
 from __future__ import annotations
 
 import re
@@ -28,7 +30,7 @@ _TYPES = (
 _DASH = r"\s*[–—-]\s*"
 _BORN_DIED = rf"\((?:[^()\d]*?[;,]?\s*)?(?:born\s+)?(?:c\.?\s*)?(?P<v>{DATE})[^()–—]*{_DASH}(?:c\.?\s*)?"
 _AND = (
-    rf"(?:\s*,?\s+and\s+(?:his|her|their)?\s*(?:first |second |third )?(?:wife|husband|consort)?,?\s*(?:the former )?)"
+    r"(?:\s*,?\s+and\s+(?:his|her|their)?\s*(?:first |second |third )?(?:wife|husband|consort)?,?\s*(?:the former )?)"
 )
 _TITLED = r"(?:(?:King|Queen|Prince|Princess|Duke|Duchess|Count|Countess|Emperor|Empress|Sir|Lord|Lady|Baron|actor|actress|director|politician|singer|writer|businessman|film director|the|former|late)\s+)*"
 
@@ -114,8 +116,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "award": (rf"\b(?:won|received|awarded|recipient of|winner of)\b[^.]{{0,40}}?\s(?:the\s+|an?\s+)?(?P<v>{NAME}(?:Award|Prize|Medal|Grammy|Oscar)\w*(?:\s+for\s+{NAME})?)",),
     "release date": (
         rf"\b(?:released|premiered|published|aired|debuted)\b[^.]{{0,40}}?\b(?:on|in)\s+(?P<v>{DATE})",
-        rf"\b(?:is|was)\s+(?:a|an|the)\b[^.]*?\b(?P<v>(?:18|19|20)\d\d)\b[^.]*?\b(?:film|album|song|single|movie|novel|book|series|game|documentary|short|comedy|drama)",
-        rf"\b(?:is|was)\s+(?:a|an|the)\b[^.]*?\b(?P<v>(?:18|19|20)\d\d)\b",
+        r"\b(?:is|was)\s+(?:a|an|the)\b[^.]*?\b(?P<v>(?:18|19|20)\d\d)\b[^.]*?\b(?:film|album|song|single|movie|novel|book|series|game|documentary|short|comedy|drama)",
+        r"\b(?:is|was)\s+(?:a|an|the)\b[^.]*?\b(?P<v>(?:18|19|20)\d\d)\b",
         rf"\b(?:first published|launched|founded|established)\b[^.]{{0,40}}?(?P<v>{DATE})",
     ),
     "date founded": (

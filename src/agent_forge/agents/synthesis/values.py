@@ -8,7 +8,21 @@ import unicodedata
 MONTHS = {
     name: number
     for number, name in enumerate(
-        "january february march april may june july august september october november december".split(), 1
+        (
+            "january",
+            "february",
+            "march",
+            "april",
+            "may",
+            "june",
+            "july",
+            "august",
+            "september",
+            "october",
+            "november",
+            "december",
+        ),
+        1,
     )
 }
 _MONTH = "|".join(MONTHS)
@@ -32,30 +46,32 @@ NAME = rf"{_WORD}(?:(?:\s+{_SMALL})*\s*(?<=[\s.]){_WORD})*"
 PLACE = rf"{NAME}(?:,\s*{NAME})*"
 
 _DEMONYMS = """
-United States: american u.s us usa united-states | United Kingdom: british english scottish welsh united-kingdom england
-scotland wales uk | France: french | Germany: german | Italy: italian | Spain: spanish catalan | Portugal: portuguese |
-Ireland: irish | Netherlands: dutch | Belgium: belgian | Switzerland: swiss | Austria: austrian | Poland: polish |
-Russia: russian | Soviet Union: soviet | Ukraine: ukrainian | Czech Republic: czech | Czechoslovakia: czechoslovak
-czechoslovakian | Slovakia: slovak | Hungary: hungarian | Romania: romanian | Bulgaria: bulgarian | Greece: greek |
-Turkey: turkish | Ottoman Empire: ottoman | Serbia: serbian | Croatia: croatian | Slovenia: slovenian slovene |
-Yugoslavia: yugoslav yugoslavian | Bosnia and Herzegovina: bosnian | North Macedonia: macedonian | Albania: albanian |
-Denmark: danish | Sweden: swedish | Norway: norwegian | Finland: finnish | Iceland: icelandic | Estonia: estonian |
-Latvia: latvian | Lithuania: lithuanian | India: indian hindi tamil telugu malayalam kannada bengali marathi punjabi bollywood |
-Pakistan: pakistani | Bangladesh: bangladeshi | Sri Lanka: sri-lankan sinhala sinhalese | Nepal: nepalese nepali | China: chinese |
-Hong Kong: hong-kong | Taiwan: taiwanese | Japan: japanese | South Korea: south-korean korean | North Korea: north-korean |
-Vietnam: vietnamese | Thailand: thai | Philippines: filipino philippine | Indonesia: indonesian | Malaysia: malaysian |
-Singapore: singaporean | Myanmar: burmese | Cambodia: cambodian | Mongolia: mongolian | Kazakhstan: kazakhstani kazakh |
-Uzbekistan: uzbek uzbekistani | Iran: iranian persian | Iraq: iraqi | Israel: israeli | Lebanon: lebanese | Syria: syrian |
-Jordan: jordanian | Egypt: egyptian | Saudi Arabia: saudi | Kuwait: kuwaiti | Palestine: palestinian | Yemen: yemeni |
-Afghanistan: afghan | Armenia: armenian | Azerbaijan: azerbaijani | Georgia: georgian | Australia: australian |
-New Zealand: new-zealand | Canada: canadian | Mexico: mexican | Cuba: cuban | Jamaica: jamaican | Haiti: haitian |
-Puerto Rico: puerto-rican | Dominican Republic: dominican | Guatemala: guatemalan | Costa Rica: costa-rican | Panama: panamanian |
-Colombia: colombian | Venezuela: venezuelan | Peru: peruvian | Ecuador: ecuadorian | Bolivia: bolivian | Chile: chilean |
-Argentina: argentine argentinian | Uruguay: uruguayan | Paraguay: paraguayan | Brazil: brazilian | Nigeria: nigerian |
-Ghana: ghanaian | Kenya: kenyan | Uganda: ugandan | Tanzania: tanzanian | Ethiopia: ethiopian | Somalia: somali |
-South Africa: south-african | Zimbabwe: zimbabwean | Zambia: zambian | Senegal: senegalese | Mali: malian | Cameroon: cameroonian |
-Ivory Coast: ivorian | Morocco: moroccan | Algeria: algerian | Tunisia: tunisian | Libya: libyan | Sudan: sudanese |
-Luxembourg: luxembourgish luxembourgian | Malta: maltese | Cyprus: cypriot | Belarus: belarusian | Moldova: moldovan
+United States: american u.s us usa united-states | United Kingdom: british english scottish welsh united-kingdom
+england scotland wales uk | France: french | Germany: german | Italy: italian | Spain: spanish catalan | Portugal:
+portuguese | Ireland: irish | Netherlands: dutch | Belgium: belgian | Switzerland: swiss | Austria: austrian |
+Poland: polish | Russia: russian | Soviet Union: soviet | Ukraine: ukrainian | Czech Republic: czech |
+Czechoslovakia: czechoslovak czechoslovakian | Slovakia: slovak | Hungary: hungarian | Romania: romanian | Bulgaria:
+bulgarian | Greece: greek | Turkey: turkish | Ottoman Empire: ottoman | Serbia: serbian | Croatia: croatian |
+Slovenia: slovenian slovene | Yugoslavia: yugoslav yugoslavian | Bosnia and Herzegovina: bosnian | North Macedonia:
+macedonian | Albania: albanian | Denmark: danish | Sweden: swedish | Norway: norwegian | Finland: finnish | Iceland:
+icelandic | Estonia: estonian | Latvia: latvian | Lithuania: lithuanian | India: indian hindi tamil telugu malayalam
+kannada bengali marathi punjabi bollywood | Pakistan: pakistani | Bangladesh: bangladeshi | Sri Lanka: sri-lankan
+sinhala sinhalese | Nepal: nepalese nepali | China: chinese | Hong Kong: hong-kong | Taiwan: taiwanese | Japan:
+japanese | South Korea: south-korean korean | North Korea: north-korean | Vietnam: vietnamese | Thailand: thai |
+Philippines: filipino philippine | Indonesia: indonesian | Malaysia: malaysian | Singapore: singaporean | Myanmar:
+burmese | Cambodia: cambodian | Mongolia: mongolian | Kazakhstan: kazakhstani kazakh | Uzbekistan: uzbek uzbekistani
+| Iran: iranian persian | Iraq: iraqi | Israel: israeli | Lebanon: lebanese | Syria: syrian | Jordan: jordanian |
+Egypt: egyptian | Saudi Arabia: saudi | Kuwait: kuwaiti | Palestine: palestinian | Yemen: yemeni | Afghanistan:
+afghan | Armenia: armenian | Azerbaijan: azerbaijani | Georgia: georgian | Australia: australian | New Zealand:
+new-zealand | Canada: canadian | Mexico: mexican | Cuba: cuban | Jamaica: jamaican | Haiti: haitian | Puerto Rico:
+puerto-rican | Dominican Republic: dominican | Guatemala: guatemalan | Costa Rica: costa-rican | Panama: panamanian
+| Colombia: colombian | Venezuela: venezuelan | Peru: peruvian | Ecuador: ecuadorian | Bolivia: bolivian | Chile:
+chilean | Argentina: argentine argentinian | Uruguay: uruguayan | Paraguay: paraguayan | Brazil: brazilian |
+Nigeria: nigerian | Ghana: ghanaian | Kenya: kenyan | Uganda: ugandan | Tanzania: tanzanian | Ethiopia: ethiopian |
+Somalia: somali | South Africa: south-african | Zimbabwe: zimbabwean | Zambia: zambian | Senegal: senegalese | Mali:
+malian | Cameroon: cameroonian | Ivory Coast: ivorian | Morocco: moroccan | Algeria: algerian | Tunisia: tunisian |
+Libya: libyan | Sudan: sudanese | Luxembourg: luxembourgish luxembourgian | Malta: maltese | Cyprus: cypriot |
+Belarus: belarusian | Moldova: moldovan
 """
 
 

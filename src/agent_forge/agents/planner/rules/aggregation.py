@@ -1,5 +1,7 @@
 """Aggregation questions: differences, counts and sums over things that are looked up first."""
 
+# ruff: noqa: E501  (a pattern reads best on one line)
+
 from __future__ import annotations
 
 import re

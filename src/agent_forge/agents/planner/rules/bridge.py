@@ -3,6 +3,8 @@
 "Where was the director of film X born?" -> director of film X · place of birth of {s1}
 """
 
+# ruff: noqa: E501  (a pattern reads best on one line)
+
 from __future__ import annotations
 
 import re

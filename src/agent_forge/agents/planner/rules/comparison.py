@@ -4,6 +4,8 @@
 director of X · director of Y · date of death of {s1} · date of death of {s2} · which is latest of {s3} (X), {s4} (Y).
 """
 
+# ruff: noqa: E501  (a pattern reads best on one line)
+
 from __future__ import annotations
 
 import re
@@ -60,7 +62,7 @@ def comparison(question: str) -> Draft | None:
 def _choice(question: str) -> Draft | None:
     """ "Which …, A or B?" """
     found = _CHOICE.match(question)
-    if not found or len(found["head"].split()) < 2 or re.match(rf"^(?:how|if|when|where)\b", found["head"], re.I):
+    if not found or len(found["head"].split()) < 2 or re.match(r"^(?:how|if|when|where)\b", found["head"], re.I):
         return None
     things = [part for part in [*re.split(r",\s+(?=[A-Z\"“])", found["a"]), found["b"]] if part.strip()]
     if len(things) > 2 and len(things) != found["a"].count(", ") + 2:
@@ -162,7 +164,7 @@ def _same_as(question: str) -> Draft | None:
 def _pair(question: str) -> Draft | None:
     """ "Are A and B from the same country?" """
     found = _PAIR.match(question)
-    if not found or "same" not in found["tail"].lower() and "share" not in found["tail"].lower():
+    if not found or ("same" not in found["tail"].lower() and "share" not in found["tail"].lower()):
         return None
     relation = next((name for pattern, name in SHARED if pattern.search(f"{found['things']} {found['tail']}")), None)
     relation = relation or _same_what(found["tail"])

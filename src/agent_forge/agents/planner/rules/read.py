@@ -12,7 +12,7 @@ from agent_forge.agents.planner.rules.tools import ToolIndex
 
 
 def read(request: str, tools: ToolIndex | None = None) -> Draft:
-    """The drafted plan of a request. Questions are tried as comparison, aggregation, bridge and look-up, in that order."""
+    """The drafted plan of a request. Questions are tried as comparison, aggregation, bridge and look-up in turn."""
     request = request.strip()
     if not listed(request) and is_question(request):
         for shape in (comparison, aggregation, bridge):

@@ -8,30 +8,28 @@ independent whatever word precedes it. "finally" and "next" only go on with a li
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
-from agent_forge.agents.language import VERBS, Clause, clauses, content_words, stem, words
+from agent_forge.agents.language import VERBS, Clause, clauses, content_words, stem, word_set, words
 from agent_forge.agents.planner.rules.draft import Draft, Step, step_id
 from agent_forge.agents.planner.rules.tools import ToolIndex, ToolSpec, fill
 
 _LISTED = re.compile(r"^\s*(?:\d+[.)]|[-*•])\s+(\S.*)$", re.MULTILINE)
-_PRONOUNS = frozenset("it its them they their this that these those such him her his".split())
-_RESULTS = frozenset(
-    "result results output outcome resulting above available booked chosen selected obtained found".split()
-)
+_PRONOUNS = word_set("it its them they their this that these those such him her his")
+_RESULTS = word_set("result results output outcome resulting above available booked chosen selected obtained found")
 _PHRASE = re.compile(
-    r"\b(?:(?:based on|according to|using|from|with) (?:the (?:result|output|same|previous)|that|this|these|those|its?|them)|"
+    r"\b(?:(?:based on|according to|using|from|with) "
+    r"(?:the (?:result|output|same|previous)|that|this|these|those|its?|them)|"
     r"if (?:so|available|possible|there|it)|the same)\b",
     re.IGNORECASE,
 )
 # Words that two unrelated steps share without speaking of the same thing.
 _GENERAL = frozenset(
-    map(
-        stem,
-        "id identifier name data information detail details number value time date day year type user list".split(),
-    )
+    map(stem, word_set("id identifier name data information detail number value time date day year type user list"))
 )
 _ASKING = re.compile(
-    r"^(?:i(?:'d| would)?(?: also)? (?:need|want|like|require|wish)|(?:what|which|who|where|when|how|is|are|can|could|would)\b|"
+    r"^(?:i(?:'d| would)?(?: also)? (?:need|want|like|require|wish)|"
+    r"(?:what|which|who|where|when|how|is|are|can|could|would)\b|"
     r"i(?:'m| am) (?:also )?(?:interested|looking|curious))",
     re.IGNORECASE,
 )
@@ -77,10 +75,10 @@ def _free(found: list[Clause]) -> Draft:
 
 
 def _refers_to(text: str, earlier: list[str]) -> tuple[str, ...]:
-    """The earlier step whose result a clause speaks of: the one that shares a definite noun ("the BMI"), or for a pronoun
-    or a phrase such as "based on that" the last one."""
+    """The earlier step whose result a clause speaks of: the one that shares a definite noun ("the BMI"), or for a
+    pronoun or a phrase such as "based on that" the last one."""
     tokens = words(text)
-    definite = {stem(b) for a, b in zip(tokens, tokens[1:], strict=False) if a in {"the", "that", "this", "these"}}
+    definite = {stem(b) for a, b in pairwise(tokens) if a in {"the", "that", "this", "these"}}
     for number in range(len(earlier), 0, -1):
         if definite & set(content_words(earlier[number - 1])) - _GENERAL:
             return (f"s{number}",)

@@ -1,0 +1,92 @@
+"""What came of a run, for people and programs: the answer beside everything that led to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from agent_forge.agents.planner import Planned
+from agent_forge.agents.synthesis import Evidence
+from agent_forge.plans import Plan
+from agent_forge.runtime import RunResult, TaskResult
+
+
+@dataclass(frozen=True, slots=True)
+class RunUsage:
+    """What a run used. Tokens are None where a model did not count them; 0 where no model was asked."""
+
+    input_tokens: int | None
+    output_tokens: int | None
+    model_calls: int
+    tool_calls: int
+
+
+@dataclass(slots=True, repr=False)
+class Result:
+    """What came of a run: the answer, the plan, every task's state, times, usage and the trace id."""
+
+    outcome: RunResult
+    answer: str | None
+    usage: RunUsage
+    request: str | None = None
+    planned: Planned | None = None
+    observation: str | None = None
+    answered_by: str | None = None
+    evidence: dict[str, Evidence] = field(default_factory=dict)
+    trace_id: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Result({self.state!r}, answer={self.answer!r}, {self.outcome!r})"
+
+    @property
+    def run(self) -> str:
+        """The name of the run, for `resume`."""
+        return self.outcome.run
+
+    @property
+    def state(self) -> str:
+        return self.outcome.state
+
+    @property
+    def ok(self) -> bool:
+        return self.outcome.ok
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan as it was at the end; None where a streamed one turned out invalid."""
+        return self.outcome.plan
+
+    @property
+    def tasks(self) -> dict[str, TaskResult]:
+        return self.outcome.tasks
+
+    @property
+    def wall_s(self) -> float:
+        return self.outcome.wall_s
+
+    @property
+    def critical_path_s(self) -> float:
+        return self.outcome.critical_path_s
+
+    @property
+    def error(self) -> str | None:
+        return self.outcome.error
+
+    def as_dict(self) -> dict[str, Any]:
+        """The shape that `agent-forge run --json` prints."""
+        usage = self.usage
+        return {
+            **self.outcome.as_dict(),
+            "trace_id": self.trace_id,
+            "request": self.request,
+            "answer": self.answer,
+            "planner": self.planned.planner if self.planned else None,
+            "evidence": {name: {"source": e.source, "text": e.text} for name, e in self.evidence.items()},
+            "usage": {
+                "input_tokens": usage.input_tokens,
+                "output_tokens": usage.output_tokens,
+                "model_calls": usage.model_calls,
+                "tool_calls": usage.tool_calls,
+                "cost": self.outcome.usage.cost,
+            },
+        }
