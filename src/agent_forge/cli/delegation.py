@@ -191,11 +191,11 @@ def _verification(
 @json_option
 def import_(project: str, home: str | None, as_json: bool) -> None:
     """Put the delegations and their verdicts into the trace store; what is there already is not added again."""
-    from agent_forge.traces import Store
+    from agent_forge.cli.traces import open_store
     from agent_forge.traces.delegation import for_store
 
     spans = _spans(project)
-    with Store.open(home) as store:
+    with open_store(home) as store:
         added, where = store.add(for_store(spans)), store.where
     if as_json:
         json_out({"delegations": len(spans), "added": added, "store": where})

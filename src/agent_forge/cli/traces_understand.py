@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -44,10 +45,10 @@ def trajectory(
     """Show how a trace went: order, critical path, credit. TRACE may be the beginning of an id."""
     if (trace is None) == (session is None):
         raise UsageError("name a TRACE or a --session", fix="`agent-forge traces ls` lists the traces")
-    from agent_forge.traces import Store
+    from agent_forge.cli.traces import open_store
     from agent_forge.traces.trajectory import assemble
 
-    with Store.open(home) as store:
+    with open_store(home) as store:
         spans = _of_trace(store, trace) if trace is not None else _of_session(store, str(session))
     show_trajectory(assemble(spans), strategy, outcome, as_json)
 
@@ -102,10 +103,10 @@ def stats(
     since: str | None, until: str | None, with_trust: bool, with_calibration: bool, home: str | None, as_json: bool
 ) -> None:
     """Say how well each agent does, and at what."""
-    from agent_forge.traces import Store
+    from agent_forge.cli.traces import open_store
     from agent_forge.traces.performance import performance
 
-    with Store.open(home) as store:
+    with open_store(home) as store:
         rows = performance(store, since=since, until=until)
         totals = _totals(store, since, until)
         table = _trust_of(store) if with_trust else None
@@ -237,13 +238,14 @@ def collect(
     SCENARIOS is a module or a Python file with a list SCENARIOS of agent_forge.traces.collect.Scenario. Started again
     it goes on from what the store holds. Failures are kept as they come.
     """
+    from agent_forge.cli.traces import open_store
     from agent_forge.traces.collect import Target
     from agent_forge.traces.collect import collect as run
     from agent_forge.traces.recorder import Recorder
 
     found = [*(_scenarios_in(scenarios) if scenarios else ()), *_plan_scenarios(plans, tools)]
     target = Target(count, per_agent)
-    with Recorder(home) as recorder, _progress(found, target) as progress:
+    with open_store(home) as store, Recorder(store) as recorder, _progress(found, target) as progress:
         done = run(found, target, recorder, name=name, seed=seed, concurrency=concurrency, progress=progress)
     if as_json:
         json_out({"traces": done.traces, "agents": done.agents, "added": done.added, "errors": done.errors,
@@ -305,14 +307,16 @@ def _progress(scenarios: list[Scenario], target: Target) -> Iterator[Callable[[C
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("collecting"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.speed:.1f}/s"),
-               TimeRemainingColumn(), TextColumn("{task.fields[rate]}"))  # fmt: skip
+    columns = (TextColumn("collecting"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+               TextColumn("{task.fields[figures]}"))  # fmt: skip
     with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("collecting", total=whole, rate="")
+        task = bar.add_task("collecting", total=whole, figures="")
+        began = time.monotonic()
 
         def told(standing: Collected) -> None:
-            rate = "" if standing.mean_reward is None else f"mean reward {standing.mean_reward:.2f}"
-            bar.update(task, completed=standing.traces, rate=rate)
+            rate = f"{standing.added / max(time.monotonic() - began, 1e-9):.1f}/s"
+            reward = "" if standing.mean_reward is None else f", mean reward {standing.mean_reward:.2f}"
+            bar.update(task, completed=standing.traces, figures=rate + reward)
 
         yield told
 
