@@ -72,7 +72,7 @@ def exact_groups(texts: Iterable[str]) -> list[list[int]]:
 
 def _rensa() -> Any:
     try:
-        import rensa
+        import rensa  # type: ignore[import-untyped,import-not-found,unused-ignore]
     except ImportError as error:
         raise MissingExtraError("the search for near duplicates", "data") from error
     return rensa
@@ -131,7 +131,10 @@ def near_groups(
     bands, width = _bands(threshold, permutations)
     for band in range(bands):
         for left, right in _meetings(signatures, permutations, band * width, width):
-            if forest.root(left) != forest.root(right) and _similarity(signatures, left, right, permutations) >= threshold:
+            if (
+                forest.root(left) != forest.root(right)
+                and _similarity(signatures, left, right, permutations) >= threshold
+            ):
                 forest.join(left, right)
     return forest.groups()
 

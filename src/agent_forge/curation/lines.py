@@ -95,13 +95,14 @@ def write_rows(path: str | os.PathLike[str], rows: Iterable[Row]) -> int:
     """Writes `rows` as JSONL, atomically; returns how many."""
     count = 0
     with write_lines(path) as file:
-        for count, row in enumerate(rows, 1):
+        for row in rows:
+            count += 1
             file.write(json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n")
     return count
 
 
 def same_file(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> bool:
-    return Path(right).exists() and os.path.samefile(left, right)
+    return Path(right).exists() and Path(left).samefile(right)
 
 
 def strings_of(value: Any) -> Iterator[str]:
@@ -117,8 +118,22 @@ def strings_of(value: Any) -> Iterator[str]:
             stack.extend(reversed(item))
 
 
+# What a row says about itself rather than to its reader: two rows that differ in nothing else are the same row.
+_BOOKKEEPING = frozenset(
+    {"id", "uuid", "row_id", "split", "source", "licence", "license", "difficulty", "difficulty_level", "level"}
+    | {"generated", "timestamp", "created_at", "pass_rate", "weight", "hash"}
+)
+
+
 def text_of(row: Any, fields: tuple[str, ...] | None = None) -> str:
-    """What a row says: its string leaves, one a line, or those of the named top-level `fields`."""
-    if fields and isinstance(row, dict):
-        row = [row.get(name) for name in fields]
+    """What a row says: its string leaves, one a line, without ids, splits and labels; or the named top-level fields.
+
+    >>> text_of({"id": "7", "task": "Add.", "messages": [{"role": "user", "content": "1 + 1"}]})
+    'Add.\\nuser\\n1 + 1'
+    """
+    if isinstance(row, dict):
+        if fields:
+            row = [row.get(name) for name in fields]
+        else:
+            row = [value for key, value in row.items() if key not in _BOOKKEEPING] or row
     return "\n".join(strings_of(row))

@@ -42,12 +42,22 @@ def svamp(path: Path) -> Iterator[Fields]:
     if path.name.startswith("SVAMP"):
         for number, row in enumerate(json.loads(read_text(path))):
             question = f"{row['Body'].strip()} {row['Question'].strip()}"
-            yield {"id": number, "input": question, "target": f"{row['Answer']:g}", "meta": {"equation": row["Equation"]}}
+            yield {
+                "id": number,
+                "input": question,
+                "target": f"{row['Answer']:g}",
+                "meta": {"equation": row["Equation"]},
+            }
         return
     for number, row in enumerate(csv.DictReader(read_text(path).splitlines())):
         numbers = row["Numbers"].split()
         meta = {"equation": _fill(row["Equation"], numbers)}
-        yield {"id": number, "input": _fill(row["Question"], numbers), "target": f"{float(row['Answer']):g}", "meta": meta}
+        yield {
+            "id": number,
+            "input": _fill(row["Question"], numbers),
+            "target": f"{float(row['Answer']):g}",
+            "meta": meta,
+        }
 
 
 def choice(path: Path) -> Iterator[Fields]:
@@ -61,7 +71,12 @@ def choice(path: Path) -> Iterator[Fields]:
             question, choices, answer = row.get("question") or row["goal"], row["choices"], row["answer"]
         lettered = "\n".join(f"{chr(65 + at)}. {text}" for at, text in enumerate(choices))
         meta = {"question": question, "choices": choices}
-        yield {"id": row.get("id", number), "input": f"{question}\n{lettered}", "target": chr(65 + answer), "meta": meta}
+        yield {
+            "id": row.get("id", number),
+            "input": f"{question}\n{lettered}",
+            "target": chr(65 + answer),
+            "meta": meta,
+        }
 
 
 def piqa_published(path: Path) -> Iterator[Fields]:
@@ -89,7 +104,12 @@ def _mbpp_split(task: int) -> str:
 def humaneval(path: Path) -> Iterator[Fields]:
     for number, row in _jsonl(path):
         meta = {"tests": row["test"], "entry_point": row["entry_point"]}
-        yield {"id": row.get("task_id", number), "input": row["prompt"], "target": row["canonical_solution"], "meta": meta}
+        yield {
+            "id": row.get("task_id", number),
+            "input": row["prompt"],
+            "target": row["canonical_solution"],
+            "meta": meta,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +247,9 @@ def load(name: str, folder: str | os.PathLike[str], *, split: str | None = None)
     files = _files(known, Path(folder))
     if not files:
         patterns = ", ".join(part.pattern for part in known.parts)
-        raise DataError(f"no files of {name} ({patterns})", where=str(folder), fix=f"they are published at {known.source}")
+        raise DataError(
+            f"no files of {name} ({patterns})", where=str(folder), fix=f"they are published at {known.source}"
+        )
     for path, part in files:
         yield from _records(known, path, part, split)
 
@@ -243,12 +265,15 @@ def _files(known: DataSet, folder: Path) -> list[tuple[Path, Part]]:
 
 def _records(known: DataSet, path: Path, part: Part, split: str | None) -> Iterator[Record]:
     stem = path.name.partition(".")[0]
+    stem = f"{path.parent.name}-{stem}" if "/" in part.pattern else stem
     try:
         for row in part.parse(path):
             place = row.get("split") or part.split
             if split in (None, place):
                 identity = f"{known.name}/{stem}/{row['id']}"
-                yield Record(identity, known.task, row["input"], row["target"], place, known.licence, known.source, row["meta"])
+                yield Record(
+                    identity, known.task, row["input"], row["target"], place, known.licence, known.source, row["meta"]
+                )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(
             f"the file is not what {known.name} should be ({type(error).__name__}: {error})", where=str(path)

@@ -46,7 +46,12 @@ def worfbench(path: Path) -> Iterator[Fields]:
         *prompt, answer = row["conversations"]
         nodes = [goal.strip() for _, goal in _NODE.findall(answer["content"].partition("Edge")[0])]
         edges = [(a, b) for a, b in _EDGE.findall(answer["content"]) if a != "START" and b != "END"]
-        yield {"id": row.get("id", number), "input": prompt, "target": graph(nodes, edges), "meta": {"part": row["source"]}}
+        yield {
+            "id": row.get("id", number),
+            "input": prompt,
+            "target": graph(nodes, edges),
+            "meta": {"part": row["source"]},
+        }
 
 
 def ultratool(path: Path) -> Iterator[Fields]:
@@ -56,7 +61,12 @@ def ultratool(path: Path) -> Iterator[Fields]:
         edges = [(place[link["source"]], place[link["target"]]) for link in row["task_links"]]
         nodes = [{"id": str(at), "action": name} for at, name in enumerate(names, 1)]
         meta = {"steps": row["task_steps"]}
-        yield {"id": row.get("id", number), "input": row["user_request"].strip(), "target": graph(nodes, edges), "meta": meta}
+        yield {
+            "id": row.get("id", number),
+            "input": row["user_request"].strip(),
+            "target": graph(nodes, edges),
+            "meta": meta,
+        }
 
 
 def seal_tools(path: Path) -> Iterator[Fields]:
@@ -91,9 +101,7 @@ def restbench(path: Path) -> Iterator[Fields]:
 
 
 def _decomposed(steps: list[str]) -> dict[str, Any]:
-    edges = [
-        (used, str(at)) for at, step in enumerate(steps, 1) for used in _HASH.findall(step) if 0 < int(used) < at
-    ]
+    edges = [(used, str(at)) for at, step in enumerate(steps, 1) for used in _HASH.findall(step) if 0 < int(used) < at]
     return graph(steps, edges)
 
 
@@ -101,13 +109,23 @@ def break_qdmr(path: Path) -> Iterator[Fields]:
     for row in csv.DictReader(read_text(path).splitlines()):
         steps = [step.strip().removeprefix("return ").strip() for step in row["decomposition"].split(";")]
         meta = {"operators": row["operators"]}
-        yield {"id": row["question_id"], "input": row["question_text"].strip(), "target": _decomposed(steps), "meta": meta}
+        yield {
+            "id": row["question_id"],
+            "input": row["question_text"].strip(),
+            "target": _decomposed(steps),
+            "meta": meta,
+        }
 
 
 def strategyqa(path: Path) -> Iterator[Fields]:
     for number, row in _json_rows(path):
         meta = {"plan": _decomposed(row["decomposition"]), "facts": row["facts"]}
-        yield {"id": row.get("qid", number), "input": row["question"], "target": "yes" if row["answer"] else "no", "meta": meta}
+        yield {
+            "id": row.get("qid", number),
+            "input": row["question"],
+            "target": "yes" if row["answer"] else "no",
+            "meta": meta,
+        }
 
 
 def questions(path: Path) -> Iterator[Fields]:

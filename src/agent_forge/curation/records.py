@@ -24,13 +24,18 @@ class Record:
     meta: dict[str, Any] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        row = {name: getattr(self, name) for name in ("id", "task", "input", "target", "split", "licence", "source", "meta")}
+        row = {
+            name: getattr(self, name)
+            for name in ("id", "task", "input", "target", "split", "licence", "source", "meta")
+        }
         return row if self.meta else {name: value for name, value in row.items() if name != "meta"}
 
 
 def graph(nodes: list[Any], edges: list[tuple[str, str]]) -> dict[str, Any]:
     """A plan as the target of a record: nodes numbered "1", "2", … and edges (before, after), each once."""
     return {
-        "nodes": [{"id": str(number), "goal": node} if isinstance(node, str) else node for number, node in enumerate(nodes, 1)],
+        "nodes": [
+            {"id": str(number), "goal": node} if isinstance(node, str) else node for number, node in enumerate(nodes, 1)
+        ],
         "edges": [list(edge) for edge in dict.fromkeys(edges)],
     }

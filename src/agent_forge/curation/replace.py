@@ -20,8 +20,8 @@ _MOST_PASSES = 4
 _LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 # Keys of JSON objects that say what their value is. `text` and `message` are no such keys, telephone words or not.
 _TELLING_KEY = re.compile(
-    r"phone|mobile|\bcell\b|\bfax\b|\btel\b|\bssn\b|social sec|passport|licen[cs]e|birth|\bdob\b|passw|pwd|secret|token|"
-    r"(?:api|access|private) ?key|\bcard\b|iban|\bip\b|version|release|build|order|invoice|tracking|isbn|sku|serial"
+    r"phone|mobile|\bcell\b|\bfax\b|\btel\b|\bssn\b|social sec|passport|licen[cs]e|birth|\bdob\b|passw|pwd|"
+    r"secret|token|(?:api|access|private) ?key|\bcard\b|iban|\bip\b|version|release|build|order|invoice|tracking|isbn|sku|serial"
 )
 _WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-.]")
 
@@ -140,7 +140,8 @@ class Scrubber:
         return text, matches
 
     def _replace(self, text: str, matches: Sequence[Match], pool: Surrogates) -> str:
-        parts, at = [], 0
+        parts: list[str] = []
+        at = 0
         for match in matches:
             parts += (text[at : match.start], self._stand_in(match, pool))
             at = match.end
@@ -150,12 +151,16 @@ class Scrubber:
         if self.action == "surrogate":
             return pool.of(match.type, match.text)
         if self.action == "hash":
-            digest = hmac.new(self.key or b"", f"{match.type}\0{match.text}".encode("utf-8", "surrogatepass"), hashlib.sha256)
+            digest = hmac.new(
+                self.key or b"", f"{match.type}\0{match.text}".encode("utf-8", "surrogatepass"), hashlib.sha256
+            )
             return f"[{match.type}:{digest.hexdigest()[:16].translate(_LETTERS)}]"
         return f"[{match.type}]"
 
 
-def scrub_text(text: str, *, action: str = "placeholder", key: bytes | None = None, types: Collection[str] | None = None) -> str:
+def scrub_text(
+    text: str, *, action: str = "placeholder", key: bytes | None = None, types: Collection[str] | None = None
+) -> str:
     """`text` with its personal data and secrets replaced.
 
     >>> scrub_text("SSN 123-45-6789, card 4242 4242 4242 4242")

@@ -109,7 +109,8 @@ def scrub_line(
 
 def _spliced(line: str, changes: dict[int, str]) -> str:
     """`line` with the values of these numbers replaced (strings that are values, counted from 0)."""
-    parts, at = [], 0
+    parts: list[str] = []
+    at = 0
     values = (token for token in _STRING.finditer(line) if not token[2])
     for index, token in enumerate(values):
         if index in changes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 
 _PHONE_WORDS = (
     r"phones?|telephone|telefone?|tel[ée]fonos?|t[ée]l[ée]phone|telefon\w*|tel|t[ée]l|mobiles?|mob|mobil|m[óo]vil|celular|cell|"
@@ -19,18 +20,24 @@ _OTHER_WORDS = (
     r"section|page|pages|line|lines|port|pid|seed|score|population|salary|budget|vin|imei|doi|asin|license|licence|"
     r"passport|routing|iban|swift|ssn|vat|ein|tin"
 )
-_BEFORE = re.compile(rf"(?<![\w])(?:(?P<phone>{_PHONE_WORDS})|(?P<other>{_OTHER_WORDS}))(?![\w])|[.!?;](?=\s)(?P<stop>)")
+_BEFORE = re.compile(
+    rf"(?<![\w])(?:(?P<phone>{_PHONE_WORDS})|(?P<other>{_OTHER_WORDS}))(?![\w])|[.!?;](?=\s)(?P<stop>)"
+)
 _AFTER = re.compile(
     r"[\s\-,(\[/]{0,4}(?:office|fax|mobile|mob|cell|home|work|desk|tel|phone|direct|landline|whatsapp)(?![\w])"
 )
 _ADJACENT_OTHER = re.compile(rf"(?<![\w])(?:{_OTHER_WORDS})(?:\s?(?:no|nr|num|number|code|id)\b\.?)?\W{{0,3}}\Z")
-_CARD = re.compile(r"card|visa|master|amex|american express|discover|diners|maestro|jcb|credit|debit|\bcc\b|pan\b|payment")
+_CARD = re.compile(
+    r"card|visa|master|amex|american express|discover|diners|maestro|jcb|credit|debit|\bcc\b|pan\b|payment"
+)
 _SSN = re.compile(r"\bssn\b|\bss\s?#|social\s?sec")
 _VERSION = re.compile(
     r"(?:version|ver|release|build|firmware|revision|rev|section|chapter|clause|oid|upgrade[ds]?|driver|patch|tag|"
     r"v|changelog|§)\W{0,4}(?:\w{1,12}\W{1,2}){0,2}\Z"
 )
-_ADDRESS = re.compile(r"\b(?:ips?|ipv4|address|addr|host|server|ping|subnet|gateway|dns|router|from|client|http|https|ssh)\b")
+_ADDRESS = re.compile(
+    r"\b(?:ips?|ipv4|address|addr|host|server|ping|subnet|gateway|dns|router|from|client|http|https|ssh)\b"
+)
 
 _BETWEEN = re.compile(r"[0-9\[{<]")
 _IBAN = re.compile(r"\biban\b|account|transfer|bank")
@@ -51,9 +58,7 @@ def before(text: str, start: int) -> str:
 def phone_context(text: str, start: int, end: int) -> bool:
     """A telephone word labels this number: the nearest label before it, or the word right behind it."""
     words = before(text, start)
-    nearest = None
-    for nearest in _BEFORE.finditer(words):
-        pass
+    nearest = next(iter(deque(_BEFORE.finditer(words), maxlen=1)), None)
     if nearest is not None and not _BETWEEN.search(words, nearest.end()):
         if nearest.lastgroup == "phone":
             return True

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from agent_forge.curation.lines import open_lines
 
 Span = tuple[str, int, int]
 
@@ -49,13 +50,15 @@ class Score:
 
 def read_presidio(path: str | Path) -> list[tuple[str, list[Span]]]:
     """The rows of a presidio-research JSON file (plain or gzipped) as (text, spans)."""
-    opened = gzip.open(path, "rt", encoding="utf-8") if str(path).endswith(".gz") else open(path, encoding="utf-8")
-    with opened as file:
-        rows: list[dict[str, Any]] = json.load(file)
+    with open_lines(path) as lines:
+        rows: list[dict[str, Any]] = json.loads(b"".join(lines))
     return [
         (
             row["full_text"],
-            [(PRESIDIO_TYPES.get(s["entity_type"], s["entity_type"]), s["start_position"], s["end_position"]) for s in row["spans"]],
+            [
+                (PRESIDIO_TYPES.get(s["entity_type"], s["entity_type"]), s["start_position"], s["end_position"])
+                for s in row["spans"]
+            ],
         )
         for row in rows
     ]

@@ -1,4 +1,4 @@
-"""What only its label gives away: dates of birth, passports, driver's licences. And crypto addresses, which check themselves."""
+"""What only its label gives away: dates of birth, passports, driver's licences. And crypto addresses."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ _DATE = (
     rf"{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?,? {_YEAR}|\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH}\.?,? {_YEAR})"
 )
 _BIRTH = re.compile(
-    rf"(?:birth(?:day|date)?|born|d\.?o\.?b\.?)(?![A-Za-z])[^0-9\n]{{0,40}}?\n?(?<!\d)(?P<value>{_DATE})(?!\d)", re.IGNORECASE
+    rf"(?:birth(?:day|date)?|born|d\.?o\.?b\.?)(?![A-Za-z])[^0-9\n]{{0,40}}?\n?(?<!\d)(?P<value>{_DATE})(?!\d)",
+    re.IGNORECASE,
 )
 _BIRTH_OF = re.compile(r"(?:my|his|her|their|the) (?:date of )?\Z", re.IGNORECASE)
 _BIRTH_AFTER = re.compile(
     rf"(?<!\d)(?P<value>{_DATE})(?:,? (?:is|was|as))? (?:my|his|her|their|the) (?:date of )?birth", re.IGNORECASE
 )
-_NUMBER_LINK = r"(?:[ ]?(?:number|num|no|nr|id|#)s?\.?)?[\s:#=\"']{0,4}(?:(?:is|was|are)[\s:]{1,2})?(?:number[\s:]{1,2})?"
-_PASSPORT = re.compile(rf"passport{_NUMBER_LINK}(?P<value>(?=[A-Z0-9]{{0,4}}\d{{4}})[A-Z0-9]{{6,10}})(?![A-Za-z0-9])", re.IGNORECASE)
+_NUMBER_LINK = (
+    r"(?:[ ]?(?:number|num|no|nr|id|#)s?\.?)?[\s:#=\"']{0,4}(?:(?:is|was|are)[\s:]{1,2})?(?:number[\s:]{1,2})?"
+)
+_PASSPORT = re.compile(
+    rf"passport{_NUMBER_LINK}(?P<value>(?=[A-Z0-9]{{0,4}}\d{{4}})[A-Z0-9]{{6,10}})(?![A-Za-z0-9])", re.IGNORECASE
+)
 _DRIVER = re.compile(r"driv(?:er|ing)(?:['’]?s)?[\s_\-]{0,2}\Z", re.IGNORECASE)
 _LICENCE = re.compile(
     rf"licen[cs]e{_NUMBER_LINK}(?P<value>(?=[A-Z\-]{{0,6}}\d)[A-Z0-9][A-Z0-9\-]{{4,18}}[A-Z0-9])(?![A-Za-z0-9])",

@@ -14,7 +14,9 @@ from agent_forge.curation.pii.phones import find_phone
 RUN = re.compile(r"[0-9](?:[ ().\-/]{0,3}[0-9]){5,}")
 _GROUP = re.compile(r"[0-9]+")
 _SSN = re.compile(r"([0-9]{3})([-. ])([0-9]{2})\2([0-9]{4})(?![0-9])")
-_CARD_SHAPES = re.compile(r"(?:4(?: 4){2,3}(?: [1-4])?|4 6 [45]|6 13|8 8|4 4 5|4 5 6|4 5 5|4 7 4|6 6|6 4 6|5 5 5|1[2-9])\Z")
+_CARD_SHAPES = re.compile(
+    r"(?:4(?: 4){2,3}(?: [1-4])?|4 6 [45]|6 13|8 8|4 4 5|4 5 6|4 5 5|4 7 4|6 6|6 4 6|5 5 5|1[2-9])\Z"
+)
 _IBAN = re.compile(r"[A-Za-z]{2}[0-9]{2}(?:[ \-]?[A-Za-z0-9]){8,30}")
 _IBAN_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}")
 _LONGEST_RUN = 4096
@@ -86,9 +88,9 @@ def _ssn(text: str, start: int) -> Match | None:
     found = _SSN.match(text, start)
     if found is None:
         bare = text[start : start + 9]
-        if len(bare) == 9 and bare.isdigit() and not text[start + 9 : start + 10].isalnum():
-            if checksums.is_ssn(bare[:3], bare[3:5], bare[5:]) and context.ssn_context(text, start):
-                return Match("SSN", start, start + 9, bare, bare in checksums.SAMPLE_SSNS)
+        whole = len(bare) == 9 and bare.isdigit() and not text[start + 9 : start + 10].isalnum()
+        if whole and checksums.is_ssn(bare[:3], bare[3:5], bare[5:]) and context.ssn_context(text, start):
+            return Match("SSN", start, start + 9, bare, bare in checksums.SAMPLE_SSNS)
         return None
     area, separator, group, serial = found.groups()
     end = found.end()

@@ -48,7 +48,9 @@ def _arc(kind: str) -> tuple[Published, ...]:
 
 HOMES: dict[str, tuple[Published, ...]] = {
     "gsm8k": (
-        Published(f"{_GSM}/train.jsonl", "train.jsonl", "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465"),
+        Published(
+            f"{_GSM}/train.jsonl", "train.jsonl", "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465"
+        ),
         Published(f"{_GSM}/test.jsonl", "test.jsonl"),
     ),
     "svamp": (
