@@ -11,22 +11,46 @@ TYPE_CHECKING = False  # what type checkers take for true; `typing` itself costs
 if TYPE_CHECKING:
     from typing import Any
 
+    from agent_forge.agents.api import Result as Result
+    from agent_forge.agents.api import aplan as aplan
+    from agent_forge.agents.api import arun as arun
+    from agent_forge.agents.api import plan as plan
+    from agent_forge.agents.api import run as run
+    from agent_forge.agents.tools import Tool as Tool
+    from agent_forge.agents.tools import Toolbox as Toolbox
+    from agent_forge.agents.tools import tool as tool
     from agent_forge.plans import Plan as Plan
     from agent_forge.plans import Task as Task
+    from agent_forge.runtime import execute as execute
 
-_HOME_OF = {
-    "Plan": "agent_forge.plans",
-    "Task": "agent_forge.plans",
+_ROOM_OF = {
+    **dict.fromkeys(["Plan", "Task"], "plans"),
+    **dict.fromkeys(["execute"], "runtime"),
+    **dict.fromkeys(["Tool", "Toolbox", "tool"], "agents.tools"),
+    **dict.fromkeys(["Result", "aplan", "arun", "plan", "run"], "agents.api"),
 }
 
-__all__ = ["Plan", "Task", "__version__"]
+__all__ = [
+    "Plan",
+    "Result",
+    "Task",
+    "Tool",
+    "Toolbox",
+    "__version__",
+    "aplan",
+    "arun",
+    "execute",
+    "plan",
+    "run",
+    "tool",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
+    if name in _ROOM_OF:
         from importlib import import_module
 
-        return getattr(import_module(_HOME_OF[name]), name)
+        return getattr(import_module(f"agent_forge.{_ROOM_OF[name]}"), name)
     raise AttributeError(f"module 'agent_forge' has no attribute {name!r}")
 
 

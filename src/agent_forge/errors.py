@@ -72,3 +72,11 @@ class DataError(AgentForgeError):
 
 class SandboxError(AgentForgeError):
     """Untrusted code could not be isolated, so it was not run."""
+
+
+class CheckpointError(AgentForgeError):
+    """A model folder that is not sound, or not the one that was meant."""
+
+
+class HandoffError(AgentForgeError):
+    """A phase was given something that its contract does not allow."""

@@ -37,7 +37,7 @@ def script(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if code == "store":
             raise StoreError("the file is damaged", where="traces.db")
         if code == "bug":
-            return "".split()[1]
+            raise IndexError("list index out of range")
         return 7
 
     module = type(sys)("agent_forge_test_command")

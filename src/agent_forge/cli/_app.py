@@ -25,6 +25,8 @@ COMMANDS = {
     "delegation": ("agent_forge.cli.delegation", "Traces of a coding agent's subagents."),
     "agents": ("agent_forge.cli.agents", "The agent profiles."),
     "data": ("agent_forge.cli.data", "Training data: scrub, deduplicate, balance, audit."),
+    "forge": ("agent_forge.cli.forge", "Make a model: run the pipeline, see where it stands, export."),
+    "models": ("agent_forge.cli.models", "The checkpoints in the registry."),
     "bench": ("agent_forge.cli.bench", "Run one of the benchmarks of a source checkout."),
     "completion": ("agent_forge.cli.completion", "Print a completion script for your shell."),
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +18,13 @@ OnEvent = Callable[["Event"], None]
 
 
 @contextmanager
-def live_view(*, quiet: bool = False) -> Iterator[OnEvent | None]:
-    """Gives what to hand to `on_event`; nothing where nobody is looking (`quiet`, and stderr is not a terminal)."""
+def live_view(*, quiet: bool = False, goals: Mapping[str, str] | None = None) -> Iterator[OnEvent | None]:
+    """Gives what to hand to `on_event`; nothing where nobody is looking (`quiet`, and stderr is not a terminal).
+
+    `goals`, by task, stand behind the names where they are known before the run.
+    """
     if sys.stderr.isatty():
-        with _tree() as on_event:
+        with _tree(goals or {}) as on_event:
             yield on_event
     else:
         yield None if quiet else _line
@@ -34,7 +37,7 @@ def _line(event: Event) -> None:
 
 
 @contextmanager
-def _tree() -> Iterator[OnEvent]:
+def _tree(goals: Mapping[str, str]) -> Iterator[OnEvent]:
     from rich.console import Console
     from rich.live import Live
 
@@ -46,12 +49,12 @@ def _tree() -> Iterator[OnEvent]:
                 return
             states.pop(event.task, None)  # the latest stands last
             states[event.task] = (event.state if event.kind == "ended" else event.kind) or "", event.at_s
-            live.update(_drawn(states))
+            live.update(_drawn(states, goals))
 
         yield on_event
 
 
-def _drawn(states: dict[str, tuple[str, float]]) -> Any:
+def _drawn(states: dict[str, tuple[str, float]], goals: Mapping[str, str]) -> Any:
     from rich.markup import escape
     from rich.tree import Tree
 
@@ -60,5 +63,6 @@ def _drawn(states: dict[str, tuple[str, float]]) -> Any:
     running = [item for item in states.items() if item[1][0] not in ("done", "planned")]
     latest = [item for item in states.items() if item[1][0] == "done"]
     for name, (state, at_s) in [*latest[-SHOWN // 2 :], *running[-SHOWN:]]:
-        tree.add(f"{_MARKS.get(state, '[red]✗[/]')} {escape(name)} [dim]{state} {at_s:.1f} s[/]")
+        goal = f" {escape(goals[name])}" if name in goals else ""
+        tree.add(f"{_MARKS.get(state, '[red]✗[/]')} {escape(name)}{goal} [dim]{state} {at_s:.1f} s[/]")
     return tree

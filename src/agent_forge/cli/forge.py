@@ -1,0 +1,189 @@
+"""`agent-forge forge`: make models."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent_forge.cli._app import home_option, json_option, json_out
+
+if TYPE_CHECKING:
+    from agent_forge.forge.events import Event
+    from agent_forge.forge.pipeline import Report
+
+
+@click.group()
+def command() -> None:
+    """Make a model: phases from nothing, or from any Hugging Face model, to a small specialist."""
+
+
+@command.command()
+@click.argument("pipeline", metavar="PRESET|FILE")
+@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a value: phases.base.config.length=64")
+@click.option("--strict", is_flag=True, help="A phase without gain fails the run; otherwise its input is passed on.")
+@click.option("--tensorboard", is_flag=True, help="Also write TensorBoard logs, beside the session's events.")
+@home_option
+@json_option
+def run(pipeline: str, sets: tuple[str, ...], strict: bool, tensorboard: bool, home: str | None, as_json: bool) -> int:
+    """Run a pipeline: nano (minutes on 2 cores), small (minutes on a GPU), full, or a file.
+
+    What is finished is skipped, and a run that was killed goes on where it was.
+    """
+    from agent_forge.forge.pipeline import read_pipeline
+
+    checked = read_pipeline(pipeline, sets)
+    from agent_forge.forge.events import Bus, tensorboard_sink
+    from agent_forge.forge.registry import Registry
+    from agent_forge.forge.session import Session
+    from agent_forge.traces import Recorder
+
+    registry = Registry(home)
+    recorder = Recorder(registry.home)
+    try:
+        session = Session(checked, registry, strict=strict, bus=Bus(_tell), recorder=recorder)
+        if tensorboard:
+            session.bus.sinks.append(tensorboard_sink(session.folder / "tensorboard"))
+        report = session.run()
+    finally:
+        recorder.close()
+    if as_json:
+        json_out(report.as_dict())
+    else:
+        _show(report, str(registry.models))
+    return 0 if report.state == "completed" else 1
+
+
+def _tell(event: Event) -> None:
+    """One line an event, on stderr; training steps only on a terminal, where the line is written over."""
+    fields = event.fields
+    if event.kind == "progress":
+        if sys.stderr.isatty() and "loss" in fields:
+            rate = f", {fields['tokens_per_s']:,.0f} tokens/s" if "tokens_per_s" in fields else ""
+            print(
+                f"\r\033[K{event.phase}: step {fields['step']}, loss {fields['loss']:.3f}{rate}",
+                end="",
+                file=sys.stderr,
+            )
+        return
+    gate = fields.get("gate")
+    detail = fields.get("error") or (_gate(gate) if gate else "")
+    start = "\r\033[K" if sys.stderr.isatty() else ""
+    print(f"{start}{event.phase}: {event.kind}{f' ({detail})' if detail else ''}", file=sys.stderr, flush=True)
+
+
+def _gate(gate: Any) -> str:
+    if gate["verdict"] == "not measured":
+        return f"{gate['metric']}: not measured"
+    return f"{gate['metric']} {gate['before']:.4g} → {gate['after']:.4g} ± {gate['stderr']:.2g}"
+
+
+def _show(report: Report, models: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"session {report.session}: {report.state}", title_justify="left")
+    for column in ("phase", "state", "gate", "checkpoint", "seconds"):
+        table.add_column(column)
+    for phase in report.phases:
+        gate = _gate(phase.gate) if phase.gate else phase.error or ""
+        seconds = f"{phase.seconds:.1f}" if phase.seconds is not None else ""
+        table.add_row(phase.name, phase.state, gate, (phase.checkpoint or "")[:12], seconds)
+    console = Console()
+    console.print(table)
+    console.print(f"the models are in {models}", style="dim")
+
+
+@command.command()
+@click.argument("session", required=False)
+@home_option
+@json_option
+def status(session: str | None, home: str | None, as_json: bool) -> None:
+    """Show the sessions, or the phases of one."""
+    from agent_forge.errors import UsageError
+    from agent_forge.forge.registry import Registry
+
+    registry = Registry(home)
+    sessions = registry.sessions()
+    if session is None:
+        documents = [{**found, "pipeline": found["pipeline"]["name"]} for found in sessions]
+    else:
+        if session not in {found["session"] for found in sessions}:
+            raise UsageError(f"there is no session {session!r}", fix="`agent-forge forge status` lists them")
+        documents = registry.phases(session)
+    if as_json:
+        json_out(documents)
+        return
+    if not documents:
+        click.echo("no sessions yet: `agent-forge forge run nano` starts one", err=True)
+    for document in documents:
+        click.echo(f"{document.get('session') or document['name']:36s} {document['state']}")
+
+
+@command.command()
+@click.option("--source", required=True, help="A checkpoint's digest, or a model folder.")
+@click.option("--target", required=True, help="The phase that would take it.")
+@home_option
+@json_option
+def handoff(source: str, target: str, home: str | None, as_json: bool) -> int:
+    """Say whether a phase would take a checkpoint, clause by clause; exits 1 if not."""
+    from pathlib import Path
+
+    from agent_forge.forge import checkpoint
+    from agent_forge.forge.contracts import ADAPTERS, clauses
+    from agent_forge.forge.phases import phase
+    from agent_forge.forge.registry import Registry
+
+    found = checkpoint.load(source) if Path(source).is_dir() else Registry(home).load(source)
+    answers = clauses(phase(target).takes, [found])
+    if as_json:
+        rows = [{"clause": a.name, "required": a.required, "found": a.found, "met": a.met} for a in answers]
+        json_out({"source": found.digest, "target": target, "passed": all(a.met for a in answers), "clauses": rows})
+    else:
+        for answer in answers:
+            adapted = ", an adapter would be applied" if not answer.met and answer.name in ADAPTERS else ""
+            click.echo(f"{'✓' if answer.met else '✗'} {answer}{adapted}")
+    return 0 if all(a.met or a.name in ADAPTERS for a in answers) else 1
+
+
+@command.command()
+@json_option
+def phases(as_json: bool) -> None:
+    """List the phases: what each takes and how it is configured."""
+    from dataclasses import fields
+
+    from agent_forge.forge.phases import MODULES, phase
+
+    found = [phase(name) for name in MODULES]
+    if as_json:
+        json_out(
+            [
+                {
+                    "name": kind.name,
+                    "about": kind.about,
+                    "takes": list(kind.takes.checkpoints),
+                    "config": {field.name: field.metadata.get("help", "") for field in fields(kind.config)},
+                }
+                for kind in found
+            ]
+        )
+        return
+    for kind in found:
+        low, high = kind.takes.checkpoints
+        takes = f"{low}" if low == high else f"{low} to {high}"
+        click.echo(f"{kind.name:12s} {kind.about} (takes {takes} checkpoints)")
+
+
+@command.command()
+@click.argument("digest")
+@click.argument("out")
+@home_option
+@json_option
+def export(digest: str, out: str, home: str | None, as_json: bool) -> None:
+    """Copy a checkpoint, every byte checked, to the folder OUT, with a README made from its card."""
+    from agent_forge.forge.export import export_checkpoint
+    from agent_forge.forge.registry import Registry
+
+    path = export_checkpoint(Registry(home).load(digest), out)
+    json_out({"path": str(path)}) if as_json else click.echo(str(path))

@@ -1,0 +1,46 @@
+"""Where records are kept: a SQLite file by default, PostgreSQL by URL, the same statements for both."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from agent_forge.database.schema import Schema
+
+__all__ = ["Cursor", "Database", "Schema", "open_database"]
+
+
+class Cursor(Protocol):
+    """What both drivers' cursors do; statements mark their values with `?`."""
+
+    def execute(self, sql: str, values: Sequence[Any] = (), /) -> Any: ...
+
+
+class Database(Protocol):
+    """A database that is open. A `write` is on disk when its block ends, and undone if it fails."""
+
+    where: str
+    dialect: str
+
+    def read(self) -> AbstractContextManager[Cursor]: ...
+    def write(self) -> AbstractContextManager[Cursor]: ...
+    def vacuum(self) -> None: ...
+    def check(self) -> list[str]: ...
+    def size(self) -> int: ...
+    def close(self) -> None: ...
+
+
+def open_database(place: str | os.PathLike[str], schema: Schema) -> Database:
+    """Opens, and if need be makes, the database at a path or at a `postgresql://` URL.
+
+    Raises StoreError for a file or schema that is not of this kind, is damaged, or is of a newer version.
+    """
+    if isinstance(place, str) and place.startswith(("postgresql://", "postgres://")):
+        from agent_forge.database.postgres import PostgresDatabase
+
+        return PostgresDatabase(place, schema)
+    from agent_forge.database.sqlite import SqliteDatabase
+
+    return SqliteDatabase(place, schema)

@@ -1,0 +1,41 @@
+"""What a database of ours holds, in words that SQLite and PostgreSQL share."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from agent_forge.errors import StoreError
+
+_TABLE = re.compile(r"CREATE TABLE (\w+)")
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Tables as numbered migrations.
+
+    A migration is never edited once it has been released: a change is a new entry at the end. Types that differ are
+    written `{serial}`, `{int}`, `{real}`; `{packed}` marks tables whose rows live in their primary key.
+    """
+
+    name: str  # as people call it: "trace store"
+    application_id: int  # four letters; marks SQLite files as ours, and is the lock that writers of PostgreSQL share
+    migrations: tuple[tuple[str, ...], ...]
+
+    @property
+    def version(self) -> int:
+        return len(self.migrations)
+
+    @property
+    def namespace(self) -> str:
+        """The PostgreSQL schema that the tables live in."""
+        return f"agent_forge_{self.name.replace(' ', '_')}"
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return tuple(name for migration in self.migrations for text in migration for name in _TABLE.findall(text))
+
+
+def too_new(version: int, where: str, schema: Schema) -> StoreError:
+    what = f"the {schema.name} has schema version {version}, and this program knows versions up to {schema.version}"
+    return StoreError(what, where=where, fix="upgrade agent-forge")

@@ -1,0 +1,174 @@
+"""The text that a phase learns from: read, split by document, and cleared of what the evaluation holds."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from agent_forge.config import option
+from agent_forge.errors import DataError
+
+BUNDLED = Path(__file__).with_name("data")
+GRAM = 13  # words: the length that contamination checks commonly use (GPT-3, appendix C)
+WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A place that text comes from: `stories` or `problems` (bundled), a JSONL or text file, or a folder of them.
+
+    `weight` is its share of the rows that are trained on.
+    """
+
+    path: str
+    weight: float = option(1.0, above=0)
+    most_mb: float | None = option(None, help="use at most so much text", above=0)
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Texts by source, for learning and for judging; `removed` counts what the leakage check took out."""
+
+    train: Mapping[str, Sequence[str]]
+    held_out: Mapping[str, Sequence[str]]
+    removed: int
+
+    def digests(self) -> dict[str, str]:
+        """A digest of the texts of each source, for the card."""
+        found = {}
+        for name in self.train:
+            digest = hashlib.sha256()
+            for text in (*self.train[name], "\0", *self.held_out[name]):
+                digest.update(hashlib.sha256(text.encode()).digest())
+            found[name] = digest.hexdigest()
+        return found
+
+
+def read_corpus(sources: Mapping[str, Source], held_out: float, most_held_out_mb: float = 0.5) -> Corpus:
+    """Reads every source, keeps a share of its documents for judging, and removes copies of those from the rest.
+
+    The split depends on a document's text alone, so the same document is held out whichever run reads it. Raises
+    DataError for a source that is missing, not text, or too small to split.
+    """
+    train: dict[str, list[str]] = {}
+    kept: dict[str, list[str]] = {}
+    for name, source in sources.items():
+        texts = _limited(dict.fromkeys(read_texts(source.path)), source.most_mb)
+        chosen = [text for text in texts if _place(text) < held_out]
+        kept[name] = _limited(chosen, most_held_out_mb)
+        train[name] = [text for text in texts if _place(text) >= held_out]
+        if not kept[name] or not train[name]:
+            raise DataError(f"{len(texts)} documents are too few to hold some out", where=source.path)
+    grams = {gram for texts in kept.values() for text in texts for gram in _grams(text)}
+    clean = {name: [text for text in texts if not _leaks(text, grams)] for name, texts in train.items()}
+    removed = sum(len(train[name]) - len(clean[name]) for name in train)
+    return Corpus(clean, kept, removed)
+
+
+def source_digests(sources: Mapping[str, Source]) -> dict[str, str]:
+    """A digest of the files of each source: what a phase's key needs, without reading the text itself."""
+    found = {}
+    for name, source in sources.items():
+        digest = hashlib.sha256()
+        for file in _files(source.path):
+            digest.update(file.name.encode())
+            digest.update(hashlib.sha256(file.read_bytes()).digest())
+        found[name] = digest.hexdigest()
+    return found
+
+
+def read_texts(path: str) -> Iterator[str]:
+    """The documents of a source: the rows of JSONL files, or whole text files."""
+    for file in _files(path):
+        if file.name.endswith((".txt", ".txt.gz")):
+            yield _open(file)
+            continue
+        for number, line in enumerate(_open(file).splitlines(), 1):
+            if line.strip():
+                yield _text_of(line, f"{file}:{number}")
+
+
+def _files(path: str) -> list[Path]:
+    bundled = BUNDLED / f"{path}.jsonl.gz"
+    place = bundled if bundled.is_file() else Path(path)
+    if place.is_dir():
+        found = sorted(
+            f
+            for f in place.iterdir()
+            if f.name.removesuffix(".gz").endswith((".jsonl", ".txt")) and f.name != "NOTICE.txt"
+        )
+    else:
+        found = [place] if place.is_file() else []
+    if not found:
+        names = ", ".join(sorted(f.name.removesuffix(".jsonl.gz") for f in BUNDLED.glob("*.jsonl.gz")))
+        raise DataError("no text there", where=path, fix=f"name a JSONL or text file, a folder, or one of: {names}")
+    return found
+
+
+def _open(file: Path) -> str:
+    try:
+        data = file.read_bytes()
+        return (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise DataError(f"cannot be read: {error}", where=str(file)) from error
+
+
+def _text_of(line: str, where: str) -> str:
+    try:
+        row = json.loads(line)
+        if isinstance(row.get("text"), str):
+            return str(row["text"])
+        return f"Question: {row['question']}\nAnswer: {row['answer']}"
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError('a row needs "text", or "question" and "answer"', where=where) from error
+
+
+def _limited(texts: Iterable[str], most_mb: float | None) -> list[str]:
+    kept: list[str] = []
+    size = 0
+    for text in texts:
+        size += len(text)
+        if most_mb is not None and kept and size > most_mb * 1e6:
+            break
+        kept.append(text)
+    return kept
+
+
+def _place(text: str) -> float:
+    """A number in [0, 1) that belongs to the text."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+
+
+def _grams(text: str) -> Iterator[int]:
+    words = [word.lower() for word in WORD.findall(text)]
+    for start in range(max(1, len(words) - GRAM + 1)):
+        yield hash(tuple(words[start : start + GRAM]))
+
+
+def _leaks(text: str, held_out: set[int], share: float = 0.1) -> bool:
+    """Whether more than a tenth of a document's 13-grams stand in the held-out text: a copy, or nearly one."""
+    grams = list(_grams(text))
+    return sum(gram in held_out for gram in grams) > share * len(grams)
+
+
+def mixed(rows_of: Mapping[str, Any], weights: Mapping[str, float], total: int, seed: int) -> Any:
+    """`total` rows drawn from each source by its weight, without repeats until a source is used up."""
+    import numpy as np
+
+    from agent_forge.forge.training.packing import PackedRows
+
+    rng = np.random.default_rng(seed)
+    whole = sum(weights[name] for name in rows_of)
+    tokens, documents = [], []
+    for name, rows in rows_of.items():
+        count = max(1, round(total * weights[name] / whole))
+        picked = np.concatenate([rng.permutation(len(rows)) for _ in range(-(-count // len(rows)))])[:count]
+        tokens.append(rows.tokens[picked])
+        documents.append(rows.documents[picked])
+    return PackedRows(np.concatenate(tokens), np.concatenate(documents))

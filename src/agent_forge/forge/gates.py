@@ -1,0 +1,68 @@
+"""Gates: is a phase's output better than its input, on data that neither was trained on?
+
+No gain, no change: a difference that is not clearly an improvement passes the input on. What was not measured never
+passes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+PASSED, NO_GAIN, NOT_MEASURED = "passed", "no gain", "not measured"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """A held-out metric before and after a phase, the standard error of the difference, and the verdict."""
+
+    metric: str
+    before: float | None
+    after: float | None
+    stderr: float | None
+    verdict: str
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict == PASSED
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "metric": self.metric,
+            "before": self.before,
+            "after": self.after,
+            "stderr": self.stderr,
+            "verdict": self.verdict,
+        }
+
+
+def judge(
+    metric: str,
+    before: float | None,
+    after: float | None,
+    stderr: float | None,
+    *,
+    lower_is_better: bool = True,
+    sigmas: float = 2.0,
+    least_gain: float = 0.0,
+) -> Gate:
+    """A gate that passes when the improvement is above `least_gain` by more than `sigmas` standard errors.
+
+    >>> judge("bits per byte", 2.0, 1.5, 0.1).verdict
+    'passed'
+    >>> judge("accuracy", 0.50, 0.52, 0.02, lower_is_better=False).verdict
+    'no gain'
+    >>> judge("accuracy", 0.50, None, 0.02, lower_is_better=False).verdict
+    'not measured'
+    """
+    figures = (before, after, stderr)
+    if any(figure is None or not math.isfinite(figure) for figure in figures):
+        return Gate(
+            metric,
+            *(figure if figure is not None and math.isfinite(figure) else None for figure in figures),
+            NOT_MEASURED,
+        )
+    assert before is not None and after is not None and stderr is not None  # noqa: PT018  for the type checker
+    gain = before - after if lower_is_better else after - before
+    return Gate(metric, before, after, stderr, PASSED if gain > least_gain + sigmas * stderr else NO_GAIN)

@@ -1,0 +1,67 @@
+"""The phases: what each takes, what it promises, and how it is run. One module or package a phase."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from agent_forge.config import nearest
+from agent_forge.errors import UsageError
+from agent_forge.forge.checkpoint import Checkpoint
+from agent_forge.forge.contracts import Contract
+from agent_forge.forge.gates import Gate
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a phase is given: its configuration and inputs, a folder that survives a crash, and someone to tell."""
+
+    name: str
+    config: Any
+    inputs: Sequence[Checkpoint]
+    seed: int
+    folder: Path  # the phase's own; after a crash the same work finds the same folder
+    models: Path  # where finished checkpoints go
+    tell: Callable[..., None]  # tell(step=…, loss=…): progress
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a phase came to. Without a checkpoint of its own it passes its input on."""
+
+    checkpoint: Checkpoint | None
+    gate: Gate
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A kind of work on checkpoints. `version` changes when the same configuration would give another result."""
+
+    name: str
+    version: int
+    about: str
+    config: type[Any]
+    takes: Contract
+    promises: Contract
+    run: Callable[[Work], Outcome]
+    data: Callable[[Any], Mapping[str, str]]  # the digests of the data that a configuration names
+
+
+# name: module that holds it as PHASE
+MODULES = {
+    "cognate": "agent_forge.forge.phases.cognate",
+    "specialise": "agent_forge.forge.phases.specialise",
+}
+
+
+def phase(name: str) -> Phase:
+    """The phase of that name. Raises UsageError with the nearest one."""
+    if name not in MODULES:
+        near = nearest(name, MODULES)
+        fix = f"did you mean {near!r}?" if near else f"the phases are {', '.join(MODULES)}"
+        raise UsageError(f"there is no phase {name!r}", fix=fix)
+    found: Phase = import_module(MODULES[name]).PHASE
+    return found

@@ -1,0 +1,208 @@
+"""A forge run: one session in which the phases of a pipeline are done, skipped, or passed over."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import secrets
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from agent_forge.config import as_dict
+from agent_forge.config import build as build_config
+from agent_forge.errors import AgentForgeError, HandoffError, UsageError
+from agent_forge.forge import checkpoint as checkpoints
+from agent_forge.forge.checkpoint import Checkpoint
+from agent_forge.forge.contracts import handoff
+from agent_forge.forge.events import Bus, jsonl_sink, read_events
+from agent_forge.forge.gates import PASSED
+from agent_forge.forge.phases import Phase, phase
+from agent_forge.forge.phases.worker import job_of, run_phase
+from agent_forge.forge.pipeline import PhaseReport, Pipeline, Report, Step, phase_key
+from agent_forge.forge.registry import Registry
+from agent_forge.plans import Task
+from agent_forge.runtime import execute
+from agent_forge.runtime.workers import Processes
+
+
+class GateMissed(AgentForgeError):
+    """A phase brought no gain, and the run was asked to be strict."""
+
+
+class Session:
+    """Runs a pipeline against a registry.
+
+    `strict` makes a phase without gain a failure; otherwise its input is passed on. With `recorder` every phase leaves
+    a span.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        registry: Registry,
+        *,
+        strict: bool = False,
+        bus: Bus | None = None,
+        recorder: Any = None,
+    ) -> None:
+        self.pipeline, self.registry, self.strict, self.recorder = pipeline, registry, strict, recorder
+        self.id = f"{pipeline.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        self.folder = registry.home / "sessions" / self.id
+        self.events = self.folder / "events.jsonl"
+        self.bus = bus or Bus()
+        self.log = Bus(jsonl_sink(self.events))
+        self.reports: dict[str, PhaseReport] = {}
+
+    def run(self) -> Report:
+        """Runs every phase that is not finished yet. Raises KeyboardInterrupt after marking the session as paused."""
+        self.registry.start_session(self.id, as_dict(self.pipeline))
+        try:
+            result = asyncio.run(self._execute())
+        except KeyboardInterrupt:
+            self.registry.end_session(self.id, "paused")
+            raise
+        reports = tuple(
+            self.reports.get(name) or PhaseReport(name, "not run", error=_reason(result.tasks[name]))
+            for name in self.pipeline.phases
+        )
+        for report in reports:
+            if report.state == "not run":
+                self.registry.record_phase(self.id, report.name, state="not run", error=report.error)
+        state = "completed" if all(r.state in ("completed", "skipped", "no gain") for r in reports) else "failed"
+        self.registry.end_session(self.id, state)
+        return Report(self.id, state, reports, result.trace_id)
+
+    async def _execute(self) -> Any:
+        following = asyncio.ensure_future(self._follow())
+        async with Processes(self.pipeline.parallel) as self.workers:
+            result = await execute(
+                self.pipeline.plan(), self._handle, concurrency=self.pipeline.parallel, recorder=self.recorder
+            )
+        following.cancel()
+        await asyncio.wait([following])
+        return result
+
+    async def _follow(self) -> None:
+        """Passes on the progress that the worker processes write into the session's log."""
+        told = 0
+        while True:
+            await asyncio.sleep(0.5)
+            events = await asyncio.to_thread(read_events, self.events)
+            for event in events[told:]:
+                if event.kind == "progress":
+                    self.bus.tell(event.kind, event.phase, **event.fields)
+            told = len(events)
+
+    def _tell(self, kind: str, name: str, **fields: Any) -> None:
+        self.log.tell(kind, name, **fields)
+        self.bus.tell(kind, name, **fields)
+
+    async def _handle(self, task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        step, started = self.pipeline.phases[task.id], time.time()
+        self.registry.record_phase(self.id, task.id, state="running", started_s=started)
+        try:
+            report = await self._do(task.id, step, [inputs[name]["checkpoint"] for name in step.after], started)
+        except Exception as error:
+            text = str(error) if isinstance(error, AgentForgeError) else f"{type(error).__name__}: {error}"
+            self._ended(PhaseReport(task.id, "failed", error=text, seconds=time.time() - started))
+            self._tell("failed", task.id, error=text)
+            raise
+        self._ended(report)
+        return {"checkpoint": report.checkpoint, "gate": report.gate, "state": report.state}
+
+    async def _do(self, name: str, step: Step, digests: Sequence[str], started: float) -> PhaseReport:
+        kind = phase(step.phase)
+        config = build_config(kind.config, step.config, f"phases.{name}.config")
+        inputs = await asyncio.to_thread(self._inputs, name, step, kind, digests)
+        key = await asyncio.to_thread(phase_key, kind, config, inputs, self.pipeline.seed)
+        outcome = await asyncio.to_thread(self.registry.finished, key)
+        if outcome is not None:
+            self._tell("skipped", name, checkpoint=outcome["checkpoint"])
+            return PhaseReport(name, "skipped", outcome["gate"], outcome["checkpoint"], seconds=time.time() - started)
+        self._tell("started", name, does=step.phase)
+        outcome = await self._work(name, kind, config, inputs, key)
+        state = "completed" if outcome["gate"]["verdict"] == PASSED else "no gain"
+        self._tell("finished" if state == "completed" else "no gain", name, gate=outcome["gate"])
+        if self.strict and state == "no gain":
+            raise GateMissed(f"phase {name!r} brought no gain: {json.dumps(outcome['gate'])}")
+        return PhaseReport(name, state, outcome["gate"], outcome["checkpoint"], seconds=time.time() - started)
+
+    def _inputs(self, name: str, step: Step, kind: Phase, digests: Sequence[str]) -> list[Checkpoint]:
+        if step.after:
+            given = [self.registry.load(digest) for digest in digests]
+        else:
+            given = [self._start(start) for start in self.pipeline.start] if kind.takes.checkpoints[1] else []
+        source = ", ".join(step.after or self.pipeline.start) or "nothing"
+        try:
+            adapted, found = handoff(kind.takes, given, name, self.registry.models)
+        except HandoffError as error:
+            self.registry.record_handoff(self.id, source, name, "refused", [str(error)])
+            raise
+        self.registry.record_handoff(self.id, source, name, "passed", map(str, found))
+        for checkpoint in adapted:
+            self.registry.add(checkpoint)
+        return adapted
+
+    def _start(self, start: str) -> Checkpoint:
+        if Path(start).is_dir():
+            return checkpoints.load(start)
+        return self.registry.load(start)
+
+    async def _work(
+        self, name: str, kind: Phase, config: Any, inputs: Sequence[Checkpoint], key: str
+    ) -> dict[str, Any]:
+        """Runs the phase in a worker process and records what it came to, under a lock on its folder."""
+        folder = self.registry.home / "work" / key[:32]
+        with locked(folder):
+            job = job_of(name, kind, config, inputs, self.pipeline.seed, folder, self.registry.models, self.events)
+            done = await self.workers.call(run_phase, job, {})
+            document = await asyncio.to_thread(self._record, done, inputs, kind)
+            self.registry.finish(key, document)
+            shutil.rmtree(folder, ignore_errors=True)
+        return document
+
+    def _record(self, done: Mapping[str, Any], inputs: Sequence[Checkpoint], kind: Phase) -> dict[str, Any]:
+        kept = checkpoints.load(done["checkpoint"]) if done["checkpoint"] else None
+        if kept is not None:
+            self.registry.add(kept)
+        if done["gate"]["verdict"] != PASSED:  # no gain, no change: the input goes on, where there is one
+            kept = inputs[0] if inputs else kept
+        if kept is None:
+            raise AgentForgeError(f"phase {kind.name!r} made no checkpoint and had none to pass on")
+        return {"checkpoint": kept.digest, "gate": done["gate"]}
+
+    def _ended(self, report: PhaseReport) -> None:
+        self.reports[report.name] = report
+        self.registry.record_phase(
+            self.id,
+            report.name,
+            state=report.state,
+            gate=report.gate,
+            checkpoint=report.checkpoint,
+            error=report.error,
+            ended_s=time.time(),
+        )
+
+
+def _reason(task: Any) -> str:
+    return str(task.error) if task.error else "a phase that it waits for did not end well"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the folder for this process. Raises UsageError if another one works there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder.with_suffix(".lock"), "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UsageError(
+                "another process is doing this phase", where=str(folder), fix="wait for it, or stop it"
+            ) from error
+        yield
+    folder.with_suffix(".lock").unlink(missing_ok=True)
