@@ -8,6 +8,8 @@ from agent_forge.runtime.limits import Limits, Rate, ToolRules
 from agent_forge.runtime.options import RunSettings
 from agent_forge.runtime.result import Event, RunResult, TaskResult, Usage
 from agent_forge.runtime.retry import Retry
+from agent_forge.runtime.sandbox import SandboxLimits, SandboxResult, run_python, sandbox_available
+from agent_forge.runtime.simulated import SimulatedLoop, run_simulated
 from agent_forge.runtime.workers import Inline, Processes, Threads, WorkerDied, Workers
 
 __all__ = [
@@ -24,6 +26,9 @@ __all__ = [
     "RunSettings",
     "RunSummary",
     "Running",
+    "SandboxLimits",
+    "SandboxResult",
+    "SimulatedLoop",
     "StoredRun",
     "TaskResult",
     "Threads",
@@ -34,6 +39,9 @@ __all__ = [
     "execute",
     "execute_many",
     "resume",
+    "run_python",
+    "run_simulated",
+    "sandbox_available",
     "spend",
     "start",
 ]

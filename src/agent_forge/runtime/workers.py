@@ -241,6 +241,8 @@ async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> dict
 async def _kill(process: asyncio.subprocess.Process) -> None:
     with suppress(ProcessLookupError):
         process.kill()
-    await process.wait()
     if process.stdin is not None:
         process.stdin.close()
+    while process.stdout is not None and await process.stdout.read(65536):
+        pass  # asyncio sees the end of a process only behind the end of its output
+    await process.wait()
