@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from agent_forge.traces import Store
+
 
 def _program(name: str) -> str | None:
     """A program of PostgreSQL: on the path, or where Debian puts it."""

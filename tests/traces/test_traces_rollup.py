@@ -6,12 +6,13 @@ import math
 from collections import defaultdict
 
 import pytest
-from agent_forge.traces import Span, Store
-from agent_forge.traces.rollup import rebuild
-from agent_forge.traces.rows import bucket_of
 from hypothesis import given
 from hypothesis import strategies as st
 from trace_spans import HOUR, START, make, randoms
+
+from agent_forge.traces import Span, Store
+from agent_forge.traces.rollup import rebuild
+from agent_forge.traces.rows import bucket_of
 
 BY = ("agent", "name", "kind", "model", "category", "status")
 TABLES = ("rollup_hour", "rollup_duration", "rollup_minute", "traces")
@@ -110,8 +111,15 @@ def test_percentiles_of_a_window(store: Store) -> None:
 
 def test_the_time_line(store: Store) -> None:
     minute = 60_000_000_000
-    store.add([make(n, start_ns=START + n * minute // 2, agent="ab"[n % 2], status=["ok", "error"][n % 5 == 0]) for n in range(40)])
-    assert [(t.start_ns, t.spans) for t in store.timeline(minutes=5)] == [(START + n * 5 * minute, 10) for n in range(4)]
+    store.add(
+        [
+            make(n, start_ns=START + n * minute // 2, agent="ab"[n % 2], status=["ok", "error"][n % 5 == 0])
+            for n in range(40)
+        ]
+    )
+    assert [(t.start_ns, t.spans) for t in store.timeline(minutes=5)] == [
+        (START + n * 5 * minute, 10) for n in range(4)
+    ]
     assert sum(t.errors for t in store.timeline()) == 8
     assert sum(t.spans for t in store.timeline(agent="a", since=START, until=START + 3 * minute)) == 3
 

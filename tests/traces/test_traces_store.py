@@ -7,10 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from agent_forge.errors import StoreError, UsageError
+from trace_spans import HOUR, START, full, make, randoms, span_id, trace_id
+
+from agent_forge.errors import StoreError, TraceError, UsageError
 from agent_forge.traces import Span, Store
 from agent_forge.traces.queries import FILTERS
-from trace_spans import HOUR, START, full, make, randoms, span_id, trace_id
 
 
 def test_a_span_comes_back_with_every_field(store: Store) -> None:
@@ -203,7 +204,9 @@ def test_pages_of_traces(store: Store) -> None:
 
 
 def test_a_summary_is_that_of_its_root(store: Store) -> None:
-    root = make(0, kind="run", name="root", agent="Lead", session="s", end_ns=START + 9 * 10**9, status="error", error="no")
+    root = make(
+        0, kind="run", name="root", agent="Lead", session="s", end_ns=START + 9 * 10**9, status="error", error="no"
+    )
     calls = [make(n, parent_id=span_id(0), kind="model", input_tokens=10, output_tokens=1, cost=0.5) for n in (1, 2)]
     agent = make(3, parent_id=span_id(0), kind="agent", input_tokens=20)  # repeats its calls' tokens
     rewards = [make(n, parent_id=span_id(0), kind="reward", reward=n / 10) for n in (4, 5)]
@@ -270,12 +273,36 @@ def test_threads_share_a_store(store: Store) -> None:
     assert sum(a.spans for a in store.aggregate(by=["agent"])) == 600
 
 
-def test_names_beyond_the_limit_share_a_group_and_are_still_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_beyond_the_limit_share_a_group_and_are_still_found(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("agent_forge.traces.intern.MAX_GROUPS", 3)
     store.add([make(n, name=f"GET /user/{n}") for n in range(10)])
     assert len(store.aggregate(by=["name"])) == 4
     assert sum(a.spans for a in store.aggregate(by=["name"])) == 10
     assert [span.span_id for span in store.search(name="GET /user/7")] == [span_id(7)]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"reward": "good"},
+        {"agent": 5},
+        {"input_tokens": [1]},
+        {"input_tokens": 2**70},
+        {"start_ns": "now"},
+        {"status": {}},
+    ],
+)
+def test_a_span_with_a_value_no_database_takes_is_refused_and_nothing_is_stored(
+    store: Store, fields: dict[str, object]
+) -> None:
+    bad = make(1)
+    bad.set(**fields)
+    with pytest.raises(TraceError, match="cannot be stored"):
+        store.add([make(0), bad])
+    assert store.count() == 0
+    assert store.add([make(0)]) == 1
 
 
 def test_calls_that_make_no_sense_are_refused(store: Store) -> None:
@@ -302,7 +329,7 @@ def test_a_newer_schema_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) 
     with Store.open(place) as store:
         store.add([make()])
     monkeypatch.undo()
-    with pytest.raises(StoreError, match="version 2.*upgrade"):
+    with pytest.raises(StoreError, match=r"version 2.*upgrade"):
         Store.open(place)
 
 

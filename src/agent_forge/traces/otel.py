@@ -111,7 +111,8 @@ class Join:
             span.name, self._parent(above, around), kind=_kind(span), start_time=span.start_ns
         )
         place = theirs.get_span_context()
-        if not place.is_valid:  # no SDK behind the API: nothing to join
+        known = {around.span_id, int(above.span_id, 16) if above is not None else 0}
+        if not place.is_valid or place.span_id in known:  # no SDK behind the API: nothing to join
             return
         parent = getattr(theirs, "parent", None)
         span.trace_id, span.span_id = trace.format_trace_id(place.trace_id), trace.format_span_id(place.span_id)

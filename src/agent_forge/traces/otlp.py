@@ -7,8 +7,8 @@ stored and written again says the same: see `test_traces_otlp.py`.
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from agent_forge._version import __version__
@@ -64,7 +64,7 @@ def _read(document: Any) -> Iterator[Span]:
             for index, data in enumerate(_list(part, "spans")):
                 try:
                     yield _span(data, resource, scope)
-                except (KeyError, ValueError, TypeError, AttributeError, binascii.Error) as error:
+                except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
                     where = f"resourceSpans[{number}].scopeSpans[{place}].spans[{index}]"
                     raise TraceError(_fault(error), where=where) from error
 
@@ -146,7 +146,9 @@ def _hex(text: str, digits: int) -> str:
 
 def _kind(kind: int | str) -> int:
     if isinstance(kind, str):
-        return KINDS.index(kind.removeprefix("SPAN_KIND_")) if not kind.isdecimal() else int(kind)
+        kind = KINDS.index(kind.removeprefix("SPAN_KIND_")) if not kind.isdecimal() else int(kind)
+    if kind.__class__ is not int or not 0 <= kind < 2**31:
+        raise ValueError(f"its kind is {kind!r}")
     return kind
 
 
@@ -155,6 +157,8 @@ def _attributes(given: list[dict[str, Any]] | None) -> dict[str, Any]:
     for pair in given or ():
         value = pair.get("value") or {}
         found[pair["key"]] = value["stringValue"] if "stringValue" in value else _value(value)
+    if not all(key.__class__ is str for key in found):
+        raise ValueError("an attribute's key is not text")
     return found
 
 
@@ -172,13 +176,13 @@ _VALUES: dict[str, Any] = {
     "doubleValue": float,
     "arrayValue": lambda value: [_value(item) for item in value.get("values") or ()],
     "kvlistValue": lambda value: _attributes(value.get("values")),
-    "bytesValue": base64.b64decode,
+    "bytesValue": partial(base64.b64decode, validate=True),
 }
 
 
 def _read_status(span: Span, status: dict[str, Any]) -> None:
     span.status = CODES[status.get("code", 0)]
-    if message := status.get("message"):
+    if message := str(status.get("message") or ""):
         if span.status == "error":
             span.error = message
         else:
@@ -187,7 +191,7 @@ def _read_status(span: Span, status: dict[str, Any]) -> None:
 
 def _event(event: dict[str, Any]) -> dict[str, Any]:
     found = {
-        "name": event.get("name", ""),
+        "name": str(event.get("name", "")),
         "time_ns": int(event.get("timeUnixNano") or event.get("time_unix_nano") or 0),
         "attributes": _attributes(event.get("attributes")),
     }

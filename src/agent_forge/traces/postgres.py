@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from agent_forge.errors import MissingExtraError, StoreError
+from agent_forge.errors import MissingExtraError, StoreError, TraceError
 from agent_forge.traces.migrations import MIGRATIONS, TABLES, VERSION
 
 SCHEMA = "agent_forge_traces"
@@ -168,7 +168,9 @@ def _without_password(url: str) -> str:
     return urlunsplit((parts.scheme, f"{user}{parts.hostname or ''}{port}", parts.path, "", ""))
 
 
-def _translated(error: Any, where: str) -> StoreError:
+def _translated(error: Any, where: str) -> StoreError | TraceError:
+    if (error.sqlstate or "").startswith("22") or type(error).__name__ in ("ProgrammingError", "DataError"):
+        return TraceError(f"a span cannot be stored: {str(error).strip().splitlines()[0]}")  # a value is at fault
     if error.sqlstate == "53100":
         return StoreError("the server's disk is full", where=where, fix="free some space there and go on")
     if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):

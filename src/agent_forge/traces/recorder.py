@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import functools
-import marshal
 import os
 import random
 import time
@@ -18,8 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 from agent_forge.errors import UsageError
 from agent_forge.traces.span import Span
 from agent_forge.traces.store import Store
-from agent_forge.traces.values import plain
-from agent_forge.traces.writer import Mask, Sink, Writer
+from agent_forge.traces.writer import Mask, Sink, Writer, snapshot
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -164,7 +162,7 @@ class Recorder:
         above = parent if parent is not None else _current.get()
         span = self._begun(name, kind, above)
         if inputs is not None:
-            span.inputs = _snapshot(inputs)
+            span.inputs = snapshot(inputs)
         if links:
             span.links = [link if isinstance(link, tuple) else (link.trace_id, link.span_id) for link in links]
         if attributes:
@@ -204,10 +202,10 @@ class Recorder:
         """Finishes a span and hands it to the writer. What is changed on it later is not recorded."""
         clock = span.clock
         span.end_ns = time.time_ns() if clock is None else clock + _now()
-        if outputs is not None:
-            span.outputs = outputs
         if fields:
             span.set(**fields)
+        if outputs is not None or (outputs := span.outputs) is not None:
+            span.outputs = snapshot(outputs)
         if error is not None:
             _fail(span, error)
         elif span.status == "unset":
@@ -272,16 +270,6 @@ def _reset(token: contextvars.Token[Span | None], span: Span | None) -> None:
     except ValueError:  # a generator closed in another context: that context never saw the span
         if span is not None and _current.get() is span:
             _current.set(None)
-
-
-def _snapshot(value: Any) -> Any:
-    """A copy that later changes of `value` do not reach (a list of messages that grows, say)."""
-    if isinstance(value, (str, int, float, bool)):
-        return value
-    try:
-        return marshal.loads(marshal.dumps(value))  # noqa: S302 (a round trip in memory)
-    except ValueError:
-        return plain(value)
 
 
 def _fail(span: Span, error: BaseException | str) -> None:

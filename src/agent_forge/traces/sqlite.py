@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from agent_forge.errors import StoreError
+from agent_forge.errors import StoreError, TraceError
 from agent_forge.files import sync_folder
 from agent_forge.traces.migrations import MIGRATIONS, TABLES, VERSION
 
@@ -238,6 +238,12 @@ def _header(header: bytes) -> tuple[int, int, int, int]:
 def _errors(where: str) -> Iterator[None]:
     try:
         yield
+    except (
+        sqlite3.ProgrammingError,
+        sqlite3.InterfaceError,
+        OverflowError,
+    ) as error:  # a value, not the file, is at fault
+        raise TraceError(f"a span cannot be stored: {error}") from error
     except sqlite3.Error as error:
         raise _translated(error, where) from error
 

@@ -11,6 +11,7 @@ from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from agent_forge.errors import TraceError
 from agent_forge.home import home
 from agent_forge.traces.bulk import Insert
 from agent_forge.traces.intern import Interned
@@ -124,10 +125,16 @@ class Store:
         """Stores spans in one transaction and returns how many were new or newly finished. They are on disk by then.
 
         A span is known by its trace and span id: sent again, it is not stored again. One that had been stored
-        unfinished is replaced by its finished self; a finished one never changes.
+        unfinished is replaced by its finished self; a finished one never changes. Raises TraceError, with nothing
+        stored, if a field of a span has a value no database takes; StoreError if the database fails.
         """
-        rows = self.rows(list(spans))
-        return self._add_rows(rows, Sums(rows)) if rows else 0
+        batch = list(spans)
+        try:
+            rows = self.rows(batch)
+            sums = Sums(rows)
+        except (TypeError, AttributeError, ValueError, OverflowError) as error:
+            raise TraceError(f"a span cannot be stored: {error}", fix="give its fields the types of Span") from error
+        return self._add_rows(rows, sums) if rows else 0
 
     def rows(self, spans: Sequence[Span]) -> list[Row]:
         """The rows of spans, as `add` writes them."""

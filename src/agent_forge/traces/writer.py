@@ -34,6 +34,9 @@ _values = attrgetter(*FIELDS)
 _dumps = marshal.dumps
 _RETRY_S = 1.0  # pause after the store refused a batch
 
+_SCALARS = frozenset({str, int, float, bool, type(None)})
+_PLAIN = _SCALARS | {dict, list}
+
 Mask = Callable[[Span], Span]
 
 
@@ -45,10 +48,30 @@ class Sink(Protocol):
 
 def packed(span: Span) -> bytes:
     """The span as bytes."""
+    attributes = span.attributes
+    if attributes and not _SCALARS.issuperset(map(type, attributes.values())):
+        span.attributes = snapshot(attributes)
+    values = _values(span)
+    if _PLAIN.issuperset(map(type, values)):
+        try:
+            return _dumps(values)
+        except ValueError:  # something deep inside that is not JSON-like
+            pass
+    return _dumps(tuple(plain(value) for value in values))
+
+
+def snapshot(value: Any) -> Any:
+    """A copy that later changes of `value` do not reach (a list of messages that grows, say)."""
+    if type(value) in _SCALARS:
+        return value
     try:
-        return _dumps(_values(span))
-    except ValueError:  # a value that is not JSON-like
-        return _dumps(tuple(plain(value) for value in _values(span)))
+        copy = marshal.loads(_dumps(value))  # noqa: S302 (a round trip in memory)
+        # `marshal` takes arrays and NumPy's numbers for bytes; those do not equal what they were.
+        if copy == value:
+            return copy
+    except (ValueError, TypeError, RecursionError):
+        pass
+    return plain(value)
 
 
 def unpacked(data: bytes) -> Span:
@@ -279,8 +302,25 @@ def _close_all() -> None:
             log.error("%d spans were not stored: %s", writer.pending, error)
 
 
-def _in_child(*_: Any) -> None:
+_halted: list[Writer] = []
+
+
+def _before_fork() -> None:
+    """A fork waits for batches that are being stored: a lock that is held then would be held in the child for ever."""
+    _halted[:] = list(_WRITERS)
+    for writer in _halted:
+        writer._draining.acquire()
+
+
+def _in_parent() -> None:
+    for writer in _halted:
+        writer._draining.release()
+    _halted.clear()
+
+
+def _in_child() -> None:
     """A forked child leaves its parent's spans to the parent, and stores its own when it ends."""
+    _halted.clear()
     for writer in list(_WRITERS):
         writer._start_afresh()
     # Children of `multiprocessing` leave by os._exit, which runs no atexit functions, only its own finalizers.
@@ -290,4 +330,4 @@ def _in_child(*_: Any) -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)

@@ -1,0 +1,171 @@
+"""Attribute names of three dialects, through one table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trace_spans import full, make
+
+from agent_forge.traces import Span
+from agent_forge.traces.conventions import KIND_OF, NAMES, SAMPLING, complete, fill, text_of, to_attributes, value_of
+from agent_forge.traces.span import KINDS
+
+VALUES: dict[str, Any] = {
+    "input_tokens": 7, "output_tokens": 9, "cost": 0.5, "reward": 0.25, "prompt_ids": [1], "output_ids": [2],
+    "logprobs": [-0.5],
+}  # fmt: skip
+
+
+def read(attributes: dict[str, Any]) -> Span:
+    return complete(fill(make(kind="other", attributes=attributes)))
+
+
+@pytest.mark.parametrize(("field", "name"), [(field, name) for field, names in NAMES.items() for name in names])
+def test_every_name_of_the_table_is_read(field: str, name: str) -> None:
+    value = VALUES.get(field, "x")
+    assert getattr(read({name: value}), field) == value
+
+
+@pytest.mark.parametrize("field", [field for field, names in NAMES.items() if len(names) > 1])
+def test_the_first_name_wins_in_any_order(field: str) -> None:
+    first, *others = NAMES[field]
+    value, other = VALUES.get(field, "x"), "y" if field not in VALUES else 99
+    attributes = {first: value, **dict.fromkeys(others, other)}
+    assert getattr(read(attributes), field) == value
+    assert getattr(read(dict(reversed(attributes.items()))), field) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"), [(n, v, k) for n, kinds in KIND_OF.items() for v, k in kinds.items()]
+)
+def test_every_kind_is_read_and_known(name: str, value: str, kind: str) -> None:
+    assert read({name: value}).kind == kind
+    assert kind in KINDS
+
+
+def test_an_unknown_kind_is_other_and_ours_wins() -> None:
+    assert read({"gen_ai.operation.name": "dance"}).kind == "other"
+    assert read({"openinference.span.kind": 7}).kind == "other"
+    assert read({"openinference.span.kind": "LLM", "agent_forge.kind": "plan"}).kind == "plan"
+
+
+@pytest.mark.parametrize(("key", "name"), [(key, name) for key, names in SAMPLING.items() for name in names])
+def test_sampling_settings(key: str, name: str) -> None:
+    assert read({name: 3}).sampling == {key: 3}
+
+
+def test_openinference_settings_are_one_object() -> None:
+    text = json.dumps({"temperature": 0.1, "max_completion_tokens": 5, "model": "m", "stream": False})
+    assert read({"llm.invocation_parameters": text}).sampling == {"temperature": 0.1, "max_tokens": 5}
+    assert read({"llm.invocation_parameters": "[1]"}).sampling is None
+    assert read({"llm.invocation_parameters": "{broken"}).sampling is None
+
+
+def test_openinference_messages() -> None:
+    span = read(
+        {
+            "openinference.span.kind": "LLM",
+            "input.value": "{}",
+            "llm.input_messages.1.message.content": "second",
+            "llm.input_messages.0.message.role": "user",
+            "llm.input_messages.0.message.contents.0.message_content.text": "part",
+            "llm.output_messages.0.message.tool_calls.0.tool_call.function.name": "weather",
+        }
+    )
+    assert span.inputs == [{"role": "user", "contents": [{"text": "part"}]}, {"content": "second"}]
+    assert span.outputs == [{"tool_calls": [{"function": {"name": "weather"}}]}]
+
+
+def test_openllmetry_messages() -> None:
+    span = read(
+        {
+            "llm.request.type": "chat",
+            "gen_ai.system": "OpenAI",
+            "gen_ai.prompt.0.role": "user",
+            "gen_ai.prompt.0.content": "hi",
+            "gen_ai.completion.0.content": "ho",
+            "gen_ai.completion.0.finish_reason": "stop",
+            "gen_ai.usage.prompt_tokens": 3,
+        }
+    )
+    assert (span.kind, span.provider, span.input_tokens) == ("model", "OpenAI", 3)
+    assert span.inputs == [{"role": "user", "content": "hi"}]
+    assert span.outputs == [{"content": "ho", "finish_reason": "stop"}]
+
+
+def test_flattened_names_that_contradict_each_other_lose_nothing_else() -> None:
+    span = read({"gen_ai.prompt.0": "text", "gen_ai.prompt.0.role": "user", "gen_ai.prompt.x.role": "odd"})
+    assert span.inputs is None
+    assert len(span.attributes) == 3
+
+
+def test_values_of_the_wrong_type_leave_the_field_unknown() -> None:
+    span = read(
+        {
+            "gen_ai.usage.input_tokens": "many",
+            "gen_ai.usage.output_tokens": "12",
+            "agent_forge.reward": "good",
+            "agent_forge.logprobs": 3,
+            "agent_forge.prompt_token_ids": "[1, 2]",
+            "agent_forge.output_token_ids": "{broken",
+        }
+    )
+    assert (span.input_tokens, span.output_tokens, span.reward) == (None, 12, None)
+    assert (span.prompt_ids, span.output_ids, span.logprobs) == ([1, 2], None, None)
+
+
+def test_a_span_is_told_whole_by_its_attributes() -> None:
+    span = full()
+    told = read(to_attributes(span))
+    for field in (*NAMES, "kind", "inputs", "outputs", "sampling", "assessment"):
+        assert getattr(told, field) == getattr(span, field), field
+
+
+def test_what_the_conventions_ask_for_is_written() -> None:
+    tool = to_attributes(make(name="weather", kind="tool", inputs={"city": "Paris"}, outputs="sunny"))
+    assert tool == {
+        "agent_forge.kind": "tool",
+        "gen_ai.operation.name": "execute_tool",
+        "gen_ai.tool.name": "weather",
+        "gen_ai.tool.call.arguments": '{"city":"Paris"}',
+        "gen_ai.tool.call.result": "sunny",
+    }
+    judged = to_attributes(make(name="exact match", kind="reward", reward=1.0))
+    assert judged["gen_ai.evaluation.name"] == judged["agentlightning.reward.0.name"] == "exact match"
+    assert judged["gen_ai.evaluation.score.value"] == judged["agentlightning.reward.0.value"] == 1.0
+    model = to_attributes(make(kind="model", model="m", inputs={"messages": [], "tools": []}, outputs=[{"role": "x"}]))
+    assert model["gen_ai.operation.name"] == "chat"
+    assert "gen_ai.input.messages" not in model
+    assert model["agent_forge.inputs"] == '{"messages":[],"tools":[]}'
+    assert model["gen_ai.output.messages"] == '[{"role":"x"}]'
+
+
+def test_a_field_that_differs_from_its_attribute_wins() -> None:
+    span = make(
+        kind="plan", inputs="new", attributes={"gen_ai.operation.name": "chat", "input.value": "old"}, model="b"
+    )
+    span.attributes["llm.model_name"] = "a"
+    told = read(to_attributes(span))
+    assert (told.kind, told.inputs, told.model) == ("plan", "new", "b")
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(json_values.filter(lambda value: value is not None))
+def test_text_of_a_value_gives_the_value_back(value: Any) -> None:
+    text = text_of(value)
+    back = value_of(text)
+    assert isinstance(text, str)
+    assert back == (
+        value if not isinstance(value, str) else value.encode("utf-8", "replace").decode() if text != value else value
+    )
+    assert type(back) is type(value)
