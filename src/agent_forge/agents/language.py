@@ -178,8 +178,6 @@ def _object_list(before: str, verbs: frozenset[str]) -> bool:
 def _joined_by(part: str, marker: str, *, first: bool, head: bool) -> str:
     if first:
         return ""
-    if re.match(
-        r"\s*(?:and\s+)?(?:then|after (?:that|this)|afterwards?|next|finally|lastly|subsequently)\b", part, re.I
-    ):
+    if re.match(r"\s*(?:and\s+)?(?:then|after (?:that|this)|afterwards?|subsequently)\b", part, re.IGNORECASE):
         return "then"
     return marker if not head else "."

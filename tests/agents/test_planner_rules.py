@@ -1,0 +1,229 @@
+"""The rule planner: shapes of questions, lists of instructions, tools, and that it never fails on words."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agent_forge.agents.planner import PlanningFailed, RulePlanner
+from agent_forge.agents.planner.rules import ToolIndex
+from agent_forge.agents.planner.rules.tools import fill, split_name
+from agent_forge.plans import parse_plan, to_json, to_lines, to_xml
+
+
+@dataclass(frozen=True)
+class Card:
+    name: str
+    description: str = ""
+    schema: dict[str, Any] = field(default_factory=dict)
+
+
+def plan(request: str, *tools: Card) -> list[tuple[str, tuple[str, ...]]]:
+    planned = RulePlanner().plan_now(request, tools=tools)
+    return [(task.goal, task.depends_on) for task in planned.plan]
+
+
+COMPARISONS = [
+    (
+        "Who is older, Ann Lee or Bo Ek?",
+        ["date of birth of Ann Lee", "date of birth of Bo Ek", "which is earliest of {s1} (Ann Lee), {s2} (Bo Ek)"],
+    ),
+    (
+        "Which film came out first, Heat or Murder, She Said?",
+        ["release date of film Heat", "release date of film Murder, She Said"],
+    ),
+    (
+        "Who was born first out of Marco De Luigi and Fabio Maistro?",
+        ["date of birth of Marco De Luigi", "date of birth of Fabio Maistro"],
+    ),
+    ("Was Vanderbilt University or Emory University founded first?", ["date founded of Vanderbilt University"]),
+    ("Are Mick Jagger and Brett Scallions both musicians?", ["if Mick Jagger is musicians"]),
+    (
+        "Do singers Lee Donghae and Dappy have the same nationality?",
+        ["nationality of Lee Donghae", "nationality of Dappy"],
+    ),
+    ("Does Davide Santon have the same nationality as Giuseppe Fonzi?", ["nationality of Davide Santon"]),
+    ("What profession do John Landis and Gore Verbinski have in common?", ["occupation of John Landis"]),
+    ("Who lived longer, Ann Lee or Bo Ek?", ["lifespan of Ann Lee"]),
+    ("Who landed in Smerwick later, Fitzmaurice or Sebastiano?", ["when Fitzmaurice landed in Smerwick"]),
+    ("Which skyscraper has more floors, the SNCI Tower or 8 Spruce Street?", ["number of floors of the SNCI Tower"]),
+    ("Which artist was Italian, Sergio Leone or Jon Puno?", ["if Sergio Leone was Italian"]),
+]
+
+
+@pytest.mark.parametrize(("question", "goals"), COMPARISONS)
+def test_comparisons_look_up_at_once_and_then_compare(question: str, goals: list[str]) -> None:
+    steps = plan(question)
+    assert [goal for goal, _ in steps][: len(goals)] == goals
+    assert [after for _, after in steps] == [(), (), ("s1", "s2")]
+
+
+def test_a_comparison_through_another_thing_has_two_parallel_pairs() -> None:
+    steps = plan("Which film has the director who died later, Heat or Alien?")
+    assert [after for _, after in steps] == [(), (), ("s1",), ("s2",), ("s3", "s4")]
+    assert steps[0][0] == "director of film Heat"
+    assert steps[2][0] == "date of death of {s1}"
+    assert steps[4][0] == "which is latest of {s3} (Heat), {s4} (Alien)"
+
+
+def test_both_directors() -> None:
+    steps = plan("Are both directors of films Billy Budd (Film) and Chosen (2016 Film) from the same country?")
+    assert steps[0][0] == "director of film Billy Budd (Film)"
+    assert steps[1][0] == "director of film Chosen (2016 Film)"
+    assert steps[-1] == ("if {s3} and {s4} are the same", ("s3", "s4"))
+
+
+@pytest.mark.parametrize(
+    ("question", "goals"),
+    [
+        ("Where was the director of film Alien born?", ["director of film Alien", "place of birth of {s1}"]),
+        ("Who is the mother of the director of film Alien?", ["director of film Alien", "mother of {s1}"]),
+        ("Where did Saw Thanda's husband die?", ["spouse of Saw Thanda", "place of death of {s1}"]),
+        ("Who is Mark Getty's paternal grandfather?", ["father of Mark Getty", "father of {s1}"]),
+        ("Who is the sibling-in-law of Elaine Marshall?", ["spouse of Elaine Marshall", "sibling of {s1}"]),
+        ("When is Ann Lee's mother's birthday?", ["mother of Ann Lee", "date of birth of {s1}"]),
+        ("What nationality is Azam Jah's father?", ["father of Azam Jah", "nationality of {s1}"]),
+        (
+            "What is the language of the country where Hans Enoksen works?",
+            ["the country where Hans Enoksen works", "the language of {s1}"],
+        ),
+        (
+            "Which movie with music by Henry Jackman did Rihanna play in?",
+            ["movie with music by Henry Jackman", "{s1} that Rihanna play in"],
+        ),
+    ],
+)
+def test_bridges_follow_the_inner_description(question: str, goals: list[str]) -> None:
+    steps = plan(question)
+    assert [goal for goal, _ in steps] == goals
+    assert [after for _, after in steps] == [(), ("s1",)]
+
+
+@pytest.mark.parametrize(
+    ("question", "last"),
+    [
+        ("How many years after the Treaty of Rome did Spain join?", "difference of {s1} and {s2}"),
+        ("How many more people live in Oslo than in Bergen?", "difference of {s1} and {s2}"),
+        ("How many percent were not German?", "difference of 100 and {s1}"),
+        ("How many bridges are there in Rome?", "number of {s1}"),
+    ],
+)
+def test_aggregations_end_in_an_operation(question: str, last: str) -> None:
+    assert plan(question)[-1][0] == last
+
+
+def test_listed_steps_keep_their_order() -> None:
+    assert plan("Make tea:\n1. boil water\n2. pour it\n3. drink") == [
+        ("boil water", ()),
+        ("pour it", ("s1",)),
+        ("drink", ("s2",)),
+    ]
+
+
+def test_instructions_depend_on_what_they_speak_of() -> None:
+    steps = plan("Get the weather in Oslo and find flights to Rome. Email the weather to Ann, then archive it")
+    assert [after for _, after in steps] == [(), (), ("s1",), ("s3",)]
+
+
+TOOLS = (
+    Card("get_weather", "Get the weather of a city", {"properties": {"city": {"type": "string"}}, "required": ["city"]}),
+    Card("send_email", "Send an email", {"properties": {"text": {"type": "string"}}, "required": ["text"]}),
+    Card("add_numbers", "Add two numbers", {
+        "properties": {"a": {"type": "number"}, "b": {"type": "number"}}, "required": ["a", "b"]}),
+)  # fmt: skip
+
+
+def test_clauses_go_to_the_tools_that_fit() -> None:
+    planned = RulePlanner().plan_now(
+        'Add the numbers 2 and 3.5, get the weather in "Oslo", then send it by email. Thank you!', tools=TOOLS
+    )
+    tasks = list(planned.plan)
+    assert [task.action for task in tasks] == ["add_numbers", "get_weather", "send_email"]
+    assert tasks[0].args == {"a": 2, "b": 3.5}
+    assert tasks[1].args == {"city": "Oslo"}
+    assert tasks[2].args == {"text": "{s2}"}
+    assert tasks[2].depends_on == ("s2",)
+
+
+def test_order_words_count_only_where_the_tools_say_nothing() -> None:
+    request = "Get the weather in Oslo. After that, send an email about cats to Ann"
+    with_schema = RulePlanner().plan_now(request, tools=TOOLS).plan
+    bare = RulePlanner().plan_now(request, tools=[Card(t.name, t.description) for t in TOOLS]).plan
+    assert with_schema["s2"].depends_on == ()
+    assert bare["s2"].depends_on == ("s1",)
+
+
+def test_fill_takes_choices_first_and_leaves_what_is_not_there() -> None:
+    card = Card("f", "", {
+        "properties": {"unit": {"enum": ["km", "miles"]}, "n": {"type": "integer"}, "who": {"type": "string"}},
+        "required": ["unit", "n", "who"]})  # fmt: skip
+    assert fill(card, "in miles for 7 days", []) == {"unit": "miles", "n": 7}
+
+
+def test_names_of_tools_are_split() -> None:
+    assert split_name("getWeatherReport") == "get Weather Report"
+    index = ToolIndex.of(TOOLS)
+    assert [tool.name for tool in index.nearest("weather", 1)] == ["get_weather"]
+    assert index.best("quantum chromodynamics") is None
+
+
+def test_the_index_follows_the_tools() -> None:
+    planner = RulePlanner()
+    assert planner.plan_now("Get the weather", tools=TOOLS[:1]).plan["s1"].action == "get_weather"
+    assert planner.plan_now("Send an email", tools=TOOLS[1:2]).plan["s1"].action == "send_email"
+
+
+def test_the_result_says_who_planned_and_why() -> None:
+    planned = asyncio.run(RulePlanner().plan("Who is older, Ann Lee or Bo Ek?"))
+    assert (planned.planner, planned.model, planned.template, planned.attempts) == ("rules", None, None, 1)
+    assert planned.usage.input_tokens is None
+    assert planned.shape == "comparison"
+    assert planned.complexity.graph
+
+
+def test_no_words_no_plan() -> None:
+    with pytest.raises(PlanningFailed, match="no words"):
+        RulePlanner().plan_now(" ?!… ")
+
+
+@pytest.mark.parametrize("question", [question for question, _ in COMPARISONS])
+def test_plans_survive_every_text_format(question: str) -> None:
+    made = RulePlanner().plan_now(question).plan
+    for write in (to_json, to_xml, to_lines):
+        again = parse_plan(write(made))
+        assert [(t.goal, t.action) for t in again] == [(t.goal, t.action) for t in made]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(min_size=1, max_size=200))
+def test_any_text_gives_a_valid_plan(text: str) -> None:
+    try:
+        planned = RulePlanner().plan_now(text, tools=TOOLS)
+    except PlanningFailed:
+        assert not any(char.isalnum() for char in text)
+    else:
+        assert 1 <= len(planned.plan)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "of the director of film " * 400,
+        "A's mother's " * 400 + "birthday?",
+        "Who is older, " + "A and B, " * 400 + "or C?",
+        "please could you " * 800,
+        "Which " + "the one that " * 400 + "?",
+        "a" + '"' * 3000,
+        "How many " + "more than " * 500 + "?",
+    ],
+)
+def test_odd_texts_do_not_blow_up(text: str) -> None:
+    start = time.monotonic()
+    assert len(RulePlanner().plan_now(text).plan) >= 1
+    assert time.monotonic() - start < 30
