@@ -1,7 +1,12 @@
 """Tools: typed functions that plans and models call by name, and the ones that come with the package."""
 
+from agent_forge.agents.tools.calculator import calculator
+from agent_forge.agents.tools.files import file_tools
+from agent_forge.agents.tools.http import http_fetch
+from agent_forge.agents.tools.python import python_tool
 from agent_forge.agents.tools.retrieval import Corpus, Hit, Passage, bundled_corpus, bundled_questions, retrieval
 from agent_forge.agents.tools.schema import UnsupportedAnnotation
+from agent_forge.agents.tools.tables import query_csv, query_json
 from agent_forge.agents.tools.tool import ArgumentsInvalid, Tool, ToolTimeout, tool
 from agent_forge.agents.tools.toolbox import Toolbox, UnknownTool, as_handler, check
 
@@ -16,9 +21,21 @@ __all__ = [
     "UnknownTool",
     "UnsupportedAnnotation",
     "as_handler",
+    "builtin_tools",
     "bundled_corpus",
     "bundled_questions",
+    "calculator",
     "check",
+    "file_tools",
+    "http_fetch",
+    "python_tool",
+    "query_csv",
+    "query_json",
     "retrieval",
     "tool",
 ]
+
+
+def builtin_tools() -> list[Tool]:
+    """The tools that need nothing to be set up: calculator, query_json, query_csv, and search in the bundled corpus."""
+    return [calculator, query_json, query_csv, retrieval(bundled_corpus())]
