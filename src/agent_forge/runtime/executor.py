@@ -110,7 +110,7 @@ class Running:
 
     def cancel_task(self, name: str) -> None:
         """Stops one task; what depends on it is skipped, the rest goes on."""
-        if name not in self._run.jobs:
+        if name not in self._run.needs:
             raise UsageError(f"there is no task {name!r} in run {self.run_id!r}")
         self._run.cancel_task(name)
 

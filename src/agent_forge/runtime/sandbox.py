@@ -194,7 +194,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _file(content: bytes) -> IO[bytes]:
-    file = tempfile.TemporaryFile()
+    file = tempfile.TemporaryFile()  # noqa: SIM115  closed by whoever asked for it
     file.write(content)
     file.flush()
     file.seek(0)
