@@ -334,6 +334,7 @@ class Run:
             self._share(job)
         if job.fan is not None:
             job.fan.ended(job)
+            self.check_end()
             return
         name = job.id
         self.results[name] = value
@@ -350,7 +351,7 @@ class Run:
         """Ends a task that is not done, and does with the others what the failure policy says."""
         if self.end_one(job, state, why, error):
             self.pass_on(job.id, self.outcomes[job.id])
-            self.check_end()
+        self.check_end()
 
     def end_one(self, job: Job, state: str, why: str, error: BaseException | None = None) -> bool:
         """Ends one task; whether it was a task of the plan, not one element of a `for_each`."""
