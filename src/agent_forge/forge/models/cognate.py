@@ -133,7 +133,7 @@ class CognateModel(CognatePreTrainedModel):
         cache = self._cache(past_key_values, use_cache, document_ids)
         reading = self._reading(embedded, attention_mask, position_ids, cache, document_ids)
         x = rms_norm(self.embed_up(embedded), self.config.rms_norm_eps)
-        refined = self._refine(x, reading)
+        refined = self.refine(x, reading)
         return CognateModelOutput(
             last_hidden_state=refined.answers[-1],
             past_key_values=cache,
@@ -169,7 +169,8 @@ class CognateModel(CognatePreTrainedModel):
         starts = None if documents is None else _document_starts(documents)
         return Reading(cos, sin, mask, valid, starts, cache, config.num_hidden_layers * config.passes_per_loop)
 
-    def _refine(self, x: Tensor, reading: Reading) -> Refined:
+    def refine(self, x: Tensor, reading: Reading) -> Refined:
+        """All that is expensive (and worth compiling): the layers, looped."""
         if self.halting is None or self.training:
             return refine(self._layers, x, reading, self.config, self.halting)
         refined = refine_adaptively(self._layers, x, reading, self.config, self.halting)

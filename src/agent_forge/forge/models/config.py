@@ -47,7 +47,7 @@ class CognateConfig(PretrainedConfig):
         attention_scale: float | None = None,
         rms_norm_eps: float = 1e-6,
         initializer_range: float = 0.02,
-        memory_layers: Sequence[int] = (2, 5),
+        memory_layers: Sequence[int] = (4,),
         memory_heads: int = 4,
         memory_head_dim: int = 64,
         memory_chunk: int = 64,

@@ -18,7 +18,7 @@ The state is [M | S], [B, H, E, 2D] (or M alone, [B, H, E, D], without momentum)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -84,8 +84,7 @@ class NeuralMemory(nn.Module):
     def advance(self, query: Tensor, writes: Writes, reading: Reading, slot: int) -> Tensor:
         """Reads while writing; the state goes on in the cache if there is one, and starts from nothing if not."""
         state = None if reading.cache is None else reading.cache.memory(slot)
-        with torch.autocast(query.device.type, enabled=False):
-            read, state = chunked_memory(query, writes, state, self.chunk, self.momentum, reading.starts)
+        read, state = chunked_memory(query, writes, state, self.chunk, self.momentum, reading.starts)
         if reading.cache is not None:
             reading.cache.set_memory(slot, state)
         return read
@@ -102,18 +101,21 @@ def chunked_memory(
     """The recurrence of the module's docstring, `chunk` tokens at a time: (reads BHTE, the state after the last token).
 
     `starts_BT` marks the first tokens of documents: there the memory is empty again.
+
+    Under autocast the products inside a chunk are taken in the low precision; what goes from chunk to chunk is not.
     """
     batch, heads, length, _ = query.shape
-    chunk = min(chunk, length)
+    chunk = min(chunk, 1 << (length - 1).bit_length())
     query, *rest = (_in_chunks(x, chunk) for x in (query, *writes))
     segment = None if starts_BT is None else _in_chunks(starts_BT[:, None].int(), chunk).cumsum(-1)
     affine, shift, project, offset = _chunk_maps(query, Writes(*rest), momentum, segment)
     if state is None:
         state = query.new_zeros(batch, heads, writes.value.shape[-1], affine.shape[-1])
     befores = []
-    for n in range(query.shape[2]):
-        befores.append(state)
-        state = state @ affine[:, :, n] + shift[:, :, n]
+    with torch.autocast(query.device.type, enabled=False):
+        for factor, term in zip(affine.float().unbind(2), shift.float().unbind(2), strict=True):
+            befores.append(state)
+            state = state @ factor + term
     read = project @ torch.stack(befores, dim=2).transpose(-1, -2) + offset
     return read.flatten(2, 3)[:, :, :length], state
 
@@ -144,7 +146,9 @@ def _chunk_maps(
 
     system = torch.tril(before * rate[..., None, :] * (key @ key.transpose(-1, -2)), diagonal=-1)
     known = torch.cat([_spread(start_before, key), value], dim=-1)
-    solved = torch.linalg.solve_triangular(system, known, upper=False, unitriangular=True)
+    with torch.autocast(query.device.type, enabled=False):
+        inverse = UnitLowerInverse.apply(system)
+    solved = inverse @ known
     on_state, own = solved.split([known.shape[-1] - value.shape[-1], value.shape[-1]], dim=-1)
 
     mixed = carried * rate[..., None, :] * (query @ key.transpose(-1, -2))
@@ -153,6 +157,59 @@ def _chunk_maps(
     written = _spread(last * rate[..., None], key)
     affine = _diagonal(start, writes, momentum, segment, key.shape[-1]) - on_state.transpose(-1, -2) @ written
     return affine, own.transpose(-1, -2) @ written, project, mixed @ own
+
+
+class UnitLowerInverse(torch.autograd.Function):
+    """(I + L)^-1 for strictly lower triangular L, [..., C, C], by matrix products alone.
+
+    A batched triangular solve is one slow kernel on a GPU. Here blocks of 8 on the diagonal are inverted by the finite
+    series (I - L)(I + L^2)(I + L^4), and neighbours are joined until the whole is done:
+    [[A, 0], [B, D]]^-1 = [[A', 0], [-D' B A', D']].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, lower: Tensor) -> Tensor:
+        size = 1 << (lower.shape[-1] - 1).bit_length()
+        missing = size - lower.shape[-1]
+        padded = F.pad(lower, (0, missing, 0, missing))
+        block = min(8, size)
+        inverse = _series_inverse(_diagonal_blocks(padded, block))
+        while block < size:
+            inverse = _join(inverse, _diagonal_blocks(padded, 2 * block)[..., block:, :block])
+            block *= 2
+        inverse = inverse[..., 0, : lower.shape[-1], : lower.shape[-1]]
+        ctx.save_for_backward(inverse)
+        return inverse
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Any) -> Any:
+        (slope,) = outer
+        (inverse,) = ctx.saved_tensors
+        return -torch.tril(inverse.mT @ slope @ inverse.mT, diagonal=-1)
+
+
+def _diagonal_blocks(x: Tensor, size: int) -> Tensor:
+    """[..., C, C] -> [..., C/size, size, size]"""
+    count = x.shape[-1] // size
+    return x.unflatten(-1, (count, size)).unflatten(-3, (count, size)).diagonal(dim1=-4, dim2=-2).movedim(-1, -3)
+
+
+def _series_inverse(lower: Tensor) -> Tensor:
+    eye = torch.eye(lower.shape[-1], device=lower.device, dtype=lower.dtype)
+    power, total = lower @ lower, eye - lower
+    for _ in range(2):
+        total = total @ (eye + power)
+        power = power @ power
+    return total
+
+
+def _join(inverse: Tensor, below: Tensor) -> Tensor:
+    """Pairs of inverted blocks [..., 2n, s, s] and what is below them [..., n, s, s] -> [..., n, 2s, 2s]"""
+    first, second = inverse[..., 0::2, :, :], inverse[..., 1::2, :, :]
+    corner = -(second @ below @ first)
+    return torch.cat(
+        [torch.cat([first, torch.zeros_like(corner)], dim=-1), torch.cat([corner, second], dim=-1)], dim=-2
+    )
 
 
 def _spread(weights: Tensor, vectors: Tensor) -> Tensor:

@@ -1,0 +1,124 @@
+"""How fast does Cognate train, next to transformers' Llama under the same loop?
+
+    PYTHONPATH=src python benchmarks/cognate_throughput.py            on a GPU: the 25 M model, 64 x 1024 tokens a step
+    PYTHONPATH=src python benchmarks/cognate_throughput.py --quick    anywhere: tiny models, a check that it runs
+
+Each row is `agent_forge.forge.training.train` on random tokens; tokens/s is the median over the logged intervals.
+The control has as many parameters and the same vocabulary, and is measured twice: with its own loss (what a user of
+transformers gets) and with our chunked cross-entropy (so that the loss is not what makes the difference).
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from agent_forge.forge.models import CognateConfig, CognateForCausalLM
+from agent_forge.forge.training import Batch, PackedRows, TrainSettings, train
+from agent_forge.forge.training.speed import matrix_rate
+
+TINY = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+
+
+def cognate(quick: bool, **changes: Any) -> CognateForCausalLM:
+    tiny = {**TINY, "num_attention_heads": 4, "embedding_rank": 32, "memory_head_dim": 16} if quick else {}
+    if quick and changes.get("memory_layers") is None:
+        tiny["memory_layers"] = (0,)
+    return CognateForCausalLM(CognateConfig(**{**tiny, **changes}))
+
+
+def llama(quick: bool, **changes: Any) -> LlamaForCausalLM:
+    """25.7 M parameters: as wide as Cognate, the vocabulary tied, as many layers as then fit."""
+    full = {
+        "vocab_size": 32768,
+        "hidden_size": 512,
+        "intermediate_size": 1024,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+    }
+    tiny = {**TINY, "num_attention_heads": 4, "num_key_value_heads": 2} if quick else {}
+    return LlamaForCausalLM(LlamaConfig(**{**full, **tiny, **changes}, tie_word_embeddings=True))
+
+
+def own_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
+    """transformers' own loss: full logits, in float32."""
+    loss: torch.Tensor = model(input_ids=batch.inputs, labels=batch.targets, shift_labels=batch.targets).loss
+    return loss
+
+
+def variants(quick: bool) -> dict[str, tuple[Callable[[], Any], Any]]:
+    deep = {"vocab_size": 512 if quick else 16384, "num_hidden_layers": 2 if quick else 8}
+    deep |= {} if quick else {"num_key_value_heads": 4, "intermediate_size": 896}
+    return {
+        "cognate, memory on": (lambda: cognate(quick), None),
+        "cognate, memory off": (lambda: cognate(quick, memory_layers=()), None),
+        "llama 32k x 4 layers, own loss": (lambda: llama(quick), own_loss),
+        "llama 32k x 4 layers, our loss": (lambda: llama(quick), None),
+        "llama 16k x 8 layers, own loss": (lambda: llama(quick, **deep), own_loss),
+    }
+
+
+def measure(build: Callable[[], Any], loss: Any, steps: int, rows: int, length: int) -> dict[str, Any]:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    model = build().to(device)
+    tokens = np.random.default_rng(0).integers(0, model.config.vocab_size, (4 * rows, length + 1)).astype(np.int32)
+    data = PackedRows(tokens, np.zeros_like(tokens))
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        if loss is not None:
+            model.compile(dynamic=False)  # the whole model, its loss included
+    settings = TrainSettings(steps=steps, batch_rows=rows, log_every=max(1, steps // 6))
+    result = train(model, data, settings, loss=loss, progress=None)
+    found = {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "tokens_per_s": result.tokens_per_s,
+        "mfu": result.mfu,
+        "peak_gb": None if result.peak_memory is None else result.peak_memory / 2**30,
+        "micro_rows": result.micro_rows,
+    }
+    del model
+    gc.collect()
+    torch._dynamo.reset()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--only", default="")
+    options = parser.parse_args()
+    rows, length, steps = (4, 64, 6) if options.quick else (options.rows, 1024, options.steps or 60)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    print(f"matrix product: {matrix_rate(device) / 1e12:.1f} TFLOP/s on {device}")
+    found = {}
+    for name, (build, loss) in variants(options.quick).items():
+        if options.only in name:
+            found[name] = measure(build, loss, steps, rows, length)
+            print(json.dumps({"variant": name, **found[name]}), flush=True)
+    control = next((f["tokens_per_s"] for name, f in found.items() if "own loss" in name), None)
+    print(f"\n{'model':34}{'M params':>9}{'tokens/s':>12}{'MFU':>7}{'peak GB':>9}{'x control':>10}")
+    for name, row in found.items():
+        peak = "-" if row["peak_gb"] is None else f"{row['peak_gb']:.2f}"
+        times = "-" if control is None else f"{row['tokens_per_s'] / control:.2f}"
+        print(
+            f"{name:34}{row['parameters'] / 1e6:9.2f}{row['tokens_per_s']:12,.0f}{row['mfu']:7.1%}{peak:>9}{times:>10}"
+        )
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

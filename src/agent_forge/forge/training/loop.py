@@ -1,0 +1,358 @@
+"""The training loop.
+
+Read it from `train` down. A step: take the batch that belongs to this step, add up the gradients of its micro-batches,
+clip, set the learning rate, let the optimiser move the weights. Around it: logging, evaluation, checkpoints, and what
+to do when memory runs out or the loss does not stay finite.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor, nn
+
+from agent_forge.errors import AgentForgeError
+from agent_forge.forge.training import checkpoint as ck
+from agent_forge.forge.training import parallel
+from agent_forge.forge.training.averaging import WeightAverage
+from agent_forge.forge.training.evaluation import Evaluation
+from agent_forge.forge.training.objective import objective
+from agent_forge.forge.training.optimizer import MuGrokfast
+from agent_forge.forge.training.packing import IGNORE, Batch, PackedRows
+from agent_forge.forge.training.qk_clip import clip_heads, largest_logits
+from agent_forge.forge.training.report import Progress, RunLog
+from agent_forge.forge.training.schedule import schedule_factor
+from agent_forge.forge.training.settings import TrainSettings
+from agent_forge.forge.training.speed import Later, Meter, compiled
+
+Evaluate = Callable[[nn.Module], Evaluation]
+Objective = Callable[[nn.Module, Batch], Tensor]  # the mean loss over a batch's targets
+
+
+class TrainingDiverged(AgentForgeError):
+    """The loss stopped being finite, or ran away. The model has the weights of `checkpoint`, the last good one."""
+
+    checkpoint: Path | None = None
+
+
+@dataclass
+class TrainResult:
+    """What came of a run. `best` and `final` are None unless there was something to evaluate with."""
+
+    steps: int
+    tokens: int
+    losses: list[float] = field(default_factory=list)  # of the logged steps
+    final: Evaluation | None = None
+    best: Evaluation | None = None
+    best_step: int | None = None
+    stopped_early: bool = False
+    micro_rows: int = 0
+    tokens_per_s: float | None = None  # median over the logged intervals after the first
+    mfu: float | None = None
+    peak_memory: int | None = None  # bytes, on a GPU
+
+
+def train(
+    model: nn.Module,
+    data: PackedRows,
+    settings: TrainSettings,
+    folder: Path | None = None,
+    evaluate: Evaluate | None = None,
+    on_record: Callable[[dict[str, Any]], None] | None = None,
+    progress: TextIO | None = sys.stderr,
+    loss: Objective | None = None,
+) -> TrainResult:
+    """Trains `model` on `data`; with a `folder`, resumes from the last checkpoint in it and leaves new ones there.
+
+    `loss` replaces the next-token objective: a phase that distils or bakes gives its own.
+
+    Raises TrainingDiverged, with the last good weights put back into the model.
+    """
+    run = Run(model, data, settings, folder, evaluate, on_record, progress, loss)
+    with run.prepared():
+        while run.step < settings.steps and not run.stopped_early:
+            run.learn(data.batch(run.step, settings.batch_rows, settings.seed))
+            run.step += 1
+            if run.step == run.first_step + 1:
+                gc.freeze()  # compiled code is many objects, and every collection would walk through them all
+            if run.due(settings.log_every):
+                run.log()
+            if evaluate is not None and run.due(settings.evaluate_every):
+                run.judge()
+            if run.due(settings.save_every):
+                run.save()
+        return run.finish()
+
+
+class Run:
+    """A training run and where it stands."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: PackedRows,
+        settings: TrainSettings,
+        folder: Path | None,
+        evaluate: Evaluate | None,
+        on_record: Callable[[dict[str, Any]], None] | None,
+        progress: TextIO | None,
+        loss: Objective | None,
+    ) -> None:
+        self.model, self.data, self.settings, self.folder = model, data, settings, folder
+        self.evaluate, self.on_record = evaluate, on_record
+        self.objective = loss or partial(objective, document_mask=settings.document_mask)
+        self.rank, self.world = parallel.join()
+        self.device = next(model.parameters()).device
+        self.optimizer = MuGrokfast.for_phase(model, settings.optimizer, **settings.optimizer_changes)
+        self.average = WeightAverage(model, settings.ema) if settings.ema else None
+        self.micro_rows = min(settings.micro_rows, settings.batch_rows)
+        self.step, self.stopped_early, self.evaluations_without_gain = 0, False, 0
+        self.result = TrainResult(0, 0, micro_rows=self.micro_rows)
+        self.pending: list[Later] = []  # losses since the last log
+        self.norm: Tensor | None = None
+        self.smooth, self.lowest = math.nan, math.inf
+        self.progress = Progress(settings.steps, progress if self.rank == 0 else None)
+        self.rates: list[dict[str, float]] = []
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        """Puts the model into training shape, resumes, and afterwards leaves it as it was."""
+        torch.manual_seed(self.settings.seed)
+        parallel.same_start(self.model)
+        self.model.train()
+        if self.settings.gradient_checkpointing:
+            self.model.gradient_checkpointing_enable()  # type: ignore[operator]
+        self._resume()
+        self.log_file = RunLog(self.folder / "log.jsonl" if self.folder and self.rank == 0 else None, self.step)
+        self.meter = Meter(self.model, self.data.length, self.device)
+        self.started, self.first_step = time.perf_counter(), self.step
+        try:
+            with self._compiled(), self._fast_matrices():
+                yield
+        finally:
+            gc.unfreeze()
+            self.progress.end()
+            self.model.eval()
+
+    # ------------------------------------------------------------------------------------------------ one step
+
+    def learn(self, batch: Batch) -> None:
+        """One step of the optimiser on one batch."""
+        self.meter.add(batch.inputs.numel())
+        share = batch.every(self.world, self.rank)
+        while True:
+            try:
+                loss = self._gradients(share, int((batch.targets != IGNORE).sum()))
+                break
+            except torch.OutOfMemoryError:
+                self._halve_micro_batch()
+        parallel.sum_over_processes([loss, *(p.grad for p in self.model.parameters() if p.grad is not None)])
+        if self.settings.clip:
+            self.norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
+        self._check(loss)
+        self._set_rate()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.settings.qk_clip and (self.step + 1) % self.settings.qk_clip_every == 0:
+            clip_heads(self.model, largest_logits(self.model, batch.inputs[:4].to(self.device)), self.settings.qk_clip)
+        if self.average is not None:
+            self.average.update(self.model)
+
+    def _gradients(self, batch: Batch, targets: int) -> Tensor:
+        """The batch's mean loss; its gradient is in the parameters, whatever the micro-batch."""
+        self.optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.device)
+        for part in batch.split(self.micro_rows):
+            weight = int((part.targets != IGNORE).sum()) / max(1, targets)
+            with self._precision():
+                loss = self.objective(self.model, part.to(self.device)) * weight
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    def _set_rate(self) -> None:
+        s = self.settings
+        factor = schedule_factor(self.step, s.steps, s.schedule, s.warmup, s.decay, s.floor)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * factor
+
+    def _halve_micro_batch(self) -> None:
+        if self.micro_rows == 1:
+            raise AgentForgeError(
+                "one row does not fit into memory", where="train", fix="shorten the rows or use gradient checkpointing"
+            )
+        self.micro_rows = max(1, self.micro_rows // 2)
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    # ------------------------------------------------------------------------------------------------ watching
+
+    def _check(self, loss: Tensor) -> None:
+        """Stops a run that has gone wrong. On a GPU the loss is read one step late: waiting would idle it."""
+        self.pending.append(Later(loss))
+        late = 1 if self.device.type == "cuda" else 0
+        if len(self.pending) > late:
+            value = self.pending[-1 - late].value()
+            self.smooth = value if math.isnan(self.smooth) else 0.9 * self.smooth + 0.1 * value
+            self.lowest = min(self.lowest, self.smooth)
+            if not math.isfinite(value) or self.smooth > self.lowest + self.settings.divergence:
+                self._stop_diverged(value)
+
+    def _stop_diverged(self, value: float) -> None:
+        found = ck.checkpoints(self.folder) if self.folder else []
+        if found:
+            tensors, _ = ck.load_checkpoint(found[-1])
+            ck.restore_weights(self.model, tensors["model"])
+        error = TrainingDiverged(
+            f"the loss is {value:.4g} at step {self.step + 1} (its lowest was {self.lowest:.4g})",
+            where=str(self.folder or "train"),
+            fix="lower the learning rate; the model has the weights of the last good checkpoint"
+            if found
+            else "lower the learning rate, and save checkpoints to have something to go back to",
+        )
+        error.checkpoint = found[-1] if found else None
+        raise error
+
+    def due(self, every: int) -> bool:
+        return every > 0 and self.step % every == 0
+
+    def log(self) -> None:
+        losses = [loss.value() for loss in self.pending]
+        self.pending = self.pending[-1:] if self.device.type == "cuda" else []
+        rate = self.meter.read()
+        self.rates.append(rate)
+        record: dict[str, Any] = {"step": self.step, "loss": losses[-1], "mean_loss": sum(losses) / len(losses)}
+        record["lr"] = self.optimizer.param_groups[0]["lr"]
+        record["gradient_norm"] = None if self.norm is None else float(self.norm)
+        record["tokens"] = self.step * self.settings.batch_rows * self.data.length
+        record.update(rate)
+        self.result.losses.append(record["loss"])
+        self._tell(record)
+        done = self.step - self.first_step
+        spent = time.perf_counter() - self.started
+        self.progress.show(record, spent / done * (self.settings.steps - self.step) if done else None)
+
+    def judge(self) -> None:
+        """Evaluates (the average of the weights, if there is one), keeps the best, stops when there is no more gain."""
+        if self.evaluate is None:
+            return
+        with self._as_evaluated():
+            found = self.evaluate(self.model)
+            best = self.result.best
+            gained = best is None or found.bits_per_byte < best.bits_per_byte - self.settings.least_gain
+            if gained:
+                self.result.best, self.result.best_step, self.evaluations_without_gain = found, self.step, 0
+                if self.folder is not None and self.rank == 0:
+                    ck.save_checkpoint(self.folder / "best", {"model": ck.weights_of(self.model)}, asdict(found))
+            else:
+                self.evaluations_without_gain += 1
+        self.result.final = found
+        self._tell({"step": self.step, "evaluation": asdict(found)})
+        self.stopped_early = 0 < self.settings.patience <= self.evaluations_without_gain
+        self.meter.read()
+
+    def finish(self) -> TrainResult:
+        if self.evaluate is not None and not (self.stopped_early or self.due(self.settings.evaluate_every)):
+            self.judge()
+        if self.folder is not None and not self.due(self.settings.save_every):
+            self.save()
+        result = self.result
+        if self.stopped_early and self.folder is not None:
+            ck.restore_weights(self.model, ck.load_checkpoint(self.folder / "best")[0]["model"])
+        elif self.average is not None:
+            self.average.settle(self.model)
+        result.stopped_early = self.stopped_early
+        result.steps, result.micro_rows = self.step, self.micro_rows
+        result.tokens = self.step * self.settings.batch_rows * self.data.length
+        settled = sorted(self.rates[1:] or self.rates, key=lambda rate: rate["tokens_per_s"])
+        if settled:
+            middle = settled[len(settled) // 2]
+            result.tokens_per_s, result.mfu = middle["tokens_per_s"], middle["mfu"]
+        result.peak_memory = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
+        return result
+
+    def _tell(self, record: dict[str, Any]) -> None:
+        self.log_file.write(record)
+        if self.on_record is not None:
+            self.on_record(record)
+
+    # ------------------------------------------------------------------------------------------------ saving
+
+    def save(self) -> None:
+        if self.folder is None or self.rank != 0:
+            return
+        moments, rest = ck.optimizer_tensors(self.optimizer)
+        tensors = {"model": ck.weights_of(self.model), "optimizer": moments, "random": ck.random_state()}
+        if self.average is not None:
+            tensors["average"] = self.average.weights
+        state = {
+            "step": self.step,
+            "micro_rows": self.micro_rows,
+            "smooth": self.smooth,
+            "lowest": self.lowest,
+            "optimizer": rest,
+            "average_updates": self.average.updates if self.average else 0,
+            "evaluations_without_gain": self.evaluations_without_gain,
+            "best": None if self.result.best is None else asdict(self.result.best),
+            "best_step": self.result.best_step,
+        }
+        ck.save_checkpoint(self.folder / f"step-{self.step:08}", tensors, state)
+        ck.remove_old(self.folder, self.settings.keep)
+
+    def _resume(self) -> None:
+        found = ck.checkpoints(self.folder) if self.folder else []
+        if not found:
+            return
+        tensors, state = ck.load_checkpoint(found[-1])
+        ck.restore_weights(self.model, tensors["model"])
+        ck.restore_optimizer(self.optimizer, tensors["optimizer"], state["optimizer"])
+        if self.average is not None:
+            self.average.weights = {name: w.to(self.device) for name, w in tensors["average"].items()}
+            self.average.updates = state["average_updates"]
+        self.step, self.micro_rows = state["step"], state["micro_rows"]
+        self.smooth, self.lowest = state["smooth"], state["lowest"]
+        self.evaluations_without_gain, self.result.best_step = state["evaluations_without_gain"], state["best_step"]
+        self.result.best = Evaluation(**state["best"]) if state["best"] else None
+        ck.restore_random(tensors["random"])
+
+    # ------------------------------------------------------------------------------------------------ hardware
+
+    def _precision(self) -> Any:
+        on_gpu = self.device.type == "cuda"
+        low = self.settings.precision == "bf16" or (self.settings.precision == "auto" and on_gpu)
+        return torch.autocast(self.device.type, torch.bfloat16) if low else nullcontext()
+
+    @contextmanager
+    def _as_evaluated(self) -> Iterator[None]:
+        self.model.eval()
+        try:
+            with self.average.applied(self.model) if self.average else nullcontext(), self._precision():
+                yield
+        finally:
+            self.model.train()
+
+    @contextmanager
+    def _compiled(self) -> Iterator[None]:
+        wanted = self.settings.compile if self.settings.compile is not None else self.device.type == "cuda"
+        with compiled(self.model) if wanted else nullcontext():
+            yield
+
+    @contextmanager
+    def _fast_matrices(self) -> Iterator[None]:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if self.device.type == "cuda" else before)
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)

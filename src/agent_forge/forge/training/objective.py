@@ -1,0 +1,60 @@
+"""The training objective of any causal language model, in memory that does not grow with the vocabulary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agent_forge.forge.models import CognateForCausalLM
+from agent_forge.forge.models.cross_entropy import IGNORE, chunked_cross_entropy, token_losses
+from agent_forge.forge.training.packing import Batch
+
+
+def objective(model: nn.Module, batch: Batch, document_mask: bool = False) -> Tensor:
+    """The mean next-token loss over the batch's targets (Cognate: with its deep supervision and halting terms)."""
+    if isinstance(model, CognateForCausalLM):
+        documents = batch.documents if document_mask else None
+        loss: Tensor = model(batch.inputs, shift_labels=batch.targets, document_ids=documents, use_cache=False).loss
+        return loss
+    real = (batch.targets != IGNORE).sum().clamp_min(1)
+    if not has_plain_head(model):
+        return F.cross_entropy(_logits(model, batch), batch.targets.flatten(), reduction="sum") / real
+    hidden, head = hidden_and_head(model, batch.inputs)
+    return chunked_cross_entropy(hidden.flatten(0, 1), head, batch.targets.flatten()) / real
+
+
+@torch.no_grad()
+def losses_and_hits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+    """For evaluation, [rows, length]: the loss of every target in nats, and whether the likeliest token was right."""
+    targets = batch.targets.flatten()
+    if has_plain_head(model):
+        hidden, head = hidden_and_head(model, batch.inputs)
+        losses, hits = token_losses(hidden.flatten(0, 1), head, targets)
+    else:
+        logits = _logits(model, batch)
+        losses, hits = F.cross_entropy(logits, targets, reduction="none"), logits.argmax(-1) == targets
+    return losses.view_as(batch.targets), hits.view_as(batch.targets)
+
+
+def has_plain_head(model: Any) -> bool:
+    """Whether logits = hidden @ head^T, and nothing more: no bias, no capped or scaled logits."""
+    head = None if not hasattr(model, "get_output_embeddings") else model.get_output_embeddings()
+    changes = ("final_logit_softcapping", "logit_scale", "logits_scaling")
+    changed = any(getattr(model.config, name, None) not in (None, 1.0) for name in changes) if head else True
+    return not changed and getattr(head, "bias", None) is None
+
+
+def hidden_and_head(model: Any, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """What goes into the head, and the head's matrix."""
+    state = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+    if isinstance(model, CognateForCausalLM):
+        state = model.head_down(state)
+    return state, model.get_output_embeddings().weight
+
+
+def _logits(model: Any, batch: Batch) -> Tensor:
+    logits: Tensor = model(input_ids=batch.inputs, use_cache=False).logits
+    return logits.flatten(0, 1).float()

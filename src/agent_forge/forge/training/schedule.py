@@ -1,0 +1,27 @@
+"""How the learning rate moves: a factor between 0 and 1 for every step."""
+
+from __future__ import annotations
+
+import math
+
+from agent_forge.errors import UsageError
+
+
+def schedule_factor(step: int, steps: int, kind: str = "wsd", warmup: int = 0, decay: float = 0.5, floor: float = 0.05):
+    """The factor at `step` of `steps`.
+
+    "wsd": warm up, stay, then fall in a straight line to `floor` over the last `decay` of the run. Its stable part
+    does not depend on how long the run will be. "cosine": warm up, then half a cosine down to `floor`.
+
+    >>> [round(schedule_factor(step, 100, warmup=10), 2) for step in (0, 9, 30, 75, 100)]
+    [0.1, 1.0, 1.0, 0.53, 0.05]
+    """
+    if step < warmup:
+        return (step + 1) / warmup
+    if kind == "cosine":
+        done = (step - warmup) / max(1, steps - warmup)
+        return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    if kind == "wsd":
+        left = (steps - step) / max(1.0, decay * steps)
+        return floor + (1 - floor) * min(1.0, max(0.0, left))
+    raise UsageError(f"no schedule {kind!r}", fix="use 'wsd' or 'cosine'")

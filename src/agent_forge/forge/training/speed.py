@@ -1,0 +1,110 @@
+"""How fast a model trains, and how much of the hardware's matrix rate that is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agent_forge.forge.models import CognateModel
+
+
+def training_flops(model: nn.Module, length: int) -> float:
+    """Floating-point operations of one training token: 6 for each weight that is multiplied, and the attention.
+
+    An embedding that is only looked up does not count; a tied one counts once, as the head.
+    """
+    config: Any = getattr(model, "config", None)
+    passes = getattr(config, "passes_per_loop", 1) * getattr(config, "loops", 1)
+    looped, once = _multiplied_weights(model)
+    window = min(length, getattr(config, "sliding_window", None) or length)
+    seen = window - window * (window - 1) / (2 * length) if length else 0.0  # keys of an average query
+    attention = 12 * getattr(config, "hidden_size", 0) * getattr(config, "num_hidden_layers", 0) * seen
+    return float(passes * (6 * looped + attention) + 6 * once)
+
+
+def _multiplied_weights(model: nn.Module) -> tuple[int, int]:
+    """Weights inside the layers (used in every pass), and those used once: the embedding's projections and the head."""
+    looped = once = 0
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            inside = "layers." in name or ".h." in name
+            looped, once = looped + module.weight.numel() * inside, once + module.weight.numel() * (not inside)
+    return looped, once
+
+
+@lru_cache(maxsize=4)
+def matrix_rate(device: str) -> float:
+    """Operations per second of a large matrix product on this device, measured: the ceiling that MFU is a share of."""
+    on_gpu = device.startswith("cuda")
+    size, dtype, repeats = (8192, torch.bfloat16, 10) if on_gpu else (512, torch.float32, 3)
+    a = torch.randn(size, size, device=device, dtype=dtype)
+    b = torch.randn(size, size, device=device, dtype=dtype)
+    for _ in range(2):
+        a @ b
+    wait(torch.device(device))
+    start = time.perf_counter()
+    for _ in range(repeats):
+        a @ b
+    wait(torch.device(device))
+    return 2 * size**3 * repeats / (time.perf_counter() - start)
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def compiled(model: nn.Module) -> Iterator[None]:
+    """The model's layers compiled inside the block; its embedding, masks and head stay as they are."""
+    body: Any = getattr(model, "base_model", model)
+    if isinstance(body, CognateModel):
+        body.__dict__["refine"] = torch.compile(body.refine, dynamic=False)
+    else:
+        body.compile(dynamic=False)
+    try:
+        yield
+    finally:
+        body._compiled_call_impl = None
+        body.__dict__.pop("refine", None)
+
+
+class Later:
+    """A number on its way from the GPU. `value` waits for it alone, not for what was launched after it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor.detach()
+        if tensor.is_cuda:
+            self.tensor = torch.empty((), dtype=tensor.dtype, pin_memory=True).copy_(self.tensor, non_blocking=True)
+            self.arrived = torch.cuda.Event()
+            self.arrived.record()
+
+    def value(self) -> float:
+        if hasattr(self, "arrived"):
+            self.arrived.synchronize()
+        return float(self.tensor)
+
+
+class Meter:
+    """Tokens per second and MFU since it was last read."""
+
+    def __init__(self, model: nn.Module, length: int, device: torch.device) -> None:
+        self.device, self.tokens, self.flops = device, 0, training_flops(model, length)
+        self.ceiling = matrix_rate(str(device))
+        self.started = time.perf_counter()
+
+    def add(self, tokens: int) -> None:
+        self.tokens += tokens
+
+    def read(self) -> dict[str, float]:
+        wait(self.device)
+        now = time.perf_counter()
+        rate = self.tokens / max(now - self.started, 1e-9)
+        self.tokens, self.started = 0, now
+        return {"tokens_per_s": rate, "mfu": rate * self.flops / self.ceiling}
