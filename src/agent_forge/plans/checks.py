@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from agent_forge.plans.faults import PlanFault, PlanLimits
@@ -91,7 +91,8 @@ def references_of(task: Task, vocabulary: Vocabulary) -> tuple[list[tuple[str, R
     found: list[tuple[str, Reference]] = []
     faults: list[PlanFault] = []
     for place, text in referring_texts(task):
-        for piece in split_text(text):
+        pieces = split_text(text)
+        for piece in pieces:
             if isinstance(piece, str) or (piece.head == ITEM and task.for_each is not None and place != "for_each"):
                 continue
             if piece.head in vocabulary.ids:
@@ -103,7 +104,7 @@ def references_of(task: Task, vocabulary: Vocabulary) -> tuple[list[tuple[str, R
                 faults.append(PlanFault("unknown_dependency", f"{what} ({_ESCAPE})", task.id))
         faults.extend(
             PlanFault("malformed", f"task {task.id!r}: {what} in {place}", task.id)
-            for what in _broken(text, vocabulary.ids)
+            for what in _broken(text, pieces, vocabulary.ids)
         )
     return found, faults
 
@@ -112,10 +113,12 @@ def _shape(name: str) -> str:
     return _DIGITS.sub("#", name.lower())
 
 
-def _broken(text: str, ids: Collection[str]) -> list[str]:
+def _broken(text: str, pieces: Sequence[str | Reference], ids: Collection[str]) -> list[str]:
     """Expressions that begin like a reference to a known task and are none."""
-    whole = {piece.source for piece in split_text(text) if isinstance(piece, Reference)}
-    faults = []
+    faults: list[str] = []
+    if all(isinstance(piece, Reference) or "{" not in piece for piece in pieces):
+        return faults
+    whole = {piece.source for piece in pieces if isinstance(piece, Reference)}
     for found in _BRACE_WORD.finditer(text):
         head, listed = found.groups()
         if head is not None and head in ids:

@@ -52,9 +52,9 @@ def to_tree(plan: Plan) -> str:
     levels = plan.levels()
     path = plan.critical_path()
     shown = " → ".join(path if len(path) <= 12 else [*path[:6], "…", *path[-5:]])
-    counted = f"{len(plan.leaves)} task{'s' if len(plan.leaves) > 1 else ''}"
-    groups = f" in {len(plan.composites)} groups" if plan.composites else ""
-    rows = [f"{counted}{groups} in {len(levels)} level{'s' if len(levels) > 1 else ''}, critical path: {shown}"]
+    counts = [(len(plan.leaves), "task"), (len(plan.composites), "group"), (len(levels), "level")]
+    counted = " in ".join(f"{count} {noun}{'s' * (count > 1)}" for count, noun in counts if count)
+    rows = [f"{counted}, critical path: {shown}"]
     if plan.composites:
         roots = [task.id for task in plan if task.parent is None]
         rows.extend(_branches(plan, roots))

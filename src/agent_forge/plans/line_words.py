@@ -30,6 +30,7 @@ _TOKEN = re.compile(
     | (?P<word>[^\W\d][\w-]*)""",
     re.IGNORECASE | re.VERBOSE,
 )
+_EMPHASIS = re.compile(r"[*`]+")
 _WIDEST_RANGE = 1000
 
 
@@ -77,7 +78,7 @@ def read_dependencies(text: str, word: Callable[[str], str]) -> list[str]:
     >>> read_dependencies("task 1, T2 and Tasks 4-6", str)
     ['task_1', 'task_2', 'task_4', 'task_5', 'task_6']
     """
-    text = text.strip().strip("*`").rstrip(" \t.;")
+    text = (text if '"' in text else _EMPHASIS.sub("", text)).strip().rstrip(" \t.;")
     if not text:
         raise NotAList("the dependencies are empty; write none where there are none")
     if _NONE.fullmatch(text):

@@ -268,17 +268,17 @@ class LineReader:
             names = read_dependencies(listed, self._word)
         except NotAList as error:
             if _TASK_WORD.search(listed):
-                self._fault(f"dependencies of task {draft.id!r}: {error}", draft)
+                self._fault(f"dependencies of task {draft.id!r}: {error}", draft, draft.line)
             return goal
         if not all(name.startswith("task_") or name in self._exact for name in names):
             return goal  # "… depends on the weather" is prose
         draft.fields["depends_on"] = tuple(names)
         return goal[: found.start()].rstrip()
 
-    def _fault(self, what: str, draft: _Draft | None = None) -> None:
+    def _fault(self, what: str, draft: _Draft | None = None, line: int | None = None) -> None:
         if draft is not None:
             draft.bad = True
-        self.faults.append(PlanFault("malformed", what, draft.id if draft else None, self.number))
+        self.faults.append(PlanFault("malformed", what, draft.id if draft else None, line or self.number))
 
 
 def _next_field(text: str, start: int) -> int:

@@ -56,12 +56,10 @@ def edges_between(
         wrong = [] if _plain(task) else field_faults(task, limits)
         faults.extend(wrong)
         before = task.depends_on
-        if not all(isinstance(other, str) for other in before):
-            faults.append(PlanFault("malformed", f"task {name!r}: depends_on must be ids, not {before!r:.80}", name))
-            before = tuple(other for other in before if isinstance(other, str))
-        if not all(map(tasks.__contains__, before)) or (len(before) > 1 and len(set(before)) < len(before)):
-            faults.extend(_unknown(name, other) for other in before if other not in tasks and other not in unread)
-            before = tuple(other for other in dict.fromkeys(before) if other in tasks)
+        if not _all_known(before, tasks) or (len(before) > 1 and len(set(before)) < len(before)):
+            known = tuple(dict.fromkeys(other for other in before if _all_known((other,), tasks)))
+            faults.extend(_unknown(name, other) for other in before if other not in known and other not in unread)
+            before = known
         if not wrong and ("{" in task.goal or task.args or task.for_each is not None):
             found, wrong = references_of(task, vocabulary)
             faults.extend(wrong)
@@ -98,12 +96,13 @@ def edges_outside(
     ]
     kept: StatedEdges = {}
     for name, before in stated.items():
-        own = [other for other in before if other != name and groups.related(name, other)]
+        leaf = name not in groups.children  # a leaf that waits for itself is a cycle like any other
+        own = [other for other in before if not (leaf and other == name) and groups.related(name, other)]
         kept[name] = tuple(other for other in before if other not in own) if own else before
         for other in own:
             inner, outer = (name, other) if groups.depth[name] > groups.depth[other] else (other, name)
-            what = f"task {name!r} depends on {other!r}, but {inner!r} is part of {outer!r}"
-            faults.append(PlanFault("cycle", f"{what}: {name} → {other} → {name}", name))
+            what = f", but {inner!r} is part of {outer!r}: {name} → {other} → {name}" if inner != outer else ", itself"
+            faults.append(PlanFault("cycle", f"task {name!r} depends on {other!r}{what}", name))
     return kept, faults
 
 
@@ -121,5 +120,14 @@ def _plain(task: Task) -> bool:
     return type(task.goal) is str and task.goal.isascii() and task.for_each is None and task.limit is None
 
 
+def _all_known(names: Sequence[str], tasks: Mapping[str, Task]) -> bool:
+    try:
+        return all(map(tasks.__contains__, names))
+    except TypeError:  # something that cannot even be looked up
+        return False
+
+
 def _unknown(name: str, other: object) -> PlanFault:
+    if not isinstance(other, str):
+        return PlanFault("malformed", f"task {name!r}: depends_on holds {other!r:.60}, which is no id", name)
     return PlanFault("unknown_dependency", f"task {name!r} depends on {other!r}, and there is no such task", name)

@@ -148,10 +148,11 @@ class GraphReader:
 
     def _attributes(self, inside: str) -> dict[str, str]:
         found: dict[str, str] = {}
+        inside = inside.rstrip()
         at = 0
-        while at < len(inside.rstrip()):
+        while at < len(inside):
             each = _ATTRIBUTE.match(inside, at)
-            if each is None:
+            if each is None or len(found) > len(_KNOWN):
                 self._fault(f'{inside[at : at + 40].strip()!r} is not an attribute such as id="s1"')
                 break
             name = each.group(1).lower().replace("-", "_")
