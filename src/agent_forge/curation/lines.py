@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import zlib
@@ -16,6 +15,7 @@ from agent_forge.errors import DataError, MissingExtraError, UsageError
 from agent_forge.files import atomic_write
 
 Row = dict[str, Any]
+_BLOCK = 1 << 17
 
 
 def _zstandard() -> Any:
@@ -37,9 +37,36 @@ def open_lines(path: str | os.PathLike[str]) -> Iterator[Iterable[bytes]]:
         if source.suffix == ".gz":
             raw = stack.enter_context(gzip.open(raw, "rb"))
         elif source.suffix == ".zst":
-            reader = stack.enter_context(_zstandard().ZstdDecompressor().stream_reader(raw, read_across_frames=True))
-            raw = stack.enter_context(io.BufferedReader(reader, 1 << 17))
+            raw = _zstd_lines(raw)
         yield _checked(raw, source)
+
+
+def _zstd_lines(raw: IO[bytes]) -> Iterator[bytes]:
+    begun: list[bytes] = []
+    for block in _zstd_blocks(raw):
+        first, *rest = block.split(b"\n")
+        begun.append(first)
+        for piece in rest:
+            yield b"".join(begun) + b"\n"
+            begun = [piece]
+    if tail := b"".join(begun):
+        yield tail
+
+
+def _zstd_blocks(raw: IO[bytes]) -> Iterator[bytes]:
+    """The content of all frames. The library's own reader takes a file that was cut short for a whole one."""
+    decompressor = _zstandard().ZstdDecompressor()
+    frame, open_frame = decompressor.decompressobj(), False
+    while data := raw.read(_BLOCK):
+        while data:
+            open_frame = True
+            if block := frame.decompress(data):
+                yield block
+            data = b""
+            if frame.eof:
+                data, frame, open_frame = frame.unused_data, decompressor.decompressobj(), False
+    if open_frame:
+        raise EOFError("it ends before its last frame does")
 
 
 def _checked(lines: Iterable[bytes], source: Path) -> Iterator[bytes]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from agent_forge.curation.lines import strings_of
 from agent_forge.curation.pii import Match, find_pii
 from agent_forge.curation.pii.detector import NameFinder
 from agent_forge.errors import UsageError
@@ -20,8 +21,8 @@ _MOST_PASSES = 4
 _LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 # Keys of JSON objects that say what their value is. `text` and `message` are no such keys, telephone words or not.
 _TELLING_KEY = re.compile(
-    r"phone|mobile|\bcell\b|\bfax\b|\btel\b|\bssn\b|social sec|passport|licen[cs]e|birth|\bdob\b|passw|pwd|"
-    r"secret|token|(?:api|access|private) ?key|\bcard\b|iban|\bip\b|version|release|build|order|invoice|tracking|isbn|sku|serial"
+    r"phone|mobile|\bcell\b|\bfax\b|\btel\b|\bssn\b|social sec|passport|licen[cs]e|birth|\bdob\b|passw|pwd|secret|"
+    r"token|(?:api|access|private) ?key|\bcard\b|iban|\bip\b|version|release|build|order|invoice|tracking|isbn|sku|serial"
 )
 _WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-.]")
 
@@ -37,26 +38,41 @@ def hint_of(key: str) -> str | None:
     return words if len(words) < 48 and _TELLING_KEY.search(words) else None
 
 
+# What surrogates look like. One that stands in a text already belongs to nobody and stays, so that scrubbing a
+# scrubbed document changes nothing.
+_SURROGATE = re.compile(
+    r"person\d+@example\.com|\(\d{3}\) 555-01\d\d|400000\d{10}|GB\d\dTEST000000\d{8}|user\d+:password\d+@host\d+\.example|"
+    r"(?:192\.0\.2|198\.51\.100|203\.0\.113)\.\d{1,3}|2001:db8::1:[0-9a-f]+"
+)
+
+
 @dataclass(slots=True)
 class Surrogates:
     """The stand-ins of one document: the same value gets the same one, so the same person stays the same person.
 
-    They are numbered in the order of appearance and taken from ranges that belong to nobody, so scrubbing a scrubbed
-    document gives it back unchanged.
+    They come from ranges that belong to nobody, in the order of appearance, leaving out those `taken` in the document.
 
     >>> pool = Surrogates()
     >>> [pool.of("EMAIL", value) for value in ("a@corp.io", "b@corp.io", "a@corp.io")]
     ['person1@example.com', 'person2@example.com', 'person1@example.com']
     """
 
+    taken: set[str] = field(default_factory=set)
     issued: dict[tuple[str, str], str] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
+    @classmethod
+    def beside(cls, document: str) -> Surrogates:
+        """A pool that leaves out the surrogates which the document holds already."""
+        return cls(set(_SURROGATE.findall(document)))
+
     def of(self, kind: str, value: str) -> str:
         known = self.issued.get((kind, value))
-        if known is None:
+        while known is None:
             self.counts[kind] = number = self.counts.get(kind, 0) + 1
-            known = self.issued[kind, value] = _SURROGATES.get(kind, _numbered(kind))(number)
+            stand_in = _SURROGATES.get(kind, _numbered(kind))(number)
+            if stand_in not in self.taken:
+                known = self.issued[kind, value] = stand_in
         return known
 
 
@@ -118,7 +134,12 @@ class Scrubber:
             raise UsageError("hashing needs a key", fix="give one; without it anybody can hash a list of addresses")
 
     def find(self, text: str, hint: str | None = None) -> list[Match]:
-        return find_pii(text, types=self.types, hint=hint, names=self.names)
+        """What this scrubber would replace; surrogates of its own making are left out when it makes surrogates."""
+        found = find_pii(text, types=self.types, hint=hint, names=self.names)
+        if self.action != "surrogate" or not found:
+            return found
+        own = [kept.span() for kept in _SURROGATE.finditer(text)]
+        return [m for m in found if not any(start < m.end and m.start < end for start, end in own)]
 
     def text(
         self, text: str, *, hint: str | None = None, surrogates: Surrogates | None = None
@@ -127,16 +148,14 @@ class Scrubber:
         matches = self.find(text, hint)
         if not matches or self.action == "drop":
             return text, matches
-        pool = surrogates if surrogates is not None else Surrogates()
+        pool = surrogates if surrogates is not None else Surrogates.beside(text)
         text = self._replace(text, matches, pool)
-        passes = 1
-        while self.action != "surrogate" and passes < _MOST_PASSES:
+        for _ in range(_MOST_PASSES):
             more = self.find(text, hint)  # what the first replacement brought to light
             if not more:
                 break
             matches += more
             text = self._replace(text, more, pool)
-            passes += 1
         return text, matches
 
     def _replace(self, text: str, matches: Sequence[Match], pool: Surrogates) -> str:
@@ -177,7 +196,9 @@ def mask_pii(value: Any, scrubber: Scrubber | None = None) -> Any:
     >>> mask_pii({"to": ["jo@corp.io"], "retries": 3, "password": "hunter22"})
     {'to': ['[EMAIL]'], 'retries': 3, 'password': '[SECRET]'}
     """
-    return _mask(value, scrubber or Scrubber(), None, Surrogates())
+    used = scrubber or Scrubber()
+    pool = Surrogates.beside("\n".join(strings_of(value))) if used.action == "surrogate" else Surrogates()
+    return _mask(value, used, None, pool)
 
 
 def _mask(value: Any, scrubber: Scrubber, hint: str | None, pool: Surrogates) -> Any:

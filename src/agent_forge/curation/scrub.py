@@ -55,26 +55,31 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object as the list of its members: a key that stands twice keeps both values."""
 
 
-def leaves(value: Any, fields: tuple[str, ...] | None = None) -> Iterator[tuple[str, str | None]]:
+def leaves(value: Any, fields: tuple[str, ...] | None = None) -> list[tuple[str, str | None]]:
     """The strings of a parsed line that are values, in order, each with what its key hints at.
 
     With `fields` ("messages.content"; lists between do not count) strings elsewhere come as ("", None).
 
-    >>> list(leaves(json.loads('{"phone": "5551234567", "n": [1.10, "x"]}', object_pairs_hook=_Pairs)))
+    >>> leaves(json.loads('{"phone": "5551234567", "n": [1.10, "x"]}', object_pairs_hook=_Pairs))
     [('5551234567', 'phone'), ('x', None)]
     """
+    found: list[tuple[str, str | None]] = []
     stack: list[tuple[Any, str | None, str]] = [(value, None, "")]
     while stack:
         item, hint, path = stack.pop()
-        if isinstance(item, str):
-            wanted = fields is None or any(path == name or path.startswith(f"{name}.") for name in fields)
-            yield (item, hint) if wanted else ("", None)
-        elif isinstance(item, _Pairs):
+        if type(item) is str:
+            found.append((item, hint) if fields is None or _is_under(path, fields) else ("", None))
+        elif type(item) is _Pairs:
             for key, inner in reversed(item):
                 if isinstance(inner, (str, list)):
-                    stack.append((inner, hint_of(key), f"{path}.{key}" if path else key))
-        elif isinstance(item, list):
-            stack.extend((inner, hint, path) for inner in reversed(item) if isinstance(inner, (str, list)))
+                    stack.append((inner, hint_of(key), f"{path}.{key}" if fields and path else key))
+        elif type(item) is list:
+            stack += [(inner, hint, path) for inner in reversed(item) if isinstance(inner, (str, list))]
+    return found
+
+
+def _is_under(path: str, fields: tuple[str, ...]) -> bool:
+    return any(path == name or path.startswith(f"{name}.") for name in fields)
 
 
 def _encoded(text: str, ascii_only: bool) -> str:
@@ -96,10 +101,13 @@ def scrub_line(
     >>> scrub_line('{"n": 1.10, "to": "jo@corp.io"}', Scrubber())[0]
     '{"n": 1.10, "to": "[EMAIL]"}'
     """
-    pool, found = Surrogates(), []
+    pool = Surrogates.beside(line) if scrubber.action == "surrogate" else Surrogates()
+    found: list[Match] = []
     changes: dict[int, str] = {}
     value = parse_row(line, number, where, object_pairs_hook=_Pairs)
     for index, (text, hint) in enumerate(leaves(value, fields)):
+        if text.isalpha() and scrubber.names is None:
+            continue  # one word: roles, labels, categories
         clean, matches = scrubber.text(text, hint=hint, surrogates=pool)
         if matches:
             found += matches

@@ -41,6 +41,8 @@ _ADDRESS = re.compile(
 
 _BETWEEN = re.compile(r"[0-9\[{<]")
 _IBAN = re.compile(r"\biban\b|account|transfer|bank")
+_STREET_BEFORE = re.compile(r"\b(?:suite|ste|apt|apartment|unit|floor|room|box|flat|building|bldg|lot|no)\b\W{0,3}\Z")
+_STREET_AFTER = re.compile(r" (?:[A-Z][a-zà-ÿ]+|\d+(?:st|nd|rd|th)\b)")
 _PLACEHOLDER = re.compile(r"\[?[a-z_0-9:]{0,40}\]")
 WINDOW = 48
 
@@ -70,6 +72,11 @@ def phone_context(text: str, start: int, end: int) -> bool:
 def labelled_otherwise(text: str, start: int) -> bool:
     """The word directly before says that this is an order number, an ISBN or the like."""
     return _ADJACENT_OTHER.search(before(text, start)) is not None
+
+
+def address_around(text: str, start: int, end: int) -> bool:
+    """House and flat numbers: a word such as suite before them, or the name of a street behind."""
+    return _STREET_BEFORE.search(before(text, start)) is not None or _STREET_AFTER.match(text, end) is not None
 
 
 def card_context(text: str, start: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import lru_cache
 
 from agent_forge.curation.pii.identity import LABELS, find_crypto, find_labelled
 from agent_forge.curation.pii.match import Match, resolve_overlaps
@@ -33,19 +34,22 @@ def find_by_digits(text: str) -> Iterator[Match]:
 
 # A finder runs only where its anchor is: these searches begin with a character class or a literal, which the regular
 # expression engine skips to, so that prose costs a few passes and nothing else.
-_SCANS: tuple[tuple[Callable[[str], object], Finder], ...] = (
-    (DIGITS.search, find_by_digits),
-    (V4_MIDDLE.search, find_v4),
-    (V6_MIDDLE.search, find_v6),
-    *((anchor.search, find_tokens) for anchor in (FIXED, *TAILS)),
+_NUMBERS = frozenset({"SSN", "CARD", "PHONE", "IBAN", "CRYPTO"})
+_SECRETS = frozenset({"SECRET", "PRIVATE_KEY"})
+_SCANS: tuple[tuple[Callable[[str], object], Finder, frozenset[str]], ...] = (
+    (DIGITS.search, find_by_digits, _NUMBERS),
+    (V4_MIDDLE.search, find_v4, frozenset({"IP"})),
+    (V6_MIDDLE.search, find_v6, frozenset({"IP"})),
+    *((anchor.search, find_tokens, _SECRETS) for anchor in (FIXED, *TAILS)),
 )
-_ANCHORS: tuple[tuple[str, Finder], ...] = (
-    ("@", find_emails),
-    ("@", find_url_credentials),
-    ("-----BEGIN", find_private_keys),
-    ("0x", find_crypto),
-    ("bc1", find_crypto),
+_ANCHORS: tuple[tuple[str, Finder, frozenset[str]], ...] = (
+    ("@", find_emails, frozenset({"EMAIL"})),
+    ("@", find_url_credentials, frozenset({"URL_CREDENTIALS"})),
+    ("-----BEGIN", find_private_keys, _SECRETS),
+    ("0x", find_crypto, frozenset({"CRYPTO"})),
+    ("bc1", find_crypto, frozenset({"CRYPTO"})),
 )
+_BY_KEYWORD = frozenset({"SECRET", "EMAIL", "DATE_OF_BIRTH", "PASSPORT", "DRIVER_LICENSE"})
 # The words that introduce a secret or a document, each found by its rarest letter: what the pattern matched, the word,
 # and how many of its letters stand before the match.
 _WORDS = {
@@ -112,7 +116,7 @@ def find_pii(
         return []  # one word: roles, labels, categories
     lead = f"{hint.replace('_', ' ')}: " if hint else ""
     folded = fold(lead + text)
-    found = _patterns(folded)
+    found = _patterns(folded, types)
     if names is not None:
         found += [m._replace(start=m.start + len(lead), end=m.end + len(lead)) for m in names(text)]
     if types is not None:
@@ -128,18 +132,29 @@ def find_pii(
     ]
 
 
-def _patterns(text: str) -> list[Match]:
+def _patterns(text: str, types: Collection[str] | None) -> list[Match]:
     found: list[Match] = []
-    for search, find in _SCANS:
+    scans, anchors, keywords = _rules(None if types is None else frozenset(types))
+    for search, find in scans:
         if search(text):
             found += find(text)
-    for anchor, find in _ANCHORS:
+    for anchor, find in anchors:
         if anchor in text:
             found += find(text)
-    lowered = text.lower()
-    if _KEYWORD.search(lowered):
+    lowered = text.lower() if keywords else ""
+    if keywords and _KEYWORD.search(lowered):
         found += _by_keyword(text, lowered)
     return found
+
+
+@lru_cache(64)
+def _rules(
+    types: frozenset[str] | None,
+) -> tuple[tuple[tuple[Callable[[str], object], Finder], ...], tuple[tuple[str, Finder], ...], bool]:
+    """The searches that can find one of these types; all of them for None."""
+    scans = tuple((search, find) for search, find, kinds in _SCANS if types is None or kinds & types)
+    anchors = tuple((anchor, find) for anchor, find, kinds in _ANCHORS if types is None or kinds & types)
+    return scans, anchors, types is None or bool(_BY_KEYWORD & types)
 
 
 def _by_keyword(text: str, lowered: str) -> Iterator[Match]:

@@ -68,7 +68,8 @@ def _begins(text: str, groups: list[Span], at: int) -> bool:
 
 def _read_group(text: str, groups: list[Span], at: int, previous: Match | None, labels: bool) -> Match | None:
     start = groups[at][0]
-    match = _ssn(text, start) or _card(text, groups, at)
+    signed = start > 0 and text[start - 1] == "+"
+    match = None if signed else _ssn(text, start) or _card(text, groups, at)
     if match is not None:
         return match
     lead = start
@@ -99,15 +100,17 @@ def _ssn(text: str, start: int) -> Match | None:
         return None
     if not checksums.is_ssn(area, group, serial):
         return None
-    if separator != "-" and not context.ssn_context(text, start) and context.phone_context(text, start, end):
-        return None
+    if separator != "-" and not context.ssn_context(text, start):
+        # "Suite 680 36 4022 Oakridge Drive": spaces alone are weak evidence
+        if context.phone_context(text, start, end) or context.address_around(text, start, end):
+            return None
     return Match("SSN", start, end, found.group(), area + group + serial in checksums.SAMPLE_SSNS)
 
 
 def _card(text: str, groups: list[Span], at: int) -> Match | None:
     """The longest card number that begins at this group."""
     start, stop = groups[at]
-    if stop - start < 4 or text[start] == "7" or (start and text[start - 1] == "+"):
+    if stop - start < 4 or text[start] == "7":
         return None  # no network begins with 7, nobody writes a card in smaller groups
     digits, last = "", start
     sizes: list[str] = []

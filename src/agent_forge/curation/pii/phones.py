@@ -63,7 +63,7 @@ _S = r"[ .\-]"  # one separator
 _GAP = r"(?:[ .\-/]|[ ]?-[ ]|[ ]{2})?"
 _TAIL = rf"\d{{1,5}}(?:{_GAP}\d{{1,5}}){{0,7}}"
 FORMS = (
-    _form("international", rf"\(?\+\(?[1-9]\d{{0,2}}\)?{_GAP}(?:\(\d{{1,5}}\){_GAP})?{_TAIL}", (8, 15), True),
+    _form("international", rf"\(?\+\(?[1-9]\d{{0,2}}\)?{_GAP}(?:\(\d{{1,5}}\){_GAP})?{_TAIL}", (7, 15), True),
     _form(
         "nanp", rf"(?:\+?1{_S}?{_S}?|001{_S})?(?:\(\d{{3}}\){_S}{{0,3}}|\d{{3}}[.\-])\d{{3}}{_S}\d{{4}}", (10, 13), True
     ),
@@ -120,6 +120,7 @@ def _fit(form: Form, text: str, start: int, end: int) -> int | None:
     if form.name not in ("international", "double zero"):
         return end if _count_digits(text[start:end]) <= most else None
     limit, cut = _country_limit(text[start:end]), end
+    fewest = max(fewest, min(8, limit - 3))  # seven digits with the code are enough for the smallest islands only
     while _count_digits(text[start:cut]) > limit:
         cut = _previous_group_end(text, start, cut)
     if limit and _count_digits(text[start:cut]) >= fewest and _ends_here(text, cut):

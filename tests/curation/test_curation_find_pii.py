@@ -1,0 +1,227 @@
+"""The detector on forms it must know, on what it must leave alone, and on hostile input."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent_forge.curation import find_pii
+from agent_forge.curation.pii import PATTERN_TYPES, TYPES, Match, fold
+from agent_forge.curation.pii.match import resolve_overlaps
+
+FOUND = [
+    ("EMAIL", "user@example.com"),
+    ("EMAIL", "o'brien@corp.com"),
+    ("EMAIL", "first.last+tag@sub.mail.co.uk"),
+    ("EMAIL", "josé@correo.es"),
+    ("EMAIL", "user@müller.de"),
+    ("EMAIL", "jane [at] corp [dot] com"),
+    ("EMAIL", "joe＠corp.com"),
+    ("EMAIL", '"john doe"@corp.com'),
+    ("EMAIL", "x@xn--bcher-kva.example"),
+    ("PHONE", "(555) 123-4567"),
+    ("PHONE", "(555)123-4567"),
+    ("PHONE", "555-123-4567"),
+    ("PHONE", "555.123.4567"),
+    ("PHONE", "555 123 4567"),
+    ("PHONE", "+1-555-123-4567"),
+    ("PHONE", "1-800-555-0199"),
+    ("PHONE", "+44 20 7946 0958"),
+    ("PHONE", "+44 (0)20 7946 0958"),
+    ("PHONE", "+389(0)722544096"),
+    ("PHONE", "020 7946 0958"),
+    ("PHONE", "030/901820-12"),
+    ("PHONE", "+33 1 42 68 53 00"),
+    ("PHONE", "01 42 68 53 00"),
+    ("PHONE", "+81-3-3224-9999"),
+    ("PHONE", "+919876543210"),
+    ("PHONE", "0044 20 7946 0958"),
+    ("PHONE", "+55 (11) 91234-5678"),
+    ("PHONE", "8 (495) 123-45-67"),
+    ("PHONE", "555-123-4567 ext. 89"),
+    ("PHONE", "001-920-866-4851x9426"),
+    ("PHONE", "555‑123‑4567"),
+    ("PHONE", "（５５５）１２３－４５６７"),
+    ("PHONE", "555\u00a0123\u00a04567"),
+    ("PHONE", "(+358) 356034373"),
+    ("SSN", "123-45-6789"),
+    ("SSN", "123 45 6789"),
+    ("SSN", "123–45–6789"),
+    ("CARD", "4111 1111 1111 1111"),
+    ("CARD", "4111111111111111"),
+    ("CARD", "3782 822463 10005"),
+    ("CARD", "3056 930902 5904"),
+    ("CARD", "4222222222222"),
+    ("CARD", "6304219447607087665"),
+    ("CARD", "1234-5678-9012-3456"),
+    ("CARD", "5555.5555.5555.4444"),
+    ("IBAN", "GB82 WEST 1234 5698 7654 32"),
+    ("IBAN", "DE89370400440532013000"),
+    ("IBAN", "FR14 2004 1010 0505 0001 3M02 606"),
+    ("IBAN", "MT84MALT011000012345MTLCAST001S"),
+    ("IBAN", "gb82west12345698765432"),
+    ("IP", "192.168.1.1"),
+    ("IP", "10.0.0.0/8"),
+    ("IP", "2001:0db8:85a3:0000:0000:8a2e:0370:7334"),
+    ("IP", "2001:db8::1"),
+    ("IP", "fe80::1ff:fe23:4567:890a"),
+    ("IP", "::ffff:192.0.2.128"),
+    ("CRYPTO", "1A1zP1eP5QGefi2DMPTfTL5SLmv7DivfNa"),
+    ("CRYPTO", "bc1qar0srrr7xfkvy5l643lydnw9re59gtzzwf5mdq"),
+    ("CRYPTO", "0x742d35Cc6634C0532925a3b844Bc454e4438f44e"),
+    ("SECRET", "AKIAIOSFODNN7EXAMPLE"),
+    ("SECRET", "ghp_16C7e42F292c6912E7710c838347Ae178B4a"),
+    ("SECRET", "xoxb-123456789012-1234567890123-abcdEFGHijklMNOPqrstUVWX"),
+    ("SECRET", "AIzaSyD-9tSrke72PouQMnMX-a7eZSW0jkFMBWY"),
+    ("SECRET", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N_XgL0n3I9PlFUP0THsR8U"),
+]
+LABELLED = [
+    ("PHONE", "call me at 5551234567", "5551234567"),
+    ("PHONE", "tel 781 5991", "781 5991"),
+    ("PHONE", "You can call 33 93 31", "33 93 31"),
+    ("PHONE", "61 51 81 office", "61 51 81"),
+    ("SSN", "my SSN is 123456789", "123456789"),
+    ("IBAN", "My IBAN is TH785043103993", "TH785043103993"),
+    ("PASSPORT", "Passport No: 123456789", "123456789"),
+    ("DRIVER_LICENSE", "driver's license number is LH329609T", "LH329609T"),
+    ("DATE_OF_BIRTH", "She was born on 4/20/2000.", "4/20/2000"),
+    ("DATE_OF_BIRTH", "date of birth is April 5, 1987", "April 5, 1987"),
+    ("DATE_OF_BIRTH", "1990-01-31 is my date of birth", "1990-01-31"),
+    ("SECRET", "password: hunter22", "hunter22"),
+    ("SECRET", 'api_key = "d41d8cd98f00b204e9800998ecf8427e"', "d41d8cd98f00b204e9800998ecf8427e"),
+    ("SECRET", "Authorization: Bearer abc123def456ghi789", "abc123def456ghi789"),
+    ("URL_CREDENTIALS", "postgres://admin:s3cret@db.corp.com:5432/x", "admin:s3cret@db.corp.com:5432"),
+    ("IP", "ping ::1 now", "::1"),
+]
+LEFT_ALONE = [
+    "timestamp 1730764800 and 1730764800123",
+    "order number 5551234567, order #12345-67890",
+    "Invoice 2024-000-1234",
+    "version 1.2.3.4, v7.1.4.34, numpy==1.26.4.1, Chrome/114.0.5735.90",
+    "550e8400-e29b-41d4-a716-446655440000",
+    "12345678-1234-1234-1234-123456789012",
+    "d41d8cd98f00b204e9800998ecf8427e da39a3ee5e6b4b0d3255bfef95601890afd80709",
+    "ISBN 978-0-306-40615-7 or 9780306406157",
+    "0.5551234567 and 3.141592653589793",
+    "4111111111111112, 1234 5678 9012 3457",
+    "000-12-3456 666-12-3456 900-12-3456 123-00-4567 123-45-0000",
+    "2024-01-05 12:30:45, 01/02/2024, (1865–1877)",
+    "1 2 3 4 5 6 7 8 9 10 11 12 and 10 20 30 40 50 60",
+    "a@b.c|om, a@b..com, git@github.com:org/repo.git, @decorator, foo@1.2.3",
+    "x[::2], std::vector, 12:30:45, 00:1b:44:11:3a:b7",
+    "tokens: 1234567, the token is invalid, password: os.environ['X']",
+    "1.3.6.1.4.1.311, 192.168.1.256, section 1.2.3.4",
+    "1,234,567,890 and $1,234,567",
+    "call 2024-01-05, zip 90210-1234",
+    "[EMAIL] [PHONE] password: [SECRET] postgres://[URL_CREDENTIALS]/x",
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), FOUND)
+@pytest.mark.parametrize(("lead", "tail"), [("", ""), ("x ", "."), ("Hi, ", " thanks"), ("(see ", ")"), ("say: ", "\n")])
+def test_a_known_form_is_found_whole_wherever_it_stands(kind: str, value: str, lead: str, tail: str) -> None:
+    text = lead + value + tail
+    spans = [(m.type, m.start, m.end) for m in find_pii(text)]
+    assert (kind, len(lead), len(lead) + len(value)) in spans, spans
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), LABELLED)
+def test_a_label_makes_the_difference(kind: str, text: str, value: str) -> None:
+    assert (kind, value) in [(m.type, m.text) for m in find_pii(text)]
+
+
+@pytest.mark.parametrize("text", LEFT_ALONE)
+def test_numbers_that_are_none_of_it_survive(text: str) -> None:
+    assert find_pii(text) == []
+
+
+def test_the_four_examples_of_the_first_script() -> None:
+    text = "user@example.com (555) 123-4567 123-45-6789 1234-5678-9012-3456"
+    assert [m.type for m in find_pii(text)] == ["EMAIL", "PHONE", "SSN", "CARD"]
+    assert all(m.reserved for m in find_pii(text))
+
+
+def test_reserved_values_are_marked_and_real_ones_are_not() -> None:
+    marked = {m.text: m.reserved for m in find_pii("a@example.org b@corp.io 192.0.2.7 8.8.8.8 4242424242424242")}
+    assert marked == {
+        "a@example.org": True, "b@corp.io": False, "192.0.2.7": True, "8.8.8.8": False, "4242424242424242": True,
+    }  # fmt: skip
+
+
+def test_a_private_key_is_taken_to_its_end_or_as_far_as_its_body_goes() -> None:
+    key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7\nabc=\n-----END RSA PRIVATE KEY-----"
+    (match,) = find_pii(f"key:\n{key}\nbye")
+    assert (match.type, match.text) == ("PRIVATE_KEY", key)
+    (cut,) = [m for m in find_pii("-----BEGIN PRIVATE KEY-----\nMIIEpAIBAAKCAQEA7\n(end") if m.type == "PRIVATE_KEY"]
+    assert cut.text.endswith("CAQEA7\n")
+
+
+def test_types_narrow_the_search() -> None:
+    text = "jo@corp.io, 555-123-4567, password: hunter22"
+    assert [m.type for m in find_pii(text, types={"PHONE"})] == ["PHONE"]
+    assert [m.type for m in find_pii(text, types={"SECRET", "EMAIL"})] == ["EMAIL", "SECRET"]
+
+
+def test_a_hint_stands_for_the_words_before() -> None:
+    assert find_pii("5551234567") == []
+    (match,) = find_pii("5551234567", hint="phone")
+    assert (match.type, match.start, match.end) == ("PHONE", 0, 10)
+
+
+def test_names_come_from_the_finder_that_is_given() -> None:
+    found = find_pii("Ada wrote to jo@corp.io", names=lambda text: [Match("PERSON", 0, 3, "Ada")])
+    assert [(m.type, m.text) for m in found] == [("PERSON", "Ada"), ("EMAIL", "jo@corp.io")]
+
+
+@given(st.lists(st.tuples(st.sampled_from(TYPES), st.integers(0, 40), st.integers(1, 12)), max_size=12))
+def test_overlaps_leave_a_maximal_set_without_overlap(raw: list[tuple[str, int, int]]) -> None:
+    matches = [Match(kind, start, start + size, "") for kind, start, size in raw]
+    kept = resolve_overlaps(matches)
+    assert all(left.end <= right.start for left, right in zip(kept, kept[1:], strict=False))
+    for match in matches:  # whatever was dropped overlaps something at least as long
+        rivals = [k for k in kept if k.start < match.end and match.start < k.end]
+        assert rivals
+        assert max(r.end - r.start for r in rivals) >= match.end - match.start
+
+
+@given(st.text(max_size=200))
+def test_spans_point_into_the_text_and_never_overlap(text: str) -> None:
+    found = find_pii(text)
+    assert all(text[m.start : m.end] == m.text and m.type in PATTERN_TYPES for m in found)
+    assert all(left.end <= right.start for left, right in zip(found, found[1:], strict=False))
+
+
+@given(st.text())
+def test_folding_keeps_every_offset(text: str) -> None:
+    assert len(fold(text)) == len(text)
+
+
+HOSTILE = [
+    "a.", "1-", "1 ", "1", "12 ", "(1", "+1 ", "1/", "123-45-", "4111 ", "@", "a@", "a@a.", "0x", ":", "a:", "::", "1.1.",
+    "_a", "_", "api key: a1", "password:", "password is a1b2c3d4 ", "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", ".eyJ",
+    "eyJaaaaaaaaa.", "at)", "a (at) b.", "born ", "born 1/1/", "dob 01 ", "passport 1", "driver license A", "GB82 ", "bc1",
+    "1A", "://a:", "://a:a@", "sk-", "ghp_a", "é@é.", "İ", '"@', "http://", "tel 1 ", "AKIA", "/services/a", "+44 ", "00 1 ",
+    "01 ", "(0", "１", "x 1234567 ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+def test_time_grows_with_the_length_and_no_faster(unit: str) -> None:
+    def cost(size: int) -> float:
+        text = (unit * (size // len(unit) + 1))[:size]
+        start = time.process_time()
+        find_pii(text)
+        return time.process_time() - start
+
+    small = max(min(cost(12_000), cost(12_000)), 0.002)
+    assert cost(96_000) < 8 * small * 4  # quadratic time would be 64 times
+
+
+def test_a_megabyte_of_one_character_class_ends_soon() -> None:
+    start = time.process_time()
+    for unit in ("1-", "a.", "@", "(1"):
+        find_pii((unit * 500_000)[:1_000_000])
+    assert time.process_time() - start < 60  # a hang guard: it takes a few seconds
