@@ -39,7 +39,7 @@ _SECRET = re.compile(
     r"|(?i:(?<=password=)|(?<=token=)|(?<=secret=)|(?<=api_key=))[^\s&\"']{6,}",
     re.DOTALL,
 )
-# Lines that the rules file (docs/delegation-rules.md) asks the delegating agent to put into the task.
+# Lines that the rules file (agents/data/delegation-rules.md) asks the delegating agent to put into the task.
 _CATEGORY = re.compile(r"^\s*category:\s*([\w./-]{1,60})\s*$", re.IGNORECASE | re.MULTILINE)
 _ASSESSMENT = re.compile(r"^\s*assessment:\s*(.{1,200})$", re.IGNORECASE | re.MULTILINE)
 _GRADE = re.compile(r"(complexity|criticality|uncertainty)\s*[=:]\s*(low|medium|high)", re.IGNORECASE)
