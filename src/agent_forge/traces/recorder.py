@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import functools
 import os
-import random
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,27 +22,31 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _current: ContextVar[Span | None] = ContextVar("agent_forge_span", default=None)
-_random = random.Random()  # its own, so that a program that seeds `random` does not repeat our ids
-_bits = _random.getrandbits
 _now = time.perf_counter_ns
+_ids: list[str] = []  # random ids in store: one call of the system makes many
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_random.seed)
+    os.register_at_fork(after_in_child=_ids.clear)
+
+
+def new_span_id() -> str:
+    """16 random hexadecimal digits. They do not depend on the seed of `random`."""
+    while True:
+        try:
+            return _ids.pop()
+        except IndexError:  # atomic, so that threads need no lock
+            digits = os.urandom(2048).hex()
+            _ids.extend([digits[at : at + 16] for at in range(0, 4096, 16)])
+
+
+def new_trace_id() -> str:
+    """32 random hexadecimal digits."""
+    return new_span_id() + new_span_id()
 
 
 def current_span() -> Span | None:
     """The span that surrounds this line, in this task and thread."""
     return _current.get()
-
-
-def new_trace_id() -> str:
-    """32 random hexadecimal digits."""
-    return f"{_bits(128) or 1:032x}"
-
-
-def new_span_id() -> str:
-    """16 random hexadecimal digits."""
-    return f"{_bits(64) or 1:016x}"
 
 
 @contextmanager
@@ -53,7 +56,10 @@ def use_span(span: Span | None) -> Iterator[None]:
     try:
         yield
     finally:
-        _reset(token, None)
+        try:
+            _current.reset(token)
+        except ValueError:
+            _forget(span)
 
 
 def carry(function: Callable[P, R]) -> Callable[P, R]:
@@ -127,6 +133,7 @@ class Recorder:
             memory=int(memory_mb * 2**20),
             spill=int(spill_mb * 2**20),
         )
+        self._put = self._writer.put
 
     def span(
         self,
@@ -143,9 +150,10 @@ class Recorder:
 
         Inputs are copied here, the rest at the end. Fields are those of Span; any other name becomes an attribute.
         """
-        return Scope(
-            self, self.start(name, kind, inputs=inputs, parent=parent, links=links, attributes=attributes, **fields)
-        )
+        span = self._begun(name, kind, parent if parent is not None else _current.get())
+        if inputs is not None or links or attributes or fields:
+            _furnish(span, inputs, links, attributes, fields)
+        return Scope(self, span) if self._join is None else JoinedScope(self, span)
 
     def start(
         self,
@@ -159,26 +167,20 @@ class Recorder:
         **fields: Any,
     ) -> Span:
         """A span begun, not made current: finish it with `end`. Its parent is `parent`, else the current span."""
-        above = parent if parent is not None else _current.get()
-        span = self._begun(name, kind, above)
-        if inputs is not None:
-            span.inputs = snapshot(inputs)
-        if links:
-            span.links = [link if isinstance(link, tuple) else (link.trace_id, link.span_id) for link in links]
-        if attributes:
-            span.attributes.update(attributes)
-        if fields:
-            span.set(**fields)
+        span = self._begun(name, kind, parent if parent is not None else _current.get())
+        _furnish(span, inputs, links, attributes, fields)
         return span
 
     def _begun(self, name: str, kind: str, above: Span | None) -> Span:
+        if name.__class__ is not str:
+            name = str(name)
         if above is None:
             clock = time.time_ns() - _now()
-            span = Span(f"{_bits(128) or 1:032x}", f"{_bits(64) or 1:016x}", name, kind, None, clock + _now())
+            span = Span(new_trace_id(), new_span_id(), name, kind, None, clock + _now())
             span.session, span.agent = self.session, self.agent
         else:
             clock = above.clock if above.clock is not None else time.time_ns() - _now()
-            span = Span(above.trace_id, f"{_bits(64) or 1:016x}", name, kind, above.span_id, clock + _now())
+            span = Span(above.trace_id, new_span_id(), name, kind, above.span_id, clock + _now())
             span.session, span.agent = above.session, above.agent
         span.clock = clock
         if self._join is not None:
@@ -200,20 +202,25 @@ class Recorder:
 
     def end(self, span: Span, *, outputs: Any = None, error: BaseException | str | None = None, **fields: Any) -> None:
         """Finishes a span and hands it to the writer. What is changed on it later is not recorded."""
-        clock = span.clock
-        span.end_ns = time.time_ns() if clock is None else clock + _now()
         if fields:
             span.set(**fields)
-        if outputs is not None or (outputs := span.outputs) is not None:
-            span.outputs = snapshot(outputs)
+        if outputs is not None:
+            span.outputs = outputs
         if error is not None:
             _fail(span, error)
-        elif span.status == "unset":
+        self._finish(span)
+
+    def _finish(self, span: Span) -> None:
+        clock = span.clock
+        span.end_ns = clock + _now() if clock is not None else time.time_ns()
+        if span.outputs is not None:
+            span.outputs = snapshot(span.outputs)
+        if span.status == "unset":
             span.status = "ok"
         if self._join is not None:
             self._join.finish(span)
         if self._kept_below is None or int(span.trace_id[16:], 16) < self._kept_below:
-            self._writer.put(span)
+            self._put(span)
 
     def flush(self) -> None:
         """Returns when every span that has ended is on disk. Raises StoreError if the store refuses them."""
@@ -243,7 +250,7 @@ class Recorder:
 class Scope:
     """The block of a `with recorder.span(...)`."""
 
-    __slots__ = ("_joined", "_recorder", "_token", "span")
+    __slots__ = ("_recorder", "_token", "span")
 
     def __init__(self, recorder: Recorder, span: Span) -> None:
         self._recorder = recorder
@@ -251,25 +258,58 @@ class Scope:
 
     def __enter__(self) -> Span:
         self._token = _current.set(self.span)
-        if self._recorder._join is not None:
-            self._joined = self._recorder._join.enter(self.span)
         return self.span
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _reset(self._token, self.span)
-        if self._recorder._join is not None:
-            self._recorder._join.leave(self._joined)
-        self._recorder.end(self.span, error=error)
+        try:
+            _current.reset(self._token)
+        except ValueError:
+            _forget(self.span)
+        if error is None:
+            self._recorder._finish(self.span)
+        else:
+            self._recorder.end(self.span, error=error)
 
 
-def _reset(token: contextvars.Token[Span | None], span: Span | None) -> None:
-    try:
-        _current.reset(token)
-    except ValueError:  # a generator closed in another context: that context never saw the span
-        if span is not None and _current.get() is span:
-            _current.set(None)
+class JoinedScope(Scope):
+    """The same, for a recorder that has joined OpenTelemetry: their span is current in the block too."""
+
+    __slots__ = ("_joined",)
+
+    def __enter__(self) -> Span:
+        self._joined = self._recorder._join.enter(self.span)
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._recorder._join.leave(self._joined)
+        super().__exit__(kind, error, trace)
+
+
+def _forget(span: Span | None) -> None:
+    """After a block that ends in another context than it began in (a generator closed elsewhere)."""
+    if span is not None and _current.get() is span:
+        _current.set(None)
+
+
+def _furnish(
+    span: Span,
+    inputs: Any,
+    links: Sequence[Span | tuple[str, str]],
+    attributes: Mapping[str, Any] | None,
+    fields: dict[str, Any],
+) -> None:
+    if inputs is not None:
+        span.inputs = snapshot(inputs)
+    if links:
+        span.links = [link if isinstance(link, tuple) else (link.trace_id, link.span_id) for link in links]
+    if attributes:
+        span.attributes = dict(attributes)
+    if fields:
+        span.set(**fields)
 
 
 def _fail(span: Span, error: BaseException | str) -> None:
@@ -281,4 +321,5 @@ def _fail(span: Span, error: BaseException | str) -> None:
     span.error = f"{kind}: {error}" if str(error) else kind
     stack = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     details = {"exception.type": kind, "exception.message": str(error), "exception.stacktrace": stack}
-    span.events.append({"name": "exception", "time_ns": span.end_ns, "attributes": details})
+    now = time.time_ns() if span.clock is None else span.clock + _now()
+    span.event("exception", now, **details)

@@ -51,8 +51,8 @@ class Span:
     events: list[dict[str, Any]] = field(default_factory=list)  # {"name", "time_ns", "attributes"}
     agent: str | None = None
     model: str | None = None
-    provider: str | None = None
     session: str | None = None
+    provider: str | None = None
     category: str | None = None  # the kind of task, for example "codebase_search"
     input_tokens: int | None = None
     output_tokens: int | None = None

@@ -30,8 +30,12 @@ from agent_forge.traces.values import plain
 
 log = logging.getLogger("agent_forge.traces")
 
-_values = attrgetter(*FIELDS)
+_SPLIT = FIELDS.index("provider")  # the fields from here on are those that few spans have
+_common = attrgetter(*FIELDS[:_SPLIT])
+_others = attrgetter(*FIELDS[_SPLIT:])
+_NONE = (None,) * (len(FIELDS) - _SPLIT)
 _dumps = marshal.dumps
+_FORMAT = 2  # the last one that does not look every object up for references to it: a fifth faster
 _RETRY_S = 1.0  # pause after the store refused a batch
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -47,17 +51,27 @@ class Sink(Protocol):
 
 
 def packed(span: Span) -> bytes:
-    """The span as bytes."""
+    """The span as bytes: the fields that most spans have, and the others only if there are any."""
     attributes = span.attributes
     if attributes and not _SCALARS.issuperset(map(type, attributes.values())):
         span.attributes = snapshot(attributes)
-    values = _values(span)
-    if _PLAIN.issuperset(map(type, values)):
-        try:
-            return _dumps(values)
-        except ValueError:  # something deep inside that is not JSON-like
-            pass
-    return _dumps(tuple(plain(value) for value in values))
+    values, others = _common(span), _others(span)
+    if others != _NONE:
+        values += others if _PLAIN.issuperset(map(type, others)) else tuple(plain(value) for value in others)
+    try:
+        return _dumps(values, _FORMAT)
+    except ValueError:  # something that is not JSON-like
+        return _dumps(tuple(plain(value) for value in values), _FORMAT)
+
+
+def unpacked(data: bytes) -> Span:
+    """The span of `packed`."""
+    values = marshal.loads(data)  # noqa: S302 (our own bytes; see the top of this file)
+    span = Span(*values[:_SPLIT])
+    if len(values) > _SPLIT:
+        for name, value in zip(FIELDS[_SPLIT:], values[_SPLIT:], strict=True):
+            setattr(span, name, value)
+    return span
 
 
 def snapshot(value: Any) -> Any:
@@ -65,18 +79,13 @@ def snapshot(value: Any) -> Any:
     if type(value) in _SCALARS:
         return value
     try:
-        copy = marshal.loads(_dumps(value))  # noqa: S302 (a round trip in memory)
+        copy = marshal.loads(_dumps(value, _FORMAT))  # noqa: S302 (a round trip in memory)
         # `marshal` takes arrays and NumPy's numbers for bytes; those do not equal what they were.
         if copy == value:
             return copy
     except (ValueError, TypeError, RecursionError):
         pass
     return plain(value)
-
-
-def unpacked(data: bytes) -> Span:
-    """The span of `packed`."""
-    return Span(*marshal.loads(data))  # noqa: S302 (our own bytes; see the top of this file)
 
 
 class Writer:
