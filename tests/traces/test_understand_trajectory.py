@@ -270,7 +270,7 @@ def test_waterfall_shows_nesting_time_and_the_critical_path():
     assert "+0.500" in lines[3]
     assert "█" not in lines[1]
     assert "critical path 9.000 s: b → c" in text
-    assert all(len(line) <= 92 for line in lines)
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_waterfall_of_one_unfinished_moment():
@@ -278,3 +278,7 @@ def test_waterfall_of_one_unfinished_moment():
     assert "…" in text
     assert "~" in text
     assert "outcome not recorded" not in text
+
+
+def test_names_of_other_programs_cannot_repaint_the_terminal():
+    assert "\x1b" not in waterfall(assemble([make("a\x1b[2J", 0, 1, agent="x\x07")]))

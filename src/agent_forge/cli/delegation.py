@@ -89,6 +89,8 @@ def _spans(project: str, session: str | None = None) -> list[Span]:
 def _line(span: Span) -> str:
     from datetime import datetime, timezone
 
+    from agent_forge.traces.trajectory import printable
+
     when = datetime.fromtimestamp(span.start_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
     calls = span.attributes.get("agent_forge.tool_calls")
     known = [
@@ -102,7 +104,7 @@ def _line(span: Span) -> str:
         f"reward {span.reward:.2f}" if span.reward is not None else "not verified",
         "failed" if span.status == "error" else None,
     ]
-    return "  ".join(part for part in known if part)
+    return printable("  ".join(part for part in known if part))
 
 
 @command.command("trajectory")

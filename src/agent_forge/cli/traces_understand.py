@@ -132,12 +132,14 @@ def show_stats(
             document["calibration"] = asdict(calibration)
         json_out(document)
         return
+    from agent_forge.traces.trajectory import printable
+
     for line in lines:
-        click.echo(line)
+        click.echo(printable(line))
     if not lines:
         click.echo("no agent has left a span yet", err=True)
     for row in table.rows() if table is not None else ():
-        click.echo(_trust_words(row))
+        click.echo(printable(_trust_words(row)))
     if calibration is not None:
         click.echo(_calibration_words(calibration))
 
@@ -196,6 +198,7 @@ def _calibration_words(calibration: Calibration) -> str:
 @json_option
 def validate(files: tuple[str, ...], as_json: bool) -> int:
     """Check files of spans (JSON lines, or OTLP/JSON): one line a fault, and exit code 1 if there is any."""
+    from agent_forge.traces.trajectory import printable
     from agent_forge.traces.validate import validate_file
 
     found = {path: validate_file(path) for path in files}
@@ -210,7 +213,7 @@ def validate(files: tuple[str, ...], as_json: bool) -> int:
     else:
         for path, some in found.items():
             for fault in some:
-                click.echo(f"{path}:{fault}")
+                click.echo(printable(f"{path}:{fault}"))
         click.echo(f"{count} fault{'s' * (count != 1)}" if count else "no faults", err=True)
     return 1 if count else 0
 

@@ -217,7 +217,7 @@ def waterfall(trajectory: Trajectory, width: int = 100, credit: Mapping[str, flo
     """
     labels = {span.span_id: _label(trajectory, span) for span in trajectory.spans}
     column = min(max(map(len, labels.values())), max(16, width // 2 - 4))
-    bars = max(10, width - column - 22)
+    bars = max(10, width - column - (22 if credit else 14))
     lines = []
     for span_id in _depth_first(trajectory.graph):
         label = labels[span_id] if len(labels[span_id]) <= column else labels[span_id][: column - 1] + "…"
@@ -241,11 +241,20 @@ def _bar(trajectory: Trajectory, span_id: str, width: int) -> str:
 def _label(trajectory: Trajectory, span: Span) -> str:
     depth = sum(1 for _ in trajectory.graph.ancestors(span.span_id))
     who = f" ({span.agent or span.model})" if span.agent or span.model else ""
-    return f"{'  ' * depth}{span.name}{who}"
+    return printable(f"{'  ' * depth}{span.name}{who}")
+
+
+def printable(text: str) -> str:
+    """Text of other programs without control characters: a name must not be able to repaint a terminal.
+
+    >>> printable("a\\x1b[2Jb")
+    'a�[2Jb'
+    """
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 def _totals(trajectory: Trajectory) -> str:
-    path = " → ".join(trajectory.graph.spans[span_id].name for span_id in trajectory.critical_path)
+    path = printable(" → ".join(trajectory.graph.spans[span_id].name for span_id in trajectory.critical_path))
     ended = {True: "succeeded", False: "failed", None: "outcome not recorded"}[trajectory.success]
     known = {
         "reward": None if trajectory.reward is None else f"{trajectory.reward:.3f}",
