@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Mapping
@@ -189,7 +188,9 @@ class _Entry:
         for key, value in self.entry.items():
             field = _ALSO.get(key, key)
             if key not in self.known:
-                near = difflib.get_close_matches(str(key), self.known, 1)
+                from difflib import get_close_matches  # only for the message
+
+                near = get_close_matches(str(key), self.known, 1)
                 self.fault(f"has an unknown field {key!r}" + (f", did you mean {near[0]!r}?" if near else ""))
             elif field in fields:
                 self.fault(f"has {field} twice, under two names")

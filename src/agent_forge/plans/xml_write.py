@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from xml.sax.saxutils import escape
 
 from agent_forge.plans.calls import looks_like_call, write_call
 from agent_forge.plans.json_text import json_line
@@ -14,7 +13,9 @@ from agent_forge.plans.xml_read import NO_IDS
 _NOT_XML = "\ufffe\uffff"  # beside control characters, what XML cannot hold; JSON strings carry it
 _ODD = re.compile("[\x00-\x08\x0b-\x1f\ufffe\uffff]")
 _PLAIN_ID = re.compile(r"[\w.:-]+")
-_BREAKS = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;", '"': "&quot;"}
+_TEXT = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_IN_TEXT = str.maketrans(_TEXT)
+_IN_ATTRIBUTES = str.maketrans({**_TEXT, "\n": "&#10;", "\r": "&#13;", "\t": "&#9;", '"': "&quot;"})
 
 
 def to_xml(plan: Plan) -> str:
@@ -54,8 +55,8 @@ def _node(task: Task) -> str:
         attributes["limit"] = str(task.limit)
     if task.meta:
         attributes["meta"] = json_line(task.meta, _NOT_XML)
-    written = " ".join(f'{name}="{escape(value, _BREAKS)}"' for name, value in attributes.items())
-    return f"<node {written}>{escape(body)}</node>" if body else f"<node {written}/>"
+    written = " ".join(f'{name}="{value.translate(_IN_ATTRIBUTES)}"' for name, value in attributes.items())
+    return f"<node {written}>{body.translate(_IN_TEXT)}</node>" if body else f"<node {written}/>"
 
 
 def _id(name: str) -> str:

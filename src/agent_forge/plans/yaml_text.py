@@ -11,11 +11,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-import yaml
-
 from agent_forge.plans.json_text import NotJson, read_json
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _WORDS: dict[str, bool | None] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS |= {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
@@ -28,8 +25,10 @@ def read_yaml(text: str, nesting: int = 64) -> Any:
     >>> read_yaml("tasks:\\n  - {id: 1, goal: on time}")
     {'tasks': [{'id': 1, 'goal': 'on time'}]}
     """
+    import yaml  # here, because most plans are not in YAML
+
     try:
-        return _build(yaml.parse(text, Loader=_LOADER), nesting)
+        return _build(yaml.parse(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)), nesting)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         what = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -63,25 +62,24 @@ class _Open:
 
 def _build(events: Iterator[Any], nesting: int) -> Any:
     documents: list[Any] = []
-    root = _Open(documents)
-    stack = [root]
+    stack = [_Open(documents)]
     for event in events:
-        line = event.start_mark.line + 1
-        if isinstance(event, yaml.DocumentStartEvent) and documents:
+        kind, line = type(event).__name__, event.start_mark.line + 1
+        if kind == "DocumentStartEvent" and documents:
             raise NotJson("there is more than one document", line)
-        if isinstance(event, yaml.AliasEvent):
+        if kind == "AliasEvent":
             raise NotJson(f"the alias *{event.anchor}: aliases are not taken", line)
         if getattr(event, "tag", None) not in (None, "!"):
             raise NotJson(f"the tag {event.tag}: tags are not taken", line)
-        if isinstance(event, yaml.ScalarEvent):
+        if kind == "ScalarEvent":
             stack[-1].add(_scalar(event), line)
-        elif isinstance(event, (yaml.SequenceStartEvent, yaml.MappingStartEvent)):
+        elif kind in ("SequenceStartEvent", "MappingStartEvent"):
             if len(stack) > nesting:
                 raise NotJson("nested too deeply", line)
-            filled: list[Any] | dict[str, Any] = [] if isinstance(event, yaml.SequenceStartEvent) else {}
+            filled: list[Any] | dict[str, Any] = [] if kind == "SequenceStartEvent" else {}
             stack[-1].add(filled, line)
             stack.append(_Open(filled))
-        elif isinstance(event, (yaml.SequenceEndEvent, yaml.MappingEndEvent)):
+        elif kind in ("SequenceEndEvent", "MappingEndEvent"):
             stack.pop()
     return documents[0] if documents else None
 
