@@ -54,7 +54,10 @@ class Fan:
         """One element has ended."""
         self._left -= 1
         whole = self.whole
-        if whole.state != PARKED:
+        if whole.state != PARKED:  # it was stopped before this element could end
+            items = self.run.outcomes[whole.id].items
+            if items is not None:
+                items[job.item] = job.outcome(self.run.origin)
             return
         if job.state != "done" and self.run.options.on_failure == "fail_fast":
             self.stop()

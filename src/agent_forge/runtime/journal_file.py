@@ -8,8 +8,8 @@ would drop the locks that SQLite holds on it in this process.
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -82,8 +82,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _create(path: Path) -> None:
-    fd, temporary = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
-    os.close(fd)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
         connection = sqlite3.connect(temporary, isolation_level=None)
         connection.executescript(
@@ -96,7 +95,8 @@ def _create(path: Path) -> None:
     except OSError as error:
         raise StoreError(f"the journal cannot be made: {error.strerror}", where=str(path)) from error
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _recognise(connection: sqlite3.Connection, path: Path) -> None:

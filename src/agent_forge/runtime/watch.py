@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from agent_forge.traces import Recorder, Span
 
 
-REAL_S = 0.0002  # a handler that took longer did real work, so its result is committed at once
+REAL_S = 25e-6  # a handler that took longer than a commit does is committed at once
 _SCALARS = (str, int, float, bool, type(None))
 
 
@@ -36,6 +36,7 @@ class Watch:
         self._log = log
         self._recorder = recorder
         self._on_event = on_event
+        self._unsent: list[Event] = []
         self._run: Run | None = None
         self._flush_due = False
 
@@ -63,6 +64,7 @@ class Watch:
                 self.span, outputs={"state": result.state, "tasks": result.counts()}, error=result.error or None
             )
         self._emit("run_ended", state=result.state, error=result.error)
+        self._send()
 
     def started(self, job: Job, context: Context) -> None:
         """Before the handler is called: its span is made current, and a side effect is written down first."""
@@ -117,6 +119,8 @@ class Watch:
 
     def ended(self, job: Job) -> None:
         """Before anyone else learns of it, the end of a job is written down."""
+        if self._on_event is not None:
+            self._emit("ended", job.id, job.state, job.error)
         if self._log is not None:
             self._logged(self._log.ended, job)
             if job.ended is not None and job.ended - job.began > REAL_S:
@@ -125,8 +129,6 @@ class Watch:
                 self._commit_soon()
         if self._recorder is not None:
             self._end_span(job)
-        if self._on_event is not None:
-            self._emit("ended", job.id, job.state, job.error)
 
     def _end_span(self, job: Job) -> None:
         assert self._recorder is not None
@@ -189,14 +191,28 @@ class Watch:
         self._emit("ended", name, state)
 
     def _emit(self, kind: str, task: str | None = None, state: str | None = None, error: str | None = None) -> None:
-        run, on_event = self._run, self._on_event
-        if on_event is None or run is None:
+        """Sends an event; with a journal, when what it tells is on disk."""
+        run = self._run
+        if self._on_event is None or run is None:
             return
+        self._unsent.append(Event(kind, run.name, run.clock() - run.origin, task, state, error))
+        if self._log is None or self.broken is not None:
+            self._send()
+        else:
+            self._commit_soon()
+
+    def _send(self) -> None:
+        on_event, events = self._on_event, self._unsent
+        if on_event is None or not events:
+            return
+        self._unsent = []
         try:
-            on_event(Event(kind, run.name, run.clock() - run.origin, task, state, error))
+            for event in events:
+                on_event(event)
         except Exception as problem:  # an onlooker must not change what it looks at
             self._on_event = None
-            run.warnings.append(f"on_event raised and was not called again: {error_text(problem)}")
+            if self._run is not None:
+                self._run.warnings.append(f"on_event raised and was not called again: {error_text(problem)}")
 
     # The journal: ends of real work are committed at once, ends of very short tasks together at the end of the tick.
 
@@ -216,6 +232,7 @@ class Watch:
         except StoreError as error:
             self.broken = error
             raise
+        self._send()
 
     def _commit_soon(self) -> None:
         if self._log is not None and self._log.full:
