@@ -1,4 +1,4 @@
-"""How fast is scrubbing? CPU megabytes a second on chat JSONL, beside Presidio in the same run, and memory by file size.
+"""How fast is scrubbing? CPU megabytes a second on chat JSONL beside Presidio, and memory by file size.
 
     python benchmarks/scrub.py [--quick] [--data DIR] [--gigabytes 2]
 
@@ -23,26 +23,64 @@ from agent_forge.curation.pii import find_pii
 from agent_forge.curation.scrub import scrub_file
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
-SIX = {"EMAIL": "EMAIL_ADDRESS", "PHONE": "PHONE_NUMBER", "SSN": "US_SSN", "CARD": "CREDIT_CARD", "IBAN": "IBAN_CODE", "IP": "IP_ADDRESS"}
-FACTS = ("mail me at {n}.doe@corp{n}.io", "call (312) 555-0{n:03d}", "my SSN is 123-45-6{n:03d}", "card 4242 4242 4242 4242", "host 10.0.{k}.{k}")
+SIX = {
+    "EMAIL": "EMAIL_ADDRESS",
+    "PHONE": "PHONE_NUMBER",
+    "SSN": "US_SSN",
+    "CARD": "CREDIT_CARD",
+    "IBAN": "IBAN_CODE",
+    "IP": "IP_ADDRESS",
+}
+FACTS = (
+    "mail me at {n}.doe@corp{n}.io",
+    "call (312) 555-0{n:03d}",
+    "my SSN is 123-45-6{n:03d}",
+    "card 4242 4242 4242 4242",
+    "host 10.0.{k}.{k}",
+)
 
 
 def messages(data: Path) -> list[str]:
     """Chat content: word problems with answers, tool requests and textbook prose where shared data is at hand."""
     found: list[str] = []
-    for name, keys in (("gsm8k/train.jsonl.gz", ("question", "answer")), ("plan_graph/ultratool/train.jsonl.gz", ("user_request", "task_steps"))):
+    for name, keys in (
+        ("gsm8k/train.jsonl.gz", ("question", "answer")),
+        ("plan_graph/ultratool/train.jsonl.gz", ("user_request", "task_steps")),
+    ):
         if (data / name).exists():
             with gzip.open(data / name, "rt", encoding="utf-8") as lines:
                 for line in lines:
                     row = json.loads(line)
-                    found += [value if isinstance(value, str) else "\n".join(value) for value in (row[key] for key in keys)]
+                    found += [
+                        value if isinstance(value, str) else "\n".join(value) for value in (row[key] for key in keys)
+                    ]
     book = data / "text_openstax" / "part-00.jsonl.gz"
     if book.exists():
         with gzip.open(book, "rt", encoding="utf-8") as lines:
             for line in lines:
                 text = json.loads(line)["text"][:6000]
                 found += [text[at : at + 600] for at in range(0, len(text), 600)]
-    words = "the model wrote a plan for each task and then called two tools before it answered with 12 results".split()
+    words = [
+        "the",
+        "model",
+        "wrote",
+        "a",
+        "plan",
+        "for",
+        "each",
+        "task",
+        "and",
+        "then",
+        "called",
+        "two",
+        "tools",
+        "before",
+        "it",
+        "answered",
+        "with",
+        "12",
+        "results",
+    ]
     rng = random.Random(3)
     while len(found) < 2000:
         found.append(" ".join(rng.choices(words, k=80)))
@@ -59,7 +97,10 @@ def write_chat(path: Path, texts: list[str], megabytes: float) -> int:
             said = [texts[(2 * number) % len(texts)], texts[(2 * number + 1) % len(texts)]]
             if number % 15 == 0:
                 said[0] += " " + rng.choice(FACTS).format(n=number % 900 + 100, k=number % 250)
-            row = {"id": number, "messages": [{"role": r, "content": t} for r, t in zip(("user", "assistant"), said, strict=True)]}
+            row = {
+                "id": number,
+                "messages": [{"role": r, "content": t} for r, t in zip(("user", "assistant"), said, strict=True)],
+            }
             size += file.write(json.dumps(row) + "\n")
     return path.stat().st_size
 
@@ -81,7 +122,9 @@ def presidio(texts: list[str]) -> float | None:
         from presidio_analyzer.nlp_engine import NlpEngineProvider
     except ImportError:
         return None
-    engine = NlpEngineProvider(nlp_configuration={"nlp_engine_name": "no_op", "models": [{"lang_code": "en", "model_name": "no_op"}]})
+    engine = NlpEngineProvider(
+        nlp_configuration={"nlp_engine_name": "no_op", "models": [{"lang_code": "en", "model_name": "no_op"}]}
+    )
     analyzer = AnalyzerEngine(nlp_engine=engine.create_engine(), supported_languages=["en"])
     start = time.process_time()
     for text in texts:
@@ -96,7 +139,9 @@ def peak_memory(path: Path) -> float:
         "scrub_file(sys.argv[1], sys.argv[2])\nprint(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     out = path.with_suffix(".out")
-    done = subprocess.run([sys.executable, "-c", code, str(path), str(out)], capture_output=True, text=True, check=True, env=os.environ)
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path), str(out)], capture_output=True, text=True, check=True, env=os.environ
+    )
     out.unlink()
     return int(done.stdout) / 1024
 
@@ -113,7 +158,9 @@ def rows(quick: bool, data: Path, gigabytes: float) -> Iterator[tuple[str, float
         characters = sum(len(text.encode()) for text in sample) / 1e6
         six = characters / best_cpu(lambda: [find_pii(text, types=SIX) for text in sample], repeats)
         every = characters / best_cpu(lambda: [find_pii(text) for text in sample], repeats)
-        secrets = characters / best_cpu(lambda: [find_pii(text, types={"SECRET", "PRIVATE_KEY"}) for text in sample], repeats)
+        secrets = characters / best_cpu(
+            lambda: [find_pii(text, types={"SECRET", "PRIVATE_KEY"}) for text in sample], repeats
+        )
         yield "find_pii, all types", every, "MB/s CPU", None
         yield "find_pii, secrets rules alone", secrets, "MB/s CPU", 20.0
         yield "find_pii, the six types Presidio also has", six, "MB/s CPU", None

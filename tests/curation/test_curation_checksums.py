@@ -30,7 +30,13 @@ def test_iban_catches_swapped_neighbours() -> None:
 
 @pytest.mark.parametrize(
     ("digits", "known"),
-    [("4", False), ("341111111111111", True), ("2221000000000009", True), ("2720990000000007", True), ("9999999999999995", False)],
+    [
+        ("4", False),
+        ("341111111111111", True),
+        ("2221000000000009", True),
+        ("2720990000000007", True),
+        ("9999999999999995", False),
+    ],
 )
 def test_issuers_by_prefix_and_length(digits: str, known: bool) -> None:
     assert checksums.card_issuer(digits) is known

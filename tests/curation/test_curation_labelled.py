@@ -24,7 +24,9 @@ def _spans(text: str) -> list[tuple[str, int, int]]:
 def held_out() -> list[tuple[str, list[tuple[str, int, int]]]]:
     if not PII.is_dir():
         pytest.skip("the labelled sentences are absent")
-    rows = read_presidio(PII / "presidio_generated_large.json.gz") + read_presidio(PII / "presidio_generated_small.json")
+    rows = read_presidio(PII / "presidio_generated_large.json.gz") + read_presidio(
+        PII / "presidio_generated_small.json"
+    )
     random.Random(5).shuffle(rows)
     return rows[len(rows) // 2 :]
 

@@ -22,9 +22,27 @@ from agent_forge.curation.scrub import default_workers
 from agent_forge.errors import DataError, UsageError
 
 ROWS = [
-    {"messages": [{"role": "user", "content": "I am jo@corp.io, call (312) 867-5309"}, {"role": "assistant", "content": None}]},
-    {"task": "t", "context": {"deep": ["ssn 123-45-6789", {"x": "4242 4242 4242 4242"}]}, "expected_output": "ok", "n": 1.10},
-    {"messages": [{"role": "user", "content": [{"type": "text", "text": "host 8.8.4.4"}], "tool_calls": [{"args": '{"to":"a@b.io"}'}]}]},
+    {
+        "messages": [
+            {"role": "user", "content": "I am jo@corp.io, call (312) 867-5309"},
+            {"role": "assistant", "content": None},
+        ]
+    },
+    {
+        "task": "t",
+        "context": {"deep": ["ssn 123-45-6789", {"x": "4242 4242 4242 4242"}]},
+        "expected_output": "ok",
+        "n": 1.10,
+    },
+    {
+        "messages": [
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "host 8.8.4.4"}],
+                "tool_calls": [{"args": '{"to":"a@b.io"}'}],
+            }
+        ]
+    },
     {"plain": "nothing here 1730764800"},
 ]
 
@@ -57,7 +75,9 @@ def test_numbers_spacing_order_and_repeated_keys_stay_as_they_are_written() -> N
 
 
 def test_a_key_tells_what_a_bare_number_is() -> None:
-    clean, found = scrub_line('{"phoneNumber": "3128675309", "order": "3128675309", "phones": ["3128675309"]}', Scrubber())
+    clean, found = scrub_line(
+        '{"phoneNumber": "3128675309", "order": "3128675309", "phones": ["3128675309"]}', Scrubber()
+    )
     assert json.loads(clean) == {"phoneNumber": "[PHONE]", "order": "3128675309", "phones": ["[PHONE]"]}
     assert len(found) == 2
 
@@ -70,7 +90,9 @@ def test_fields_narrow_it() -> None:
 
 
 def test_surrogates_keep_the_same_person_the_same_person() -> None:
-    line = json.dumps({"a": "jo@corp.io to al@corp.io", "b": "again jo@corp.io, 312-867-5309 and IBAN GB82WEST12345698765432"})
+    line = json.dumps(
+        {"a": "jo@corp.io to al@corp.io", "b": "again jo@corp.io, 312-867-5309 and IBAN GB82WEST12345698765432"}
+    )
     once = scrub_line(line, Scrubber("surrogate"))[0]
     assert json.loads(once)["a"] == "person1@example.com to person2@example.com"
     assert json.loads(once)["b"].startswith("again person1@example.com, (212) 555-0100")
@@ -106,9 +128,31 @@ def test_drop_leaves_the_row_out(tmp_path: Path) -> None:
 
 
 PIECES = st.sampled_from(
-    ["call", "phone", "jo@corp.io", "5551234567", "555-123-4567", "ssn", "123456789", "card", "4242 4242 4242 4242", "order",
-     "[PHONE]", "version", "8.8.4.4", "password:", "hunter22", "IBAN", "GB82WEST12345698765432", "\n", ",", "or", "1 2 3", "x"]
-)  # fmt: skip
+    [
+        "call",
+        "phone",
+        "jo@corp.io",
+        "5551234567",
+        "555-123-4567",
+        "ssn",
+        "123456789",
+        "card",
+        "4242 4242 4242 4242",
+        "order",
+        "[PHONE]",
+        "version",
+        "8.8.4.4",
+        "password:",
+        "hunter22",
+        "IBAN",
+        "GB82WEST12345698765432",
+        "\n",
+        ",",
+        "or",
+        "1 2 3",
+        "x",
+    ]
+)
 
 
 @given(st.lists(PIECES, max_size=14), st.sampled_from(["placeholder", "surrogate", "hash"]))
@@ -120,7 +164,11 @@ def test_scrubbing_twice_changes_nothing_more(pieces: list[str], action: str) ->
     assert scrub_line(once, scrubber)[0] == once
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)))
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    )
+)
 @settings(max_examples=200, deadline=None)
 def test_any_json_value_keeps_its_shape(value: object) -> None:
     line = json.dumps(value, ensure_ascii=False)
@@ -154,7 +202,7 @@ def test_a_damaged_file_is_refused_and_leaves_no_output(tmp_path: Path, suffix: 
     raw = os.urandom(40_000).hex().encode()
     packed = gzip.compress(raw) if suffix == ".gz" else zstandard.compress(raw)
     (tmp_path / f"in{suffix}").write_bytes(packed[: len(packed) // 2] + b"\0" * 9)
-    with pytest.raises(DataError, match="damaged|not JSON"):
+    with pytest.raises(DataError, match=r"damaged|not JSON"):
         scrub_file(tmp_path / f"in{suffix}", tmp_path / "out.jsonl")
     assert [p.name for p in tmp_path.iterdir()] == [f"in{suffix}"]
 
@@ -212,7 +260,7 @@ def test_half_a_surrogate_pair_survives(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_scrub_leaves_no_half_output(tmp_path: Path, stop: signal.Signals) -> None:
-    source = _write(tmp_path / "in.jsonl", [{"text": f"jo{n}@corp.io " * 40} for n in range(120_000)])
+    source = _write(tmp_path / "in.jsonl", [{"text": f"jo{n}@corp.io " * 40} for n in range(40_000)])
     out = tmp_path / "out" / "clean.jsonl"
     command = [sys.executable, "-m", "agent_forge", "data", "scrub", str(source), str(out), "--workers", "2"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)

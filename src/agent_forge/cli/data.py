@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from agent_forge.cli._app import json_option, json_out
 from agent_forge.errors import UsageError
+
+if TYPE_CHECKING:
+    from agent_forge.curation.scrub import ScrubReport
 
 _TARGET = "easy=0.3,medium=0.45,hard=0.25"
 
@@ -22,18 +26,49 @@ def command() -> None:
     """Training data: scrub, deduplicate, balance, audit."""
 
 
-@contextmanager
-def _terminated_like_interrupted() -> Iterator[None]:
-    """SIGTERM takes the road of Ctrl-C, so that temporary files are removed."""
+class _Interrupts:
+    """Ctrl-C and SIGTERM end a scrub the same way, so that temporary files are removed.
 
-    def stop(_signal: int, _frame: object) -> None:
+    Python drops an exception that a signal handler raises inside a fork or a destructor; the flag remembers it, and
+    the next finished batch raises it again.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+
+    def __call__(self, _signal: int, _frame: object) -> None:
+        self.seen = True
         raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
+    def check(self) -> None:
+        if self.seen:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        previous = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def _progress(interrupts: _Interrupts, quiet: bool) -> Callable[[ScrubReport], None]:
+    """Rows so far and their rate, on one line of a terminal; elsewhere a line every ten seconds."""
+    start = last = time.monotonic()
+    live = sys.stderr.isatty()
+
+    def show(report: ScrubReport) -> None:
+        nonlocal last
+        interrupts.check()
+        now = time.monotonic()
+        if not quiet and now - last > (0.2 if live else 10):
+            last = now
+            line = f"{report.rows:,} rows, {report.rows / (now - start):,.0f} rows/s, {report.changed:,} changed"
+            click.echo(f"\r{line}  " if live else line, nl=not live, err=True)
+
+    return show
 
 
 def _names(value: str | None) -> tuple[str, ...] | None:
@@ -77,7 +112,8 @@ def scrub(
 
         finder = load_names(ner)
     scrubber = Scrubber(action, key.encode() if key else None, _types(types), finder)
-    with _terminated_like_interrupted():
+    interrupts = _Interrupts()
+    with interrupts.caught():
         report = scrub_file(
             source,
             target,
@@ -85,6 +121,7 @@ def scrub(
             fields=_names(fields),
             reject=reject,
             workers=workers or default_workers(source),
+            on_batch=_progress(interrupts, as_json),
         )
     if as_json:
         json_out(report.as_dict())

@@ -234,7 +234,7 @@ def measure(row: Row, policy: Callable[[Row, int], bool | float], *, samples: in
     return Difficulty(stratum_of(rate), "pass_rate", rate)
 
 
-def fit(rows: Iterable[tuple[Mapping[str, float], float, str]], *, fitted_on: str, ridge: float = 0.05) -> Weights:
+def fit(rows: Iterable[tuple[Mapping[str, float], float, str]], *, fitted_on: str, ridge: float = 1.0) -> Weights:
     """Weights for (features, pass rate, data set) triples: ridge regression, no weight below zero.
 
     Pass rates of different sets are not comparable (four choices against a free answer), so a row counts by its rank

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,11 +267,14 @@ def _files(known: DataSet, folder: Path) -> list[tuple[Path, Part]]:
 def _records(known: DataSet, path: Path, part: Part, split: str | None) -> Iterator[Record]:
     stem = path.name.partition(".")[0]
     stem = f"{path.parent.name}-{stem}" if "/" in part.pattern else stem
+    seen: Counter[str] = Counter()
     try:
         for row in part.parse(path):
             place = row.get("split") or part.split
+            seen[str(row["id"])] += 1
             if split in (None, place):
-                identity = f"{known.name}/{stem}/{row['id']}"
+                again = f"#{seen[str(row['id'])]}" if seen[str(row["id"])] > 1 else ""  # the source repeats a few ids
+                identity = f"{known.name}/{stem}/{row['id']}{again}"
                 yield Record(
                     identity, known.task, row["input"], row["target"], place, known.licence, known.source, row["meta"]
                 )

@@ -22,7 +22,8 @@ _LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
 # Keys of JSON objects that say what their value is. `text` and `message` are no such keys, telephone words or not.
 _TELLING_KEY = re.compile(
     r"phone|mobile|\bcell\b|\bfax\b|\btel\b|\bssn\b|social sec|passport|licen[cs]e|birth|\bdob\b|passw|pwd|secret|"
-    r"token|(?:api|access|private) ?key|\bcard\b|iban|\bip\b|version|release|build|order|invoice|tracking|isbn|sku|serial"
+    r"token|(?:api|access|private) ?key|\bcard\b|iban|\bip\b|version|release|build|order|invoice|"
+    r"tracking|isbn|sku|serial"
 )
 _WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-.]")
 
@@ -41,8 +42,8 @@ def hint_of(key: str) -> str | None:
 # What surrogates look like. One that stands in a text already belongs to nobody and stays, so that scrubbing a
 # scrubbed document changes nothing.
 _SURROGATE = re.compile(
-    r"person\d+@example\.com|\(\d{3}\) 555-01\d\d|400000\d{10}|GB\d\dTEST000000\d{8}|user\d+:password\d+@host\d+\.example|"
-    r"(?:192\.0\.2|198\.51\.100|203\.0\.113)\.\d{1,3}|2001:db8::1:[0-9a-f]+"
+    r"person\d+@example\.com|\(\d{3}\) 555-01\d\d|400000\d{10}|GB\d\dTEST000000\d{8}|"
+    r"user\d+:password\d+@host\d+\.example|(?:192\.0\.2|198\.51\.100|203\.0\.113)\.\d{1,3}|2001:db8::1:[0-9a-f]+"
 )
 
 

@@ -8,7 +8,7 @@ import os
 import re
 import signal
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -192,11 +192,13 @@ def scrub_file(
     fields: Iterable[str] | None = None,
     reject: str | os.PathLike[str] | None = None,
     workers: int = 1,
+    on_batch: Callable[[ScrubReport], None] | None = None,
 ) -> ScrubReport:
     """Scrubs the JSONL file `source` into `target`; suffixes .gz and .zst are (de)compressed.
 
     The source is never touched. The target appears when everything is done, and not at all when a line is bad (with
     its number in the DataError), unless `reject` names a file for such lines. Memory stays flat at any size.
+    `on_batch` is called with the counts so far; what it raises ends the run.
     """
     if same_file(source, target) or (reject is not None and same_file(source, reject)):
         raise UsageError("the output would overwrite the input", where=str(source), fix="name another file")
@@ -211,6 +213,8 @@ def scrub_file(
             if rejects is not None and bad:
                 rejects.write(bad)
             report.add(counts)
+            if on_batch is not None:
+                on_batch(report)
     return report
 
 
@@ -223,7 +227,7 @@ def _results(
             yield _scrub_batch(job, first, lines)
         return
     context = multiprocessing.get_context("fork" if "fork" in multiprocessing.get_all_start_methods() else "spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_interrupts_to_the_parent)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_leave_signals_to_the_parent)
     pending: deque[Future[tuple[bytes, bytes, ScrubReport]]] = deque()
     try:
         for first, lines in islice(batches, workers * 2):
@@ -236,8 +240,9 @@ def _results(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _leave_interrupts_to_the_parent() -> None:
+def _leave_signals_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def default_workers(source: str | os.PathLike[str]) -> int:

@@ -100,10 +100,10 @@ def _ssn(text: str, start: int) -> Match | None:
         return None
     if not checksums.is_ssn(area, group, serial):
         return None
-    if separator != "-" and not context.ssn_context(text, start):
-        # "Suite 680 36 4022 Oakridge Drive": spaces alone are weak evidence
-        if context.phone_context(text, start, end) or context.address_around(text, start, end):
-            return None
+    # "Suite 680 36 4022 Oakridge Drive": spaces alone are weak evidence
+    weak = separator != "-" and not context.ssn_context(text, start)
+    if weak and (context.phone_context(text, start, end) or context.address_around(text, start, end)):
+        return None
     return Match("SSN", start, end, found.group(), area + group + serial in checksums.SAMPLE_SSNS)
 
 
