@@ -48,7 +48,7 @@ async def go(home: str) -> RunResult:
     if journal.runs():
         stored = journal.load("r")
         # A person has looked: what is in doubt is settled with the value it has.
-        known = {name: None for name in stored.in_doubt}
+        known = dict.fromkeys(stored.in_doubt)
         for name in known:
             note(f"doubt {name}")
         if known:

@@ -25,9 +25,11 @@ def run(plan: Any, handler: Any = echo, **settings: Any) -> RunResult:
 def test_inputs_are_the_results_by_dependency() -> None:
     result = run([Task("a"), Task("b"), Task("c", depends_on=["a", "b"])])
     assert set(result.tasks["c"].result["inputs"]) == {"a", "b"}
-    assert result.state == "done" and result.ok
+    assert result.state == "done"
+    assert result.ok
     assert result.counts() == {"done": 3}
-    assert result.usage.calls == 3 and result.usage.tokens is None
+    assert result.usage.calls == 3
+    assert result.usage.tokens is None
 
 
 def test_references_are_resolved_before_the_handler_is_called() -> None:
@@ -72,7 +74,8 @@ def test_a_raising_handler_is_a_typed_result(suspend: bool) -> None:
     assert result.state == "failed"
     assert result.tasks["a"].error == "ValueError: no such city"
     assert isinstance(result.tasks["a"].exception, ValueError)
-    assert result.tasks["b"].state == "skipped" and result.tasks["b"].started_s is None
+    assert result.tasks["b"].state == "skipped"
+    assert result.tasks["b"].started_s is None
     assert "'a'" in (result.tasks["b"].error or "")
     assert result.error == "task 'a' failed: ValueError: no such city"
 
@@ -94,7 +97,8 @@ def test_continue_runs_what_depends_on_a_failure_without_its_result() -> None:
         return await lab(task, inputs)
 
     result = run_simulated(execute(plan, handler, on_failure="continue"))
-    assert result.tasks["c"].state == "done" and set(seen["c"]) == {"b"}
+    assert result.tasks["c"].state == "done"
+    assert set(seen["c"]) == {"b"}
     assert result.tasks["d"].state == "skipped", "a call whose argument is missing cannot be made"
 
 
@@ -102,28 +106,33 @@ def test_fail_fast_cancels_what_runs_and_starts_nothing_more() -> None:
     lab = Lab({"bad": 1.0, "slow": 50.0}, frozenset({"bad"}))
     plan = [Task("bad"), Task("slow"), Task("later", depends_on=["slow"])]
     result = run_simulated(execute(plan, lab, on_failure="fail_fast"))
-    assert result.state == "failed" and result.wall_s == pytest.approx(1.0)
+    assert result.state == "failed"
+    assert result.wall_s == pytest.approx(1.0)
     assert {name: task.state for name, task in result.tasks.items()} == {
         "bad": "failed",
         "slow": "cancelled",
         "later": "cancelled",
     }
-    assert lab.calls == ["bad", "slow"] and not lab.running
+    assert lab.calls == ["bad", "slow"]
+    assert not lab.running
 
 
 def test_a_hanging_handler_times_out_and_is_really_cancelled() -> None:
     lab = Lab({"hang": 10**9})
     result = run_simulated(execute([Task("hang"), Task("after", depends_on=["hang"]), Task("other")], lab, timeout_s=3))
-    assert result.tasks["hang"].state == "timed_out" and result.tasks["hang"].ended_s == pytest.approx(3.0)
+    assert result.tasks["hang"].state == "timed_out"
+    assert result.tasks["hang"].ended_s == pytest.approx(3.0)
     assert result.tasks["hang"].error == "no result within its limit of 3 s"
-    assert result.tasks["after"].state == "skipped" and result.tasks["other"].state == "done"
+    assert result.tasks["after"].state == "skipped"
+    assert result.tasks["other"].state == "done"
     assert not lab.running
 
 
 def test_a_task_may_have_its_own_time_limit() -> None:
     lab = Lab({"a": 5.0, "b": 5.0})
     result = run_simulated(execute([Task("a", meta={"timeout_s": 2}), Task("b")], lab, timeout_s=6))
-    assert result.tasks["a"].state == "timed_out" and result.tasks["b"].state == "done"
+    assert result.tasks["a"].state == "timed_out"
+    assert result.tasks["b"].state == "done"
 
 
 def test_a_handler_that_swallows_its_cancellation_cannot_hang_the_run() -> None:
@@ -141,7 +150,8 @@ def test_a_handler_that_swallows_its_cancellation_cannot_hang_the_run() -> None:
         return result
 
     result = run_simulated(scenario())
-    assert result.tasks["a"].state == "timed_out" and result.wall_s == pytest.approx(3.0)
+    assert result.tasks["a"].state == "timed_out"
+    assert result.wall_s == pytest.approx(3.0)
     assert result.warnings == ["task 'a' ignored its cancellation and was left running"]
 
 
@@ -154,7 +164,8 @@ def test_a_handler_that_answers_after_its_limit_has_timed_out() -> None:
         return "never"
 
     result = run_simulated(execute([Task("a")], late, timeout_s=1))
-    assert result.tasks["a"].state == "timed_out" and result.tasks["a"].result is None
+    assert result.tasks["a"].state == "timed_out"
+    assert result.tasks["a"].result is None
 
 
 def test_what_one_handler_sets_in_its_context_no_other_sees() -> None:
@@ -188,7 +199,8 @@ def test_timeouts_inside_of_handlers_are_their_own() -> None:
         return "missed"
 
     result = run_simulated(execute([Task("a"), Task("b", depends_on=["a"]), Task("c")], handler))
-    assert set(result.results.values()) == {"noticed"} and result.wall_s == pytest.approx(2.0)
+    assert set(result.results.values()) == {"noticed"}
+    assert result.wall_s == pytest.approx(2.0)
 
 
 def test_cancel_scopes_of_anyio_work_inside_of_handlers() -> None:
@@ -232,7 +244,8 @@ def test_the_caller_being_cancelled_leaves_nothing_running() -> None:
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        assert not lab.running and len(asyncio.all_tasks()) == 1
+        assert not lab.running
+        assert len(asyncio.all_tasks()) == 1
 
     run_simulated(scenario())
 
@@ -297,17 +310,20 @@ def test_known_results_are_not_worked_out_again() -> None:
     plan = [Task("a"), Task("b", depends_on=["a"]), Task("c", depends_on=["b"])]
     result = run_simulated(execute(plan, lab, known={"a": 1, "b": 2, "elsewhere": 3}))
     assert lab.calls == ["c"]
-    assert result.tasks["a"].reused and result.tasks["a"].result == 1
+    assert result.tasks["a"].reused
+    assert result.tasks["a"].result == 1
     assert result.state == "done"
     everything = run_simulated(execute(plan, lab, known={"a": 1, "b": 2, "c": 3}))
-    assert everything.state == "done" and lab.calls == ["c"]
+    assert everything.state == "done"
+    assert lab.calls == ["c"]
 
 
 def test_a_faulty_plan_is_refused_before_anything_runs() -> None:
     lab = Lab({})
     with pytest.raises(PlanInvalid) as caught:
         run([Task("a", depends_on=["b"]), Task("b", depends_on=["a"])], lab)
-    assert caught.value.codes == ["cycle"] and not lab.calls
+    assert caught.value.codes == ["cycle"]
+    assert not lab.calls
     with pytest.raises(UsageError):
         run(3)
 
@@ -371,4 +387,5 @@ def test_a_broken_executor_ends_the_run_instead_of_hanging(monkeypatch: pytest.M
         return await running.result()
 
     result = asyncio.run(asyncio.wait_for(scenario(), 20))
-    assert result.state == "failed" and isinstance(result.exception, TypeError)
+    assert result.state == "failed"
+    assert isinstance(result.exception, TypeError)

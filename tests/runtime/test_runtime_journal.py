@@ -67,8 +67,10 @@ def test_a_resumed_run_repeats_nothing_that_was_finished(tmp_path: Path) -> None
     handler = Counting()
     result = asyncio.run(resume("r", handler, journal=journal))
     assert handler.calls == ["b", "c"]
-    assert result.state == "done" and result.run == "r"
-    assert result.tasks["a"].reused and result.tasks["a"].result == {"id": "a", "from": []}
+    assert result.state == "done"
+    assert result.run == "r"
+    assert result.tasks["a"].reused
+    assert result.tasks["a"].result == {"id": "a", "from": []}
     assert [(each.state, each.done, each.tasks) for each in journal.runs()] == [("done", 3, 3)]
     again = Counting()
     assert asyncio.run(resume("r", again, journal=journal)).state == "done"
@@ -82,10 +84,13 @@ def test_a_side_effect_is_at_most_once(tmp_path: Path) -> None:
     handler = Counting()
     result = asyncio.run(resume("r", handler, journal=journal))
     assert "pay" not in handler.calls
-    assert result.tasks["pay"].state == "in_doubt" and "not known" in (result.tasks["pay"].error or "")
-    assert result.tasks["b"].state == "skipped" and result.state == "failed"
+    assert result.tasks["pay"].state == "in_doubt"
+    assert "not known" in (result.tasks["pay"].error or "")
+    assert result.tasks["b"].state == "skipped"
+    assert result.state == "failed"
     settled = asyncio.run(resume("r", handler, journal=journal, known={"pay": "receipt 7"}))
-    assert settled.state == "done" and "pay" not in handler.calls
+    assert settled.state == "done"
+    assert "pay" not in handler.calls
     assert journal.load("r").results["pay"] == "receipt 7"
 
 
@@ -101,7 +106,8 @@ def test_a_side_effect_of_a_tool_is_written_down_before_it_is_called(journal: Jo
     limits = Limits(tools={"pay": ToolRules(side_effects=True)})
     plan = [Task("x"), Task("p", action="pay", depends_on=["x"])]
     result = asyncio.run(execute(plan, handler, journal=journal, run_id="r", limits=limits))
-    assert seen == [[], ["p"]] and result.state == "done"
+    assert seen == [[], ["p"]]
+    assert result.state == "done"
     assert journal.load("r").in_doubt == []
 
 
@@ -115,7 +121,8 @@ def test_failures_are_tried_again_but_not_those_of_side_effects(journal: Journal
     handler = Counting()
     second = asyncio.run(resume("r", handler, journal=journal))
     assert handler.calls == ["read", "end"]
-    assert second.tasks["write"].state == "failed" and second.tasks["write"].error == "ValueError: down"
+    assert second.tasks["write"].state == "failed"
+    assert second.tasks["write"].error == "ValueError: down"
 
 
 def test_results_are_the_same_before_and_after_a_resume(journal: Journal) -> None:
@@ -130,7 +137,8 @@ def test_a_result_that_is_no_json_fails_its_task(journal: Journal) -> None:
     result = asyncio.run(
         execute([Task("a"), Task("b")], lambda task, inputs: object() if task.id == "a" else 1, journal=journal)
     )
-    assert result.tasks["a"].state == "failed" and "not JSON" in (result.tasks["a"].error or "")
+    assert result.tasks["a"].state == "failed"
+    assert "not JSON" in (result.tasks["a"].error or "")
     assert result.tasks["b"].state == "done"
     with pytest.raises(Exception, match="not JSON"):
         asyncio.run(execute(PLAN, Counting(), journal=journal, run_id="x", known={"a": object()}))
@@ -147,9 +155,11 @@ def test_elements_of_a_fan_out_are_not_repeated(tmp_path: Path) -> None:
     journal, _ = crash(tmp_path, plan, "each[2]", Doubling, concurrency=1)
     again = Doubling()
     result = asyncio.run(resume("r", again, journal=journal))
-    assert again.calls == ["each[2]"] and result.tasks["each"].result == [2, 4, 6]
+    assert again.calls == ["each[2]"]
+    assert result.tasks["each"].result == [2, 4, 6]
     whole = asyncio.run(resume("r", again, journal=journal))
-    assert whole.tasks["each"].result == [2, 4, 6] and again.calls == ["each[2]"]
+    assert whole.tasks["each"].result == [2, 4, 6]
+    assert again.calls == ["each[2]"]
 
 
 def test_elements_with_side_effects_are_at_most_once(tmp_path: Path) -> None:
@@ -157,7 +167,8 @@ def test_elements_with_side_effects_are_at_most_once(tmp_path: Path) -> None:
     journal, _ = crash(tmp_path, plan, "each[1]", Doubling, concurrency=1)
     again = Doubling()
     result = asyncio.run(resume("r", again, journal=journal))
-    assert again.calls == ["each[2]"] and result.tasks["each"].state == "in_doubt"
+    assert again.calls == ["each[2]"]
+    assert result.tasks["each"].state == "in_doubt"
     assert [item.state for item in result.tasks["each"].items or []] == ["done", "in_doubt", "done"]
 
 
@@ -170,7 +181,8 @@ def test_a_streamed_plan_is_kept_as_far_as_it_was_written(tmp_path: Path) -> Non
 
     journal, _ = crash(tmp_path, stream(), "b")
     stored = journal.load("r")
-    assert stored.plan is not None and list(stored.plan.tasks) == ["a", "b"]
+    assert stored.plan is not None
+    assert list(stored.plan.tasks) == ["a", "b"]
     handler = Counting()
     assert asyncio.run(resume("r", handler, journal=journal)).state == "done"
     assert handler.calls == ["b"]
@@ -182,7 +194,8 @@ def test_a_changed_plan_is_kept(journal: Journal) -> None:
 
     asyncio.run(execute(PLAN, Counting(), journal=journal, run_id="r", update=update))
     stored = journal.load("r")
-    assert stored.plan is not None and list(stored.plan.tasks) == ["a", "b", "c", "d"]
+    assert stored.plan is not None
+    assert list(stored.plan.tasks) == ["a", "b", "c", "d"]
     assert [each.tasks for each in journal.runs()] == [4]
 
 
@@ -197,12 +210,15 @@ def test_settings_and_use_go_on_where_they_were(journal: Journal) -> None:
     )
     assert first.state == "over_budget"
     stored = journal.load("r")
-    assert stored.settings["budget"] == budget and stored.settings["retry"] == retry
+    assert stored.settings["budget"] == budget
+    assert stored.settings["retry"] == retry
     assert stored.usage.tokens == 20
     second = asyncio.run(resume("r", handler, journal=journal))
-    assert second.state == "over_budget" and second.usage.tokens == 20
+    assert second.state == "over_budget"
+    assert second.usage.tokens == 20
     third = asyncio.run(resume("r", handler, journal=journal, budget=Budget(tokens=100)))
-    assert third.state == "done" and third.usage.tokens == 30
+    assert third.state == "done"
+    assert third.usage.tokens == 30
 
 
 def test_names_of_runs(journal: Journal) -> None:
@@ -323,8 +339,10 @@ def test_a_full_disk_ends_the_run_with_a_typed_error(tmp_path: Path) -> None:
 
     plan = [Task(f"t{n}", depends_on=[f"t{n - 1}"] if n else []) for n in range(100)]
     result = asyncio.run(execute(plan, handler, journal=journal, run_id="r"))
-    assert result.state == "failed" and isinstance(result.exception, StoreError)
-    assert "full" in (result.error or "") and "resumed" in (result.error or "")
+    assert result.state == "failed"
+    assert isinstance(result.exception, StoreError)
+    assert "full" in (result.error or "")
+    assert "resumed" in (result.error or "")
     done = {name for name, task in result.tasks.items() if task.state == "done"}
     assert 0 < len(done) < 100
     journal._connection.execute("PRAGMA max_page_count=1000000")
@@ -350,7 +368,8 @@ def test_a_full_disk_before_a_side_effect_keeps_it_from_happening(tmp_path: Path
         return "x" * 100_000
 
     result = asyncio.run(execute(plan, handler, journal=journal))
-    assert called == ["big"] and result.state == "failed"
+    assert called == ["big"]
+    assert result.state == "failed"
     assert isinstance(result.exception, StoreError)
     journal.close()
 

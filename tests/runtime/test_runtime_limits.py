@@ -110,7 +110,8 @@ class Flaky:
 def test_retries_back_off_exponentially() -> None:
     flaky = Flaky(3)
     result = run_simulated(execute([Task("a")], flaky, retry=Retry(5, first_s=1.0, jitter=0.0)))
-    assert result.tasks["a"].result == "at last" and result.tasks["a"].attempts == 4
+    assert result.tasks["a"].result == "at last"
+    assert result.tasks["a"].attempts == 4
     assert flaky.at == pytest.approx([0, 1, 3, 7])
     assert result.usage.calls == 4
 
@@ -118,7 +119,8 @@ def test_retries_back_off_exponentially() -> None:
 def test_the_last_failure_counts_when_all_attempts_fail() -> None:
     flaky = Flaky(99)
     result = run_simulated(execute([Task("a")], flaky, retry=Retry(3, first_s=0.1)))
-    assert result.tasks["a"].state == "failed" and len(flaky.at) == 3
+    assert result.tasks["a"].state == "failed"
+    assert len(flaky.at) == 3
 
 
 def test_only_the_named_errors_are_retried() -> None:
@@ -158,7 +160,8 @@ def test_a_task_that_waits_for_its_next_attempt_holds_no_slot() -> None:
 def test_a_timeout_is_retried_and_meta_says_how_often() -> None:
     lab = Lab({"a": 10.0})
     result = run_simulated(execute([Task("a", meta={"retries": 2, "timeout_s": 1})], lab))
-    assert result.tasks["a"].state == "timed_out" and result.tasks["a"].attempts == 3
+    assert result.tasks["a"].state == "timed_out"
+    assert result.tasks["a"].attempts == 3
 
 
 def test_a_side_effect_is_not_retried_unless_the_task_says_so() -> None:
@@ -178,7 +181,8 @@ def test_calls_run_out_gracefully() -> None:
     lab = Lab({})
     plan = [Task(f"t{n}") for n in range(5)] + [Task("after", depends_on=["t4"])]
     result = run_simulated(execute(plan, lab, budget=Budget(calls=3), concurrency=1))
-    assert result.state == "over_budget" and result.usage.calls == 3
+    assert result.state == "over_budget"
+    assert result.usage.calls == 3
     assert result.counts() == {"done": 3, "not_started": 3}
     assert result.error == "the budget of 3 calls is used up"
 
@@ -198,7 +202,8 @@ def test_tokens_are_reserved_before_a_task_starts() -> None:
     result = run_simulated(execute(plan, handler, budget=Budget(tokens=1000)))
     # After 6 or 7 tasks of 100 real tokens another estimate of 400 would not fit.
     assert result.state == "over_budget"
-    assert result.usage.tokens == 700 and result.usage.cost == pytest.approx(3.5)
+    assert result.usage.tokens == 700
+    assert result.usage.cost == pytest.approx(3.5)
     assert result.counts() == {"done": 7, "not_started": 2}
     assert "1000 tokens" in (result.tasks["t8"].error or "")
 
@@ -210,7 +215,8 @@ def test_money_runs_out_and_running_tasks_are_not_cut_short() -> None:
 
     plan = [Task(f"t{n}") for n in range(4)]
     result = run_simulated(execute(plan, handler, budget=Budget(cost=1.0), concurrency=1))
-    assert result.counts() == {"done": 2, "not_started": 2} and result.state == "over_budget"
+    assert result.counts() == {"done": 2, "not_started": 2}
+    assert result.state == "over_budget"
     plan = [Task(f"t{n}") for n in range(4)]
     result = run_simulated(execute(plan, handler, budget=Budget(cost=1.0, task_cost=0.4), concurrency=1))
     assert result.counts() == {"done": 1, "not_started": 3} or result.usage.cost == pytest.approx(1.2)
@@ -220,7 +226,8 @@ def test_wall_time_stops_what_runs() -> None:
     lab = Lab({"a": 1.0, "b": 100.0, "c": 1.0})
     plan = [Task("a"), Task("b", depends_on=["a"]), Task("c", depends_on=["b"])]
     result = run_simulated(execute(plan, lab, budget=Budget(wall_s=5.0)))
-    assert result.state == "timed_out" and result.wall_s == pytest.approx(5.0)
+    assert result.state == "timed_out"
+    assert result.wall_s == pytest.approx(5.0)
     assert {name: task.state for name, task in result.tasks.items()} == {
         "a": "done",
         "b": "cancelled",
@@ -233,7 +240,8 @@ def test_a_task_that_cannot_end_in_time_is_not_started() -> None:
     lab = Lab({"a": 3.0})
     plan = [Task("a"), Task("b", depends_on=["a"], meta={"est_s": 4})]
     result = run_simulated(execute(plan, lab, budget=Budget(wall_s=5.0)))
-    assert result.tasks["b"].state == "not_started" and lab.calls == ["a"]
+    assert result.tasks["b"].state == "not_started"
+    assert lab.calls == ["a"]
     assert "4 s" in (result.tasks["b"].error or "")
 
 
@@ -248,5 +256,7 @@ def test_what_a_task_used_is_in_its_result() -> None:
 
     result = run_simulated(execute([Task("a"), Task("b")], handler))
     usage = result.tasks["a"].usage
-    assert usage is not None and usage.tokens == 7
-    assert result.usage.tokens == 14 and result.usage.cost == pytest.approx(0.2)
+    assert usage is not None
+    assert usage.tokens == 7
+    assert result.usage.tokens == 14
+    assert result.usage.cost == pytest.approx(0.2)

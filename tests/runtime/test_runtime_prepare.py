@@ -41,8 +41,10 @@ def test_identical_calls_are_made_once() -> None:
     calls = Calls()
     plan = [search("a"), search("b"), search("c", "seals"), search("d", depends_on=["c"]), Task("e", "{a}{b}{d}")]
     result = run_simulated(execute(plan, calls))
-    assert result.state == "done" and calls.made == ["a", "c", "d", "e"]
-    assert result.tasks["b"].same_as == "a" and result.tasks["b"].attempts == 0
+    assert result.state == "done"
+    assert calls.made == ["a", "c", "d", "e"]
+    assert result.tasks["b"].same_as == "a"
+    assert result.tasks["b"].attempts == 0
     assert result.tasks["b"].result == {"query": "otters"}
 
 
@@ -51,7 +53,8 @@ def test_a_call_that_was_made_earlier_is_not_made_again() -> None:
     plan = [search("a"), Task("b", depends_on=["a"]), Task("c", action="search", args={"query": "{a.query}"})]
     plan.append(Task("d", action="search", args={"query": "{c.query}"}))
     result = run_simulated(execute(plan, calls))
-    assert calls.made == ["a", "b"] and result.tasks["d"].same_as == "a"
+    assert calls.made == ["a", "b"]
+    assert result.tasks["d"].same_as == "a"
 
 
 @pytest.mark.parametrize(
@@ -84,7 +87,8 @@ def test_the_failure_of_a_shared_call_is_shared() -> None:
     calls = Calls(fail=9)
     result = run_simulated(execute([search("a"), search("b"), search("c", depends_on=["b"])], calls))
     assert calls.made == ["a"]
-    assert result.tasks["b"].state == "failed" and result.tasks["b"].same_as == "a"
+    assert result.tasks["b"].state == "failed"
+    assert result.tasks["b"].same_as == "a"
     assert result.tasks["c"].state == "skipped"
 
 
@@ -156,7 +160,8 @@ def test_an_empty_list_is_done_at_once() -> None:
 @pytest.mark.parametrize(("value", "words"), [({"a": 1}, "dict"), ([1, 2, 3], "3 elements"), ("abc", "str")])
 def test_no_list_or_too_long_a_list_fails_the_task(value: Any, words: str) -> None:
     result = fan(value, limit=2)
-    assert result.tasks["each"].state == "failed" and words in (result.tasks["each"].error or "")
+    assert result.tasks["each"].state == "failed"
+    assert words in (result.tasks["each"].error or "")
     assert result.tasks["end"].state == "skipped"
 
 
@@ -174,8 +179,10 @@ def test_elements_are_under_the_limits_and_shared() -> None:
 def test_one_failed_element_fails_the_task_after_the_others_ended() -> None:
     result = fan([1, 2, 3], fail=(2,))
     task = result.tasks["each"]
-    assert task.state == "failed" and [item.state for item in task.items or []] == ["done", "failed", "done"]
-    assert "1 of 3 elements" in (task.error or "") and "2 fails" in (task.error or "")
+    assert task.state == "failed"
+    assert [item.state for item in task.items or []] == ["done", "failed", "done"]
+    assert "1 of 3 elements" in (task.error or "")
+    assert "2 fails" in (task.error or "")
     assert result.tasks["end"].state == "skipped"
 
 
@@ -187,7 +194,8 @@ def test_with_continue_a_failed_element_is_none() -> None:
 
 def test_fail_fast_stops_the_other_elements() -> None:
     result = fan([1, 2, 3], fail=(1,), on_failure="fail_fast", concurrency=1)
-    assert result.state == "failed" and result.usage.calls == 2
+    assert result.state == "failed"
+    assert result.usage.calls == 2
     assert result.tasks["end"].state == "cancelled"
 
 
@@ -206,7 +214,8 @@ def test_elements_are_retried_and_cancelled() -> None:
         return result
 
     cancelled = run_simulated(scenario()).tasks["each"]
-    assert cancelled.state == "cancelled" and [item.state for item in cancelled.items or []] == ["cancelled"] * 3
+    assert cancelled.state == "cancelled"
+    assert [item.state for item in cancelled.items or []] == ["cancelled"] * 3
 
 
 # Approvals
@@ -234,13 +243,16 @@ def test_an_approval_parks_only_its_own_branch() -> None:
     assert lab.spans["freer"][1] == pytest.approx(2.0)
     assert asked == [("delete", None), ("send", "result of who")]
     states = {name: task.state for name, task in result.tasks.items()}
-    assert states["send"] == states["sent"] == "done" and states["delete"] == "denied"
-    assert states["deleted"] == "skipped" and result.state == "failed"
+    assert states["send"] == states["sent"] == "done"
+    assert states["delete"] == "denied"
+    assert states["deleted"] == "skipped"
+    assert result.state == "failed"
 
 
 def test_without_anyone_to_ask_the_task_is_denied() -> None:
     result = run_simulated(execute([Task("a", meta={"approval": True}), Task("b")], Lab({})))
-    assert result.tasks["a"].state == "denied" and result.tasks["b"].state == "done"
+    assert result.tasks["a"].state == "denied"
+    assert result.tasks["b"].state == "done"
 
 
 def test_a_plain_function_may_approve_and_a_broken_one_fails_the_task() -> None:
@@ -251,7 +263,8 @@ def test_a_plain_function_may_approve_and_a_broken_one_fails_the_task() -> None:
         raise RuntimeError("nobody there")
 
     result = run_simulated(execute(plan, Lab({}), approve=broken))
-    assert result.tasks["a"].state == "failed" and "nobody there" in (result.tasks["a"].error or "")
+    assert result.tasks["a"].state == "failed"
+    assert "nobody there" in (result.tasks["a"].error or "")
 
 
 def test_a_run_that_waits_for_an_approval_can_be_cancelled() -> None:
@@ -270,7 +283,8 @@ def test_a_run_that_waits_for_an_approval_can_be_cancelled() -> None:
         return await running.result()
 
     result = run_simulated(scenario())
-    assert result.state == "cancelled" and result.error == "enough"
+    assert result.state == "cancelled"
+    assert result.error == "enough"
     assert {task.state for task in result.tasks.values()} == {"cancelled"}
 
 
@@ -292,4 +306,6 @@ def test_a_callback_that_swallows_its_cancellation_cannot_hang_the_run() -> None
         return result
 
     result = run_simulated(scenario())
-    assert result.state == "cancelled" and result.wall_s == pytest.approx(3.0) and result.warnings
+    assert result.state == "cancelled"
+    assert result.wall_s == pytest.approx(3.0)
+    assert result.warnings

@@ -32,7 +32,8 @@ def test_tasks_start_while_the_plan_is_still_being_written() -> None:
     plan = [Task("a"), Task("b", depends_on=["a"]), Task("c", depends_on=["b"])]
     result = run_simulated(execute(slowly(plan), lab))
     assert [lab.spans[name] for name in "abc"] == [(1.0, 1.5), (2.0, 2.5), (3.0, 3.5)]
-    assert result.state == "done" and result.plan == Plan(plan)
+    assert result.state == "done"
+    assert result.plan == Plan(plan)
     assert result.critical_path_s == pytest.approx(1.5)
 
 
@@ -51,7 +52,8 @@ def test_a_child_starts_when_its_parent_ends_even_while_the_planner_pauses() -> 
 def test_a_task_may_come_before_what_it_needs() -> None:
     lab = Lab({})
     result = run_simulated(execute(slowly([Task("late", args={"x": "{early}"}), Task("early")]), lab))
-    assert lab.calls == ["early", "late"] and result.state == "done"
+    assert lab.calls == ["early", "late"]
+    assert result.state == "done"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,8 @@ def test_a_faulty_stream_ends_in_a_typed_result(
     tasks: list[Any], code: str, expected: dict[str, str], slots: int | None
 ) -> None:
     result = run_simulated(execute(slowly(tasks), Lab({}), concurrency=slots))
-    assert result.state == "failed" and code in codes(result)
+    assert result.state == "failed"
+    assert code in codes(result)
     assert states(result) == expected
     assert result.error
     assert result.critical_path_s <= result.wall_s + 1e-9
@@ -90,7 +93,8 @@ def test_a_stream_that_raises_ends_in_a_typed_result_and_keeps_what_was_done() -
         raise ConnectionError("the model went away")
 
     result = run_simulated(execute(broken(), Lab({})))
-    assert result.state == "failed" and states(result) == {"a": "done", "b": "done", "c": "failed"}
+    assert result.state == "failed"
+    assert states(result) == {"a": "done", "b": "done", "c": "failed"}
     assert result.error == "the plan broke off: ConnectionError: the model went away"
     assert isinstance(result.exception, ConnectionError)
 
@@ -107,8 +111,10 @@ def test_a_stream_that_stalls_is_cut_off() -> None:
             closed = True
 
     result = run_simulated(execute(stalling(), Lab({}), stream_idle_s=30))
-    assert result.state == "failed" and result.wall_s == pytest.approx(30)
-    assert "nothing came for 30 s" in (result.error or "") and closed
+    assert result.state == "failed"
+    assert result.wall_s == pytest.approx(30)
+    assert "nothing came for 30 s" in (result.error or "")
+    assert closed
     assert states(result) == {"a": "done"}
 
 
@@ -130,17 +136,21 @@ def test_cancelling_a_streamed_run_closes_the_stream() -> None:
         await asyncio.sleep(4.5)
         running.cancel()
         result = await running.result()
-        assert closed and not lab.running and len(asyncio.all_tasks()) == 1
+        assert closed
+        assert not lab.running
+        assert len(asyncio.all_tasks()) == 1
         return result
 
     result = run_simulated(scenario())
-    assert result.state == "cancelled" and len(result.tasks) == 4
+    assert result.state == "cancelled"
+    assert len(result.tasks) == 4
 
 
 def test_fail_fast_ends_a_streamed_run() -> None:
     lab = Lab({}, frozenset({"a"}))
     result = run_simulated(execute(slowly([Task("a"), Task("b"), Task("c")], 5), lab, on_failure="fail_fast"))
-    assert result.state == "failed" and states(result) == {"a": "failed"}
+    assert result.state == "failed"
+    assert states(result) == {"a": "failed"}
 
 
 def test_what_comes_after_a_failure_it_needs_is_skipped() -> None:
@@ -154,7 +164,8 @@ def test_what_comes_after_a_failure_it_needs_is_skipped() -> None:
 def test_known_results_hold_for_streams_too() -> None:
     lab = Lab({})
     result = run_simulated(execute(slowly([Task("a"), Task("b", depends_on=["a"])]), lab, known={"a": 1}))
-    assert lab.calls == ["b"] and result.state == "done"
+    assert lab.calls == ["b"]
+    assert result.state == "done"
 
 
 def test_groups_in_a_stream() -> None:
@@ -169,8 +180,10 @@ def test_groups_in_a_stream() -> None:
     ]
     lab = Lab({})
     result = run_simulated(execute(slowly(tasks), lab))
-    assert result.state == "done" and set(lab.calls) == {"first", "one", "two", "three", "after"}
-    assert lab.calls[-1] == "after" and lab.calls.index("first") < lab.calls.index("one")
+    assert result.state == "done"
+    assert set(lab.calls) == {"first", "one", "two", "three", "after"}
+    assert lab.calls[-1] == "after"
+    assert lab.calls.index("first") < lab.calls.index("one")
     assert result.tasks["late"].result == {"two": "result of two", "three": "result of three"}
 
 
@@ -178,9 +191,11 @@ def test_a_waiting_task_becomes_a_group_and_a_started_one_cannot() -> None:
     tasks = [Task("g", depends_on=["a"]), Task("child", parent="g"), Task("a"), Task("end", depends_on=["g"])]
     lab = Lab({})
     result = run_simulated(execute(slowly(tasks), lab))
-    assert lab.calls == ["a", "child", "end"] and result.state == "done"
+    assert lab.calls == ["a", "child", "end"]
+    assert result.state == "done"
     result = run_simulated(execute(slowly([Task("g"), Task("child", parent="g")]), Lab({})))
-    assert result.state == "failed" and "malformed" in codes(result)
+    assert result.state == "failed"
+    assert "malformed" in codes(result)
     assert result.tasks["child"].state == "failed"
 
 
@@ -204,7 +219,8 @@ def test_new_work_goes_between_a_finished_task_and_what_waits() -> None:
 
     result = run_simulated(execute([Task("find"), Task("write", depends_on=["find"])], lab, update=update))
     assert lab.calls == ["find", "check", "write"]
-    assert result.state == "done" and list(result.tasks) == ["find", "check", "write"]
+    assert result.state == "done"
+    assert list(result.tasks) == ["find", "check", "write"]
 
 
 def test_a_failed_task_is_replaced_and_finished_work_is_kept() -> None:
@@ -219,7 +235,8 @@ def test_a_failed_task_is_replaced_and_finished_work_is_kept() -> None:
     plan = [Task("slow"), Task("search"), Task("answer", depends_on=["slow", "search"])]
     result = run_simulated(execute(plan, lab, update=update))
     assert states(result) == {"slow": "done", "search": "failed", "other source": "done", "answer": "done"}
-    assert lab.calls.count("slow") == 1 and result.wall_s == pytest.approx(10.0)
+    assert lab.calls.count("slow") == 1
+    assert result.wall_s == pytest.approx(10.0)
 
 
 def test_an_update_that_touches_started_work_changes_nothing() -> None:
@@ -232,7 +249,8 @@ def test_an_update_that_touches_started_work_changes_nothing() -> None:
             return Plan(new)
 
         result = run_simulated(execute([Task("a"), Task("b", depends_on=["a"])], lab, update=update))
-        assert result.state == "done" and lab.calls == ["a", "b"]
+        assert result.state == "done"
+        assert lab.calls == ["a", "b"]
         assert "which has started" in result.warnings[0]
 
 
@@ -241,7 +259,8 @@ def test_an_update_that_raises_is_a_warning() -> None:
         raise RuntimeError("no idea")
 
     result = run_simulated(execute([Task("a"), Task("b", depends_on=["a"])], Lab({}), update=update))
-    assert result.state == "done" and len(result.warnings) == 2
+    assert result.state == "done"
+    assert len(result.warnings) == 2
 
 
 def test_skipped_work_can_come_back_in_another_shape() -> None:
@@ -261,4 +280,5 @@ def test_partial_replan_with_the_results_so_far() -> None:
     first = run_simulated(execute([Task("a"), Task("b", depends_on=["a"])], lab))
     again = Lab({})
     second = run_simulated(execute([Task("a"), Task("b2", depends_on=["a"])], again, known=first.results))
-    assert second.state == "done" and again.calls == ["b2"]
+    assert second.state == "done"
+    assert again.calls == ["b2"]
