@@ -24,9 +24,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agent_forge.traces import Recorder, Store
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+
+from agent_forge.traces import Recorder, Store
 
 ATTRIBUTES = {
     "gen_ai.operation.name": "chat",
@@ -80,8 +81,22 @@ def sdk(exporter: Null) -> tuple[Callable[[int], None], Callable[[], int]]:
     return record, end
 
 
-def ours(folder: Path) -> tuple[Callable[[int], None], Callable[[], int]]:
-    recorder = Recorder(Store.open(folder))
+class Nothing:
+    """A store that counts."""
+
+    def __init__(self) -> None:
+        self.seen = 0
+
+    def add(self, spans: Any) -> int:
+        self.seen += len(spans)
+        return len(spans)
+
+    def count(self) -> int:
+        return self.seen
+
+
+def ours(store: Any) -> tuple[Callable[[int], None], Callable[[], int]]:
+    recorder = Recorder(store)
 
     def record(pairs: int) -> None:
         for _ in range(pairs):
@@ -95,6 +110,14 @@ def ours(folder: Path) -> tuple[Callable[[int], None], Callable[[], int]]:
         return int(recorder.store.count())
 
     return record, end
+
+
+MAKERS: dict[str, Callable[[Path], tuple[Callable[[int], None], Callable[[], int]]]] = {
+    "agent-forge, into SQLite": lambda place: ours(Store.open(place / "store")),
+    "agent-forge, into nothing": lambda place: ours(Nothing()),
+    "OTel SDK, batch processor, null exporter": lambda place: sdk(Null()),
+    "OTel SDK, batch processor, JSON lines": lambda place: sdk(Lines(place / "lines")),
+}
 
 
 def cost(make: tuple[Callable[[int], None], Callable[[], int]], pairs: int) -> tuple[float, float, int]:
@@ -116,12 +139,8 @@ def hot_path(pairs: int, rounds: int) -> None:
         for number in range(rounds):
             place = Path(folder) / str(number)
             place.mkdir()
-            for name, make in (
-                ("agent-forge, into SQLite", lambda: ours(place / "store")),
-                ("OTel SDK, batch processor, null exporter", lambda: sdk(Null())),
-                ("OTel SDK, batch processor, JSON lines", lambda: sdk(Lines(place / "lines"))),
-            ):
-                results.setdefault(name, []).append(cost(make(), pairs))
+            for name, make in MAKERS.items():
+                results.setdefault(name, []).append(cost(make(place), pairs))
     mine = [hot for hot, _, _ in results["agent-forge, into SQLite"]]
     print(f"1. Hot path, {pairs * 2:,} spans, median of {rounds} rounds\n")
     print(f"{'':42}{'hot µs':>8}{'all µs':>8}{'× ours':>8}{'stored':>9}")
@@ -136,7 +155,7 @@ def burst() -> None:
     print("\n2. A burst of 22,000 spans\n")
     with tempfile.TemporaryDirectory() as folder:
         for name, (record, end) in (
-            ("agent-forge", ours(Path(folder) / "store")),
+            ("agent-forge", ours(Store.open(Path(folder) / "store"))),
             ("OTel SDK, batch processor, JSON lines", sdk(Lines(Path(folder) / "lines"))),
         ):
             record(11_000)
@@ -167,7 +186,9 @@ def overhead(rounds: int) -> None:
             traced.append(asyncio.run(run_tasks(recorder)))
     added = statistics.median(traced) / statistics.median(bare) - 1
     print(f"\n3. 200 tasks of 20 ms, ten at a time, median of {rounds}\n")
-    print(f"bare {statistics.median(bare) * 1000:.1f} ms, recorded {statistics.median(traced) * 1000:.1f} ms: {added:+.2%}")
+    print(
+        f"bare {statistics.median(bare) * 1000:.1f} ms, recorded {statistics.median(traced) * 1000:.1f} ms: {added:+.2%}"
+    )
 
 
 def main() -> None:

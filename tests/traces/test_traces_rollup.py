@@ -10,12 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trace_spans import HOUR, START, make, randoms
 
+from agent_forge.errors import UsageError
 from agent_forge.traces import Span, Store
 from agent_forge.traces.rollup import rebuild
 from agent_forge.traces.rows import bucket_of
 
 BY = ("agent", "name", "kind", "model", "category", "status")
-TABLES = ("rollup_hour", "rollup_duration", "rollup_minute", "traces")
+TABLES = ("rollup_hour", "rollup_day", "rollup_duration", "rollup_minute", "traces")
 
 
 def tables(store: Store) -> dict[str, list[tuple[object, ...]]]:
@@ -58,7 +59,17 @@ def brute_force(spans: list[Span], by: tuple[str, ...]) -> dict[tuple[object, ..
 
 
 @pytest.mark.parametrize("by", [("agent",), ("name", "status"), BY])
-@pytest.mark.parametrize("window", [(None, None), (START + HOUR // 3, START + 40 * HOUR + 7), (START + 5, START + 50)])
+@pytest.mark.parametrize(
+    "window",
+    [
+        (None, None),
+        (START + HOUR // 3, START + 55 * HOUR + 7),
+        (START + 5, START + 50),
+        (START + 3 * HOUR, START + 9 * HOUR),
+        (START + 30 * HOUR, None),
+        (None, START + 26 * HOUR + 1),
+    ],
+)
 def test_aggregates_are_those_of_a_loop(
     store: Store, by: tuple[str, ...], window: tuple[int | None, int | None]
 ) -> None:
@@ -109,6 +120,13 @@ def test_percentiles_of_a_window(store: Store) -> None:
     assert found[("work",)][0] == pytest.approx(2**30 / 1e9, rel=0.1)
 
 
+def test_a_window_that_ends_before_it_begins_is_empty(store: Store) -> None:
+    store.add([make()])
+    assert store.aggregate(["name"], since=START + 5, until=START) == []
+    assert store.percentiles(["name"], since=START + 5, until=START) == {}
+    assert store.timeline(since=START + 10 * HOUR, until=START) == []
+
+
 def test_the_time_line(store: Store) -> None:
     minute = 60_000_000_000
     store.add(
@@ -121,7 +139,11 @@ def test_the_time_line(store: Store) -> None:
         (START + n * 5 * minute, 10) for n in range(4)
     ]
     assert sum(t.errors for t in store.timeline()) == 8
-    assert sum(t.spans for t in store.timeline(agent="a", since=START, until=START + 3 * minute)) == 3
+    assert sum(t.spans for t in store.timeline(since=START + minute, until=START + 3 * minute)) == 4
+    [hour] = store.timeline(minutes=60, agent="a")
+    assert (hour.start_ns, hour.spans, hour.errors) == (START, 20, 4)
+    with pytest.raises(UsageError, match="hour"):
+        store.timeline(minutes=5, agent="a")
 
 
 def test_the_sums_equal_a_rebuild_after_everything_that_can_happen(store: Store) -> None:

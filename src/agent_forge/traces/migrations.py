@@ -34,12 +34,12 @@ CREATE TABLE groups (
 
 _SOURCES = "CREATE TABLE sources (id {serial}, body TEXT NOT NULL, digest TEXT NOT NULL UNIQUE)"
 
-_HOURS = """
-CREATE TABLE rollup_hour (
-  hour {int} NOT NULL, grp {int} NOT NULL, status TEXT NOT NULL, spans {int} NOT NULL, duration_ns {int} NOT NULL,
+_SUMS = """
+CREATE TABLE rollup_{step} (
+  {step} {int} NOT NULL, grp {int} NOT NULL, status TEXT NOT NULL, spans {int} NOT NULL, duration_ns {int} NOT NULL,
   tokens_n {int} NOT NULL, input_tokens {int} NOT NULL, output_tokens {int} NOT NULL, cost_n {int} NOT NULL,
   cost {real} NOT NULL, reward_n {int} NOT NULL, reward_sum {real} NOT NULL, reward_sumsq {real} NOT NULL,
-  PRIMARY KEY (hour, grp, status)) {packed}
+  PRIMARY KEY ({step}, grp, status)) {packed}
 """
 
 _DURATIONS = """
@@ -50,8 +50,7 @@ CREATE TABLE rollup_duration (
 
 _MINUTES = """
 CREATE TABLE rollup_minute (
-  minute {int} NOT NULL, agent TEXT NOT NULL, status TEXT NOT NULL, spans {int} NOT NULL,
-  PRIMARY KEY (minute, agent, status)) {packed}
+  minute {int} NOT NULL, status TEXT NOT NULL, spans {int} NOT NULL, PRIMARY KEY (minute, status)) {packed}
 """
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -69,10 +68,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX traces_session ON traces (session, start_ns) WHERE session IS NOT NULL",
         _GROUPS,
         _SOURCES,
-        _HOURS,
+        _SUMS.replace("{step}", "hour"),
+        _SUMS.replace("{step}", "day"),
         _DURATIONS,
         _MINUTES,
     ),
 )
 VERSION = len(MIGRATIONS)
-TABLES = ("spans", "traces", "groups", "sources", "rollup_hour", "rollup_duration", "rollup_minute")
+TABLES = ("spans", "traces", "groups", "sources", "rollup_hour", "rollup_day", "rollup_duration", "rollup_minute")

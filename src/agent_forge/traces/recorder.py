@@ -174,13 +174,17 @@ class Recorder:
     def _begun(self, name: str, kind: str, above: Span | None) -> Span:
         if name.__class__ is not str:
             name = str(name)
+        try:
+            own = _ids.pop()
+        except IndexError:
+            own = new_span_id()
         if above is None:
             clock = time.time_ns() - _now()
-            span = Span(new_trace_id(), new_span_id(), name, kind, None, clock + _now())
+            span = Span(new_trace_id(), own, name, kind, None, clock + _now())
             span.session, span.agent = self.session, self.agent
         else:
             clock = above.clock if above.clock is not None else time.time_ns() - _now()
-            span = Span(above.trace_id, new_span_id(), name, kind, above.span_id, clock + _now())
+            span = Span(above.trace_id, own, name, kind, above.span_id, clock + _now())
             span.session, span.agent = above.session, above.agent
         span.clock = clock
         if self._join is not None:

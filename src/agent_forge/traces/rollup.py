@@ -1,9 +1,9 @@
 # ruff: noqa: S608 (the statements are put together from the names in this file, never from values)
 """Sums kept beside the spans, so that statistics over a million of them cost milliseconds.
 
-Three tables: by hour, group and status (counts, durations, tokens, cost, rewards), by day, group and duration bucket
-(percentiles), by minute, agent and status (the time line); and `traces`, one row a trace. All of them can be made
-again from the spans (`rebuild`), and a test holds them to that. They count finished spans only.
+By hour and by day, for each group and status: counts, durations, tokens, cost, rewards. By day, group and duration
+bucket: what percentiles need. By minute and status: the time line. And `traces`, one row a trace. All of them can be
+made again from the spans (`rebuild`), and a test holds them to that. They count finished spans only.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from agent_forge.traces.rows import (
 SECOND = 1_000_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86400 * SECOND
 
-_HOUR_SUMS = (
+SUMS = (
     "spans", "duration_ns", "tokens_n", "input_tokens", "output_tokens", "cost_n", "cost", "reward_n", "reward_sum",
     "reward_sumsq",
 )  # fmt: skip
@@ -46,9 +46,10 @@ _TRACE_COLUMNS = (
 )  # fmt: skip
 
 
-_ADD_HOUR = adding("rollup_hour", ("hour", "grp", "status"), _HOUR_SUMS)
+_ADD_HOUR = adding("rollup_hour", ("hour", "grp", "status"), SUMS)
+_ADD_DAY = adding("rollup_day", ("day", "grp", "status"), SUMS)
 _ADD_DURATION = adding("rollup_duration", ("day", "grp", "bucket"), ("spans",))
-_ADD_MINUTE = adding("rollup_minute", ("minute", "agent", "status"), ("spans",))
+_ADD_MINUTE = adding("rollup_minute", ("minute", "status"), ("spans",))
 
 
 def _merged(column: str) -> str:
@@ -81,7 +82,7 @@ class Sums:
     def __init__(self, rows: Iterable[Row], *, traces: bool = True) -> None:
         self._hours: dict[tuple[int, int, str], list[Any]] = {}
         self._durations: dict[tuple[int, int, int], int] = {}
-        self._minutes: dict[tuple[int, str, str], int] = {}
+        self._minutes: dict[tuple[int, str], int] = {}
         self._traces: dict[str, list[Any]] = {}
         for row in rows:
             if row[END] is not None:
@@ -90,7 +91,7 @@ class Sums:
                 self._gather(row)
 
     def _count(self, row: Row) -> None:
-        start, status, agent, grp, bucket = row[START], row[STATUS], row[AGENT] or "", row[GROUP], row[BUCKET]
+        start, status, grp = row[START], row[STATUS], row[GROUP]
         key = (start // HOUR, grp, status)
         sums = self._hours.get(key)
         if sums is None:
@@ -108,9 +109,9 @@ class Sums:
             sums[7] += 1
             sums[8] += reward
             sums[9] += reward * reward
-        day = (start // DAY, grp, bucket)
+        day = (start // DAY, grp, row[BUCKET])
         self._durations[day] = self._durations.get(day, 0) + 1
-        minute = (start // MINUTE, agent, status)
+        minute = (start // MINUTE, status)
         self._minutes[minute] = self._minutes.get(minute, 0) + 1
 
     def _gather(self, row: Row) -> None:
@@ -138,9 +139,18 @@ class Sums:
         elif row[KIND] == "reward" and row[REWARD] is not None:
             trace[17] = row[REWARD]
 
+    def _days(self) -> dict[tuple[int, int, str], list[Any]]:
+        days: dict[tuple[int, int, str], list[Any]] = {}
+        for (hour, grp, status), sums in self._hours.items():
+            key = (hour // 24, grp, status)
+            known = days.get(key)
+            days[key] = sums if known is None else [a + b for a, b in zip(known, sums, strict=True)]
+        return days
+
     def write(self, cursor: Any) -> None:
         """Adds the sums to the tables, inside the transaction that is open."""
         _ADD_HOUR.run(cursor, [(*key, *sums) for key, sums in sorted(self._hours.items())])
+        _ADD_DAY.run(cursor, [(*key, *sums) for key, sums in sorted(self._days().items())])
         _ADD_DURATION.run(cursor, [(*key, n) for key, n in sorted(self._durations.items())])
         _ADD_MINUTE.run(cursor, [(*key, n) for key, n in sorted(self._minutes.items())])
         _ADD_TRACE.run(cursor, [self._traces[name] for name in sorted(self._traces)])
@@ -167,19 +177,18 @@ def rebuild_trace(cursor: Any, trace_id: str) -> None:
     cursor.execute(_TRACE_OF_SPANS.format(which="= ?"), (trace_id,))
 
 
-_TIMED = "FROM spans WHERE end_ns IS NOT NULL AND start_ns < ? GROUP BY 1, 2, 3"
+_TIMED = "FROM spans WHERE end_ns IS NOT NULL AND start_ns < ? GROUP BY"
+_SUMMED = """
+count(*), sum(end_ns - start_ns), sum(CASE WHEN input_tokens IS NULL AND output_tokens IS NULL THEN 0 ELSE 1 END),
+coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0), count(cost), coalesce(sum(cost), 0.0), count(reward),
+coalesce(sum(reward), 0.0), coalesce(sum(reward * reward), 0.0)
+"""
+# table: its time column, the width of its steps, and how it is made from the spans
 _REBUILD = {
-    "rollup_hour": (
-        "hour",
-        HOUR,
-        f"""
-SELECT start_ns / {HOUR}, grp, status, count(*), sum(end_ns - start_ns),
-  sum(CASE WHEN input_tokens IS NULL AND output_tokens IS NULL THEN 0 ELSE 1 END), coalesce(sum(input_tokens), 0),
-  coalesce(sum(output_tokens), 0), count(cost), coalesce(sum(cost), 0.0), count(reward), coalesce(sum(reward), 0.0),
-  coalesce(sum(reward * reward), 0.0) {_TIMED}""",
-    ),
-    "rollup_duration": ("day", DAY, f"SELECT start_ns / {DAY}, grp, bucket, count(*) {_TIMED}"),
-    "rollup_minute": ("minute", MINUTE, f"SELECT start_ns / {MINUTE}, coalesce(agent, ''), status, count(*) {_TIMED}"),
+    "rollup_hour": ("hour", HOUR, f"SELECT start_ns / {HOUR}, grp, status, {_SUMMED} {_TIMED} 1, 2, 3"),
+    "rollup_day": ("day", DAY, f"SELECT start_ns / {DAY}, grp, status, {_SUMMED} {_TIMED} 1, 2, 3"),
+    "rollup_duration": ("day", DAY, f"SELECT start_ns / {DAY}, grp, bucket, count(*) {_TIMED} 1, 2, 3"),
+    "rollup_minute": ("minute", MINUTE, f"SELECT start_ns / {MINUTE}, status, count(*) {_TIMED} 1, 2"),
 }
 
 

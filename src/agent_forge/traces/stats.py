@@ -1,8 +1,8 @@
 # ruff: noqa: S608 (statements are put together from names in this file, never from values)
 """Statistics over many spans, read from the rollups in milliseconds.
 
-Whole hours (days, minutes) inside the asked time come from the sums; what hangs over at its two ends is summed from
-the spans themselves. So a figure is the same as if it had been computed from the rows, for any window.
+Whole days inside the asked time come from the days' sums, whole hours before and after them from the hours', and what
+hangs over at the two ends is summed from the spans themselves. So a figure is what the rows would give, for any window.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import Any
 
 from agent_forge.errors import UsageError
 from agent_forge.traces.queries import Moment, to_ns
-from agent_forge.traces.rollup import DAY, HOUR, MINUTE
+from agent_forge.traces.rollup import DAY, HOUR, MINUTE, SUMS
 
 GROUPS = ("agent", "name", "kind", "model", "category", "status")
-_NEVER, _ALWAYS = 0, 2**63 - 1
+_LAST = 2**63 // DAY * DAY  # the last whole day that a database can number
+_ROWS = "FROM spans WHERE end_ns IS NOT NULL AND start_ns >= ? AND start_ns < ?"
 
 
 @dataclass(frozen=True)
@@ -66,17 +67,14 @@ class Tick:
     errors: int
 
 
-_SUMS = (
-    "spans", "duration_ns", "tokens_n", "input_tokens", "output_tokens", "cost_n", "cost", "reward_n", "reward_sum",
-    "reward_sumsq",
-)  # fmt: skip
 _ROW_SUMS = (
-    "1, end_ns - start_ns, CASE WHEN input_tokens IS NULL AND output_tokens IS NULL THEN 0 ELSE 1 END,"
-    " coalesce(input_tokens, 0), coalesce(output_tokens, 0), CASE WHEN cost IS NULL THEN 0 ELSE 1 END,"
-    " coalesce(cost, 0.0), CASE WHEN reward IS NULL THEN 0 ELSE 1 END, coalesce(reward, 0.0),"
-    " coalesce(reward * reward, 0.0)"
+    "1 AS spans, end_ns - start_ns AS duration_ns,"
+    " CASE WHEN input_tokens IS NULL AND output_tokens IS NULL THEN 0 ELSE 1 END AS tokens_n,"
+    " coalesce(input_tokens, 0) AS input_tokens, coalesce(output_tokens, 0) AS output_tokens,"
+    " CASE WHEN cost IS NULL THEN 0 ELSE 1 END AS cost_n, coalesce(cost, 0.0) AS cost,"
+    " CASE WHEN reward IS NULL THEN 0 ELSE 1 END AS reward_n, coalesce(reward, 0.0) AS reward_sum,"
+    " coalesce(reward * reward, 0.0) AS reward_sumsq"
 )
-_ENDS = "FROM spans WHERE end_ns IS NOT NULL AND (start_ns >= ? AND start_ns < ? OR start_ns >= ? AND start_ns < ?)"
 
 
 def aggregate(
@@ -84,20 +82,26 @@ def aggregate(
 ) -> list[Aggregate]:
     """See `Store.aggregate`."""
     columns = _columns(by, "a.status")
-    whole, ends = _window(since, until, HOUR)
     kept, values = _only(only, "a.status")
-    source = f"SELECT grp, status, {', '.join(_SUMS)} FROM rollup_hour WHERE hour >= ? AND hour < ?"
-    if ends:
-        source += f" UNION ALL SELECT grp, status, {_ROW_SUMS} {_ENDS}"
+    summed = f"SELECT grp, status, {', '.join(SUMS)} FROM"
+    days, rest = _whole(_window(since, until), DAY)
+    hours, ends = _steps(rest, HOUR)
+    parts = [(f"{summed} rollup_day WHERE day >= ? AND day < ?", step) for step in days]
+    parts += [(f"{summed} rollup_hour WHERE hour >= ? AND hour < ?", step) for step in hours]
+    parts += [(f"SELECT grp, status, {_ROW_SUMS} {_ROWS}", end) for end in ends]
+    if not parts:
+        return []
+    source = " UNION ALL ".join(text for text, _ in parts)
+    times = [time for _, part in parts for time in part]
     # The groups are summed before they meet their names: a join of every hour's row would cost more than the sum.
-    inner = ", ".join(f"sum({name}) AS {name}" for name in _SUMS)
-    outer = ", ".join(f"sum(a.{name})" for name in _SUMS)
+    inner = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
+    outer = ", ".join(f"sum(a.{name})" for name in SUMS)
     sql = (
         f"SELECT {', '.join(columns)}, sum(CASE WHEN a.status = 'error' THEN a.spans ELSE 0 END), {outer}"
         f" FROM (SELECT grp, status, {inner} FROM ({source}) r GROUP BY grp, status) a"
         f" JOIN groups g ON g.id = a.grp{kept} GROUP BY {_ordinals(by)} ORDER BY {_ordinals(by)}"
     )
-    rows = cursor.execute(sql, [*whole, *ends, *values]).fetchall()
+    rows = cursor.execute(sql, [*times, *values]).fetchall()
     return [_aggregate(by, row) for row in rows]
 
 
@@ -122,18 +126,21 @@ def percentiles(
     if "status" in (*by, *only):
         raise UsageError("durations are not kept by status", fix="leave status out")
     columns = _columns(by, "")
-    whole, ends = _window(since, until, DAY)
     kept, values = _only(only, "")
-    source = "SELECT grp, bucket, spans FROM rollup_duration WHERE day >= ? AND day < ?"
-    if ends:
-        source += f" UNION ALL SELECT grp, bucket, 1 {_ENDS}"
+    days, ends = _whole(_window(since, until), DAY)
+    parts = [("SELECT grp, bucket, spans FROM rollup_duration WHERE day >= ? AND day < ?", step) for step in days]
+    parts += [(f"SELECT grp, bucket, 1 AS spans {_ROWS}", end) for end in ends]
+    if not parts:
+        return {}
+    source = " UNION ALL ".join(text for text, _ in parts)
+    times = [time for _, part in parts for time in part]
     sql = (
         f"SELECT {', '.join(columns)}, a.bucket, sum(a.spans) FROM"
         f" (SELECT grp, bucket, sum(spans) AS spans FROM ({source}) r GROUP BY grp, bucket) a"
         f" JOIN groups g ON g.id = a.grp{kept} GROUP BY {_ordinals(by)}, a.bucket ORDER BY {_ordinals(by)}, a.bucket"
     )
     counts: dict[tuple[str | None, ...], list[tuple[int, int]]] = {}
-    for *group, bucket, spans in cursor.execute(sql, [*whole, *ends, *values]).fetchall():
+    for *group, bucket, spans in cursor.execute(sql, [*times, *values]).fetchall():
         counts.setdefault(tuple(value or None for value in group), []).append((int(bucket), int(spans)))
     return {group: [_quantile(found, share) for share in of] for group, found in counts.items()}
 
@@ -147,28 +154,42 @@ def _quantile(counts: Sequence[tuple[int, int]], share: float) -> float:
 
 
 def timeline(cursor: Any, minutes: int, since: Moment | None, until: Moment | None, agent: str | None) -> list[Tick]:
-    """See `Store.timeline`. The window is widened to whole minutes."""
-    first = (to_ns(since) if since is not None else _NEVER) // MINUTE
-    last = -(-to_ns(until) // MINUTE) if until is not None else _ALWAYS // MINUTE
-    kept = "" if agent is None else " AND agent = ?"
+    """See `Store.timeline`. The window is widened to whole minutes (hours, where an agent is named)."""
+    if agent is not None and minutes % 60:
+        raise UsageError("an agent's time line is kept by the hour", fix="give minutes in multiples of 60")
+    width, step = (HOUR, minutes // 60) if minutes % 60 == 0 else (MINUTE, minutes)
+    table, time = ("rollup_hour", "hour") if minutes % 60 == 0 else ("rollup_minute", "minute")
+    begin, end = _window(since, until)
+    kept = "" if agent is None else " AND grp IN (SELECT id FROM groups WHERE agent = ?)"
+    tick = time if step == 1 else f"{time} / {step}"  # a bare column is grouped in the order of its key, unsorted
     sql = (
-        f"SELECT minute / {int(minutes)} AS tick, sum(spans), sum(CASE WHEN status = 'error' THEN spans ELSE 0 END)"
-        f" FROM rollup_minute WHERE minute >= ? AND minute < ?{kept} GROUP BY tick ORDER BY tick"
+        f"SELECT {tick} AS tick, sum(spans), sum(CASE WHEN status = 'error' THEN spans ELSE 0 END)"
+        f" FROM {table} WHERE {time} >= ? AND {time} < ?{kept} GROUP BY 1 ORDER BY 1"
     )
-    rows = cursor.execute(sql, [first, last, *([] if agent is None else [agent])]).fetchall()
+    rows = cursor.execute(sql, [begin // width, -(-end // width), *([] if agent is None else [agent])]).fetchall()
     return [Tick(int(tick) * minutes * MINUTE, int(spans), int(errors)) for tick, spans, errors in rows]
 
 
-def _window(since: Moment | None, until: Moment | None, width: int) -> tuple[list[int], list[int]]:
-    """The whole steps inside a window, and the spans' times at its two ends (empty where it has no ends)."""
-    begin = to_ns(since) if since is not None else _NEVER
-    end = to_ns(until) if until is not None else _ALWAYS
+Window = tuple[int, int]  # from, and up to but without
+
+
+def _window(since: Moment | None, until: Moment | None) -> Window:
+    return (to_ns(since) if since is not None else 0), (to_ns(until) if until is not None else _LAST)
+
+
+def _whole(window: Window, width: int) -> tuple[list[Window], list[Window]]:
+    """The whole steps inside a window (numbered), and what is left of it before and after them (in ns)."""
+    begin, end = window
     first, last = -(-begin // width), end // width
-    if since is None and until is None:
-        return [_NEVER, _ALWAYS], []
     if first >= last:
-        return [0, 0], [begin, end, 0, 0]
-    return [first, last], [begin, first * width, last * width, end if until is not None else last * width]
+        return [], [window] if begin < end else []
+    ends = [(begin, first * width), (last * width, end)]
+    return [(first, last)], [(one, other) for one, other in ends if one < other]
+
+
+def _steps(windows: Sequence[Window], width: int) -> tuple[list[Window], list[Window]]:
+    found = [_whole(window, width) for window in windows]
+    return [step for steps, _ in found for step in steps], [end for _, ends in found for end in ends]
 
 
 def _columns(by: Sequence[str], status: str) -> list[str]:

@@ -276,7 +276,7 @@ class Store:
     def timeline(
         self, *, minutes: int = 1, since: Moment | None = None, until: Moment | None = None, agent: str | None = None
     ) -> list[Tick]:
-        """Finished spans and errors for every so many minutes in which there were any."""
+        """Finished spans and errors for every so many minutes in which there were any; of one agent, by the hour."""
         with self._database.read() as cursor:
             return timeline(cursor, minutes, since, until, agent)
 
