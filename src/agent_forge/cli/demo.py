@@ -121,8 +121,8 @@ def _table(rows: list[dict[str, Any]], latency: float, console: Console) -> None
     from rich.table import Table
 
     title = f"measured just now, each search taking {latency:g} s"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("question", no_wrap=True, overflow="ellipsis", max_width=max(20, console.width - 62))
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("question", no_wrap=True, overflow="ellipsis", max_width=max(20, console.width - 56))
     for column in ("right", "1 by 1", "parallel", "limit", "gain", "calls", "tokens"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:

@@ -237,3 +237,14 @@ def vacuum(before: str | None, home: str | None, as_json: bool) -> None:
         json_out({"deleted": deleted, "bytes_before": was, "bytes_after": now})
     else:
         click.echo(f"{deleted} spans deleted; {was:,} → {now:,} bytes", err=True)
+
+
+def _understand() -> None:
+    """Adds trajectory, stats, validate and collect, which live in a file of their own."""
+    from agent_forge.cli.traces_understand import commands
+
+    for one in commands:
+        command.add_command(one)
+
+
+_understand()

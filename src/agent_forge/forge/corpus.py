@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True)
 class Source:
-    """A place that text comes from: `stories` or `problems` (bundled), a JSONL or text file, or a folder of them.
+    """A place that text comes from: `stories` or `problems` (bundled), a JSONL or text file, or a folder of them;
+    `${VARIABLES}` in it are filled in from the environment.
 
     `weight` is its share of the rows that are trained on.
     """
@@ -96,7 +98,7 @@ def read_texts(path: str) -> Iterator[str]:
 
 def _files(path: str) -> list[Path]:
     bundled = BUNDLED / f"{path}.jsonl.gz"
-    place = bundled if bundled.is_file() else Path(path)
+    place = bundled if bundled.is_file() else Path(os.path.expandvars(path)).expanduser()
     if place.is_dir():
         found = sorted(
             f
@@ -107,7 +109,11 @@ def _files(path: str) -> list[Path]:
         found = [place] if place.is_file() else []
     if not found:
         names = ", ".join(sorted(f.name.removesuffix(".jsonl.gz") for f in BUNDLED.glob("*.jsonl.gz")))
-        raise DataError("no text there", where=path, fix=f"name a JSONL or text file, a folder, or one of: {names}")
+        raise DataError(
+            "no text there",
+            where=path,
+            fix=f"name a JSONL or text file, a folder, or one of: {names}; or set AGENT_FORGE_DATA",
+        )
     return found
 
 

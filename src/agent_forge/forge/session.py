@@ -21,13 +21,13 @@ from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.contracts import handoff
 from agent_forge.forge.events import Bus, jsonl_sink, read_events
 from agent_forge.forge.gates import PASSED
-from agent_forge.forge.phases import Phase, phase
+from agent_forge.forge.phases import Phase, Work, phase
 from agent_forge.forge.phases.worker import job_of, run_phase
 from agent_forge.forge.pipeline import PhaseReport, Pipeline, Report, Step, phase_key
 from agent_forge.forge.registry import Registry
 from agent_forge.plans import Task
 from agent_forge.runtime import execute
-from agent_forge.runtime.workers import Processes
+from agent_forge.runtime.workers import Processes, Workers
 
 
 class GateMissed(AgentForgeError):
@@ -38,7 +38,7 @@ class Session:
     """Runs a pipeline against a registry.
 
     `strict` makes a phase without gain a failure; otherwise its input is passed on. With `recorder` every phase leaves
-    a span.
+    a span. `workers` carry out the phases: by default, processes.
     """
 
     def __init__(
@@ -49,8 +49,10 @@ class Session:
         strict: bool = False,
         bus: Bus | None = None,
         recorder: Any = None,
+        workers: Workers | None = None,
     ) -> None:
-        self.pipeline, self.registry, self.strict, self.recorder = pipeline, registry, strict, recorder
+        self.pipeline, self.registry, self.strict = pipeline, registry, strict
+        self.recorder, self.workers = recorder, workers
         self.id = f"{pipeline.name}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
         self.folder = registry.home / "sessions" / self.id
         self.events = self.folder / "events.jsonl"
@@ -79,13 +81,15 @@ class Session:
 
     async def _execute(self) -> Any:
         following = asyncio.ensure_future(self._follow())
-        async with Processes(self.pipeline.parallel) as self.workers:
-            result = await execute(
+        self.workers = self.workers or Processes(self.pipeline.parallel)
+        try:
+            return await execute(
                 self.pipeline.plan(), self._handle, concurrency=self.pipeline.parallel, recorder=self.recorder
             )
-        following.cancel()
-        await asyncio.wait([following])
-        return result
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+            await self.workers.close()
 
     async def _follow(self) -> None:
         """Passes on the progress that the worker processes write into the session's log."""
@@ -159,7 +163,9 @@ class Session:
         """Runs the phase in a worker process and records what it came to, under a lock on its folder."""
         folder = self.registry.home / "work" / key[:32]
         with locked(folder):
-            job = job_of(name, kind, config, inputs, self.pipeline.seed, folder, self.registry.models, self.events)
+            work = Work(name, config, inputs, self.pipeline.seed, folder, self.registry.models)
+            job = job_of(work, self.pipeline.phases[name].phase, self.events)
+            assert self.workers is not None
             done = await self.workers.call(run_phase, job, {})
             document = await asyncio.to_thread(self._record, done, inputs, kind)
             self.registry.finish(key, document)

@@ -25,7 +25,7 @@ class Work:
     seed: int
     folder: Path  # the phase's own; after a crash the same work finds the same folder
     models: Path  # where finished checkpoints go
-    tell: Callable[..., None]  # tell(step=…, loss=…): progress
+    tell: Callable[..., None] = lambda **_: None  # tell(step=…, loss=…): progress
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Phase:
     data: Callable[[Any], Mapping[str, str]]  # the digests of the data that a configuration names
 
 
-# name: module that holds it as PHASE
+# name: module that holds it as PHASE; a phase of your own goes by the dotted name of its module
 MODULES = {
     "cognate": "agent_forge.forge.phases.cognate",
     "specialise": "agent_forge.forge.phases.specialise",
@@ -58,10 +58,13 @@ MODULES = {
 
 
 def phase(name: str) -> Phase:
-    """The phase of that name. Raises UsageError with the nearest one."""
-    if name not in MODULES:
+    """The phase of that name, or the `PHASE` of the module with that dotted name. Raises UsageError."""
+    if name not in MODULES and "." not in name:
         near = nearest(name, MODULES)
-        fix = f"did you mean {near!r}?" if near else f"the phases are {', '.join(MODULES)}"
+        fix = f"did you mean {near!r}?" if near else f"the phases are {', '.join(MODULES)}, or a module of yours"
         raise UsageError(f"there is no phase {name!r}", fix=fix)
-    found: Phase = import_module(MODULES[name]).PHASE
+    try:
+        found: Phase = import_module(MODULES.get(name, name)).PHASE
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise UsageError(f"the phase {name!r} cannot be loaded: {error}") from error
     return found

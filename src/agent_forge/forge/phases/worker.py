@@ -6,39 +6,29 @@ takes nothing else down.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from agent_forge.config import as_dict, build
 from agent_forge.forge import checkpoint as checkpoints
-from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.events import Bus, jsonl_sink
-from agent_forge.forge.phases import Phase, Work, phase
+from agent_forge.forge.phases import Work, phase
 from agent_forge.plans import Task
 
 
-def job_of(
-    name: str,
-    kind: Phase,
-    config: Any,
-    inputs: Sequence[Checkpoint],
-    seed: int,
-    folder: Path,
-    models: Path,
-    events: Path,
-) -> Task:
-    """The work as a task whose arguments are JSON, for a worker process."""
+def job_of(work: Work, phase_name: str, events: Path) -> Task:
+    """The work as a task whose arguments are JSON, for a worker process; progress goes to the file `events`."""
     job = {
-        "phase": kind.name,
-        "config": as_dict(config),
-        "inputs": [{"path": str(item.path), "digest": item.digest} for item in inputs],
-        "seed": seed,
-        "folder": str(folder),
-        "models": str(models),
+        "phase": phase_name,
+        "config": as_dict(work.config),
+        "inputs": [{"path": str(item.path), "digest": item.digest} for item in work.inputs],
+        "seed": work.seed,
+        "folder": str(work.folder),
+        "models": str(work.models),
         "events": str(events),
     }
-    return Task(name, kind.about, args=job)
+    return Task(work.name, phase(phase_name).about, args=job)
 
 
 def run_phase(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,252 @@
+"""A pipeline runs each phase once, goes on after kill -9, and passes on what brought no gain."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agent_forge.cli import run as cli
+from agent_forge.errors import AgentForgeError, ConfigError, UsageError
+from agent_forge.forge.events import Bus, Event, read_events
+from agent_forge.forge.pipeline import read_pipeline
+from agent_forge.forge.registry import Registry
+from agent_forge.forge.session import Session, locked
+from agent_forge.runtime.workers import Inline
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _toys_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+def pipeline_file(folder: Path, phases: dict[str, dict[str, object]], **more: object) -> str:
+    named = {name: {"phase": f"toys.{'add' if step.get('after') else 'make'}", **step} for name, step in phases.items()}
+    path = folder / "pipeline.yaml"
+    path.write_text(json.dumps({"name": "toy", "phases": named, **more}))  # JSON is YAML
+    return str(path)
+
+
+def run(path: str, home: Path, **options: object) -> object:
+    return Session(read_pipeline(path), Registry(home), workers=Inline(), **options).run()
+
+
+def states(report: object) -> dict[str, str]:
+    return {phase.name: phase.state for phase in report.phases}
+
+
+TRACKS = {
+    "base": {},
+    "left": {"after": ["base"], "config": {"number": 2}},
+    "right": {"after": ["base"], "config": {"number": 3}},
+    "join": {"after": ["left", "right"], "config": {"number": 1}},
+}
+
+
+def test_parallel_tracks_meet_and_a_second_run_skips_everything(tmp_path: Path) -> None:
+    path = pipeline_file(tmp_path, TRACKS, parallel=2)
+    events: list[Event] = []
+    report = run(path, tmp_path / "home", bus=Bus(events.append))
+    assert report.state == "completed"
+    assert states(report) == dict.fromkeys(TRACKS, "completed")
+    registry = Registry(tmp_path / "home")
+    join = next(phase for phase in report.phases if phase.name == "join")
+    assert join.gate == {"metric": "number", "before": 7.0, "after": 8.0, "stderr": 0.1, "verdict": "passed"}
+    assert {entry.phase for entry in registry.ls()} == set(TRACKS)
+    parents = registry.find(join.checkpoint).parents
+    assert {registry.find(parent).phase for parent in parents} == {"left", "right"}
+    assert [event.phase for event in events if event.kind == "finished"][-1] == "join"
+    again = run(path, tmp_path / "home")
+    assert states(again) == dict.fromkeys(TRACKS, "skipped")
+    assert [phase.checkpoint for phase in again.phases] == [phase.checkpoint for phase in report.phases]
+    assert [session["state"] for session in registry.sessions()] == ["completed", "completed"]
+
+
+def test_no_gain_passes_the_input_on_and_strict_stops(tmp_path: Path) -> None:
+    phases = {"base": {}, "worse": {"after": ["base"], "config": {"number": -1}}, "next": {"after": ["worse"]}}
+    path = pipeline_file(tmp_path, phases)
+    report = run(path, tmp_path / "home")
+    base, worse, after = report.phases
+    assert (worse.state, worse.gate["verdict"], worse.checkpoint) == ("no gain", "no gain", base.checkpoint)
+    assert after.gate["before"] == 1.0, "the next phase got the input of the one without gain"
+    strict = run(path, tmp_path / "strict", strict=True)
+    assert strict.state == "failed"
+    assert states(strict) == {"base": "completed", "worse": "failed", "next": "not run"}
+    assert "no gain" in strict.phases[1].error
+
+
+def test_a_failing_phase_leaves_the_other_track_alone(tmp_path: Path) -> None:
+    phases = {"base": {}, "bad": {"after": ["base"], "config": {"fail": True}}, "good": {"after": ["base"]}}
+    phases["behind"] = {"after": ["bad"]}
+    report = run(pipeline_file(tmp_path, phases), tmp_path / "home")
+    assert report.state == "failed"
+    assert states(report) == {"base": "completed", "bad": "failed", "good": "completed", "behind": "not run"}
+    assert "it was told to fail" in report.phases[1].error
+    assert Registry(tmp_path / "home").sessions()[0]["state"] == "failed"
+
+
+def test_a_changed_configuration_runs_again_and_only_what_depends_on_it(tmp_path: Path) -> None:
+    run(pipeline_file(tmp_path, TRACKS), tmp_path / "home")
+    changed = {**TRACKS, "left": {"after": ["base"], "config": {"number": 5}}}
+    report = run(pipeline_file(tmp_path, changed), tmp_path / "home")
+    assert states(report) == {"base": "skipped", "left": "completed", "right": "skipped", "join": "completed"}
+
+
+def test_a_damaged_checkpoint_is_made_again(tmp_path: Path) -> None:
+    path = pipeline_file(tmp_path, {"base": {}})
+    made = Registry(tmp_path / "home").home / "models"
+    first = run(path, tmp_path / "home")
+    weights = next(made.glob("base-*/model.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(bytes(data))
+    assert cli(["models", "verify", first.phases[0].checkpoint, "--home", str(tmp_path / "home")]) == 1
+    with pytest.raises(AgentForgeError, match="do not match"):
+        Registry(tmp_path / "home").load(first.phases[0].checkpoint)
+
+
+INLINE = """
+import json, sys
+from agent_forge.forge.pipeline import read_pipeline
+from agent_forge.forge.registry import Registry
+from agent_forge.forge.session import Session
+from agent_forge.runtime.workers import Inline
+registry = Registry(sys.argv[2])
+print("ready", flush=True)
+print(json.dumps(Session(read_pipeline(sys.argv[1]), registry, workers=Inline()).run().as_dict()))
+"""
+
+
+def test_kill_9_at_any_moment_and_it_goes_on(tmp_path: Path) -> None:
+    """Killed over and over, the pipeline goes on from the last finished phase and ends with the undisturbed result."""
+    counted = tmp_path / "runs"
+    phases = {
+        name: {**step, "config": {**step.get("config", {}), "slow_s": 0.2, "runs": str(counted)}}
+        for name, step in TRACKS.items()
+    }
+    path = pipeline_file(tmp_path, phases)
+    command = [sys.executable, "-c", INLINE, path, str(tmp_path / "home")]
+    rng = random.Random(1)
+    for _ in range(2):
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(rng.uniform(0.1, 0.6))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["state"] == "completed"
+    ran = counted.read_text().split()
+    whole = run(path, tmp_path / "other")
+    assert [phase["checkpoint"] for phase in report["phases"]] == [phase.checkpoint for phase in whole.phases]
+    assert len(ran) <= len(TRACKS) + 2, "at most the phase that was running is done again after each kill"
+    registry = Registry(tmp_path / "home")
+    assert "running" not in {session["state"] for session in registry.sessions()}
+    for entry in registry.ls():
+        registry.load(entry.digest)
+
+
+def test_two_processes_do_not_do_the_same_phase(tmp_path: Path) -> None:
+    with locked(tmp_path / "work"), open((tmp_path / "work").with_suffix(".lock"), "a") as other:
+        with pytest.raises(OSError, match="unavailable"):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with pytest.raises(UsageError, match="another process is doing this phase"), locked(tmp_path / "work"):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"phases": {"a": {"phase": "congate"}}}, "did you mean 'cognate'?"),
+        ({"phases": {"a": {"phase": "no.such.module"}}}, "cannot be loaded"),
+        ({"phases": {"a": {"config": {"nubmer": 1}}}}, "unknown key 'nubmer'; did you mean 'number'?"),
+        ({"phases": {"a": {}, "b": {"after": ["c"]}}}, "there is no such task"),
+        ({"phases": {"a": {"phase": "toys.add"}}}, "takes 1 to 3 checkpoints, and is given 0"),
+        ({"phases": {"a": {}}, "prallel": 2}, "unknown key 'prallel'; did you mean 'parallel'?"),
+    ],
+)
+def test_a_pipeline_that_cannot_work_is_refused_before_anything_is_done(
+    change: dict[str, dict[str, dict[str, object]]], said: str, tmp_path: Path
+) -> None:
+    path = pipeline_file(tmp_path, **change)
+    with pytest.raises(AgentForgeError) as caught:
+        read_pipeline(path)
+    assert said in str(caught.value)
+
+
+def test_presets_are_sound_and_unknown_ones_named() -> None:
+    for name in ("nano", "small", "full"):
+        assert len(read_pipeline(name).plan()) == 4
+    assert read_pipeline("nano", ["seed=7", "phases.base.config.length=64"]).seed == 7
+    with pytest.raises(UsageError, match="did you mean 'nano'"):
+        read_pipeline("nanno")
+    with pytest.raises(ConfigError):
+        read_pipeline("nano", ["phases.base.config.lenght=64"])
+
+
+def test_a_pipeline_may_start_from_a_model_folder(tmp_path: Path) -> None:
+    first = run(pipeline_file(tmp_path, {"base": {"config": {"number": 4}}}), tmp_path / "home")
+    folder = Registry(tmp_path / "home").find(first.phases[0].checkpoint).path
+    path = pipeline_file(tmp_path, {"more": {"phase": "toys.add"}}, start=[str(folder)])
+    report = run(path, tmp_path / "other")
+    assert report.phases[0].gate["before"] == 4.0
+
+
+def test_events_are_kept_and_a_torn_line_is_left_out(tmp_path: Path) -> None:
+    report = run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "home")
+    log = tmp_path / "home" / "sessions" / report.session / "events.jsonl"
+    assert [event.kind for event in read_events(log)] == ["started", "progress", "finished"]
+    with open(log, "a") as file:
+        file.write('{"kind": "progr')
+    assert len(read_events(log)) == 3
+    with pytest.raises(ValueError, match="not a kind"):
+        Bus().tell("nonsense", "base")
+
+
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = ["--home", str(tmp_path / "home")]
+    path = pipeline_file(tmp_path, {"base": {}, "more": {"after": ["base"]}})
+    assert cli(["forge", "run", path, *home]) == 0  # the only test here with worker processes: each imports torch
+    out = capsys.readouterr()
+    assert "completed" in out.out
+    assert "base: finished (number 0 → 1 ± 0.1)" in out.err
+    assert cli(["forge", "run", path, *home, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert {"name", "state", "gate", "checkpoint"} <= report["phases"][0].keys()
+    assert [phase["state"] for phase in report["phases"]] == ["skipped", "skipped"]
+    digest = report["phases"][1]["checkpoint"]
+    assert cli(["models", "ls", *home, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert {"digest", "path", "phase", "parameters", "bytes", "parents"} <= rows[0].keys()
+    assert rows[0]["parents"] == [report["phases"][0]["checkpoint"]]
+    assert cli(["models", "ls", *home]) == 0
+    assert cli(["models", "show", digest[:8], *home, "--json"]) == 0
+    assert cli(["models", "show", digest[:8], *home]) == 0
+    assert cli(["models", "verify", digest, *home, "--json"]) == 0
+    assert cli(["models", "verify", digest, *home]) == 0
+    assert cli(["models", "gc", *home, "--json"]) == 0
+    assert cli(["models", "gc", *home]) == 0
+    assert "would remove 0 sessions and 0 checkpoints" in capsys.readouterr().out
+    assert cli(["forge", "status", *home]) == 0
+    assert cli(["forge", "status", report["session"], *home, "--json"]) == 0
+    assert cli(["forge", "status", "nothing", *home]) == 2
+    assert cli(["forge", "phases", "--json"]) == 0
+    assert cli(["forge", "phases"]) == 0
+    assert cli(["forge", "handoff", "--source", digest, "--target", "specialise", *home, "--json"]) == 0
+    assert cli(["forge", "handoff", "--source", digest, "--target", "cognate", *home]) == 1
+    assert "✗ checkpoints: exactly 0 checkpoints, found 1" in capsys.readouterr().out
+    assert cli(["forge", "export", digest, str(tmp_path / "out"), *home]) == 0
+    assert "number" in (tmp_path / "out" / "README.md").read_text()
+    assert cli(["forge", "export", digest, str(tmp_path / "out"), *home]) == 2
+    assert cli(["models", "show", "0000", *home]) == 2

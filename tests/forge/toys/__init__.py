@@ -1,0 +1,1 @@
+"""Phases for the tests of the pipeline."""

@@ -1,0 +1,3 @@
+from toys.phases import toy
+
+PHASE = toy((0, 0))
