@@ -8,7 +8,7 @@ from collections import deque
 _PHONE_WORDS = (
     r"phones?|telephone|telefone?|tel[ée]fonos?|t[ée]l[ée]phone|telefon\w*|tel|t[ée]l|mobiles?|mob|mobil|m[óo]vil|celular|cell|"
     r"cellphone|cellular|handy|fax|call(?:s|ed|ing)?|dial(?:led|ed|ing)?|ring|rang|reach(?:ed)?|text(?:ed)?|sms|whatsapp|"
-    r"viber|telegram|signal|contact(?:ed)?|hotline|helpline|landline|voicemail|answer(?:ing|ed)?|desk|registered|"
+    r"viber|telegram|contact(?:ed)?|hotline|helpline|landline|voicemail|answer(?:ing|ed)?|desk|registered|"
     r"messages?|pager|phone\s?number|ph|numéro|numero|rufnummer|cellulare|gsm|switchboard|toll.free|телефон\w*|тел|моб|电话|電話|手机|"
     r"전화|هاتف"
 )

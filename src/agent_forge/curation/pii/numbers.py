@@ -125,9 +125,16 @@ def _card(text: str, groups: list[Span], at: int) -> Match | None:
             break
         if len(digits) >= 12 and _card_ends(text, stop) and checksums.is_card(digits):
             usual = len(separators) < 2 and _CARD_SHAPES.match(" ".join(sizes))
-            if usual or context.card_context(text, start):
+            if (usual and not _is_long_integer(text, start, stop)) or context.card_context(text, start):
                 best = Match("CARD", start, stop, text[start:stop], checksums.is_test_card(digits))
     return best
+
+
+def _is_long_integer(text: str, start: int, end: int) -> bool:
+    """Seventeen digits or more as one element of a list, or as an argument: 64-bit numbers of source code."""
+    if end - start < 17 or not text[start:end].isdigit():
+        return False
+    return text[max(0, start - 3) : start].rstrip(" ")[-1:] in tuple("[(,=-") and text[end : end + 1] in tuple(",)];\n")
 
 
 def _card_ends(text: str, end: int) -> bool:

@@ -84,11 +84,12 @@ _BY_LEAD = {
     ),
 }
 _EXTENSION = re.compile(r",? ?(?:x|ext\.?|extn\.?|extension|#|durchwahl|poste) ?[.:]? ?\d{1,6}(?!\d)", re.IGNORECASE)
-_DATE_OR_DECIMAL = re.compile(
+_SOMETHING_ELSE = re.compile(
     r"(?:\d{1,2}[./\- ]\d{1,2}[./\- ](?:19|20)\d{2}|(?:19|20)\d{2}[./\- ]\d{1,2}[./\- ]\d{1,2}(?: \d{1,2})?|"
     r"(?:0?[1-9]|[12]\d|3[01])[./\- ](?:0?[1-9]|1[0-2])[./\- ]\d{2}|"
     r"(?:0?[1-9]|1[0-2])[./\- ](?:0?[1-9]|[12]\d|3[01])[./\- ]\d{2}|"
-    r"\(?(?:1\d|20)\d{2}(?:[ \-/.]+(?:1\d|20)\d{2})+\)?|\+\d+\.\d+)\Z"
+    r"\(?(?:1\d|20)\d{2}(?:[ \-/.]+(?:1\d|20)\d{2})+\)?|\+\d+\.\d+|\d{1,3}(?:\.\d{1,3}){3}|"
+    r"\+?[01]+)\Z"  # dates, ranges of years, decimals, IP addresses, binary numbers
 )
 _AND = re.compile(r"\s{0,3}(?:or|and|,|/|;|&|oder|ou|y|\||-)?\s{0,3}\Z")
 _NOT_BEFORE = frozenset("$€£¥%_@&=^~\\")
@@ -174,7 +175,7 @@ def _believable(form: Form, text: str, start: int, end: int, previous: Match | N
     if start and text[start - 1] in _NOT_BEFORE and not (text[start - 1] == "=" and form.sure):
         return False
     written = text[start:end]
-    if _DATE_OR_DECIMAL.match(written):
+    if _SOMETHING_ELSE.match(written):
         return False
     if form.sure and not _looks_like_a_list(form, text, start, end):
         return not context.labelled_otherwise(text, start) or form.name == "international"
@@ -186,14 +187,16 @@ def _believable(form: Form, text: str, start: int, end: int, previous: Match | N
 
 
 def _looks_like_a_list(form: Form, text: str, start: int, end: int) -> bool:
-    """Counting (01 02 03 …), and parentheses that belong to a call or an index, as in `f(10) 200`."""
+    """Counting (01 02 03 …), decimals with a leading zero, and parentheses of a call or an index, as in `f(10) 200`."""
     written = text[start:end]
     if form.name == "trunk zero":
         groups = [int(group) for group in re.findall(r"\d+", written)]
         steps = {right - left for left, right in pairwise(groups)}
-        return len(groups) > 2 and len(steps) == 1
+        decimal = len(groups) == 2 and "." in written
+        return decimal or (len(groups) > 2 and (len(steps) == 1 or groups.count(0) > 2))
     if form.name == "nanp spaced":
-        return text[end : end + 1] == " " and text[end + 1 : end + 2].isdigit()
+        ahead = text[end : end + 1] == " " and text[end + 1 : end + 2].isdigit()
+        return ahead or (text[max(0, start - 1) : start] == " " and text[max(0, start - 2) : start - 1].isdigit())
     if form.name == "area in parentheses":
         return bool(start) and (text[start - 1].isalnum() or text[start - 1] in ")]\"'")
     return False
