@@ -37,7 +37,7 @@ def command(home: str | None, latency: float, as_json: bool) -> int:
     home = home or tempfile.mkdtemp(prefix="agent-forge-demo-")
     from rich.console import Console
 
-    console = Console(stderr=as_json)
+    console = Console(stderr=as_json, highlight=False)
     questions = _questions()
     first = _show_one(questions[QUESTION], home, latency, console)
     rows = [first, *(_both_ways(questions[name], home, latency) for name in MORE)]
@@ -122,7 +122,7 @@ def _table(rows: list[dict[str, Any]], latency: float, console: Console) -> None
 
     title = f"measured just now, each search taking {latency:g} s"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("question", no_wrap=True, overflow="ellipsis", max_width=max(20, console.width - 56))
+    table.add_column("question", no_wrap=True, overflow="ellipsis", max_width=max(20, console.width - 58))
     for column in ("right", "1 by 1", "parallel", "limit", "gain", "calls", "tokens"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
