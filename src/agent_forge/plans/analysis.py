@@ -60,7 +60,7 @@ def why(plan: Plan, before: str, after: str) -> list[Reason]:
 def needless_edges(plan: Plan) -> set[tuple[str, str]]:
     """The edges (before, after) between leaves that other paths make needless for the order."""
     level = graph.level_of(plan.dependencies, plan.order())
-    return graph.needless(plan.dependencies, level)
+    return graph.needless(plan.dependencies, level, plan.ranks())
 
 
 def reduced(plan: Plan) -> Plan:

@@ -77,25 +77,26 @@ def ranks(dependents: Edges, order: Sequence[str], durations: Mapping[str, float
     return rank
 
 
-def needless(dependencies: Edges, level: Mapping[str, int]) -> set[tuple[str, str]]:
+def needless(dependencies: Edges, level: Mapping[str, int], rank: Mapping[str, float]) -> set[tuple[str, str]]:
     """Edges (before, after) that a longer path makes needless: what transitive reduction removes.
 
-    For each node the ancestors of its dependencies are walked, but not below the lowest dependency, so that wide plans
-    stay cheap; memory is linear.
+    For each node the ancestors of its dependencies are walked. A dependency can only be met below a node of higher
+    level and lower rank than its own, so the walk stays between the two; memory is linear.
     """
     removable: set[tuple[str, str]] = set()
     for node, before in dependencies.items():
         if len(before) < 2:
             continue
         candidates = set(before)
-        floor = min(level[other] for other in before)
-        waiting = [other for other in before if level[other] > floor]
-        seen: set[str] = set()
+        lowest = min([level[other] for other in before])
+        highest = max([rank[other] for other in before])
+        waiting = [other for other in before if level[other] > lowest and rank[other] < highest]
+        seen = set(waiting)
         while waiting:
             for other in dependencies[waiting.pop()]:
                 if other in candidates:
                     removable.add((other, node))
-                if other not in seen and level[other] > floor:
+                if other not in seen and level[other] > lowest and rank[other] < highest:
                     seen.add(other)
                     waiting.append(other)
     return removable
