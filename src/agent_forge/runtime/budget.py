@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 CURRENT: ContextVar[Job | None] = ContextVar("agent_forge_job", default=None)
 
 
+WAIT = "wait"
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The most a run may use. None: no limit.
@@ -53,12 +56,12 @@ class Reserve:
 class Ledger:
     """The live state of a budget; one ledger may serve many runs."""
 
-    __slots__ = ("_held_cost", "_held_tokens", "budget", "short", "used")
+    __slots__ = ("_held_cost", "_held_tokens", "_short", "budget", "used")
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.used = Usage()
-        self.short: deque[Job] = deque()  # they would fit if those that run used less than they set aside
+        self._short: deque[Job] = deque()  # they would fit if those that run used less than they set aside
         self._held_tokens = 0
         self._held_cost = 0.0
 
@@ -99,16 +102,34 @@ class Ledger:
         self._held_tokens -= need.tokens
         self._held_cost -= need.cost
 
-    def startable(self) -> list[Job]:
-        """The jobs that were short of budget and are worth another look, first come first."""
+    def admit(self, job: Job, left_s: float | None) -> str | None:
+        """Sets aside what a job needs: None. WAIT: it may fit when others have ended. Else why it can never start."""
+        meta = job.task.meta
+        need, est_s = self.estimate(meta), meta.get("est_s")
+        if left_s is not None and isinstance(est_s, (int, float)) and est_s > left_s:
+            return f"it needs {est_s:g} s and only {left_s:.3g} s of the wall time are left"
+        refusal = self.refusal(need)
+        if refusal is None and not self.fits(need):
+            self._short.append(job)
+            return WAIT
+        if refusal is None:
+            self.hold(need)
+            job.reserve = need
+        return refusal
+
+    def land(self, job: Job) -> list[Job]:
+        """Gives back what was set aside for a job; the jobs that were short and are worth another look."""
+        if job.reserve is not None:
+            self.free(job.reserve)
+            job.reserve = None
         found: list[Job] = []
         ahead = Reserve(0, 0.0)
-        while self.short:
-            need = self.estimate(self.short[0].task.meta)
+        while self._short:
+            need = self.estimate(self._short[0].task.meta)
             ahead = Reserve(ahead.tokens + need.tokens, ahead.cost + need.cost)
             if self.refusal(need) is None and not self.fits(ahead):
                 break
-            found.append(self.short.popleft())
+            found.append(self._short.popleft())
         return found
 
 

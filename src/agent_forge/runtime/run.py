@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Context, copy_context
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import AgentForgeError
 from agent_forge.plans import Plan, PlanFault, Task
-from agent_forge.runtime.budget import CURRENT
+from agent_forge.runtime.budget import CURRENT, WAIT
 from agent_forge.runtime.groups import Groups
 from agent_forge.runtime.job import OPEN_STATES, PARKED, PENDING, READY, RUNNING, STOP, TIMEOUT, Flight, Job
+from agent_forge.runtime.lifetime import Lifetime
 from agent_forge.runtime.options import Options, duration_of
 from agent_forge.runtime.prepare import prepare
 from agent_forge.runtime.result import ENDED, FAILURES, TaskResult, Usage, error_text
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
     from agent_forge.runtime.journal import StoredRun
 
 
-class Run:
-    """The state machine of one run; `ended` is set when nothing of it is left running."""
+class Run(Lifetime):
+    """The state machine of one run."""
 
     def __init__(self, name: str, agenda: Agenda, crew: Crew, options: Options) -> None:
+        super().__init__(options.grace_s)
         self.name = name
         self.agenda = agenda
         self.crew = crew
@@ -59,23 +61,11 @@ class Run:
         self.groups: Groups | None = None
         self.usage = Usage()
         self.faults: list[PlanFault] = []
-        self.warnings: list[str] = []
-        self.growing = False  # tasks may still come
-        self.stopping: str | None = None  # the state the run will end in, once it must end early
-        self.error: str | None = None
-        self.exception: BaseException | None = None
         self.leaders: dict[Any, Job] = {}  # the first of identical calls, by what they call
         self._unprepared: deque[Job] = deque()
         self._preparing = False
-        self._flying: set[Job] = set()
         self.known_items: Mapping[str, Mapping[int, TaskResult]] = {}  # elements that an earlier process finished
-        self._chores: set[asyncio.Task[None]] = set()
-        self._timers: list[asyncio.TimerHandle] = []
-        self._loop = asyncio.get_running_loop()
-        self.clock = self._loop.time
-        self.call_soon = self._loop.call_soon
         self.origin = self.clock()
-        self.ended: asyncio.Future[None] = self._loop.create_future()
 
     # Filling the run
 
@@ -172,29 +162,16 @@ class Run:
 
     def admit(self, job: Job) -> bool:
         """Whether the budget lets the job start; if not, the job is parked or ended."""
-        ledger = self.ledger
-        if ledger is None:
+        if self.ledger is None:
             return True
-        need = ledger.estimate(job.task.meta)
-        refusal = self._too_long(job) or ledger.refusal(need)
-        if refusal is not None:
-            self.error = self.error or refusal
-            self.settle(job, "not_started", refusal)
-            return False
-        if not ledger.fits(need):
+        wall_s = self.options.wall_s
+        answer = self.ledger.admit(job, None if wall_s is None else wall_s - (self.clock() - self.origin))
+        if answer == WAIT:
             job.state = PARKED
-            ledger.short.append(job)
-            return False
-        ledger.hold(need)
-        job.reserve = need
-        return True
-
-    def _too_long(self, job: Job) -> str | None:
-        wall_s, est_s = self.options.wall_s, job.task.meta.get("est_s")
-        if wall_s is None or not isinstance(est_s, (int, float)):
-            return None
-        left = wall_s - (self.clock() - self.origin)
-        return f"it needs {est_s:g} s and {left:.3g} s of the budget of {wall_s:g} s are left" if est_s > left else None
+        elif answer is not None:
+            self.error = self.error or answer
+            self.settle(job, "not_started", answer)
+        return answer is None
 
     def begin(self, job: Job, context: Context) -> Any:
         """Calls the handler: what it gives is a coroutine (or, from a plain function, the result)."""
@@ -216,18 +193,18 @@ class Run:
     def suspended(self, job: Job, worker: asyncio.Task[None]) -> None:
         """The handler waits for something: from here on it can be timed out and cancelled."""
         job.flight = flight = Flight(worker)
-        self._flying.add(job)
+        self.flying.add(job)
         if self.watch is not None:
             self._guarded(self.watch.suspended, job)
         if self.stopping is not None:
             flight.stop(STOP)
         elif job.terms.timeout_s is not None:
-            flight.timer = self._loop.call_at(job.began + job.terms.timeout_s, self._time_out, job, flight)
+            flight.timer = self.loop.call_at(job.began + job.terms.timeout_s, self._time_out, job, flight)
 
     def _time_out(self, job: Job, flight: Flight) -> None:
         if job.flight is flight:
             flight.stop(TIMEOUT)
-            flight.timer = self._loop.call_later(self.options.grace_s, self._abandon, job, flight)
+            flight.timer = self.loop.call_later(self.options.grace_s, self._abandon, job, flight)
 
     def _abandon(self, job: Job, flight: Flight) -> None:
         """The handler swallowed its cancellation. It cannot be killed, so the run goes on without it and says so."""
@@ -245,23 +222,15 @@ class Run:
         flight = job.flight
         if flight is not None:
             job.flight = None
-            self._flying.discard(job)
+            self.flying.discard(job)
             if flight.timer is not None:
                 flight.timer.cancel()
         self.agenda.release(job)
         if self.ledger is not None:
-            self._give_back(job)
+            for other in self.ledger.land(job):
+                if other.state == PARKED:
+                    other.run.agenda.put(other.run.queue, other)
         return None if flight is None else flight.reason
-
-    def _give_back(self, job: Job) -> None:
-        ledger, reserve = self.ledger, job.reserve
-        if ledger is None or reserve is None:
-            return
-        ledger.free(reserve)
-        job.reserve = None
-        for other in ledger.startable():
-            if other.state == PARKED:
-                other.run.agenda.put(other.run.queue, other)
 
     def returned(self, job: Job, value: Any) -> None:
         """The handler gave a result."""
@@ -300,7 +269,7 @@ class Run:
             job.state = PARKED
             if self.watch is not None:
                 self.watch.retrying(job, why)
-            job.wake = self._loop.call_later(retry.delay_s(job.attempts, self.options.rng), self.enqueue, job).cancel
+            job.wake = self.loop.call_later(retry.delay_s(job.attempts, self.options.rng), self.enqueue, job).cancel
         elif self.options.update is None or self.stopping is not None or job.fan is not None:
             self.settle(job, state, why, error)
         else:
@@ -442,6 +411,10 @@ class Run:
         if self.ledger is not None:
             self.ledger.used.add(tokens, cost)
 
+    def is_open(self) -> bool:
+        """Whether a task has not ended, or more may come."""
+        return self.growing or len(self.outcomes) < len(self.needs)
+
     # The end of the run
 
     def stop(self, state: str, why: str) -> None:
@@ -451,18 +424,15 @@ class Run:
         self.stopping, self.error = state, why
         self.growing = False
         self.agenda.drop(self.queue)
-        mine = asyncio.current_task()
-        for chore in self._chores - ({mine} if mine is not None else set()):
-            chore.cancel()
         unstarted = "not_started" if state == "timed_out" else "cancelled"
         for job in list(self.jobs.values()):
             self._stop_job(job, unstarted, why)
         for name in self.needs:
             if self.is_pending(name):
                 self.end_one(self.job(name), unstarted, why)
-        for job in list(self._flying):
+        for job in list(self.flying):
             self._stop_flight(job)
-        self._timers.append(self._loop.call_later(self.options.grace_s, self._abandon_chores))
+        self.stop_chores()
         self.check_end()
 
     def _stop_job(self, job: Job, unstarted: str, why: str) -> None:
@@ -489,56 +459,18 @@ class Run:
         flight = job.flight
         if flight is not None:
             flight.stop(STOP)
-            self._timers.append(self._loop.call_later(self.options.grace_s, self._abandon, job, flight))
+            self.after(self.options.grace_s, self._abandon, job, flight)
 
     def stop_flights(self, jobs: Collection[Job]) -> None:
         """Cancels the handlers of these jobs."""
         for job in jobs:
             self._stop_flight(job)
 
-    def _abandon_chores(self) -> None:
-        if self._chores:
-            self.warnings.append("a stream or a callback ignored its cancellation and was left running")
-            self._chores.clear()
-            self.check_end()
-
-    def break_off(self, error: BaseException) -> None:
-        """Ends the run because what carries it broke: the journal, or the executor itself."""
-        self.exception = self.exception or error
-        self.stop("failed", error_text(error))
-
     def _guarded(self, note: Callable[[Job], None], job: Job) -> None:
         try:
             note(job)
         except AgentForgeError as error:
             self.break_off(error)
-
-    def end_in(self, wall_s: float) -> None:
-        """Sets the wall time after which the run is stopped."""
-        why = f"the wall time of {wall_s:g} s is used up"
-        self._timers.append(self._loop.call_later(wall_s, self.stop, "timed_out", why))
-
-    def chore(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Runs something beside the handlers that ends with the run: a stream, a question, an update."""
-        task = self._loop.create_task(work)
-        self._chores.add(task)
-        task.add_done_callback(self._chore_ended)
-        return task
-
-    def _chore_ended(self, task: asyncio.Task[None]) -> None:
-        self._chores.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self.break_off(error)
-        self.check_end()
-
-    def check_end(self) -> None:
-        """Ends the run when nothing is open any more."""
-        if len(self.outcomes) < len(self.needs) or self.growing or self._flying or self._chores:
-            return
-        if not self.ended.done():
-            for timer in self._timers:
-                timer.cancel()
-            self.ended.set_result(None)
 
 
 def _limit_text(job: Job) -> str:

@@ -239,7 +239,7 @@ class Watch:
             self._commit()
         elif not self._flush_due and self._run is not None:
             self._flush_due = True
-            self._run.call_soon(self._commit_now)
+            self._run.loop.call_soon(self._commit_now)
 
     def _commit_now(self) -> None:
         self._flush_due = False

@@ -1,0 +1,87 @@
+"""What keeps a run alive, and how its end is brought about: timers, chores, handlers in flight."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.runtime.result import error_text
+
+if TYPE_CHECKING:
+    from agent_forge.runtime.job import Job
+
+
+class Lifetime(ABC):
+    """The part of a run that knows when it is over; `ended` is set when nothing of it is left running."""
+
+    def __init__(self, grace_s: float) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.clock = self.loop.time
+        self.ended: asyncio.Future[None] = self.loop.create_future()
+        self.growing = False  # tasks may still come
+        self.stopping: str | None = None  # the state the run will end in, once it must end early
+        self.error: str | None = None
+        self.exception: BaseException | None = None
+        self.warnings: list[str] = []
+        self.flying: set[Job] = set()
+        self._grace_s = grace_s
+        self._chores: set[asyncio.Task[None]] = set()
+        self._timers: list[asyncio.TimerHandle] = []
+
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether a task has not ended, or more may come."""
+
+    @abstractmethod
+    def stop(self, state: str, why: str) -> None:
+        """Ends the run early."""
+
+    def after(self, delay_s: float, call: Callable[..., object], *arguments: Any) -> None:
+        """Calls something later, unless the run has ended by then."""
+        self._timers.append(self.loop.call_later(delay_s, call, *arguments))
+
+    def end_in(self, wall_s: float) -> None:
+        """Sets the wall time after which the run is stopped."""
+        self.after(wall_s, self.stop, "timed_out", f"the wall time of {wall_s:g} s is used up")
+
+    def break_off(self, error: BaseException) -> None:
+        """Ends the run because what carries it broke: the journal, or the executor itself."""
+        self.exception = self.exception or error
+        self.stop("failed", error_text(error))
+
+    def chore(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Runs something beside the handlers that ends with the run: a stream, a question, an update."""
+        task = self.loop.create_task(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chore_ended)
+        return task
+
+    def _chore_ended(self, task: asyncio.Task[None]) -> None:
+        self._chores.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.break_off(error)
+        self.check_end()
+
+    def stop_chores(self) -> None:
+        """Cancels the chores, but not the one that asks for it, and gives up on those that will not stop."""
+        mine = asyncio.current_task()
+        for chore in self._chores:
+            if chore is not mine:
+                chore.cancel()
+        self.after(self._grace_s, self._abandon_chores)
+
+    def _abandon_chores(self) -> None:
+        if self._chores:
+            self.warnings.append("a stream or a callback ignored its cancellation and was left running")
+            self._chores.clear()
+            self.check_end()
+
+    def check_end(self) -> None:
+        """Ends the run when nothing of it is left."""
+        if self.flying or self._chores or self.is_open() or self.ended.done():
+            return
+        for timer in self._timers:
+            timer.cancel()
+        self.ended.set_result(None)
