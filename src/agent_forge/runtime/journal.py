@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 FULL = 256  # rows that wait at most for the end of the turn
 _encode = json.JSONEncoder().encode
-_INSERT = "INSERT INTO task_log VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?)"
+_INSERT = "INSERT INTO task_log VALUES (?,?,?,?,?,?,?,?,?,?,?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +183,11 @@ class RunLog:
     def ended(self, job: Job) -> None:
         """A job has ended."""
         self.unsaved_ends = True
-        self._append(job, job.state, _encode(job.result) if job.state == "done" else None)
+        self._append(job, job.state, _text(job.result) if job.state == "done" else None)
 
     def _append(self, job: Job, state: str, result: str | None) -> None:
-        origin, started, ended, usage, fan = job.run.origin, job.started, job.ended, job.usage, job.fan
+        origin, started, ended, fan = job.run.origin, job.started, job.ended, job.fan
+        rare = job.usage is not None or job.error is not None or job.same_as is not None
         self._rows.append(
             (
                 self._number,
@@ -197,11 +199,8 @@ class RunLog:
                 job.attempts,
                 None if started is None else started - origin,
                 None if ended is None else ended - origin,
-                None if usage is None else usage.tokens,
-                None if usage is None else usage.cost,
                 result,
-                job.error,
-                job.same_as,
+                _more(job) if rare else None,
             )
         )
         self._seq += 1
@@ -215,7 +214,7 @@ class RunLog:
         self._note(task.id, "planned", task.as_dict())
 
     def _note(self, task: str, state: str, value: Any) -> None:
-        row = (self._number, self._seq, task, -1, state, 0, 0, None, None, None, None, _encode(value), None, None)
+        row = (self._number, self._seq, task, -1, state, 0, 0, None, None, _text(value), None)
         self._rows.append(row)
         self._seq += 1
 
@@ -274,7 +273,7 @@ def _replay(stored: StoredRun, plan: str | None, log: list[tuple[Any, ...]]) -> 
         _, seq, task, item, state, *_ = row
         stored.next_seq = seq + 1
         if state == "planned":
-            planned.append(Task(**json.loads(row[11])))
+            planned.append(Task(**json.loads(row[9])))
         else:
             last[task, item] = row
     if plan is not None:
@@ -282,8 +281,9 @@ def _replay(stored: StoredRun, plan: str | None, log: list[tuple[Any, ...]]) -> 
     elif planned:
         stored.plan = Plan(planned)
     for (task, item), row in last.items():
-        stored.usage.add(row[9], row[10], row[6] or 0 if row[4] != "started" else 0)
-        outcome = _outcome(row)
+        more = json.loads(row[10]) if row[10] else {}
+        stored.usage.add(more.get("tokens"), more.get("cost"), row[6] if row[4] != "started" else 0)
+        outcome = _outcome(row, more)
         if outcome is not None:
             if item < 0:
                 stored.ended[task] = outcome
@@ -292,19 +292,43 @@ def _replay(stored: StoredRun, plan: str | None, log: list[tuple[Any, ...]]) -> 
     return stored
 
 
-def _outcome(row: tuple[Any, ...]) -> TaskResult | None:
+def _outcome(row: tuple[Any, ...], more: dict[str, Any]) -> TaskResult | None:
     """How a task stands after a crash; None when it is to be run (again)."""
-    state, effects, attempts, started_s, ended_s, tokens, cost, result, error, same_as = row[4:]
-    usage = None if tokens is None and cost is None else Usage(0, tokens, cost)
+    state, effects, attempts, started_s, ended_s, result = row[4:10]
+    used = more.get("tokens"), more.get("cost")
+    outcome = TaskResult(
+        state,
+        started_s=started_s,
+        ended_s=ended_s,
+        attempts=attempts,
+        same_as=more.get("same_as"),
+        reused=True,
+        usage=None if used == (None, None) else Usage(0, *used),
+    )
     if state == "done":
-        value = json.loads(result)
-        return TaskResult(state, value, None, started_s, ended_s, attempts, same_as=same_as, reused=True, usage=usage)
-    if not effects or (started_s is None and state != "started"):
+        outcome.result = json.loads(result)
+    elif not effects or (started_s is None and state != "started"):
         return None  # nothing happened that must not happen twice
-    if state == "failed":
-        return TaskResult(state, None, error, started_s, ended_s, attempts, reused=True, usage=usage)
-    why = "it has side effects and was running when an earlier process ended: whether it happened is not known"
-    return TaskResult("in_doubt", None, why, started_s, ended_s, attempts, reused=True, usage=usage)
+    elif state == "failed":
+        outcome.error = more.get("error")
+    else:
+        outcome.state = "in_doubt"
+        outcome.error = "it was running when an earlier process ended: whether its side effect happened is not known"
+    return outcome
+
+
+def _more(job: Job) -> str:
+    """What few rows have."""
+    usage = job.usage or Usage()
+    values = {"error": job.error, "same_as": job.same_as, "tokens": usage.tokens, "cost": usage.cost}
+    return _encode({name: value for name, value in values.items() if value is not None})
+
+
+def _text(value: Any) -> str:
+    """A value as JSON; the commonest kinds without the price of a whole encoder."""
+    if value is None:
+        return "null"
+    return encode_basestring_ascii(value) if type(value) is str else _encode(value)
 
 
 def _plan_text(plan: Plan) -> str:

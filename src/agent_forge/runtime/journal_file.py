@@ -35,8 +35,8 @@ CREATE TABLE runs (
   tasks INTEGER, plan TEXT, settings TEXT NOT NULL, error TEXT, trace_id TEXT);
 CREATE TABLE task_log (
   run INTEGER NOT NULL, seq INTEGER NOT NULL, task TEXT NOT NULL, item INTEGER NOT NULL, state TEXT NOT NULL,
-  effects INTEGER NOT NULL, attempts INTEGER, started_s REAL, ended_s REAL, tokens INTEGER, cost REAL, result TEXT,
-  error TEXT, same_as TEXT, PRIMARY KEY (run, seq)) WITHOUT ROWID;
+  effects INTEGER NOT NULL, attempts INTEGER, started_s REAL, ended_s REAL, result TEXT, more TEXT,
+  PRIMARY KEY (run, seq)) WITHOUT ROWID;
 """
 
 

@@ -1,0 +1,168 @@
+"""What does the executor itself cost? CPU time of tasks that do nothing, and how it grows with the size of the plan.
+
+Random graphs (0 to 3 parents), median over repetitions, all in one run. "event loop" is the CPU time of the thread that
+carries out the plan, "process" that of all threads until everything is on disk (the trace store writes in a thread of
+its own). The peers are the ways people write this by hand; with --peers, LangGraph and Dask too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable
+from graphlib import TopologicalSorter
+from typing import Any
+
+import _peer_environment
+from _random_graphs import Graph, random_graph
+
+from agent_forge.plans import Plan, Task
+from agent_forge.runtime import Journal, execute
+from agent_forge.traces import Recorder, Store
+
+GOALS = {"bare": 10.0, "journal + spans": 30.0}
+GROWTH = 1.3
+
+
+async def nothing(task: Any = None, inputs: Any = None) -> None:
+    return None
+
+
+async def await_loop(graph: Graph) -> None:
+    for _ in graph.needs:
+        await nothing()
+
+
+async def level_gather(graph: Graph) -> None:
+    for level in graph.levels():
+        await asyncio.gather(*(nothing() for _ in level))
+
+
+async def graphlib_wait(graph: Graph) -> None:
+    sorter = TopologicalSorter(graph.needs)
+    sorter.prepare()
+    running: dict[asyncio.Task[None], str] = {}
+    while sorter.is_active():
+        for name in sorter.get_ready():
+            running[asyncio.ensure_future(nothing())] = name
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            sorter.done(running.pop(task))
+
+
+async def task_awaits_parents(graph: Graph) -> None:
+    tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def one(before: list[str]) -> None:
+        for other in before:
+            await tasks[other]
+        await nothing()
+
+    for name, before in graph.needs.items():
+        tasks[name] = asyncio.ensure_future(one(before))
+    await asyncio.wait(tasks.values())
+
+
+PEERS: dict[str, Callable[[Graph], Awaitable[None]]] = {
+    "await in a loop (no graph)": await_loop,
+    "level gather": level_gather,
+    "graphlib + wait": graphlib_wait,
+    "task awaits its parents": task_awaits_parents,
+}
+
+
+def timed(work: Callable[[], Awaitable[Any]], after: Callable[[], None] = lambda: None) -> tuple[float, float]:
+    """CPU seconds of the event loop's thread and of the process, `after` counted in the second."""
+    gc.collect()
+
+    async def run() -> tuple[float, float]:
+        process, thread = time.process_time(), time.thread_time()
+        await work()
+        spent = time.thread_time() - thread
+        after()
+        return spent, time.process_time() - process
+
+    return asyncio.run(run())
+
+
+def ours(plan: Plan, journal: bool, spans: bool) -> tuple[float, float]:
+    with tempfile.TemporaryDirectory() as home:
+        kept = Journal.open(home) if journal else None
+        recorder = Recorder(Store.open(home)) if spans else None
+        found = timed(
+            lambda: execute(plan, nothing, journal=kept, recorder=recorder),
+            recorder.flush if recorder else lambda: None,
+        )
+        if recorder is not None:
+            recorder.close()
+        if kept is not None:
+            kept.close()
+        return found
+
+
+def show(name: str, figures: list[tuple[float, float]], count: int, bare_us: float | None) -> float:
+    loop_us, process_us = (1e6 * statistics.median(values) / count for values in zip(*figures, strict=True))
+    least = 1e6 * min(value for value, _ in figures) / count
+    ratio = f"{loop_us / bare_us:8.2f} x" if bare_us else " " * 10
+    print(f"  {name:28s}{loop_us:11.2f}{least:9.2f}{process_us:10.2f}{ratio}", flush=True)
+    return loop_us
+
+
+def measure(count: int, repeats: int, peers: bool) -> float:
+    graph = random_graph(7, count, 0.0, 0.0)
+    plan = Plan(Task(name, depends_on=before) for name, before in graph.needs.items())
+    print(f"{count} tasks: CPU µs a task   event loop    least   process   to bare")
+    bare = show("agent forge, bare", [ours(plan, False, False) for _ in range(repeats)], count, None)
+    for name, journal, spans in (
+        ("agent forge, journal", True, False),
+        ("agent forge, spans", False, True),
+        ("agent forge, journal + spans", True, True),
+    ):
+        show(name, [ours(plan, journal, spans) for _ in range(repeats)], count, bare)
+    for name, peer in PEERS.items():
+        show(name, [timed(lambda peer=peer: peer(graph)) for _ in range(repeats)], count, bare)
+    if peers and count <= 1000:
+        for name in ("langgraph", "dask"):
+            cpu_s = _peer_environment.run(name, [graph])[0]["cpu_s"]
+            show(name, [(cpu_s, cpu_s)], count, bare)
+    return bare
+
+
+def growth(repeats: int) -> None:
+    """Plans of 1,000 and 100,000 tasks in turn, so that the load of the machine is the same for both."""
+    plans = {
+        count: Plan(Task(name, depends_on=before) for name, before in random_graph(3, count, 0.0, 0.0).needs.items())
+        for count in (1000, 100_000)
+    }
+    costs: dict[int, list[float]] = {count: [] for count in plans}
+    for _ in range(repeats):
+        for count, plan in plans.items():
+            runs = 100_000 // count if count == 1000 else 1
+            spent = sum(ours(plan, False, False)[0] for _ in range(min(runs, 20))) / min(runs, 20)
+            costs[count].append(1e6 * spent / count)
+    small, large = (statistics.median(found) for found in costs.values())
+    verdict = "met" if large / small <= GROWTH else "missed"
+    print(
+        f"growth: {small:.2f} µs a task at 1,000, {large:.2f} at 100,000: x {large / small:.2f} (goal {GROWTH}: {verdict})"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="1,000 tasks only, fewer repetitions")
+    parser.add_argument("--peers", action="store_true", help="LangGraph and Dask too (1,000 tasks)")
+    options = parser.parse_args()
+    print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; goals: {GOALS}")
+    for count in (1000,) if options.quick else (1000, 10_000):
+        measure(count, 5 if options.quick else 15, options.peers)
+    if not options.quick:
+        growth(5)
+
+
+if __name__ == "__main__":
+    main()
