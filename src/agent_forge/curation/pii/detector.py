@@ -36,20 +36,26 @@ def find_by_digits(text: str) -> Iterator[Match]:
 # expression engine skips to, so that prose costs a few passes and nothing else.
 _NUMBERS = frozenset({"SSN", "CARD", "PHONE", "IBAN", "CRYPTO"})
 _SECRETS = frozenset({"SECRET", "PRIVATE_KEY"})
-_SCANS: tuple[tuple[Callable[[str], object], Finder, frozenset[str]], ...] = (
+_Scan = tuple[Callable[[str], object], Finder, frozenset[str]]
+_WITH_DIGITS: tuple[_Scan, ...] = (
     (DIGITS.search, find_by_digits, _NUMBERS),
     (V4_MIDDLE.search, find_v4, frozenset({"IP"})),
+)
+_SCANS: tuple[_Scan, ...] = (
     (V6_MIDDLE.search, find_v6, frozenset({"IP"})),
     *((anchor.search, find_tokens, _SECRETS) for anchor in (FIXED, *TAILS)),
 )
 _ANCHORS: tuple[tuple[str, Finder, frozenset[str]], ...] = (
     ("@", find_emails, frozenset({"EMAIL"})),
     ("@", find_url_credentials, frozenset({"URL_CREDENTIALS"})),
+    ("[at]", find_spelled_emails, frozenset({"EMAIL"})),
+    ("(at)", find_spelled_emails, frozenset({"EMAIL"})),
     ("-----BEGIN", find_private_keys, _SECRETS),
     ("0x", find_crypto, frozenset({"CRYPTO"})),
     ("bc1", find_crypto, frozenset({"CRYPTO"})),
 )
-_BY_KEYWORD = frozenset({"SECRET", "EMAIL", "DATE_OF_BIRTH", "PASSPORT", "DRIVER_LICENSE"})
+_BY_KEYWORD = frozenset({"SECRET", "DATE_OF_BIRTH", "PASSPORT", "DRIVER_LICENSE"})
+_DIGIT = re.compile(r"[0-9]")
 # The words that introduce a secret or a document, each found by its rarest letter: what the pattern matched, the word,
 # and how many of its letters stand before the match.
 _WORDS = {
@@ -67,12 +73,10 @@ _WORDS = {
     "cret": ("secret", 2),
     "cred": ("credential", 0),
     "cen": ("licen", 2),
-    "]": ("at", 0),
-    ")": ("at", 0),
 }
 _KEYWORD = re.compile(
     r"wd(?<=pwd)|w(?<=passw)|phrase(?<=passphrase)|port(?<=passport)|ken(?<=token)|key|bearer|birth|born|b\.(?<=d\.o\.b\.)|"
-    r"b(?<=dob)|cret(?<=secret)|cred|cen(?<=licen)|\](?<=at\])|\)(?<=at\))"
+    r"b(?<=dob)|cret(?<=secret)|cred|cen(?<=licen)"
 )
 
 # Characters that people type for an ASCII one: full width forms, other scripts' digits, typographic dashes and spaces.
@@ -134,39 +138,44 @@ def find_pii(
 
 def _patterns(text: str, types: Collection[str] | None) -> list[Match]:
     found: list[Match] = []
-    scans, anchors, keywords = _rules(None if types is None else frozenset(types))
+    with_digits, scans, anchors, keywords = _rules(None if types is None else frozenset(types))
+    if (with_digits or keywords) and _DIGIT.search(text):  # much prose has no digit at all
+        for search, find in with_digits:
+            if search(text):
+                found += find(text)
+        if keywords and _KEYWORD.search(lowered := text.lower()):
+            found += _by_keyword(text, lowered)
     for search, find in scans:
         if search(text):
             found += find(text)
     for anchor, find in anchors:
         if anchor in text:
             found += find(text)
-    lowered = text.lower() if keywords else ""
-    if keywords and _KEYWORD.search(lowered):
-        found += _by_keyword(text, lowered)
     return found
 
 
+_Pairs = tuple[tuple[Callable[[str], object], Finder], ...]
+
+
 @lru_cache(64)
-def _rules(
-    types: frozenset[str] | None,
-) -> tuple[tuple[tuple[Callable[[str], object], Finder], ...], tuple[tuple[str, Finder], ...], bool]:
+def _rules(types: frozenset[str] | None) -> tuple[_Pairs, _Pairs, tuple[tuple[str, Finder], ...], bool]:
     """The searches that can find one of these types; all of them for None."""
-    scans = tuple((search, find) for search, find, kinds in _SCANS if types is None or kinds & types)
-    anchors = tuple((anchor, find) for anchor, find, kinds in _ANCHORS if types is None or kinds & types)
-    return scans, anchors, types is None or bool(_BY_KEYWORD & types)
+
+    def wanted(kinds: frozenset[str]) -> bool:
+        return types is None or bool(kinds & types)
+
+    with_digits = tuple((search, find) for search, find, kinds in _WITH_DIGITS if wanted(kinds))
+    scans = tuple((search, find) for search, find, kinds in _SCANS if wanted(kinds))
+    anchors = tuple((anchor, find) for anchor, find, kinds in _ANCHORS if wanted(kinds))
+    return with_digits, scans, anchors, wanted(_BY_KEYWORD)
 
 
 def _by_keyword(text: str, lowered: str) -> Iterator[Match]:
     if len(lowered) != len(text):  # a few letters grow in lower case; offsets must hold
         lowered = "".join(char.lower()[:1] for char in text)
-    spelled = False
     for hit in _KEYWORD.finditer(lowered):
         word, back = _WORDS[hit.group()]
         if word in LABELS:
             yield from find_labelled(text, word, hit.start() - back)
-        elif word != "at":
+        else:
             yield from find_assigned(text, word, hit.start() - back)
-        spelled = spelled or word == "at"
-    if spelled:
-        yield from find_spelled_emails(text)
