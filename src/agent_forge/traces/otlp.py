@@ -18,17 +18,13 @@ from agent_forge.traces.span import Span
 from agent_forge.traces.values import to_json
 
 KINDS = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")  # by OTLP's number
-CODES = {
-    0: "unset",
-    1: "ok",
-    2: "error",
-    "STATUS_CODE_UNSET": "unset",
-    "STATUS_CODE_OK": "ok",
-    "STATUS_CODE_ERROR": "error",
+STATUSES = ("unset", "ok", "error")  # by OTLP's number
+_CODES: dict[int | str, str] = {
+    **dict(enumerate(STATUSES)),
+    **{f"STATUS_CODE_{name.upper()}": name for name in STATUSES},
 }
-_CODE = {"unset": 0, "ok": 1, "error": 2}
 _HEX, _ZERO = frozenset("0123456789abcdefABCDEF"), "0" * 32
-_LAST_NS = 2**63 - 1  # the largest number a database holds
+LAST_NS = 2**63 - 1  # the largest number a database holds
 # Fields of an OTLP span that ours has no place for: kept as they are in `span.otel`.
 _KEPT = frozenset(("traceState", "flags", "droppedAttributesCount", "droppedEventsCount", "droppedLinksCount"))
 SCOPE = {"name": "agent_forge", "version": __version__}
@@ -126,7 +122,7 @@ def _span(data: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any])
 
 def _time(value: int | str | None) -> int:
     moment = int(value or 0)
-    if not 0 <= moment <= _LAST_NS:
+    if not 0 <= moment <= LAST_NS:
         raise ValueError("its time is not a number of nanoseconds since 1970")
     return moment
 
@@ -181,7 +177,7 @@ _VALUES: dict[str, Any] = {
 
 
 def _read_status(span: Span, status: dict[str, Any]) -> None:
-    span.status = CODES[status.get("code", 0)]
+    span.status = _CODES[status.get("code", 0)]
     if message := str(status.get("message") or ""):
         if span.status == "error":
             span.error = message
@@ -255,7 +251,7 @@ def _data(span: Span) -> dict[str, Any]:
         found["links"] = _links_data(span)
     message = span.error or otel.get("message")
     if span.status != "unset" or message:
-        found["status"] = {"code": _CODE[span.status]} | ({"message": message} if message else {})
+        found["status"] = {"code": STATUSES.index(span.status)} | ({"message": message} if message else {})
     return found
 
 

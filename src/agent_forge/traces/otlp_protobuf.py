@@ -1,4 +1,4 @@
-"""OTLP trace requests in protobuf, by way of the object that OTLP/JSON would hold. Needs the extra `otel`."""
+"""OTLP trace requests in protobuf. Needs the extra `otel`."""
 
 from __future__ import annotations
 
@@ -7,18 +7,31 @@ from collections.abc import Iterable
 from typing import Any
 
 from agent_forge.errors import MissingExtraError, TraceError
-from agent_forge.traces.otlp import camel, read_request, write_request
+from agent_forge.traces.conventions import complete, fill
+from agent_forge.traces.otlp import LAST_NS, STATUSES, pairs, write_request
 from agent_forge.traces.span import Span
 
 
 def read_protobuf(data: bytes, *, whole: bool = True) -> list[Span]:
-    """The spans of a request in protobuf. Raises TraceError where it is none, MissingExtraError without protobuf."""
+    """The spans of a request in protobuf, as `otlp.read_request` gives those of one in JSON.
+
+    Raises TraceError where it is none, MissingExtraError without opentelemetry-proto.
+    """
     message = _message()
     try:
         request = message.FromString(data)
     except Exception as error:  # google.protobuf.message.DecodeError; the import is not ours to make here
         raise TraceError("this is not an OTLP trace request in protobuf") from error
-    return read_request(_as_json(request), whole=whole)
+    spans: list[Span] = []
+    for group in request.resource_spans:
+        resource = _attributes(group.resource.attributes)
+        for part in group.scope_spans:
+            scope = _scope(part, group.schema_url)
+            spans += [_span(span, resource, scope) for span in part.spans]
+    if whole:
+        for span in spans:
+            complete(span)
+    return spans
 
 
 def write_protobuf(spans: Iterable[Span]) -> bytes:
@@ -50,86 +63,99 @@ def _to_base64(span: dict[str, Any]) -> None:
                 part[name] = base64.b64encode(bytes.fromhex(part[name])).decode()
 
 
-def _as_json(request: Any) -> dict[str, Any]:
-    """The message as the object that OTLP/JSON would hold, an order of magnitude faster than MessageToDict."""
-    return {"resourceSpans": [_group_json(group) for group in request.resource_spans]}
-
-
-def _group_json(group: Any) -> dict[str, Any]:
-    return {
-        "resource": {"attributes": [_pair_json(pair) for pair in group.resource.attributes]},
-        "schemaUrl": group.schema_url,
-        "scopeSpans": [_scope_json(part) for part in group.scope_spans],
-    }
-
-
-def _scope_json(part: Any) -> dict[str, Any]:
-    scope = part.scope
-    return {
-        "scope": {
-            "name": scope.name,
-            "version": scope.version,
-            "attributes": [_pair_json(pair) for pair in scope.attributes],
-            "droppedAttributesCount": scope.dropped_attributes_count,
-        },
+def _scope(part: Any, resource_schema: str) -> dict[str, Any]:
+    found = {
+        "name": part.scope.name,
+        "version": part.scope.version,
+        "droppedAttributesCount": part.scope.dropped_attributes_count,
+        "attributes": _attributes(part.scope.attributes),
         "schemaUrl": part.schema_url,
-        "spans": [_span_json(span) for span in part.spans],
+        "resourceSchemaUrl": resource_schema,
     }
+    return {name: value for name, value in found.items() if value}
 
 
-def _span_json(span: Any) -> dict[str, Any]:
-    return {
-        "traceId": span.trace_id.hex(),
-        "spanId": span.span_id.hex(),
-        "parentSpanId": span.parent_span_id.hex(),
-        "name": span.name,
-        "kind": span.kind,
-        "startTimeUnixNano": span.start_time_unix_nano,
-        "endTimeUnixNano": span.end_time_unix_nano,
-        "traceState": span.trace_state,
-        "flags": span.flags,
-        "droppedAttributesCount": span.dropped_attributes_count,
-        "droppedEventsCount": span.dropped_events_count,
-        "droppedLinksCount": span.dropped_links_count,
-        "attributes": [_pair_json(pair) for pair in span.attributes],
-        "status": {"code": span.status.code, "message": span.status.message},
-        "events": [_event_json(event) for event in span.events],
-        "links": [_link_json(link) for link in span.links],
-    }
+def _span(theirs: Any, resource: dict[str, Any], scope: dict[str, Any]) -> Span:
+    trace_id, span_id, parent, start = (
+        theirs.trace_id,
+        theirs.span_id,
+        theirs.parent_span_id,
+        theirs.start_time_unix_nano,
+    )
+    end = theirs.end_time_unix_nano
+    if len(trace_id) != 16 or len(span_id) != 8 or start > LAST_NS or end > LAST_NS or not any(trace_id):
+        raise TraceError("a span's ids are not 16 and 8 bytes, or its times are out of range")
+    parent_id = parent.hex() if len(parent) == 8 and any(parent) else None
+    span = Span(trace_id.hex(), span_id.hex(), theirs.name, "other", parent_id, start, end or None)
+    span.resource, span.scope, span.otel_kind = resource, scope, theirs.kind
+    span.attributes = _attributes(theirs.attributes)
+    fill(span)
+    # A message says which of its fields are set; most spans have none of the rest.
+    for field, value in theirs.ListFields():
+        if (read := _REST.get(field.name)) is not None:
+            read(span, value)
+    return span
 
 
-def _event_json(event: Any) -> dict[str, Any]:
-    return {
-        "name": event.name,
-        "timeUnixNano": event.time_unix_nano,
-        "attributes": [_pair_json(pair) for pair in event.attributes],
-        "droppedAttributesCount": event.dropped_attributes_count,
-    }
+def _read_status(span: Span, status: Any) -> None:
+    if not 0 <= status.code < len(STATUSES):
+        raise TraceError(f"a span's status is {status.code}", fix="0, 1 and 2 are known")
+    span.status = STATUSES[status.code]
+    if status.message and span.status == "error":
+        span.error = status.message
+    elif status.message:
+        _keep(span, "message", status.message)
 
 
-def _link_json(link: Any) -> dict[str, Any]:
-    found = {"traceId": link.trace_id.hex(), "spanId": link.span_id.hex()}
-    more = {
-        "traceState": link.trace_state,
-        "flags": link.flags,
-        "attributes": [_pair_json(pair) for pair in link.attributes],
-    }
-    return found | {name: value for name, value in more.items() if value}
+def _read_events(span: Span, events: Any) -> None:
+    for event in events:
+        found = {"name": event.name, "time_ns": event.time_unix_nano, "attributes": _attributes(event.attributes)}
+        if event.dropped_attributes_count:
+            found["droppedAttributesCount"] = event.dropped_attributes_count
+        span.events.append(found)
 
 
-def _pair_json(pair: Any) -> dict[str, Any]:
-    return {"key": pair.key, "value": _value_json(pair.value)}
+def _read_links(span: Span, links: Any) -> None:
+    more = []
+    for link in links:
+        if len(link.trace_id) != 16 or len(link.span_id) != 8:
+            raise TraceError("a link's ids are not 16 and 8 bytes")
+        span.links.append((link.trace_id.hex(), link.span_id.hex()))
+        rest = {"traceState": link.trace_state, "attributes": pairs(_attributes(link.attributes)), "flags": link.flags}
+        more.append({name: value for name, value in rest.items() if value})
+    if any(more):
+        _keep(span, "links", more)
 
 
-def _value_json(value: Any) -> dict[str, Any]:
-    name = value.WhichOneof("value")
-    if name is None:
-        return {}
-    content = getattr(value, name)
-    if name == "array_value":
-        return {"arrayValue": {"values": [_value_json(item) for item in content.values]}}
-    if name == "kvlist_value":
-        return {"kvlistValue": {"values": [_pair_json(pair) for pair in content.values]}}
-    if name == "bytes_value":
-        return {"bytesValue": base64.b64encode(content).decode()}
-    return {camel(name): content}
+def _keep(span: Span, name: str, value: Any) -> None:
+    span.otel = {**(span.otel or {}), name: value}
+
+
+_REST: dict[str, Any] = {
+    "status": _read_status,
+    "events": _read_events,
+    "links": _read_links,
+    "trace_state": lambda span, value: _keep(span, "traceState", value),
+    "flags": lambda span, value: _keep(span, "flags", value),
+    "dropped_attributes_count": lambda span, value: _keep(span, "droppedAttributesCount", value),
+    "dropped_events_count": lambda span, value: _keep(span, "droppedEventsCount", value),
+    "dropped_links_count": lambda span, value: _keep(span, "droppedLinksCount", value),
+}
+
+
+def _attributes(given: Any) -> dict[str, Any]:
+    found = {}
+    for pair in given:
+        value = pair.value
+        kind = value.WhichOneof("value")
+        found[pair.key] = value.string_value if kind == "string_value" else _value(value, kind)
+    return found
+
+
+def _value(value: Any, kind: str | None) -> Any:
+    if kind is None:
+        return None
+    content = getattr(value, kind)
+    if kind == "array_value":
+        return [_value(item, item.WhichOneof("value")) for item in content.values]
+    return _attributes(content.values) if kind == "kvlist_value" else content

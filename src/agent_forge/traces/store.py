@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -128,13 +129,15 @@ class Store:
         unfinished is replaced by its finished self; a finished one never changes. Raises TraceError, with nothing
         stored, if a field of a span has a value no database takes; StoreError if the database fails.
         """
-        batch = list(spans)
+        rows, sums = self._prepared(list(spans))
+        return self._add_rows(rows, sums) if rows else 0
+
+    def _prepared(self, spans: Sequence[Span]) -> tuple[list[Row], Sums]:
         try:
-            rows = self.rows(batch)
-            sums = Sums(rows)
+            rows = self.rows(spans)
+            return rows, Sums(rows)
         except (TypeError, AttributeError, ValueError, OverflowError) as error:
             raise TraceError(f"a span cannot be stored: {error}", fix="give its fields the types of Span") from error
-        return self._add_rows(rows, sums) if rows else 0
 
     def rows(self, spans: Sequence[Span]) -> list[Row]:
         """The rows of spans, as `add` writes them."""
@@ -170,12 +173,27 @@ class Store:
     def add_many(
         self, spans: Iterable[Span], *, batch: int = BATCH, each: Callable[[int], object] | None = None
     ) -> int:
-        """Adds a long stream, `batch` spans a transaction. `each` is told how many went by. Returns like `add`."""
+        """Adds a long stream, `batch` spans a transaction. `each` is told how many went by. Returns like `add`.
+
+        A second thread writes one batch while this one reads the next: SQLite works without the interpreter lock.
+        """
+        from concurrent.futures import Future, ThreadPoolExecutor
+
         added, stream = 0, iter(spans)
-        while part := list(islice(stream, batch)):
-            added += self.add(part)
-            if each is not None:
-                each(len(part))
+        waiting: deque[tuple[int, Future[int]]] = deque()
+        with ThreadPoolExecutor(1, thread_name_prefix="agent-forge-traces") as writer:
+            try:
+                while (part := list(islice(stream, batch))) or waiting:
+                    if part:
+                        waiting.append((len(part), writer.submit(self._add_rows, *self._prepared(part))))
+                    if len(waiting) > 2 or not part:
+                        size, done = waiting.popleft()
+                        added += done.result()
+                        if each is not None:
+                            each(size)
+            except BaseException:
+                writer.shutdown(cancel_futures=True)
+                raise
         return added
 
     # Reading
