@@ -22,7 +22,7 @@ def test_the_default_has_about_25_million_parameters():
     counted = sum(parameter.numel() for parameter in model.parameters())
     assert 22_500_000 <= counted <= 27_500_000
     assert parameter_table(config)["total"] == counted
-    assert (config.vocab_size, config.hidden_size, config.num_hidden_layers) == (32768, 512, 8)
+    assert (config.vocab_size, config.hidden_size, config.num_hidden_layers) == (32768, 512, 6)
 
 
 @pytest.mark.parametrize("name", list(AXES))

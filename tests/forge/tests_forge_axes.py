@@ -23,7 +23,7 @@ AXES = {
     "control": {"memory_layers": []},
     "memory": {},
     "memory in every layer": {"memory_layers": [0, 1]},
-    "no momentum": {"memory_momentum": False},
+    "momentum": {"memory_momentum": True},
     "wide window": {"sliding_window": 64},
     "no qk-norm": {"qk_norm": False},
     "all heads": {"num_key_value_heads": 4},
@@ -33,7 +33,7 @@ AXES = {
     "loops without detaching": {"loops": 2, "detach_loops": False},
     "latent refinement": {"loops": 2, "latent_steps": 2, "cycles": 2},
     "halting": {"loops": 3, "halting": True, "halt_bias": 0.0},
-    "halting with latents": {"loops": 3, "latent_steps": 1, "halting": True, "halt_bias": 0.0},
+    "halting with latents": {"loops": 3, "latent_steps": 1, "memory_momentum": True, "halting": True, "halt_bias": 0.0},
 }
 
 

@@ -74,8 +74,8 @@ class CognatePreTrainedModel(PreTrainedModel):
             module.down_proj.weight.zero_()
         elif isinstance(module, NeuralMemory):
             module.rates.weight.zero_()
-            rate, forget, carry = module.rates.bias.view(3, -1)
-            rate.zero_(), forget.fill_(-4.0), carry.zero_()
+            module.rates.bias.zero_()
+            module.rates.bias[module.heads : 2 * module.heads].fill_(-4.0)
             module.attention_gain.fill_(1.0)
             module.memory_gain.fill_(1.0)
         elif isinstance(module, HaltingHead):

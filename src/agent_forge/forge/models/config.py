@@ -24,7 +24,7 @@ class CognateConfig(PretrainedConfig):
     | halting (ACT) | `halting`, `halt_threshold`, `halt_bias`, `halt_entropy` | `halting=False` or `loops=1` |
 
     >>> CognateConfig(loops=3, halting=True).slots
-    24
+    18
     """
 
     model_type = "cognate"
@@ -34,10 +34,10 @@ class CognateConfig(PretrainedConfig):
         self,
         vocab_size: int = 32768,
         hidden_size: int = 512,
-        num_hidden_layers: int = 8,
-        num_attention_heads: int = 8,
+        num_hidden_layers: int = 6,
+        num_attention_heads: int = 4,
         num_key_value_heads: int = 2,
-        intermediate_size: int = 1280,
+        intermediate_size: int = 1792,
         embedding_rank: int | None = 256,
         tie_word_embeddings: bool = True,
         max_position_embeddings: int = 4096,
@@ -47,11 +47,11 @@ class CognateConfig(PretrainedConfig):
         attention_scale: float | None = None,
         rms_norm_eps: float = 1e-6,
         initializer_range: float = 0.02,
-        memory_layers: Sequence[int] = (4,),
+        memory_layers: Sequence[int] = (3,),
         memory_heads: int = 4,
         memory_head_dim: int = 64,
         memory_chunk: int = 64,
-        memory_momentum: bool = True,
+        memory_momentum: bool = False,
         loops: int = 1,
         latent_steps: int = 0,
         cycles: int = 1,

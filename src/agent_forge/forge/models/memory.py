@@ -2,18 +2,24 @@
 
 Every head holds a matrix M that is trained in the forward pass to map keys to values. For token t
 
-    e_t = M_{t-1} k_t - v_t                        the surprise: the gradient of |M k - v|^2 / 2 is e k^T
-    S_t = eta_t S_{t-1} - theta_t e_t k_t^T        momentum of the surprise
-    M_t = (1 - alpha_t) M_{t-1} + S_t              forgetting
+    e_t = (M_{t-1} + S_{t-1}) k_t - v_t            the surprise: the gradient of |M k - v|^2 / 2 is e k^T
+    B_t = S_{t-1} - theta_t e_t k_t^T              what is on its way into the memory, with the new write
+    M_t = (1 - alpha_t) M_{t-1} + (1 - eta_t) B_t  forgetting, and the part that arrives now
+    S_t = eta_t B_t                                momentum: the part that arrives later
     r_t = M_t q_t                                  the read
 
-with eta, theta, alpha computed from the token. The paper takes the gradient at the start of each chunk so that a
-chunk runs in parallel; here the gradient is the token's own, and the chunk still runs in parallel, because the
-surprises of a chunk solve one unit-triangular system (the WY form of the delta rule, extended to momentum). So the
-chunk length is a matter of speed alone: any split of a sequence, any padding, gives the same numbers.
+with theta, alpha, eta computed from the token. Without momentum eta is 0, S vanishes, and this is the gated delta rule.
 
-Shapes: B batch, H heads, T tokens, N chunks, C tokens of a chunk, D key width, E value width.
-The state is [M | S], [B, H, E, 2D] (or M alone, [B, H, E, D], without momentum).
+Two things differ from the paper. Its momentum adds S itself to M and measures the surprise against M alone; with an
+eta that changes from token to token one write can then arrive many times over, and training ended in NaN (one run in
+three). Here a write arrives once in all, and the surprise counts what is on its way, so M + S follows the delta rule
+and stays bounded whatever the gates do. And the paper takes the gradient at the start of each chunk so that a chunk
+runs in parallel; here it is the token's own, and the chunk still runs in parallel, because the surprises of a chunk
+solve one unit-triangular system (the WY form of the delta rule, extended to momentum). So the chunk length is a matter
+of speed alone: any split of a sequence, any padding, gives the same numbers.
+
+Shapes: B batch, H heads, T tokens, N chunks, C tokens of a chunk, D key width, E value width, P parts of the state: M,
+or M and S with momentum. The state is [B, H, E, P*D].
 """
 
 from __future__ import annotations
@@ -32,14 +38,12 @@ if TYPE_CHECKING:
 
 
 class Writes(NamedTuple):
-    """What a token does to the memory."""
+    """What a token does to the memory. Padding is a rate of 0 and decays of log 1: it changes nothing."""
 
     key: Tensor  # BHTD, unit length
     value: Tensor  # BHTE
     rate: Tensor  # BHT, theta
-    log_keep: Tensor  # BHT, log(1 - alpha)
-    log_carry: Tensor  # BHT, log(eta)
-    active: Tensor  # BHT, 1 for a real token and 0 for padding, which must change nothing
+    log_decay: Tensor  # BHTP, log(1 - alpha) and, with momentum, log(eta)
 
 
 class NeuralMemory(nn.Module):
@@ -49,10 +53,10 @@ class NeuralMemory(nn.Module):
         super().__init__()
         inner = config.memory_heads * config.memory_head_dim
         self.heads, self.width = config.memory_heads, config.memory_head_dim
-        self.chunk, self.momentum, self.eps = config.memory_chunk, config.memory_momentum, config.rms_norm_eps
+        self.chunk, self.eps = config.memory_chunk, config.rms_norm_eps
         self.row_blocks = (inner, inner, inner)
         self.qkv_proj = nn.Linear(config.hidden_size, 3 * inner, bias=False)
-        self.rates = nn.Linear(config.hidden_size, 3 * self.heads)
+        self.rates = nn.Linear(config.hidden_size, (3 if config.memory_momentum else 2) * self.heads)
         self.out_proj = nn.Linear(inner, config.hidden_size, bias=False)
         self.attention_gain = nn.Parameter(torch.ones(config.hidden_size))
         self.memory_gain = nn.Parameter(torch.ones(config.hidden_size))
@@ -71,32 +75,24 @@ class NeuralMemory(nn.Module):
         parts = F.silu(self.qkv_proj(x_BTD)).float().view(batch, length, 3, self.heads, self.width)
         query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
         query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
-        theta, alpha, eta = self.rates(x_BTD).float().view(batch, length, 3, self.heads).permute(2, 0, 3, 1).unbind(0)
-        rate, log_keep, log_carry = torch.sigmoid(theta), F.logsigmoid(-alpha), F.logsigmoid(eta)
-        if self.momentum:  # a token's writes, summed over the time its momentum lasts, stay below 1: no overshoot
-            rate = rate * (1 - log_carry.exp())
-        active = torch.ones_like(rate)
+        theta, *decays = self.rates(x_BTD).float().view(batch, length, -1, self.heads).permute(2, 0, 3, 1).unbind(0)
+        rate, log_decay = torch.sigmoid(theta), F.logsigmoid(-torch.stack(decays, dim=-1))
         if valid_BT is not None:
-            active = valid_BT[:, None, :].to(rate.dtype).expand_as(rate)
-            rate, log_keep, log_carry = rate * active, log_keep * active, log_carry * active
-        return query, Writes(key, value, rate, log_keep, log_carry, active)
+            real = valid_BT[:, None, :].to(rate.dtype)
+            rate, log_decay = rate * real, log_decay * real[..., None]
+        return query, Writes(key, value, rate, log_decay)
 
     def advance(self, query: Tensor, writes: Writes, reading: Reading, slot: int) -> Tensor:
         """Reads while writing; the state goes on in the cache if there is one, and starts from nothing if not."""
         state = None if reading.cache is None else reading.cache.memory(slot)
-        read, state = chunked_memory(query, writes, state, self.chunk, self.momentum, reading.starts)
+        read, state = chunked_memory(query, writes, state, self.chunk, reading.starts)
         if reading.cache is not None:
             reading.cache.set_memory(slot, state)
         return read
 
 
 def chunked_memory(
-    query: Tensor,
-    writes: Writes,
-    state: Tensor | None = None,
-    chunk: int = 64,
-    momentum: bool = True,
-    starts_BT: Tensor | None = None,
+    query: Tensor, writes: Writes, state: Tensor | None = None, chunk: int = 64, starts_BT: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """The recurrence of the module's docstring, `chunk` tokens at a time: (reads BHTE, the state after the last token).
 
@@ -108,55 +104,115 @@ def chunked_memory(
     chunk = min(chunk, 1 << (length - 1).bit_length())
     query, *rest = (_in_chunks(x, chunk) for x in (query, *writes))
     segment = None if starts_BT is None else _in_chunks(starts_BT[:, None].int(), chunk).cumsum(-1)
-    affine, shift, project, offset = _chunk_maps(query, Writes(*rest), momentum, segment)
+    affine, shift, project, offset = _chunk_maps(query, Writes(*rest), segment)
     if state is None:
         state = query.new_zeros(batch, heads, writes.value.shape[-1], affine.shape[-1])
-    befores = []
+    befores, now = [], state.flatten(0, 1)
     with torch.autocast(query.device.type, enabled=False):
-        for factor, term in zip(affine.float().unbind(2), shift.float().unbind(2), strict=True):
-            befores.append(state)
-            state = state @ factor + term
-    read = project @ torch.stack(befores, dim=2).transpose(-1, -2) + offset
-    return read.flatten(2, 3)[:, :, :length], state
+        factors, terms = affine.to(now.dtype).flatten(0, 1), shift.to(now.dtype).flatten(0, 1)
+        for factor, term in zip(factors.unbind(1), terms.unbind(1), strict=True):
+            befores.append(now)
+            now = torch.baddbmm(term, now, factor)
+    before = torch.stack(befores, dim=1).unflatten(0, (batch, heads))
+    read = project @ before.mT + offset
+    return read.flatten(2, 3)[:, :, :length], now.unflatten(0, (batch, heads))
 
 
 def _in_chunks(x: Tensor, chunk: int) -> Tensor:
-    """[B, H, T, ...] -> [B, H, N, C, ...], the end filled with zeros (a write of zeros, inactive, changes nothing)."""
+    """[B, H, T, ...] -> [B, H, N, C, ...], the end filled with zeros (which is padding, and changes nothing)."""
     missing = -x.shape[2] % chunk
     if missing:
         x = torch.cat([x, x.new_zeros(*x.shape[:2], missing, *x.shape[3:])], dim=2)
     return x.unflatten(2, (-1, chunk))
 
 
-def _chunk_maps(
-    query: Tensor, writes: Writes, momentum: bool, segment: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _chunk_maps(query: Tensor, writes: Writes, segment: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """For every chunk at once, what it does to any state it may start from.
 
     state' = state @ affine + shift,   reads = project @ state^T + offset.
     """
     key, value, rate = writes.key, writes.value, writes.rate
-    carried, start = _decays(writes, momentum, segment)  # NCC weights of write i in M_t; [C, 1 or 2] weights of M, S
-    before = F.pad(carried[..., :-1, :], (0, 0, 1, 0))  # the same for M_{t-1}, which the surprise is taken at
-    start_before = F.pad(start[..., :-1, :], (0, 0, 1, 0))
-    start_before[..., 0, 0] = 1.0
+    in_memory, in_flight, start, last = _weights(writes.log_decay, segment)
+    known_before = F.pad((in_memory + in_flight)[..., :-1, :], (0, 0, 1, 0))  # of M + S one token earlier
+    start_before = _start_before(start, segment)
+    system = torch.tril(known_before * rate[..., None, :] * (key @ key.mT), diagonal=-1)
     if segment is not None:
-        before = before * (segment[..., :, None] == segment[..., None, :])
-        start_before = start_before * (segment == 0)[..., None]
-
-    system = torch.tril(before * rate[..., None, :] * (key @ key.transpose(-1, -2)), diagonal=-1)
-    known = torch.cat([_spread(start_before, key), value], dim=-1)
+        system = system * (segment[..., :, None] == segment[..., None, :])
     with torch.autocast(query.device.type, enabled=False):
         inverse = UnitLowerInverse.apply(system)
-    solved = inverse @ known
-    on_state, own = solved.split([known.shape[-1] - value.shape[-1], value.shape[-1]], dim=-1)
+    solved = inverse @ torch.cat([_spread(start_before, key), value], dim=-1)
+    on_state, own = solved.split([solved.shape[-1] - value.shape[-1], value.shape[-1]], dim=-1)
 
-    mixed = carried * rate[..., None, :] * (query @ key.transpose(-1, -2))
-    project = _spread(start, query) - mixed @ on_state
-    last = _last_weights(writes, carried, momentum, segment)  # [C, 1 or 2] weights of write i in M' and S'
-    written = _spread(last * rate[..., None], key)
-    affine = _diagonal(start, writes, momentum, segment, key.shape[-1]) - on_state.transpose(-1, -2) @ written
-    return affine, own.transpose(-1, -2) @ written, project, mixed @ own
+    mixed = in_memory * rate[..., None, :] * (query @ key.mT)
+    project = _spread(start[..., 0, :], query) - mixed @ on_state
+    written = _spread(last * rate[..., None], key)  # what each surprise leaves in M' and S'
+    affine = _grow(start[..., -1, :, :], key.shape[-1]) - on_state.mT @ written
+    return affine, own.mT @ written, project, mixed @ own
+
+
+def _weights(log_decay: Tensor, segment: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """How much of each earlier write, and of the chunk's first state, is where.
+
+    in_memory, in_flight [C, C]: of write i in M_t and in S_t. start [C, P, P]: at (t, m, n) of the first state's part n
+    in part m at t. last [C, P]: of write i in the parts after the last token.
+    """
+    keep = _products(log_decay[..., 0], segment)
+    from_memory = _from_start(log_decay[..., 0], segment)
+    if log_decay.shape[-1] == 1:
+        return keep, torch.zeros_like(keep), from_memory[..., None, None], keep[..., -1, :, None]
+    carry = log_decay[..., 1]
+    earlier = carry.cumsum(-1) - carry  # up to the token before
+    arriving = keep * -torch.expm1(carry)[..., None, :]
+    waiting = _masked_exp(earlier[..., :, None] - earlier[..., None, :], segment)  # of write i in B_t
+    waiting_start = _cut(earlier.exp(), segment)
+    in_memory = arriving @ waiting
+    in_flight = carry.exp()[..., None] * waiting
+    flight_start = _from_start(carry, segment)
+    memory_start = (arriving @ waiting_start[..., None])[..., 0]
+    nothing = torch.zeros_like(from_memory)
+    rows = [torch.stack([from_memory, memory_start], -1), torch.stack([nothing, flight_start], -1)]
+    last = torch.stack([in_memory[..., -1, :], in_flight[..., -1, :]], dim=-1)
+    return in_memory, in_flight, torch.stack(rows, dim=-2), last
+
+
+def _start_before(start: Tensor, segment: Tensor | None) -> Tensor:
+    """[C, P]: how much of the first state's parts is in M + S one token earlier; all of it at the first."""
+    total = start.sum(-2)
+    before = torch.cat([torch.ones_like(total[..., :1, :]), total[..., :-1, :]], dim=-2)
+    return before if segment is None else before * (segment == 0)[..., None]
+
+
+def _products(log_factor: Tensor, segment: Tensor | None) -> Tensor:
+    """[..., C] logs -> [..., C, C]: at (t, s) the product of the factors after s up to t, 0 where s > t."""
+    total = log_factor.cumsum(-1)
+    return _masked_exp(total[..., :, None] - total[..., None, :], segment)
+
+
+def _masked_exp(gap: Tensor, segment: Tensor | None) -> Tensor:
+    allowed = torch.ones(gap.shape[-2:], dtype=torch.bool, device=gap.device).tril()
+    if segment is not None:
+        allowed = allowed & (segment[..., :, None] == segment[..., None, :])
+    return gap.masked_fill(~allowed, -torch.inf).exp()
+
+
+def _from_start(log_factor: Tensor, segment: Tensor | None) -> Tensor:
+    """[..., C]: the product of all factors up to t; 0 once a new document has begun."""
+    return _cut(log_factor.cumsum(-1).exp(), segment)
+
+
+def _cut(x: Tensor, segment: Tensor | None) -> Tensor:
+    return x if segment is None else x * (segment == 0)
+
+
+def _spread(weights: Tensor, vectors: Tensor) -> Tensor:
+    """[C, P] weights and [C, D] vectors -> [C, P*D]: the vectors once for each part of the state."""
+    return (weights[..., :, None] * vectors[..., None, :]).flatten(-2)
+
+
+def _grow(parts: Tensor, width: int) -> Tensor:
+    """[P, P] at (m, n) -> [P*D, P*D] that takes part n of a state to part m, by multiplying from the right."""
+    eye = torch.eye(width, device=parts.device, dtype=parts.dtype)
+    return (parts.mT[..., :, None, :, None] * eye[:, None, :]).flatten(-4, -3).flatten(-2)
 
 
 class UnitLowerInverse(torch.autograd.Function):
@@ -210,60 +266,3 @@ def _join(inverse: Tensor, below: Tensor) -> Tensor:
     return torch.cat(
         [torch.cat([first, torch.zeros_like(corner)], dim=-1), torch.cat([corner, second], dim=-1)], dim=-2
     )
-
-
-def _spread(weights: Tensor, vectors: Tensor) -> Tensor:
-    """[C, S] weights and [C, D] vectors -> [C, S*D]: the vectors once for each part of the state."""
-    return (weights[..., :, None] * vectors[..., None, :]).flatten(-2)
-
-
-def _products(log_factor: Tensor, segment: Tensor | None) -> Tensor:
-    """[..., C] logs -> [..., C, C]: at (t, s) the product of the factors after s up to t, 0 where s > t."""
-    total = log_factor.cumsum(-1)
-    gap = total[..., :, None] - total[..., None, :]
-    allowed = torch.ones(gap.shape[-2:], dtype=torch.bool, device=gap.device).tril()
-    if segment is not None:
-        allowed = allowed & (segment[..., :, None] == segment[..., None, :])
-    return gap.masked_fill(~allowed, -torch.inf).exp()
-
-
-def _from_start(log_factor: Tensor, segment: Tensor | None) -> Tensor:
-    """[..., C]: the product of all factors up to t; 0 once a new document has begun."""
-    product = log_factor.cumsum(-1).exp()
-    return product if segment is None else product * (segment == 0)
-
-
-def _decays(writes: Writes, momentum: bool, segment: Tensor | None) -> tuple[Tensor, Tensor]:
-    """How much of write i, and of the state at the chunk's start, is in M_t."""
-    kept = _products(writes.log_keep, segment)
-    from_memory = _from_start(writes.log_keep, segment)
-    flow = kept * writes.active[..., None, :]  # S flows into M at real tokens alone
-    if not momentum:
-        return flow, from_memory[..., None]
-    carried = flow @ _products(writes.log_carry, segment)
-    from_momentum = flow @ _from_start(writes.log_carry, segment)[..., None]
-    return carried, torch.cat([from_memory[..., None], from_momentum], dim=-1)
-
-
-def _last_weights(writes: Writes, carried: Tensor, momentum: bool, segment: Tensor | None) -> Tensor:
-    """How much of write i is in M and in S after the chunk's last token."""
-    in_memory = carried[..., -1, :, None]
-    if not momentum:
-        return in_memory
-    total = writes.log_carry.cumsum(-1)
-    in_momentum = (total[..., -1:] - total).exp()
-    if segment is not None:
-        in_momentum = in_momentum * (segment == segment[..., -1:])
-    return torch.cat([in_memory, in_momentum[..., None]], dim=-1)
-
-
-def _diagonal(start: Tensor, writes: Writes, momentum: bool, segment: Tensor | None, width: int) -> Tensor:
-    """What the decays alone do to [M | S] over the chunk."""
-    eye = torch.eye(width, device=start.device, dtype=start.dtype)
-    memory = start[..., -1, 0, None, None] * eye
-    if not momentum:
-        return memory
-    momentum_left = _from_start(writes.log_carry, segment)[..., -1, None, None] * eye
-    top = torch.cat([memory, torch.zeros_like(memory)], dim=-1)
-    bottom = torch.cat([start[..., -1, 1, None, None] * eye, momentum_left], dim=-1)
-    return torch.cat([top, bottom], dim=-2)

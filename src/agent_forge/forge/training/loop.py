@@ -337,7 +337,12 @@ class Run:
     def _as_evaluated(self) -> Iterator[None]:
         self.model.eval()
         try:
-            with self.average.applied(self.model) if self.average else nullcontext(), self._precision():
+            shown = self.average.applied(self.model) if self.average else nullcontext()
+            with (
+                shown,
+                self._precision(),
+                torch.compiler.set_stance("force_eager"),
+            ):  # other shapes: not worth compiling
                 yield
         finally:
             self.model.train()
