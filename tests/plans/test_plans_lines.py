@@ -122,6 +122,7 @@ def test_ways_to_write_a_task(line: str) -> None:
         "Here are the tasks:\n\nTask 1: a | Dependencies: none\n\nThat is all.",
         "<think>hm</think>\nTask 1: a | Dependencies: none",
         "# Plan\nTask 1: a",
+        "A page begins with <!DOCTYPE html>.\n<plan>\nTask 1: a | Dependencies: none\n</plan>",
         "\ufeff<plan>\nTask 1: a | Dependencies: none\n</plan>",
     ],
 )
@@ -241,7 +242,7 @@ def test_nobody_is_blamed_for_depending_on_a_task_that_could_not_be_read() -> No
         ("<plan>Task 1: a | Dependencies: none</plan><plan>Task 2: b | Dependencies: none</plan>", "malformed"),
         ("<plan>Task 1: about </plan> | Dependencies: none\n</plan>", "malformed"),
         ("<plan>\nTask 1: a | Dependencies: none\nTask 2: b | Depend", "malformed"),
-        ("<!DOCTYPE x><plan>\nTask 1: a | Dependencies: none</plan>", "malformed"),
+        ("<plan>\nTask 1: a | Dependencies: none</plan></plan>", "malformed"),
     ],
 )
 def test_texts_without_one_whole_plan(text: str, code: str) -> None:

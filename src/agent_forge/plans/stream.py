@@ -80,6 +80,7 @@ class PlanStream:
         self._pending: list[str] = []
         self._bytes = 0
         self._line = 1
+        self._declared: int | None = None  # the line of a declaration before the plan
         self._state = "start"
         self._reader: LineReader | GraphReader | None = None
         self._own_faults: list[PlanFault] = []
@@ -170,19 +171,18 @@ class PlanStream:
             kept = text.rfind("<")
             return kept if kept >= 0 and len(text) - kept < _LONGEST_TAG else len(text)
         name = (found.group(1) or "").lower()
-        if not name:
-            return self._declaration(text, found)
-        if name == "graph":
+        if not name:  # harmless in prose, not before a graph
+            self._declared = self._line + text.count("\n", 0, found.start())
+        elif name == "graph" and self._declared is not None:
+            self._line = self._declared
+            self._stop("malformed", "declarations (<!DOCTYPE, <!ENTITY) are not taken")
+            return len(text)
+        elif name == "graph":
             self._reader = GraphReader(self.limits)
             self._state = "graph"
         else:
             self._state = "think" if name == "think" else "plan"
         return found.end()
-
-    def _declaration(self, text: str, found: re.Match[str]) -> int:
-        self._line += text.count("\n", 0, found.start())
-        self._stop("malformed", "declarations (<!DOCTYPE, <!ENTITY) are not taken")
-        return len(text)
 
     def _in_think(self, text: str) -> int:
         found = _THINK_END.search(text)
