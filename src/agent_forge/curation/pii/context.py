@@ -6,11 +6,18 @@ import re
 from collections import deque
 
 _PHONE_WORDS = (
-    r"phones?|telephone|telefone?|tel[ée]fonos?|t[ée]l[ée]phone|telefon\w*|tel|t[ée]l|mobiles?|mob|mobil|m[óo]vil|celular|cell|"
-    r"cellphone|cellular|handy|fax|call(?:s|ed|ing)?|dial(?:led|ed|ing)?|ring|rang|reach(?:ed)?|text(?:ed)?|sms|whatsapp|"
-    r"viber|telegram|contact(?:ed)?|hotline|helpline|landline|voicemail|answer(?:ing|ed)?|desk|registered|"
-    r"messages?|pager|phone\s?number|ph|numéro|numero|rufnummer|cellulare|gsm|switchboard|toll.free|телефон\w*|тел|моб|电话|電話|手机|"
-    r"전화|هاتف"
+    r"phones?|telephone|telefone?|tel[ée]fonos?|t[ée]l[ée]phone|telefon\w*|tel|t[ée]l|mobiles?|mob|mobil|m[óo]vil|celular|"
+    r"cell|cellphone|cellular|handy|fax|dial(?:led|ed|ing)?|sms|whatsapp|viber|telegram|hotline|helpline|landline|"
+    r"voicemail|desk|pager|phone\s?number|ph|(?:contact|my|his|her|our|your) number|numéro|numero|"
+    r"rufnummer|cellulare|gsm|switchboard|toll.free|телефон\w*|тел|моб|电话|電話|手机|전화|هاتف"
+)
+# Verbs label a number only when it is their object: "call me at …", not "they call it the 1048576 problem".
+_PHONE_VERBS = (
+    r"call(?:s|ed|ing)?|ring|rang|reach(?:ed)?|text(?:ed|ing)?|contact(?:ed)?|answer(?:ing|ed)?|messages?|my registered"
+)
+_OBJECT = re.compile(
+    r"\W{0,3}(?:(?:me|us|him|her|them|you|back|now|here|please|directly|someone)\W{1,3}){0,3}\Z|"
+    r"[^.!?;\n]{0,36}\b(?:at|on|to|is|via|using|number|no|nr)\W{0,3}\Z"
 )
 _OTHER_WORDS = (
     r"orders?|invoices?|tickets?|tracking|track|isbn|issn|serial|part|sku|refs?|reference|accounts?|acct|cases?|po|"
@@ -21,7 +28,8 @@ _OTHER_WORDS = (
     r"passport|routing|iban|swift|ssn|vat|ein|tin"
 )
 _BEFORE = re.compile(
-    rf"(?<![\w])(?:(?P<phone>{_PHONE_WORDS})|(?P<other>{_OTHER_WORDS}))(?![\w])|[.!?;](?=\s)(?P<stop>)"
+    rf"(?<![\w])(?:(?P<phone>{_PHONE_WORDS})|(?P<verb>{_PHONE_VERBS})|(?P<other>{_OTHER_WORDS}))(?![\w])|"
+    r"[.!?;](?=\s)(?P<stop>)"
 )
 _AFTER = re.compile(
     r"[\s\-,(\[/]{0,4}(?:office|fax|mobile|mob|cell|home|work|desk|tel|phone|direct|landline|whatsapp)(?![\w])"
@@ -43,6 +51,7 @@ _BETWEEN = re.compile(r"[0-9\[{<]")
 _IBAN = re.compile(r"\biban\b|account|transfer|bank")
 _STREET_BEFORE = re.compile(r"\b(?:suite|ste|apt|apartment|unit|floor|room|box|flat|building|bldg|lot|no)\b\W{0,3}\Z")
 _STREET_AFTER = re.compile(r" (?:[A-Z][a-zà-ÿ]+|\d+(?:st|nd|rd|th)\b)")
+_STREET_NAME = re.compile(r" [A-Z][\w'’à-ÿ]+ [A-Z][a-zà-ÿ]")
 _PLACEHOLDER = re.compile(r"\[?[a-z_0-9:]{0,40}\]")
 WINDOW = 48
 
@@ -61,8 +70,10 @@ def phone_context(text: str, start: int, end: int) -> bool:
     """A telephone word labels this number: the nearest label before it, or the word right behind it."""
     words = before(text, start)
     nearest = next(iter(deque(_BEFORE.finditer(words), maxlen=1)), None)
+    if _STREET_NAME.match(text, end):
+        return False  # "call a taxi to 14 3684 Court Street"
     if nearest is not None and not _BETWEEN.search(words, nearest.end()):
-        if nearest.lastgroup == "phone":
+        if nearest.lastgroup == "phone" or (nearest.lastgroup == "verb" and _OBJECT.match(words, nearest.end())):
             return True
         if nearest.lastgroup == "other" and "\n" not in words[nearest.end() :]:
             return False
