@@ -3,9 +3,11 @@
     python benchmarks/trace_ingest.py [--quick] [--peers]
 
 The limit: `sqlite3.executemany` of rows that are already encoded, into the same schema, in WAL mode with the same
-synchronous setting and the same 500 rows a transaction. Ours starts from the bytes of an OTLP/JSON request and ends
-with the spans committed and the rollups kept. The two take turns, and the ratio is the median over the rounds.
-`--peers` adds agentlightning's own stores (installed into a virtual environment of its own, which takes a while).
+synchronous setting and 500 rows a transaction. Ours starts from the bytes of a request, in protobuf or in JSON, and
+ends with the spans committed and the rollups kept. Two loads: light (two-span traces, six attributes on one of them)
+and rich (traces of eight, ten attributes on each with prompt and answer). All take turns; ratios are medians over the
+rounds, of time on the clock and of CPU time (which a busy machine does not spoil). `stream` reads a request while
+another thread writes the one before. `--peers` adds agentlightning's own stores, in an environment of their own.
 """
 
 from __future__ import annotations
@@ -19,15 +21,28 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from agent_forge.traces import Store
+from agent_forge.traces import Span, Store
+from agent_forge.traces.files import parse
 from agent_forge.traces.otlp import read_request
+from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
 from agent_forge.traces.store import INSERT
 
 REQUEST = 500  # spans a request, and a transaction
 START_NS = 1_760_000_000_000_000_000
+
+
+LIGHT = {
+    "gen_ai.operation.name": "chat",
+    "gen_ai.provider.name": "openai",
+    "gen_ai.request.model": "model-1",
+    "gen_ai.request.temperature": 0.7,
+    "gen_ai.usage.input_tokens": 120,
+    "gen_ai.usage.output_tokens": 20,
+}
 
 
 def value_of(value: Any) -> dict[str, Any]:
@@ -53,15 +68,16 @@ def chat(number: int, session: int) -> dict[str, Any]:
     }
 
 
-def request(number: int, spans: int = REQUEST) -> bytes:
-    """One OTLP/JSON request: traces of eight spans, ten attributes each, about 1.1 kB a span."""
+def request(number: int, spans: int = REQUEST, rich: bool = True) -> dict[str, Any]:
+    """One OTLP request as a JSON object."""
     rng = random.Random(number)
     found: list[dict[str, Any]] = []
     for index in range(spans):
         span_id = f"{rng.getrandbits(64):016x}"
-        if index % 8 == 0:
+        if index % (8 if rich else 2) == 0:
             trace_id, root = f"{rng.getrandbits(128):032x}", span_id
         start = START_NS + number * 60_000_000_000 + index * 100_000_000
+        attributes = chat(index, number) if rich else LIGHT if span_id != root else {}
         data = {
             "traceId": trace_id,
             "spanId": span_id,
@@ -69,7 +85,7 @@ def request(number: int, spans: int = REQUEST) -> bytes:
             "kind": 3,
             "startTimeUnixNano": str(start),
             "endTimeUnixNano": str(start + rng.randrange(1_000_000, 3_000_000_000)),
-            "attributes": [{"key": key, "value": value_of(value)} for key, value in chat(index, number).items()],
+            "attributes": [{"key": key, "value": value_of(value)} for key, value in attributes.items()],
             "status": {"code": 2 if index % 50 == 0 else 1},
         }
         if span_id != root:
@@ -77,60 +93,88 @@ def request(number: int, spans: int = REQUEST) -> bytes:
         found.append(data)
     scope = {"scope": {"name": "benchmark", "version": "1"}, "spans": found}
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "benchmark"}}]}
-    return json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}).encode()
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [scope]}]}
 
 
-def ours(bodies: list[bytes], folder: Path) -> float:
+Read = Callable[[bytes], list[Span]]
+READ: dict[str, Read] = {
+    "protobuf": lambda body: read_protobuf(body, whole=False),
+    "JSON": lambda body: read_request(parse(body), whole=False),
+}
+
+
+def ours(bodies: list[bytes], read: Read, folder: Path) -> tuple[float, float]:
     with Store.open(folder) as store:
-        begin = time.perf_counter()
-        for body in bodies:
-            store.add(read_request(json.loads(body), whole=False))
-        took = time.perf_counter() - begin
+        took = clock(lambda: [store.add(read(body)) for body in bodies])
         assert store.count() == REQUEST * len(bodies)
     return took
 
 
-def raw(rows: list[list[tuple[Any, ...]]], folder: Path, synchronous: str = "FULL") -> float:
+def stream(bodies: list[bytes], read: Read, folder: Path) -> tuple[float, float]:
+    with Store.open(folder) as store:
+        took = clock(lambda: store.add_many(span for body in bodies for span in read(body)))
+        assert store.count() == REQUEST * len(bodies)
+    return took
+
+
+def raw(rows: list[list[tuple[Any, ...]]], folder: Path) -> tuple[float, float]:
     Store.open(folder).close()  # the same schema and indexes
     connection = sqlite3.connect(folder / "traces.db", isolation_level=None)
-    connection.execute(f"PRAGMA synchronous={synchronous}")
+    connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA wal_autocheckpoint=4000")
-    begin = time.perf_counter()
-    for batch in rows:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(INSERT.text(), batch)
-        connection.execute("COMMIT")
-    took = time.perf_counter() - begin
+
+    def insert() -> None:
+        for batch in rows:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.executemany(INSERT.text(), batch)
+            connection.execute("COMMIT")
+
+    took = clock(insert)
     connection.close()
     return took
 
 
-def encoded(bodies: list[bytes], folder: Path) -> list[list[tuple[Any, ...]]]:
-    with Store.open(folder) as store:
-        return [store.rows(read_request(json.loads(body), whole=False)) for body in bodies]
+def clock(work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds on the clock and of CPU."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def measure(name: str, documents: list[dict[str, Any]], rounds: int) -> None:
+    bodies = {
+        "JSON": [json.dumps(document).encode() for document in documents],
+        "protobuf": [write_protobuf(read_request(document)) for document in documents],
+    }
+    spans = REQUEST * len(documents)
+    results: dict[str, list[tuple[float, float]]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        with Store.open(Path(place) / "rows") as store:
+            rows = [store.rows(read_request(document, whole=False)) for document in documents]
+        for number in range(rounds):
+            folder = Path(place) / str(number)
+            results.setdefault("raw executemany", []).append(raw(rows, folder / "raw"))
+            for kind, read in READ.items():
+                results.setdefault(f"{kind}, request by request", []).append(ours(bodies[kind], read, folder / kind))
+                results.setdefault(f"{kind}, stream", []).append(stream(bodies[kind], read, folder / f"{kind}-stream"))
+    sizes = ", ".join(f"{kind} {len(found[0]) / REQUEST:.0f} bytes" for kind, found in bodies.items())
+    print(f"\n{name}: {spans:,} spans, {sizes} a span; {rounds} rounds\n")
+    print(f"{'':30}{'µs a span':>10}{'CPU µs':>8}{'spans/s':>10}{'ratio':>7}{'CPU ratio':>11}")
+    for label, found in results.items():
+        wall, cpu = (statistics.median(part) / spans * 1e6 for part in zip(*found, strict=True))
+        pairs = list(zip(results["raw executemany"], found, strict=True))
+        ratio, cpu_ratio = (statistics.median(limit[at] / own[at] for limit, own in pairs) for at in (0, 1))
+        print(f"{label:30}{wall:10.1f}{cpu:8.1f}{1e6 / wall:10,.0f}{ratio:7.2f}{cpu_ratio:11.2f}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="10,000 spans, 3 rounds")
+    parser.add_argument("--quick", action="store_true", help="fewer spans and rounds")
     parser.add_argument("--peers", action="store_true", help="also agentlightning's stores")
     arguments = parser.parse_args()
-    count, rounds = (20, 3) if arguments.quick else (60, 7)
-    bodies = [request(number) for number in range(count)]
-    spans = count * REQUEST
-    results: dict[str, list[float]] = {"raw executemany": [], "agent-forge, OTLP/JSON to commit": []}
-    with tempfile.TemporaryDirectory() as place:
-        rows = encoded(bodies, Path(place) / "rows")
-        for number in range(rounds):
-            results["raw executemany"].append(raw(rows, Path(place) / f"raw{number}"))
-            results["agent-forge, OTLP/JSON to commit"].append(ours(bodies, Path(place) / f"ours{number}"))
-    raws = results["raw executemany"]
-    print(f"{spans:,} spans, {REQUEST} a request, {len(bodies[0]) / REQUEST:.0f} bytes a span, {rounds} rounds\n")
-    print(f"{'':36}{'µs a span':>10}{'spans/s':>10}{'ratio':>8}")
-    for name, times in results.items():
-        took = statistics.median(times)
-        ratio = statistics.median(mine / own for mine, own in zip(raws, times, strict=True))
-        print(f"{name:36}{took / spans * 1e6:10.1f}{spans / took:10,.0f}{ratio:8.2f}")
+    count, rounds = (10, 3) if arguments.quick else (40, 7)
+    measure("light", [request(number, rich=False) for number in range(count)], rounds)
+    measure("rich", [request(number) for number in range(count)], rounds)
     if arguments.peers:
         subprocess.run([sys.executable, str(Path(__file__).with_name("trace_ingest_peers.py"))], check=True)
 

@@ -16,7 +16,7 @@ from agent_forge.traces.rollup import rebuild
 from agent_forge.traces.rows import bucket_of
 
 BY = ("agent", "name", "kind", "model", "category", "status")
-TABLES = ("rollup_hour", "rollup_day", "rollup_duration", "rollup_minute", "traces")
+TABLES = ("rollup_hour", "rollup_day", "rollup_duration", "rollup_bucket", "rollup_minute", "traces")
 
 
 def tables(store: Store) -> dict[str, list[tuple[object, ...]]]:

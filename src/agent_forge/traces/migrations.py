@@ -48,6 +48,11 @@ CREATE TABLE rollup_duration (
   PRIMARY KEY (day, grp, bucket)) {packed}
 """
 
+_BUCKETS = """
+CREATE TABLE rollup_bucket (
+  grp {int} NOT NULL, bucket {int} NOT NULL, spans {int} NOT NULL, PRIMARY KEY (grp, bucket)) {packed}
+"""
+
 _MINUTES = """
 CREATE TABLE rollup_minute (
   minute {int} NOT NULL, status TEXT NOT NULL, spans {int} NOT NULL, PRIMARY KEY (minute, status)) {packed}
@@ -62,7 +67,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX spans_session ON spans (session, start_ns) WHERE session IS NOT NULL",
         "CREATE INDEX spans_error ON spans (start_ns) WHERE status = 'error'",
         "CREATE INDEX spans_reward ON spans (reward) WHERE reward IS NOT NULL",
-        "CREATE INDEX spans_bucket ON spans (bucket)",
+        "CREATE INDEX spans_duration ON spans ((end_ns - start_ns)) WHERE end_ns IS NOT NULL",
         _TRACES,
         "CREATE INDEX traces_start ON traces (start_ns)",
         "CREATE INDEX traces_session ON traces (session, start_ns) WHERE session IS NOT NULL",
@@ -71,8 +76,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         _SUMS.replace("{step}", "hour"),
         _SUMS.replace("{step}", "day"),
         _DURATIONS,
+        _BUCKETS,
         _MINUTES,
     ),
 )
 VERSION = len(MIGRATIONS)
-TABLES = ("spans", "traces", "groups", "sources", "rollup_hour", "rollup_day", "rollup_duration", "rollup_minute")
+TABLES = ("spans", "traces", "groups", "sources", "rollup_hour", "rollup_day", "rollup_duration", "rollup_bucket",
+          "rollup_minute")  # fmt: skip

@@ -76,35 +76,36 @@ def _scope(part: Any, resource_schema: str) -> dict[str, Any]:
 
 
 def _span(theirs: Any, resource: dict[str, Any], scope: dict[str, Any]) -> Span:
-    trace_id, span_id, parent, start = (
-        theirs.trace_id,
-        theirs.span_id,
-        theirs.parent_span_id,
-        theirs.start_time_unix_nano,
-    )
-    end = theirs.end_time_unix_nano
-    if len(trace_id) != 16 or len(span_id) != 8 or start > LAST_NS or end > LAST_NS or not any(trace_id):
+    trace_id, span_id, parent = theirs.trace_id, theirs.span_id, theirs.parent_span_id
+    start, end = theirs.start_time_unix_nano, theirs.end_time_unix_nano
+    if len(trace_id) != 16 or len(span_id) != 8 or start > LAST_NS or end > LAST_NS or trace_id == _ZERO:
         raise TraceError("a span's ids are not 16 and 8 bytes, or its times are out of range")
-    parent_id = parent.hex() if len(parent) == 8 and any(parent) else None
+    parent_id = parent.hex() if len(parent) == 8 and parent != _ZERO[:8] else None
     span = Span(trace_id.hex(), span_id.hex(), theirs.name, "other", parent_id, start, end or None)
     span.resource, span.scope, span.otel_kind = resource, scope, theirs.kind
-    span.attributes = _attributes(theirs.attributes)
-    fill(span)
-    # A message says which of its fields are set; most spans have none of the rest.
-    for field, value in theirs.ListFields():
-        if (read := _REST.get(field.name)) is not None:
-            read(span, value)
+    if theirs.attributes:
+        span.attributes = _attributes(theirs.attributes)
+        fill(span)
+    _read_status(span, theirs.status)
+    if theirs.events:
+        _read_events(span, theirs.events)
+    if theirs.links:
+        _read_links(span, theirs.links)
+    for name, field in _REST:
+        if value := getattr(theirs, field):
+            _keep(span, name, value)
     return span
 
 
 def _read_status(span: Span, status: Any) -> None:
-    if not 0 <= status.code < len(STATUSES):
-        raise TraceError(f"a span's status is {status.code}", fix="0, 1 and 2 are known")
-    span.status = STATUSES[status.code]
-    if status.message and span.status == "error":
-        span.error = status.message
-    elif status.message:
-        _keep(span, "message", status.message)
+    code, message = status.code, status.message
+    if not 0 <= code < len(STATUSES):
+        raise TraceError(f"a span's status is {code}", fix="0, 1 and 2 are known")
+    span.status = STATUSES[code]
+    if message and code == 2:
+        span.error = message
+    elif message:
+        _keep(span, "message", message)
 
 
 def _read_events(span: Span, events: Any) -> None:
@@ -131,16 +132,15 @@ def _keep(span: Span, name: str, value: Any) -> None:
     span.otel = {**(span.otel or {}), name: value}
 
 
-_REST: dict[str, Any] = {
-    "status": _read_status,
-    "events": _read_events,
-    "links": _read_links,
-    "trace_state": lambda span, value: _keep(span, "traceState", value),
-    "flags": lambda span, value: _keep(span, "flags", value),
-    "dropped_attributes_count": lambda span, value: _keep(span, "droppedAttributesCount", value),
-    "dropped_events_count": lambda span, value: _keep(span, "droppedEventsCount", value),
-    "dropped_links_count": lambda span, value: _keep(span, "droppedLinksCount", value),
-}
+_ZERO = bytes(16)
+# What has no field of its own, by its name in JSON and in protobuf.
+_REST = (
+    ("traceState", "trace_state"),
+    ("flags", "flags"),
+    ("droppedAttributesCount", "dropped_attributes_count"),
+    ("droppedEventsCount", "dropped_events_count"),
+    ("droppedLinksCount", "dropped_links_count"),
+)
 
 
 def _attributes(given: Any) -> dict[str, Any]:

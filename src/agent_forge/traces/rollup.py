@@ -1,9 +1,9 @@
 # ruff: noqa: S608 (the statements are put together from the names in this file, never from values)
 """Sums kept beside the spans, so that statistics over a million of them cost milliseconds.
 
-By hour and by day, for each group and status: counts, durations, tokens, cost, rewards. By day, group and duration
-bucket: what percentiles need. By minute and status: the time line. And `traces`, one row a trace. All of them can be
-made again from the spans (`rebuild`), and a test holds them to that. They count finished spans only.
+By hour and by day, for each group and status: counts, durations, tokens, cost, rewards. By group and duration bucket,
+for each day and in all: what percentiles need. By minute and status: the time line. And `traces`, one row a trace. All
+of them can be made again from the spans (`rebuild`), and a test holds them to that. They count finished spans only.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ _TRACE_COLUMNS = (
 _ADD_HOUR = adding("rollup_hour", ("hour", "grp", "status"), SUMS)
 _ADD_DAY = adding("rollup_day", ("day", "grp", "status"), SUMS)
 _ADD_DURATION = adding("rollup_duration", ("day", "grp", "bucket"), ("spans",))
+_ADD_BUCKET = adding("rollup_bucket", ("grp", "bucket"), ("spans",))
 _ADD_MINUTE = adding("rollup_minute", ("minute", "status"), ("spans",))
 
 
@@ -152,6 +153,10 @@ class Sums:
         _ADD_HOUR.run(cursor, [(*key, *sums) for key, sums in sorted(self._hours.items())])
         _ADD_DAY.run(cursor, [(*key, *sums) for key, sums in sorted(self._days().items())])
         _ADD_DURATION.run(cursor, [(*key, n) for key, n in sorted(self._durations.items())])
+        buckets: dict[tuple[int, int], int] = {}
+        for (_, grp, bucket), n in self._durations.items():
+            buckets[grp, bucket] = buckets.get((grp, bucket), 0) + n
+        _ADD_BUCKET.run(cursor, [(*key, n) for key, n in sorted(buckets.items())])
         _ADD_MINUTE.run(cursor, [(*key, n) for key, n in sorted(self._minutes.items())])
         _ADD_TRACE.run(cursor, [self._traces[name] for name in sorted(self._traces)])
 
@@ -198,3 +203,5 @@ def rebuild(cursor: Any, before_ns: int) -> None:
     for table, (column, width, select) in _REBUILD.items():
         cursor.execute(f"DELETE FROM {table} WHERE {column} < ?", (end // width,))
         cursor.execute(f"INSERT INTO {table} {select}", (end,))
+    cursor.execute("DELETE FROM rollup_bucket")
+    cursor.execute("INSERT INTO rollup_bucket SELECT grp, bucket, sum(spans) FROM rollup_duration GROUP BY 1, 2")

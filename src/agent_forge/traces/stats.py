@@ -11,12 +11,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from agent_forge.errors import UsageError
 from agent_forge.traces.queries import Moment, to_ns
 from agent_forge.traces.rollup import DAY, HOUR, MINUTE, SUMS
 
+Window = tuple[int, int]  # from, and up to but without
 GROUPS = ("agent", "name", "kind", "model", "category", "status")
 _LAST = 2**63 // DAY * DAY  # the last whole day that a database can number
 _ROWS = "FROM spans WHERE end_ns IS NOT NULL AND start_ns >= ? AND start_ns < ?"
@@ -58,8 +59,7 @@ class Aggregate:
         return math.sqrt(max(spread, 0.0) / (self.reward_n - 1))
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     """Some minutes of the time line."""
 
     start_ns: int
@@ -127,13 +127,7 @@ def percentiles(
         raise UsageError("durations are not kept by status", fix="leave status out")
     columns = _columns(by, "")
     kept, values = _only(only, "")
-    days, ends = _whole(_window(since, until), DAY)
-    parts = [("SELECT grp, bucket, spans FROM rollup_duration WHERE day >= ? AND day < ?", step) for step in days]
-    parts += [(f"SELECT grp, bucket, 1 AS spans {_ROWS}", end) for end in ends]
-    if not parts:
-        return {}
-    source = " UNION ALL ".join(text for text, _ in parts)
-    times = [time for _, part in parts for time in part]
+    source, times = _buckets(_window(since, until))
     sql = (
         f"SELECT {', '.join(columns)}, a.bucket, sum(a.spans) FROM"
         f" (SELECT grp, bucket, sum(spans) AS spans FROM ({source}) r GROUP BY grp, bucket) a"
@@ -143,6 +137,16 @@ def percentiles(
     for *group, bucket, spans in cursor.execute(sql, [*times, *values]).fetchall():
         counts.setdefault(tuple(value or None for value in group), []).append((int(bucket), int(spans)))
     return {group: [_quantile(found, share) for share in of] for group, found in counts.items()}
+
+
+def _buckets(window: Window) -> tuple[str, list[int]]:
+    """The counts of durations in a window, a group and bucket at a time."""
+    if window == (0, _LAST):
+        return "SELECT grp, bucket, spans FROM rollup_bucket", []
+    days, ends = _whole(window, DAY)
+    parts = [("SELECT grp, bucket, spans FROM rollup_duration WHERE day >= ? AND day < ?", step) for step in days]
+    parts += [(f"SELECT grp, bucket, 1 AS spans {_ROWS}", end) for end in ends or [(0, 0)]]
+    return " UNION ALL ".join(text for text, _ in parts), [time for _, part in parts for time in part]
 
 
 def _quantile(counts: Sequence[tuple[int, int]], share: float) -> float:
@@ -168,9 +172,6 @@ def timeline(cursor: Any, minutes: int, since: Moment | None, until: Moment | No
     )
     rows = cursor.execute(sql, [begin // width, -(-end // width), *([] if agent is None else [agent])]).fetchall()
     return [Tick(int(tick) * minutes * MINUTE, int(spans), int(errors)) for tick, spans, errors in rows]
-
-
-Window = tuple[int, int]  # from, and up to but without
 
 
 def _window(since: Moment | None, until: Moment | None) -> Window:

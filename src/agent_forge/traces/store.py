@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from itertools import accumulate, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -239,11 +239,8 @@ class Store:
 
     def slowest(self, limit: int = 50) -> list[Span]:
         """The spans that took longest, the slowest first."""
-        counts = self._fetch("SELECT bucket, sum(spans) FROM rollup_duration GROUP BY 1 ORDER BY 1 DESC", [])
-        running = accumulate(spans for _, spans in counts)
-        enough = (bucket for (bucket, _), seen in zip(counts, running, strict=True) if seen >= limit)
-        order = "ORDER BY end_ns - start_ns DESC, seq LIMIT ?"
-        return self._spans(f"{_SELECT} WHERE bucket >= ? {order}", [next(enough, 0), limit])
+        order = "ORDER BY end_ns - start_ns DESC LIMIT ?"
+        return self._spans(f"{_SELECT} WHERE end_ns IS NOT NULL {order}", [limit])
 
     def each_trace(self, **filters: Any) -> Iterator[list[Span]]:
         """The traces that `traces` would list, oldest first, each as its spans: for exports, a page in memory."""
