@@ -7,7 +7,7 @@
 For every set: node F1, edge F1, exact match and parallelism regret (planned over gold critical path; 1.0 is as parallel
 as gold, below 1 the plan is missing steps), mean ± standard error over the held-out rows (4 of 10, by a hash of the
 row's id). Nodes match by tool name where the gold names tools, else greedily by word F1 >= 0.3; see
-agent_forge/agents/planner/score.py. The control copies the plan of the looked-at row whose request is nearest by TF-IDF.
+agent_forge/agents/planner/score.py. The control copies the plan of the looked-at row whose request is nearest (TF-IDF).
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ def plan_locally(local: LocalPlanner, rows: Sequence[GoldPlan]) -> list[Graph]:
 def decide(names: Sequence[str], limit: int | None) -> list[dict]:
     """The complexity rule: graph or no graph, against whether the gold plan has three steps or more."""
     print(
-        "\nThe complexity rule: three steps or more?\nset                  n  accuracy (se)    always the commoner  |steps off|"
+        "\nThe complexity rule: three steps or more?\n"
+        "set                  n  accuracy (se)    always the commoner  |steps off|"
     )
     found = []
     for name in names:

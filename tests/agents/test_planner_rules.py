@@ -132,7 +132,8 @@ def test_instructions_depend_on_what_they_speak_of() -> None:
 
 
 TOOLS = (
-    Card("get_weather", "Get the weather of a city", {"properties": {"city": {"type": "string"}}, "required": ["city"]}),
+    Card("get_weather", "Get the weather of a city", {
+        "properties": {"city": {"type": "string"}}, "required": ["city"]}),
     Card("send_email", "Send an email", {"properties": {"text": {"type": "string"}}, "required": ["text"]}),
     Card("add_numbers", "Add two numbers", {
         "properties": {"a": {"type": "number"}, "b": {"type": "number"}}, "required": ["a", "b"]}),
@@ -208,7 +209,7 @@ def test_any_text_gives_a_valid_plan(text: str) -> None:
     except PlanningFailed:
         assert not any(char.isalnum() for char in text)
     else:
-        assert 1 <= len(planned.plan)
+        assert len(planned.plan) >= 1
 
 
 @pytest.mark.parametrize(

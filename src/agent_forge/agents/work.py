@@ -16,7 +16,7 @@ from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.relations import Combine, LookUp, parse_goal
 from agent_forge.agents.synthesis.answer import Evidence, known
 from agent_forge.agents.synthesis.combine import combine
-from agent_forge.agents.synthesis.facts import look_up
+from agent_forge.agents.synthesis.facts import about, look_up
 from agent_forge.agents.tools import Tool, Toolbox, UnknownTool
 from agent_forge.errors import ToolError
 from agent_forge.plans import Task, find_references
@@ -25,18 +25,26 @@ from agent_forge.runtime import spend
 
 SEARCH = "search"
 FUNCTIONS = frozenset({"think", "plan", "observation", "reflection", "answer"})
-PASSAGES = 8  # how many are read for one look-up
+PASSAGES = 8  # how many are looked through for one look-up
+SHOWN = 3  # how many of them a model is shown
 ROUNDS = 4  # of tool calls that a model may make for one task
 _CALL = re.compile(r"^(?:search|answer|think|plan|reflection|observation)\(\s*\"(?P<text>.*)\"\s*\)$", re.DOTALL)
 
 
 class Worker:
-    """The handler of a run. `reads` says whether what a search finds is read for the value that the goal asks for."""
+    """The handler of a run.
 
-    def __init__(self, toolbox: Toolbox, model: ModelClient | None = None, *, reads: bool = True) -> None:
+    `reads` says whether what a search finds is read for the value that the goal asks for. Values are compared by rule,
+    and the rules read passages first; a model is asked for what they cannot do, or with `rules=False` for all reading.
+    """
+
+    def __init__(
+        self, toolbox: Toolbox, model: ModelClient | None = None, *, reads: bool = True, rules: bool = True
+    ) -> None:
         self.toolbox = toolbox
         self.model = model
         self.reads = reads
+        self.rules = rules
         self.evidence: dict[str, Evidence] = {}
         self.usages: list[Usage] = []
         self.tool_calls = 0
@@ -86,14 +94,14 @@ class Worker:
         found = await self._search(query)
         if not _are_passages(found):
             return found
-        if isinstance(asked, LookUp):
+        if isinstance(asked, LookUp) and self.rules:
             fact = look_up(asked.relation, asked.entity, found)
             if fact is not None:
                 self.evidence[task.id] = Evidence(fact.source, fact.evidence)
                 return fact.value
         if self.model is None:
             return None if isinstance(asked, LookUp) else found
-        return await self._extract(goal, found)
+        return await self._extract(goal, shown(query, found))
 
     async def _search(self, query: str) -> Any:
         tool = self.toolbox.get(SEARCH)
@@ -101,8 +109,8 @@ class Worker:
         return await self._call(SEARCH, {"query": query, **({"k": PASSAGES} if "k" in properties else {})})
 
     async def _extract(self, goal: str, passages: Sequence[Mapping[str, Any]]) -> str | None:
-        shown = "\n".join(f"[{p['title']}] {p['text']}" for p in passages[:PASSAGES])
-        return known(await self._ask(template("extract@1").messages(goal=goal, passages=shown)))
+        text = "\n".join(f"[{p['title']}] {p['text']}" for p in passages)
+        return known(await self._ask(template("extract@1").messages(goal=goal, passages=text)))
 
     async def _reason(self, task: Task, goal: str, inputs: Mapping[str, Any]) -> Any:
         if self.model is None:
@@ -112,8 +120,9 @@ class Worker:
                 where=f"task {task.id!r}",
                 fix=f"give it one of the tools {', '.join(self.toolbox.names)}, or run with a model (--model)",
             )
-        shown = json.dumps(dict(inputs), ensure_ascii=False, default=repr, indent=1) if inputs else "none"
-        return known(await self._ask(template("task@1").messages(goal=goal, inputs=shown), tools=not task.action))
+        known_so_far = json.dumps(dict(inputs), ensure_ascii=False, default=repr, indent=1) if inputs else "none"
+        asked = template("task@1").messages(goal=goal, inputs=known_so_far)
+        return known(await self._ask(asked, tools=not task.action))
 
     async def _ask(self, messages: Sequence[Message], *, tools: bool = False) -> str:
         """Asks the model; where it calls tools, they are called together and it is asked again, a few times at most."""
@@ -154,6 +163,13 @@ class Worker:
         counts = [count for count in (usage.input_tokens, usage.output_tokens) if count is not None]
         if counts:
             spend(tokens=sum(counts))
+
+
+def shown(entity: str, passages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The passages that a model is shown: the one about the thing itself first, then the best of the others."""
+    own = about(entity, passages)
+    rest = [passage for passage in passages if passage is not own]
+    return [*([own] if own is not None else []), *rest][:SHOWN]
 
 
 def goal_of(task: Task) -> str:

@@ -8,7 +8,7 @@ the plan is closed at the line's end.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.planner.grammar import END, PlanGrammar, State, Trie
@@ -25,6 +25,7 @@ class Vocabulary:
     texts: dict[int, str]
     trie: Trie
     end_token: int
+    in_text: dict[tuple[int, str, bool], list[int]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, tokenizer: Any) -> Vocabulary:
@@ -50,6 +51,8 @@ class PlanProcessor:
         self.budget = budget
         self.vocabulary = vocabulary
         self._masks: dict[tuple[PlanGrammar, State, bool], list[int]] = {}
+        self._indices: dict[int, torch.Tensor] = {}
+        self._end = [vocabulary.end_token]
         if not any(self._follow(PlanGrammar(), ("text", 1, 1, "w"), short=True)):
             raise ModelError("the tokenizer has no token with which a description could end (' |')")
 
@@ -61,7 +64,7 @@ class PlanProcessor:
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         masked = scores.new_full(scores.shape, float("-inf"))
         for row, ids in enumerate(input_ids.tolist()):
-            allowed = self.allowed(ids[self.prompt_tokens :], self.grammars[row])
+            allowed = self._index(self.allowed(ids[self.prompt_tokens :], self.grammars[row]), scores)
             masked[row, allowed] = scores[row, allowed]
             if not bool((masked[row] > float("-inf")).any()):
                 masked[row, allowed] = (
@@ -69,11 +72,17 @@ class PlanProcessor:
                 )
         return masked
 
+    def _index(self, tokens: list[int], scores: torch.Tensor) -> torch.Tensor:
+        """The same as a tensor, made once: the lists are kept and some hold the whole vocabulary."""
+        if id(tokens) not in self._indices:
+            self._indices[id(tokens)] = scores.new_tensor(tokens).long()
+        return self._indices[id(tokens)]
+
     def allowed(self, written: Sequence[int], grammar: PlanGrammar) -> list[int]:
         """The tokens that may come next after those written."""
         state, in_text = self._state(written, grammar)
         if state == END:
-            return [self.vocabulary.end_token]
+            return self._end
         late = len(written) >= self.budget or (grammar.closing(state) and self._repeats(written))
         short = late or in_text >= self.words_tokens
         return self._follow(grammar, state, short=short, late=late)
@@ -99,22 +108,33 @@ class PlanProcessor:
 
     def _follow(self, grammar: PlanGrammar, state: State, *, short: bool = False, late: bool = False) -> list[int]:
         """The allowed tokens; `short`: a description must end now; `late`: so must the plan."""
-        ending = short and state[0] == "text" and bool(state[2])
+        if state[0] == "text":
+            return self._in_text(state, ending=short and bool(state[2]))
         closing = late and grammar.closing(state)
-        key = (grammar, state, ending or closing)
+        key = (grammar, state, closing)
         if key not in self._masks:
             pairs = list(self.vocabulary.trie.allowed(grammar, state))
-            if ending:
-                pairs = [pair for pair in pairs if pair[1][0] != "text"] or _spaces(pairs, state)
             if closing:
                 pairs = [pair for pair in pairs if pair[1] == END or pair[1][3].startswith("<")]
             self._masks[key] = [token for token, _ in pairs]
         return self._masks[key]
 
+    def _in_text(self, state: State, *, ending: bool) -> list[int]:
+        """The tokens inside a description: nearly all there are, and the same for every task and every plan."""
+        key = (state[2], state[3], ending)
+        known = self.vocabulary.in_text
+        if key not in known:
+            found = self.vocabulary.trie.allowed(PlanGrammar(), ("text", 1, state[2], state[3]))
+            pairs = [pair for pair in found if pair[1][0] in ("text", "separator")]
+            if ending:
+                pairs = [pair for pair in pairs if pair[1][0] != "text"] or _spaces(pairs, state)
+            known[key] = [token for token, _ in pairs]
+        return known[key]
+
 
 def _spaces(pairs: list[tuple[int, State]], state: State) -> list[tuple[int, State]]:
     """Where no token goes straight to the separator, one that is only the space before it."""
-    return [pair for pair in pairs if pair[1] == ("text", state[1], state[2], " ")]
+    return [pair for pair in pairs if pair[1] == ("text", 1, state[2], " ")]
 
 
 def token_texts(tokenizer: Any) -> dict[int, str]:

@@ -1,0 +1,236 @@
+"""The Python API: plan and run, sync and async, what results carry, traces, journals and resume."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agent_forge
+from agent_forge import Plan, Task, aplan, arun, plan, run, tool
+from agent_forge.agents.api import Result
+from agent_forge.agents.choices import choose_tools
+from agent_forge.agents.planner import RulePlanner
+from agent_forge.agents.session import limits_of
+from agent_forge.errors import StoreError, ToolError, UsageError
+from agent_forge.runtime import Budget
+from agent_forge.runtime.journal import Journal
+from agent_forge.traces import Recorder, Store
+
+QUESTION = "Who is older, Manuel Antonio or Wilfred MacDonald?"
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENT_FORGE_HOME", str(tmp_path / "home"))
+    for name in ("MODEL", "PLANNER", "STORE", "CONCURRENCY"):
+        monkeypatch.delenv(f"AGENT_FORGE_{name}", raising=False)
+
+
+@tool
+def double(n: int) -> int:
+    """Doubles a number."""
+    return 2 * n
+
+
+@tool(side_effects=True, concurrency=1, rate=50, cache=False)
+def record(n: int) -> int:
+    """Keeps a number."""
+    return n
+
+
+@tool
+def broken(n: int = 0) -> int:
+    """Fails."""
+    raise ValueError("no such thing")
+
+
+CHAIN = [Task("a", "", "double", {"n": 2}), Task("b", "", "double", {"n": "{a}"})]
+
+
+def test_plan_is_sync_and_async() -> None:
+    planned = plan(QUESTION)
+    assert planned.planner == "rules"
+    assert len(planned.plan) == 3
+    assert asyncio.run(aplan(QUESTION)).plan == planned.plan
+    assert plan("Double 4", tools=[double]).plan["s1"].action == "double"
+    assert plan(QUESTION, planner=RulePlanner()).plan == planned.plan
+
+
+def test_the_embedded_default_answers_from_its_passages() -> None:
+    result = run(QUESTION)
+    assert isinstance(result, Result)
+    assert result.answer == "Manuel Antonio"
+    assert result.ok
+    assert result.plan is not None
+    assert {name: task.state for name, task in result.tasks.items()} == dict.fromkeys(("s1", "s2", "s3"), "done")
+    assert result.tasks["s1"].result == "July 12, 1900"
+    assert result.evidence["s1"].source == "Manuel Antonio"
+    assert 0 < result.critical_path_s <= result.wall_s
+    assert (result.usage.tool_calls, result.usage.model_calls, result.usage.input_tokens) == (2, 0, 0)
+    assert result.observation is not None
+    assert json.loads(result.observation)["s3"] == "Manuel Antonio"
+    assert "Manuel Antonio" in repr(result)
+
+
+def test_what_is_not_in_the_passages_is_unknown_not_made_up() -> None:
+    result = run("Who is older, Zorg Nobody or Wilfred MacDonald?")
+    assert result.state == "done"
+    assert result.answer is None
+
+
+def test_a_run_leaves_its_trace_under_home(tmp_path: Path) -> None:
+    result = run(QUESTION)
+    spans = Store.open(tmp_path / "home").trace(result.trace_id or "")
+    kinds = [span.kind for span in spans]
+    assert kinds.count("agent") == 1
+    assert kinds.count("plan") == 1
+    assert kinds.count("task") == 3
+    planning = next(span for span in spans if span.kind == "plan")
+    assert planning.attributes["planner"] == "rules"
+    assert len(planning.outputs["tasks"]) == 3
+    assert next(span for span in spans if span.kind == "agent").outputs["answer"] == "Manuel Antonio"
+
+
+def test_a_callers_recorder_is_used_and_left_open(tmp_path: Path) -> None:
+    recorder = Recorder(Store.open(tmp_path / "mine"))
+    result = run(QUESTION, recorder=recorder)
+    recorder.flush()
+    assert recorder.store.trace(result.trace_id)
+    recorder.close()
+
+
+def test_without_a_record_nothing_is_written(tmp_path: Path) -> None:
+    result = run(CHAIN, tools=[double], record=False)
+    assert result.tasks["b"].result == 8
+    assert result.trace_id is None
+    assert not (tmp_path / "home").exists()
+
+
+def test_plans_in_all_the_shapes_they_come_in() -> None:
+    planned = plan(QUESTION)
+    assert run(planned, record=False).answer == "Manuel Antonio"
+    assert run(planned.plan, record=False).answer == "Manuel Antonio"
+    assert run(Plan(CHAIN), tools=[double], record=False).answer == "8"
+    with pytest.raises(UsageError, match="nothing to run"):
+        run(record=False)
+
+
+def test_a_plan_of_words_names_its_tools() -> None:
+    tasks = [Task("a", "double: 21"), Task("b", "double", depends_on=["a"])]
+    assert run(tasks, tools=[double], record=False).tasks["b"].result == 84
+
+
+def test_failures_are_in_the_result() -> None:
+    tasks = [*CHAIN, Task("c", "", "broken"), Task("d", "", "double", {"n": "{c}"}), Task("e", "", "nothing")]
+    result = run(tasks, tools=[double, broken], record=False)
+    states = {name: task.state for name, task in result.tasks.items()}
+    assert states == {"a": "done", "b": "done", "c": "failed", "d": "skipped", "e": "failed"}
+    assert result.state == "failed"
+    assert "no such thing" in (result.tasks["c"].error or "")
+    assert "no tool 'nothing'" in (result.tasks["e"].error or "")
+    assert result.error
+
+
+def test_inside_a_loop_the_error_says_what_to_do() -> None:
+    async def inside() -> None:
+        with pytest.raises(UsageError, match=r"use `await arun\(\.\.\.\)`"):
+            run(QUESTION)
+        with pytest.raises(UsageError, match=r"use `await aplan\(\.\.\.\)`"):
+            plan(QUESTION)
+        assert (await arun(CHAIN, tools=[double], record=False)).ok
+
+    asyncio.run(inside())
+
+
+def test_resume_repeats_nothing_that_is_done(tmp_path: Path) -> None:
+    calls: list[str] = []
+    fails = [True]
+
+    @tool
+    def step(name: str) -> str:
+        """A step."""
+        calls.append(name)
+        if name == "b" and fails:
+            raise RuntimeError("not yet")
+        return name
+
+    tasks = [Task("a", "", "step", {"name": "a"}), Task("b", "", "step", {"name": "b"}, depends_on=["a"])]
+    first = run(tasks, tools=[step])
+    assert first.state == "failed"
+    fails.clear()
+    again = run(resume=first.run, tools=[step])
+    assert again.state == "done"
+    assert calls == ["a", "b", "b"]
+    assert again.tasks["a"].reused
+
+
+def test_resume_remembers_request_and_tools(tmp_path: Path) -> None:
+    first = run(QUESTION)
+    again = run(resume=first.run)
+    assert again.answer == "Manuel Antonio"
+    assert again.request == QUESTION
+    file = tmp_path / "mytools.py"
+    file.write_text(
+        "from agent_forge import tool\n\n@tool\ndef inc(n: int) -> int:\n    'Adds one.'\n    return n + 1\n"
+    )
+    made = run([Task("a", "", "inc", {"n": 1})], tools=str(file))
+    assert run(resume=made.run).tasks["a"].result == 2
+    assert [summary.run for summary in Journal.open().runs()] == [made.run, first.run]
+
+
+def test_resume_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no run 'nope'"):
+        run(resume="nope")
+    with pytest.raises(StoreError):
+        run(resume="../../etc/passwd")
+    with pytest.raises(UsageError, match="record=False"):
+        run(resume="nope", record=False)
+
+
+def test_settings_reach_the_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    running = {"now": 0, "most": 0}
+
+    @tool
+    async def slow(n: int) -> int:
+        """Takes a moment."""
+        running["now"] += 1
+        running["most"] = max(running.values())
+        await asyncio.sleep(0.01)
+        running["now"] -= 1
+        return n
+
+    tasks = [Task(f"t{n}", "", "slow", {"n": n}) for n in range(6)]
+    monkeypatch.setenv("AGENT_FORGE_CONCURRENCY", "2")
+    run(tasks, tools=[slow], record=False)
+    assert running["most"] == 2
+    stopped = run(tasks, tools=[slow], budget=Budget(calls=3), record=False)
+    assert stopped.state == "over_budget"
+    seen: list[Any] = []
+    run(tasks, tools=[slow], concurrency=1, on_event=seen.append, record=False)
+    assert [event.kind for event in seen].count("ended") == 6
+
+
+def test_tools_by_module_file_and_rules(tmp_path: Path) -> None:
+    assert set(choose_tools(None).names) == {"search", "calculator"}
+    rules = limits_of(choose_tools([double, record])).tools
+    assert rules["record"].side_effects
+    assert rules["record"].concurrency == 1
+    assert not rules["record"].memo
+    assert rules["double"].memo
+    with pytest.raises(ToolError, match="no such module"):
+        choose_tools("there.is.none")
+
+
+def test_the_result_as_json_has_the_promised_keys() -> None:
+    document = run(QUESTION, record=False).as_dict()
+    assert {"run", "state", "wall_s", "critical_path_s", "tasks", "answer", "trace_id", "usage"} <= set(document)
+    assert set(document["tasks"]["s1"]) == {"state", "started_s", "ended_s", "result", "error"}
+    json.dumps(document)
+
+
+def test_the_top_level_names() -> None:
+    assert {"plan", "run", "aplan", "arun", "tool", "Task", "Plan", "execute"} <= set(dir(agent_forge))

@@ -1,0 +1,242 @@
+"""`agent-forge plan` and `agent-forge run`, as they are called from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_forge.cli import run
+
+LINES = "<plan>\nTask 1: A | Dependencies: none\nTask 2: B | Dependencies: task 1\n</plan>\n"
+GRAPH = '<graph><node id="a">double(2)</node><node id="b">double(3)</node><node id="c">add({a}, {b})</node></graph>'
+TOOLS = '''
+import time
+from agent_forge import tool
+
+@tool
+def double(n: int) -> int:
+    """Doubles."""
+    return 2 * n
+
+@tool
+def add(a: int, b: int) -> int:
+    """Adds."""
+    return a + b
+
+@tool
+def broken() -> int:
+    """Fails."""
+    raise ValueError("no such thing")
+
+@tool
+def wait(seconds: float) -> str:
+    """Waits."""
+    time.sleep(seconds)
+    return "waited"
+'''
+QUESTION = "Who is older, Manuel Antonio or Wilfred MacDonald?"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("AGENT_FORGE_HOME", str(tmp_path / "home"))
+    for name in ("MODEL", "PLANNER", "CONCURRENCY"):
+        monkeypatch.delenv(f"AGENT_FORGE_{name}", raising=False)
+    (tmp_path / "mytools.py").write_text(TOOLS)
+    (tmp_path / "plan.txt").write_text(GRAPH)
+
+
+def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
+    code = run(list(arguments))
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LINES,
+        '<graph><node id="task_1">A</node><node id="task_2" depends="task_1">B</node></graph>',
+        '{"tasks": [{"id": "task_1", "goal": "A"}, {"id": "task_2", "goal": "B", "depends_on": ["task_1"]}]}',
+        "tasks:\n- {id: task_1, goal: A}\n- {id: task_2, goal: B, depends_on: [task_1]}\n",
+    ],
+)
+def test_a_plan_is_read_in_every_format(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("p").write_text(text)
+    code, document = called(capsys, "plan", "--text", "p", "--json")
+    assert code == 0
+    assert document["tasks"] == [
+        {"id": "task_1", "goal": "A", "depends_on": []},
+        {"id": "task_2", "goal": "B", "depends_on": ["task_1"]},
+    ]
+    assert document["levels"] == [["task_1"], ["task_2"]]
+    assert document["critical_path"] == ["task_1", "task_2"]
+
+
+def test_a_dependency_through_a_reference_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    _, document = called(capsys, "plan", "--text", "plan.txt", "--json")
+    assert document["tasks"][2]["depends_on"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        ("<plan>\nTask 1: A | Dependencies: Task 2\nTask 2: B | Dependencies: Task 1\n</plan>", ["cycle"]),
+        ("<plan>\nTask 1: A | Dependencies: Task 9\n</plan>", ["unknown_dependency"]),
+        ("<plan>\nTask 1: A | Dependencies: none\nTask 1: B | Dependencies: none\n</plan>", ["duplicate_id"]),
+        ("<plan>\n</plan>", ["empty_plan"]),
+        ("nothing here", ["malformed"]),
+    ],
+)
+def test_a_bad_plan_exits_1_with_all_its_errors(
+    text: str, codes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("p").write_text(text)
+    code, document = called(capsys, "plan", "--text", "p", "--json")
+    assert code == 1
+    assert [error["code"] for error in document["errors"]] == codes
+    assert all({"code", "message", "task"} <= set(error) for error in document["errors"])
+    assert run(["plan", "--text", "p"]) == 1
+    assert capsys.readouterr().err.startswith("agent-forge: ")
+    assert called(capsys, "run", "--plan", "p", "--tools", "mytools.py", "--json")[0] == 1
+
+
+def test_a_plan_from_stdin(capsys: pytest.CaptureFixture[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "agent_forge", "plan", "--text", "-", "--json"],
+        input=LINES, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert len(json.loads(done.stdout)["tasks"]) == 2
+
+
+@pytest.mark.parametrize("shown", ["tree", "lines", "xml", "json", "yaml", "mermaid"])
+def test_a_request_in_every_format(shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", QUESTION, "--format", shown]) == 0
+    captured = capsys.readouterr()
+    assert "date of birth of Manuel Antonio" in captured.out
+    assert "planned by rules" in captured.err
+    if shown in {"lines", "xml", "json", "yaml"}:
+        Path("again").write_text(captured.out)
+        assert len(called(capsys, "plan", "--text", "again", "--json")[1]["tasks"]) == 3
+
+
+def test_a_planned_request_says_where_it_came_from(capsys: pytest.CaptureFixture[str]) -> None:
+    code, document = called(capsys, "plan", QUESTION, "--json")
+    assert code == 0
+    assert document["planner"] == "rules"
+    assert document["complexity"]["graph"] is True
+    assert document["levels"] == [["s1", "s2"], ["s3"]]
+    assert called(capsys, "plan", "?!", "--json")[1]["errors"][0]["message"].startswith("the request has no words")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan"],
+        ["plan", "x", "--text", "p"],
+        ["run"],
+        ["run", "x", "--plan", "p"],
+        ["run", "x", "--budget", "apples=3"],
+        ["run", "x", "--budget", "calls=many"],
+        ["plan", "--text", "missing"],
+        ["plan", "x", "--planner", "oracle"],
+    ],
+)
+def test_wrong_calls_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_run_a_plan_file(capsys: pytest.CaptureFixture[str]) -> None:
+    code, document = called(capsys, "run", "--plan", "plan.txt", "--tools", "mytools.py", "--json")
+    assert code == 0
+    assert document["state"] == "done"
+    assert document["tasks"]["c"]["result"] == 10
+    assert set(document["tasks"]["a"]) == {"state", "started_s", "ended_s", "result", "error"}
+    assert {"run", "state", "wall_s", "critical_path_s", "tasks"} <= set(document)
+
+
+def test_run_by_module_name_and_in_words(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("words").write_text(
+        "<plan>\nTask 1: double: 4 | Dependencies: none\nTask 2: broken | Dependencies: none\n</plan>"
+    )
+    assert run(["run", "--plan", "words", "--tools", "mytools"]) == 1
+    captured = capsys.readouterr()
+    assert "task_1: 8" in captured.out
+    assert "no such thing" in captured.out
+    assert "task_2 failed" in captured.err
+
+
+def test_run_a_request(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["run", QUESTION]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "Manuel Antonio\n"
+    assert "done in" in captured.err
+    assert run(["run", "Who is older, Zorg Nobody or Wilfred MacDonald?"]) == 0
+    assert capsys.readouterr().out == "unknown\n"
+
+
+def test_limits_on_a_run(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("slow").write_text('{"tasks": [{"id": "a", "action": "wait", "args": {"seconds": 30}}]}')
+    code, document = called(
+        capsys, "run", "--plan", "slow", "--tools", "mytools.py", "--timeout", "0.1", "--concurrency", "1", "--json"
+    )
+    assert code == 1
+    assert document["tasks"]["a"]["state"] == "timed_out"
+    code, document = called(
+        capsys, "run", "--plan", "plan.txt", "--tools", "mytools.py", "--budget", "calls=2", "--budget", "seconds=60",
+        "--json",
+    )  # fmt: skip
+    assert code == 1
+    assert document["state"] == "over_budget"
+
+
+def test_the_list_of_runs_and_resume(capsys: pytest.CaptureFixture[str]) -> None:
+    _, document = called(capsys, "run", "--plan", "plan.txt", "--tools", "mytools.py", "--json")
+    assert called(capsys, "run", "--list", "--json")[1]["runs"][0]["run"] == document["run"]
+    assert run(["run", "--list"]) == 0
+    assert document["run"] in capsys.readouterr().out
+    code, again = called(capsys, "run", "--resume", document["run"], "--json")
+    assert code == 0
+    assert again["tasks"]["c"]["result"] == 10
+    assert run(["run", "--resume", "nope"]) == 1
+
+
+@pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")
+def test_interrupted_it_says_what_was_saved_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("slow").write_text(json.dumps({"tasks": [
+        {"id": "a", "action": "double", "args": {"n": 2}},
+        {"id": "b", "action": "wait", "args": {"seconds": 60}, "depends_on": ["a"]},
+    ]}))  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", "agent_forge", "run", "--plan", "slow", "--tools", "mytools.py"],
+        stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert "a done" in line
+    time.sleep(0.2)  # b has begun or is about to: either way it is not done
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "1 finished task saved; go on with: agent-forge run --resume " in err
+    name = err.split("--resume ")[1].split()[0]
+    Path("mytools.py").write_text(TOOLS.replace("time.sleep(seconds)", "pass"))
+    code, document = called(capsys, "run", "--resume", name, "--json")
+    assert code == 0
+    assert document["tasks"]["b"]["result"] == "waited"
+
+
+def test_a_terminal_gets_a_live_tree(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run(["run", "--plan", "plan.txt", "--tools", "mytools.py"]) == 0
+    assert "c: 10" in capsys.readouterr().out
