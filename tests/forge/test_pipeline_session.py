@@ -16,9 +16,10 @@ import pytest
 from agent_forge.cli import run as cli
 from agent_forge.errors import AgentForgeError, ConfigError, UsageError
 from agent_forge.forge.events import Bus, Event, read_events
+from agent_forge.forge.phases.worker import locked
 from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.registry import Registry
-from agent_forge.forge.session import Session, locked
+from agent_forge.forge.session import Session
 from agent_forge.runtime.workers import Inline
 
 HERE = Path(__file__).parent

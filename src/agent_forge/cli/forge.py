@@ -24,17 +24,20 @@ def command() -> None:
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a value: phases.base.config.length=64")
 @click.option("--strict", is_flag=True, help="A phase without gain fails the run; otherwise its input is passed on.")
 @click.option("--tensorboard", is_flag=True, help="Also write TensorBoard logs, beside the session's events.")
+@click.option("--wandb", is_flag=True, help="Also write an offline Weights & Biases log, beside the session's events.")
 @home_option
 @json_option
-def run(pipeline: str, sets: tuple[str, ...], strict: bool, tensorboard: bool, home: str | None, as_json: bool) -> int:
+def run(
+    pipeline: str, sets: tuple[str, ...], strict: bool, tensorboard: bool, wandb: bool, home: str | None, as_json: bool
+) -> int:
     """Run a pipeline: nano (minutes on 2 cores), small (minutes on a GPU), full, or a file.
 
-    What is finished is skipped, and a run that was killed goes on where it was.
+    What is finished is skipped, and a run that was stopped or killed goes on where it was.
     """
     from agent_forge.forge.pipeline import read_pipeline
 
     checked = read_pipeline(pipeline, sets)
-    from agent_forge.forge.events import Bus, tensorboard_sink
+    from agent_forge.forge.events import Bus, tensorboard_sink, wandb_sink
     from agent_forge.forge.registry import Registry
     from agent_forge.forge.session import Session
     from agent_forge.traces import Recorder
@@ -45,7 +48,12 @@ def run(pipeline: str, sets: tuple[str, ...], strict: bool, tensorboard: bool, h
         session = Session(checked, registry, strict=strict, bus=Bus(_tell), recorder=recorder)
         if tensorboard:
             session.bus.sinks.append(tensorboard_sink(session.folder / "tensorboard"))
+        if wandb:
+            session.bus.sinks.append(wandb_sink(session.folder, session.id))
         report = session.run()
+    except KeyboardInterrupt:
+        click.echo(f"session {session.id} is paused: the same command goes on with it", err=True)
+        raise
     finally:
         recorder.close()
     if as_json:
@@ -137,14 +145,18 @@ def handoff(source: str, target: str, home: str | None, as_json: bool) -> int:
 
     found = checkpoint.load(source) if Path(source).is_dir() else Registry(home).load(source)
     answers = clauses(phase(target).takes, [found])
+    passed = all(a.met or a.name in ADAPTERS for a in answers)
     if as_json:
-        rows = [{"clause": a.name, "required": a.required, "found": a.found, "met": a.met} for a in answers]
-        json_out({"source": found.digest, "target": target, "passed": all(a.met for a in answers), "clauses": rows})
+        rows = [
+            {"clause": a.name, "required": a.required, "found": a.found, "met": a.met, "adapter": a.name in ADAPTERS}
+            for a in answers
+        ]
+        json_out({"source": found.digest, "target": target, "passed": passed, "clauses": rows})
     else:
         for answer in answers:
             adapted = ", an adapter would be applied" if not answer.met and answer.name in ADAPTERS else ""
             click.echo(f"{'✓' if answer.met else '✗'} {answer}{adapted}")
-    return 0 if all(a.met or a.name in ADAPTERS for a in answers) else 1
+    return 0 if passed else 1
 
 
 @command.command()

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from agent_forge.database.schema import Schema
 
-__all__ = ["Cursor", "Database", "Schema", "open_database"]
+__all__ = ["Cursor", "Database", "Schema", "is_url", "open_database"]
 
 
 class Cursor(Protocol):
@@ -32,15 +32,20 @@ class Database(Protocol):
     def close(self) -> None: ...
 
 
+def is_url(place: str | os.PathLike[str]) -> bool:
+    """Whether `place` is the URL of a PostgreSQL database, and not a path."""
+    return isinstance(place, str) and place.startswith(("postgresql://", "postgres://"))
+
+
 def open_database(place: str | os.PathLike[str], schema: Schema) -> Database:
     """Opens, and if need be makes, the database at a path or at a `postgresql://` URL.
 
     Raises StoreError for a file or schema that is not of this kind, is damaged, or is of a newer version.
     """
-    if isinstance(place, str) and place.startswith(("postgresql://", "postgres://")):
+    if is_url(place):
         from agent_forge.database.postgres import PostgresDatabase
 
-        return PostgresDatabase(place, schema)
+        return PostgresDatabase(os.fspath(place), schema)
     from agent_forge.database.sqlite import SqliteDatabase
 
     return SqliteDatabase(place, schema)

@@ -122,7 +122,11 @@ class SqliteDatabase:
 
 
 def _connect(path: str) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256)
+    connection = sqlite3.connect(
+        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    connection.execute("PRAGMA foreign_keys=ON")  # as PostgreSQL does
+    return connection
 
 
 def _open(path: str) -> sqlite3.Connection:

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import re
 import shutil
 import struct
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ from agent_forge.errors import CheckpointError
 from agent_forge.files import sync_folder
 
 CARD = "card.json"
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # the first that is there stands for the tokenizer
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a phase or pipeline: it becomes part of folder names
 FORMAT = 1
 MAX_HEADER = 100 << 20  # the limit that the safetensors library itself keeps
 BYTES_OF = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
@@ -51,24 +55,34 @@ class Card:
     seed: int | None = None
     architecture: str | None = None
     parameters: int | None = None
-    tokenizer: str | None = None  # digest of tokenizer.json
+    tokenizer: str | None = None  # digest of its file
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     notes: str = ""
     format: int = FORMAT
     made_by: str = f"agent-forge {__version__}"
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        """The card as text. Raises CheckpointError for a figure that is not finite: it was not measured."""
+        try:
+            return json.dumps(asdict(self), indent=2, ensure_ascii=False, sort_keys=True, allow_nan=False)
+        except ValueError as error:
+            raise CheckpointError(f"the card cannot be written: {error}", where=self.phase) from error
 
     @staticmethod
     def from_json(text: str, where: str) -> Card:
         try:
-            fields = json.loads(text)
+            fields = json.loads(text, parse_constant=_refuse_constant)
+            if fields["format"] > FORMAT:
+                raise ValueError(f"its format is {fields['format']}, and this program knows formats up to {FORMAT}")
             fields["inputs"] = tuple(fields["inputs"])
             fields["metrics"] = {name: Metric(**metric) for name, metric in fields["metrics"].items()}
             return Card(**fields)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise CheckpointError(f"the card cannot be read: {error}", where=where) from error
+
+
+def _refuse_constant(text: str) -> None:
+    raise ValueError(f"{text} is not a measured figure")
 
 
 @dataclass(frozen=True)
@@ -102,26 +116,51 @@ def staging(models: Path) -> Iterator[Path]:
 def finish(folder: Path, card: Card, models: Path) -> Checkpoint:
     """Turns a staged folder into a checkpoint under `models`: completes the card, syncs, renames. Atomic.
 
-    Raises CheckpointError if the folder holds no sound model.
+    A model that was made before gets the new card; a damaged one of that name is replaced. Raises CheckpointError if
+    the folder holds no sound model.
     """
+    if not NAME.fullmatch(card.phase):
+        raise CheckpointError(f"{card.phase!r} cannot be part of a folder's name", fix="use letters, digits, . _ and -")
     card = _completed(folder, card)
     (folder / CARD).write_text(card.to_json(), encoding="utf-8")
     digest = digest_of(folder)
     for file in files_of(folder):
         with open(file, "rb") as handle:
             os.fsync(handle.fileno())
-    checkpoint = Checkpoint(digest, models / f"{card.phase}-{digest[:12]}", card)
-    if checkpoint.path.exists():  # the same model was made before; its card stands
-        return load(checkpoint.path)
-    folder.rename(checkpoint.path)
+    target = models / f"{card.phase}-{digest[:12]}"
+    try:
+        folder.rename(target)
+    except OSError:
+        if not target.is_dir():
+            raise
+        _take_place(folder, target, digest)
     sync_folder(models)
-    return checkpoint
+    return Checkpoint(digest, target, card)
+
+
+def _take_place(folder: Path, target: Path, digest: str) -> None:
+    """There is a folder of that name: the same model, or what damage has left of it."""
+    if _digest_or_none(target) == digest:
+        (folder / CARD).replace(target / CARD)
+        return
+    damaged = Path(tempfile.mkdtemp(prefix=".making-", dir=target.parent))
+    target.rename(damaged / "damaged")
+    folder.rename(target)
+    shutil.rmtree(damaged, ignore_errors=True)
+
+
+def _digest_or_none(folder: Path) -> str | None:
+    try:
+        return digest_of(folder)
+    except (CheckpointError, OSError):
+        return None
 
 
 def load(path: str | os.PathLike[str], digest: str | None = None) -> Checkpoint:
     """Opens a checkpoint folder, or any Hugging Face model folder (its card is then made from what it holds).
 
-    Raises CheckpointError if it is not a sound model folder, or if `digest` is given and the bytes do not match it.
+    Raises CheckpointError if it is not a sound model folder, if its card says something else than its files, or if
+    `digest` is given and the bytes do not match it.
     """
     folder = Path(path)
     if not (folder / "config.json").is_file():
@@ -133,12 +172,24 @@ def load(path: str | os.PathLike[str], digest: str | None = None) -> Checkpoint:
             where=str(folder),
             fix="the checkpoint was changed or damaged: make it again",
         )
-    card_file = folder / CARD
-    if card_file.is_file():
-        card = Card.from_json(card_file.read_text(encoding="utf-8"), str(card_file))
-    else:
-        card = _completed(folder, Card(phase="imported", config={}))
-    return Checkpoint(found, folder, card)
+    known = (folder / CARD).is_file()
+    return Checkpoint(found, folder, _card(folder) if known else _completed(folder, Card(phase="imported", config={})))
+
+
+def _card(folder: Path) -> Card:
+    """The card of a folder, which must agree with what the files say themselves."""
+    file = folder / CARD
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"the card cannot be read: {error}", where=str(file)) from error
+    card = Card.from_json(text, str(file))
+    found = _completed(folder, card)
+    for name in READ_OFF:
+        said, is_ = getattr(card, name), getattr(found, name)
+        if said != is_:
+            raise CheckpointError(f"the card says {name} {said!r}, and the files {is_!r}", where=str(file))
+    return card
 
 
 def files_of(folder: Path) -> list[Path]:
@@ -146,7 +197,11 @@ def files_of(folder: Path) -> list[Path]:
     found = sorted(path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
     for path in found:
         if path.is_symlink():
-            raise CheckpointError("a checkpoint holds plain files only, this is a link", where=str(path))
+            raise CheckpointError(
+                "a checkpoint holds plain files only, this is a link",
+                where=str(path),
+                fix="copy the folder with `cp -rL` and use the copy",
+            )
     return found
 
 
@@ -168,21 +223,24 @@ def file_digest(file: Path) -> str:
     return digest.hexdigest()
 
 
+READ_OFF = ("architecture", "parameters", "tokenizer")
+
+
 def _completed(folder: Path, card: Card) -> Card:
     """Fills in what can be read off the files: architecture, parameter count, tokenizer digest."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"config.json cannot be read: {error}", where=str(folder)) from error
-    architectures = config.get("architectures") or [None]
-    tokenizer = folder / "tokenizer.json"
-    return Card(
-        **{
-            **{name: getattr(card, name) for name in card.__dataclass_fields__},
-            "architecture": architectures[0],
-            "parameters": count_parameters(folder),
-            "tokenizer": file_digest(tokenizer) if tokenizer.is_file() else None,
-        }
+    architectures = config.get("architectures") if isinstance(config, dict) else None
+    if not (isinstance(architectures, list) and architectures and isinstance(architectures[0], str)):
+        raise CheckpointError("config.json names no architecture", where=str(folder))
+    tokenizer = next((folder / name for name in TOKENIZERS if (folder / name).is_file()), None)
+    return replace(
+        card,
+        architecture=architectures[0],
+        parameters=count_parameters(folder),
+        tokenizer=None if tokenizer is None else file_digest(tokenizer),
     )
 
 
@@ -202,7 +260,7 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
             (length,) = struct.unpack("<Q", handle.read(8))
             if length > min(MAX_HEADER, size - 8):
                 raise ValueError("the header is longer than the file")
-            header = json.loads(handle.read(length))
+            header = json.loads(handle.read(length), object_pairs_hook=_unique)
         header.pop("__metadata__", None)
         _check_offsets(header, size - 8 - length)
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -210,10 +268,19 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
     return header
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) != len(pairs):
+        raise ValueError("a name stands in the header twice")
+    return found
+
+
 def _check_offsets(header: dict[str, dict[str, Any]], room: int) -> None:
     end = 0
     for name, tensor in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
         start, stop = tensor["data_offsets"]
+        numbers = (start, stop, *tensor["shape"])
+        if len(numbers) > 66 or not all(isinstance(number, int) and 0 <= number < 1 << 63 for number in numbers):
+            raise ValueError(f"the offsets or the shape of {name!r} are not sizes")
         if start != end or stop < start:
             raise ValueError(f"the bytes of {name!r} overlap or leave a gap")
         width = BYTES_OF.get(tensor["dtype"])
@@ -225,7 +292,4 @@ def _check_offsets(header: dict[str, dict[str, Any]], room: int) -> None:
 
 
 def _elements(tensor: dict[str, Any]) -> int:
-    count = 1
-    for length in tensor["shape"]:
-        count *= int(length)
-    return count
+    return math.prod(tensor["shape"])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent_forge.errors import HandoffError
-from agent_forge.forge.checkpoint import CARD, Card, Checkpoint, finish, read_header, staging
+from agent_forge.forge.checkpoint import CARD, Checkpoint, Metric, files_of, finish, read_header, staging
 
 Bounds = tuple[float, float]
 ANY_NUMBER: Bounds = (-math.inf, math.inf)
@@ -28,6 +28,7 @@ class Contract:
     architectures: tuple[str, ...] = ()
     parameters: tuple[int, int] | None = None
     dtypes: tuple[str, ...] = ()  # safetensors' names: F32, F16, BF16
+    tokenizer: bool = False  # each must come with one
     same_tokenizer: bool = False
     same_architecture: bool = False
     metrics: Mapping[str, Bounds] = field(default_factory=dict)  # measured, present in the card, and within bounds
@@ -69,32 +70,38 @@ def _clauses_of_one(contract: Contract, checkpoint: Checkpoint) -> list[Clause]:
     if contract.parameters:
         low, high = contract.parameters
         met = card.parameters is not None and low <= card.parameters <= high
-        found.append(Clause("parameters", f"{low:,} to {high:,}", f"{card.parameters:,}", met))
+        count = "not counted" if card.parameters is None else f"{card.parameters:,}"
+        found.append(Clause("parameters", f"{low:,} to {high:,}", count, met))
     if contract.dtypes:
         types = dtypes_of(checkpoint.path)
         found.append(
             Clause("dtype", " or ".join(contract.dtypes), ", ".join(sorted(types)), types <= set(contract.dtypes))
         )
-    for name, (low, high) in contract.metrics.items():
-        metric = card.metrics.get(name)
-        met = metric is not None and low <= metric.value <= high
-        found.append(
-            Clause(
-                f"metric {name}", f"{low:g} to {high:g}", "not measured" if metric is None else f"{metric.value:g}", met
-            )
-        )
+    if contract.tokenizer:
+        found.append(Clause("tokenizer", "one in the folder", card.tokenizer or "none", card.tokenizer is not None))
+    for name, bounds in contract.metrics.items():
+        found.append(_clause_of_metric(name, bounds, card.metrics.get(name)))
     return found
 
 
+def _clause_of_metric(name: str, bounds: Bounds, metric: Metric | None) -> Clause:
+    low, high = bounds
+    met = metric is not None and low <= metric.value <= high
+    found = "not measured" if metric is None else f"{metric.value:g}"
+    return Clause(f"metric {name}", f"{low:g} to {high:g}", found, met)
+
+
 def _same(name: str, values: Sequence[str | None]) -> Clause:
-    kinds = {value[:12] if value else "none" for value in values}
-    return Clause(f"same {name}", "one for all", ", ".join(sorted(kinds)) or "nothing", len(kinds) <= 1)
+    """All alike, and known: two models without a tokenizer are not known to share one."""
+    kinds = {value or "none" for value in values}
+    return Clause(f"same {name}", "one for all", ", ".join(sorted(kinds)), len(kinds) == 1 and None not in values)
 
 
 def dtypes_of(folder: Path) -> set[str]:
-    """The types of the stored weights, read off the headers."""
+    """The types of the stored weights, read off the headers. Whole numbers (positions, masks) are not weights."""
     headers = (read_header(shard) for shard in sorted(folder.glob("*.safetensors")))
-    return {tensor["dtype"] for header in headers for tensor in header.values()}
+    types = {tensor["dtype"] for header in headers for tensor in header.values()}
+    return {name for name in types if name.startswith(("F", "BF"))}
 
 
 def handoff(
@@ -120,7 +127,7 @@ def handoff(
 
 
 def _cast(checkpoint: Checkpoint, contract: Contract, models: Path) -> Checkpoint:
-    """The same weights stored as the first type that the contract allows."""
+    """The same weights stored as the first type that the contract allows. Raises HandoffError if some do not fit."""
     if dtypes_of(checkpoint.path) <= set(contract.dtypes):
         return checkpoint
     from safetensors import safe_open
@@ -128,31 +135,51 @@ def _cast(checkpoint: Checkpoint, contract: Contract, models: Path) -> Checkpoin
 
     wanted = TORCH_NAME[contract.dtypes[0]]
     with staging(models) as folder:
-        for file in checkpoint.path.iterdir():
-            if file.suffix != ".safetensors" and file.name != CARD:
-                shutil.copy(file, folder / file.name)
+        _copy_all_but_weights(checkpoint.path, folder)
+        size = 0
         for shard in sorted(checkpoint.path.glob("*.safetensors")):
             with safe_open(shard, framework="pt") as tensors:
-                cast = {name: _to(tensors.get_tensor(name), wanted) for name in tensors.keys()}  # noqa: SIM118
+                cast = {name: _to(tensors.get_tensor(name), wanted, name) for name in tensors.keys()}  # noqa: SIM118
             save_file(cast, folder / shard.name, metadata={"format": "pt"})
-        _set_dtype(folder / "config.json", wanted)
-        card = replace(checkpoint.card, phase="adapter", config={"dtype": wanted}, inputs=(checkpoint.digest,))
-        return finish(folder, replace(card, metrics={}), models)
+            size += sum(tensor.nbytes for tensor in cast.values())
+        _set_dtype(folder, wanted, size)
+        config = {**checkpoint.card.config, "adapter": {"dtype": wanted}}
+        card = replace(checkpoint.card, phase="adapter", config=config, inputs=(checkpoint.digest,), metrics={})
+        return finish(folder, card, models)
 
 
-def _to(tensor, dtype: str):
+def _copy_all_but_weights(source: Path, target: Path) -> None:
+    for file in files_of(source):
+        if file.parent != source or (file.suffix != ".safetensors" and file.name != CARD):
+            copy = target / file.relative_to(source)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, copy)
+
+
+def _to(tensor, dtype: str, name: str):
     import torch
 
-    return tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+    if not tensor.is_floating_point():
+        return tensor
+    cast = tensor.to(getattr(torch, dtype))
+    if not torch.equal(cast.isfinite(), tensor.isfinite()):
+        raise HandoffError(f"{name!r} has values that {dtype} cannot hold", fix="train, or keep, it in another type")
+    return cast
 
 
-def _set_dtype(config: Path, dtype: str) -> None:
-    document = json.loads(config.read_text(encoding="utf-8"))
+def _set_dtype(folder: Path, dtype: str, size: int) -> None:
+    """Says the new type in config.json, and the new size in the index of a model that comes in several files."""
+    document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     document.pop("torch_dtype", None)
-    config.write_text(json.dumps({**document, "dtype": dtype}, indent=2), encoding="utf-8")
+    (folder / "config.json").write_text(json.dumps({**document, "dtype": dtype}, indent=2), encoding="utf-8")
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        document = json.loads(index.read_text(encoding="utf-8"))
+        document["metadata"] = {**document.get("metadata", {}), "total_size": size}
+        index.write_text(json.dumps(document, indent=2), encoding="utf-8")
 
 
 TORCH_NAME = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 ADAPTERS: dict[str, Callable[[Checkpoint, Contract, Path], Checkpoint]] = {"dtype": _cast}
 
-__all__ = ["ADAPTERS", "Card", "Clause", "Contract", "clauses", "handoff"]
+__all__ = ["ADAPTERS", "ANY_NUMBER", "Clause", "Contract", "clauses", "dtypes_of", "handoff"]

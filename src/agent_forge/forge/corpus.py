@@ -7,6 +7,8 @@ import hashlib
 import json
 import os
 import re
+import zlib
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 from agent_forge.config import option
 from agent_forge.errors import DataError
+from agent_forge.forge.checkpoint import file_digest
 
 BUNDLED = Path(__file__).with_name("data")
 GRAM = 13  # words: the length that contamination checks commonly use (GPT-3, appendix C)
@@ -55,8 +58,9 @@ class Corpus:
 def read_corpus(sources: Mapping[str, Source], held_out: float, most_held_out_mb: float = 0.5) -> Corpus:
     """Reads every source, keeps a share of its documents for judging, and removes copies of those from the rest.
 
-    The split depends on a document's text alone, so the same document is held out whichever run reads it. Raises
-    DataError for a source that is missing, not text, or too small to split.
+    The split depends on a document's text alone, so the same document is held out whichever run reads it, and with
+    half the share, half of the same documents. Raises DataError for a source that is missing, not text, or too small
+    to split.
     """
     train: dict[str, list[str]] = {}
     kept: dict[str, list[str]] = {}
@@ -67,8 +71,11 @@ def read_corpus(sources: Mapping[str, Source], held_out: float, most_held_out_mb
         train[name] = [text for text in texts if _place(text) >= held_out]
         if not kept[name] or not train[name]:
             raise DataError(f"{len(texts)} documents are too few to hold some out", where=source.path)
-    grams = {gram for texts in kept.values() for text in texts for gram in _grams(text)}
-    clean = {name: [text for text in texts if not _leaks(text, grams)] for name, texts in train.items()}
+    leaks = Leaks(text for texts in kept.values() for text in texts)
+    clean = {name: [text for text in texts if not leaks.found_in(text)] for name, texts in train.items()}
+    for name, texts in clean.items():
+        if not texts:
+            raise DataError("every document has a near copy among those held out", where=sources[name].path)
     removed = sum(len(train[name]) - len(clean[name]) for name in train)
     return Corpus(clean, kept, removed)
 
@@ -80,7 +87,7 @@ def source_digests(sources: Mapping[str, Source]) -> dict[str, str]:
         digest = hashlib.sha256()
         for file in _files(source.path):
             digest.update(file.name.encode())
-            digest.update(hashlib.sha256(file.read_bytes()).digest())
+            digest.update(file_digest(file).encode())
         found[name] = digest.hexdigest()
     return found
 
@@ -89,11 +96,11 @@ def read_texts(path: str) -> Iterator[str]:
     """The documents of a source: the rows of JSONL files, or whole text files."""
     for file in _files(path):
         if file.name.endswith((".txt", ".txt.gz")):
-            yield _open(file)
-            continue
-        for number, line in enumerate(_open(file).splitlines(), 1):
-            if line.strip():
-                yield _text_of(line, f"{file}:{number}")
+            texts = [_open(file)]
+        else:  # lines end with \n alone: JSON texts may hold other line separators
+            lines = enumerate(_open(file).split("\n"), 1)
+            texts = [_text_of(line, f"{file}:{number}") for number, line in lines if line.strip()]
+        yield from (text for text in texts if text.strip())
 
 
 def _files(path: str) -> list[Path]:
@@ -121,25 +128,25 @@ def _open(file: Path) -> str:
     try:
         data = file.read_bytes()
         return (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise DataError(f"cannot be read: {error}", where=str(file)) from error
 
 
 def _text_of(line: str, where: str) -> str:
     try:
         row = json.loads(line)
-        if isinstance(row.get("text"), str):
-            return str(row["text"])
-        return f"Question: {row['question']}\nAnswer: {row['answer']}"
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError('a row needs "text", or "question" and "answer"', where=where) from error
+        text = row["text"] if "text" in row else f"Question: {row['question']}\nAnswer: {row['answer']}"
+        text.encode()  # half a surrogate pair is valid JSON and no text
+        return str(text)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DataError('a row needs a "text", or a "question" and an "answer"', where=where) from error
 
 
 def _limited(texts: Iterable[str], most_mb: float | None) -> list[str]:
     kept: list[str] = []
     size = 0
     for text in texts:
-        size += len(text)
+        size += len(text.encode())
         if most_mb is not None and kept and size > most_mb * 1e6:
             break
         kept.append(text)
@@ -157,10 +164,29 @@ def _grams(text: str) -> Iterator[int]:
         yield hash(tuple(words[start : start + GRAM]))
 
 
-def _leaks(text: str, held_out: set[int], share: float = 0.1) -> bool:
-    """Whether more than a tenth of a document's 13-grams stand in the held-out text: a copy, or nearly one."""
-    grams = list(_grams(text))
-    return sum(gram in held_out for gram in grams) > share * len(grams)
+class Leaks:
+    """Finds copies, near copies and quotations of the held-out documents by their 13-grams.
+
+    A document leaks if more than a tenth of its 13-grams are held out, or if it holds half of those of one held-out
+    document. A held-out text of fewer than 13 words is only found as a whole document.
+    """
+
+    def __init__(self, held_out: Iterable[str]) -> None:
+        self._owners: dict[int, list[int]] = defaultdict(list)
+        self._sizes: list[int] = []
+        for number, text in enumerate(held_out):
+            grams = set(_grams(text))
+            self._sizes.append(len(grams))
+            for gram in grams:
+                self._owners[gram].append(number)
+
+    def found_in(self, text: str, share: float = 0.1, part: float = 0.5) -> bool:
+        grams = list(_grams(text))
+        held = [gram for gram in grams if gram in self._owners]
+        if len(held) > share * len(grams):
+            return True
+        quoted = Counter(owner for gram in set(held) for owner in self._owners[gram])
+        return any(count >= part * self._sizes[owner] for owner, count in quoted.items())
 
 
 def mixed(rows_of: Mapping[str, Any], weights: Mapping[str, float], total: int, seed: int) -> Any:

@@ -7,9 +7,11 @@ for those who have them installed.
 from __future__ import annotations
 
 import json
+import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,14 +31,17 @@ class Event:
     at_s: float = field(default_factory=time.time)
 
     def as_dict(self) -> dict[str, Any]:
-        return {"kind": self.kind, "phase": self.phase, "at_s": self.at_s, **self.fields}
+        return {**self.fields, "kind": self.kind, "phase": self.phase, "at_s": self.at_s}
 
 
 Sink = Callable[[Event], None]
 
 
 class Bus:
-    """Delivers events to sinks, in order, in the thread that tells them."""
+    """Delivers events to sinks, in order, in the thread that tells them.
+
+    A sink that raises is warned about and left out from then on: a log that fails must not end a training run.
+    """
 
     def __init__(self, *sinks: Sink) -> None:
         self.sinks = list(sinks)
@@ -47,31 +52,66 @@ class Bus:
             raise ValueError(f"{kind!r} is not a kind of event")
         event = Event(kind, phase, fields)
         with self._turn:
-            for sink in self.sinks:
-                sink(event)
+            for sink in list(self.sinks):
+                try:
+                    sink(event)
+                except Exception as error:
+                    self.sinks.remove(sink)
+                    warnings.warn(f"a sink of events failed and is left out: {error!r}", RuntimeWarning, stacklevel=2)
 
 
 def jsonl_sink(path: Path) -> Sink:
     """Appends each event as a line. A line is written with one call, so several processes may share the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a+b") as file:
+        file.seek(-min(1, file.tell()), 2)
+        if file.read() not in (b"", b"\n"):  # a killed writer left half a line
+            file.write(b"\n")
 
     def write(event: Event) -> None:
+        document = {name: _finite(value) for name, value in event.as_dict().items()}
         with open(path, "ab", buffering=0) as file:
-            file.write(json.dumps(event.as_dict(), default=str).encode() + b"\n")
+            file.write(json.dumps(document, default=str).encode() + b"\n")
 
     return write
 
 
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def read_events(path: Path) -> list[Event]:
-    """The events of a JSONL file; a torn last line (the writer was killed) is left out."""
-    events = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    """The events of a JSONL file; a torn line (the writer was killed) is left out."""
+    return list(_parsed(path.read_bytes())) if path.exists() else []
+
+
+class Tail:
+    """The new events of a growing JSONL file, each time `read` is called."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self._at = path, 0
+
+    def read(self) -> list[Event]:
+        """The events whose lines were completed since the last call."""
+        if not self.path.exists():
+            return []
+        with open(self.path, "rb") as file:
+            file.seek(self._at)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._at += len(whole)
+        return list(_parsed(whole))
+
+
+def _parsed(data: bytes) -> Iterator[Event]:
+    for line in data.split(b"\n"):
         try:
             document = json.loads(line)
-        except ValueError:
+            kind, phase, at_s = (document.pop(name) for name in ("kind", "phase", "at_s"))
+        except (ValueError, KeyError, AttributeError, TypeError):
             continue
-        events.append(Event(document.pop("kind"), document.pop("phase"), at_s=document.pop("at_s"), fields=document))
-    return events
+        yield Event(kind, phase, document, at_s)
 
 
 def tensorboard_sink(folder: Path) -> Sink:
@@ -79,7 +119,7 @@ def tensorboard_sink(folder: Path) -> Sink:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise MissingExtraError("the TensorBoard log", "forge") from error
+        raise _missing("the TensorBoard log", "tensorboard") from error
     writer = SummaryWriter(str(folder))
 
     def write(event: Event) -> None:
@@ -95,9 +135,9 @@ def tensorboard_sink(folder: Path) -> Sink:
 def wandb_sink(folder: Path, session: str) -> Sink:
     """Writes the numbers of progress events to an offline Weights & Biases run. Nothing leaves the machine."""
     try:
-        import wandb
+        import wandb  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
-        raise MissingExtraError("the Weights & Biases log", "forge") from error
+        raise _missing("the Weights & Biases log", "wandb") from error
     run = wandb.init(project="agent-forge", name=session, dir=str(folder), mode="offline")
 
     def write(event: Event) -> None:
@@ -105,6 +145,13 @@ def wandb_sink(folder: Path, session: str) -> Sink:
             run.log({f"{event.phase}/{name}": value for name, value in _numbers(event).items()})
 
     return write
+
+
+def _missing(feature: str, package: str) -> MissingExtraError:
+    """These packages are in no extra of ours: nothing needs them."""
+    error = MissingExtraError(feature, "forge")
+    error.fix = f"pip install {package}"
+    return error
 
 
 def _numbers(event: Event) -> dict[str, float]:

@@ -56,13 +56,12 @@ def judge(
     >>> judge("accuracy", 0.50, None, 0.02, lower_is_better=False).verdict
     'not measured'
     """
-    figures = (before, after, stderr)
-    if any(figure is None or not math.isfinite(figure) for figure in figures):
-        return Gate(
-            metric,
-            *(figure if figure is not None and math.isfinite(figure) else None for figure in figures),
-            NOT_MEASURED,
-        )
-    assert before is not None and after is not None and stderr is not None  # noqa: PT018  for the type checker
+    before, after, stderr = (_measured(figure) for figure in (before, after, stderr))
+    if before is None or after is None or stderr is None or stderr < 0:
+        return Gate(metric, before, after, stderr, NOT_MEASURED)
     gain = before - after if lower_is_better else after - before
     return Gate(metric, before, after, stderr, PASSED if gain > least_gain + sigmas * stderr else NO_GAIN)
+
+
+def _measured(figure: float | None) -> float | None:
+    return figure if figure is not None and math.isfinite(figure) else None

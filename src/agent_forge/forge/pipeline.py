@@ -16,7 +16,7 @@ from typing import Any
 from agent_forge.config import as_dict, load, nearest, option
 from agent_forge.config import build as build_config
 from agent_forge.errors import ConfigError, UsageError
-from agent_forge.forge.checkpoint import Checkpoint
+from agent_forge.forge.checkpoint import NAME, Checkpoint
 from agent_forge.forge.phases import Phase, phase
 from agent_forge.plans import Plan, Task
 
@@ -67,21 +67,36 @@ def read_pipeline(name: str, sets: Iterable[str] = ()) -> Pipeline:
 
 def check(pipeline: Pipeline, where: str) -> None:
     """Refuses a pipeline that cannot work, before anything is done: names, configurations, and what is handed on."""
-    faults: list[str] = []
+    faults = [
+        f"{name!r} cannot be part of a folder's name: use letters, digits, . _ and -"
+        for name in (pipeline.name, *pipeline.phases)
+        if not NAME.fullmatch(name)
+    ]
     for name, step in pipeline.phases.items():
         kind = phase(step.phase)
         try:
             build_config(kind.config, step.config, f"phases.{name}.config")
         except ConfigError as error:
             faults.append(str(error))
-        given = len(step.after) or len(pipeline.start)
         low, high = kind.takes.checkpoints
+        given = len(step.after) or (len(pipeline.start) if high else 0)
         if not low <= given <= high:
             wanted = str(low) if low == high else f"{low} to {high}"
             faults.append(f"phases.{name}: {step.phase!r} takes {wanted} checkpoints, and is given {given}")
+        faults.extend(_broken_handoffs(pipeline, name, step, kind))
     if faults:
         raise ConfigError("\n".join(faults), where=where)
     pipeline.plan()  # unknown names in `after`, cycles
+
+
+def _broken_handoffs(pipeline: Pipeline, name: str, step: Step, kind: Phase) -> Iterable[str]:
+    """Handoffs that cannot succeed, by what the phases promise and take."""
+    for source in step.after:
+        if source in pipeline.phases and kind.takes.architectures:
+            promised = phase(pipeline.phases[source].phase).promises.architectures
+            if promised and not set(promised) & set(kind.takes.architectures):
+                takes = " or ".join(kind.takes.architectures)
+                yield f"phases.{name}: takes {takes}, and {source!r} promises {' or '.join(promised)}"
 
 
 @dataclass(frozen=True)
@@ -124,10 +139,11 @@ class Report:
         }
 
 
-def phase_key(kind: Phase, config: Any, inputs: Sequence[Checkpoint], seed: int) -> str:
-    """The content address of a piece of work."""
+def phase_key(does: str, kind: Phase, config: Any, inputs: Sequence[Checkpoint], seed: int) -> str:
+    """The content address of a piece of work. `does` is the phase as the pipeline names it, so that two modules which
+    call their phase by the same name are two phases."""
     document = {
-        "phase": kind.name,
+        "phase": [does, kind.name],
         "version": kind.version,
         "config": as_dict(config),
         "inputs": [item.digest for item in inputs],

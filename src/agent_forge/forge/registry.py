@@ -16,13 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_forge.database import Database, Schema, open_database
+from agent_forge.database import Cursor, Database, Schema, is_url, open_database
 from agent_forge.errors import CheckpointError, UsageError
 from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.checkpoint import Checkpoint
+from agent_forge.forge.cleanup import (
+    DAY_S,
+    Cleanup,
+    CleanupPolicy,
+    expired_sessions,
+    mark,
+    remove_leftovers,
+    remove_marked,
+    with_ancestors,
+)
 from agent_forge.home import home as home_folder
 
-DAY_S = 86_400.0
 STATES = ("running", "completed", "failed", "paused")
 
 SCHEMA = Schema(
@@ -69,27 +78,11 @@ class Entry:
     card: Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class CleanupPolicy:
-    """What `gc` keeps. A checkpoint that something points to is never removed, whatever its age."""
-
-    completed_days: float = 30
-    failed_days: float = 7
-    sessions: int = 100
-    keep: int = 5  # the newest checkpoints, of any age
-
-
-@dataclass(frozen=True)
-class Cleanup:
-    """What a cleanup removes (or, dry, would remove)."""
-
-    sessions: tuple[str, ...]
-    checkpoints: tuple[str, ...]
-    bytes: int
-
-
 class Registry:
     """Checkpoints by digest, their lineage, sessions and handoffs.
+
+    The database is `registry.db` in the home folder, or the one at `url` (else at $AGENT_FORGE_STORE). The bytes of
+    the checkpoints are in the home folder either way.
 
     >>> import tempfile
     >>> registry = Registry(tempfile.mkdtemp())
@@ -100,29 +93,28 @@ class Registry:
     def __init__(self, home: str | os.PathLike[str] | None = None, url: str | None = None) -> None:
         self.home = home_folder(home)
         self.models = self.home / "models"
-        self.db: Database = open_database(url or self.home / "registry.db", SCHEMA)
+        place = url or os.environ.get("AGENT_FORGE_STORE") or ""
+        self.db: Database = open_database(place if is_url(place) else self.home / "registry.db", SCHEMA)
 
     # --- checkpoints ---
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Registers a finished checkpoint; once is enough, twice does no harm."""
-        card = checkpoint.card.to_json()
-        row = (
-            checkpoint.digest,
-            str(checkpoint.path.resolve()),
-            checkpoint.card.phase,
-            checkpoint.card.parameters,
-            checkpoint.bytes(),
-            card,
-            _card_digest(checkpoint.path),
-            time.time(),
-        )
+        """Registers a finished checkpoint; once is enough, twice does no harm.
+
+        One that is registered at another place stays there, as long as it is sound there. Raises CheckpointError if
+        the folder has gone meanwhile.
+        """
+        row = _row(checkpoint)
+        names = ("digest", "path", "phase", "parameters", "bytes", "card", "card_digest", "created_s")
         with self.db.write() as cursor:
-            cursor.execute(
-                "INSERT INTO checkpoints (digest, path, phase, parameters, bytes, card, card_digest, created_s)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (digest) DO NOTHING",
-                row,
-            )
+            if not (checkpoint.path / "config.json").is_file():
+                raise CheckpointError("the checkpoint was removed meanwhile", where=str(checkpoint.path))
+            if not _sound_elsewhere(cursor, checkpoint):
+                cursor.execute(
+                    f"INSERT INTO checkpoints ({', '.join(names)}) VALUES (?{', ?' * (len(names) - 1)})"  # noqa: S608
+                    f" ON CONFLICT (digest) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in names)}",
+                    row,
+                )
             for parent in checkpoint.card.inputs:
                 cursor.execute(
                     "INSERT INTO lineage (child, parent) VALUES (?, ?) ON CONFLICT (child, parent) DO NOTHING",
@@ -132,20 +124,14 @@ class Registry:
     def ls(self, phase: str | None = None) -> list[Entry]:
         """All checkpoints, the newest first."""
         with self.db.read() as cursor:
-            rows = cursor.execute(
-                "SELECT digest, path, phase, parameters, bytes, created_s, card FROM checkpoints"
-                " ORDER BY created_s DESC, digest"
-            ).fetchall()
-            edges = cursor.execute("SELECT child, parent FROM lineage ORDER BY parent").fetchall()
-        parents: dict[str, list[str]] = {}
-        for child, parent in edges:
-            parents.setdefault(child, []).append(parent)
-        return [_entry(row, tuple(parents.get(row[0], ()))) for row in rows if phase in (None, row[2])]
+            return [entry for entry in _entries(cursor) if phase in (None, entry.phase)]
 
     def find(self, name: str) -> Entry:
-        """The checkpoint whose digest (or `phase-digest` name) starts with `name`. Raises UsageError."""
-        wanted = name.rpartition("-")[2] if "-" in name else name
-        found = [entry for entry in self.ls() if wanted and entry.digest.startswith(wanted)]
+        """The checkpoint whose digest (or `phase-digest` name) starts with `name`, or whose folder it is.
+
+        Raises UsageError if there is none, or more than one.
+        """
+        found = [entry for entry in self.ls() if _named(entry, name)]
         if len(found) == 1:
             return found[0]
         what = f"{len(found)} checkpoints start with {name!r}" if found else f"there is no checkpoint {name!r}"
@@ -230,10 +216,7 @@ class Registry:
     def sessions(self) -> list[dict[str, Any]]:
         """All sessions, the newest first. One whose process died without a word is shown as it is: interrupted."""
         with self.db.read() as cursor:
-            rows = cursor.execute(
-                "SELECT id, pipeline, state, started_s, ended_s, host, pid FROM sessions ORDER BY started_s DESC, id"
-            ).fetchall()
-        return [_session(row) for row in rows]
+            return _sessions(cursor)
 
     def phases(self, session: str) -> list[dict[str, Any]]:
         """The phases of a session in the order in which they were first recorded."""
@@ -268,45 +251,113 @@ class Registry:
     def gc(self, policy: CleanupPolicy | None = None, *, dry: bool = True, now_s: float | None = None) -> Cleanup:
         """Removes old sessions and the checkpoints that nothing points to any more; `dry` only says which."""
         policy, now = policy or CleanupPolicy(), time.time() if now_s is None else now_s
-        sessions = _expired(self.sessions(), policy, now)
-        entries = self.ls()
-        kept = self._pointed_to(entries, sessions) | {entry.digest for entry in entries[: policy.keep]}
-        for entry in entries:  # newest first: a child is seen before its parents
-            if entry.digest in kept:
-                kept.update(entry.parents)
-        unkept = [entry for entry in entries if entry.digest not in kept and _older(entry, policy, now)]
-        cleanup = Cleanup(
-            tuple(sessions), tuple(entry.digest for entry in unkept), sum(entry.bytes for entry in unkept)
-        )
-        if not dry:
-            self._remove(sessions, unkept)
+        if dry:
+            with self.db.read() as cursor:
+                return self._cleanup(cursor, policy, now)[0]
+        with self.db.write() as cursor:  # decided and done in one transaction: nobody can point to it in between
+            cleanup, entries = self._cleanup(cursor, policy, now)
+            mine = [entry.path for entry in entries if entry.path.parent == self.models.resolve()]  # not what a user
+            mark(mine)  # imported from elsewhere
+            _delete(cursor, cleanup)
+        remove_marked(self.models, (entry.path for entry in self.ls()))
+        for session in cleanup.sessions:
+            shutil.rmtree(self.home / "sessions" / session, ignore_errors=True)
+        remove_leftovers(self.home, now - policy.completed_days * DAY_S)
         return cleanup
 
-    def _pointed_to(self, entries: Sequence[Entry], expired: Sequence[str]) -> set[str]:
-        with self.db.read() as cursor:
-            pinned = cursor.execute("SELECT digest FROM checkpoints WHERE pinned = 1").fetchall()
-            used = cursor.execute("SELECT session, checkpoint FROM phases WHERE checkpoint IS NOT NULL").fetchall()
-        gone = set(expired)
-        return {row[0] for row in pinned} | {digest for session, digest in used if session not in gone}
+    def _cleanup(self, cursor: Cursor, policy: CleanupPolicy, now: float) -> tuple[Cleanup, list[Entry]]:
+        sessions = _sessions(cursor)
+        expired = expired_sessions(sessions, policy, now)
+        entries = _entries(cursor)
+        kept = {entry.digest for entry in entries[: policy.keep]}
+        kept |= _pointed_to(cursor, entries, [one for one in sessions if one["session"] not in set(expired)])
+        kept |= {entry.digest for entry in entries if now - entry.created_s <= policy.shortest_days * DAY_S}
+        kept = with_ancestors(kept, {entry.digest: entry.parents for entry in entries})
+        gone = [entry for entry in entries if entry.digest not in kept]
+        size = sum(entry.bytes for entry in gone)
+        return Cleanup(tuple(expired), tuple(entry.digest for entry in gone), size), gone
 
-    def _remove(self, sessions: Sequence[str], entries: Sequence[Entry]) -> None:
-        with self.db.write() as cursor:
-            for session in sessions:
-                cursor.execute("DELETE FROM handoffs WHERE session = ?", (session,))
-                cursor.execute("DELETE FROM phases WHERE session = ?", (session,))
-                cursor.execute("DELETE FROM sessions WHERE id = ?", (session,))
-            for entry in entries:
-                cursor.execute("DELETE FROM lineage WHERE child = ?", (entry.digest,))
-                cursor.execute("DELETE FROM checkpoints WHERE digest = ?", (entry.digest,))
-        models = self.models.resolve()
-        for entry in entries:  # the rows are gone: a crash from here on leaves a folder, never a row without one
-            if entry.path.resolve().parent == models:  # what a user imported from elsewhere is theirs
-                shutil.rmtree(entry.path, ignore_errors=True)
+
+def _pointed_to(cursor: Cursor, entries: Sequence[Entry], sessions: Sequence[Mapping[str, Any]]) -> set[str]:
+    """What is pinned, what the phases of these sessions came to, and what they started from."""
+    found = {row[0] for row in cursor.execute("SELECT digest FROM checkpoints WHERE pinned = 1").fetchall()}
+    ids = {session["session"] for session in sessions}
+    used = cursor.execute("SELECT session, checkpoint FROM phases WHERE checkpoint IS NOT NULL").fetchall()
+    found.update(digest for session, digest in used if session in ids)
+    starts = {start for session in sessions for start in session["pipeline"].get("start", ())}
+    found.update(entry.digest for entry in entries for start in starts if _named(entry, start))
+    return found
+
+
+def _named(entry: Entry, name: str) -> bool:
+    """Whether `name` is the entry's folder, the beginning of its digest, or of `phase-digest`."""
+    phase, _, beginning = name.rpartition("-")
+    by_digest = phase in ("", entry.phase) and beginning != "" and entry.digest.startswith(beginning)
+    return by_digest or folder_of(name) == entry.path
+
+
+def folder_of(name: str) -> Path:
+    """`name` as a path, with `~` and `${VARIABLES}` filled in."""
+    return Path(os.path.expandvars(name)).expanduser().resolve()
+
+
+def _delete(cursor: Cursor, cleanup: Cleanup) -> None:
+    for session in cleanup.sessions:
+        cursor.execute("DELETE FROM handoffs WHERE session = ?", (session,))
+        cursor.execute("DELETE FROM phases WHERE session = ?", (session,))
+        cursor.execute("DELETE FROM sessions WHERE id = ?", (session,))
+    gone = set(cleanup.checkpoints)
+    for digest in gone:
+        cursor.execute("DELETE FROM lineage WHERE child = ?", (digest,))
+        cursor.execute("DELETE FROM checkpoints WHERE digest = ?", (digest,))
+    for key, outcome in cursor.execute("SELECT cache_key, outcome FROM finished").fetchall():
+        if json.loads(outcome).get("checkpoint") in gone:
+            cursor.execute("DELETE FROM finished WHERE cache_key = ?", (key,))
+
+
+def _entries(cursor: Cursor) -> list[Entry]:
+    """All checkpoints, the newest first."""
+    rows = cursor.execute(
+        "SELECT digest, path, phase, parameters, bytes, created_s, card FROM checkpoints"
+        " ORDER BY created_s DESC, digest"
+    ).fetchall()
+    parents: dict[str, list[str]] = {}
+    for child, parent in cursor.execute("SELECT child, parent FROM lineage ORDER BY parent").fetchall():
+        parents.setdefault(child, []).append(parent)
+    return [_entry(row, tuple(parents.get(row[0], ()))) for row in rows]
+
+
+def _sessions(cursor: Cursor) -> list[dict[str, Any]]:
+    rows = cursor.execute(
+        "SELECT id, pipeline, state, started_s, ended_s, host, pid FROM sessions ORDER BY started_s DESC, id"
+    ).fetchall()
+    return [_session(row) for row in rows]
 
 
 def _entry(row: Sequence[Any], parents: tuple[str, ...]) -> Entry:
     digest, path, phase, parameters, size, created_s, card = row
     return Entry(digest, Path(path), phase, parameters, size, parents, created_s, json.loads(card))
+
+
+def _row(checkpoint: Checkpoint) -> tuple[Any, ...]:
+    path, card = checkpoint.path.resolve(), checkpoint.card
+    measured = (card.phase, card.parameters, checkpoint.bytes(), card.to_json(), _card_digest(path), time.time())
+    return (checkpoint.digest, str(path), *measured)
+
+
+def _sound_elsewhere(cursor: Cursor, checkpoint: Checkpoint) -> bool:
+    """Whether the same bytes are registered at another place, and are still there."""
+    wanted = (checkpoint.digest, str(checkpoint.path.resolve()))
+    found = cursor.execute(
+        "SELECT path, card_digest FROM checkpoints WHERE digest = ? AND path <> ?", wanted
+    ).fetchone()
+    if found is None:
+        return False
+    try:
+        checkpoints.load(found[0], checkpoint.digest)
+    except (CheckpointError, OSError):
+        return False
+    return _card_digest(Path(found[0])) == found[1]
 
 
 def _card_digest(folder: Path) -> str:
@@ -335,19 +386,3 @@ def _alive(pid: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _expired(sessions: Sequence[Mapping[str, Any]], policy: CleanupPolicy, now: float) -> list[str]:
-    """Sessions beyond their age, and the oldest beyond the number; never one that is running."""
-    ended = [session for session in sessions if session["state"] != "running"]
-    found = []
-    for place, session in enumerate(ended):
-        days = policy.completed_days if session["state"] == "completed" else policy.failed_days
-        at = session["ended_s"] or session["started_s"]
-        if session["state"] != "paused" and (now - at > days * DAY_S or place >= policy.sessions):
-            found.append(session["session"])
-    return found
-
-
-def _older(entry: Entry, policy: CleanupPolicy, now: float) -> bool:
-    return now - entry.created_s > min(policy.completed_days, policy.failed_days) * DAY_S

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import json
+import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from agent_forge.config import as_dict
 from agent_forge.config import build as build_config
-from agent_forge.errors import AgentForgeError, HandoffError, UsageError
+from agent_forge.errors import AgentForgeError, HandoffError
 from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.checkpoint import Checkpoint
-from agent_forge.forge.contracts import handoff
-from agent_forge.forge.events import Bus, jsonl_sink, read_events
+from agent_forge.forge.contracts import clauses, handoff
+from agent_forge.forge.events import Bus, Tail, jsonl_sink
 from agent_forge.forge.gates import PASSED
 from agent_forge.forge.phases import Phase, Work, phase
-from agent_forge.forge.phases.worker import job_of, run_phase
+from agent_forge.forge.phases.worker import Busy, job_of, locked, run_phase
 from agent_forge.forge.pipeline import PhaseReport, Pipeline, Report, Step, phase_key
-from agent_forge.forge.registry import Registry
+from agent_forge.forge.registry import Registry, folder_of
 from agent_forge.plans import Task
 from agent_forge.runtime import execute
 from agent_forge.runtime.workers import Processes, Workers
@@ -58,15 +58,22 @@ class Session:
         self.events = self.folder / "events.jsonl"
         self.bus = bus or Bus()
         self.log = Bus(jsonl_sink(self.events))
+        self.tail = Tail(self.events)
         self.reports: dict[str, PhaseReport] = {}
 
     def run(self) -> Report:
-        """Runs every phase that is not finished yet. Raises KeyboardInterrupt after marking the session as paused."""
+        """Runs every phase that is not finished yet. Raises KeyboardInterrupt after marking the session as paused, and
+        UsageError or CheckpointError, before anything is done, if there is nothing to start from."""
+        for start in self.pipeline.start:
+            self._start(start)
         self.registry.start_session(self.id, as_dict(self.pipeline))
         try:
             result = asyncio.run(self._execute())
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, asyncio.CancelledError):
             self.registry.end_session(self.id, "paused")
+            raise KeyboardInterrupt from None
+        except BaseException:
+            self.registry.end_session(self.id, "failed")
             raise
         reports = tuple(
             self.reports.get(name) or PhaseReport(name, "not run", error=_reason(result.tasks[name]))
@@ -92,17 +99,18 @@ class Session:
             await self.workers.close()
 
     async def _follow(self) -> None:
-        """Passes on the progress that the worker processes write into the session's log."""
-        told = 0
         while True:
             await asyncio.sleep(0.5)
-            events = await asyncio.to_thread(read_events, self.events)
-            for event in events[told:]:
-                if event.kind == "progress":
-                    self.bus.tell(event.kind, event.phase, **event.fields)
-            told = len(events)
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Tells the progress that the worker processes have written into the session's log."""
+        for event in self.tail.read():
+            if event.kind == "progress":
+                self.bus.tell(event.kind, event.phase, **event.fields)
 
     def _tell(self, kind: str, name: str, **fields: Any) -> None:
+        self._pass_on()
         self.log.tell(kind, name, **fields)
         self.bus.tell(kind, name, **fields)
 
@@ -111,6 +119,9 @@ class Session:
         self.registry.record_phase(self.id, task.id, state="running", started_s=started)
         try:
             report = await self._do(task.id, step, [inputs[name]["checkpoint"] for name in step.after], started)
+        except asyncio.CancelledError:
+            self.registry.record_phase(self.id, task.id, state="paused", ended_s=time.time())
+            raise
         except Exception as error:
             text = str(error) if isinstance(error, AgentForgeError) else f"{type(error).__name__}: {error}"
             self._ended(PhaseReport(task.id, "failed", error=text, seconds=time.time() - started))
@@ -123,18 +134,35 @@ class Session:
         kind = phase(step.phase)
         config = build_config(kind.config, step.config, f"phases.{name}.config")
         inputs = await asyncio.to_thread(self._inputs, name, step, kind, digests)
-        key = await asyncio.to_thread(phase_key, kind, config, inputs, self.pipeline.seed)
-        outcome = await asyncio.to_thread(self.registry.finished, key)
-        if outcome is not None:
-            self._tell("skipped", name, checkpoint=outcome["checkpoint"])
-            return PhaseReport(name, "skipped", outcome["gate"], outcome["checkpoint"], seconds=time.time() - started)
-        self._tell("started", name, does=step.phase)
-        outcome = await self._work(name, kind, config, inputs, key)
-        state = "completed" if outcome["gate"]["verdict"] == PASSED else "no gain"
-        self._tell("finished" if state == "completed" else "no gain", name, gate=outcome["gate"])
-        if self.strict and state == "no gain":
+        key = await asyncio.to_thread(phase_key, step.phase, kind, config, inputs, self.pipeline.seed)
+        async with self._turn(key) as folder:
+            outcome = await asyncio.to_thread(self.registry.finished, key)
+            if outcome is not None:
+                state = "skipped"
+                self._tell("skipped", name, checkpoint=outcome["checkpoint"])
+            else:
+                self._tell("started", name, does=step.phase)
+                work = Work(name, config, inputs, self.pipeline.seed, folder, self.registry.models)
+                outcome = await self._work(work, kind, key)
+                state = "completed" if outcome["gate"]["verdict"] == PASSED else "no gain"
+                self._tell("finished" if state == "completed" else "no gain", name, gate=outcome["gate"])
+            shutil.rmtree(folder, ignore_errors=True)
+        if self.strict and outcome["gate"]["verdict"] != PASSED:
             raise GateMissed(f"phase {name!r} brought no gain: {json.dumps(outcome['gate'])}")
         return PhaseReport(name, state, outcome["gate"], outcome["checkpoint"], seconds=time.time() - started)
+
+    @asynccontextmanager
+    async def _turn(self, key: str) -> AsyncIterator[Path]:
+        """The folder of a piece of work, when nobody else works there: two phases alike are done once, one waits."""
+        folder = self.registry.home / "work" / key[:32]
+        with ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(locked(folder))
+                    break
+                except Busy:
+                    await asyncio.sleep(0.2)
+            yield folder
 
     def _inputs(self, name: str, step: Step, kind: Phase, digests: Sequence[str]) -> list[Checkpoint]:
         if step.after:
@@ -147,34 +175,34 @@ class Session:
         except HandoffError as error:
             self.registry.record_handoff(self.id, source, name, "refused", [str(error)])
             raise
-        self.registry.record_handoff(self.id, source, name, "passed", map(str, found))
-        for checkpoint in adapted:
+        verdict = "passed" if all(clause.met for clause in found) else "adapted"
+        self.registry.record_handoff(self.id, source, name, verdict, map(str, found))
+        for checkpoint in (*given, *adapted):
             self.registry.add(checkpoint)
         return adapted
 
     def _start(self, start: str) -> Checkpoint:
-        if Path(start).is_dir():
-            return checkpoints.load(start)
+        """A registered checkpoint, checked against its row, or a model folder from anywhere else."""
+        folder = folder_of(start)
+        if folder.is_dir() and folder not in {entry.path for entry in self.registry.ls()}:
+            return checkpoints.load(folder)
         return self.registry.load(start)
 
-    async def _work(
-        self, name: str, kind: Phase, config: Any, inputs: Sequence[Checkpoint], key: str
-    ) -> dict[str, Any]:
-        """Runs the phase in a worker process and records what it came to, under a lock on its folder."""
-        folder = self.registry.home / "work" / key[:32]
-        with locked(folder):
-            work = Work(name, config, inputs, self.pipeline.seed, folder, self.registry.models)
-            job = job_of(work, self.pipeline.phases[name].phase, self.events)
-            assert self.workers is not None
-            done = await self.workers.call(run_phase, job, {})
-            document = await asyncio.to_thread(self._record, done, inputs, kind)
-            self.registry.finish(key, document)
-            shutil.rmtree(folder, ignore_errors=True)
+    async def _work(self, work: Work, kind: Phase, key: str) -> dict[str, Any]:
+        """Runs the phase in a worker process and records what it came to."""
+        threads = max(1, (os.cpu_count() or 1) // self.pipeline.parallel)
+        job = job_of(work, self.pipeline.phases[work.name].phase, self.events, threads)
+        assert self.workers is not None
+        done = await self.workers.call(run_phase, job, {})
+        document = await asyncio.to_thread(self._record, done, work.inputs, kind)
+        self.registry.finish(key, document)
         return document
 
     def _record(self, done: Mapping[str, Any], inputs: Sequence[Checkpoint], kind: Phase) -> dict[str, Any]:
         kept = checkpoints.load(done["checkpoint"]) if done["checkpoint"] else None
         if kept is not None:
+            if broken := [clause for clause in clauses(kind.promises, [kept]) if not clause.met]:
+                raise HandoffError(f"phase {kind.name!r} broke its promise: {'; '.join(map(str, broken))}")
             self.registry.add(kept)
         if done["gate"]["verdict"] != PASSED:  # no gain, no change: the input goes on, where there is one
             kept = inputs[0] if inputs else kept
@@ -197,18 +225,3 @@ class Session:
 
 def _reason(task: Any) -> str:
     return str(task.error) if task.error else "a phase that it waits for did not end well"
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Holds the folder for this process. Raises UsageError if another one works there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder.with_suffix(".lock"), "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UsageError(
-                "another process is doing this phase", where=str(folder), fix="wait for it, or stop it"
-            ) from error
-        yield
-    folder.with_suffix(".lock").unlink(missing_ok=True)

@@ -13,12 +13,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent_forge.config import as_dict, option
-from agent_forge.errors import ConfigError
+from agent_forge.errors import ConfigError, HandoffError
+from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.corpus import Source, read_corpus, source_digests
 from agent_forge.forge.phases import Outcome, Phase, Work
-from agent_forge.forge.phases.cognate import learn, save, settings_of
-from agent_forge.forge.phases.measure import compare, document_bits, text_metrics
+from agent_forge.forge.phases.cognate import device, learn, save, settings_of
+from agent_forge.forge.phases.measure import behaviour_metrics, compare, document_bits, text_metrics, training_metrics
 from agent_forge.forge.training.evaluation import HeldOut
 
 
@@ -41,18 +42,52 @@ class Specialise:
 def run(work: Work) -> Outcome:
     config: Specialise = work.config
     base = work.inputs[0]
-    tokenizer = AutoTokenizer.from_pretrained(base.path)
+    _refuse_seen_documents(base, config.held_out)
+    tokenizer = reading_tokenizer(base)
     corpus = read_corpus(config.sources, config.held_out)
     judged = HeldOut.of(tokenizer, [text for texts in corpus.held_out.values() for text in texts], config.length)
-    before = document_bits(AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32), judged)
+    original: Any = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32)
+    original.to(device())
+    _refuse_long_rows(original, config.length)
+    before = document_bits(original, judged)
+    del original
     torch.manual_seed(work.seed)  # parts that the base does not have start at random
     model = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32, **config.model)
-    learn(work, model, tokenizer, corpus, settings_of(config.training, work.seed), config.length)
+    trained = learn(work, model, tokenizer, corpus, settings_of(config.training, work.seed), config.length)
     after = document_bits(model, judged)
-    metrics = text_metrics(after, judged.bytes_of)
-    return Outcome(
-        save(work, model, tokenizer, corpus, as_dict(config), metrics), compare(before, after, judged.bytes_of)
-    )
+    metrics = {**text_metrics(after, judged.bytes_of), **training_metrics(trained)}
+    metrics.update(behaviour_metrics(model, judged))
+    unchanged = AutoTokenizer.from_pretrained(base.path)
+    made = save(work, model, unchanged, corpus, as_dict(config), metrics)
+    return Outcome(made, compare(before, after, judged.bytes_of))
+
+
+def reading_tokenizer(base: Checkpoint) -> Any:
+    """The base's tokenizer for reading training text. Many models have no BOS or no padding: EOS then stands for it."""
+    tokenizer = AutoTokenizer.from_pretrained(base.path)
+    if tokenizer.bos_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise HandoffError("the tokenizer has neither BOS nor EOS to begin a text with", where=str(base.path))
+        tokenizer.bos_token = tokenizer.eos_token
+    if tokenizer.pad_token_id is None:
+        tokenizer.pad_token = tokenizer.bos_token  # padding is never a target
+    return tokenizer
+
+
+def _refuse_seen_documents(base: Checkpoint, held_out: float) -> None:
+    """The same documents are held out by the same share; by a larger one, some that the base has learnt from."""
+    before = base.card.config.get("held_out")
+    if before is not None and before < held_out:
+        raise HandoffError(
+            f"held_out is {held_out}, and the base was made with {before}: it has seen what would be judged on",
+            fix=f"set held_out to {before} or less",
+        )
+
+
+def _refuse_long_rows(model: Any, length: int) -> None:
+    most = getattr(model.config, "max_position_embeddings", None)
+    if most is not None and length > most:
+        raise HandoffError(f"length is {length}, and the model reads {most} tokens", fix="shorten `length`")
 
 
 PHASE = Phase(
@@ -60,7 +95,7 @@ PHASE = Phase(
     version=1,
     about="Branch a specialist from a base model",
     config=Specialise,
-    takes=Contract(checkpoints=(1, 1)),
+    takes=Contract(checkpoints=(1, 1), tokenizer=True),
     promises=Contract(),
     run=run,
     data=lambda config: source_digests(config.sources),

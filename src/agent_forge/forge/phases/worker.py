@@ -6,18 +6,29 @@ takes nothing else down.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fcntl
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from agent_forge.config import as_dict, build
+from agent_forge.errors import UsageError
 from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.events import Bus, jsonl_sink
 from agent_forge.forge.phases import Work, phase
 from agent_forge.plans import Task
 
 
-def job_of(work: Work, phase_name: str, events: Path) -> Task:
+class Busy(UsageError):
+    """Another process, or another phase of this one, works there."""
+
+
+def job_of(work: Work, phase_name: str, events: Path, threads: int = 1) -> Task:
     """The work as a task whose arguments are JSON, for a worker process; progress goes to the file `events`."""
     job = {
         "phase": phase_name,
@@ -27,6 +38,8 @@ def job_of(work: Work, phase_name: str, events: Path) -> Task:
         "folder": str(work.folder),
         "models": str(work.models),
         "events": str(events),
+        "session_pid": os.getpid(),
+        "threads": threads,
     }
     return Task(work.name, phase(phase_name).about, args=job)
 
@@ -34,20 +47,24 @@ def job_of(work: Work, phase_name: str, events: Path) -> Task:
 def run_phase(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """What the worker process calls: runs the phase and returns its checkpoint's path and its gate."""
     job = task.args
+    if os.getpid() != job["session_pid"]:
+        settle_in(job["session_pid"], job["threads"])
     kind = phase(job["phase"])
     bus = Bus(jsonl_sink(Path(job["events"])))
     quiet()
-    outcome = kind.run(
-        Work(
-            name=task.id,
-            config=build(kind.config, job["config"], task.id),
-            inputs=[checkpoints.load(item["path"], item["digest"]) for item in job["inputs"]],
-            seed=job["seed"],
-            folder=Path(job["folder"]),
-            models=Path(job["models"]),
-            tell=lambda **fields: bus.tell("progress", task.id, **fields),
+    folder = Path(job["folder"])
+    with locked(folder, suffix=".worker", wait=True):  # the worker of a killed session may have a second to live
+        outcome = kind.run(
+            Work(
+                name=task.id,
+                config=build(kind.config, job["config"], task.id),
+                inputs=[checkpoints.load(item["path"], item["digest"]) for item in job["inputs"]],
+                seed=job["seed"],
+                folder=folder,
+                models=Path(job["models"]),
+                tell=lambda **fields: bus.tell("progress", task.id, **fields),
+            )
         )
-    )
     made = outcome.checkpoint
     return {"checkpoint": None if made is None else str(made.path), "gate": outcome.gate.as_dict()}
 
@@ -58,3 +75,53 @@ def quiet() -> None:
 
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+
+
+def settle_in(session_pid: int, threads: int) -> None:
+    """A worker process ends with its session, leaves Ctrl-C to it, and takes its share of the cores."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with(session_pid)
+    if "OMP_NUM_THREADS" not in os.environ:
+        import torch
+
+        torch.set_num_threads(threads)
+
+
+def end_with(parent: int, every_s: float = 0.5) -> None:
+    """Ends this process when its parent is gone: nobody waits for the result, and the work may be taken up again."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(every_s)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="agent-forge-end-with-session", daemon=True).start()
+
+
+@contextmanager
+def locked(folder: Path, suffix: str = ".lock", wait: bool = False) -> Iterator[None]:
+    """Holds the folder. Raises Busy if somebody else does, unless told to `wait`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder.with_suffix(suffix)
+    while True:
+        with open(path, "a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except OSError as error:
+                raise Busy(
+                    "another process is doing this phase", where=str(folder), fix="wait for it, or stop it"
+                ) from error
+            if not _is(file.fileno(), path):
+                continue  # it was removed between opening and locking: that lock is nobody's any more
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False

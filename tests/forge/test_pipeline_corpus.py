@@ -1,0 +1,160 @@
+"""The split is by document, nothing that is judged on is trained on, and odd files are named with their line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from agent_forge.errors import DataError
+from agent_forge.forge.corpus import Source, mixed, read_corpus, read_texts, source_digests
+from agent_forge.forge.training.packing import PackedRows
+
+WORDS = [f"word{i}" for i in range(3000)]
+
+
+def documents(count: int, seed: int = 0, length: int = 40) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(WORDS, k=length)) for _ in range(count)]
+
+
+def jsonl(path: Path, texts: list[str]) -> str:
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    return str(path)
+
+
+def split(path: str, share: float = 0.2) -> tuple[set[str], set[str]]:
+    corpus = read_corpus({"a": Source(path)}, share)
+    return set(corpus.train["a"]), set(corpus.held_out["a"])
+
+
+def test_the_split_is_by_document_and_independent_of_order(tmp_path: Path) -> None:
+    texts = documents(400)
+    train, held = split(jsonl(tmp_path / "a.jsonl", texts))
+    assert train | held == set(texts)
+    assert not train & held
+    assert 400 * 0.2 * 0.6 < len(held) < 400 * 0.2 * 1.4
+    shuffled = random.Random(1).sample(texts, len(texts))
+    assert split(jsonl(tmp_path / "b.jsonl", [*shuffled, *shuffled[:50]])) == (train, held)
+    assert split(jsonl(tmp_path / "c.jsonl", texts[:200]))[1] == held & set(texts[:200])
+    assert split(jsonl(tmp_path / "d.jsonl", texts), 0.1)[1] < held, "half the share: part of the same documents"
+
+
+def test_copies_near_copies_and_quotations_of_held_out_documents_are_removed(tmp_path: Path) -> None:
+    texts = documents(200)
+    _, held = split(jsonl(tmp_path / "a.jsonl", texts))
+    victims = sorted(held)[:4]
+    fresh = documents(1, seed=9)[0]
+    planted = [
+        victims[0].upper() + "!",  # another case, other punctuation
+        victims[1].replace(victims[1].split()[20], "changed"),  # one word changed
+        fresh + " " + victims[2],  # the whole of it at the end of another text
+        " ".join(documents(40, seed=8)) + " " + victims[3],  # and inside a text forty times as long
+    ]
+    innocent = fresh + " " + " ".join(victims[0].split()[:12])  # twelve words in a row prove nothing
+    path = jsonl(tmp_path / "b.jsonl", [*texts, *planted, innocent])
+    corpus = read_corpus({"a": Source(path)}, 0.2)
+    kept = set(corpus.train["a"])
+    caught = [text for text in planted if text not in kept]
+    assert [text for text in planted if text in kept and text not in corpus.held_out["a"]] == []
+    assert corpus.removed >= len([text for text in caught if text not in corpus.held_out["a"]])
+    assert innocent in kept | set(corpus.held_out["a"])
+
+
+def test_a_copy_in_another_source_is_removed_too(tmp_path: Path) -> None:
+    texts = documents(200)
+    _, held = split(jsonl(tmp_path / "a.jsonl", texts))
+    copies = [text + "." for text in held]
+    sources = {
+        "a": Source(str(tmp_path / "a.jsonl")),
+        "b": Source(jsonl(tmp_path / "b.jsonl", documents(60, seed=3) + copies)),
+    }
+    corpus = read_corpus(sources, 0.2)
+    assert not set(corpus.train["b"]) & set(copies)
+    assert corpus.removed == len([copy for copy in copies if copy not in corpus.held_out["b"]])
+    assert corpus.digests().keys() == {"a", "b"}
+    assert corpus.digests() == read_corpus(sources, 0.2).digests()
+    assert corpus.digests() != read_corpus(sources, 0.3).digests()
+
+
+def test_a_source_of_nothing_but_copies_is_refused(tmp_path: Path) -> None:
+    _, held = split(jsonl(tmp_path / "a.jsonl", documents(100)))
+    text = sorted(held)[0]
+    path = jsonl(tmp_path / "b.jsonl", [text, *(text + "!" * n for n in range(1, 40))])
+    with pytest.raises(DataError, match="every document has a near copy"):
+        read_corpus({"b": Source(path)}, 0.2)
+
+
+def test_limits_and_sources_that_are_too_small(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "a.jsonl", documents(300))
+    size = sum(
+        len(text) for texts in read_corpus({"a": Source(path, most_mb=0.02)}, 0.2).train.values() for text in texts
+    )
+    assert size <= 0.02e6
+    assert sum(map(len, read_corpus({"a": Source(path)}, 0.5, most_held_out_mb=0.01).held_out["a"])) <= 0.01e6
+    with pytest.raises(DataError, match="2 documents are too few to hold some out"):
+        read_corpus({"a": Source(jsonl(tmp_path / "b.jsonl", ["one", "two"]))}, 1e-9)
+
+
+def test_weights_hold_in_the_mixture() -> None:
+    def rows(count: int, mark: int) -> PackedRows:
+        return PackedRows(np.full((count, 5), mark) + 10 * np.arange(count)[:, None], np.zeros((count, 5), dtype=int))
+
+    data = mixed({"a": rows(50, 1), "b": rows(8, 2)}, {"a": 3, "b": 1, "unused": 7}, 40, seed=0)
+    counts = Counter(int(row[0]) % 10 for row in data.tokens)
+    assert counts == {1: 30, 2: 10}
+    from_b = Counter(int(row[0]) for row in data.tokens if row[0] % 10 == 2)
+    assert sorted(from_b.values()) == [1, 1, 1, 1, 1, 1, 2, 2], "all of a small source before any of it again"
+    again = mixed({"a": rows(50, 1), "b": rows(8, 2)}, {"a": 3, "b": 1}, 40, seed=0)
+    assert np.array_equal(again.tokens, data.tokens)
+
+
+def test_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"text": "with a \u2028 in it"}, {"question": "2+2?", "answer": 4}, {"text": "  "}]
+    text = "\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n\n"
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.jsonl.gz").write_bytes(gzip.compress(text.encode()))
+    (tmp_path / "data" / "b.txt").write_text("a whole file\nof text")
+    (tmp_path / "data" / "NOTICE.txt").write_text("not data")
+    (tmp_path / "data" / "c.csv").write_text("not data either")
+    monkeypatch.setenv("SOME_DATA", str(tmp_path))
+    found = list(read_texts("${SOME_DATA}/data"))
+    assert found == ["with a \u2028 in it", "Question: 2+2?\nAnswer: 4", "a whole file\nof text"]
+    before = source_digests({"a": Source("${SOME_DATA}/data")})
+    (tmp_path / "data" / "b.txt").write_text("changed")
+    assert source_digests({"a": Source("${SOME_DATA}/data")}) != before
+    assert len(list(read_texts("stories"))) > 50, "text comes with the package"
+
+
+@pytest.mark.parametrize(
+    "row",
+    ["{", "[1]", "5", '{"txet": "x"}', '{"text": 5}', '{"text": null}', '{"question": "x"}', '{"text": "\\ud800"}'],
+)
+def test_an_odd_row_is_named_with_file_and_line(row: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'{{"text": "fine"}}\n\n{row}\n')
+    with pytest.raises(DataError) as caught:
+        list(read_texts(str(path)))
+    assert str(caught.value).startswith(f"{path}:3: a row needs")
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.jsonl", b"\xff\xfe"), ("a.jsonl.gz", b"no gzip"), ("b.txt.gz", gzip.compress(b"x" * 99)[:-9])],
+)
+def test_a_file_that_is_not_text_is_named(name: str, data: bytes, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        list(read_texts(str(tmp_path / name)))
+    assert caught.value.where == str(tmp_path / name)
+
+
+def test_a_missing_source_says_what_there_is(tmp_path: Path) -> None:
+    for path in ("nothing", str(tmp_path)):
+        with pytest.raises(DataError, match="one of: problems, stories; or set AGENT_FORGE_DATA"):
+            read_corpus({"a": Source(path)}, 0.1)
