@@ -270,6 +270,6 @@ def test_an_interrupted_scrub_leaves_no_half_output(tmp_path: Path, stop: signal
     assert process.poll() is None
     process.send_signal(stop)
     _, error = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, error
     assert b"interrupted" in error
     assert list(out.parent.iterdir()) == []

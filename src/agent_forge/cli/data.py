@@ -29,16 +29,18 @@ def command() -> None:
 class _Interrupts:
     """Ctrl-C and SIGTERM end a scrub the same way, so that temporary files are removed.
 
-    Python drops an exception that a signal handler raises inside a fork or a destructor; the flag remembers it, and
-    the next finished batch raises it again.
+    A signal that raises while processes are forked or futures handed over can leave those broken, or be swallowed. So
+    with several processes the first one is only remembered, and the next finished batch raises it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: bool) -> None:
+        self.at_once = at_once
         self.seen = False
 
     def __call__(self, _signal: int, _frame: object) -> None:
-        self.seen = True
-        raise KeyboardInterrupt
+        again, self.seen = self.seen, True
+        if self.at_once or again:
+            raise KeyboardInterrupt
 
     def check(self) -> None:
         if self.seen:
@@ -112,7 +114,8 @@ def scrub(
 
         finder = load_names(ner)
     scrubber = Scrubber(action, key.encode() if key else None, _types(types), finder)
-    interrupts = _Interrupts()
+    processes = workers or default_workers(source)
+    interrupts = _Interrupts(at_once=processes == 1 or finder is not None)
     with interrupts.caught():
         report = scrub_file(
             source,
@@ -120,7 +123,7 @@ def scrub(
             scrubber=scrubber,
             fields=_names(fields),
             reject=reject,
-            workers=workers or default_workers(source),
+            workers=processes,
             on_batch=_progress(interrupts, as_json),
         )
     if as_json:

@@ -98,13 +98,18 @@ def write_lines(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
             yield raw
 
 
-def parse_row(line: bytes | str, number: int, where: str, **options: Any) -> Any:
+def parse_row(line: bytes | str, number: int, where: str) -> Any:
     """The JSON value of one line. Raises DataError that names the line."""
     try:
-        return json.loads(line, **options)
+        return json.loads(line)
     except (ValueError, RecursionError) as error:
-        reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-        raise DataError(f"line {number} is not JSON ({reason})", where=where) from error
+        raise bad_row(error, number, where) from error
+
+
+def bad_row(error: Exception, number: int, where: str) -> DataError:
+    """What to say about a line that cannot be read."""
+    reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+    return DataError(f"line {number} is not JSON ({reason})", where=where)
 
 
 def read_rows(path: str | os.PathLike[str]) -> Iterator[Row]:

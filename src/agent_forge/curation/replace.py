@@ -147,15 +147,20 @@ class Scrubber:
     ) -> tuple[str, list[Match]]:
         """`text` without its personal data, and what was found in it."""
         matches = self.find(text, hint)
-        if not matches or self.action == "drop":
+        if not matches:
             return text, matches
-        pool = surrogates if surrogates is not None else Surrogates.beside(text)
+        return self.replaced(text, matches, hint, surrogates if surrogates is not None else Surrogates.beside(text))
+
+    def replaced(self, text: str, matches: list[Match], hint: str | None, pool: Surrogates) -> tuple[str, list[Match]]:
+        """`text` with these matches replaced, and with what comes to light when they are."""
+        if self.action == "drop":
+            return text, matches
         text = self._replace(text, matches, pool)
         for _ in range(_MOST_PASSES):
-            more = self.find(text, hint)  # what the first replacement brought to light
+            more = self.find(text, hint)
             if not more:
                 break
-            matches += more
+            matches = matches + more
             text = self._replace(text, more, pool)
         return text, matches
 

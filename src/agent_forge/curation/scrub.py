@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-from agent_forge.curation.lines import open_lines, parse_row, same_file, write_lines
+from agent_forge.curation.lines import bad_row, open_lines, same_file, write_lines
 from agent_forge.curation.pii import Match
 from agent_forge.curation.replace import Scrubber, Surrogates, hint_of
 from agent_forge.errors import DataError, UsageError
@@ -24,6 +24,7 @@ from agent_forge.errors import DataError, UsageError
 # A JSON string, and the colon behind it when it is a key. Each step is decided by one character.
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?')
 _BATCH_BYTES = 1 << 19
+_BOM = b"\xef\xbb\xbf"
 _BATCH_LINES = 2048
 
 
@@ -55,6 +56,9 @@ class _Pairs(list[tuple[str, Any]]):
     """A JSON object as the list of its members: a key that stands twice keeps both values."""
 
 
+_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs)
+
+
 def leaves(value: Any, fields: tuple[str, ...] | None = None) -> list[tuple[str, str | None]]:
     """The strings of a parsed line that are values, in order, each with what its key hints at.
 
@@ -64,18 +68,32 @@ def leaves(value: Any, fields: tuple[str, ...] | None = None) -> list[tuple[str,
     [('5551234567', 'phone'), ('x', None)]
     """
     found: list[tuple[str, str | None]] = []
-    stack: list[tuple[Any, str | None, str]] = [(value, None, "")]
-    while stack:
-        item, hint, path = stack.pop()
-        if type(item) is str:
-            found.append((item, hint) if fields is None or _is_under(path, fields) else ("", None))
-        elif type(item) is _Pairs:
-            for key, inner in reversed(item):
-                if isinstance(inner, (str, list)):
-                    stack.append((inner, hint_of(key), f"{path}.{key}" if fields and path else key))
-        elif type(item) is list:
-            stack += [(inner, hint, path) for inner in reversed(item) if isinstance(inner, (str, list))]
+    if isinstance(value, str):
+        found.append((value, None) if fields is None else ("", None))
+    elif isinstance(value, list):
+        _walk(value, None, "", fields, found)
     return found
+
+
+def _walk(
+    item: list[Any], hint: str | None, path: str, fields: tuple[str, ...] | None, found: list[tuple[str, str | None]]
+) -> None:
+    if type(item) is _Pairs:
+        for key, inner in item:
+            kind = type(inner)
+            if kind is str or kind is list or kind is _Pairs:
+                below = (f"{path}.{key}" if path else key) if fields else ""
+                if kind is str:
+                    wanted = fields is None or _is_under(below, fields)
+                    found.append((inner, hint_of(key)) if wanted else ("", None))
+                else:
+                    _walk(inner, hint_of(key), below, fields, found)
+        return
+    for inner in item:
+        if type(inner) is str:
+            found.append((inner, hint) if fields is None or _is_under(path, fields) else ("", None))
+        elif isinstance(inner, list):
+            _walk(inner, hint, path, fields, found)
 
 
 def _is_under(path: str, fields: tuple[str, ...]) -> bool:
@@ -101,17 +119,19 @@ def scrub_line(
     >>> scrub_line('{"n": 1.10, "to": "jo@corp.io"}', Scrubber())[0]
     '{"n": 1.10, "to": "[EMAIL]"}'
     """
-    pool = Surrogates.beside(line) if scrubber.action == "surrogate" else Surrogates()
+    pool: Surrogates | None = None
     found: list[Match] = []
     changes: dict[int, str] = {}
-    value = parse_row(line, number, where, object_pairs_hook=_Pairs)
-    for index, (text, hint) in enumerate(leaves(value, fields)):
-        if text.isalpha() and scrubber.names is None:
-            continue  # one word: roles, labels, categories
-        clean, matches = scrubber.text(text, hint=hint, surrogates=pool)
+    try:
+        strings = leaves(_DECODER.decode(line), fields)
+    except (ValueError, RecursionError) as error:
+        raise bad_row(error, number, where) from error
+    for index, (text, hint) in enumerate(strings):
+        matches = scrubber.find(text, hint)
         if matches:
+            pool = pool or (Surrogates.beside(line) if scrubber.action == "surrogate" else Surrogates())
+            changes[index], matches = scrubber.replaced(text, matches, hint, pool)
             found += matches
-            changes[index] = clean
     return (_spliced(line, changes) if changes else line), found
 
 
@@ -155,12 +175,15 @@ def _scrub_batch(job: _Job, first: int, lines: list[bytes]) -> tuple[bytes, byte
                 raise _bad_line(error, number, job.where) from error
             bad.append(raw if raw.endswith(b"\n") else raw + b"\n")
             continue
+        if not found:
+            clean.append(raw.removeprefix(_BOM) if number == 1 else raw)
+            continue
         kinds.update(match.type for match in found)
         reserved.update(match.type for match in found if match.reserved)
-        if found and job.scrubber.action == "drop":
+        if job.scrubber.action == "drop":
             report.dropped += 1
             continue
-        report.changed += bool(found)
+        report.changed += 1
         clean.append(written.encode("utf-8", "surrogatepass"))
     report.rejected, report.replaced, report.reserved = len(bad), dict(kinds), dict(reserved)
     return b"".join(clean), b"".join(bad), report

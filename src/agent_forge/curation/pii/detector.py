@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 
-from agent_forge.curation.pii.identity import LABELS, find_crypto, find_labelled
+from agent_forge.curation.pii.identity import LABELS, find_base58, find_bech32, find_ethereum, find_labelled
 from agent_forge.curation.pii.match import Match, resolve_overlaps
 from agent_forge.curation.pii.network import (
     V4_MIDDLE,
@@ -29,7 +29,7 @@ DIGITS = re.compile(r"[0-9](?:(?:[ ().\-/]{0,3}[0-9]){5}|(?<=[13])[1-9A-HJ-NP-Za
 
 def find_by_digits(text: str) -> Iterator[Match]:
     yield from find_numbers(text)
-    yield from find_crypto(text)
+    yield from find_base58(text)
 
 
 # A finder runs only where its anchor is: these searches begin with a character class or a literal, which the regular
@@ -51,8 +51,8 @@ _ANCHORS: tuple[tuple[str, Finder, frozenset[str]], ...] = (
     ("[at]", find_spelled_emails, frozenset({"EMAIL"})),
     ("(at)", find_spelled_emails, frozenset({"EMAIL"})),
     ("-----BEGIN", find_private_keys, _SECRETS),
-    ("0x", find_crypto, frozenset({"CRYPTO"})),
-    ("bc1", find_crypto, frozenset({"CRYPTO"})),
+    ("0x", find_ethereum, frozenset({"CRYPTO"})),
+    ("bc1", find_bech32, frozenset({"CRYPTO"})),
 )
 _BY_KEYWORD = frozenset({"SECRET", "DATE_OF_BIRTH", "PASSPORT", "DRIVER_LICENSE"})
 _DIGIT = re.compile(r"[0-9]")
@@ -138,7 +138,7 @@ def find_pii(
 
 def _patterns(text: str, types: Collection[str] | None) -> list[Match]:
     found: list[Match] = []
-    with_digits, scans, anchors, keywords = _rules(None if types is None else frozenset(types))
+    with_digits, scans, anchors, keywords = _ALL if types is None else _rules(frozenset(types))
     if (with_digits or keywords) and _DIGIT.search(text):  # much prose has no digit at all
         for search, find in with_digits:
             if search(text):
@@ -179,3 +179,6 @@ def _by_keyword(text: str, lowered: str) -> Iterator[Match]:
             yield from find_labelled(text, word, hit.start() - back)
         else:
             yield from find_assigned(text, word, hit.start() - back)
+
+
+_ALL = _rules(None)

@@ -44,7 +44,7 @@ LABELS: dict[str, tuple[str, re.Pattern[str], re.Pattern[str] | None]] = {
     "passport": ("PASSPORT", _PASSPORT, None),
     "licen": ("DRIVER_LICENSE", _LICENCE, _DRIVER),
 }
-_ETHEREUM = re.compile(r"(?<![A-Za-z0-9])0x[0-9a-fA-F]{40}(?![A-Za-z0-9])")
+_ETHEREUM = re.compile(r"0x(?<![A-Za-z0-9]0x)[0-9a-fA-F]{40}(?![A-Za-z0-9])")
 _BECH32 = re.compile(r"(?<![A-Za-z0-9])(?:bc1|tb1|ltc1)[02-9ac-hj-np-z]{20,90}(?![A-Za-z0-9])", re.IGNORECASE)
 _REACH = 48  # how far a label and its value may lie apart
 _BASE58 = re.compile(r"[13][1-9A-HJ-NP-Za-km-z]{25,34}(?![A-Za-z0-9])")
@@ -65,14 +65,22 @@ def _after_lead(pattern: re.Pattern[str], text: str, lead: re.Pattern[str], at: 
     return pattern.match(text, at, at + 2 * _REACH) if lead.search(text, max(0, at - 12), at) else None
 
 
-def find_crypto(text: str) -> Iterator[Match]:
-    """Bitcoin addresses whose checksum is right, and Ethereum's 40 hexadecimal digits."""
-    for found in _ETHEREUM.finditer(text):
-        yield Match("CRYPTO", found.start(), found.end(), found.group())
-    for found in _BECH32.finditer(text):
-        if checksums.is_bech32(found.group()):
-            yield Match("CRYPTO", found.start(), found.end(), found.group(), found.group().startswith("tb1"))
+def find_base58(text: str) -> Iterator[Match]:
+    """Legacy Bitcoin addresses whose checksum is right."""
     for found in _BASE58.finditer(text):
         start = found.start()
         if not text[max(0, start - 1) : start].isalnum() and checksums.is_base58check(found.group()):
             yield Match("CRYPTO", start, found.end(), found.group())
+
+
+def find_bech32(text: str) -> Iterator[Match]:
+    """Segwit and taproot addresses whose checksum is right; those of the test net are reserved."""
+    for found in _BECH32.finditer(text):
+        if checksums.is_bech32(found.group()):
+            yield Match("CRYPTO", found.start(), found.end(), found.group(), found.group().startswith("tb1"))
+
+
+def find_ethereum(text: str) -> Iterator[Match]:
+    """Forty hexadecimal digits behind 0x."""
+    for found in _ETHEREUM.finditer(text):
+        yield Match("CRYPTO", found.start(), found.end(), found.group())
