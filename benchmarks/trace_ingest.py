@@ -1,13 +1,13 @@
 """How fast are OTLP requests stored, measured against a bare `executemany` of the same rows?
 
-    python benchmarks/trace_ingest.py [--quick] [--peers]
+    python benchmarks/trace_ingest.py [--quick]
 
 The limit: `sqlite3.executemany` of rows that are already encoded, into the same schema, in WAL mode with the same
 synchronous setting and 500 rows a transaction. Ours starts from the bytes of a request, in protobuf or in JSON, and
 ends with the spans committed and the rollups kept. Two loads: light (two-span traces, six attributes on one of them)
 and rich (traces of eight, ten attributes on each with prompt and answer). All take turns; ratios are medians over the
 rounds, of time on the clock and of CPU time (which a busy machine does not spoil). `stream` reads a request while
-another thread writes the one before. `--peers` adds agentlightning's own stores, in an environment of their own.
+another thread writes the one before. agentlightning's own store is measured in agent_lightning_roundtrip.py.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import json
 import random
 import sqlite3
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -170,13 +168,10 @@ def measure(name: str, documents: list[dict[str, Any]], rounds: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer spans and rounds")
-    parser.add_argument("--peers", action="store_true", help="also agentlightning's stores")
     arguments = parser.parse_args()
     count, rounds = (10, 3) if arguments.quick else (40, 7)
     measure("light", [request(number, rich=False) for number in range(count)], rounds)
     measure("rich", [request(number) for number in range(count)], rounds)
-    if arguments.peers:
-        subprocess.run([sys.executable, str(Path(__file__).with_name("trace_ingest_peers.py"))], check=True)
 
 
 if __name__ == "__main__":

@@ -226,6 +226,7 @@ def test_what_has_no_field_of_its_own_is_kept() -> None:
     with Store.open(":memory:") as store:
         store.add(read_request(request))
         assert canonical(write_request(store.trace(MINIMAL["traceId"]))) == canonical(request)
+    assert read_protobuf(write_protobuf(read_request(request))) == read_request(request)
 
 
 @pytest.mark.parametrize(
@@ -266,6 +267,42 @@ def test_no_request_makes_it_stumble(fields: dict[str, Any]) -> None:
 def test_not_protobuf() -> None:
     with pytest.raises(TraceError, match="protobuf"):
         read_protobuf(b"\xff\xff\xff")
+
+
+def test_protobuf_with_a_fault() -> None:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    faults = [
+        {"trace_id": b"short"}, {"trace_id": bytes(16)}, {"span_id": b""}, {"start_time_unix_nano": 2**64 - 1},
+        {"status": {"code": 7}}, {"links": [{"trace_id": b"x", "span_id": b"y"}]},
+    ]  # fmt: skip
+    for fault in faults:
+        request = ExportTraceServiceRequest()
+        fields = {"trace_id": b"1" * 16, "span_id": b"2" * 8, "name": "x", **fault}
+        request.resource_spans.add().scope_spans.add().spans.add(**fields)
+        with pytest.raises(TraceError):
+            read_protobuf(request.SerializeToString())
+
+
+def test_a_faster_parser_is_used_and_the_standard_one_where_it_refuses() -> None:
+    import gc
+
+    from agent_forge.traces.files import _loads_with, parse
+
+    def fast(data: bytes) -> Any:
+        if b"NaN" in data:
+            raise ValueError("no NaN")
+        return "fast"
+
+    loads = _loads_with(fast)
+    assert loads(b"1") == "fast"
+    assert loads(b"[NaN]")[0] != loads(b"[NaN]")[0]
+    gc.disable()
+    try:
+        assert parse(b"[1]") == [1]
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 def test_files_of_one_request_of_many_and_of_ours(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import datetime
 import os
 import random
@@ -136,6 +137,31 @@ def test_a_generator_closed_elsewhere_does_not_leave_its_span_behind(recorder: R
 
     asyncio.run(consume())
     assert [span.name for span in recorded(recorder)] == ["numbers", "after"]
+
+
+def test_use_span_in_a_generator_closed_elsewhere(recorder: Recorder) -> None:
+    span = recorder.start("span")
+
+    def numbers() -> Iterator[int]:
+        with use_span(span):
+            yield 1
+
+    def begin_here_and_end_elsewhere() -> None:
+        generator = numbers()
+        next(generator)
+        carry(generator.close)()
+        assert current_span() is span  # here the block never ended
+        with use_span(None):
+            assert current_span() is None
+
+    contextvars.copy_context().run(begin_here_and_end_elsewhere)
+    assert current_span() is None
+
+
+def test_a_name_that_is_no_text(recorder: Recorder) -> None:
+    with recorder.span(7):  # type: ignore[arg-type]
+        pass
+    assert recorded(recorder)[0].name == "7"
 
 
 def test_session_and_agent_come_from_above(recorder: Recorder) -> None:

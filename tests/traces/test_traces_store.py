@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -365,3 +366,55 @@ def test_a_store_in_memory() -> None:
         assert store.add(randoms(50)) == 50
         assert store.count() == 50
         assert store.check() == []
+
+
+def test_a_stream_that_breaks_off_keeps_what_was_read(store: Store) -> None:
+    def stream() -> Iterator[Span]:
+        yield from (make(n) for n in range(25))
+        raise RuntimeError("the file ends here")
+
+    seen: list[int] = []
+    with pytest.raises(RuntimeError, match="ends here"):
+        store.add_many(stream(), batch=5, each=seen.append)
+    assert set(seen) <= {5}
+    assert store.count() % 5 == 0
+    before = store.count()
+    assert store.add_many((make(n) for n in range(30)), batch=5) == 30 - before
+
+
+def test_a_bad_span_in_a_stream_is_refused_with_its_batch(store: Store) -> None:
+    spans = [make(n) for n in range(12)]
+    spans[7].reward = "good"  # type: ignore[assignment]
+    with pytest.raises(TraceError):
+        store.add_many(spans, batch=5)
+    assert store.count() in (0, 5)
+
+
+def test_a_schema_of_someone_else_is_refused(postgres: str) -> None:
+    import psycopg
+
+    url = f"postgresql://postgres@/postgres?host={postgres}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS agent_forge_traces CASCADE")
+        connection.execute("CREATE SCHEMA agent_forge_traces")
+        connection.execute("CREATE TABLE agent_forge_traces.spans (colour TEXT)")
+        with pytest.raises(StoreError, match="not a trace store"):
+            Store.open(url)
+        assert connection.execute("SELECT count(*) FROM agent_forge_traces.spans").fetchone() == (0,)
+        connection.execute("DROP SCHEMA agent_forge_traces CASCADE")
+
+
+def test_a_server_that_hangs_up_is_an_error_and_the_next_call_connects_again(postgres: str) -> None:
+    import psycopg
+
+    url = f"postgresql://postgres@/postgres?host={postgres}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS agent_forge_traces CASCADE")
+        store = Store.open(url)
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'agent-forge'"
+        )
+    with pytest.raises(StoreError, match="cannot be reached"):
+        store.add([make()])
+    assert store.add([make()]) == 1
+    store.close()
