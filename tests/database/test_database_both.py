@@ -1,0 +1,269 @@
+"""The same statements on SQLite and PostgreSQL: durable writes, undone failures, migrations, refused strangers."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent_forge.database import Database, Schema, is_url, open_database
+from agent_forge.errors import MissingExtraError, StoreError
+
+FIRST = ("CREATE TABLE things (id {serial}, name TEXT NOT NULL UNIQUE, size {int}, share {real})",)
+SECOND = (
+    "CREATE TABLE parts (thing {int} NOT NULL REFERENCES things (id), name TEXT NOT NULL, PRIMARY KEY (thing, name))"
+    " {packed}",
+    "ALTER TABLE things ADD COLUMN note TEXT",
+)
+OLD = Schema("test box", 0x41467465, (FIRST,))
+SCHEMA = replace(OLD, migrations=(FIRST, SECOND))
+Opener = Callable[[Schema], Database]
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "memory"])
+def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
+    opened: list[Database] = []
+    place = {"sqlite": str(tmp_path / "deep" / "box.db"), "memory": ":memory:"}.get(request.param)
+    if place is None:
+        import psycopg
+
+        place = f"postgresql://postgres@/postgres?host={request.getfixturevalue('postgres')}"
+        with psycopg.connect(place, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA IF EXISTS agent_forge_test_box CASCADE")
+
+    def open_one(schema: Schema) -> Database:
+        opened.append(open_database(place, schema))
+        return opened[-1]
+
+    yield open_one
+    for database in opened:
+        database.close()
+
+
+def names(database: Database) -> list[str]:
+    with database.read() as cursor:
+        return [row[0] for row in cursor.execute("SELECT name FROM things ORDER BY name").fetchall()]
+
+
+def insert(database: Database, *new: str) -> None:
+    with database.write() as cursor:
+        for name in new:
+            cursor.execute("INSERT INTO things (name, size, share) VALUES (?, ?, ?)", (name, 2**40, 0.1))
+
+
+def test_a_write_is_whole_or_undone(opener: Opener) -> None:
+    database = opener(SCHEMA)
+    insert(database, "a", "b")
+
+    def half() -> None:
+        with database.write() as cursor:
+            cursor.execute("INSERT INTO things (name) VALUES (?)", ("c",))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        half()
+    with pytest.raises(StoreError, match="the store failed"):
+        insert(database, "d", "a")
+    assert names(database) == ["a", "b"]
+    with database.read() as cursor:
+        row = cursor.execute("SELECT size, share FROM things WHERE name LIKE ?", ("A",)).fetchone()
+    assert tuple(row) == (2**40, 0.1)
+
+
+def test_what_is_referred_to_must_be_there(opener: Opener) -> None:
+    with pytest.raises(StoreError), opener(SCHEMA).write() as cursor:
+        cursor.execute("INSERT INTO parts (thing, name) VALUES (?, ?)", (99, "x"))
+
+
+def test_check_size_vacuum_and_use_after_close(opener: Opener) -> None:
+    database = opener(SCHEMA)
+    insert(database, *(f"n{i}" for i in range(50)))
+    assert database.check() == []
+    assert database.size() > 0
+    database.vacuum()
+    database.close()
+    assert len(names(database)) == 50
+
+
+def test_an_old_database_is_brought_up_to_date_and_a_newer_one_refused(opener: Opener) -> None:
+    old = opener(OLD)
+    if old.where == ":memory:":
+        pytest.skip("what is in memory has no older version")
+    insert(old, "kept")
+    old.close()
+    new = opener(SCHEMA)
+    with new.write() as cursor:
+        cursor.execute("UPDATE things SET note = ?", ("added",))
+    assert names(new) == ["kept"]
+    new.close()
+    assert names(opener(SCHEMA)) == ["kept"]
+    with pytest.raises(StoreError, match=r"schema version 2, and this program knows versions up to 1.*upgrade"):
+        opener(OLD)
+
+
+def test_a_missing_table_is_found(opener: Opener) -> None:
+    database = opener(SCHEMA)
+    if database.where == ":memory:":
+        pytest.skip("what is in memory is always new")
+    with database.write() as cursor:
+        cursor.execute("DROP TABLE parts")
+    if database.dialect == "postgresql":
+        assert database.check() == ["the table 'parts' is missing"]
+        return
+    database.close()
+    with pytest.raises(StoreError, match="the table 'parts' is missing"):
+        opener(SCHEMA)
+
+
+def test_threads_write_beside_each_other(opener: Opener) -> None:
+    database = opener(SCHEMA)
+    threads = [threading.Thread(target=lambda n=n: [insert(database, f"{n}-{i}") for i in range(10)]) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(names(database)) == 40
+
+
+def _child(database: Database) -> None:
+    insert(database, "child")
+    database.close()
+
+
+def test_a_forked_child_has_connections_of_its_own(opener: Opener) -> None:
+    database = opener(SCHEMA)
+    insert(database, "parent")
+    child = multiprocessing.get_context("fork").Process(target=_child, args=(database,))
+    if database.where == ":memory:":
+        pytest.skip("memory is not shared with a child")
+    child.start()
+    child.join(60)
+    assert child.exitcode == 0
+    insert(database, "after")
+    assert names(database) == ["after", "child", "parent"]
+
+
+def test_several_processes_make_the_same_file(tmp_path: Path) -> None:
+    fork = multiprocessing.get_context("fork")
+    workers = [
+        fork.Process(target=lambda: insert(open_database(tmp_path / "x.db", SCHEMA), str(os.getpid())))
+        for _ in range(4)
+    ]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    assert len(names(open_database(tmp_path / "x.db", SCHEMA))) == 4
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".new")] == []
+
+
+def _other_program(path: Path) -> None:
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE theirs (x)")
+
+
+def _cut(path: Path) -> None:
+    database = open_database(path, SCHEMA)
+    insert(database, *(f"{i}" * 2000 for i in range(20)))
+    database.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    os.truncate(path, 8192)
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
+def _another_of_ours(path: Path) -> None:
+    open_database(path, replace(SCHEMA, application_id=0x41467472)).close()
+
+
+STRANGERS = {
+    "is not a test box": lambda path: path.write_bytes(b"hello"),
+    "is another program's database": _other_program,
+    "another program": _another_of_ours,
+    "has been cut short": _cut,
+}
+
+
+@pytest.mark.parametrize("said", STRANGERS)
+def test_a_file_that_is_not_ours_is_left_byte_for_byte(said: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    STRANGERS[said](path)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match=said):
+        open_database(path, SCHEMA)
+    assert path.read_bytes() == before
+
+
+def test_a_damaged_page_is_an_error_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    database = open_database(path, SCHEMA)
+    insert(database, *(f"{i}" * 500 for i in range(100)))
+    database.vacuum()
+    database.close()
+    with open(path, "r+b") as file:
+        file.seek(8192)
+        file.write(b"\xff" * (path.stat().st_size - 8192))
+    with pytest.raises(StoreError, match="damaged"):
+        names(open_database(path, SCHEMA))
+
+
+def test_places_that_cannot_be_used(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot be made"):
+        open_database(tmp_path / "file" / "x.db", SCHEMA)
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(StoreError, match="cannot be read"):
+        open_database(tmp_path / "folder", SCHEMA)
+
+
+def test_a_foreign_postgres_schema_is_refused(postgres: str) -> None:
+    import psycopg
+
+    url = f"postgresql://postgres@/postgres?host={postgres}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS agent_forge_test_box CASCADE")
+        connection.execute("CREATE SCHEMA agent_forge_test_box CREATE TABLE theirs (x int)")
+    with pytest.raises(StoreError, match="is not a test box"):
+        open_database(url, SCHEMA)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA agent_forge_test_box CASCADE")
+
+
+def test_a_lost_connection_is_replaced(postgres: str) -> None:
+    import psycopg
+
+    url = f"postgresql://postgres@/postgres?host={postgres}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS agent_forge_test_box CASCADE")
+    database = open_database(url, SCHEMA)
+    with psycopg.connect(url, autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'agent-forge'")
+    with pytest.raises(StoreError, match="the server cannot be reached"):
+        names(database)
+    assert names(database) == [], "the next call has a new connection"
+    database.close()
+
+
+def test_a_server_that_is_not_there_and_a_password_that_stays_secret(tmp_path: Path) -> None:
+    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'agent-forge[scale]'")
+    with pytest.raises(StoreError, match="cannot be reached") as caught:
+        open_database(f"postgresql://me:secret@localhost:1/box?host={tmp_path}&password=secret", SCHEMA)
+    assert "secret" not in f"{caught.value.where} {caught.value.fix}"
+    assert caught.value.where == "postgresql://me@localhost:1/box"
+
+
+def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+    with pytest.raises(MissingExtraError, match=r"agent-forge\[scale\]"):
+        open_database("postgresql:///x", SCHEMA)
+    assert is_url("postgres://x")
+    assert not is_url("/a/path")
+    assert not is_url(Path("postgresql://x"))
