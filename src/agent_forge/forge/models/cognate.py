@@ -102,7 +102,7 @@ class CognateModel(CognatePreTrainedModel):
 
     def __init__(self, config: CognateConfig) -> None:
         super().__init__(config)
-        rank, width = config.embedding_rank, config.hidden_size
+        rank, width = config.rank, config.hidden_size
         self.embed_tokens = nn.Embedding(config.vocab_size, rank)
         self.embed_up = nn.Linear(rank, width, bias=False) if rank < width else nn.Identity()
         self.layers = nn.ModuleList(CognateBlock(config, layer) for layer in range(config.num_hidden_layers))
@@ -232,7 +232,7 @@ class CognateForCausalLM(CognatePreTrainedModel, GenerationMixin):
 
     def __init__(self, config: CognateConfig) -> None:
         super().__init__(config)
-        rank, width = config.embedding_rank, config.hidden_size
+        rank, width = config.rank, config.hidden_size
         self.model = CognateModel(config)
         self.head_down = nn.Linear(width, rank, bias=False) if rank < width else nn.Identity()
         self.lm_head = nn.Linear(rank, config.vocab_size, bias=False)

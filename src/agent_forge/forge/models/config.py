@@ -30,74 +30,49 @@ class CognateConfig(PretrainedConfig):
     model_type = "cognate"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (transformers' own form)
 
-    def __init__(
-        self,
-        vocab_size: int = 32768,
-        hidden_size: int = 512,
-        num_hidden_layers: int = 6,
-        num_attention_heads: int = 4,
-        num_key_value_heads: int = 2,
-        intermediate_size: int = 1792,
-        embedding_rank: int | None = 256,
-        tie_word_embeddings: bool = True,
-        max_position_embeddings: int = 4096,
-        sliding_window: int = 1024,
-        rope_theta: float = 10000.0,
-        qk_norm: bool = True,
-        attention_scale: float | None = None,
-        rms_norm_eps: float = 1e-6,
-        initializer_range: float = 0.02,
-        memory_layers: Sequence[int] = (3,),
-        memory_heads: int = 4,
-        memory_head_dim: int = 64,
-        memory_chunk: int = 64,
-        memory_momentum: bool = False,
-        loops: int = 1,
-        latent_steps: int = 0,
-        cycles: int = 1,
-        detach_loops: bool = True,
-        halting: bool = False,
-        halt_threshold: float = 0.9,
-        halt_bias: float = -3.0,
-        halt_entropy: float = 0.05,
-        use_cache: bool = True,
-        bos_token_id: int | None = 0,
-        eos_token_id: int | list[int] | None = 1,
-        pad_token_id: int | None = 2,
-        **kwargs: Any,
-    ) -> None:
-        self.vocab_size = vocab_size
-        self.hidden_size = hidden_size
-        self.num_hidden_layers = num_hidden_layers
-        self.num_attention_heads = num_attention_heads
-        self.num_key_value_heads = num_key_value_heads
-        self.intermediate_size = intermediate_size
-        self.embedding_rank = hidden_size if embedding_rank is None else embedding_rank
-        self.max_position_embeddings = max_position_embeddings
-        self.sliding_window = sliding_window
-        self.rope_theta = rope_theta
-        self.qk_norm = qk_norm
-        self.attention_scale = attention_scale
-        self.rms_norm_eps = rms_norm_eps
-        self.initializer_range = initializer_range
-        self.memory_layers = list(memory_layers)
-        self.memory_heads = memory_heads
-        self.memory_head_dim = memory_head_dim
-        self.memory_chunk = memory_chunk
-        self.memory_momentum = memory_momentum
-        self.loops = loops
-        self.latent_steps = latent_steps
-        self.cycles = cycles
-        self.detach_loops = detach_loops
-        self.halting = halting
-        self.halt_threshold = halt_threshold
-        self.halt_bias = halt_bias
-        self.halt_entropy = halt_entropy
-        self.use_cache = use_cache
-        kwargs.update(tie_word_embeddings=tie_word_embeddings)
-        kwargs.update(bos_token_id=bos_token_id, eos_token_id=eos_token_id, pad_token_id=pad_token_id)
-        super().__init__(**kwargs)
+    vocab_size: int = 32768
+    hidden_size: int = 512
+    num_hidden_layers: int = 6
+    num_attention_heads: int = 4
+    num_key_value_heads: int = 2
+    intermediate_size: int = 1792
+    embedding_rank: int | None = 256  # None: hidden_size
+    max_position_embeddings: int = 4096
+    sliding_window: int = 1024
+    rope_theta: float = 10000.0
+    qk_norm: bool = True
+    attention_scale: float | None = None  # None: see softmax_scale
+    rms_norm_eps: float = 1e-6
+    initializer_range: float = 0.02
+    memory_layers: Sequence[int] = (3,)
+    memory_heads: int = 4
+    memory_head_dim: int = 64
+    memory_chunk: int = 64
+    memory_momentum: bool = False
+    loops: int = 1
+    latent_steps: int = 0
+    cycles: int = 1
+    detach_loops: bool = True
+    halting: bool = False
+    halt_threshold: float = 0.9
+    halt_bias: float = -3.0
+    halt_entropy: float = 0.05
+    use_cache: bool = True
+
+    def __init__(self, **kwargs: Any) -> None:
+        for name in _OWN:
+            setattr(self, name, kwargs.pop(name, getattr(type(self), name)))
+        self.memory_layers = list(self.memory_layers)
+        if self.embedding_rank is None:
+            self.embedding_rank = self.hidden_size
+        given = {"tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, **kwargs}
+        super().__init__(**given)
         _check(self)
+
+    @property
+    def rank(self) -> int:
+        """The width of the embedding."""
+        return self.hidden_size if self.embedding_rank is None else self.embedding_rank
 
     @property
     def head_dim(self) -> int:
@@ -122,6 +97,9 @@ class CognateConfig(PretrainedConfig):
         return (1.44 if self.qk_norm else 1.0) * self.head_dim**-0.5
 
 
+_OWN = tuple(name for name in CognateConfig.__annotations__ if name != "model_type")
+
+
 def _check(config: CognateConfig) -> None:
     """Refuses what cannot be built, naming the field and both values."""
     faults = [message for holds, message in _rules(config) if not holds]
@@ -134,7 +112,7 @@ def _rules(c: CognateConfig) -> list[tuple[bool, str]]:
     return [
         (c.hidden_size % (2 * heads) == 0, f"hidden_size {c.hidden_size} is not an even multiple of {heads} heads"),
         (heads % groups == 0, f"num_attention_heads {heads} is not a multiple of num_key_value_heads {groups}"),
-        (1 <= c.embedding_rank <= c.hidden_size, f"embedding_rank {c.embedding_rank} is not in 1..{c.hidden_size}"),
+        (1 <= c.rank <= c.hidden_size, f"embedding_rank {c.rank} is not in 1..{c.hidden_size}"),
         (c.sliding_window >= 2, f"sliding_window {c.sliding_window} is below 2"),
         (c.loops >= 1, f"loops {c.loops} is below 1"),
         (c.latent_steps >= 0, f"latent_steps {c.latent_steps} is negative"),

@@ -11,9 +11,9 @@ Every head holds a matrix M that is trained in the forward pass to map keys to v
 with theta, alpha, eta computed from the token. Without momentum eta is 0, S vanishes, and this is the gated delta rule.
 
 Two things differ from the paper. Its momentum adds S itself to M and measures the surprise against M alone; with an
-eta that changes from token to token one write can then arrive many times over, and training ended in NaN (one run in
-three). Here a write arrives once in all, and the surprise counts what is on its way, so M + S follows the delta rule
-and stays bounded whatever the gates do. And the paper takes the gradient at the start of each chunk so that a chunk
+eta that changes from token to token one write can then arrive many times over, and M grows without bound. Here a write
+arrives once in all, and the surprise counts what is on its way, so M + S follows the delta rule and stays bounded
+whatever the gates do. And the paper takes the gradient at the start of each chunk so that a chunk
 runs in parallel; here it is the token's own, and the chunk still runs in parallel, because the surprises of a chunk
 solve one unit-triangular system (the WY form of the delta rule, extended to momentum). So the chunk length is a matter
 of speed alone: any split of a sequence, any padding, gives the same numbers.
@@ -60,6 +60,8 @@ class NeuralMemory(nn.Module):
         self.out_proj = nn.Linear(inner, config.hidden_size, bias=False)
         self.attention_gain = nn.Parameter(torch.ones(config.hidden_size))
         self.memory_gain = nn.Parameter(torch.ones(config.hidden_size))
+        self.probed: Tensor | None = None  # the last gates, BTD, kept while `probing` (see measurements)
+        self.probing = False
 
     def forward(self, x_BTD: Tensor, y_BTD: Tensor, reading: Reading, slot: int) -> Tensor:
         query, writes = self.propose(x_BTD, reading.valid)
@@ -67,6 +69,8 @@ class NeuralMemory(nn.Module):
         read_BHTE = self.advance(query, writes, reading, slot)
         read_BTD = self.out_proj(read_BHTE.transpose(1, 2).flatten(2).to(x_BTD.dtype))
         gate = 2 * torch.sigmoid(rms_norm(read_BTD, self.eps).float() * self.memory_gain)
+        if self.probing:
+            self.probed = gate.detach()
         return (rms_norm(y_BTD, self.eps).float() * self.attention_gain * gate).to(y_BTD.dtype)
 
     def propose(self, x_BTD: Tensor, valid_BT: Tensor | None) -> tuple[Tensor, Writes]:
