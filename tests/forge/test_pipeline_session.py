@@ -5,9 +5,11 @@ from __future__ import annotations
 import fcntl
 import json
 import random
+import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -34,7 +36,7 @@ def _toys_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
 def pipeline_file(folder: Path, phases: dict[str, dict[str, object]], **more: object) -> str:
     named = {name: {"phase": f"toys.{'add' if step.get('after') else 'make'}", **step} for name, step in phases.items()}
     path = folder / "pipeline.yaml"
-    path.write_text(json.dumps({"name": "toy", "phases": named, **more}))  # JSON is YAML
+    path.write_text(json.dumps({"name": "toy", "phases": named} | more))  # JSON is YAML
     return str(path)
 
 
@@ -84,6 +86,10 @@ def test_no_gain_passes_the_input_on_and_strict_stops(tmp_path: Path) -> None:
     assert strict.state == "failed"
     assert states(strict) == {"base": "completed", "worse": "failed", "next": "not run"}
     assert "no gain" in strict.phases[1].error
+    again = run(path, tmp_path / "strict", strict=True)
+    assert states(again) == {"base": "skipped", "worse": "failed", "next": "not run"}, (
+        "nor does it pass the second time"
+    )
 
 
 def test_a_failing_phase_leaves_the_other_track_alone(tmp_path: Path) -> None:
@@ -114,6 +120,110 @@ def test_a_damaged_checkpoint_is_made_again(tmp_path: Path) -> None:
     assert cli(["models", "verify", first.phases[0].checkpoint, "--home", str(tmp_path / "home")]) == 1
     with pytest.raises(AgentForgeError, match="do not match"):
         Registry(tmp_path / "home").load(first.phases[0].checkpoint)
+    again = run(path, tmp_path / "home")
+    assert states(again) == {"base": "completed"}
+    assert again.phases[0].checkpoint == first.phases[0].checkpoint
+    assert Registry(tmp_path / "home").load(first.phases[0].checkpoint).path.parent == made.resolve()
+    card = next(made.glob("base-*/card.json"))
+    card.write_text(card.read_text().replace('"notes": ""', '"notes": "changed"'))
+    assert states(run(path, tmp_path / "home")) == {"base": "completed"}
+    assert states(run(path, tmp_path / "home")) == {"base": "skipped"}
+
+
+def test_two_phases_alike_are_done_once_even_side_by_side(tmp_path: Path) -> None:
+    counted = tmp_path / "runs"
+    same = {"after": ["base"], "config": {"number": 2, "runs": str(counted)}}
+    report = run(pipeline_file(tmp_path, {"base": {}, "left": same, "right": same}, parallel=2), tmp_path / "home")
+    assert report.state == "completed"
+    assert sorted(states(report).values()) == ["completed", "completed", "skipped"]
+    assert len(counted.read_text().split()) == 1
+    assert report.phases[1].checkpoint == report.phases[2].checkpoint
+    assert list((tmp_path / "home" / "work").iterdir()) == [], "no locks are left"
+
+
+def test_a_lock_that_was_removed_is_nobodys(tmp_path: Path) -> None:
+    """Between opening the file and locking it, its last holder may remove it."""
+    folder, turns = tmp_path / "work", []
+
+    def take() -> None:
+        for _ in range(30):
+            with locked(folder, wait=True):
+                turns.append("in")
+                time.sleep(0.001)
+                turns.append("out")
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert turns == ["in", "out"] * 120
+
+
+def test_a_broken_promise_fails_the_phase(tmp_path: Path) -> None:
+    report = run(pipeline_file(tmp_path, {"base": {"phase": "toys.liar"}}), tmp_path / "home")
+    assert report.state == "failed"
+    assert "broke its promise: architecture: Other, found Toy" in report.phases[0].error
+    assert Registry(tmp_path / "home").ls() == []
+
+
+def test_a_handoff_is_adapted_and_both_models_are_registered(tmp_path: Path) -> None:
+    first = run(pipeline_file(tmp_path, {"base": {"config": {"number": 4}}}), tmp_path / "one")
+    folder = Registry(tmp_path / "one").find(first.phases[0].checkpoint).path
+    path = pipeline_file(tmp_path, {"half": {"phase": "toys.picky"}}, start=[str(folder)])
+    report = run(path, tmp_path / "two")
+    assert report.phases[0].gate["before"] == 4.0
+    registry = Registry(tmp_path / "two")
+    adapted = registry.find(registry.find(report.phases[0].checkpoint).parents[0])
+    assert adapted.phase == "adapter"
+    assert adapted.parents == (first.phases[0].checkpoint,)
+    assert registry.load(first.phases[0].checkpoint).path == folder, "the original is known where it lies"
+    assert [row["verdict"] for row in registry.handoffs()] == ["adapted"]
+
+
+def test_a_handoff_that_cannot_be_adapted_is_recorded_as_refused(tmp_path: Path) -> None:
+    made = tmp_path / "model"
+    first = run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "one")
+    shutil.copytree(Registry(tmp_path / "one").find(first.phases[0].checkpoint).path, made)
+    (made / "card.json").unlink()
+    (made / "config.json").write_text('{"architectures": ["Else"]}')
+    report = run(pipeline_file(tmp_path, {"half": {"phase": "toys.picky"}}, start=[str(made)]), tmp_path / "two")
+    assert "unmet: architecture: Toy, found Else" in report.phases[0].error
+    assert [row["verdict"] for row in Registry(tmp_path / "two").handoffs()] == ["refused"]
+
+
+def test_a_start_that_is_not_there_or_was_changed_stops_it_before_anything_is_done(tmp_path: Path) -> None:
+    missing = pipeline_file(tmp_path, {"more": {"phase": "toys.add"}}, start=["0123abcd"])
+    with pytest.raises(UsageError, match="there is no checkpoint '0123abcd'"):
+        run(missing, tmp_path / "home")
+    first = run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "home")
+    folder = Registry(tmp_path / "home").find(first.phases[0].checkpoint).path
+    card = folder / "card.json"
+    card.write_text(card.read_text().replace('"seed": 42', '"seed": 43'))
+    with pytest.raises(AgentForgeError, match="the card was changed"):
+        run(pipeline_file(tmp_path, {"more": {"phase": "toys.add"}}, start=[str(folder)]), tmp_path / "home")
+    assert len(Registry(tmp_path / "home").sessions()) == 1
+
+
+def test_a_start_is_for_the_phases_that_take_one(tmp_path: Path) -> None:
+    first = run(pipeline_file(tmp_path, {"base": {"config": {"number": 4}}}), tmp_path / "home")
+    phases = {"new": {"config": {"number": 9}}, "more": {"phase": "toys.add"}}
+    report = run(pipeline_file(tmp_path, phases, start=[first.phases[0].checkpoint[:16]]), tmp_path / "home")
+    assert [phase.gate["before"] for phase in report.phases] == [0.0, 4.0]
+
+
+def test_an_interrupt_pauses_the_session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("toys.phases.value_of", interrupt)
+    path = pipeline_file(tmp_path, {"base": {}, "more": {"after": ["base"]}})
+    with pytest.raises(KeyboardInterrupt):
+        run(path, tmp_path / "home")
+    assert Registry(tmp_path / "home").sessions()[0]["state"] == "paused"
+    monkeypatch.undo()
+    monkeypatch.syspath_prepend(str(HERE))
+    assert states(run(path, tmp_path / "home")) == {"base": "skipped", "more": "completed"}
 
 
 INLINE = """
@@ -174,6 +284,12 @@ def test_two_processes_do_not_do_the_same_phase(tmp_path: Path) -> None:
         ({"phases": {"a": {"config": {"nubmer": 1}}}}, "unknown key 'nubmer'; did you mean 'number'?"),
         ({"phases": {"a": {}, "b": {"after": ["c"]}}}, "there is no such task"),
         ({"phases": {"a": {"phase": "toys.add"}}}, "takes 1 to 3 checkpoints, and is given 0"),
+        ({"phases": {"../a": {}}}, "'../a' cannot be part of a folder's name"),
+        ({"phases": {"a": {}}, "name": "x/y"}, "'x/y' cannot be part of a folder's name"),
+        (
+            {"phases": {"a": {"phase": "toys.liar"}, "b": {"phase": "toys.picky", "after": ["a"]}}},
+            "phases.b: takes Toy, and 'a' promises Other",
+        ),
         ({"phases": {"a": {}}, "prallel": 2}, "unknown key 'prallel'; did you mean 'parallel'?"),
     ],
 )

@@ -7,6 +7,7 @@ better. `fail: true` raises, `slow_s` waits (and can be killed).
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ class Toy:
     fail: bool = False
     slow_s: float = 0.0
     runs: str | None = None  # a file that counts how often the phase ran to its end
+    pid: str | None = None  # a file for the number of the process
 
 
 def value_of(path: Path) -> float:
@@ -37,6 +39,8 @@ def run(work: Work) -> Outcome:
     config: Toy = work.config
     if config.fail:
         raise ValueError("it was told to fail")
+    if config.pid:
+        Path(config.pid).write_text(str(os.getpid()))
     work.tell(step=1, loss=1.0)
     time.sleep(config.slow_s)
     before = sum(value_of(item.path) for item in work.inputs)

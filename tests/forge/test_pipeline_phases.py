@@ -1,0 +1,314 @@
+"""The phases, with real training in miniature."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, pipeline
+
+import agent_forge.forge
+from agent_forge.errors import ConfigError, HandoffError
+from agent_forge.forge.checkpoint import Card, Checkpoint, finish, load, staging
+from agent_forge.forge.corpus import Source
+from agent_forge.forge.models.norm import rms_norm
+from agent_forge.forge.phases import Outcome, Work, cognate, specialise
+from agent_forge.forge.phases.cognate import Cognate, settings_of
+from agent_forge.forge.phases.measure import behaviour_metrics, document_bits, gates_of, order_zero_bits, use_metrics
+from agent_forge.forge.phases.specialise import Specialise, reading_tokenizer
+from agent_forge.forge.phases.worker import end_with
+from agent_forge.forge.training import HeldOut, evaluate, train_tokenizer
+
+HERE = Path(__file__).parent
+MODEL = {
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": 64,
+    "embedding_rank": 16,
+    "sliding_window": 16,
+    "memory_layers": [1],
+    "memory_heads": 1,
+    "memory_head_dim": 8,
+    "memory_chunk": 8,
+}
+TRAINING = {"steps": 6, "batch_rows": 4, "log_every": 2, "save_every": 2}
+
+
+def texts(count: int = 60, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    who, does, what = ["the cat", "a dog", "my hen", "one fox"], ["sees", "eats", "likes"], ["fish", "a bone", "corn"]
+    return [
+        " and ".join(f"{rng.choice(who)} {rng.choice(does)} {rng.choice(what)} {rng.randrange(999)}" for _ in range(4))
+        for _ in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    path = tmp_path_factory.mktemp("data") / "text.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts()))
+    return Source(str(path))
+
+
+def work(folder: Path, config: Any, *inputs: Checkpoint, **more: Any) -> Work:
+    return Work("mini", config, inputs, 7, folder / "work", folder / "models", **more)
+
+
+def base_config(source: Source) -> Cognate:
+    return Cognate({"text": source}, MODEL, TRAINING, vocab_size=300, length=32, held_out=0.2)
+
+
+@pytest.fixture(scope="module")
+def base(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    torch.set_num_threads(1)
+    return cognate.run(work(tmp_path_factory.mktemp("base"), base_config(source)))
+
+
+def test_cognate_makes_a_model_that_transformers_uses(base: Outcome) -> None:
+    made = base.checkpoint
+    assert made is not None
+    assert load(made.path, made.digest) == made
+    assert agent_forge.forge.models
+    model = AutoModelForCausalLM.from_pretrained(made.path, trust_remote_code=False)
+    assert type(model).__name__ == made.card.architecture == "CognateForCausalLM"
+    assert made.card.parameters == model.num_parameters()
+    speak = pipeline("text-generation", model=str(made.path))
+    answer = speak("the cat sees", max_new_tokens=3, do_sample=False)[0]["generated_text"]
+    assert answer.startswith("the cat sees")
+    metrics = made.card.metrics
+    assert metrics["bits per byte"].value == pytest.approx(base.gate.after)
+    assert base.gate.before > 3, "byte frequencies alone"
+    assert {
+        "latency_s_at_512", "forward_tokens_per_s_at_512", "peak_memory_bytes", "training_tokens",
+        "training_tokens_per_s", "leaked_documents_removed", "memory_gate_mean", "memory_gate_distance_from_1",
+    } <= metrics.keys()  # fmt: skip
+    assert metrics["training_tokens"].value == 6 * 4 * 32
+    assert "halting_mean_depth" not in metrics, "there is no halting in this one"
+
+
+def test_killed_in_the_middle_it_ends_with_the_same_model(base: Outcome, source: Source, tmp_path: Path) -> None:
+    """The same seed gives the same digest, also when the process dies between two steps and another goes on."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(**record: Any) -> None:
+        if record["step"] == 4:
+            raise Killed
+
+    with pytest.raises(Killed):
+        cognate.run(work(tmp_path, base_config(source), tell=die))
+    assert not (tmp_path / "models").exists()
+    steps: list[int] = []
+    again = cognate.run(work(tmp_path, base_config(source), tell=lambda **record: steps.append(record["step"])))
+    assert steps[0] > 2, "it went on, and did not begin again"
+    assert base.checkpoint is not None
+    assert again.checkpoint is not None
+    assert again.checkpoint.digest == base.checkpoint.digest
+    assert again.gate == base.gate
+
+
+def llama(models: Path, *, bos: bool = True, length: int = 64) -> Checkpoint:
+    tokenizer = train_tokenizer(texts(), 300)
+    if not bos:
+        tokenizer.bos_token = tokenizer.pad_token = None
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=1, max_position_embeddings=length,
+    )  # fmt: skip
+    with staging(models) as folder:
+        LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        return finish(folder, Card("imported", {}), models)
+
+
+@pytest.mark.parametrize("bos", [True, False])
+def test_a_specialist_of_any_hugging_face_model(bos: bool, source: Source, tmp_path: Path) -> None:
+    start = llama(tmp_path / "models", bos=bos)
+    config = Specialise({"text": source}, {}, {**TRAINING, "optimizer": "specialise"}, length=32, held_out=0.2)
+    outcome = specialise.run(work(tmp_path, config, start))
+    assert outcome.checkpoint is not None
+    assert outcome.checkpoint.card.inputs == (start.digest,)
+    assert outcome.checkpoint.card.architecture == "LlamaForCausalLM"
+    assert outcome.checkpoint.card.tokenizer == start.card.tokenizer, "the tokenizer is handed on as it was"
+    assert outcome.gate.after < outcome.gate.before
+    assert "latency_s_at_64" in outcome.checkpoint.card.metrics, "not longer than the model can read"
+    saved = AutoTokenizer.from_pretrained(outcome.checkpoint.path)
+    assert (saved.bos_token_id is None) == (not bos)
+
+
+def test_a_specialist_that_could_not_be_judged_is_refused(base: Outcome, source: Source, tmp_path: Path) -> None:
+    wider = Specialise({"text": source}, {}, TRAINING, length=32, held_out=0.3)
+    with pytest.raises(HandoffError, match=r"the base was made with 0\.2.*set held_out to 0\.2 or less"):
+        specialise.run(work(tmp_path, wider, base.checkpoint))
+    start = llama(tmp_path / "models", length=16)
+    with pytest.raises(HandoffError, match="length is 32, and the model reads 16 tokens"):
+        specialise.run(work(tmp_path, Specialise({"text": source}, {}, TRAINING, length=32), start))
+    tokenizer = AutoTokenizer.from_pretrained(start.path)
+    tokenizer.bos_token = tokenizer.eos_token = None
+    tokenizer.save_pretrained(tmp_path / "bare")
+    (tmp_path / "bare" / "config.json").write_text((start.path / "config.json").read_text())
+    with pytest.raises(HandoffError, match="neither BOS nor EOS"):
+        reading_tokenizer(Checkpoint("x", tmp_path / "bare", Card("x", {})))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": {"hiden_size": 32}}, "unknown key 'hiden_size'. did you mean 'hidden_size'?"),
+        ({"model": {"vocab_size": 32}}, "it belongs beside `model`"),
+        ({"model": {"loops": 0}}, "loops 0 is below 1"),
+        ({"training": {"stesp": 3}}, "stesp"),
+        ({"training": {"seed": 3}}, "the seed is the pipeline's"),
+        ({"training": {"optimizer": "sgd"}}, "there is no optimizer preset 'sgd'"),
+        ({"sources": {}}, "name at least one source of text"),
+    ],
+)
+def test_a_configuration_that_cannot_work_is_refused_at_once(change: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Cognate(**{"sources": {"a": Source("stories")}, **change})
+    assert said in str(caught.value)
+    with pytest.raises(ConfigError, match="name at least one source"):
+        Specialise({})
+    assert settings_of({"steps": 3}, 9).seed == 9
+
+
+def test_bits_by_byte_frequency_are_the_entropy() -> None:
+    """On the text itself, and much of it, the cost is the entropy of its bytes."""
+    text = "".join(texts(2000))
+    counts = Counter(text.encode())
+    total = sum(counts.values())
+    entropy = -sum(n / total * math.log2(n / total) for n in counts.values())
+    (bits,) = order_zero_bits([text], [text])
+    assert bits / total == pytest.approx(entropy, rel=1e-3)
+    smoothed = [-math.log2((counts[byte] + 1) / (total + 256)) for byte in "héllo\x00".encode()]
+    assert order_zero_bits([text], ["héllo\x00"])[0] == pytest.approx(sum(smoothed))
+
+
+def test_document_bits_agree_with_the_evaluation_of_the_training_core(base: Outcome) -> None:
+    path = base.checkpoint.path
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    held_out = HeldOut.of(tokenizer, texts(9, seed=5), 16)
+    bits = document_bits(model, held_out)
+    found = evaluate(model, held_out)
+    assert bits.sum() / sum(held_out.bytes_of) == pytest.approx(found.bits_per_byte, rel=1e-6)
+    alone = document_bits(model, HeldOut.of(tokenizer, texts(9, seed=5)[3:4], 16))
+    assert bits[3] == pytest.approx(alone[0], rel=1e-5), "a document's bits are its own"
+
+
+def test_behaviour_is_what_the_model_does(tiny: Any) -> None:
+    model = tiny(vocab_size=300, loops=3, halting=True, halt_bias=0.0, memory_layers=[0, 1])
+    tokenizer = train_tokenizer(texts(), 300)
+    held_out = HeldOut.of(tokenizer, texts(4, seed=5), 24)
+    found = behaviour_metrics(model, held_out)
+    batch = held_out.rows.take(slice(None))
+    real = batch.targets != -100
+    depth = model(batch.inputs, use_cache=False).depth
+    assert found["halting_mean_depth"].value == pytest.approx(float(depth[real].float().mean()))
+    assert found["halting_mean_depth"].n == int(real.sum())
+    assert 1 <= found["halting_mean_depth"].value <= 3
+    always, never = (tiny(vocab_size=300, loops=3, halting=True, halt_bias=bias) for bias in (30.0, -30.0))
+    for changed, wanted in ((always, 1.0), (never, 3.0)):
+        with torch.no_grad():
+            changed.model.halting.linear.weight.zero_()
+            changed.model.halting.linear.bias.fill_(30.0 if wanted == 1.0 else -30.0)
+        assert behaviour_metrics(changed, held_out)["halting_mean_depth"].value == wanted
+    plain = tiny(vocab_size=300, memory_layers=[])
+    assert behaviour_metrics(plain, held_out) == {}
+    few = behaviour_metrics(model, held_out, rows=1)["memory_gate_mean"]
+    assert (few.stderr, few.n) == (None, int((held_out.rows.take(slice(0, 1)).targets != -100).sum()))
+
+
+def test_the_measured_gate_is_the_one_the_model_applies(tiny: Any) -> None:
+    """Recomputed from what goes into the memory's layer and what comes out of it."""
+    model = tiny()
+    memory = model.model.layers[1].memory
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+    hook = memory.register_forward_hook(lambda _, inputs, out: seen.append((inputs[1], out)))
+    with gates_of(model) as gates, torch.no_grad():
+        model(torch.randint(0, 64, (2, 12)), use_cache=False)
+    hook.remove()
+    (attention, gated), (gate,) = seen[0], gates
+    assert torch.allclose(rms_norm(attention, memory.eps) * memory.attention_gain * gate, gated, atol=1e-5)
+    model(torch.randint(0, 64, (2, 12)), use_cache=False)
+    assert len(gates) == 1, "after the block nothing is collected"
+
+
+def test_use_is_measured(tiny: Any) -> None:
+    found = use_metrics(tiny(), length=32, repeats=3)
+    rate, latency = found["forward_tokens_per_s_at_32"], found["latency_s_at_32"]
+    assert rate.value == pytest.approx(32 / latency.value)
+    assert found["peak_memory_bytes"].value > 1e6
+
+
+def test_a_worker_ends_with_its_session() -> None:
+    """A session (the middle process) dies; the worker that it started notices and ends."""
+    read, write = os.pipe()
+    session = os.fork()
+    if session == 0:  # the session
+        os.close(read)
+        if os.fork() == 0:  # its worker; only it keeps the pipe open
+            end_with(os.getppid(), every_s=0.05)
+            time.sleep(300)
+        os.close(write)
+        time.sleep(300)
+    os.close(write)
+    assert select.select([read], [], [], 0.3)[0] == [], "both live"
+    os.kill(session, signal.SIGKILL)
+    os.waitpid(session, 0)
+    assert select.select([read], [], [], 60)[0] == [read], "the worker still lives"
+    assert os.read(read, 1) == b""
+    os.close(read)
+
+
+def test_ctrl_c_pauses_the_session_and_ends_the_worker(tmp_path: Path) -> None:
+    started = tmp_path / "pid"
+    document = {
+        "name": "toy",
+        "phases": {"base": {"phase": "toys.make", "config": {"slow_s": 300, "pid": str(started)}}},
+    }
+    (tmp_path / "p.yaml").write_text(json.dumps(document))
+    command = [
+        sys.executable,
+        "-m",
+        "agent_forge",
+        "forge",
+        "run",
+        str(tmp_path / "p.yaml"),
+        "--home",
+        str(tmp_path / "h"),
+    ]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "PYTHONPATH": str(HERE)}
+    )
+    end = time.monotonic() + 240
+    while not (started.exists() and started.read_text()):
+        assert time.monotonic() < end, "the worker did not start"
+        assert process.poll() is None
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)  # as the terminal does: to the session and to its worker
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert "is paused: the same command goes on with it" in err
+    assert "Traceback" not in err
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(started.read_text()), 0)
+    from agent_forge.forge.registry import Registry
+
+    (session,) = Registry(tmp_path / "h").sessions()
+    assert session["state"] == "paused"
+    assert [phase["state"] for phase in Registry(tmp_path / "h").phases(session["session"])] == ["paused"]
