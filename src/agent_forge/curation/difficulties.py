@@ -43,8 +43,7 @@ def features(row: Row) -> dict[str, float]:
     >>> features({"question": "2 + 2 if 3?", "answer": "4", "steps": ["add"]})["steps"]
     1.0
     """
-    meta = row.get("meta") if isinstance(row.get("meta"), dict) else row.get("metadata")
-    scope = {**(meta if isinstance(meta, dict) else {}), **row}
+    scope = _scope(row)
     prompt, answer = _prompt(scope), _answer(scope)
     graph = next(
         (value for key in ("target", "plan") if isinstance(value := scope.get(key), dict) and "nodes" in value), None
@@ -58,6 +57,12 @@ def features(row: Row) -> dict[str, float]:
         "prompt_words": math.log2(1 + len(prompt.split())),
         "answer_words": math.log2(1 + len(answer.split())),
     }
+
+
+def _scope(row: Row) -> dict[str, Any]:
+    """The keys of a row and of its `meta` or `metadata`, the row's own first."""
+    under = next((row[key] for key in ("meta", "metadata") if isinstance(row.get(key), dict)), {})
+    return {**under, **row}
 
 
 def _prompt(scope: Mapping[str, Any]) -> str:
@@ -187,7 +192,7 @@ def estimate(row: Row, weights: Weights | None = None) -> Difficulty:
 
 
 def _carried_rate(row: Row) -> float | None:
-    scope = {**(row.get("meta") or {}), **row} if isinstance(row.get("meta"), dict) else row
+    scope = _scope(row)
     for key in _RATE_KEYS:
         value = scope.get(key)
         if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1:
@@ -197,7 +202,7 @@ def _carried_rate(row: Row) -> float | None:
 
 def carried_label(row: Row) -> str | None:
     """The stratum that the row itself names, if it names one."""
-    scope = {**(row.get("meta") or {}), **row} if isinstance(row.get("meta"), dict) else row
+    scope = _scope(row)
     for key in _LABEL_KEYS:
         value = scope.get(key)
         if isinstance(value, str) and value.strip().lower() in STRATA:
