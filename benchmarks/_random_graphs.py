@@ -37,7 +37,10 @@ class Graph:
         level: dict[str, int] = {}
         for name, before in self.needs.items():
             level[name] = 1 + max((level[other] for other in before), default=-1)
-        return [[name for name in level if level[name] == depth] for depth in range(max(level.values()) + 1)]
+        found: list[list[str]] = [[] for _ in range(max(level.values()) + 1)]
+        for name, depth in level.items():
+            found[depth].append(name)
+        return found
 
     def critical_chain(self) -> list[str]:
         ends = self.ends()

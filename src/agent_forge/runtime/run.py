@@ -55,7 +55,7 @@ class Run(Lifetime):
         self.outcomes: dict[str, TaskResult] = {}
         self.missing: dict[str, int] = {}  # inputs that have not come
         self.results: dict[str, Any] = {}
-        self.spans: dict[str, Any] = {}
+        self.spans: dict[str, tuple[str, str]] = {}  # trace and span of the tasks that were called
         self.children: dict[str, list[str]] = {}  # of the groups of a streamed plan
         self.ranks: dict[str, float] = {}
         self.groups: Groups | None = None

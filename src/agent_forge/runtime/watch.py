@@ -73,7 +73,7 @@ class Watch:
                 self._open_span(job)
             context.run(job.span.__enter__)
         if self._log is not None and job.terms.side_effects:
-            self._logged(self._log.started, job)
+            self._log.started(job)
             self._commit()
         if self._on_event is not None:
             self._emit("started", job.id)
@@ -82,7 +82,7 @@ class Watch:
         assert self._recorder is not None
         call = job.call or job.task
         spans = job.run.spans
-        links = [(spans[dep].trace_id, spans[dep].span_id) for dep in job.deps if dep in spans]
+        links = [spans[dep] for dep in job.deps if dep in spans]
         above = job.fan.whole.span if job.fan is not None else None
         job.span = self._recorder.span(
             call.action or call.id,
@@ -92,13 +92,13 @@ class Watch:
             attributes={"task": call.id, "goal": call.goal} if call.goal else {"task": call.id},
         )
         if job.fan is None:
-            spans[job.id] = job.span.span
+            spans[job.id] = (job.span.span.trace_id, job.span.span.span_id)
 
     def suspended(self, job: Job) -> None:
         """A handler waits: everything finished so far is committed, since others can now see its effects."""
         if self._log is not None:
             if not job.terms.side_effects:
-                self._logged(self._log.started, job)
+                self._log.started(job)
             if self._log.unsaved_ends:
                 self._commit()
             else:
@@ -121,11 +121,12 @@ class Watch:
         """Before anyone else learns of it, the end of a job is written down."""
         if self._on_event is not None:
             self._emit("ended", job.id, job.state, job.error)
-        if self._log is not None:
-            self._logged(self._log.ended, job)
-            if job.ended is not None and job.ended - job.began > REAL_S:
+        log = self._log
+        if log is not None and self.broken is None:
+            log.ended(job)
+            if log.full or (job.ended is not None and job.ended - job.began > REAL_S):
                 self._commit()
-            else:
+            elif not self._flush_due:
                 self._commit_soon()
         if self._recorder is not None:
             self._end_span(job)
@@ -164,14 +165,14 @@ class Watch:
     def planned(self, task: Task) -> None:
         """A task came from a stream."""
         if self._log is not None:
-            self._logged(self._log.planned, task)
+            self._log.planned(task)
             self._commit_soon()
         self._emit("planned", task.id)
 
     def replanned(self, plan: Plan, new: Sequence[Task]) -> None:
         """The plan is whole, or was changed."""
         if self._log is not None:
-            self._logged(self._log.plan, plan)
+            self._log.plan(plan)
             self._commit_soon()
         for task in new:
             self._emit("planned", task.id)
@@ -215,14 +216,6 @@ class Watch:
                 self._run.warnings.append(f"on_event raised and was not called again: {error_text(problem)}")
 
     # The journal: ends of real work are committed at once, ends of very short tasks together at the end of the tick.
-
-    def _logged(self, write: Callable[[Any], None], what: Any) -> None:
-        if self.broken is None:
-            try:
-                write(what)
-            except StoreError as error:
-                self.broken = error
-                raise
 
     def _commit(self) -> None:
         if self._log is None or self.broken is not None:
