@@ -71,7 +71,8 @@ class Crew:
         """Makes sure that someone takes what is ready. To be called whenever a job was queued outside of a worker."""
         if not self._coming and self.agenda.has_work():
             self._coming = True
-            worker = self._loop.create_task(self._work())
+            # Not loop.create_task: an eager task factory would begin the worker here, one inside the other.
+            worker = asyncio.Task(self._work(), loop=self._loop)
             self._workers.add(worker)
             worker.add_done_callback(self._left)
 
