@@ -2,7 +2,7 @@
 
 from agent_forge.runtime.batch import Router, execute_many
 from agent_forge.runtime.budget import Budget, spend
-from agent_forge.runtime.executor import Running, execute, resume, start
+from agent_forge.runtime.executor import Running, execute, new_run_id, resume, start
 from agent_forge.runtime.journal import Journal, RunSummary, StoredRun
 from agent_forge.runtime.limits import Limits, Rate, ToolRules
 from agent_forge.runtime.options import RunSettings
@@ -38,6 +38,7 @@ __all__ = [
     "Workers",
     "execute",
     "execute_many",
+    "new_run_id",
     "resume",
     "run_python",
     "run_simulated",
