@@ -61,7 +61,7 @@ def features(row: Row) -> dict[str, float]:
 
 def _scope(row: Row) -> dict[str, Any]:
     """The keys of a row and of its `meta` or `metadata`, the row's own first."""
-    under = next((row[key] for key in ("meta", "metadata") if isinstance(row.get(key), dict)), {})
+    under: dict[str, Any] = next((row[key] for key in ("meta", "metadata") if isinstance(row.get(key), dict)), {})
     return {**under, **row}
 
 
