@@ -95,6 +95,21 @@ def test_one_loop_without_memory_is_a_plain_transformer(tiny):
         torch.testing.assert_close(model(text).logits, expected, atol=1e-5, rtol=1e-4)
 
 
+def test_what_a_new_model_starts_with():
+    """A halting head that starts at 0 instead of `halt_bias` stops after two loops, for good."""
+    model = CognateForCausalLM(tiny_config(loops=2, halting=True, halt_bias=-3.0))
+    memory = model.model.layers[1].memory
+    for block in model.model.layers:
+        assert not block.o_proj.weight.any()
+        assert not block.down_proj.weight.any()
+        assert block.up_proj.weight.std().item() == pytest.approx(32**-0.5, rel=0.1)
+    assert model.model.halting.bias.item() == -3.0
+    assert not model.model.halting.weight.any()
+    assert model.model.embed_tokens.weight.std().item() == pytest.approx(0.02, rel=0.1)
+    assert memory.rates.bias.tolist() == [0.0, 0.0, -4.0, -4.0]
+    assert memory.memory_gain.tolist() == [1.0] * 32
+
+
 def test_every_parameter_gets_a_gradient(axis_model):
     axis_model.train()
     text = tokens()
@@ -166,12 +181,12 @@ class TestHalting:
     def test_the_head_learns(self, tiny):
         model, text = tiny(loops=3, halting=True).train(), tokens()
         model(text, labels=text).loss.backward()
-        assert model.model.halting.linear.weight.grad.abs().sum() > 0
+        assert model.model.halting.weight.grad.abs().sum() > 0
 
     @torch.no_grad()
     def test_a_higher_threshold_means_more_loops(self, tiny):
         model, text = tiny(loops=4, halting=True, halt_bias=-1.0), tokens(rows=4)
-        model.model.halting.linear.weight.mul_(0.3)
+        model.model.halting.weight.mul_(0.3)
         depths = []
         for threshold in (0.05, 0.3, 0.6, 0.9, 1.0):
             model.config.halt_threshold = threshold
@@ -185,8 +200,8 @@ class TestHalting:
         calls = []
         model.model.layers[0].register_forward_hook(lambda *_: calls.append(1))
         for bias, expected in ((20.0, 1), (-20.0, 4)):
-            model.model.halting.linear.weight.zero_()
-            model.model.halting.linear.bias.fill_(bias)
+            model.model.halting.weight.zero_()
+            model.model.halting.bias.fill_(bias)
             calls.clear()
             model(text)
             assert len(calls) == expected

@@ -128,7 +128,7 @@ class TestRouting:
         assert routes["model.layers.0.attention.qkv_proj.weight"] == "matrix"
         assert routes["model.layers.1.memory.memory_gain"] == "scalar"
         assert routes["model.layers.1.memory.rates.weight"] == "scalar"
-        assert routes["model.halting.linear.weight"] == "scalar"
+        assert routes["model.halting.weight"] == "scalar"
 
     def test_any_hugging_face_model(self):
         config = LlamaConfig(

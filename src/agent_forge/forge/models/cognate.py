@@ -37,6 +37,7 @@ class CognateBlock(nn.Module):
         self.o_proj = nn.Linear(config.hidden_size, config.hidden_size, bias=False)
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+        self.o_proj.starts_at_zero = self.down_proj.starts_at_zero = True  # type: ignore[assignment]
 
     def forward(self, h_BTD: Tensor, reading: Reading, slot: int) -> Tensor:
         x = rms_norm(h_BTD, self.eps)
@@ -58,7 +59,9 @@ class CognatePreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """| weight | start |
+        """transformers calls this for every module that has parameters of its own.
+
+        | weight | start |
         |---|---|
         | embedding | normal, `initializer_range` (the input is normalised after it) |
         | matrices | uniform with standard deviation 1/sqrt(inputs) |
@@ -69,9 +72,6 @@ class CognatePreTrainedModel(PreTrainedModel):
         """
         if isinstance(module, nn.Embedding):
             module.weight.normal_(std=self.config.initializer_range)
-        elif isinstance(module, CognateBlock):
-            module.o_proj.weight.zero_()
-            module.down_proj.weight.zero_()
         elif isinstance(module, NeuralMemory):
             module.rates.weight.zero_()
             module.rates.bias.zero_()
@@ -79,8 +79,10 @@ class CognatePreTrainedModel(PreTrainedModel):
             module.attention_gain.fill_(1.0)
             module.memory_gain.fill_(1.0)
         elif isinstance(module, HaltingHead):
-            module.linear.weight.zero_()
-            module.linear.bias.fill_(self.config.halt_bias)
+            module.weight.zero_()
+            module.bias.fill_(self.config.halt_bias)
+        elif getattr(module, "starts_at_zero", False):
+            module.weight.zero_()  # type: ignore[operator]
         elif isinstance(module, nn.Linear):
             bound = (3 / module.in_features) ** 0.5
             module.weight.uniform_(-bound, bound)

@@ -13,15 +13,14 @@ from torch import Tensor, nn
 from agent_forge.forge.models.config import CognateConfig
 
 
-class HaltingHead(nn.Module):
+class HaltingHead(nn.Linear):
     """One logit for each token. The bias starts at -3 or so: a head that starts at 0 halts early and never recovers."""
 
     def __init__(self, config: CognateConfig) -> None:
-        super().__init__()
-        self.linear = nn.Linear(config.hidden_size, 1)
+        super().__init__(config.hidden_size, 1)
 
     def forward(self, y_BTD: Tensor) -> Tensor:
-        return self.linear(y_BTD).squeeze(-1).float()
+        return super().forward(y_BTD).squeeze(-1).float()
 
 
 def halting_distribution(logits: list[Tensor]) -> Tensor:
