@@ -10,6 +10,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -28,7 +29,7 @@ from agent_forge.forge.phases import Outcome, Work, cognate, specialise
 from agent_forge.forge.phases.cognate import Cognate, settings_of
 from agent_forge.forge.phases.measure import behaviour_metrics, document_bits, gates_of, order_zero_bits, use_metrics
 from agent_forge.forge.phases.specialise import Specialise, reading_tokenizer
-from agent_forge.forge.phases.worker import end_with
+from agent_forge.forge.phases.worker import end_with, settle_in
 from agent_forge.forge.training import HeldOut, evaluate, train_tokenizer
 
 HERE = Path(__file__).parent
@@ -273,6 +274,20 @@ def test_a_worker_ends_with_its_session() -> None:
     assert select.select([read], [], [], 60)[0] == [read], "the worker still lives"
     assert os.read(read, 1) == b""
     os.close(read)
+
+
+def test_a_worker_leaves_ctrl_c_to_its_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(os, "_exit", lambda code: ended.set())
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        settle_in(session_pid=-1, threads=1)  # a session that is gone already
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ended.wait(30)
+    assert torch.get_num_threads() == 1
 
 
 def test_ctrl_c_pauses_the_session_and_ends_the_worker(tmp_path: Path) -> None:

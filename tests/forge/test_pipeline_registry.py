@@ -81,7 +81,9 @@ def test_checkpoints_lineage_and_names(registry: Registry) -> None:
     base = added(registry, 1, phase="base")
     child = added(registry, 2, (base,), phase="child")
     registry.add(load(registry.find(base).path))
-    assert [entry.digest for entry in registry.ls()] == [base, child], "made again is the newest"
+    assert [entry.digest for entry in registry.ls()] == [child, base], "adding it again changes nothing"
+    registry.add(made(registry.models, 1, phase="base", notes="again"))
+    assert [entry.digest for entry in registry.ls()] == [base, child], "made again, it is the newest"
     assert [entry.digest for entry in registry.ls("child")] == [child]
     entry = registry.find(child)
     assert (entry.parents, entry.parameters, entry.phase) == ((base,), 2, "child")

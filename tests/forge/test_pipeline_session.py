@@ -331,7 +331,7 @@ def test_events_are_kept_and_a_torn_line_is_left_out(tmp_path: Path) -> None:
         Bus().tell("nonsense", "base")
 
 
-def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     home = ["--home", str(tmp_path / "home")]
     path = pipeline_file(tmp_path, {"base": {}, "more": {"after": ["base"]}})
     assert cli(["forge", "run", path, *home]) == 0  # the only test here with worker processes: each imports torch
@@ -360,10 +360,33 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert cli(["forge", "status", "nothing", *home]) == 2
     assert cli(["forge", "phases", "--json"]) == 0
     assert cli(["forge", "phases"]) == 0
-    assert cli(["forge", "handoff", "--source", digest, "--target", "specialise", *home, "--json"]) == 0
+    assert cli(["forge", "handoff", "--source", digest, "--target", "toys.picky", *home, "--json"]) == 0
+    assert cli(["forge", "handoff", "--source", digest, "--target", "specialise", *home]) == 1
+    capsys.readouterr()
     assert cli(["forge", "handoff", "--source", digest, "--target", "cognate", *home]) == 1
     assert "✗ checkpoints: exactly 0 checkpoints, found 1" in capsys.readouterr().out
     assert cli(["forge", "export", digest, str(tmp_path / "out"), *home]) == 0
     assert "number" in (tmp_path / "out" / "README.md").read_text()
     assert cli(["forge", "export", digest, str(tmp_path / "out"), *home]) == 2
     assert cli(["models", "show", "0000", *home]) == 2
+    for option in ("wandb", "tensorboard"):
+        monkeypatch.setitem(sys.modules, {"tensorboard": "torch.utils.tensorboard"}.get(option, option), None)
+        assert cli(["forge", "run", path, f"--{option}", *home]) == 2
+        assert f"pip install {option}" in capsys.readouterr().err
+    registry = Registry(tmp_path / "home")
+    weights = registry.find(digest).path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\xff")
+    assert cli(["models", "verify", digest, *home, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+    with registry.db.write() as cursor:
+        cursor.execute("UPDATE sessions SET ended_s = 0")
+        cursor.execute("UPDATE checkpoints SET created_s = 0")
+    assert cli(["models", "gc", "--keep", "0", *home]) == 0
+    assert "`agent-forge models gc --apply` does it" in capsys.readouterr().err
+    assert cli(["models", "gc", "--keep", "0", "--apply", "--json", *home]) == 0
+    assert len(json.loads(capsys.readouterr().out)["checkpoints"]) == 2
+    assert cli(["models", "ls", *home]) == 0
+    assert cli(["forge", "status", *home]) == 0
+    err = capsys.readouterr().err
+    assert "no checkpoints yet" in err
+    assert "no sessions yet" in err

@@ -89,7 +89,8 @@ def gc(apply: bool, keep: int, home: str | None, as_json: bool) -> None:
     Completed sessions go after 30 days, failed ones after 7, the oldest beyond 100; never a running one, and never a
     checkpoint that a kept session, a pin or another kept checkpoint points to.
     """
-    from agent_forge.forge.registry import CleanupPolicy, Registry
+    from agent_forge.forge.cleanup import CleanupPolicy
+    from agent_forge.forge.registry import Registry
 
     found = Registry(home).gc(CleanupPolicy(keep=keep), dry=not apply)
     if as_json:

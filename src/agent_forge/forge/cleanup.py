@@ -47,7 +47,8 @@ def expired_sessions(sessions: Sequence[Mapping[str, Any]], policy: CleanupPolic
     found = []
     for place, session in enumerate(one for one in sessions if one["state"] != "running"):
         days = policy.completed_days if session["state"] in ("completed", "paused") else policy.failed_days
-        if now - (session["ended_s"] or session["started_s"]) > days * DAY_S or place >= policy.sessions:
+        at = session["started_s"] if session["ended_s"] is None else session["ended_s"]
+        if now - at > days * DAY_S or place >= policy.sessions:
             found.append(session["session"])
     return found
 

@@ -64,6 +64,14 @@ SCHEMA = Schema(
 )
 
 
+COLUMNS = ("digest", "path", "phase", "parameters", "bytes", "card", "card_digest")
+ADD = (  # one that is made again, with a new card, is as young as that card
+    f"INSERT INTO checkpoints ({', '.join(COLUMNS)}, created_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+    f" ON CONFLICT (digest) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)}, created_s ="
+    " CASE WHEN checkpoints.card_digest = excluded.card_digest THEN checkpoints.created_s ELSE excluded.created_s END"
+)
+
+
 @dataclass(frozen=True)
 class Entry:
     """A row of the registry."""
@@ -105,16 +113,11 @@ class Registry:
         the folder has gone meanwhile.
         """
         row = _row(checkpoint)
-        names = ("digest", "path", "phase", "parameters", "bytes", "card", "card_digest", "created_s")
         with self.db.write() as cursor:
             if not (checkpoint.path / "config.json").is_file():
                 raise CheckpointError("the checkpoint was removed meanwhile", where=str(checkpoint.path))
             if not _sound_elsewhere(cursor, checkpoint):
-                cursor.execute(
-                    f"INSERT INTO checkpoints ({', '.join(names)}) VALUES (?{', ?' * (len(names) - 1)})"  # noqa: S608
-                    f" ON CONFLICT (digest) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in names)}",
-                    row,
-                )
+                cursor.execute(ADD, row)
             for parent in checkpoint.card.inputs:
                 cursor.execute(
                     "INSERT INTO lineage (child, parent) VALUES (?, ?) ON CONFLICT (child, parent) DO NOTHING",
