@@ -15,6 +15,8 @@ from agent_forge.agents.models import OpenAICompatible
 from agent_forge.agents.planner import ModelPlanner, PlanningFailed, bind_tools, template
 from agent_forge.agents.planner.prompts import names
 from agent_forge.agents.planner.tools import describe
+from agent_forge.agents.tools import Toolbox
+from agent_forge.agents.work import Worker
 from agent_forge.errors import ModelError, UsageError
 from agent_forge.plans import ChangeBudget, Plan, Task, parse_plan
 
@@ -215,6 +217,30 @@ def test_several_ends_are_put_into_words_by_the_model_from_those_alone() -> None
     assert result.answered_by == "served-model"
     assert '"s2": 7' in shown
     assert '"s1"' not in shown
+
+
+def test_what_the_rules_cannot_read_the_model_reads_from_the_passages_alone() -> None:
+    @tool
+    def search(query: str, k: int = 3) -> list[dict[str, str]]:
+        """Finds passages."""
+        return [{"title": "Moss", "text": "Soft."}, {"title": "Bo Ek", "text": "Bo Ek hums in Oslo."}]
+
+    plan = '<graph><node id="s1">search("favourite town of Bo Ek")</node></graph>'
+    with chat_server(told(plan), reply(chat("Oslo"))) as server:
+        planner = ModelPlanner(client(server), always_graph=True)
+        result = run("Where does Bo Ek hum?", tools=[search], model=client(server), planner=planner, record=False)
+        shown = server.requests[1]["messages"][-1]["content"]
+    assert result.answer == "Oslo"
+    assert shown == "Asked for: favourite town of Bo Ek\nPassages:\n[Bo Ek] Bo Ek hums in Oslo.\n[Moss] Soft."
+
+
+def test_what_the_rules_cannot_compare_goes_to_the_model() -> None:
+    worker = Worker(Toolbox([add]), OpenAICompatible("http://127.0.0.1:9/v1", "m"))
+    with chat_server(reply(chat("Bo"))) as server:
+        worker.model = client(server)
+        goal = "which is largest of tall (Ann), very tall (Bo)"
+        assert asyncio.run(worker(Task("c", goal, "answer"), {"a": "tall", "b": "very tall"})) == "Bo"
+    assert worker.usages[0].input_tokens == 7
 
 
 def test_templates_are_versioned_and_complete() -> None:

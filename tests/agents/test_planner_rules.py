@@ -105,6 +105,20 @@ def test_bridges_follow_the_inner_description(question: str, goals: list[str]) -
     assert [after for _, after in steps] == [(), ("s1",)]
 
 
+def test_a_question_word_at_the_end() -> None:
+    steps = plan("The star of the show Inkwell also appeared in what movie as O-Dog?")
+    assert len(steps) == 2
+    assert steps[1][1] == ("s1",)
+
+
+def test_the_same_tool_twice_is_two_calls_that_need_nothing_of_each_other() -> None:
+    planned = RulePlanner().plan_now('Get the weather in "Oslo", get the weather in "Rome"', tools=TOOLS)
+    assert [(dict(task.args), task.depends_on) for task in planned.plan] == [
+        ({"city": "Oslo"}, ()),
+        ({"city": "Rome"}, ()),
+    ]
+
+
 @pytest.mark.parametrize(
     ("question", "last"),
     [

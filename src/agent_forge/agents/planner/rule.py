@@ -26,7 +26,7 @@ class RulePlanner:
     name = "rules"
 
     def __init__(self) -> None:
-        self._index: tuple[tuple[tuple[str, str], ...], ToolIndex] | None = None
+        self._indexed: tuple[tuple[ToolSpec, ...], ToolIndex] | None = None
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
         """Never fails on a request that has words; one that has none raises PlanningFailed."""
@@ -42,13 +42,12 @@ class RulePlanner:
 
     def _tools(self, tools: Sequence[ToolSpec]) -> ToolIndex | None:
         """The index of the tools other than search, kept while they stay the same: it reads every description."""
-        others = [tool for tool in tools if tool.name != SEARCH]
-        key = tuple((tool.name, tool.description) for tool in others)
+        others = tuple(tool for tool in tools if tool.name != SEARCH)
         if not others:
             return None
-        if self._index is None or self._index[0] != key or list(self._index[1].tools) != others:
-            self._index = (key, ToolIndex.of(others))
-        return self._index[1]
+        if self._indexed is None or self._indexed[0] != others:
+            self._indexed = (others, ToolIndex.of(others))
+        return self._indexed[1]
 
 
 def _task(number: int, step: Step) -> Task:

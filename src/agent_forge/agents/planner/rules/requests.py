@@ -93,8 +93,7 @@ def _with_tools(request: str, index: ToolIndex) -> Draft | None:
     texts: list[str] = []
     for clause in clauses(request, index.verbs):
         match = index.best(clause.text) if _asks(clause, index) else None
-        again = match is not None and bool(draft.steps) and draft.steps[-1].action == match.name
-        if match is None or (again and clause.joined_by != "then"):
+        if match is None or (clause.joined_by != "then" and _same_call(match, clause, draft, texts)):
             _describe_last(draft, texts, clause)
             continue
         after = _needed(clause, texts, match)
@@ -102,6 +101,13 @@ def _with_tools(request: str, index: ToolIndex) -> Draft | None:
         draft.steps.append(Step(clause.text, "act", after, match.name, args))
         texts.append(clause.text)
     return draft if draft.steps else None
+
+
+def _same_call(tool: ToolSpec, clause: Clause, draft: Draft, texts: list[str]) -> bool:
+    """Whether a clause goes on about the call before: the same tool in other words ("… and tell me its name"). The same
+    verb again is another call ("get the weather in Oslo, get the weather in Rome")."""
+    again = bool(draft.steps) and draft.steps[-1].action == tool.name
+    return again and words(clause.text)[0] != words(texts[-1])[0]
 
 
 def _asks(clause: Clause, index: ToolIndex) -> bool:
@@ -115,9 +121,17 @@ def _describe_last(draft: Draft, texts: list[str], clause: Clause) -> None:
 
 
 def _needed(clause: Clause, earlier: list[str], tool: ToolSpec) -> tuple[str, ...]:
+    if not earlier or (_names_all(clause, tool) and not _PRONOUNS & set(words(clause.text))):
+        return ()
     after = _refers_to(clause.text, earlier)
-    if not after and earlier and not tool.schema:
+    if not after and not tool.schema:
         after = (
             f"s{len(earlier)}",
         )  # nothing is known of what the tool needs: keep the order in which it was asked for
     return after
+
+
+def _names_all(clause: Clause, tool: ToolSpec) -> bool:
+    """Whether the clause itself holds every argument that the tool requires."""
+    required = tool.schema.get("required") or ()
+    return bool(required) and set(required) <= set(fill(tool, clause.text, (), whole=False))

@@ -34,7 +34,8 @@ class ToolIndex:
     """TF-IDF over the names and descriptions of the tools."""
 
     tools: tuple[ToolSpec, ...]
-    vectors: tuple[dict[str, float], ...]
+    postings: dict[str, list[tuple[int, float]]]  # word -> (tool, weight)
+    named: dict[str, list[int]]  # word -> the tools that have it in their name
     idf: dict[str, float]
     verbs: frozenset[str]
 
@@ -43,28 +44,36 @@ class ToolIndex:
         texts = [Counter(content_words(f"{split_name(t.name)} {split_name(t.name)} {t.description}")) for t in tools]
         seen = Counter(word for text in texts for word in text)
         idf = {word: math.log(1 + len(texts) / count) for word, count in seen.items()}
+        postings: dict[str, list[tuple[int, float]]] = {}
+        named: dict[str, list[int]] = {}
+        for number, (tool, text) in enumerate(zip(tools, texts, strict=True)):
+            for word, weight in _vector(text, idf).items():
+                postings.setdefault(word, []).append((number, weight))
+            for word in set(content_words(split_name(tool.name))):
+                named.setdefault(word, []).append(number)
         verbs = frozenset(split_name(t.name).split()[0].lower() for t in tools if split_name(t.name))
-        return cls(tuple(tools), tuple(_vector(text, idf) for text in texts), idf, verbs)
+        return cls(tuple(tools), postings, named, idf, verbs)
 
     def best(self, clause: str) -> ToolSpec | None:
         """The tool nearest to a clause, or None below the threshold."""
         scores = self._scores(clause)
-        verb = content_words(clause)[:1]
-        for number, tool in enumerate(self.tools):
-            if verb and verb[0] in content_words(split_name(tool.name)):
-                scores[number] += VERB_BONUS
-        top = max(range(len(scores)), key=scores.__getitem__, default=None)
+        for number in self.named.get((content_words(clause) or [""])[0], ()):
+            scores[number] = scores.get(number, 0.0) + VERB_BONUS
+        top = min(scores, key=lambda number: (-scores[number], number), default=None)
         return self.tools[top] if top is not None and scores[top] >= THRESHOLD else None
 
     def nearest(self, text: str, count: int) -> list[ToolSpec]:
         """The `count` tools nearest to a whole request, for a prompt that cannot hold them all."""
         scores = self._scores(text)
-        order = sorted(range(len(scores)), key=lambda i: (-scores[i], i))
-        return [self.tools[i] for i in order[:count]]
+        order = sorted(range(len(self.tools)), key=lambda number: (-scores.get(number, 0.0), number))
+        return [self.tools[number] for number in order[:count]]
 
-    def _scores(self, text: str) -> list[float]:
-        query = _vector(Counter(content_words(text)), self.idf)
-        return [sum(weight * vector.get(word, 0.0) for word, weight in query.items()) for vector in self.vectors]
+    def _scores(self, text: str) -> dict[int, float]:
+        scores: dict[int, float] = {}
+        for word, weight in _vector(Counter(content_words(text)), self.idf).items():
+            for number, other in self.postings.get(word, ()):
+                scores[number] = scores.get(number, 0.0) + weight * other
+        return scores
 
 
 def split_name(name: str) -> str:
@@ -82,11 +91,11 @@ def _vector(counts: Counter[str], idf: dict[str, float]) -> dict[str, float]:
     return {word: weight / norm for word, weight in weights.items()}
 
 
-def fill(tool: ToolSpec, clause: str, earlier: Sequence[str]) -> dict[str, Any]:
+def fill(tool: ToolSpec, clause: str, earlier: Sequence[str], *, whole: bool = True) -> dict[str, Any]:
     """Arguments that stand in the clause: listed choices, numbers and quoted text by type, a reference for "it".
 
-    A tool with one parameter of text takes the whole clause when nothing better is there. What cannot be filled is left
-    out, and the tool's own validation says so before it is called.
+    A tool with one parameter of text takes the `whole` clause when nothing better is there. What cannot be filled is
+    left out, and the tool's own validation says so before it is called.
     """
     properties: Mapping[str, Any] = tool.schema.get("properties") or {}
     required = [name for name in tool.schema.get("required") or () if name in properties]
@@ -105,7 +114,7 @@ def fill(tool: ToolSpec, clause: str, earlier: Sequence[str]) -> dict[str, Any]:
             args[name] = quoted.pop(0)
         elif references:
             args[name] = references.pop(0)
-        elif kind == "string" and len(required) == 1:
+        elif whole and kind == "string" and len(required) == 1:
             args[name] = clause
     return args
 
