@@ -28,7 +28,7 @@ from agent_forge.agents.planner import Graph, LocalPlanner, Planned, PlanScore, 
 
 METRICS = ("node_f1", "edge_f1", "exact", "regret")
 QUICK = ("break_high", "ultratool", "nestful", "asynchow")
-LOCAL = ("break_high", "strategyqa", "ultratool", "seal_tools", "nestful", "worf_toolbench", "asynchow")
+LOCAL = ("break_high", "strategyqa", "ultratool", "seal_tools", "nestful", "worf_toolbench")
 BATCH = 10
 
 
