@@ -126,6 +126,116 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         rf"\b(?:in|since)\s+(?P<v>{DATE})",
     ),
 }  # fmt: skip
+_PARENTHESES = re.compile(r"\s*\([^)]*\)")
+
+
+@cache
+def _patterns(relation: str) -> tuple[re.Pattern[str], ...]:
+    """Compiled when first asked for: all together they take as long as importing the rest of the room."""
+    return tuple(re.compile(pattern) for pattern in PATTERNS.get(relation, ()))
+
+
+def look_up(relation: str, entity: str, passages: Sequence[Mapping[str, Any]]) -> Fact | None:
+    """The value of a relation of an entity, from the passage about it, or None.
+
+    >>> passage = {"title": "James Tyson", "text": "James Tyson (8 April 1819 – 4 December 1898) was an Australian."}
+    >>> look_up("date of death", "James Tyson", [passage]).value
+    '4 December 1898'
+    """
+    passage = about(entity, passages)
+    if passage is None:
+        return None
+    text = clean(passage["text"])
+    special = _SPECIAL.get(relation)
+    value = special(text) if special else _first(relation, text)
+    if not value:
+        return None
+    return Fact(value, str(passage["title"]), _sentence(text, value))
+
+
+def about(entity: str, passages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The passage whose title is the entity: the same words, or the same without a "(1941 film)"; never a near miss
+    in meaning. People may lack an initial or a middle name, as long as two names agree."""
+    kind, name = _split_type(entity)
+    exact = [p for p in passages if plain(str(p["title"])) == plain(name)]
+    bare = [p for p in passages if _bare(str(p["title"])) == _bare(name) and not _other_year(name, str(p["title"]))]
+    typed = [p for p in bare if kind and kind in plain(str(p["title"]))]
+    for found in (exact, typed, bare):
+        if found:
+            return found[0]
+    tokens = set(_bare(name).split())
+    near = [p for p in passages if _same_person(tokens, set(_bare(str(p["title"])).split()))]
+    return near[0] if near and not kind else None
+
+
+def _other_year(name: str, title: str) -> bool:
+    """ "Camille (1915 film)" is not "Camille (1926 feature film)"."""
+    said, there = (re.findall(r"\b\d{4}\b", " ".join(_PARENTHESES.findall(text))) for text in (name, title))
+    return bool(said and there and said != there)
+
+
+def _same_person(a: set[str], b: set[str]) -> bool:
+    small, large = sorted((a, b), key=len)
+    return len(small) >= 2 and small <= large and len(large) - len(small) <= 1
+
+
+def _split_type(entity: str) -> tuple[str, str]:
+    found = re.match(rf"^(?:the\s+)?({_TYPES})\s+(?=\S)", entity.strip(), re.IGNORECASE)
+    return (found.group(1).lower(), entity.strip()[found.end() :]) if found else ("", entity.strip())
+
+
+def _bare(title: str) -> str:
+    return plain(_PARENTHESES.sub("", title) or title)
+
+
+def clean(text: str) -> str:
+    """The corpus writes "Teutberga( died …" and "Hesse- Kassel": the blanks are put right."""
+    text = re.sub(r"(\w)\(\s*", r"\1 (", text)
+    text = re.sub(r"(\w)- (?=[A-Z])", r"\1-", text)
+    return re.sub(r"\s+", " ", text)
+
+
+def _first(relation: str, text: str) -> str | None:
+    for pattern in _patterns(relation):
+        found = pattern.search(text)
+        if found:
+            value = re.sub(r"(?:'s|’s)$", "", found["v"].strip(" ,.;"))
+            return value if "date" not in relation or parse_date(value) else None
+    return None
+
+
+def _demonym(text: str) -> str | None:
+    """The country of "X is a French director": from the first statement that something is a …"""
+    found = re.search(r"\b(?:is|was|were|are)\b\s+(?:a|an|the|one)?\b(?P<rest>[^.]*)", text)
+    return country_in(found["rest"]) if found else None
+
+
+def _country(text: str) -> str | None:
+    return _demonym(text) or country_in(text)
+
+
+def _lifespan(text: str) -> str | None:
+    born, died = _first("date of birth", text), _first("date of death", text)
+    start, end = parse_date(born or ""), parse_date(died or "")
+    if not start or not end:
+        return None
+    return f"{end[0] - start[0] - (end[1:] < start[1:])} years"
+
+
+def _occupation(text: str) -> str | None:
+    found = re.search(
+        r"\b(?:is|was)\s+(?:a|an)\s+(?P<v>[^.]*?)(?=\s+(?:who|from|and is|known|born|of|in)\b|[.,])", text
+    )
+    return found["v"] if found else None
+
+
+_SPECIAL: dict[str, Callable[[str], str | None]] = {
+    "nationality": _demonym,
+    "country of origin": _demonym,
+    "country": _country,
+    "lifespan": _lifespan,
+    "occupation": _occupation,
+}
 
 
 def _sentence(text: str, value: str) -> str:
