@@ -224,7 +224,7 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_locked_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_forge.traces.sqlite.BUSY_S", 0.05)
+    monkeypatch.setattr("agent_forge.database.sqlite.BUSY_S", 0.05)
     with Store.open(tmp_path) as store:
         other = sqlite3.connect(store.where, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")

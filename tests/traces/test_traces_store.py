@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -321,12 +322,10 @@ def test_calls_that_make_no_sense_are_refused(store: Store) -> None:
 
 
 def test_a_newer_schema_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent_forge.traces import migrations
+    from agent_forge.traces.migrations import SCHEMA
 
-    newer = (*migrations.MIGRATIONS, ("ALTER TABLE spans ADD COLUMN colour TEXT",))
-    for module in ("sqlite", "postgres"):
-        monkeypatch.setattr(f"agent_forge.traces.{module}.MIGRATIONS", newer)
-        monkeypatch.setattr(f"agent_forge.traces.{module}.VERSION", 2)
+    newer = (*SCHEMA.migrations, ("ALTER TABLE spans ADD COLUMN colour TEXT",))
+    monkeypatch.setattr("agent_forge.traces.store.SCHEMA", replace(SCHEMA, migrations=newer))
     with Store.open(place) as store:
         store.add([make()])
     monkeypatch.undo()
@@ -335,14 +334,12 @@ def test_a_newer_schema_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_an_older_schema_is_brought_up_to_date(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from agent_forge.traces import migrations
+    from agent_forge.traces.migrations import SCHEMA
 
     with Store.open(place) as store:
         store.add([make()])
-    newer = (*migrations.MIGRATIONS, ("ALTER TABLE spans ADD COLUMN colour TEXT",))
-    for module in ("sqlite", "postgres"):
-        monkeypatch.setattr(f"agent_forge.traces.{module}.MIGRATIONS", newer)
-        monkeypatch.setattr(f"agent_forge.traces.{module}.VERSION", 2)
+    newer = (*SCHEMA.migrations, ("ALTER TABLE spans ADD COLUMN colour TEXT",))
+    monkeypatch.setattr("agent_forge.traces.store.SCHEMA", replace(SCHEMA, migrations=newer))
     with Store.open(place) as store, store._database.read() as cursor:
         assert cursor.execute("SELECT name, colour FROM spans").fetchall() == [("work", None)]
 

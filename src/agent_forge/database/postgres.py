@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from agent_forge.database.schema import Schema, too_new
-from agent_forge.errors import MissingExtraError, StoreError
+from agent_forge.errors import DataError, MissingExtraError, StoreError
 
 TYPES = {"serial": "BIGSERIAL PRIMARY KEY", "int": "BIGINT", "real": "DOUBLE PRECISION", "packed": ""}
 
@@ -173,7 +173,9 @@ def _without_password(url: str) -> str:
     return urlunsplit((parts.scheme, f"{user}{parts.hostname or ''}{port}", parts.path, "", ""))
 
 
-def _translated(error: Any, where: str) -> StoreError:
+def _translated(error: Any, where: str) -> StoreError | DataError:
+    if (error.sqlstate or "").startswith("22") or type(error).__name__ in ("ProgrammingError", "DataError"):
+        return DataError(f"a value cannot be stored: {str(error).strip().splitlines()[0]}", where=where)
     if error.sqlstate == "53100":
         return StoreError("the server's disk is full", where=where, fix="free some space there and go on")
     if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):

@@ -21,15 +21,15 @@ class Schema:
     name: str  # as people call it: "trace store"
     application_id: int  # four letters; marks SQLite files as ours, and is the lock that writers of PostgreSQL share
     migrations: tuple[tuple[str, ...], ...]
+    namespace: str = ""  # the PostgreSQL schema that the tables live in; made from the name unless given
+
+    def __post_init__(self) -> None:
+        if not self.namespace:
+            object.__setattr__(self, "namespace", f"agent_forge_{self.name.replace(' ', '_')}")
 
     @property
     def version(self) -> int:
         return len(self.migrations)
-
-    @property
-    def namespace(self) -> str:
-        """The PostgreSQL schema that the tables live in."""
-        return f"agent_forge_{self.name.replace(' ', '_')}"
 
     @property
     def tables(self) -> tuple[str, ...]:

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from agent_forge.database import MEMORY
 from agent_forge.database.schema import Schema, too_new
-from agent_forge.errors import StoreError
+from agent_forge.errors import DataError, StoreError
 from agent_forge.files import sync_folder
 
 TYPES = {"serial": "INTEGER PRIMARY KEY", "int": "INTEGER", "real": "REAL", "packed": "WITHOUT ROWID"}
 BUSY_S = 60.0  # how long a writer waits for other processes' writers
-MEMORY = ":memory:"
 
 # Connections of a parent process. Closing them in a child could release the parent's locks, so they are kept.
 _INHERITED: list[sqlite3.Connection] = []
@@ -237,6 +237,8 @@ def _header(header: bytes) -> tuple[int, int, int, int]:
 def _errors(where: str) -> Iterator[None]:
     try:
         yield
+    except (sqlite3.ProgrammingError, sqlite3.InterfaceError, OverflowError) as error:
+        raise DataError(f"a value cannot be stored: {error}", where=where) from error
     except sqlite3.Error as error:
         raise _translated(error, where) from error
 

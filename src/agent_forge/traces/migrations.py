@@ -1,10 +1,8 @@
-"""The schema of the trace store, as numbered migrations that SQLite and PostgreSQL share.
-
-A migration is never edited once it has been released: a change is a new entry at the end. Types that differ are
-written `{serial}`, `{int}`, `{real}`; `{packed}` marks tables whose rows live in their primary key.
-"""
+"""The schema of the trace store."""
 
 from __future__ import annotations
+
+from agent_forge.database import Schema
 
 # OpenTelemetry's ids are kept as the hexadecimal text people see elsewhere. `grp` names the span's row in `groups`,
 # `bucket` its duration in quarter octaves (see rollup.py), `source` the process and library that made it. The JSON
@@ -55,31 +53,33 @@ CREATE TABLE rollup_bucket (
 
 _MINUTES = """
 CREATE TABLE rollup_minute (
-  minute {int} NOT NULL, status TEXT NOT NULL, spans {int} NOT NULL, PRIMARY KEY (minute, status)) {packed}
+  minute {int} NOT NULL PRIMARY KEY, spans {int} NOT NULL, errors {int} NOT NULL) {packed}
 """
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
-    (
-        _SPANS,
-        "CREATE UNIQUE INDEX spans_id ON spans (trace_id, span_id)",
-        "CREATE INDEX spans_start ON spans (start_ns)",
-        "CREATE INDEX spans_group ON spans (grp, start_ns)",
-        "CREATE INDEX spans_session ON spans (session, start_ns) WHERE session IS NOT NULL",
-        "CREATE INDEX spans_error ON spans (start_ns) WHERE status = 'error'",
-        "CREATE INDEX spans_reward ON spans (reward) WHERE reward IS NOT NULL",
-        "CREATE INDEX spans_duration ON spans ((end_ns - start_ns)) WHERE end_ns IS NOT NULL",
-        _TRACES,
-        "CREATE INDEX traces_start ON traces (start_ns)",
-        "CREATE INDEX traces_session ON traces (session, start_ns) WHERE session IS NOT NULL",
-        _GROUPS,
-        _SOURCES,
-        _SUMS.replace("{step}", "hour"),
-        _SUMS.replace("{step}", "day"),
-        _DURATIONS,
-        _BUCKETS,
-        _MINUTES,
+SCHEMA = Schema(
+    name="trace store",
+    application_id=0x41467472,  # "AFtr"
+    namespace="agent_forge_traces",
+    migrations=(
+        (
+            _SPANS,
+            "CREATE UNIQUE INDEX spans_id ON spans (trace_id, span_id)",
+            "CREATE INDEX spans_start ON spans (start_ns)",
+            "CREATE INDEX spans_group ON spans (grp, start_ns)",
+            "CREATE INDEX spans_session ON spans (session, start_ns) WHERE session IS NOT NULL",
+            "CREATE INDEX spans_error ON spans (start_ns) WHERE status = 'error'",
+            "CREATE INDEX spans_reward ON spans (reward) WHERE reward IS NOT NULL",
+            "CREATE INDEX spans_duration ON spans ((end_ns - start_ns)) WHERE end_ns IS NOT NULL",
+            _TRACES,
+            "CREATE INDEX traces_start ON traces (start_ns)",
+            "CREATE INDEX traces_session ON traces (session, start_ns) WHERE session IS NOT NULL",
+            _GROUPS,
+            _SOURCES,
+            _SUMS.replace("{step}", "hour"),
+            _SUMS.replace("{step}", "day"),
+            _DURATIONS,
+            _BUCKETS,
+            _MINUTES,
+        ),
     ),
 )
-VERSION = len(MIGRATIONS)
-TABLES = ("spans", "traces", "groups", "sources", "rollup_hour", "rollup_day", "rollup_duration", "rollup_bucket",
-          "rollup_minute")  # fmt: skip

@@ -6,21 +6,22 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
-from agent_forge.errors import TraceError
+from agent_forge.database import MEMORY, Database, is_url, open_database
+from agent_forge.errors import DataError, TraceError
 from agent_forge.home import home
 from agent_forge.traces.bulk import Insert
 from agent_forge.traces.intern import Interned
+from agent_forge.traces.migrations import SCHEMA
 from agent_forge.traces.queries import Moment, cursor_of, spans_query, to_ns, traces_query
 from agent_forge.traces.rollup import Sums, rebuild, rebuild_trace
 from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, Row, to_row, to_span
 from agent_forge.traces.span import Span
-from agent_forge.traces.sqlite import MEMORY, SqliteDatabase
 from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, timeline
 
 FILE = "traces.db"
@@ -34,20 +35,6 @@ _FINISH = (
 _SELECT = f"SELECT {', '.join(COLUMNS)} FROM spans"
 
 T = TypeVar("T")
-
-
-class Database(Protocol):
-    """What the store needs of SQLite and of PostgreSQL."""
-
-    dialect: str
-    where: str
-
-    def read(self) -> AbstractContextManager[Any]: ...
-    def write(self) -> AbstractContextManager[Any]: ...
-    def vacuum(self) -> None: ...
-    def check(self) -> list[str]: ...
-    def size(self) -> int: ...
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -109,11 +96,7 @@ class Store:
         home folder. It is made if it is not there. Raises StoreError for a file that is not a whole trace store.
         """
         text = os.fspath(place) if place is not None else ""
-        if text.startswith(("postgresql://", "postgres://")):
-            from agent_forge.traces.postgres import PostgresDatabase
-
-            return cls(PostgresDatabase(text))
-        return cls(SqliteDatabase(text if text == MEMORY else _file(text)))
+        return cls(open_database(text if text == MEMORY or is_url(text) else _file(text), SCHEMA))
 
     @property
     def where(self) -> str:
@@ -145,7 +128,7 @@ class Store:
         return [to_row(span, group, source) for span, (group, source) in zip(spans, numbers, strict=True)]
 
     def _add_rows(self, rows: Sequence[Row], sums: Sums) -> int:
-        with self._database.write() as cursor:
+        with _values_at_fault(), self._database.write() as cursor:
             last = cursor.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()[0]
             if INSERT.run(cursor, rows) == len(rows):
                 sums.write(cursor)
@@ -339,3 +322,11 @@ def _file(text: str) -> str:
     if text and Path(text).suffix in (".db", ".sqlite", ".sqlite3") and not Path(text).is_dir():
         return text
     return str(home(text or None) / FILE)
+
+
+@contextmanager
+def _values_at_fault() -> Iterator[None]:
+    try:
+        yield
+    except DataError as error:
+        raise TraceError(f"a span cannot be stored: {error.what}", fix="give its fields the types of Span") from error
