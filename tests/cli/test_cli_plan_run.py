@@ -58,7 +58,9 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, Any]:
     code = run(list(arguments))
-    return code, json.loads(capsys.readouterr().out)
+    captured = capsys.readouterr()
+    assert captured.out, f"nothing on stdout, exit code {code}: {captured.err}"
+    return code, json.loads(captured.out)
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,7 @@ from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.session import Session, limits_of
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, Task
-from agent_forge.runtime import Budget
-from agent_forge.runtime.executor import new_run_id
+from agent_forge.runtime import Budget, new_run_id
 from agent_forge.settings import variable
 from agent_forge.traces import Recorder
 

@@ -13,8 +13,7 @@ from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, PlanInvalid
-from agent_forge.runtime import Limits, RunResult, ToolRules, execute, resume
-from agent_forge.runtime.executor import new_run_id
+from agent_forge.runtime import Limits, RunResult, ToolRules, execute, new_run_id, resume
 from agent_forge.traces import Recorder, Span
 
 

@@ -64,7 +64,7 @@ def _run(request: str | None, plan_file: str | None, as_json: bool, options: dic
     from agent_forge.agents.api import run
     from agent_forge.cli._live import live_view
     from agent_forge.plans import parse_plan
-    from agent_forge.runtime.executor import new_run_id
+    from agent_forge.runtime import new_run_id
 
     work = parse_plan(require_file(plan_file)) if plan_file is not None else request
     name = options["resume"] or new_run_id()
