@@ -73,7 +73,8 @@ def main() -> None:
     wall, spent = time.monotonic() - start, time.process_time() - cpu - making
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     together = {row: place for place, found in enumerate(groups) for row in found}
-    copies = {number for number in planted(count) if number - 100 not in planted(count)}
+    changed = planted(count)
+    copies = {number for number in changed if number - 100 not in changed}
     hits = sum(number in together and together.get(number - 100) == together[number] for number in copies)
     print(f"{'rows':32s} {count:12,}")
     print(f"{'wall time':32s} {wall:12.1f} s      ≤ 600 at 1,000,000 rows")

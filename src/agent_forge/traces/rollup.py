@@ -2,7 +2,7 @@
 """Sums kept beside the spans, so that statistics over a million of them cost milliseconds.
 
 By hour and by day, for each group and status: counts, durations, tokens, cost, rewards. By group and duration bucket,
-for each day and in all: what percentiles need. By minute and status: the time line. And `traces`, one row a trace. All
+for each day and in all: what percentiles need. By minute: the time line. And `traces`, one row a trace. All
 of them can be made again from the spans (`rebuild`), and a test holds them to that. They count finished spans only.
 """
 
@@ -50,7 +50,7 @@ _ADD_HOUR = adding("rollup_hour", ("hour", "grp", "status"), SUMS)
 _ADD_DAY = adding("rollup_day", ("day", "grp", "status"), SUMS)
 _ADD_DURATION = adding("rollup_duration", ("day", "grp", "bucket"), ("spans",))
 _ADD_BUCKET = adding("rollup_bucket", ("grp", "bucket"), ("spans",))
-_ADD_MINUTE = adding("rollup_minute", ("minute", "status"), ("spans",))
+_ADD_MINUTE = adding("rollup_minute", ("minute",), ("spans", "errors"))
 
 
 def _merged(column: str) -> str:
@@ -83,7 +83,7 @@ class Sums:
     def __init__(self, rows: Iterable[Row], *, traces: bool = True) -> None:
         self._hours: dict[tuple[int, int, str], list[Any]] = {}
         self._durations: dict[tuple[int, int, int], int] = {}
-        self._minutes: dict[tuple[int, str], int] = {}
+        self._minutes: dict[int, list[int]] = {}
         self._traces: dict[str, list[Any]] = {}
         for row in rows:
             if row[END] is not None:
@@ -112,8 +112,10 @@ class Sums:
             sums[9] += reward * reward
         day = (start // DAY, grp, row[BUCKET])
         self._durations[day] = self._durations.get(day, 0) + 1
-        minute = (start // MINUTE, status)
-        self._minutes[minute] = self._minutes.get(minute, 0) + 1
+        minute = self._minutes.setdefault(start // MINUTE, [0, 0])
+        minute[0] += 1
+        if status == "error":
+            minute[1] += 1
 
     def _gather(self, row: Row) -> None:
         trace = self._traces.get(row[TRACE])
@@ -157,7 +159,7 @@ class Sums:
         for (_, grp, bucket), n in self._durations.items():
             buckets[grp, bucket] = buckets.get((grp, bucket), 0) + n
         _ADD_BUCKET.run(cursor, [(*key, n) for key, n in sorted(buckets.items())])
-        _ADD_MINUTE.run(cursor, [(*key, n) for key, n in sorted(self._minutes.items())])
+        _ADD_MINUTE.run(cursor, [(minute, *sums) for minute, sums in sorted(self._minutes.items())])
         _ADD_TRACE.run(cursor, [self._traces[name] for name in sorted(self._traces)])
 
 
@@ -182,6 +184,7 @@ def rebuild_trace(cursor: Any, trace_id: str) -> None:
     cursor.execute(_TRACE_OF_SPANS.format(which="= ?"), (trace_id,))
 
 
+_ERRORS = "sum(CASE WHEN status = 'error' THEN 1 ELSE 0 END)"
 _TIMED = "FROM spans WHERE end_ns IS NOT NULL AND start_ns < ? GROUP BY"
 _SUMMED = """
 count(*), sum(end_ns - start_ns), sum(CASE WHEN input_tokens IS NULL AND output_tokens IS NULL THEN 0 ELSE 1 END),
@@ -193,7 +196,7 @@ _REBUILD = {
     "rollup_hour": ("hour", HOUR, f"SELECT start_ns / {HOUR}, grp, status, {_SUMMED} {_TIMED} 1, 2, 3"),
     "rollup_day": ("day", DAY, f"SELECT start_ns / {DAY}, grp, status, {_SUMMED} {_TIMED} 1, 2, 3"),
     "rollup_duration": ("day", DAY, f"SELECT start_ns / {DAY}, grp, bucket, count(*) {_TIMED} 1, 2, 3"),
-    "rollup_minute": ("minute", MINUTE, f"SELECT start_ns / {MINUTE}, status, count(*) {_TIMED} 1, 2"),
+    "rollup_minute": ("minute", MINUTE, f"SELECT start_ns / {MINUTE}, count(*), {_ERRORS} {_TIMED} 1"),
 }
 
 

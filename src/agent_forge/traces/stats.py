@@ -161,17 +161,39 @@ def timeline(cursor: Any, minutes: int, since: Moment | None, until: Moment | No
     """See `Store.timeline`. The window is widened to whole minutes (hours, where an agent is named)."""
     if agent is not None and minutes % 60:
         raise UsageError("an agent's time line is kept by the hour", fix="give minutes in multiples of 60")
-    width, step = (HOUR, minutes // 60) if minutes % 60 == 0 else (MINUTE, minutes)
-    table, time = ("rollup_hour", "hour") if minutes % 60 == 0 else ("rollup_minute", "minute")
+    if minutes < 1:
+        raise UsageError(f"the time line cannot have steps of {minutes} minutes", fix="give at least 1")
     begin, end = _window(since, until)
+    if minutes % 60:
+        rows = _by_minute(cursor, minutes, begin, end)
+    else:
+        rows = _by_hour(cursor, minutes // 60, begin, end, agent)
+    return [Tick(int(tick), int(spans), int(errors)) for tick, spans, errors in rows]
+
+
+def _by_minute(cursor: Any, step: int, begin: int, end: int) -> list[Any]:
+    times = [begin // MINUTE, -(-end // MINUTE)]
+    if step == 1:
+        select = f"SELECT minute * {MINUTE}, spans, errors FROM rollup_minute"
+        sql = f"{select} WHERE minute >= ? AND minute < ? ORDER BY minute"
+    else:
+        sql = (
+            f"SELECT minute / {step} * {step * MINUTE}, sum(spans), sum(errors) FROM rollup_minute"
+            " WHERE minute >= ? AND minute < ? GROUP BY 1 ORDER BY 1"
+        )
+    rows: list[Any] = cursor.execute(sql, times).fetchall()
+    return rows
+
+
+def _by_hour(cursor: Any, step: int, begin: int, end: int, agent: str | None) -> list[Any]:
     kept = "" if agent is None else " AND grp IN (SELECT id FROM groups WHERE agent = ?)"
-    tick = time if step == 1 else f"{time} / {step}"  # a bare column is grouped in the order of its key, unsorted
     sql = (
-        f"SELECT {tick} AS tick, sum(spans), sum(CASE WHEN status = 'error' THEN spans ELSE 0 END)"
-        f" FROM {table} WHERE {time} >= ? AND {time} < ?{kept} GROUP BY 1 ORDER BY 1"
+        f"SELECT hour / {step} * {step * HOUR}, sum(spans), sum(CASE WHEN status = 'error' THEN spans ELSE 0 END)"
+        f" FROM rollup_hour WHERE hour >= ? AND hour < ?{kept} GROUP BY 1 ORDER BY 1"
     )
-    rows = cursor.execute(sql, [begin // width, -(-end // width), *([] if agent is None else [agent])]).fetchall()
-    return [Tick(int(tick) * minutes * MINUTE, int(spans), int(errors)) for tick, spans, errors in rows]
+    values = [begin // HOUR, -(-end // HOUR), *([] if agent is None else [agent])]
+    rows: list[Any] = cursor.execute(sql, values).fetchall()
+    return rows
 
 
 def _window(since: Moment | None, until: Moment | None) -> Window:
