@@ -231,7 +231,6 @@ def test_an_endless_supply_of_tasks_is_cut_short() -> None:
         Task("a", for_each="{s1} and {s2}"),
         "a task?",
     ],
-    ids=repr,
 )
 def test_what_is_not_a_task_is_malformed(task: Task) -> None:
     with pytest.raises(PlanInvalid) as refused:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from agent_forge.agents.choices import AnyModel, AnyPlanner, AnyTools, choose_model, choose_planner, choose_tools
 from agent_forge.agents.keeping import Notes, journal_of, recording, remembered
 from agent_forge.agents.models import use_recorder
 from agent_forge.agents.planner import Planned
+from agent_forge.agents.profiles import AgentProfile, builtin_profiles
 from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.session import Session, limits_of
 from agent_forge.errors import UsageError
@@ -70,6 +71,7 @@ async def arun(
     resume: str | None = None,
     record: bool = True,
     recorder: Recorder | None = None,
+    team: bool | Mapping[str, AgentProfile] = False,
     **more: Any,
 ) -> Result:
     """Carries out a request or a plan, and answers from what its tasks found.
@@ -78,6 +80,7 @@ async def arun(
     - `model`: a ModelClient or `http://host:port/v1#name`; without one, the rules plan, read and compare.
     - `planner`: a Planner, or "rules", "local", "model".
     - `concurrency`, `timeout_s` (of a task), `budget`, `on_failure`, and `more`: as `agent_forge.execute` has them.
+    - `team`: give every task to an agent, by rules, measured trust and load: True for the built-in profiles, or yours.
     - `home`: where the trace and the journal go; `record=False` keeps neither; `resume`: a run to go on with.
 
     A model's plan is carried out while it is being written, and written once more if it turns out invalid; finished
@@ -103,6 +106,8 @@ async def arun(
         "run_id": new_run_id(),
         **more,
     }
+    if team:
+        session.join(builtin_profiles() if team is True else team, home)
     with recording(home, record, recorder) as used, use_recorder(used), journal_of(home, record) as journal:
         settings |= {"recorder": used, "journal": journal}
         if resume is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.models import ModelClient, Usage
 from agent_forge.agents.planner import ModelPlanner, Planned, Writing, bind_tools
@@ -15,6 +17,10 @@ from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, PlanInvalid
 from agent_forge.runtime import Limits, RunResult, ToolRules, execute, new_run_id, resume
 from agent_forge.traces import Recorder, Span
+
+if TYPE_CHECKING:
+    from agent_forge.agents.profiles import AgentProfile
+    from agent_forge.agents.team import Team
 
 
 def limits_of(box: Toolbox) -> Limits:
@@ -35,7 +41,14 @@ class Session:
         self.client = client
         self.work = work
         self.request = work if isinstance(work, str) else work.request if isinstance(work, Planned) else None
-        self.worker = Worker(box, client, reads=reads)
+        self.worker: Worker | Team = Worker(box, client, reads=reads)
+
+    def join(self, profiles: Mapping[str, AgentProfile], home: str | os.PathLike[str] | None) -> None:
+        """Lets a team carry out the tasks."""
+        from agent_forge.agents.team import Team, team_router
+
+        assert isinstance(self.worker, Worker)
+        self.worker = Team(team_router(profiles, home=home), profiles, self.worker)
 
     async def again(self, run: str, settings: dict[str, Any]) -> Result:
         kept = ("journal", "run_id", "on_failure")  # as the run was begun with

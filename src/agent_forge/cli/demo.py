@@ -76,7 +76,8 @@ def _tools(latency: float) -> list[Tool]:
 def _run(question: str, home: str, latency: float, concurrency: int | None, on_event: Any = None) -> Result:
     from agent_forge.agents.api import run
 
-    return run(question, tools=_tools(latency), planner="rules", home=home, concurrency=concurrency, on_event=on_event)
+    options = {"tools": _tools(latency), "planner": "rules", "team": True, "home": home}
+    return run(question, concurrency=concurrency, on_event=on_event, **options)
 
 
 def _show_one(question: Question, home: str, latency: float, console: Console) -> dict[str, Any]:

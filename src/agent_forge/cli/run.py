@@ -37,6 +37,7 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
     default="skip",
     help="What a failed task does to the others.",
 )
+@click.option("--team", is_flag=True, help="Give every task to an agent, by rules, measured trust and load.")
 @home_option
 @json_option
 def command(request: str | None, plan_file: str | None, listed: bool, as_json: bool, **options: Any) -> int:

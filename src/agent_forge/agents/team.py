@@ -1,0 +1,111 @@
+"""A team: each task of a run goes to the agent that the router names, and its span says who that was and why.
+
+The spans of rewarded runs feed the trust table, and the trust table feeds the router: that is how routing learns.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from agent_forge.agents.choices import choose_model
+from agent_forge.agents.models import Usage
+from agent_forge.agents.profiles import AgentProfile, builtin_profiles
+from agent_forge.agents.relations import Combine, parse_goal
+from agent_forge.agents.routing import Router, Trust, facts_of
+from agent_forge.agents.synthesis.answer import Evidence
+from agent_forge.agents.work import Worker, goal_of
+from agent_forge.plans import Task
+from agent_forge.traces import Store, current_span
+from agent_forge.traces.trust import TrustTable
+
+# What a task is, by the tool that it calls; a task may say otherwise in its meta (`task_type`).
+TYPE_OF_ACTION = {
+    "search": "search",
+    "fetch": "search",
+    "search_files": "search",
+    "read_file": "search",
+    "calculator": "calculate",
+    "query_json": "analyse",
+    "query_csv": "analyse",
+    "python": "calculate",
+    "reflection": "reflect",
+    "plan": "plan",
+}
+
+
+def task_type(task: Task) -> str:
+    """What kind of work a task is.
+
+    >>> task_type(Task("s1", "director of film Alien", action="search"))
+    'search'
+    >>> task_type(Task("s2", "which is earliest of {s1}, {s0}", action="answer"))
+    'compare'
+    """
+    if "task_type" in task.meta:
+        return str(task.meta["task_type"])
+    if task.action in TYPE_OF_ACTION:
+        return TYPE_OF_ACTION[task.action]
+    return "compare" if isinstance(parse_goal(goal_of(task)), Combine) else "answer"
+
+
+def team_router(
+    profiles: Mapping[str, AgentProfile] | None = None, *, home: str | os.PathLike[str] | None = None
+) -> Router:
+    """A router over profiles (the built-in ones unless given) that trusts what the trace store has measured."""
+    chosen = builtin_profiles() if profiles is None else profiles
+    return Router(chosen.values(), trust=_measured(chosen, home), fallback=["writer"] if "writer" in chosen else [])
+
+
+def _measured(profiles: Mapping[str, AgentProfile], home: str | os.PathLike[str] | None) -> Trust:
+    table = TrustTable()
+    with Store.open(home) as store:
+        table.observe_store(store)
+
+    def trust(agent: str, category: str) -> float | None:
+        return table.lower_bound(agent, profiles[agent].model, category)
+
+    return trust
+
+
+class Team:
+    """The handler of a run in which every task has an agent.
+
+    A task waits while the agents that can do it are full. A failure counts against the agent (five in a row and it is
+    left alone for a minute); the executor, not the team, decides whether the task is tried again.
+    """
+
+    def __init__(self, router: Router, profiles: Mapping[str, AgentProfile], worker: Worker) -> None:
+        self.router = router
+        self._worker = worker
+        self._own = {name: _with_model(worker, profile.model) for name, profile in profiles.items() if profile.model}
+
+    async def __call__(self, task: Task, inputs: dict[str, Any]) -> Any:
+        kind = task_type(task)
+        async with self.router.slot({**facts_of(task), "task_type": kind}) as assigned:
+            span = current_span()
+            if span is not None:
+                span.agent, span.category = assigned.agent, kind
+                span.set(routing=assigned.explanation)
+            return await self._own.get(assigned.agent, self._worker)(task, inputs)
+
+    @property
+    def evidence(self) -> dict[str, Evidence]:
+        return self._worker.evidence
+
+    @property
+    def usages(self) -> list[Usage]:
+        return self._worker.usages
+
+    @property
+    def tool_calls(self) -> int:
+        return self._worker.tool_calls + sum(worker.tool_calls for worker in self._own.values())
+
+
+def _with_model(worker: Worker, model: str) -> Worker:
+    """The same worker with another model; evidence and usages go to the same place."""
+    other = copy.copy(worker)
+    other.model = choose_model(model)
+    return other

@@ -1,0 +1,93 @@
+"""Every task of a team's run has an agent, trust that was measured decides between agents, and failures count."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from agent_forge import Plan, Task, run, tool
+from agent_forge.agents.profiles import AgentProfile
+from agent_forge.agents.team import Team, task_type, team_router
+from agent_forge.agents.tools import Toolbox
+from agent_forge.agents.work import Worker
+from agent_forge.traces import Recorder, Store
+
+QUESTION = "Which film has the director who was born first, Piccoli Fuochi or The Nice Guys?"
+
+
+def rewarded(home: Path, agent: str, category: str, reward: float, count: int) -> None:
+    recorder = Recorder(home)
+    for _ in range(count):
+        with recorder.span("work", "agent") as span:
+            span.agent, span.category, span.reward = agent, category, reward
+    recorder.close()
+
+
+def test_the_spans_of_a_run_say_who_did_what_and_why(tmp_path: Path) -> None:
+    result = run(QUESTION, team=True, home=tmp_path)
+    assert result.answer == "Piccoli Fuochi"
+    assert result.usage.tool_calls == 4
+    with Store.open(tmp_path) as store:
+        tasks = [span for span in store.trace(result.trace_id) if span.kind == "task"]
+    assert sorted((span.agent, span.category) for span in tasks) == [
+        ("analyst", "compare"),
+        *[("researcher", "search")] * 4,
+    ]
+    assert all("capability match" in span.attributes["routing"] for span in tasks)
+
+
+def test_trust_from_the_store_decides_between_equals(tmp_path: Path) -> None:
+    pair = {name: AgentProfile(name=name, task_types=("search",)) for name in ("ada", "bob")}
+    rewarded(tmp_path, "ada", "search", 0.1, 30)
+    rewarded(tmp_path, "bob", "search", 0.9, 30)
+    assert team_router(pair, home=tmp_path).decide({"task_type": "search"}).agent == "bob"
+    rewarded(tmp_path, "ada", "search", 1.0, 2000)
+    assert team_router(pair, home=tmp_path).decide({"task_type": "search"}).agent == "ada"
+
+
+def test_a_failing_agent_is_left_alone_and_its_load_released(tmp_path: Path) -> None:
+    @tool
+    def broken(x: int) -> int:
+        """Always fails."""
+        raise ValueError("no")
+
+    profiles = {"ada": AgentProfile(name="ada", task_types=("answer",), max_concurrent=1)}
+    router = team_router(profiles, home=tmp_path)
+    team = Team(router, profiles, Worker(Toolbox([broken]), reads=False))
+
+    async def fail() -> None:
+        for _ in range(5):
+            with pytest.raises(ValueError, match="no"):
+                await team(Task("a", action="broken", args={"x": 1}), {})
+
+    asyncio.run(fail())
+    assert router.decide({"task_type": "answer"}).code == "all_down"
+
+
+def test_a_plan_runs_with_a_team_of_ones_own(tmp_path: Path) -> None:
+    @tool
+    def double(x: int) -> int:
+        """Twice as much."""
+        return 2 * x
+
+    profiles = {"sam": AgentProfile(name="sam", task_types=("sums",))}
+    plan = Plan([Task("a", action="double", args={"x": 4}, meta={"task_type": "sums"})])
+    result = run(plan, tools=[double], team=profiles, home=tmp_path)
+    assert result.tasks["a"].result == 8
+    unknown = Plan([Task("a", action="double", args={"x": 4}, meta={"task_type": "cooking"})])
+    refused = run(unknown, tools=[double], team=profiles, home=tmp_path)
+    assert "cooking" in str(refused.tasks["a"].error)
+
+
+@pytest.mark.parametrize(
+    ("task", "kind"),
+    [
+        (Task("a", action="calculator"), "calculate"),
+        (Task("a", "write a poem"), "answer"),
+        (Task("a", action="search", meta={"task_type": "review"}), "review"),
+    ],
+)
+def test_what_kind_of_work_a_task_is(task: Task, kind: str) -> None:
+    assert task_type(task) == kind
