@@ -3,7 +3,7 @@
     python benchmarks/trace_ingest.py [--quick]
 
 The limit: `sqlite3.executemany` of rows that are already encoded, into the same schema, in WAL mode with the same
-synchronous setting and 500 rows a transaction. Ours starts from the bytes of a request, in protobuf or in JSON, and
+synchronous setting and as many rows a transaction: 500 (a request) or 5,000 (a stream). Ours starts from the bytes of a request, in protobuf or in JSON, and
 ends with the spans committed and the rollups kept. Two loads: light (two-span traces, six attributes on one of them)
 and rich (traces of eight, ten attributes on each with prompt and answer). All take turns; ratios are medians over the
 rounds, of time on the clock and of CPU time (which a busy machine does not spoil). `stream` reads a request while
@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -139,6 +140,9 @@ def clock(work: Callable[[], Any]) -> tuple[float, float]:
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
+LIMITS = ("raw executemany", "raw executemany, stream")
+
+
 def measure(name: str, documents: list[dict[str, Any]], rounds: int) -> None:
     bodies = {
         "JSON": [json.dumps(document).encode() for document in documents],
@@ -149,18 +153,21 @@ def measure(name: str, documents: list[dict[str, Any]], rounds: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         with Store.open(Path(place) / "rows") as store:
             rows = [store.rows(read_request(document, whole=False)) for document in documents]
+        merged = [list(chain.from_iterable(rows[at : at + 10])) for at in range(0, len(rows), 10)]
         for number in range(rounds):
             folder = Path(place) / str(number)
-            results.setdefault("raw executemany", []).append(raw(rows, folder / "raw"))
+            results.setdefault(LIMITS[0], []).append(raw(rows, folder / "raw"))
             for kind, read in READ.items():
                 results.setdefault(f"{kind}, request by request", []).append(ours(bodies[kind], read, folder / kind))
+            results.setdefault(LIMITS[1], []).append(raw(merged, folder / "raw-stream"))
+            for kind, read in READ.items():
                 results.setdefault(f"{kind}, stream", []).append(stream(bodies[kind], read, folder / f"{kind}-stream"))
     sizes = ", ".join(f"{kind} {len(found[0]) / REQUEST:.0f} bytes" for kind, found in bodies.items())
     print(f"\n{name}: {spans:,} spans, {sizes} a span; {rounds} rounds\n")
     print(f"{'':30}{'µs a span':>10}{'CPU µs':>8}{'spans/s':>10}{'ratio':>7}{'CPU ratio':>11}")
     for label, found in results.items():
         wall, cpu = (statistics.median(part) / spans * 1e6 for part in zip(*found, strict=True))
-        pairs = list(zip(results["raw executemany"], found, strict=True))
+        pairs = list(zip(results[LIMITS["stream" in label]], found, strict=True))
         ratio, cpu_ratio = (statistics.median(limit[at] / own[at] for limit, own in pairs) for at in (0, 1))
         print(f"{label:30}{wall:10.1f}{cpu:8.1f}{1e6 / wall:10,.0f}{ratio:7.2f}{cpu_ratio:11.2f}")
 

@@ -25,7 +25,7 @@ from agent_forge.traces.span import Span
 from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, timeline
 
 FILE = "traces.db"
-BATCH = 2_000  # spans a transaction when a long stream is added
+BATCH = 5_000  # spans a transaction when a long stream is added
 
 INSERT = Insert("spans", COLUMNS, "ON CONFLICT (trace_id, span_id) DO NOTHING")
 _FINISH = (
