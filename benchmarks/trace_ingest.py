@@ -3,11 +3,12 @@
     python benchmarks/trace_ingest.py [--quick]
 
 The limit: `sqlite3.executemany` of rows that are already encoded, into the same schema, in WAL mode with the same
-synchronous setting and as many rows a transaction: 500 (a request) or 5,000 (a stream). Ours starts from the bytes of a request, in protobuf or in JSON, and
-ends with the spans committed and the rollups kept. Two loads: light (two-span traces, six attributes on one of them)
-and rich (traces of eight, ten attributes on each with prompt and answer). All take turns; ratios are medians over the
-rounds, of time on the clock and of CPU time (which a busy machine does not spoil). `stream` reads a request while
-another thread writes the one before. agentlightning's own store is measured in agent_lightning_roundtrip.py.
+synchronous setting and as many rows a transaction: 500 (a request) or 5,000 (a stream). Ours starts from the bytes of
+a request, in protobuf or in JSON, and ends with the spans committed and the rollups kept. Two loads: light (two-span
+traces, six attributes on one of them) and rich (traces of eight, ten attributes on each with prompt and answer). All
+take turns; ratios are medians over the rounds, of time on the clock and of CPU time (which a busy machine does not
+spoil). `stream` reads requests while another thread writes the ones before. agentlightning's own store is measured in
+agent_lightning_roundtrip.py.
 """
 
 from __future__ import annotations
