@@ -14,6 +14,10 @@ from typing import Any
 
 import pytest
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # Started in the background, a shell hands down an ignored Ctrl-C, and so would we to the programs that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 
 def _program(name: str) -> str | None:
     """A program of PostgreSQL: on the path, or where Debian puts it."""

@@ -225,8 +225,8 @@ def test_behaviour_is_what_the_model_does(tiny: Any) -> None:
     always, never = (tiny(vocab_size=300, loops=3, halting=True, halt_bias=bias) for bias in (30.0, -30.0))
     for changed, wanted in ((always, 1.0), (never, 3.0)):
         with torch.no_grad():
-            changed.model.halting.linear.weight.zero_()
-            changed.model.halting.linear.bias.fill_(30.0 if wanted == 1.0 else -30.0)
+            changed.model.halting.weight.zero_()
+            changed.model.halting.bias.fill_(30.0 if wanted == 1.0 else -30.0)
         assert behaviour_metrics(changed, held_out)["halting_mean_depth"].value == wanted
     plain = tiny(vocab_size=300, memory_layers=[])
     assert behaviour_metrics(plain, held_out) == {}
