@@ -199,3 +199,10 @@ def test_the_intake_knows_near_copies() -> None:
     assert intake.refused == {"duplicate": 1}
     assert intake.take("[1, 2]", "hard") is None
     assert intake.take(json.dumps({"task": "hard " + words[::-1]}), "hard") is not None
+
+
+def test_one_stratum_alone_is_kept_and_the_others_are_a_shortfall() -> None:
+    shares = {"easy": 0.3, "medium": 0.45, "hard": 0.25}
+    for generating in (False, True):
+        wanted = wanted_rows({"easy": 0, "medium": 300, "hard": 0}, shares, generating=generating)
+        assert wanted == {"easy": 200, "medium": 300, "hard": 167}

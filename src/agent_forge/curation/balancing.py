@@ -94,6 +94,7 @@ def wanted_rows(have: Mapping[str, int], target: Mapping[str, float], *, generat
         best, seen = total, seen + share
         if seen >= 0.5:
             break
+    best = best or totals[-1][0]  # most strata are empty: what is there stays, and the rest is a shortfall
     exact = totals[0][0]
     total = best if generating or exact < _LEAST_OF_BEST * best else exact
     return {name: int(total * share + 0.5) for name, share in target.items()}
