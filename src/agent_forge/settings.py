@@ -21,7 +21,7 @@ class Settings:
     """Each key is also the environment variable AGENT_FORGE_<KEY>."""
 
     home: str = "~/.agent-forge"  # where traces, journals and models are kept
-    store: str | None = None  # URL of a PostgreSQL database for the traces; without it, SQLite under home
+    store: str | None = None  # URL of a PostgreSQL database for traces and registry; without it, SQLite under home
     model: str | None = None  # the model to use when none is named: a URL, a folder, "smollm2"
     planner: str | None = None  # rules, local or model; without it, what the other settings allow
     concurrency: int | None = None  # tasks that run at once
@@ -29,6 +29,13 @@ class Settings:
 
 def variable(key: str) -> str:
     return f"AGENT_FORGE_{key.upper()}"
+
+
+def trace_store(home: str | os.PathLike[str] | None = None) -> str | os.PathLike[str] | None:
+    """Where traces are kept: a database URL given as `home`, else the setting `store`, else the home folder."""
+    if isinstance(home, str) and "://" in home:
+        return home
+    return os.environ.get(variable("store")) or home
 
 
 def user_file() -> str:

@@ -175,3 +175,12 @@ def test_ctrl_c_exits_130(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "--resume" in err
+
+
+def test_traces_go_where_the_setting_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from agent_forge.settings import trace_store
+
+    assert trace_store("here") == "here"
+    monkeypatch.setenv("AGENT_FORGE_STORE", "postgresql:///forge")
+    assert trace_store("here") == "postgresql:///forge"
+    assert trace_store("postgresql:///other") == "postgresql:///other", "a flag is stronger than the environment"

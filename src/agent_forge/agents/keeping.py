@@ -15,7 +15,7 @@ from agent_forge.agents.choices import AnyModel, AnyTools
 from agent_forge.errors import UsageError
 from agent_forge.files import atomic_write
 from agent_forge.home import home as home_folder
-from agent_forge.settings import variable
+from agent_forge.settings import trace_store
 from agent_forge.traces import Recorder
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def recording(home: str | os.PathLike[str] | None, record: bool, given: Recorder
     if given is not None or not record:
         yield given
         return
-    own = Recorder(os.environ.get(variable("store")) or home_folder(home))
+    own = Recorder(trace_store(home_folder(home)))
     try:
         yield own
     finally:

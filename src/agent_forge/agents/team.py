@@ -18,6 +18,7 @@ from agent_forge.agents.routing import Router, Trust, facts_of
 from agent_forge.agents.synthesis.answer import Evidence
 from agent_forge.agents.work import Worker, goal_of
 from agent_forge.plans import Task
+from agent_forge.settings import trace_store
 from agent_forge.traces import Store, current_span
 from agent_forge.traces.trust import TrustTable
 
@@ -61,7 +62,7 @@ def team_router(
 
 def _measured(profiles: Mapping[str, AgentProfile], home: str | os.PathLike[str] | None) -> Trust:
     table = TrustTable()
-    with Store.open(home) as store:
+    with Store.open(trace_store(home)) as store:
         table.observe_store(store)
 
     def trust(agent: str, category: str) -> float | None:

@@ -40,10 +40,11 @@ def run(
     from agent_forge.forge.events import Bus, tensorboard_sink, wandb_sink
     from agent_forge.forge.registry import Registry
     from agent_forge.forge.session import Session
+    from agent_forge.settings import trace_store
     from agent_forge.traces import Recorder
 
     registry = Registry(home)
-    recorder = Recorder(registry.home)
+    recorder = Recorder(trace_store(registry.home))
     try:
         session = Session(checked, registry, strict=strict, bus=Bus(_tell), recorder=recorder)
         if tensorboard:

@@ -38,10 +38,11 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_store(home: str | None) -> Store:
-    """The store of a home folder, or of a postgresql:// URL given in its place."""
+    """The store of the setting `store` or of a home folder, or of a postgresql:// URL given in its place."""
+    from agent_forge.settings import trace_store
     from agent_forge.traces import Store
 
-    return Store.open(home)
+    return Store.open(trace_store(home))
 
 
 @click.group()

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from agent_forge.traces.span import KINDS, Span
     from agent_forge.traces.stats import Aggregate
     from agent_forge.traces.store import Page, Store, Summary
+    from agent_forge.traces.trajectory import Trajectory, assemble
+    from agent_forge.traces.trust import TrustTable
 
 _HOMES = {
     "FORMATS": "export", "export_traces": "export", "send_otlp": "export", "import_file": "files", "read_file": "files",
     "masked": "masking", "read_request": "otlp", "write_request": "otlp", "Recorder": "recorder", "carry": "recorder",
     "current_span": "recorder", "use_span": "recorder", "KINDS": "span", "Span": "span", "Aggregate": "stats",
-    "Page": "store", "Store": "store", "Summary": "store",
+    "Page": "store", "Store": "store", "Summary": "store", "Trajectory": "trajectory", "assemble": "trajectory",
+    "TrustTable": "trust",
 }  # fmt: skip
 
 __all__ = [
@@ -34,6 +37,9 @@ __all__ = [
     "Span",
     "Store",
     "Summary",
+    "Trajectory",
+    "TrustTable",
+    "assemble",
     "carry",
     "current_span",
     "export_traces",
