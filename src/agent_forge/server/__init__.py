@@ -1,0 +1,1 @@
+"""Serve and see: the model API, the agent API, the intake of traces, metrics and the dashboard."""
