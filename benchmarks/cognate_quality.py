@@ -1,0 +1,186 @@
+"""Which model, and which optimiser, learns most from the same tokens, the same operations, the same time?
+
+    AGENT_FORGE_DATA=… PYTHONPATH=src python benchmarks/cognate_quality.py            a GPU: the 25 M models, minutes
+    PYTHONPATH=src python benchmarks/cognate_quality.py --quick                       anywhere: a check that it runs
+
+Every arm goes through `agent_forge.forge.training.train` on the rows of the `small` preset, over several seeds; bits
+per byte on held-out documents. The arms run side by side in processes of their own, so this says nothing about speed: the
+numbers of steps for "equal time" come from benchmarks/cognate_throughput.py and are given by --time-ratio.
+The controls: a Llama of the same size and vocabulary, and AdamW at several learning rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from agent_forge.config import build
+from agent_forge.forge.corpus import mixed, read_corpus
+from agent_forge.forge.models import CognateConfig, CognateForCausalLM
+from agent_forge.forge.phases import phase
+from agent_forge.forge.pipeline import read_pipeline
+from agent_forge.forge.training import PRESETS, HeldOut, TrainSettings, encode, evaluate, pack, train, train_tokenizer
+from agent_forge.forge.training.speed import training_flops
+
+LLAMA = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
+         "intermediate_size": 1024}  # fmt: skip
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+TINY_COGNATE = {**TINY, "embedding_rank": 16, "memory_head_dim": 16, "memory_layers": (0,)}
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One thing to try. `steps` is a factor on the common number; "operations" makes them equal to the default's."""
+
+    name: str
+    model: dict[str, Any] = field(default_factory=dict)
+    llama: bool = False
+    optimizer: dict[str, Any] = field(default_factory=dict)
+    steps: float | str = 1.0
+    seeds: int = 3
+
+
+def adamw(rate: float) -> dict[str, Any]:
+    return {"matrix_rule": "adamw", "lr": rate, "embedding_lr": 2 * rate, "scalar_lr": rate}
+
+
+def scaled(factor: float) -> dict[str, Any]:
+    return {name: PRESETS["cognate"][name] * factor for name in ("lr", "embedding_lr", "scalar_lr")}
+
+
+def arms(time_ratio: float, off_ratio: float) -> list[Arm]:
+    """`time_ratio`: steps of the Llama in the time of one of Cognate's; `off_ratio`: the same for memory off."""
+    off = {"memory_layers": ()}
+    found = [
+        Arm("cognate"),
+        Arm("cognate, memory off", off),
+        Arm("cognate, memory off, equal time", off, steps=off_ratio),
+        Arm("llama", llama=True),
+        Arm("llama, equal operations", llama=True, steps="operations"),
+        Arm("llama, equal time", llama=True, steps=time_ratio),
+        Arm("llama, rates x 0.5", llama=True, optimizer=scaled(0.5), seeds=1),
+        Arm("llama, rates x 2", llama=True, optimizer=scaled(2), seeds=1),
+        Arm("cognate, 2 loops", {"loops": 2}),
+        Arm("cognate, 2 loops, equal operations", {"loops": 2}, steps="operations"),
+        Arm("cognate, 2 loops and halting", {"loops": 2, "halting": True}, seeds=1),
+    ]
+    found += [Arm(f"cognate, AdamW {rate:g}", optimizer=adamw(rate)) for rate in (2.5e-4, 5e-4, 1e-3)]
+    found += [Arm("cognate, AdamW 0.000125", optimizer=adamw(1.25e-4), seeds=1)]
+    found += [Arm(f"cognate, {share:g} of the steps", steps=share, seeds=1) for share in (0.3, 0.4, 0.5, 0.6, 0.7)]
+    return found
+
+
+def make(arm: Arm, words: int, quick: bool) -> Any:
+    common = {"vocab_size": words, "bos_token_id": 0, "eos_token_id": 1}
+    if arm.llama:
+        shape = {**LLAMA, **(TINY if quick else {})}
+        return LlamaForCausalLM(LlamaConfig(**shape, **common, tie_word_embeddings=True))
+    return CognateForCausalLM(CognateConfig(**{**(TINY_COGNATE if quick else {}), **common, **arm.model}))
+
+
+def steps_of(arm: Arm, words: int, steps: int, length: int, quick: bool) -> int:
+    if arm.steps != "operations":
+        return max(2, round(steps * float(arm.steps)))
+    with torch.device("meta"):
+        default, mine = (training_flops(make(a, words, quick), length) for a in (Arm("cognate"), arm))
+    return max(2, round(steps * default / mine))
+
+
+def learn(arm: Arm, seed: int, file: str, steps: int, quick: bool) -> dict[str, Any]:
+    """Trains one arm with one seed on the prepared rows. A process of its own compiles, and caches, for itself."""
+    torch._dynamo.reset()  # otherwise the arms of one process count as recompilations of the first
+    prepared = torch.load(file, weights_only=False)
+    rows, held_out, words = prepared["rows"], prepared["held_out"], prepared["words"]
+    steps = steps_of(arm, words, steps, rows.length, quick)
+    torch.manual_seed(seed)
+    model = make(arm, words, quick).to("cuda" if torch.cuda.is_available() else "cpu")
+    settings = TrainSettings(
+        steps=steps, batch_rows=4 if quick else 64, warmup=20, seed=seed, optimizer_changes=arm.optimizer, log_every=50
+    )
+    train(model, rows, settings, progress=None)
+    found = evaluate(model, held_out)
+    return {
+        "arm": arm.name, "seed": seed, "steps": steps, "parameters": sum(p.numel() for p in model.parameters()),
+        "bits_per_byte": found.bits_per_byte, "stderr": found.bits_per_byte_stderr, "accuracy": found.accuracy,
+    }  # fmt: skip
+
+
+def prepare(file: Path, steps: int, quick: bool) -> None:
+    """The rows of the preset's base, enough for the longest arm, and a fixed quarter of its held-out documents."""
+    pipeline = read_pipeline("nano" if quick else "small")
+    config = build(phase("cognate").config, pipeline.phases["base"].config, "base")
+    corpus = read_corpus(config.sources, config.held_out)
+    tokenizer = train_tokenizer((text for texts in corpus.train.values() for text in texts), config.vocab_size)
+    held_out = [text for texts in corpus.held_out.values() for text in texts][::4]
+    length = 64 if quick else config.length
+    rows = {
+        name: pack(encode(tokenizer, texts), length, tokenizer.bos_token_id) for name, texts in corpus.train.items()
+    }
+    weights = {name: source.weight for name, source in config.sources.items()}
+    data = mixed(rows, weights, steps * 64 * 2, 0)
+    torch.save({"rows": data, "held_out": HeldOut.of(tokenizer, held_out, length), "words": len(tokenizer)}, file)
+
+
+def report(found: list[dict[str, Any]]) -> None:
+    control = min(
+        np.mean([f["bits_per_byte"] for f in found if f["arm"] == name])
+        for name in {f["arm"] for f in found if "AdamW" in f["arm"]}
+    )
+    print(f"\n{'arm':38}{'M params':>9}{'steps':>7}{'bits/byte':>11}{'± seeds':>9}{'accuracy':>10}{'x AdamW':>9}")
+    for name in dict.fromkeys(f["arm"] for f in found):
+        mine = [f for f in found if f["arm"] == name]
+        bits = [f["bits_per_byte"] for f in mine]
+        error = f"{np.std(bits, ddof=1) / math.sqrt(len(bits)):.4f}" if len(bits) > 1 else "-"
+        accuracy = np.mean([f["accuracy"] for f in mine])
+        size, mean = mine[0]["parameters"] / 1e6, np.mean(bits)
+        print(f"{name:38}{size:9.2f}{mine[0]['steps']:7}{mean:11.4f}{error:>9}{accuracy:10.1%}{mean / control:9.3f}")
+    print(f"standard error over documents, mostly common to all arms: {found[0]['stderr']:.4f}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--workers", type=int, default=6)
+    parser.add_argument("--time-ratio", type=float, default=1.13)
+    parser.add_argument("--off-ratio", type=float, default=1.2)
+    parser.add_argument("--rows", type=Path, help="prepared rows; made there if the file does not exist")
+    parser.add_argument("--prepare", action="store_true", help="only make the rows")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    steps, workers = (4, 1) if options.quick else (options.steps, options.workers)
+    rows = options.rows or Path(tempfile.mkdtemp()) / "rows.pt"
+    if not rows.exists():
+        prepare(rows, steps, options.quick)
+    if options.prepare:
+        return
+    todo = arms(options.time_ratio, options.off_ratio)
+    if options.quick:
+        todo = [replace(arm, seeds=1) for arm in todo]
+    jobs = [(arm, seed) for arm in todo for seed in range(arm.seeds)]
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        running = [pool.submit(learn, arm, seed, str(rows), steps, options.quick) for arm, seed in jobs]
+        found = []
+        for job in running:
+            found.append(job.result())
+            print(json.dumps(found[-1]), flush=True)
+    report(found)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()
