@@ -27,6 +27,7 @@ COMMANDS = {
     "data": ("agent_forge.cli.data", "Training data: scrub, deduplicate, balance, audit."),
     "forge": ("agent_forge.cli.forge", "Make a model: run the pipeline, see where it stands, export."),
     "models": ("agent_forge.cli.models", "The checkpoints in the registry."),
+    "serve": ("agent_forge.cli.serve", "The API, the intake of traces, metrics and the dashboard."),
     "bench": ("agent_forge.cli.bench", "Run one of the benchmarks of a source checkout."),
     "completion": ("agent_forge.cli.completion", "Print a completion script for your shell."),
 }

@@ -1,0 +1,89 @@
+"""What the routes share: where things are kept, opened when they are first needed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.home import home as home_folder
+from agent_forge.server.hub import Hub
+from agent_forge.server.settings import ServerSettings
+from agent_forge.settings import trace_store
+
+if TYPE_CHECKING:
+    from agent_forge.forge.registry import Registry
+    from agent_forge.traces import Recorder, Store
+
+
+@dataclass
+class Context:
+    """One server. Routes get it when they are made; what is heavy is opened by the first request that needs it.
+
+    `parts` holds what a route module keeps for the life of the server, by name (see `part`); those with a `close`
+    are closed with the server.
+    """
+
+    settings: ServerSettings
+    hub: Hub = field(default_factory=Hub)
+    parts: dict[str, Any] = field(default_factory=dict)
+    _turn: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    @property
+    def home(self) -> Path:
+        """The home folder; made if it is not there."""
+        place = self.settings.home
+        return home_folder(None if place is not None and "://" in place else place)
+
+    def part(self, name: str, make: Callable[[], Any]) -> Any:
+        """What is kept under `name`, made by the first who asks. From any thread."""
+        with self._turn:
+            if name not in self.parts:
+                self.parts[name] = make()
+            return self.parts[name]
+
+    @property
+    def traces(self) -> Store:
+        """The trace store."""
+        found: Store = self.part("traces", self._open_traces)
+        return found
+
+    def _open_traces(self) -> Store:
+        from agent_forge.traces import Store
+
+        place = self.settings.home
+        return Store.open(trace_store(place if place is not None and "://" in place else self.home))
+
+    @property
+    def registry(self) -> Registry:
+        """The model registry."""
+
+        def opened() -> Registry:
+            from agent_forge.forge.registry import Registry
+
+            return Registry(self.home)
+
+        found: Registry = self.part("registry", opened)
+        return found
+
+    @property
+    def recorder(self) -> Recorder:
+        """Records the server's own work into the trace store."""
+
+        def made() -> Recorder:
+            from agent_forge.traces import Recorder
+
+            return Recorder(self.traces)
+
+        found: Recorder = self.part("recorder", made)
+        return found
+
+    def close(self) -> None:
+        """Closes what was opened, the latest first."""
+        with self._turn:
+            for name in reversed(list(self.parts)):
+                close = getattr(self.parts.pop(name), "close", None)
+                if close is not None:
+                    close()

@@ -1,0 +1,40 @@
+"""Whether the server is there, and whether it is ready for work."""
+
+from __future__ import annotations
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from agent_forge._version import __version__
+from agent_forge.errors import AgentForgeError
+from agent_forge.server.answers import json_answer
+from agent_forge.server.context import Context
+
+
+def routes(context: Context) -> list[Route]:
+    """`/healthz`: the process answers. `/readyz`: the trace store can be read and the models are loaded."""
+
+    async def healthz(request: Request) -> Response:
+        return json_answer({"status": "ok", "version": __version__})
+
+    async def readyz(request: Request) -> Response:
+        checks = {"traces": await run_in_threadpool(_traces, context), **_models(context)}
+        ready = all(state == "ok" for state in checks.values())
+        return json_answer({"status": "ok" if ready else "not ready", "checks": checks}, 200 if ready else 503)
+
+    return [Route("/healthz", healthz), Route("/readyz", readyz)]
+
+
+def _traces(context: Context) -> str:
+    try:
+        context.traces.traces(limit=1)
+    except AgentForgeError as error:
+        return error.what
+    return "ok"
+
+
+def _models(context: Context) -> dict[str, str]:
+    models = context.parts.get("models")
+    return {} if models is None else {f"model {name}": state for name, state in models.states().items()}

@@ -1,0 +1,101 @@
+"""The server as a process: uvicorn around the application."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from agent_forge.errors import UsageError
+from agent_forge.server.answers import error_document, json_answer
+from agent_forge.server.app import create_app
+from agent_forge.server.settings import ServerSettings
+
+LONGEST_HEAD = 64 * 1024
+
+
+def serve(settings: ServerSettings, *, say: Callable[[str], None], show_token: bool = False) -> None:
+    """Serves until interrupted. Raises UsageError if the address cannot be listened on."""
+    listening = listen(settings)
+    port = listening.getsockname()[1]
+    server = uvicorn.Server(config(settings))
+    url = f"http://{'[' + settings.host + ']' if ':' in settings.host else settings.host}:{port}"
+    say(f"agent-forge listens on {url} (Ctrl-C ends it)")
+    if show_token:
+        say(f"its token, shown this once: {settings.token}\nopen {url}/?token={settings.token}")
+    server.run(sockets=[listening])
+
+
+def config(settings: ServerSettings) -> uvicorn.Config:
+    """How uvicorn is set up for us."""
+
+    class Protocol(PatientlessProtocol):
+        seconds = settings.header_timeout_s
+
+    return uvicorn.Config(
+        create_app(settings),
+        http=Protocol,
+        loop="asyncio",
+        ws="none",
+        lifespan="on",
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=30,
+        timeout_graceful_shutdown=10,
+        h11_max_incomplete_event_size=LONGEST_HEAD,
+    )
+
+
+def listen(settings: ServerSettings) -> socket.socket:
+    """A socket on the address of the settings. Raises UsageError."""
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((settings.host, settings.port))
+    except OSError as error:
+        listening.close()
+        raise UsageError(
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", fix="try another --port or --host"
+        ) from error
+    listening.listen(1024)
+    listening.set_inheritable(True)
+    return listening
+
+
+class PatientlessProtocol(H11Protocol):
+    """uvicorn's protocol, but the head of the first request must arrive in time: an answer 408, and the connection
+    is closed. Without it, a client that sends a byte a minute keeps its connection for ever."""
+
+    seconds = 10.0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._deadline: asyncio.TimerHandle | None = self.loop.call_later(self.seconds, self._too_slow)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self._deadline is not None and self.cycle is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+        super().connection_lost(exc)
+
+    def _too_slow(self) -> None:
+        self._deadline = None
+        if not self.transport.is_closing():
+            message = f"the head of the request did not arrive within {self.seconds:g} s"
+            body = json_answer(error_document(408, message, "slow_client")).body
+            head = f"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+            self.transport.write(f"{head}Connection: close\r\n\r\n".encode() + bytes(body))
+            self.transport.close()
