@@ -5,8 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
-
 
 def printed(code: str) -> list[str]:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -18,13 +16,8 @@ def test_the_registry_opens_without_torch() -> None:
     assert printed(code) == ["False", "False"]
 
 
-@pytest.mark.parametrize(
-    "first",
-    [
-        "import agent_forge.forge, transformers",
-        # asking where transformers is must not count as its import
-        "from importlib.util import find_spec; import agent_forge.forge; find_spec('transformers'); import transformers",
-    ],
-)
-def test_cognate_is_known_to_transformers(first: str) -> None:
-    assert printed(f"{first}; print(transformers.AutoConfig.for_model('cognate').model_type)") == ["cognate"]
+def test_cognate_is_known_to_transformers() -> None:
+    first = "from importlib.util import find_spec; import agent_forge.forge"
+    asked = "find_spec('transformers')"  # asking where transformers is must not count as its import
+    last = "import transformers; print(transformers.AutoConfig.for_model('cognate').model_type)"
+    assert printed(f"{first}; {asked}; {last}") == ["cognate"]
