@@ -66,9 +66,9 @@ def read_corpus(sources: Mapping[str, Source], held_out: float, most_held_out_mb
     kept: dict[str, list[str]] = {}
     for name, source in sources.items():
         texts = _limited(dict.fromkeys(read_texts(source.path)), source.most_mb)
-        chosen = [text for text in texts if _place(text) < held_out]
+        chosen = [text for text in texts if place(text) < held_out]
         kept[name] = _limited(chosen, most_held_out_mb)
-        train[name] = [text for text in texts if _place(text) >= held_out]
+        train[name] = [text for text in texts if place(text) >= held_out]
         if not kept[name] or not train[name]:
             raise DataError(f"{len(texts)} documents are too few to hold some out", where=source.path)
     leaks = Leaks(text for texts in kept.values() for text in texts)
@@ -94,13 +94,19 @@ def source_digests(sources: Mapping[str, Source]) -> dict[str, str]:
 
 def read_texts(path: str) -> Iterator[str]:
     """The documents of a source: the rows of JSONL files, or whole text files."""
+    texts = (_text_of(row, where) for row, where in read_rows(path))
+    yield from (text for text in texts if text.strip())
+
+
+def read_rows(path: str) -> Iterator[tuple[Any, str]]:
+    """The rows of a source as they are, each with where it stands; a text file is one row with a "text"."""
     for file in _files(path):
         if file.name.endswith((".txt", ".txt.gz")):
-            texts = [_open(file)]
-        else:  # lines end with \n alone: JSON texts may hold other line separators
-            lines = enumerate(_open(file).split("\n"), 1)
-            texts = [_text_of(line, f"{file}:{number}") for number, line in lines if line.strip()]
-        yield from (text for text in texts if text.strip())
+            yield {"text": _open(file)}, str(file)
+            continue
+        for number, line in enumerate(_open(file).split("\n"), 1):  # JSON texts may hold other line separators
+            if line.strip():
+                yield _row(line, f"{file}:{number}"), f"{file}:{number}"
 
 
 def _files(path: str) -> list[Path]:
@@ -132,14 +138,23 @@ def _open(file: Path) -> str:
         raise DataError(f"cannot be read: {error}", where=str(file)) from error
 
 
-def _text_of(line: str, where: str) -> str:
+NO_ROW = 'a row needs a "text", or a "question" and an "answer"'
+
+
+def _row(line: str, where: str) -> Any:
     try:
-        row = json.loads(line)
+        return json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise DataError(NO_ROW, where=where) from error
+
+
+def _text_of(row: Any, where: str) -> str:
+    try:
         text = row["text"] if "text" in row else f"Question: {row['question']}\nAnswer: {row['answer']}"
         text.encode()  # half a surrogate pair is valid JSON and no text
         return str(text)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DataError('a row needs a "text", or a "question" and an "answer"', where=where) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(NO_ROW, where=where) from error
 
 
 def _limited(texts: Iterable[str], most_mb: float | None) -> list[str]:
@@ -153,8 +168,8 @@ def _limited(texts: Iterable[str], most_mb: float | None) -> list[str]:
     return kept
 
 
-def _place(text: str) -> float:
-    """A number in [0, 1) that belongs to the text."""
+def place(text: str) -> float:
+    """A number in [0, 1) that belongs to the text: below the share that is held out, it is."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
