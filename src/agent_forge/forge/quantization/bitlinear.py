@@ -1,0 +1,254 @@
+"""BitLinear: a linear layer that computes with few-level weights and int8 inputs, and learns through them.
+
+The parameter `weight` stays in full precision (the shadow weight) and keeps its name, so optimiser, checkpoints and
+tied weights work as before. The layer computes with
+
+    w' = w + strength * (Q(w) - w)        x' = x + strength * (Q8(x) - x)
+
+`strength` goes from 0 to 1 while training (the lambda of Hugging Face's 1.58-bit recipe); the gradient passes through
+Q as if it were not there (straight-through), or, with learned scales, by LSQ's rule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agent_forge.errors import UsageError
+from agent_forge.forge.models.norm import rms_norm
+from agent_forge.forge.quantization.levels import (
+    MOST,
+    Format,
+    LearnedLevels,
+    fit_scales,
+    level_codes,
+    level_scales,
+    round_inputs,
+    spread,
+    whole_numbers,
+)
+
+INSIDE_BLOCKS = r"\.\d+\."  # what stands in a numbered block: not the embedding, not the head, not what is beside them
+SMALLEST_MATRIX = 16  # thinner ones are gates: they cost nothing and are worth their precision
+
+
+class BitLinear(nn.Linear):
+    """A linear layer on its way to few levels.
+
+    >>> layer = BitLinear.of(nn.Linear(8, 4, bias=False), Format())
+    >>> layer.strength.fill_(1.0).item(), len(layer.quantised().unique()) <= 3 * 4
+    (1.0, True)
+    """
+
+    strength: Tensor
+    scales: nn.Parameter | None
+
+    @classmethod
+    def of(cls, linear: nn.Linear, format: Format) -> BitLinear:
+        """The layer with the same parameters; nothing changes until `strength` is above 0."""
+        with torch.device("meta"):
+            layer = cls(linear.in_features, linear.out_features, linear.bias is not None)
+        layer.weight, layer.bias, layer.format = linear.weight, linear.bias, format
+        layer.settled = False
+        layer.register_buffer("strength", linear.weight.new_zeros(()), persistent=False)
+        learned = nn.Parameter(fit_scales(linear.weight.detach(), format)) if format.learn_scales else None
+        layer.register_parameter("scales", learned)
+        return layer.train(linear.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.format.sub_norm:
+            x = torch.lerp(x, rms_norm(x), self.strength.to(x.dtype))
+        if self.format.activations == "int8":
+            x = x + self.strength.to(x.dtype) * (round_inputs(x) - x).detach()
+        return F.linear(x, self.weight if self.settled else self.effective(), self.bias)
+
+    def effective(self) -> Tensor:
+        """What the layer multiplies with: between the shadow weight and its levels, differentiable."""
+        if self.scales is None:
+            return self.weight + self.strength * (self.quantised() - self.weight).detach()
+        levels: Tensor = LearnedLevels.apply(self.weight, self.scales, self.format.levels, self.format.group)
+        return torch.lerp(self.weight, levels, self.strength)
+
+    @torch.no_grad()
+    def quantised(self) -> Tensor:
+        """The weight on its levels."""
+        codes, scales = self.codes()
+        return codes * spread(scales, self.in_features, self.format.group)
+
+    @torch.no_grad()
+    def codes(self) -> tuple[Tensor, Tensor]:
+        """Codes [R, C] and scales [S, G]; the scales are what float16 stores."""
+        scales = level_scales(self.weight, self.format) if self.scales is None else self.scales.detach()
+        stored = scales.half().to(scales.dtype).clamp_min(6e-8)
+        return level_codes(self.weight, scales, self.format.levels, self.format.group), stored
+
+
+class RoundedEmbedding(nn.Embedding):
+    """An embedding whose rows are rounded to int4 or int8 as they are looked up."""
+
+    strength: Tensor
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rows = super().forward(tokens)
+        return rows if self.settled else _rounded(rows, self.format, self.strength)
+
+
+class RoundedHead(nn.Linear):
+    """A head whose matrix is rounded to int4 or int8; its input is not."""
+
+    strength: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.effective(), self.bias)
+
+    def effective(self) -> Tensor:
+        return self.weight if self.settled else _rounded(self.weight, self.format, self.strength)
+
+
+def _rounded(rows: Tensor, format: Format, strength: Tensor) -> Tensor:
+    most = MOST[format.embedding]
+    flat = whole_numbers(rows.detach().float().flatten(0, -2), most, format.embedding_group).view(rows.shape)
+    return rows + strength * (flat - rows).detach()
+
+
+def to_bitlinear(model: nn.Module, format: Format, layers: str = INSIDE_BLOCKS) -> list[str]:
+    """Puts BitLinear in the place of every plain linear layer whose name the pattern `layers` is found in.
+
+    Embedding and head are rounded as `format.embedding` says (a tied pair stays tied). Returns the names of the
+    replaced linear layers. Raises UsageError if there are none.
+    """
+    names = linear_names(model, layers)
+    for name in names:
+        _put(model, name, BitLinear.of(model.get_submodule(name), format))  # type: ignore[arg-type]
+    if format.embedding != "none":
+        words: Any = model
+        for module in (words.get_input_embeddings(), words.get_output_embeddings()):
+            kind = ROUNDED.get(type(module))
+            if kind is not None:
+                _become(module, kind, format)
+    return names
+
+
+def linear_names(model: nn.Module, layers: str = INSIDE_BLOCKS) -> list[str]:
+    """The plain linear layers that the pattern chooses, the head and thin ones apart. Raises UsageError if none."""
+    try:
+        chosen = re.compile(layers)
+    except re.error as error:
+        raise UsageError(f"{layers!r} is not a regular expression: {error}", where="layers") from error
+    found = [
+        name
+        for name, module in model.named_modules()
+        if type(module) is nn.Linear
+        and chosen.search(f"{name}.")
+        and not _is_head(model, module)
+        and min(module.weight.shape) >= SMALLEST_MATRIX
+    ]
+    if not found:
+        kinds = ", ".join(sorted({type(module).__name__ for module in model.modules() if hasattr(module, "weight")}))
+        raise UsageError(f"no linear layer matches {layers!r}", fix=f"the model's weights are in: {kinds}")
+    return found
+
+
+def _is_head(model: Any, module: nn.Module) -> bool:
+    find = getattr(model, "get_output_embeddings", None)
+    return find is not None and module is find() and type(module) is nn.Linear
+
+
+def _put(model: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, last = name.rpartition(".")
+    setattr(model.get_submodule(parent), last, module)
+
+
+def _become(module: Any, kind: type[nn.Module], format: Format) -> None:
+    """Changes the class in place: whoever holds the module (ties, hooks, the model's own accessors) goes on holding it."""
+    module.__class__ = kind
+    module.format, module.settled = format, False
+    module.register_buffer("strength", module.weight.new_zeros(()), persistent=False)
+
+
+ROUNDED: dict[type[Any], type[nn.Module]] = {nn.Embedding: RoundedEmbedding, nn.Linear: RoundedHead}
+Quantised = (BitLinear, RoundedEmbedding, RoundedHead)
+
+
+def quantised_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, Quantised))
+
+
+def set_strength(model: nn.Module, strength: float) -> None:
+    """How far every layer has gone over to its levels: 0 not at all, 1 wholly."""
+    for _, module in quantised_modules(model):
+        module.strength.fill_(strength)
+
+
+def head_matrix(model: Any) -> Tensor:
+    """The head as the model computes with it."""
+    head = model.get_output_embeddings()
+    return head.effective() if isinstance(head, RoundedHead) else head.weight
+
+
+@torch.no_grad()
+def stored_weights(model: nn.Module) -> dict[str, Tensor]:
+    """By the parameter's name, the weights of the quantised modules exactly as they will be stored."""
+    found = {}
+    for name, module in quantised_modules(model):
+        if isinstance(module, BitLinear):
+            found[f"{name}.weight"] = module.quantised()
+        else:
+            most = MOST[module.format.embedding]
+            found[f"{name}.weight"] = whole_numbers(module.weight.float(), most, module.format.embedding_group)
+    return found
+
+
+@contextmanager
+def settled(model: nn.Module) -> Iterator[None]:
+    """Inside the block the weights are those that will be stored, so that what is measured is what is written."""
+    modules = dict(quantised_modules(model))
+    shadows = {name: module.weight.detach().clone() for name, module in modules.items()}
+    strengths = {name: module.strength.item() for name, module in modules.items()}
+    with torch.no_grad():
+        for name, weight in stored_weights(model).items():
+            model.get_parameter(name).copy_(weight)
+    for module in modules.values():
+        module.settled = True
+        module.strength.fill_(1.0)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, module in modules.items():
+                module.weight.copy_(shadows[name])
+                module.settled = False
+                module.strength.fill_(strengths[name])
+
+
+def to_dense(model: nn.Module) -> nn.Module:
+    """Back to plain layers, in place, with the stored weights: really de-quantised, the shadow weights are gone.
+
+    Inputs are no longer rounded, and a sub-norm is lost: refused, because the model would be another one.
+    """
+    stored = stored_weights(model)
+    with torch.no_grad():
+        for name, weight in stored.items():
+            model.get_parameter(name).copy_(weight)
+    for name, module in list(quantised_modules(model)):
+        if isinstance(module, BitLinear):
+            if module.format.sub_norm:
+                raise UsageError("a layer with a sub-norm has no plain form", where=name, fix="keep it packed")
+            _put(model, name, _plain(module))
+        else:
+            module.__class__ = nn.Embedding if isinstance(module, RoundedEmbedding) else nn.Linear
+            del module.strength, module.format, module.settled
+    return model
+
+
+def _plain(layer: BitLinear) -> nn.Linear:
+    with torch.device("meta"):
+        plain = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None)
+    plain.weight, plain.bias = layer.weight, layer.bias
+    return plain.train(layer.training)

@@ -1,0 +1,242 @@
+"""Training a student to say what its teacher says: the divergence of their predictions, in bounded memory.
+
+    loss = (1 - hard) * T^2 KL(teacher || student, both at temperature T) + hard * cross-entropy
+           + hidden * mean squared distance of the blocks' outputs, each divided by the teacher's mean square
+
+As with the plain cross-entropy, a chunk of tokens at a time goes through both heads and its gradient is taken on the
+spot: logits of the whole batch never exist. Shapes: N tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agent_forge.errors import UsageError
+from agent_forge.forge.models import CognateForCausalLM
+from agent_forge.forge.quantization.bitlinear import head_matrix
+from agent_forge.forge.training import Batch, Evaluation, PackedRows, TrainResult, TrainSettings, train
+from agent_forge.forge.training.objective import has_plain_head
+from agent_forge.forge.training.packing import IGNORE
+from agent_forge.forge.training.speed import compiled
+
+
+def chunked_divergence(
+    student: tuple[Tensor, Tensor],
+    teacher: tuple[Tensor, Tensor],
+    targets_N: Tensor,
+    hard: float = 0.0,
+    temperature: float = 1.0,
+    chunk: int | None = None,
+) -> Tensor:
+    """The sum over targets (-100 left out) of the loss above, without its hidden part.
+
+    `student` and `teacher` are (hidden [N, D], head [V, D]); the widths may differ, the vocabulary may not. The
+    gradient goes to the student's two alone.
+    """
+    hidden, head = student
+    if head.shape[0] != teacher[1].shape[0]:
+        raise UsageError(
+            f"the student has {head.shape[0]} words, the teacher {teacher[1].shape[0]}", fix="they need one tokenizer"
+        )
+    dtype = _compute_type(hidden)
+    told = (teacher[0].to(dtype), teacher[1].to(dtype))
+    size = chunk or (4096 if hidden.is_cuda else 512)
+    total: Tensor = _Divergence.apply(hidden.to(dtype), head, *told, targets_N, hard, temperature, size)
+    return total
+
+
+class _Divergence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        told_hidden: Tensor,
+        told_head: Tensor,
+        targets: Tensor,
+        hard: float,
+        temperature: float,
+        chunk: int,
+    ) -> Tensor:
+        differentiate = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        low, step = head.to(hidden.dtype), _step_of(hidden.device.type)
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        hidden_grad = torch.empty_like(hidden) if differentiate else None
+        head_grad = torch.zeros_like(head, dtype=torch.float32) if differentiate else None
+        for start in range(0, hidden.shape[0], chunk):
+            part = slice(start, start + chunk)
+            loss, slope = step(hidden[part] @ low.T, told_hidden[part] @ told_head.T, targets[part], hard, temperature)
+            total += loss
+            if hidden_grad is not None and head_grad is not None:
+                hidden_grad[part] = slope @ low
+                head_grad += slope.T @ hidden[part]
+        ctx.save_for_backward(hidden_grad, head_grad)
+        ctx.head_type = head.dtype
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Any) -> Any:
+        (scale,) = outer
+        hidden_grad, head_grad = ctx.saved_tensors
+        return hidden_grad * scale, (head_grad * scale).to(ctx.head_type), None, None, None, None, None, None
+
+
+def _loss_and_slope(
+    logits: Tensor, told: Tensor, targets: Tensor, hard: float, temperature: float
+) -> tuple[Tensor, Tensor]:
+    """The chunk's summed loss, and its slope on the student's logits in their type."""
+    real = targets != IGNORE
+    target = torch.where(real, targets, 0)[:, None]
+    wide = logits.float()
+    soft = F.log_softmax(wide / temperature, dim=-1)
+    goal = F.log_softmax(told.float() / temperature, dim=-1)
+    likely = goal.exp()
+    divergence = (likely * (goal - soft)).sum(-1) * temperature**2
+    plain = soft if temperature == 1.0 else F.log_softmax(wide, dim=-1)
+    losses = (1 - hard) * divergence - hard * plain.gather(1, target)[:, 0]
+    right = torch.arange(logits.shape[-1], device=logits.device) == target
+    slope = (1 - hard) * temperature * (soft.exp() - likely) + hard * (plain.exp() - right.float())
+    return (losses * real).sum(), (slope * real[:, None]).to(logits.dtype)
+
+
+@lru_cache(maxsize=2)
+def _step_of(device: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """On a GPU one compiled kernel; on a CPU compiling would not pay."""
+    return torch.compile(_loss_and_slope, dynamic=False) if device == "cuda" else _loss_and_slope
+
+
+def _compute_type(hidden: Tensor) -> torch.dtype:
+    device = hidden.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+
+
+@dataclass
+class Distillation:
+    """The objective of `train`: the mean loss over a batch's targets. Any two causal LMs with one vocabulary."""
+
+    teacher: nn.Module
+    hard: float = 0.0
+    hidden: float = 0.0
+    temperature: float = 1.0
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        real = (batch.targets != IGNORE).sum().clamp_min(1)
+        with ExitStack() as stack:
+            mine = stack.enter_context(block_outputs(model)) if self.hidden else []
+            states = _states(model, batch)
+            with torch.no_grad():
+                theirs = stack.enter_context(block_outputs(self.teacher)) if self.hidden else []
+                goal = _states(self.teacher, batch)[-1]
+        targets = batch.targets.flatten()
+        losses = [chunked_divergence(state, goal, targets, self.hard, self.temperature) for state in states]
+        total = torch.stack(losses).mean() / real
+        if self.hidden:
+            total = total + self.hidden * _distance(mine, theirs)
+        return total
+
+
+def _states(model: Any, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+    """What goes into the head, and the head, for each answer the model gives (a looped Cognate in training: several).
+
+    A model whose logits are more than a matrix product gives the logits themselves, with the identity as head.
+    """
+    if not has_plain_head(model):
+        logits = model(input_ids=batch.inputs, use_cache=False).logits.flatten(0, 1)
+        return [(logits, torch.eye(logits.shape[-1], device=logits.device, dtype=logits.dtype))]
+    output = model.base_model(input_ids=batch.inputs, use_cache=False)
+    looped = isinstance(model, CognateForCausalLM) and model.training
+    answers = output.answers if looped else (output.last_hidden_state,)
+    if isinstance(model, CognateForCausalLM):
+        answers = [model.head_down(answer) for answer in answers]
+    head = head_matrix(model)
+    return [(answer.flatten(0, 1), head) for answer in answers]
+
+
+@contextmanager
+def block_outputs(model: nn.Module) -> Iterator[list[Tensor]]:
+    """Collects the outputs of the numbered blocks, in the order of their calls."""
+    found: list[Tensor] = []
+    blocks = [module for name, module in model.named_modules() if name.rpartition(".")[2].isdigit()]
+
+    def keep(_: nn.Module, __: Any, output: Any) -> None:
+        found.append(output[0] if isinstance(output, tuple) else output)
+
+    hooks = [block.register_forward_hook(keep) for block in blocks]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _distance(mine: list[Tensor], theirs: list[Tensor]) -> Tensor:
+    if len(mine) != len(theirs) or any(a.shape != b.shape for a, b in zip(mine, theirs, strict=True)):
+        raise UsageError("student and teacher have different blocks", fix="distil without hidden states (hidden=0)")
+    parts = [F.mse_loss(a.float(), b.float()) / b.float().square().mean() for a, b in zip(mine, theirs, strict=True)]
+    return torch.stack(parts).mean()
+
+
+@dataclass(frozen=True)
+class Paced(PackedRows):
+    """Rows that say which step they are taken for: a schedule of the model's own (its strength) follows the step, so
+    a resumed run goes on at the right place."""
+
+    on_step: Callable[[int], None] = lambda _: None
+
+    def batch(self, step: int, rows: int, seed: int) -> Batch:
+        self.on_step(step)
+        return super().batch(step, rows, seed)
+
+
+def distil(
+    student: nn.Module,
+    teacher: nn.Module,
+    rows: PackedRows,
+    steps: int,
+    *,
+    settings: TrainSettings | None = None,
+    hard: float = 0.0,
+    hidden: float = 0.0,
+    temperature: float = 1.0,
+    folder: Path | None = None,
+    evaluate: Callable[[nn.Module], Evaluation] | None = None,
+    on_step: Callable[[int], None] | None = None,
+    tell: Callable[..., None] | None = None,
+) -> TrainResult:
+    """Trains the student's parameters (those that require a gradient) towards the teacher for `steps` steps.
+
+    `settings` gives everything else about the run: rows a step, optimiser, schedule, patience, seed. The teacher is
+    only read. With a `folder` the run resumes. Raises TrainingDiverged, the last good weights put back.
+    """
+    settings = settings or TrainSettings(steps=steps, optimizer="compression", batch_rows=16, micro_rows=16)
+    if settings.steps != steps:
+        raise UsageError(f"steps is {steps}, and settings.steps {settings.steps}", where="distil")
+    teacher.eval()
+    paced = Paced(rows.tokens, rows.documents, on_step or (lambda _: None))
+    with _compiled_teacher(teacher, settings, hidden):
+        return train(
+            student,
+            paced,
+            settings,
+            folder,
+            evaluate=evaluate,
+            on_record=None if tell is None else (lambda record: tell(**record)),
+            progress=None,
+            loss=Distillation(teacher, hard, hidden, temperature),
+        )
+
+
+def _compiled_teacher(teacher: Any, settings: TrainSettings, hidden: float) -> AbstractContextManager[None]:
+    """Where the student is compiled the teacher is too, unless its depth depends on the text or it is looked into."""
+    wanted = settings.compile if settings.compile is not None else next(teacher.parameters()).is_cuda
+    adaptive = getattr(teacher.base_model, "halting", None) is not None
+    return compiled(teacher) if wanted and not adaptive and not hidden else nullcontext()
