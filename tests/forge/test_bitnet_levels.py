@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -130,7 +132,7 @@ def test_fitting_scales_lowers_the_weighted_error_from_round_to_round(shape) -> 
 
     errors = [error(fit_scales(weight, format, importance, rounds=rounds)) for rounds in range(6)]
     torch.testing.assert_close(errors[0], error(level_scales(weight, format)))
-    assert all((after <= before + 1e-12).all() for before, after in zip(errors, errors[1:], strict=False))
+    assert all((after <= before + 1e-12).all() for before, after in pairwise(errors))
 
 
 def test_fitted_scales_of_a_gaussian_have_the_error_of_lloyd_max() -> None:

@@ -46,6 +46,8 @@ class BitLinear(nn.Linear):
     (1.0, True)
     """
 
+    format: Format
+    settled: bool  # whether `weight` already holds what will be stored
     strength: Tensor
     scales: nn.Parameter | None
 
@@ -92,6 +94,8 @@ class BitLinear(nn.Linear):
 class RoundedEmbedding(nn.Embedding):
     """An embedding whose rows are rounded to int4 or int8 as they are looked up."""
 
+    format: Format
+    settled: bool
     strength: Tensor
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -102,6 +106,8 @@ class RoundedEmbedding(nn.Embedding):
 class RoundedHead(nn.Linear):
     """A head whose matrix is rounded to int4 or int8; its input is not."""
 
+    format: Format
+    settled: bool
     strength: Tensor
 
     def forward(self, x: Tensor) -> Tensor:
@@ -166,7 +172,7 @@ def _put(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def _become(module: Any, kind: type[nn.Module], format: Format) -> None:
-    """Changes the class in place: whoever holds the module (ties, hooks, the model's own accessors) goes on holding it."""
+    """Changes the class in place: whoever holds the module (the model's accessors, hooks) goes on holding it."""
     module.__class__ = kind
     module.format, module.settled = format, False
     module.register_buffer("strength", module.weight.new_zeros(()), persistent=False)
