@@ -1,9 +1,10 @@
-"""Architectures. Importing this registers Cognate with the Auto classes of transformers."""
+"""Architectures. Importing this registers Cognate, and the packed format, with transformers."""
 
 from __future__ import annotations
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+from agent_forge.forge.models import packed as packed
 from agent_forge.forge.models.cache import CognateCache
 from agent_forge.forge.models.cognate import CognateForCausalLM, CognateModel, CognateOutput
 from agent_forge.forge.models.config import CognateConfig

@@ -1,0 +1,146 @@
+"""Layers whose weights stay packed: a linear layer, an embedding, and a head that shares the embedding's table.
+
+The packed bytes and the scales are buffers. Scales are kept as the bits of their floats, because whoever loads a model
+in another precision casts every float buffer, and a rounded scale would be another model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from agent_forge.forge.models.norm import rms_norm
+from agent_forge.forge.models.packed import products
+from agent_forge.forge.models.packed.products import CMatrix, PackedMatrix
+from agent_forge.forge.models.packed.trits import ROWS, Shape, scaled, unpack_rows
+
+BITS_OF = {torch.float32: torch.int32, torch.float16: torch.int16}
+FLOAT_OF = {bits: kind for kind, bits in BITS_OF.items()}
+
+
+class PackedTable(nn.Module):
+    """What the layers have in common: the packed matrix as buffers, and its description for the C kernel."""
+
+    packed: Tensor
+    scales: Tensor
+
+    def __init__(self, shape: Shape, scale_type: torch.dtype) -> None:
+        super().__init__()
+        self.shape = shape
+        self.register_buffer("packed", torch.empty(shape.packed, dtype=torch.uint8))
+        width = shape.tiles * ROWS
+        self.register_buffer("scales", torch.empty(shape.groups, width, dtype=BITS_OF[scale_type]))
+        self._described: tuple[tuple[int, ...], CMatrix, Any] | None = None
+
+    def hold(self, matrix: PackedMatrix) -> Any:
+        """Takes the matrix in, and returns the layer."""
+        self.packed, self.scales = matrix.packed, matrix.scales.view(BITS_OF[matrix.scales.dtype])
+        return self
+
+    @property
+    def matrix(self) -> PackedMatrix:
+        return PackedMatrix(self.shape, self.packed, self.scales.view(FLOAT_OF[self.scales.dtype]))
+
+    @property
+    def weight(self) -> Tensor:
+        """The weights as floats, made anew at every call."""
+        return self.matrix.dense()
+
+    def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x [..., columns] with int8 activations. The way by C is short: this is called for every layer and token."""
+        tokens = x.numel() // self.shape.columns
+        if x.device.type == "cpu" and self.packed.device.type == "cpu" and tokens <= products.MOST_TOKENS:
+            described, library = self._description(bias)
+            if library is not None:
+                y = products.call_kernel(x.reshape(tokens, -1), described, library)
+                return y.to(x.dtype).view(*x.shape[:-1], self.shape.rows)
+        return products.product(x, self.matrix, bias)
+
+    def _description(self, bias: Tensor | None) -> tuple[CMatrix, Any]:
+        """Kept from call to call as long as the tensors are where they were."""
+        at = (self.packed.data_ptr(), self.scales.data_ptr(), 0 if bias is None else bias.data_ptr())
+        if self._described is None or self._described[0] != at:
+            kept = None if bias is None else bias.detach().float().contiguous()
+            described = products.describe(self.matrix, kept)
+            described.kept = kept  # type: ignore[attr-defined]  # what it points to must live as long as it does
+            self._described = at, described, products.kernel()
+        return self._described[1:]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_described": None}  # pointers do not go to another process or into a copy
+
+
+class PackedLinear(PackedTable):
+    """A linear layer with a packed weight. `activations` is "int8", or None to multiply with the floats themselves."""
+
+    bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        shape: Shape,
+        scale_type: torch.dtype = torch.float32,
+        bias: bool = False,
+        activations: str | None = "int8",
+        sub_norm: bool = False,
+    ) -> None:
+        super().__init__(shape, scale_type)
+        self.in_features, self.out_features = shape.columns, shape.rows
+        self.activations, self.sub_norm = activations, sub_norm
+        self.register_parameter("bias", nn.Parameter(torch.empty(shape.rows)) if bias else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.sub_norm:
+            x = rms_norm(x)
+        if self.activations == "int8":
+            return self.multiply(x, self.bias)
+        return F.linear(x, self.weight.to(x.dtype), self.bias)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, kind={self.shape.kind}, group={self.shape.group}"
+
+
+class PackedEmbedding(PackedTable):
+    """An embedding that unpacks the rows it is asked for."""
+
+    like: nn.Parameter  # holds nothing: it carries the model's type and device, also where no other weight is a float
+
+    def __init__(self, shape: Shape, scale_type: torch.dtype = torch.float16) -> None:
+        super().__init__(shape, scale_type)
+        self.num_embeddings, self.embedding_dim = shape.rows, shape.columns
+        self.like = nn.Parameter(torch.empty(0), requires_grad=False)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = ids.reshape(-1)
+        matrix = self.matrix
+        values = unpack_rows(matrix.packed, self.shape, rows)
+        looked_up = scaled(values, matrix.scales[:, rows].t().float(), self.shape.group)
+        return looked_up.to(self.like.dtype).view(*ids.shape, self.embedding_dim)
+
+
+class PackedHead(nn.Module):
+    """A head tied to a packed embedding: it has no weights of its own."""
+
+    bias: nn.Parameter | None
+
+    def __init__(self, table: PackedTable, bias: bool = False, activations: str | None = "int8") -> None:
+        super().__init__()
+        self._table = (table,)  # in a tuple, so that it is not a submodule and is not stored twice
+        self.activations = activations
+        self.in_features, self.out_features = table.shape.columns, table.shape.rows
+        self.register_parameter("bias", nn.Parameter(torch.empty(table.shape.rows)) if bias else None)
+
+    @property
+    def table(self) -> PackedTable:
+        return self._table[0]
+
+    @property
+    def weight(self) -> Tensor:
+        return self.table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.activations == "int8":
+            return self.table.multiply(x, self.bias)
+        return F.linear(x, self.weight.to(x.dtype), self.bias)

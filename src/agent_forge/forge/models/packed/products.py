@@ -1,0 +1,174 @@
+"""y = W x for a packed W: activations in int8 by the token's largest magnitude, sums in int32, scales at the end.
+
+Three ways to the same numbers, chosen at run time: a C kernel (AVX-512 VNNI, AVX2 or plain C, whatever the machine's
+compiler makes of `products.c`), a Triton kernel on CUDA (equal but for the order of a few additions), and torch alone.
+torch's own product of the integers as floats is exact as long as no sum leaves float's 24 bits, so it is no
+approximation: the tests compare the C kernel with it bit for bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from agent_forge import native
+from agent_forge.errors import UsageError
+from agent_forge.forge.models.packed.trits import KINDS, LIMITS, ROWS, Shape, pack, scaled, unpack
+
+SOURCE = Path(__file__).with_name("products.c")
+MOST_TOKENS = 48  # beyond so many tokens unpacking once and one large float product is faster
+EXACT = 1 << 24  # whole numbers below are exact in float32
+
+
+@dataclass(frozen=True)
+class PackedMatrix:
+    """A matrix of small integers with scales: `packed` uint8 (see `trits`), `scales` [groups, rows rounded up to 16]."""
+
+    shape: Shape
+    packed: Tensor
+    scales: Tensor
+
+    @staticmethod
+    def of(values: Tensor, scales: Tensor, kind: str, group: int | None = None) -> PackedMatrix:
+        """Packs integers [rows, columns] with scales [rows, groups] (float32 or float16)."""
+        rows, columns = values.shape
+        shape = Shape(kind, rows, columns, min(group or columns, columns))
+        if tuple(scales.shape) != (rows, shape.groups):
+            raise UsageError(f"scales of shape {tuple(scales.shape)}, expected {(rows, shape.groups)}")
+        padded = scales.new_zeros(shape.groups, shape.tiles * ROWS)
+        padded[:, :rows] = scales.t()
+        return PackedMatrix(shape, pack(values, shape), padded)
+
+    def values(self) -> Tensor:
+        """The integers, int8 [rows, columns]."""
+        return unpack(self.packed, self.shape)
+
+    def row_scales(self) -> Tensor:
+        """[rows, groups], in the type they are kept in."""
+        return self.scales[:, : self.shape.rows].t().contiguous()
+
+    def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The weights as floats."""
+        return scaled(self.values(), self.row_scales().float(), self.shape.group).to(dtype)
+
+
+def quantize_activations(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x [..., columns] -> (whole numbers -127..127 as float32, scale [..., 1]): x is about number * scale.
+
+    >>> numbers, scale = quantize_activations(torch.tensor([[0.5, -1.0, 0.25]]))
+    >>> numbers, scale
+    (tensor([[  64., -127.,   32.]]), tensor([[0.0079]]))
+    """
+    wide = x.float()
+    most = wide.abs().amax(dim=-1, keepdim=True)
+    finite = most.isfinite()
+    most = torch.where(finite, most, 1.0).clamp_min(1e-5)
+    unit = most / 127.0
+    return torch.where(finite, wide / unit, 0.0).round(), torch.where(finite, unit, torch.nan)
+
+
+def product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None) -> Tensor:
+    """x [..., columns] -> [..., rows] in x's type, by the fastest way there is here."""
+    flat = x.reshape(-1, matrix.shape.columns)
+    if matrix.packed.is_cuda:
+        y = _cuda(flat, matrix, bias)
+    elif flat.shape[0] <= MOST_TOKENS and kernel() is not None:
+        y = native_product(flat, matrix, bias)
+    else:
+        y = torch_product(flat, matrix, bias)
+    return y.to(x.dtype).view(*x.shape[:-1], matrix.shape.rows)
+
+
+def _cuda(flat: Tensor, matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
+    from agent_forge.forge.models.packed import gpu
+
+    if flat.shape[0] <= gpu.MOST_TOKENS and gpu.available():
+        return gpu.product(flat, matrix, bias)
+    return torch_product(flat, matrix, bias)
+
+
+def torch_product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None) -> Tensor:
+    """x [tokens, columns] -> float32 [tokens, rows], in torch alone."""
+    shape = matrix.shape
+    numbers, scale = quantize_activations(x)
+    exact = torch.float32 if 127 * -LIMITS[shape.kind][0] * shape.group < EXACT else torch.float64
+    values, numbers = matrix.values().to(exact), numbers.to(exact)
+    scales = matrix.scales[:, : shape.rows].float()  # groups, rows
+    y = torch.zeros(x.shape[0], shape.rows, device=x.device)
+    for g in range(shape.groups):
+        part = slice(g * shape.group, min((g + 1) * shape.group, shape.columns))
+        y += F.linear(numbers[:, part], values[:, part]).float() * scales[g]
+    y *= scale
+    return y if bias is None else y + bias.float()
+
+
+class CMatrix(ctypes.Structure):
+    """`Matrix` of products.c."""
+
+    _fields_ = (
+        ("kind", ctypes.c_int32),
+        ("half", ctypes.c_int32),
+        ("rows", ctypes.c_int64),
+        ("columns", ctypes.c_int64),
+        ("group", ctypes.c_int64),
+        ("packed", ctypes.c_void_p),
+        ("scales", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+    )
+
+
+def describe(matrix: PackedMatrix, bias: Tensor | None = None) -> CMatrix:
+    """The matrix as C sees it. It points into the tensors: keep them."""
+    shape = matrix.shape
+    expected = math.prod(shape.packed), shape.groups * shape.tiles * ROWS
+    if (matrix.packed.numel(), matrix.scales.numel()) != expected:
+        raise UsageError(f"a packed matrix of {matrix.packed.numel()} bytes, expected {expected[0]}", where="describe")
+    for tensor in (matrix.packed, matrix.scales, *(() if bias is None else (bias,))):
+        if not tensor.is_contiguous() or tensor.device.type != "cpu":
+            raise UsageError("the C kernel reads contiguous tensors in main memory", where="describe")
+    return CMatrix(
+        KINDS.index(shape.kind),
+        matrix.scales.dtype == torch.float16,
+        shape.rows,
+        shape.columns,
+        shape.group,
+        matrix.packed.data_ptr(),
+        matrix.scales.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+    )
+
+
+def kernel(*flags: str) -> Any:
+    """The compiled products, or None. `-mno-avx512f` and `-DPLAIN` ask for the AVX2 and the plain path."""
+    library = native.load(SOURCE, *flags)
+    return None if library is None else _typed(library)
+
+
+@cache
+def _typed(library: Any) -> Any:
+    library.products_linear.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+    library.products_path.restype = ctypes.c_char_p
+    return library
+
+
+def native_product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None, library: Any = None) -> Tensor:
+    """x [tokens, columns] -> float32 [tokens, rows], by the C kernel."""
+    bias = None if bias is None else bias.float().contiguous()
+    return call_kernel(x, describe(matrix, bias), library or kernel())
+
+
+def call_kernel(x: Tensor, matrix: CMatrix, library: Any) -> Tensor:
+    """The kernel itself: `matrix` must still point to living tensors."""
+    x = x.detach().to(torch.float32).contiguous()
+    y = torch.empty(x.shape[0], matrix.rows)
+    if x.shape[0] and library.products_linear(ctypes.byref(matrix), x.shape[0], x.data_ptr(), y.data_ptr()):
+        raise MemoryError("no memory for the activations of a packed product")
+    return y
