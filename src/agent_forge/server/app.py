@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
@@ -20,11 +20,17 @@ from agent_forge.errors import AgentForgeError
 from agent_forge.server.answers import Refused, error_answer
 from agent_forge.server.bodies import BodyLimits
 from agent_forge.server.context import Context
+from agent_forge.server.logs import make_log
+from agent_forge.server.observing import Observing
 from agent_forge.server.security import Guard
 from agent_forge.server.settings import ServerSettings
 
 # Each has `routes(context) -> list of Starlette routes`. The pages come last: theirs is `/`.
-MODULES = ("agent_forge.server.health",)
+MODULES = (
+    "agent_forge.server.health",
+    "agent_forge.server.metrics",
+    "agent_forge.server.models.routes",
+)
 PAGES = "agent_forge.server.pages"
 
 
@@ -36,10 +42,20 @@ def create_app(settings: ServerSettings | None = None) -> Starlette:
     '127.0.0.1'
     """
     context = Context(settings or ServerSettings())
+    log = make_log(context.settings.log_level)
     app = Starlette(
         routes=_routes(context),
-        middleware=[Middleware(Guard, settings=context.settings), Middleware(BodyLimits, settings=context.settings)],
-        exception_handlers={Refused: _refused, HTTPException: _http_error, AgentForgeError: _failed},
+        middleware=[
+            Middleware(Observing, context=context, log=log),
+            Middleware(Guard, settings=context.settings),
+            Middleware(BodyLimits, settings=context.settings),
+        ],
+        exception_handlers={
+            Refused: _refused,
+            HTTPException: _http_error,
+            ClientDisconnect: _left,
+            AgentForgeError: _failed,
+        },
         lifespan=_lifespan,
     )
     app.state.context = context
@@ -55,6 +71,11 @@ def _routes(context: Context) -> list[BaseRoute]:
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     yield
     await run_in_threadpool(app.state.context.close)
+
+
+async def _left(request: Request, error: Exception) -> Response:
+    """Nobody reads it; 499 is what proxies write into their logs for it."""
+    return Response(status_code=499)
 
 
 async def _refused(request: Request, error: Any) -> Response:

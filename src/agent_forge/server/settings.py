@@ -39,6 +39,8 @@ class ServerSettings:
     burst: int = 2_000  # requests a client may make at once
     slots: int = 64  # requests a model works on at once
     waiting: int = 256  # requests that may wait for a model
+    cache_bytes: int = 4096 * MIB  # memory that the keys and values of one model's requests may take
+    models_at_once: int = 2  # registered checkpoints loaded on demand, beside those named at the start
     intake_waiting: int = 64 * MIB  # bytes of trace requests taken in and not stored yet
     runs: int = 16  # agent runs at once
     otlp_endpoint: str | None = None  # where the spans of our own work are sent as well, such as Jaeger

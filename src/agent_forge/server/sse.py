@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 
-from starlette.responses import StreamingResponse
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from agent_forge.server.hub import Event, Subscription
 
@@ -25,15 +27,55 @@ def encoded(event: Event, name: str | None = None, number: int | None = None) ->
     return f"{head}data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
-def event_stream(source: AsyncIterator[bytes]) -> StreamingResponse:
+class EventStream(Response):
+    """An answer that sends what a generator yields. When the client leaves, the generator is closed at once."""
+
+    def __init__(self, source: AsyncIterator[bytes], after: Callable[[], object] | None = None) -> None:
+        self._source = source
+        self._after = after  # called at the end, even if nothing was sent
+        self.background = None
+        self.status_code = 200
+        self.media_type = "text/event-stream"
+        self.charset = "utf-8"
+        self.init_headers(HEADERS)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        sending = asyncio.ensure_future(self._send(send))
+        leaving = asyncio.ensure_future(_left(receive))
+        try:
+            await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if sending.done():
+                sending.result()
+        finally:
+            for task in (sending, leaving):
+                task.cancel()
+            await asyncio.gather(sending, leaving, return_exceptions=True)
+            if isinstance(self._source, AsyncGenerator):
+                await self._source.aclose()
+            if self._after is not None:
+                self._after()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for chunk in self._source:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+def event_stream(source: AsyncIterator[bytes]) -> Response:
     """An answer that sends encoded events as they come."""
-    return StreamingResponse(source, media_type="text/event-stream", headers=HEADERS)
+    return EventStream(source)
 
 
-def follow(subscription: Subscription, first: Iterable[Event] = ()) -> StreamingResponse:
+def follow(subscription: Subscription, first: Iterable[Event] = ()) -> Response:
     """A subscription as an answer that never ends: `first`, then what is published, with a comment as a heartbeat."""
 
-    async def events() -> AsyncIterator[bytes]:
+    async def events() -> AsyncGenerator[bytes, None]:
         with subscription:
             yield b": welcome\n\n"
             for event in first:

@@ -1,0 +1,56 @@
+"""Structured logs: one JSON object a line on stderr, with the trace id of the request it is about."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, TextIO
+
+import structlog
+
+LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
+
+
+def make_log(level: str = "info", file: TextIO | None = None) -> Any:
+    """A structlog logger that writes JSON lines. Fields bound with `structlog.contextvars` are in every line."""
+    return structlog.wrap_logger(
+        structlog.WriteLogger(file or sys.stderr),
+        processors=_processors(),
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        cache_logger_on_first_use=True,
+    )
+
+
+def _processors() -> list[Any]:
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.dict_tracebacks,
+        structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
+    ]
+
+
+class ToLog(logging.Handler):
+    """Hands the records of the standard library's logging (uvicorn, transformers) to a structlog logger."""
+
+    def __init__(self, log: Any) -> None:
+        super().__init__()
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes a record as a line."""
+        try:
+            level = {"critical": "error", "notset": "debug"}.get(record.levelname.lower(), record.levelname.lower())
+            exception = {"exc_info": record.exc_info} if record.exc_info else {}
+            getattr(self._log, level)(record.getMessage(), logger=record.name, **exception)
+        except Exception:
+            self.handleError(record)
+
+
+def take_over(log: Any, names: tuple[str, ...] = ("uvicorn", "uvicorn.error", "asyncio")) -> None:
+    """Makes these loggers of the standard library write through ours."""
+    for name in names:
+        logger = logging.getLogger(name)
+        logger.handlers = [ToLog(log)]
+        logger.propagate = False

@@ -1,0 +1,1 @@
+"""Models behind the OpenAI API: loading, the running batch, the routes."""

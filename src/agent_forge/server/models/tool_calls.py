@@ -1,0 +1,135 @@
+"""Tool calls in what a model wrote: `<tool_call>{…}</tool_call>` as Hermes and Qwen write them, or bare JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+OPEN = "<tool_call>"
+_BLOCK = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
+_FENCE = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a function that was offered. `arguments` is JSON text, as the OpenAI API has it."""
+
+    name: str
+    arguments: str
+    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}")
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {"id": self.id, "type": "function", "function": {"name": self.name, "arguments": self.arguments}}
+
+
+def split_calls(text: str, names: Sequence[str]) -> tuple[str, list[Call]]:
+    """The text without its calls, and the calls. What is not a proper call of an offered function stays text.
+
+    >>> split_calls('I look. <tool_call>{"name": "find", "arguments": {"for": "otters"}}</tool_call>', ["find"])[0]
+    'I look.'
+    >>> [(call.name, call.arguments) for call in split_calls('{"name": "find", "parameters": {}}', ["find"])[1]]
+    [('find', '{}')]
+    >>> split_calls('{"name": "delete", "arguments": {}}', ["find"])
+    ('{"name": "delete", "arguments": {}}', [])
+    """
+    calls: list[Call] = []
+
+    def take(match: re.Match[str]) -> str:
+        found = _calls(match[1], names)
+        calls.extend(found)
+        return "" if found else match[0]
+
+    rest = _BLOCK.sub(take, text)
+    if calls:
+        return rest.strip(), calls
+    stripped = text.strip()
+    fenced = _FENCE.match(stripped)
+    whole = _calls(fenced[1] if fenced else stripped, names)
+    return ("", whole) if whole else (text, [])
+
+
+def _calls(text: str, names: Sequence[str]) -> list[Call]:
+    """The calls that a JSON text stands for: all of it, or nothing."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return []
+    calls = [_call(one, names) for one in (document if isinstance(document, list) else [document])]
+    return [call for call in calls if call is not None] if all(calls) else []
+
+
+def _call(document: Any, names: Sequence[str]) -> Call | None:
+    if not isinstance(document, Mapping):
+        return None
+    inner = document.get("function")
+    if isinstance(inner, Mapping):
+        document = inner
+    name = document.get("name", inner)
+    arguments = document.get("arguments", document.get("parameters", {}))
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            return None
+    if name not in names or not isinstance(arguments, Mapping):
+        return None
+    return Call(str(name), json.dumps(arguments, ensure_ascii=False))
+
+
+def call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A JSON Schema for a call of one of these tools: what `tool_choice: required` lets a model write."""
+    return {"anyOf": [_schema_of(tool["function"]) for tool in tools]}
+
+
+def _schema_of(function: Mapping[str, Any]) -> dict[str, Any]:
+    parameters = function.get("parameters") or {"type": "object", "properties": {}}
+    return {
+        "type": "object",
+        "properties": {"name": {"const": function["name"]}, "arguments": parameters},
+        "required": ["name", "arguments"],
+        "additionalProperties": False,
+    }
+
+
+class Screen:
+    """Lets text through while it cannot be a call, and holds back the rest until the end.
+
+    >>> screen = Screen()
+    >>> list(screen.add("I look. <tool")), list(screen.add('_call>{"name"')), screen.held
+    (['I look. '], [], '<tool_call>{"name"')
+    """
+
+    def __init__(self) -> None:
+        self.held = ""
+        self._begun = False  # something but blanks was let through
+        self._shut = False
+
+    def add(self, text: str) -> Iterator[str]:
+        self.held += text
+        if self._shut:
+            return
+        free = self._free()
+        let, self.held = self.held[:free], self.held[free:]
+        if let:
+            self._begun = self._begun or bool(let.strip())
+            yield let
+
+    def _free(self) -> int:
+        if not self._begun:
+            start = self.held.lstrip()
+            if not start:
+                return 0
+            if start[0] in "{[`":
+                self._shut = True
+                return 0
+        at = self.held.find(OPEN)
+        if at >= 0:
+            self._shut = True
+            return at
+        dangling = next((n for n in range(len(OPEN) - 1, 0, -1) if self.held.endswith(OPEN[:n])), 0)
+        return len(self.held) - dangling
