@@ -80,3 +80,7 @@ class CheckpointError(AgentForgeError):
 
 class HandoffError(AgentForgeError):
     """A phase was given something that its contract does not allow."""
+
+
+class MergeError(AgentForgeError):
+    """A merge that could not be carried out."""

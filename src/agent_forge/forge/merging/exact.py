@@ -1,0 +1,102 @@
+"""Arithmetic that comes out the same, bit for bit, in torch on any device and in the C kernel.
+
+Everything is computed in float64 and rounded once, to the type of the output. Sums are taken in a fixed order
+(halving), random numbers are a function of key and position; nothing is left to a library's own choice of order.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BLOCK = 1024  # the kernel's unit; part of the definition of a sum
+LOW32 = 0xFFFFFFFF
+
+
+def tree_sum(x: Tensor) -> float:
+    """The sum of a float64 tensor, by halving: blocks of 1024 first, then the blocks.
+
+    Pairwise summation has an error of O(log n) roundings, and each step is one elementwise addition.
+    """
+    from torch.nn.functional import pad
+
+    flat = x.reshape(-1)
+    rows = pad(flat, (0, -flat.numel() % BLOCK)).reshape(-1, BLOCK)
+    while rows.shape[1] > 1:
+        half = rows.shape[1] // 2
+        rows = rows[:, :half] + rows[:, half:]
+    sums = rows[:, 0]
+    sums = pad(sums, (0, (1 << (sums.numel() - 1).bit_length()) - sums.numel()) if sums.numel() else (0, 1))
+    while sums.numel() > 1:
+        half = sums.numel() // 2
+        sums = sums[:half] + sums[half:]
+    return float(sums[0])
+
+
+def row_sums(x: Tensor) -> Tensor:
+    """The sums over the last axis, by halving, with that axis kept."""
+    from torch.nn.functional import pad
+
+    length = x.shape[-1]
+    x = pad(x, (0, (1 << max(length - 1, 0).bit_length()) - length))
+    while x.shape[-1] > 1:
+        half = x.shape[-1] // 2
+        x = x[..., :half] + x[..., half:]
+    return x
+
+
+def gram(tensors: list[Tensor]) -> list[list[float]]:
+    """All inner products <x_i, x_j> of float64 tensors."""
+    found = [[0.0] * len(tensors) for _ in tensors]
+    for i, a in enumerate(tensors):
+        for j, b in enumerate(tensors[: i + 1]):
+            found[i][j] = found[j][i] = tree_sum(a * b)
+    return found
+
+
+def rounded(x: Tensor, dtype: str) -> Tensor:
+    """A float64 tensor in the output's type, rounded to nearest even once.
+
+    torch goes from float64 to bfloat16 by way of float32 and so rounds twice. Rounding the first step to odd (if it is
+    not exact, the last bit is set) makes the second one right: Boldo and Melquiond, "When double rounding is odd".
+    """
+    import torch
+
+    if dtype == "F64":
+        return x
+    near = x.to(torch.float32)
+    if dtype == "F32":
+        return near
+    back = near.to(torch.float64)
+    bits = near.view(torch.int32)
+    away = torch.where(x.abs() > back.abs(), 1, -1).to(torch.int32)
+    odd = torch.where((x != back) & ~x.isnan() & (bits & 1 == 0), bits + away, bits)
+    return odd.view(torch.float32).to(torch.bfloat16 if dtype == "BF16" else torch.float16)
+
+
+def key_of(seed: int, tensor: str, place: int) -> tuple[int, int]:
+    """The key of the random numbers for one input of one tensor: two 32-bit words."""
+    digest = hashlib.sha256(f"{seed}\0{tensor}\0{place}".encode()).digest()
+    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
+
+
+def random_words(key: tuple[int, int], start: int, count: int, device: object = None) -> Tensor:
+    """`count` random 32-bit words from position `start` on, as int64: a hash of key and position.
+
+    Two rounds of integer mixing (Wellons' lowbias32, then triple32), so any part can be made on its own, by any
+    thread, on any device.
+    """
+    import torch
+
+    at = torch.arange(start, start + count, dtype=torch.int64, device=device)  # type: ignore[call-overload]
+    x = (at & LOW32) ^ key[0]
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        x = ((x ^ (x >> shift)) * factor) & LOW32
+    x = x ^ (x >> 16)
+    x = (x + key[1] + (at >> 32) * 0x9E3779B9) & LOW32
+    for shift, factor in ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB)):
+        x = ((x ^ (x >> shift)) * factor) & LOW32
+    return x ^ (x >> 14)

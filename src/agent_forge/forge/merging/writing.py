@@ -1,0 +1,114 @@
+"""A recipe as YAML again, such that reading it gives the same recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from agent_forge.forge.merging.recipe import Recipe, Slice, Source, TokenSource, Vocabulary
+
+NOTHING: tuple[Any, ...] = (None, {}, [], ())
+
+
+class _Dumper(yaml.SafeDumper):
+    """Short lists of numbers, joints and conditions on one line."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_list(dumper: _Dumper, items: list[Any]) -> yaml.Node:
+    flat = all(isinstance(item, (int, float)) for item in items)
+    return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=flat)
+
+
+def _represent_mapping(dumper: _Dumper, items: dict[str, Any]) -> yaml.Node:
+    flat = "layer" in items or "value" in items
+    return dumper.represent_mapping("tag:yaml.org,2002:map", items.items(), flow_style=flat)
+
+
+_Dumper.add_representer(list, _represent_list)
+_Dumper.add_representer(dict, _represent_mapping)
+
+
+def to_mapping(recipe: Recipe) -> dict[str, Any]:
+    """One stage as plain data, in mergekit's form, without what is at its default."""
+    found = {
+        "name": recipe.name,
+        "merge_method": recipe.merge_method,
+        "base_model": recipe.base_model,
+        "models": [_source(source) for source in recipe.models],
+        "slices": [_slice(part) for part in recipe.slices],
+        "path": [{"model": step.model, "layer": step.layer, "scale": step.scale} for step in recipe.path],
+        "parameters": dict(recipe.parameters),
+        "dtype": recipe.dtype,
+        "out_dtype": recipe.out_dtype,
+        **_vocabulary(recipe.vocabulary),
+        "chat_template": recipe.chat_template,
+    }
+    return {key: value for key, value in found.items() if value not in NOTHING}
+
+
+def to_yaml(recipe: Recipe) -> str:
+    """The recipe as YAML text; its stages, if any, as documents before it. `parse_recipe` brings it back.
+
+    >>> from agent_forge.forge.merging import parse_recipe
+    >>> recipe = parse_recipe({"merge_method": "slerp", "base_model": "a", "models": [{"model": "a"}, {"model": "b"}],
+    ...                        "parameters": {"t": [0, 0.5, 1]}})
+    >>> print(to_yaml(recipe), end="")
+    merge_method: slerp
+    base_model: a
+    models:
+    - model: a
+    - model: b
+    parameters:
+      t: [0.0, 0.5, 1.0]
+    """
+    documents = [to_mapping(stage) for stage in (*recipe.stages, recipe)]
+    return "---\n".join(
+        yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000) for document in documents
+    )
+
+
+def _source(source: Source) -> dict[str, Any]:
+    found: dict[str, Any] = {"model": source.model}
+    if source.layer_range is not None:
+        found["layer_range"] = list(source.layer_range)
+    if source.parameters:
+        found["parameters"] = dict(source.parameters)
+    return found
+
+
+def _slice(part: Slice) -> dict[str, Any]:
+    found: dict[str, Any] = {"sources": [_source(source) for source in part.sources]}
+    if part.base_model is not None:
+        found["base_model"] = part.base_model
+    if part.parameters:
+        found["parameters"] = dict(part.parameters)
+    return found
+
+
+def _vocabulary(vocabulary: Vocabulary | None) -> dict[str, Any]:
+    if vocabulary is None:
+        return {}
+    if not vocabulary.tokens and vocabulary.pad_to_multiple_of is None:
+        return {"tokenizer_source": vocabulary.source}
+    full: dict[str, Any] = {"source": vocabulary.source}
+    if vocabulary.tokens:
+        full["tokens"] = {token: _token(source) for token, source in vocabulary.tokens.items()}
+    if vocabulary.pad_to_multiple_of is not None:
+        full["pad_to_multiple_of"] = vocabulary.pad_to_multiple_of
+    return {"tokenizer": full}
+
+
+def _token(source: TokenSource) -> dict[str, Any]:
+    found: dict[str, Any] = {"force": True} if source.force else {}
+    if source.zero:
+        found["source"] = {"kind": "zero"}
+    elif source.token is not None or source.token_id is not None:
+        ends = {"token": source.token} if source.token is not None else {"token_id": source.token_id}
+        found["source"] = {"kind": "model_token", "model": source.model, **ends}
+    elif source.model is not None:
+        found["source"] = source.model
+    return found
