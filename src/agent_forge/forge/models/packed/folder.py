@@ -69,7 +69,7 @@ def save_packed(
 def _check_linear(model: Any, name: str, weight: TernaryWeight) -> None:
     module = dict(model.named_modules()).get(name)
     if not isinstance(module, nn.Linear) or tuple(module.weight.shape) != tuple(weight.trits.shape):
-        found = "missing" if module is None else f"{type(module).__name__} {tuple(getattr(module, 'weight').shape)}"
+        found = "missing" if module is None else f"a {type(module).__name__}"
         raise UsageError(f"{name} is {found}, not a linear layer of {tuple(weight.trits.shape)}", where="save_packed")
 
 

@@ -65,7 +65,7 @@ class PackedTable(nn.Module):
         if self._described is None or self._described[0] != at:
             kept = None if bias is None else bias.detach().float().contiguous()
             described = products.describe(self.matrix, kept)
-            described.kept = kept  # type: ignore[attr-defined]  # what it points to must live as long as it does
+            described.kept = kept  # what it points to must live as long as it does
             self._described = at, described, products.kernel()
         return self._described[1:]
 

@@ -30,7 +30,7 @@ EXACT = 1 << 24  # whole numbers below are exact in float32
 
 @dataclass(frozen=True)
 class PackedMatrix:
-    """A matrix of small integers with scales: `packed` uint8 (see `trits`), `scales` [groups, rows rounded up to 16]."""
+    """Small integers with scales: `packed` uint8 (see `trits`), `scales` [groups, rows rounded up to 16]."""
 
     shape: Shape
     packed: Tensor
@@ -90,7 +90,8 @@ def product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None) -> Tens
 def _cuda(flat: Tensor, matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
     from agent_forge.forge.models.packed import gpu
 
-    if flat.shape[0] <= gpu.MOST_TOKENS and gpu.available():
+    fits = 0 < flat.shape[0] <= gpu.MOST_TOKENS and matrix.shape.columns <= gpu.MOST_COLUMNS
+    if fits and gpu.available():
         return gpu.product(flat, matrix, bias)
     return torch_product(flat, matrix, bias)
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
-from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING, register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from agent_forge.errors import CheckpointError
@@ -25,8 +25,8 @@ class PackedConfig(QuantizationConfigMixin):
     """What config.json says about a packed model.
 
     `matrices` and `embeddings` name each packed module and how it lies: {"kind", "rows", "columns", "group", "scales"
-    ("float32" or "float16")}, for matrices also "bias" and "sub_norm". `heads` names the heads that share an embedding's table.
-    `files` has the SHA-256 of each file of weights.
+    ("float32" or "float16")}, for matrices also "bias" and "sub_norm". `heads` names the heads that share an
+    embedding's table. `files` has the SHA-256 of each file of weights.
     """
 
     def __init__(
