@@ -30,6 +30,9 @@ MODULES = (
     "agent_forge.server.health",
     "agent_forge.server.metrics",
     "agent_forge.server.models.routes",
+    "agent_forge.server.runs.routes",
+    "agent_forge.server.intake",
+    "agent_forge.server.openapi",
 )
 PAGES = "agent_forge.server.pages"
 

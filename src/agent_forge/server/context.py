@@ -39,6 +39,8 @@ class Context:
 
     def part(self, name: str, make: Callable[[], Any]) -> Any:
         """What is kept under `name`, made by the first who asks. From any thread."""
+        if (found := self.parts.get(name)) is not None:  # without waiting for another that is being made
+            return found
         with self._turn:
             if name not in self.parts:
                 self.parts[name] = make()
@@ -75,15 +77,23 @@ class Context:
         def made() -> Recorder:
             from agent_forge.traces import Recorder
 
-            return Recorder(self.traces)
+            return Recorder(self.traces, join=self.part("telemetry", self._telemetry) if endpoint else None)
+
+        endpoint = self.settings.otlp_endpoint
 
         found: Recorder = self.part("recorder", made)
         return found
+
+    def _telemetry(self) -> Any:
+        from agent_forge.server.telemetry import provider
+
+        return provider(self.settings.otlp_endpoint or "")
 
     def close(self) -> None:
         """Closes what was opened, the latest first."""
         with self._turn:
             for name in reversed(list(self.parts)):
-                close = getattr(self.parts.pop(name), "close", None)
+                part = self.parts.pop(name)
+                close = getattr(part, "close", None) or getattr(part, "shutdown", None)  # OpenTelemetry's word
                 if close is not None:
                     close()

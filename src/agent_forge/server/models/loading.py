@@ -92,7 +92,7 @@ def _folder(folder: str, device: str) -> tuple[Any, Any]:
         import agent_forge.forge.models  # noqa: F401  (makes Cognate known to transformers)
     except ImportError as error:
         raise MissingExtraError("serving a model", "forge") from error
-    logging.disable_progress_bar()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
         # safetensors only, and no code from the folder: a pickle or a script from an unknown source runs code
         model = AutoModelForCausalLM.from_pretrained(

@@ -1,0 +1,110 @@
+"""The routes of the agent API."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from agent_forge.server.answers import Refused, json_answer
+from agent_forge.server.context import Context
+from agent_forge.server.reading import read_json, unless_left
+from agent_forge.server.runs.run import ActiveRun
+from agent_forge.server.runs.runs import runs_of
+from agent_forge.server.sse import HEARTBEAT_S, encoded, event_stream
+
+
+def routes(context: Context) -> list[Route]:
+    """`/v1/runs` and what is under it."""
+
+    async def start(request: Request) -> Response:
+        body = await read_json(request, "run")
+        model = await _model(context, request, body.get("model"))
+        run = await run_in_threadpool(runs_of(context).start, body, model)
+        return json_answer(_started(run), 202, {"Location": f"/v1/runs/{run.name}"})
+
+    def listed(request: Request) -> Response:
+        return json_answer({"runs": runs_of(context).listed()})
+
+    def one(request: Request) -> Response:
+        return json_answer(runs_of(context).document(request.path_params["run"]))
+
+    async def approve(request: Request) -> Response:
+        run = _known(context, request)
+        body = await read_json(request, "approval")
+        run.decide(body["task"], body["approved"])
+        return json_answer({"run": run.name, "task": body["task"], "approved": body["approved"]})
+
+    async def cancel(request: Request) -> Response:
+        run = _known(context, request)
+        run.cancel()
+        return json_answer({"run": run.name, "state": run.state}, 202)
+
+    async def events(request: Request) -> Response:
+        run = _known(context, request)
+        return event_stream(_events(context, run, _seen(request)))
+
+    return [
+        Route("/v1/runs", start, methods=["POST"]),
+        Route("/v1/runs", listed, methods=["GET"]),
+        Route("/v1/runs/{run}", one),
+        Route("/v1/runs/{run}/events", events),
+        Route("/v1/runs/{run}/approve", approve, methods=["POST"]),
+        Route("/v1/runs/{run}/cancel", cancel, methods=["POST"]),
+    ]
+
+
+async def _model(context: Context, request: Request, name: str | None) -> Any:
+    """A model of this server as a client. Only those: a request never names a URL or a folder."""
+    if name is None:
+        return None
+    from agent_forge.server.models.pool import models_of
+
+    models = await run_in_threadpool(models_of, context)
+    ready = await unless_left(request, models.get(name))
+    from agent_forge.server.models.client import EngineClient
+
+    return EngineClient(ready)
+
+
+def _started(run: ActiveRun) -> dict[str, Any]:
+    place = f"/v1/runs/{run.name}"
+    return {"run": run.name, "state": run.state, "url": place, "events": f"{place}/events"}
+
+
+def _known(context: Context, request: Request) -> ActiveRun:
+    name = request.path_params["run"]
+    run = runs_of(context).find(name)
+    if run is None:
+        raise Refused(
+            404, f"there is no run {name[:128]!r} of this server", code="run_not_found", fix="GET /v1/runs lists them"
+        )
+    return run
+
+
+def _seen(request: Request) -> int:
+    """How many events the client has already, by the id of the last: a browser sends it when it connects again."""
+    given = request.headers.get("last-event-id", "")
+    return int(given) + 1 if given.isdecimal() and len(given) < 10 else 0
+
+
+async def _events(context: Context, run: ActiveRun, seen: int) -> AsyncGenerator[bytes, None]:
+    """All events of a run, past and to come; after the last one, its result."""
+    with context.hub.subscribe(f"run:{run.name}") as news:
+        at = seen
+        while True:
+            for event in run.events[at:]:
+                yield encoded(event, event["kind"], at)
+                at += 1
+                if event["kind"] == "finished":
+                    document = await run_in_threadpool(runs_of(context).document, run.name)
+                    yield encoded(document, "result")
+                    return
+            if run.events and run.events[-1]["kind"] == "finished":  # the client has seen it all
+                return
+            if await news.next(HEARTBEAT_S) is None:
+                yield b": still here\n\n"

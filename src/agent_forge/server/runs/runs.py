@@ -1,0 +1,184 @@
+"""All runs of a server: those under way, those that ended lately, and the journal for the rest."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.errors import AgentForgeError, PlanError
+from agent_forge.server.answers import Refused
+from agent_forge.server.context import Context
+from agent_forge.server.metrics import metrics_of
+from agent_forge.server.runs.run import ActiveRun
+
+if TYPE_CHECKING:
+    from agent_forge.plans import Plan
+    from agent_forge.runtime import Journal, RunSummary, StoredRun
+
+KEPT = 256  # ended runs in memory
+NAME = re.compile(r"[\w.-]{1,128}")
+
+
+class Runs:
+    """Starts runs, each in a thread, and finds them again."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._turn = threading.Lock()
+        self._runs: OrderedDict[str, ActiveRun] = OrderedDict()
+        self._threads: set[threading.Thread] = set()
+
+    @property
+    def active(self) -> int:
+        """How many runs are under way."""
+        return sum(not run.ended for run in list(self._runs.values()))
+
+    def start(self, body: Mapping[str, Any], model: Any = None) -> ActiveRun:
+        """Starts a run. Raises Refused: 400 for a request that is none, 429 when too many are under way."""
+        from agent_forge.runtime import new_run_id
+
+        work, options = work_of(body), self._options(body, model)
+        run = ActiveRun(new_run_id(), work if isinstance(work, str) else None, self._tell)
+        thread = threading.Thread(target=self._carry_out, args=(run, work, options), name=f"agent-forge-{run.name}")
+        with self._turn:
+            if self.active >= self._context.settings.runs:
+                raise Refused(
+                    429, "as many runs as allowed are under way", code="too_many_runs", headers={"Retry-After": "5"}
+                )
+            self._runs[run.name] = run
+            self._threads.add(thread)
+            self._forget()
+        thread.start()
+        return run
+
+    def _carry_out(self, run: ActiveRun, work: Any, options: dict[str, Any]) -> None:
+        try:
+            run.carry_out(work, options)
+            self._context.recorder.flush()  # who is told that it ended finds its trace
+            run.finish()
+        finally:
+            metrics_of(self._context).runs.labels(run.state).inc()
+            with self._turn:
+                self._threads.discard(threading.current_thread())
+
+    def _options(self, body: Mapping[str, Any], model: Any) -> dict[str, Any]:
+        settings = self._context.settings
+        names = ("planner", "concurrency", "timeout_s", "on_failure", "team")
+        options = {name: body[name] for name in names if body.get(name) is not None}
+        if body.get("budget"):
+            from agent_forge.runtime import Budget
+
+            renamed = {"wall_s" if name == "seconds" else name: value for name, value in body["budget"].items()}
+            options["budget"] = Budget(**renamed)
+        kept = {"home": self._context.home, "recorder": self._context.recorder}
+        return {**options, "tools": settings.tools, "model": model, **kept}
+
+    def _forget(self) -> None:
+        ended = [name for name, run in self._runs.items() if run.ended]
+        for name in ended[: max(0, len(ended) - KEPT)]:
+            del self._runs[name]
+
+    def _tell(self, run: ActiveRun, event: dict[str, Any]) -> None:
+        run.keep(event)
+        for topic in ("runs", f"run:{run.name}"):
+            self._context.hub.publish(topic, event)
+
+    def find(self, name: str) -> ActiveRun | None:
+        """A run of this server, if it still remembers it."""
+        return self._runs.get(name)
+
+    def document(self, name: str) -> dict[str, Any]:
+        """A run as JSON: what `agent-forge run --json` prints, as far as it is known. Raises Refused (404)."""
+        run = self._runs.get(name)
+        if run is not None and run.result is not None:
+            return run.result
+        stored = self._stored(name)
+        if run is None and stored is None:
+            raise Refused(404, f"there is no run {name[:128]!r}", code="run_not_found", fix="GET /v1/runs lists them")
+        known: dict[str, Any] = {"run": name, "state": "running", "error": None, "tasks": {}}
+        if stored is not None:
+            known |= stored_document(*stored)
+        if run is not None:
+            known |= {"request": run.request, "waiting_for_approval": run.waiting_for_approval}
+            known |= {"state": run.state, "error": run.error}
+        return known
+
+    def _stored(self, name: str) -> tuple[StoredRun, RunSummary | None] | None:
+        if not NAME.fullmatch(name):
+            return None
+        journal = self._journal()
+        try:
+            stored = journal.load(name)
+            return stored, next((one for one in journal.runs() if one.run == name), None)
+        except AgentForgeError:
+            return None
+        finally:
+            journal.close()
+
+    def _journal(self) -> Journal:
+        from agent_forge.runtime import Journal
+
+        return Journal.open(self._context.home)
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Every run in the journal, as `agent-forge run --list --json` prints them."""
+        journal = self._journal()
+        try:
+            return [asdict(run) for run in journal.runs()]
+        finally:
+            journal.close()
+
+    def close(self) -> None:
+        """Cancels what is under way and waits for it."""
+        for run in list(self._runs.values()):
+            if not run.ended:
+                run.cancel()
+        for thread in list(self._threads):
+            thread.join()
+
+
+def runs_of(context: Context) -> Runs:
+    """The runs of a server."""
+    found: Runs = context.part("runs", lambda: Runs(context))
+    return found
+
+
+def work_of(body: Mapping[str, Any]) -> str | Plan:
+    """The request, or the plan, of a body. Raises Refused (400)."""
+    from agent_forge.plans import PlanInvalid, parse_plan
+
+    if ("request" in body) == ("plan" in body):
+        raise Refused(400, "give a request or a plan, one of them", code="invalid_body")
+    if "request" in body:
+        request: str = body["request"]
+        return request
+    given = body["plan"]
+    try:
+        return parse_plan(given) if isinstance(given, str) else parse_plan(json.dumps(given), "json")
+    except PlanInvalid as error:
+        faults = "; ".join(fault.message for fault in error.errors[:10])
+        raise Refused(400, f"the plan is not valid: {faults or error}", code="invalid_plan", param="plan") from error
+    except PlanError as error:
+        raise Refused(400, str(error), code="invalid_plan", param="plan") from error
+
+
+def stored_document(stored: StoredRun, summary: RunSummary | None) -> dict[str, Any]:
+    """What the journal knows of a run, in the shape of a result; what it does not know is null."""
+    ended_s = summary.ended_s if summary is not None else None
+    return {
+        "run": stored.run,
+        "state": summary.state if summary is not None else stored.state,
+        "error": summary.error if summary is not None else None,
+        "wall_s": ended_s - summary.created_s if summary is not None and ended_s is not None else None,
+        "critical_path_s": None,
+        "trace_id": None,
+        "usage": {"calls": stored.usage.calls, "tokens": stored.usage.tokens, "cost": stored.usage.cost},
+        "faults": [],
+        "warnings": [],
+        "tasks": {name: task.as_dict() for name, task in stored.ended.items()},
+    }
