@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import HandoffError
 from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, finish, staging
-from agent_forge.forge.contracts import ADAPTERS, ANY_NUMBER, Contract, clauses, dtypes_of, handoff
+from agent_forge.forge.contracts import ANY_NUMBER, Contract, clauses, dtypes_of, format_of, is_tied
+from agent_forge.forge.handoff import ADAPTERS, handoff
+from agent_forge.forge.models.packed import TernaryWeight, save_packed
 
 
 def made(
@@ -110,3 +113,78 @@ def test_without_an_adapter_the_dtype_clause_is_unmet(tmp_path: Path, monkeypatc
     monkeypatch.delitem(ADAPTERS, "dtype")
     with pytest.raises(HandoffError, match="unmet: dtype: F16, found F32"):
         handoff(Contract(dtypes=("F16",)), [made(tmp_path)], "next", tmp_path)
+
+
+def tiny_llama(models: Path, *, tied: bool, equal: bool = True) -> Checkpoint:
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    torch.manual_seed(1)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=40, tie_word_embeddings=tied, **shape))
+    if not tied and equal:
+        model.lm_head.weight = torch.nn.Parameter(model.model.embed_tokens.weight.detach().clone())
+    with staging(models) as folder:
+        model.save_pretrained(folder)
+        return finish(folder, Card("llama", {}), models)
+
+
+def logits(checkpoint: Checkpoint) -> torch.Tensor:
+    model = AutoModelForCausalLM.from_pretrained(checkpoint.path).eval()
+    with torch.no_grad():
+        return model(torch.arange(12)[None]).logits
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_tying_adapter_keeps_what_the_model_says(tied: bool, tmp_path: Path) -> None:
+    checkpoint = tiny_llama(tmp_path, tied=tied)
+    assert is_tied(checkpoint.path) is tied
+    (adapted,), found = handoff(Contract(tied=not tied), [checkpoint], "next", tmp_path)
+    assert [clause.name for clause in found if not clause.met] == ["tying"]
+    assert is_tied(adapted.path) is (not tied)
+    assert adapted.card.parameters - checkpoint.card.parameters == (40 * 16 if tied else -40 * 16)
+    assert adapted.card.inputs == (checkpoint.digest,)
+    assert torch.equal(logits(adapted), logits(checkpoint))
+    head = AutoModelForCausalLM.from_pretrained(adapted.path)
+    assert (head.lm_head.weight is head.model.embed_tokens.weight) is (not tied)
+    (again,), _ = handoff(Contract(tied=not tied), [adapted], "next", tmp_path)
+    assert again == adapted, "what fits is left alone"
+
+
+def test_a_head_of_its_own_is_not_thrown_away(tmp_path: Path) -> None:
+    with pytest.raises(HandoffError, match="the head differs from the embedding"):
+        handoff(Contract(tied=True), [tiny_llama(tmp_path, tied=False, equal=False)], "next", tmp_path)
+
+
+def test_tying_is_read_off_the_weights_where_the_configuration_is_silent(tmp_path: Path) -> None:
+    for tied in (True, False):
+        checkpoint = tiny_llama(tmp_path, tied=tied)
+        config = json.loads((checkpoint.path / "config.json").read_text())
+        del config["tie_word_embeddings"]
+        (checkpoint.path / "config.json").write_text(json.dumps(config))
+        assert is_tied(checkpoint.path) is tied
+
+
+def test_a_format_that_nobody_can_read_is_refused_by_name(tmp_path: Path) -> None:
+    checkpoint = tiny_llama(tmp_path, tied=True)
+    config = json.loads((checkpoint.path / "config.json").read_text())
+    (checkpoint.path / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "odd"}}))
+    assert format_of(checkpoint.path) == "odd"
+    with pytest.raises(HandoffError, match="'odd' cannot be made dense"):
+        handoff(Contract(formats=("dense",)), [checkpoint], "next", tmp_path)
+    with pytest.raises(HandoffError, match="unmet: format: gptq, found odd"):
+        handoff(Contract(formats=("gptq",)), [checkpoint], "next", tmp_path)
+
+
+def test_the_format_adapter_makes_a_packed_model_dense_with_the_same_values(tmp_path: Path) -> None:
+    dense = AutoModelForCausalLM.from_pretrained(tiny_llama(tmp_path, tied=False).path)
+    name = "model.layers.0.mlp.up_proj"
+    scales = torch.full((32, 1), 0.5)
+    trits = torch.randint(-1, 2, (32, 16), dtype=torch.int8)
+    with staging(tmp_path) as folder:
+        save_packed(dense, folder, ternary={name: TernaryWeight(trits, scales)}, layout="2bit", embedding=None)
+        packed = finish(folder, Card("packed", {}), tmp_path)
+    (adapted,), found = handoff(Contract(formats=("dense",)), [packed], "next", tmp_path)
+    assert [(clause.name, clause.found) for clause in found if not clause.met] == [("format", "agent_forge_packed")]
+    assert format_of(adapted.path) == "dense"
+    after = load_file(adapted.path / "model.safetensors")
+    assert torch.equal(after[f"{name}.weight"].float(), trits * scales)
+    kept = "model.layers.0.mlp.down_proj.weight"
+    assert torch.equal(after[kept], dense.state_dict()[kept])

@@ -140,7 +140,8 @@ def handoff(source: str, target: str, home: str | None, as_json: bool) -> int:
     from pathlib import Path
 
     from agent_forge.forge import checkpoint
-    from agent_forge.forge.contracts import ADAPTERS, clauses
+    from agent_forge.forge.contracts import clauses
+    from agent_forge.forge.handoff import ADAPTERS
     from agent_forge.forge.phases import phase
     from agent_forge.forge.registry import Registry
 

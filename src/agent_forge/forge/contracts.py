@@ -1,20 +1,18 @@
 """What a phase takes and what it promises, checked before any work is done.
 
-A contract is a list of clauses. A handoff whose clauses are not all met is adapted where an adapter for the clause is
-registered, and otherwise refused with the unmet clauses; nothing is assumed in silence.
+A contract is a list of clauses; a handoff asks for all of them (see `handoff`).
 """
 
 from __future__ import annotations
 
 import json
 import math
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from agent_forge.errors import HandoffError
-from agent_forge.forge.checkpoint import CARD, Checkpoint, Metric, files_of, finish, read_header, staging
+from agent_forge.forge.checkpoint import Checkpoint, Metric, read_header
 
 Bounds = tuple[float, float]
 ANY_NUMBER: Bounds = (-math.inf, math.inf)
@@ -28,6 +26,8 @@ class Contract:
     architectures: tuple[str, ...] = ()
     parameters: tuple[int, int] | None = None
     dtypes: tuple[str, ...] = ()  # safetensors' names: F32, F16, BF16
+    formats: tuple[str, ...] = ()  # "dense", or the name of a quantisation method as config.json has it
+    tied: bool | None = None  # whether the head is the embedding
     tokenizer: bool = False  # each must come with one
     same_tokenizer: bool = False
     same_architecture: bool = False
@@ -77,6 +77,13 @@ def _clauses_of_one(contract: Contract, checkpoint: Checkpoint) -> list[Clause]:
         found.append(
             Clause("dtype", " or ".join(contract.dtypes), ", ".join(sorted(types)), types <= set(contract.dtypes))
         )
+    if contract.formats:
+        stored = format_of(checkpoint.path)
+        found.append(Clause("format", " or ".join(contract.formats), stored, stored in contract.formats))
+    if contract.tied is not None:
+        tied = is_tied(checkpoint.path)
+        words = {True: "head and embedding tied", False: "head and embedding apart"}
+        found.append(Clause("tying", words[contract.tied], words[tied], tied == contract.tied))
     if contract.tokenizer:
         found.append(Clause("tokenizer", "one in the folder", card.tokenizer or "none", card.tokenizer is not None))
     for name, bounds in contract.metrics.items():
@@ -104,82 +111,20 @@ def dtypes_of(folder: Path) -> set[str]:
     return {name for name in types if name.startswith(("F", "BF"))}
 
 
-def handoff(
-    contract: Contract, checkpoints: Sequence[Checkpoint], target: str, models: Path
-) -> tuple[list[Checkpoint], list[Clause]]:
-    """The checkpoints as the phase `target` may take them, and the clauses as they were found.
-
-    Unmet clauses that have an adapter are adapted (the adapted checkpoint is a new one under `models`, with the old one
-    as its parent). Raises HandoffError with what is still unmet.
-    """
-    found = clauses(contract, checkpoints)
-    adapted = list(checkpoints)
-    for name in dict.fromkeys(clause.name for clause in found if not clause.met):
-        if name in ADAPTERS:
-            adapted = [ADAPTERS[name](checkpoint, contract, models) for checkpoint in adapted]
-    unmet = [clause for clause in clauses(contract, adapted) if not clause.met]
-    if unmet:
-        raise HandoffError(
-            f"the handoff to {target!r} is refused; unmet: {'; '.join(map(str, unmet))}",
-            fix="change the phase before it, or the pipeline file",
-        )
-    return adapted, found
+def format_of(folder: Path) -> str:
+    """How the weights are stored: "dense", or the quantisation method that config.json names."""
+    method = _config(folder).get("quantization_config")
+    return str(method.get("quant_method", "unnamed")) if isinstance(method, dict) else "dense"
 
 
-def _cast(checkpoint: Checkpoint, contract: Contract, models: Path) -> Checkpoint:
-    """The same weights stored as the first type that the contract allows. Raises HandoffError if some do not fit."""
-    if dtypes_of(checkpoint.path) <= set(contract.dtypes):
-        return checkpoint
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    wanted = TORCH_NAME[contract.dtypes[0]]
-    with staging(models) as folder:
-        _copy_all_but_weights(checkpoint.path, folder)
-        size = 0
-        for shard in sorted(checkpoint.path.glob("*.safetensors")):
-            with safe_open(shard, framework="pt") as tensors:
-                cast = {name: _to(tensors.get_tensor(name), wanted, name) for name in tensors.keys()}  # noqa: SIM118
-            save_file(cast, folder / shard.name, metadata={"format": "pt"})
-            size += sum(tensor.nbytes for tensor in cast.values())
-        _set_dtype(folder, wanted, size)
-        config = {**checkpoint.card.config, "adapter": {"dtype": wanted}}
-        card = replace(checkpoint.card, phase="adapter", config=config, inputs=(checkpoint.digest,), metrics={})
-        return finish(folder, card, models)
+def is_tied(folder: Path) -> bool:
+    """Whether the head is the embedding: as config.json says, else by whether a head of its own is stored."""
+    said = _config(folder).get("tie_word_embeddings")
+    if isinstance(said, bool):
+        return said
+    return not any("lm_head.weight" in read_header(shard) for shard in sorted(folder.glob("*.safetensors")))
 
 
-def _copy_all_but_weights(source: Path, target: Path) -> None:
-    for file in files_of(source):
-        if file.parent != source or (file.suffix != ".safetensors" and file.name != CARD):
-            copy = target / file.relative_to(source)
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, copy)
-
-
-def _to(tensor, dtype: str, name: str):
-    import torch
-
-    if not tensor.is_floating_point():
-        return tensor
-    cast = tensor.to(getattr(torch, dtype))
-    if not torch.equal(cast.isfinite(), tensor.isfinite()):
-        raise HandoffError(f"{name!r} has values that {dtype} cannot hold", fix="train, or keep, it in another type")
-    return cast
-
-
-def _set_dtype(folder: Path, dtype: str, size: int) -> None:
-    """Says the new type in config.json, and the new size in the index of a model that comes in several files."""
-    document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    document.pop("torch_dtype", None)
-    (folder / "config.json").write_text(json.dumps({**document, "dtype": dtype}, indent=2), encoding="utf-8")
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        document = json.loads(index.read_text(encoding="utf-8"))
-        document["metadata"] = {**document.get("metadata", {}), "total_size": size}
-        index.write_text(json.dumps(document, indent=2), encoding="utf-8")
-
-
-TORCH_NAME = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-ADAPTERS: dict[str, Callable[[Checkpoint, Contract, Path], Checkpoint]] = {"dtype": _cast}
-
-__all__ = ["ADAPTERS", "ANY_NUMBER", "Clause", "Contract", "clauses", "dtypes_of", "handoff"]
+def _config(folder: Path) -> dict[str, Any]:
+    found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return found if isinstance(found, dict) else {}

@@ -18,9 +18,10 @@ from agent_forge.config import build as build_config
 from agent_forge.errors import AgentForgeError, HandoffError
 from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.checkpoint import Checkpoint
-from agent_forge.forge.contracts import clauses, handoff
+from agent_forge.forge.contracts import clauses
 from agent_forge.forge.events import Bus, Tail, jsonl_sink
 from agent_forge.forge.gates import PASSED
+from agent_forge.forge.handoff import handoff
 from agent_forge.forge.phases import Phase, Work, phase
 from agent_forge.forge.phases.worker import Busy, job_of, locked, run_phase
 from agent_forge.forge.pipeline import PhaseReport, Pipeline, Report, Step, phase_key
@@ -205,7 +206,7 @@ class Session:
                 raise HandoffError(f"phase {kind.name!r} broke its promise: {'; '.join(map(str, broken))}")
             self.registry.add(kept)
         if done["gate"]["verdict"] != PASSED:  # no gain, no change: the input goes on, where there is one
-            kept = inputs[0] if inputs else kept
+            kept = inputs[done.get("passes_on", 0)] if inputs else kept
         if kept is None:
             raise AgentForgeError(f"phase {kind.name!r} made no checkpoint and had none to pass on")
         return {"checkpoint": kept.digest, "gate": done["gate"]}
