@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -57,7 +58,7 @@ class Result:
         return self.outcome.plan
 
     @property
-    def tasks(self) -> dict[str, TaskResult]:
+    def tasks(self) -> Mapping[str, TaskResult]:
         return self.outcome.tasks
 
     @property

@@ -15,6 +15,7 @@ from agent_forge.runtime.limits import ANY, Gate, Limits, gates, limited
 
 if TYPE_CHECKING:
     from agent_forge.runtime.job import Job
+    from agent_forge.runtime.run import Run
 
 _TICKET = count()
 
@@ -22,35 +23,43 @@ _TICKET = count()
 class Queue:
     """The ready jobs of one run. `served` is the slot time it has been given so far, which keeps the runs fair."""
 
-    __slots__ = ("_heap", "_line", "held", "listed", "ordered", "served", "usual_s")
+    __slots__ = ("_heap", "held", "line", "listed", "ordered", "run", "served", "usual_s")
 
-    def __init__(self, ordered: bool) -> None:
+    def __init__(self, run: Run, ordered: bool) -> None:
+        self.run = run
         self.ordered = ordered
         self.served = 0.0
         self.usual_s = 1e-3  # what its jobs usually take
         self.listed = False
         self.held: dict[Gate, list[tuple[float, int, Job]]] = {}  # ready, but its tool is at its limit
         self._heap: list[tuple[float, int, Job]] = []
-        self._line: deque[Job] = deque()
+        self.line: deque[Job | str] = deque()  # first come first; a name is a job that has not been made yet
 
     def put(self, job: Job) -> None:
         if self.ordered:
             heappush(self._heap, (-job.rank, next(_TICKET), job))
         else:
-            self._line.append(job)
+            self.line.append(job)
 
     def pop(self) -> Job | None:
+        """The next job, whatever has become of it; None when there is none."""
         if self.ordered:
             return heappop(self._heap)[2] if self._heap else None
-        return self._line.popleft() if self._line else None
+        line = self.line
+        while line:
+            job = line.popleft()
+            made = self.run.in_turn(job) if isinstance(job, str) else job
+            if made is not None:
+                return made
+        return None
 
     def clear(self) -> None:
         self._heap.clear()
-        self._line.clear()
+        self.line.clear()
         self.held.clear()
 
     def __bool__(self) -> bool:
-        return bool(self._heap or self._line)
+        return bool(self._heap or self.line)
 
 
 class Agenda:
@@ -65,14 +74,15 @@ class Agenda:
         has_gates = bool(self._gates) or (self._others is not None and limited(self._others))
         self.gated = has_gates
         self.ordered = (limits.concurrency is not None or has_gates) and not first_come
+        self.unlimited = limits.concurrency is None and not has_gates and not shared  # no slot to take or give back
         self._turns: list[tuple[float, int, Queue]] = []  # queues with ready jobs, the least served first
         self._waiting: dict[Gate, deque[Queue]] = {}  # queues with jobs held at a gate, in turn
         self._timers: dict[Gate, asyncio.TimerHandle] = {}
         self.rouse: Callable[[], None] = lambda: None  # called when a timer makes a job startable
 
-    def queue(self) -> Queue:
+    def queue(self, run: Run) -> Queue:
         """A queue for another run."""
-        return Queue(self.ordered)
+        return Queue(run, self.ordered)
 
     def gate(self, tool: str | None) -> Gate | None:
         """The gate that a tool's jobs pass, if it has one."""
@@ -87,6 +97,12 @@ class Agenda:
         """Queues a job whose inputs are there."""
         job.state = READY
         queue.put(job)
+        if not queue.listed:
+            self._list(queue)
+
+    def put_name(self, queue: Queue, name: str) -> None:
+        """Queues a task whose inputs are there, as its name alone. Not where jobs are ordered."""
+        queue.line.append(name)
         if not queue.listed:
             self._list(queue)
 
@@ -110,8 +126,9 @@ class Agenda:
                 self._pass_on(job)
             elif job.gate is not None and not self._is_open(job.gate):
                 self._hold(job.gate, queue, job)
-            elif job.run.admit(job):
-                self._enter(queue, job)
+            elif job.run.ledger is None or job.run.admit(job):
+                if not self.unlimited:
+                    self._enter(queue, job)
                 return job
             else:
                 self._pass_on(job)

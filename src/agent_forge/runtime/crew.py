@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Generator
 from contextvars import Context
-from inspect import isawaitable
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.runtime.agenda import Agenda
+from agent_forge.runtime.lifetime import clock_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -96,48 +95,29 @@ class Crew:
         self._coming = False
         me = asyncio.current_task()
         assert me is not None
-        clock, take = self._loop.time, self.agenda.take
+        clock, take = clock_of(self._loop), self.agenda.take
         jobs, until = 0, clock() + SLICE_S
         while (job := take()) is not None:
-            rest = self._first_step(job)
-            if rest is not None:
-                job.run.suspended(job, me)
-                self.cover()
-                if not await self._see_through(job, rest):
-                    return  # this asyncio task was cancelled for the job's sake, so it is not used for another
-                until = clock() + SLICE_S
-                continue
+            run = job.run
+            context = run.context.copy()
+            try:
+                given = context.run(run.call, job)
+            except BaseException as error:
+                _settle(job, error)
+            else:
+                if job.waiting is None:
+                    run.returned(job, given)
+                else:
+                    run.suspended(job, me)
+                    self.cover()
+                    if not await self._see_through(job, Rest(job.waiting, context, given)):
+                        return  # this asyncio task was cancelled for the job's sake, so it is not used for another
+                    jobs, until = 0, clock() + SLICE_S
+                    continue
             jobs += 1
-            if jobs >= SLICE_JOBS or clock() > until:
+            if jobs >= SLICE_JOBS or (job.ended or clock()) > until:
                 await asyncio.sleep(0)
                 jobs, until = 0, clock() + SLICE_S
-
-    @staticmethod
-    def _first_step(job: Job) -> Rest | None:
-        """Calls the handler and runs it until it ends (None) or waits for the first time."""
-        run = job.run
-        context = run.context.copy()
-        try:
-            made = run.begin(job, context)
-        except BaseException as error:
-            _settle(job, error)
-            return None
-        if type(made) is not CoroutineType:
-            if not isawaitable(made):
-                run.returned(job, made)
-                return None
-            made = made if isinstance(made, Coroutine) else _awaiting(made)
-        try:
-            awaited = context.run(made.send, None)
-        except StopIteration as stop:
-            value = stop.value
-        except BaseException as error:
-            _settle(job, error)
-            return None
-        else:
-            return Rest(made, context, awaited)
-        run.returned(job, value)
-        return None
 
     @staticmethod
     async def _see_through(job: Job, rest: Rest) -> bool:
@@ -161,7 +141,3 @@ def _settle(job: Job, error: BaseException) -> None:
     job.run.raised(job, error)
     if isinstance(error, (KeyboardInterrupt, SystemExit)):
         raise error
-
-
-async def _awaiting(made: Any) -> Any:
-    return await made

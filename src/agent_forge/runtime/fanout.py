@@ -30,7 +30,7 @@ class Fan:
             f"{task.id}[{index}]", task.goal, task.action, task.args, task.depends_on, task.parent, meta=task.meta
         )
         job = Job(self.run, part, whole.deps, self._terms)
-        job.fan, job.item, job.plain = self, index, False
+        job.fan, job.item = self, index
         job.rank, job.gate = whole.rank, whole.gate
         return job
 
@@ -55,9 +55,9 @@ class Fan:
         self._left -= 1
         whole = self.whole
         if whole.state != PARKED:  # it was stopped before this element could end
-            items = self.run.outcomes[whole.id].items
-            if items is not None:
-                items[job.item] = job.outcome(self.run.origin)
+            outcome = self.run.outcome(whole.id)
+            if outcome is not None and outcome.items is not None:
+                outcome.items[job.item] = job.outcome(self.run.origin)
             return
         if job.state != "done" and self.run.options.on_failure == "fail_fast":
             self.stop()

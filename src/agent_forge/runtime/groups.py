@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agent_forge.plans import Plan
@@ -37,11 +38,11 @@ class Groups:
                 self._run.watch.group_ended(name, "done" if name in results else "failed")
             name = self._plan.tasks[name].parent
 
-    def outcomes(self, leaves: dict[str, TaskResult]) -> dict[str, TaskResult]:
+    def outcomes(self, leaves: Mapping[str, TaskResult]) -> dict[str, TaskResult]:
         """How each group ended, from how its leaves did."""
         return {name: self._outcome(name, leaves) for name in self._plan.composites}
 
-    def _outcome(self, name: str, leaves: dict[str, TaskResult]) -> TaskResult:
+    def _outcome(self, name: str, leaves: Mapping[str, TaskResult]) -> TaskResult:
         below = [leaves[leaf] for leaf in self._plan.leaves_of(name)]
         state = min((each.state for each in below), key=_GRAVEST.index)
         starts = [each.started_s for each in below if each.started_s is not None]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,8 @@ class TermsOf:
         self._memo = memo
         self._by_tool: dict[str | None, Terms] = {}
 
-    def __call__(self, task: Task) -> Terms:
+    def of(self, task: Task) -> Terms:
+        """The terms of one task."""
         plain = self._by_tool.get(task.action)
         if plain is None:
             plain = self._by_tool[task.action] = self._of_tool(task.action)
@@ -113,10 +114,7 @@ class Job:
         "began",
         "deps",
         "ended",
-        "gate",
         "id",
-        "plain",
-        "rank",
         "result",
         "run",
         "started",
@@ -125,10 +123,13 @@ class Job:
         "terms",
     )
 
+    rank = 1.0
+    gate: Gate | None = None
     error: str | None = None
     exception: BaseException | None = None
     call: Task | None = None  # the task with its references resolved
     inputs: dict[str, Any] | None = None
+    waiting: Coroutine[Any, Any, Any] | None = None  # the handler, from its first wait on
     flight: Flight | None = None
     charge = 0.0  # what its run was charged for the slot
     fan: Fan | None = None  # set on one element of a `for_each` task, with its place in the list
@@ -150,15 +151,11 @@ class Job:
         self.deps = deps
         self.terms = terms
         self.state = PENDING
-        # Nothing to work out before the handler is called: most tasks of most plans.
-        self.plain = not (task.args or terms.approval or task.for_each is not None or "{" in task.goal)
         self.attempts = 0
         self.result: Any = None
         self.began = 0.0  # this attempt
         self.started: float | None = None
         self.ended: float | None = None
-        self.rank = 1.0
-        self.gate: Gate | None = None
 
     def outcome(self, origin: float) -> TaskResult:
         """The job as the caller sees it; `origin` is the clock at the start of the run."""

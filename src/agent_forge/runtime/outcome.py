@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from agent_forge.runtime.groups import Groups
-from agent_forge.runtime.result import ENDED, RunResult, TaskResult
+from agent_forge.runtime.result import ENDED, RunResult, TaskResult, TaskResults
 
 if TYPE_CHECKING:
     from agent_forge.runtime.run import Run
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 def outcome_of(run: Run) -> RunResult:
     """The result of a run that has ended."""
-    tasks = {name: run.outcomes[name] for name in run.needs}
+    tasks: Mapping[str, TaskResult] = TaskResults(run.needs, run.places, run.results, run.origin)
     state, error = _state(run, tasks)
     plan = run.plan
     if plan is not None and plan.composites:
@@ -36,9 +37,8 @@ def outcome_of(run: Run) -> RunResult:
     )
 
 
-def _state(run: Run, tasks: dict[str, TaskResult]) -> tuple[str, str | None]:
-    whole = bool(tasks) and all(task.state == "done" for task in tasks.values())
-    if whole and not run.faults and run.exception is None:
+def _state(run: Run, tasks: Mapping[str, TaskResult]) -> tuple[str, str | None]:
+    if len(tasks) and not run.undone and not run.faults and run.exception is None:
         return "done", None
     if run.stopping is not None:
         return run.stopping, run.error
@@ -49,7 +49,7 @@ def _state(run: Run, tasks: dict[str, TaskResult]) -> tuple[str, str | None]:
     return "failed", _first_reason(tasks)
 
 
-def _first_reason(tasks: dict[str, TaskResult]) -> str:
+def _first_reason(tasks: Mapping[str, TaskResult]) -> str:
     """The first task that failed by itself explains the run; those it took with it do not."""
     bad = [(name, task) for name, task in tasks.items() if task.state not in ("done", "skipped")]
     bad = bad or [(name, task) for name, task in tasks.items() if task.state != "done"]

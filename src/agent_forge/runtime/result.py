@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +105,54 @@ class TaskResult:
         }
 
 
+# Start and end of a task that was done at once, on the run's clock: all there is to tell beside its result. Such a pair
+# costs little memory, and the garbage collector does not follow it around.
+Times = tuple[float, float]
+
+
+class TaskResults(Mapping[str, TaskResult]):
+    """How each task ended, in the order of the plan. Most are made when they are first asked for."""
+
+    __slots__ = ("_ends", "_order", "_origin", "_results")
+
+    def __init__(self, order: Collection[str], ends: dict[str, Any], results: Mapping[str, Any], origin: float) -> None:
+        """`ends` has a TaskResult or Times for each of `order`; the results of the latter are in `results`."""
+        self._order = order
+        self._ends = ends
+        self._results = results
+        self._origin = origin
+
+    def __getitem__(self, name: str) -> TaskResult:
+        found = self._ends[name]
+        if type(found) is tuple:
+            found = self._ends[name] = done_between(found, self._origin, self._results[name])
+        made: TaskResult = found
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._order)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ends
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+    def states(self) -> Iterator[str]:
+        """The state of each task; no result is made for it."""
+        for name in self._order:
+            found = self._ends[name]
+            yield "done" if type(found) is tuple else found.state
+
+
+def done_between(times: Times, origin: float, result: Any) -> TaskResult:
+    """The outcome of a task that was done at the first attempt."""
+    return TaskResult("done", result, None, times[0] - origin, times[1] - origin, 1)
+
+
 @dataclass(slots=True, repr=False)
 class RunResult:
     """How a run ended: its state, every task's state and result, and what it cost.
@@ -114,7 +163,7 @@ class RunResult:
 
     run: str
     state: str  # one of RUN_STATES
-    tasks: dict[str, TaskResult]
+    tasks: Mapping[str, TaskResult]
     wall_s: float
     plan: Plan | None = None
     usage: Usage = field(default_factory=Usage)
@@ -148,10 +197,9 @@ class RunResult:
 
     def counts(self) -> dict[str, int]:
         """How many tasks ended in each state."""
-        found: dict[str, int] = {}
-        for task in self.tasks.values():
-            found[task.state] = found.get(task.state, 0) + 1
-        return found
+        tasks = self.tasks
+        states = tasks.states() if isinstance(tasks, TaskResults) else (task.state for task in tasks.values())
+        return dict(Counter(states))
 
     def as_dict(self) -> dict[str, Any]:
         """The public shape: run, state, wall_s, critical_path_s, tasks and what explains them."""

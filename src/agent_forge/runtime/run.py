@@ -8,20 +8,18 @@ happens on one event loop, so nothing is locked.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextvars import Context, copy_context
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import replace
+from inspect import isawaitable
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import AgentForgeError
-from agent_forge.plans import Plan, PlanFault, Task
+from agent_forge.plans import Plan, PlanFault
 from agent_forge.runtime.budget import CURRENT, WAIT
-from agent_forge.runtime.groups import Groups
-from agent_forge.runtime.job import OPEN_STATES, PARKED, PENDING, READY, RUNNING, STOP, TIMEOUT, Flight, Job
-from agent_forge.runtime.lifetime import Lifetime
-from agent_forge.runtime.options import Options, duration_of
-from agent_forge.runtime.prepare import prepare
+from agent_forge.runtime.job import PARKED, PENDING, READY, RUNNING, STOP, TIMEOUT, Flight, Job
+from agent_forge.runtime.options import Options
+from agent_forge.runtime.places import Places
 from agent_forge.runtime.result import ENDED, FAILURES, TaskResult, Usage, error_text
 from agent_forge.runtime.update import change
 
@@ -31,77 +29,47 @@ if TYPE_CHECKING:
     from agent_forge.runtime.journal import StoredRun
 
 
-class Run(Lifetime):
+class Run(Places):
     """The state machine of one run."""
 
     def __init__(self, name: str, agenda: Agenda, crew: Crew, options: Options) -> None:
-        super().__init__(options.grace_s)
-        self.name = name
-        self.agenda = agenda
-        self.crew = crew
-        self.options = options
+        super().__init__(name, agenda, crew, options)
         self.handler = options.handler
         self.watch = options.watch
         self.ledger = options.ledger
-        self.queue = agenda.queue()
-        self.context: Context = copy_context()
-        self.plan: Plan | None = None
-        self.tasks: Mapping[str, Task] = {}
-        self.needs: Mapping[str, tuple[str, ...]] = {}  # of the leaves: the tasks that are called
-        self.dependents: Mapping[str, Sequence[str]] = {}
-        # A task is pending while it is in neither of the next two. Jobs are made late and dropped early, so that a
-        # plan of 100,000 tasks needs little more memory than its results.
-        self.jobs: dict[str, Job] = {}
-        self.outcomes: dict[str, TaskResult] = {}
-        self.missing: dict[str, int] = {}  # inputs that have not come
-        self.results: dict[str, Any] = {}
         self.spans: dict[str, tuple[str, str]] = {}  # trace and span of the tasks that were called
-        self.children: dict[str, list[str]] = {}  # of the groups of a streamed plan
-        self.ranks: dict[str, float] = {}
-        self.groups: Groups | None = None
         self.usage = Usage()
         self.faults: list[PlanFault] = []
         self.leaders: dict[Any, Job] = {}  # the first of identical calls, by what they call
-        self._unprepared: deque[Job] = deque()
-        self._preparing = False
         self.known_items: Mapping[str, Mapping[int, TaskResult]] = {}  # elements that an earlier process finished
-        self.origin = self.clock()
+        self._limited = not agenda.unlimited or options.ledger is not None  # a slot or a budget is to be given back
 
     # Filling the run
 
     def load(self, plan: Plan, known: Mapping[str, TaskResult]) -> None:
         """Takes over a whole plan; the tasks in `known` have ended already."""
         self.adopt(plan)
-        self.missing = {name: len(deps) for name, deps in plan.dependencies.items()}
         reused = [name for name in known if name in plan.dependencies]
         for name in reused:
             self.take_over(name, known[name])
         for name in reused:
-            self.pass_on(name, self.outcomes[name])
+            self.pass_on(name, known[name])
         if not self.stopping:
-            for name, deps in plan.dependencies.items():
-                if not deps and name not in self.outcomes and name not in self.jobs:
+            for name in [name for name, deps in plan.dependencies.items() if not deps]:
+                if name not in self.places:
                     self.make_ready(name)
         self.check_end()
-
-    def adopt(self, plan: Plan) -> None:
-        """The plan that holds from now on."""
-        self.plan, self.tasks, self.needs, self.dependents = plan, plan.tasks, plan.dependencies, plan.dependents
-        self.groups = Groups(self, plan) if plan.composites else None
-        if self.agenda.ordered:
-            given = self.options.durations or {}
-            found = {name: duration_of(plan.tasks[name], given) for name in plan.leaves}
-            known = [value for value in found.values() if value]
-            usual = sum(known) / len(known) if known else 1.0
-            self.ranks = plan.ranks({name: value or usual for name, value in found.items()})
 
     def take_over(self, name: str, outcome: TaskResult) -> None:
         """A task that has ended before this run: its result is known, or it is in doubt."""
         if self.watch is not None and not outcome.reused:
             self.watch.known(name, outcome)
-        self.outcomes[name] = replace(outcome, reused=True)
+        self.places[name] = replace(outcome, reused=True)
+        self.closed += 1
         if outcome.state == "done":
             self.results[name] = outcome.result
+        else:
+            self.undone += 1
         if self.groups is not None:
             self.groups.ended(name)
 
@@ -112,60 +80,14 @@ class Run(Lifetime):
         if self.ledger is not None:
             self.ledger.used.add(stored.usage.tokens, stored.usage.cost, stored.usage.calls)
 
-    # From pending to running
-
-    def is_pending(self, name: str) -> bool:
-        """Whether a task waits for an input."""
-        return name not in self.outcomes and name not in self.jobs
-
-    def job(self, name: str) -> Job:
-        """The job of a task, made now if it was pending."""
-        job = self.jobs.get(name)
-        if job is None:
-            task = self.tasks[name]
-            job = self.jobs[name] = Job(self, task, self.needs[name], self.options.terms(task))
-            if self.agenda.gated:
-                job.gate = self.agenda.gate(task.action)
-            if self.ranks:
-                job.rank = self.ranks.get(name, 1.0)
-        return job
-
-    def make_ready(self, name: str) -> None:
-        """The last input of a task has come."""
-        job = self.job(name)
-        if job.plain and name not in self.children:
-            self.agenda.put(self.queue, job)
-        else:
-            self.prepare(job)
-
-    def prepare(self, job: Job) -> None:
-        """Works out what a job is to call. It may end at once and make others ready: a loop, so that a long chain of
-        such tasks needs no deep stack."""
-        self._unprepared.append(job)
-        if self._preparing:
-            return
-        self._preparing = True
-        try:
-            while self._unprepared:
-                each = self._unprepared.popleft()
-                if each.state == PENDING and self.stopping is None:
-                    prepare(self, each)
-        finally:
-            self._preparing = False
-
-    def enqueue(self, job: Job) -> None:
-        """Queues a job from outside of a worker."""
-        if job.state in OPEN_STATES and self.stopping is None:
-            job.wake = None
-            self.agenda.put(self.queue, job)
-            self.crew.cover()
+    # From ready to running
 
     def admit(self, job: Job) -> bool:
         """Whether the budget lets the job start; if not, the job is parked or ended."""
-        if self.ledger is None:
+        ledger, wall_s = self.ledger, self.options.wall_s
+        if ledger is None:
             return True
-        wall_s = self.options.wall_s
-        answer = self.ledger.admit(job, None if wall_s is None else wall_s - (self.clock() - self.origin))
+        answer = ledger.admit(job, None if wall_s is None else wall_s - (self.clock() - self.origin))
         if answer == WAIT:
             job.state = PARKED
         elif answer is not None:
@@ -173,22 +95,37 @@ class Run(Lifetime):
             self.settle(job, "not_started", answer)
         return answer is None
 
-    def begin(self, job: Job, context: Context) -> Any:
-        """Calls the handler: what it gives is a coroutine (or, from a plain function, the result)."""
+    def call(self, job: Job) -> Any:
+        """Calls the handler, inside of its own context, and runs it to its end or to its first wait.
+
+        Gives its result; where it waits, what it waits for, and `job.waiting` is the handler.
+        """
         job.state = RUNNING
         job.attempts += 1
         self.usage.calls += 1
+        CURRENT.set(job)
+        inputs = job.inputs
+        if inputs is None:
+            inputs, results = {}, self.results
+            for name in job.deps:
+                if name in results:
+                    inputs[name] = results[name]
         job.began = self.clock()
         if job.started is None:
             job.started = job.began
         if self.watch is not None:
-            self.watch.started(job, context)
-        context.run(CURRENT.set, job)
-        inputs = job.inputs
-        if inputs is None:
-            results = self.results
-            inputs = {name: results[name] for name in job.deps if name in results}
-        return context.run(self.handler, job.call or job.task, inputs)
+            self.watch.started(job)
+        made = self.handler(job.call or job.task, inputs)
+        if type(made) is not CoroutineType:
+            if not isawaitable(made):
+                return made
+            made = made if isinstance(made, Coroutine) else _awaiting(made)
+        try:
+            awaited = made.send(None)
+        except StopIteration as stop:
+            return stop.value
+        job.waiting = made
+        return awaited
 
     def suspended(self, job: Job, worker: asyncio.Task[None]) -> None:
         """The handler waits for something: from here on it can be timed out and cancelled."""
@@ -221,7 +158,7 @@ class Run(Lifetime):
         """Takes the job out of flight and gives its slots back; says why it was stopped, if it was."""
         flight = job.flight
         if flight is not None:
-            job.flight = None
+            job.flight = job.waiting = None
             self.flying.discard(job)
             if flight.timer is not None:
                 flight.timer.cancel()
@@ -234,7 +171,7 @@ class Run(Lifetime):
 
     def returned(self, job: Job, value: Any) -> None:
         """The handler gave a result."""
-        if self._land(job) == TIMEOUT:
+        if (self._limited or job.flight is not None) and self._land(job) == TIMEOUT:
             self._failed(job, "timed_out", _limit_text(job), None)
             return
         if self.watch is not None:
@@ -296,7 +233,7 @@ class Run(Lifetime):
         """A result is there: it goes to the journal first, then to whoever waits for it."""
         job.state = "done"
         job.result = value
-        job.ended = self.clock()
+        job.ended = ended = self.clock()
         if self.watch is not None:
             self._guarded(self.watch.ended, job)
         if job.followers is not None:
@@ -305,21 +242,30 @@ class Run(Lifetime):
             job.fan.ended(job)
             self.check_end()
             return
-        name = job.id
+        name, places = job.id, self.places
         self.results[name] = value
-        self._close(job)
+        if job.attempts == 1 and job.usage is None and job.same_as is None and job.spread is None:
+            places[name] = (job.began, ended)
+        else:
+            places[name] = job.outcome(self.origin)
+        self.closed += 1
+        if self.groups is not None:
+            self.groups.ended(name)
         if self.stopping is None:
             missing = self.missing
             for other in self.dependents.get(name, ()):
-                left = missing[other] = missing[other] - 1
-                if not left and other not in self.outcomes:
+                left = missing[other] if other in missing else len(self.needs[other])
+                if left > 1:
+                    missing[other] = left - 1
+                elif other not in places:
                     self.make_ready(other)
-        self.check_end()
+        if self.closed >= len(self.needs):
+            self.check_end()
 
     def settle(self, job: Job, state: str, why: str, error: BaseException | None = None) -> None:
         """Ends a task that is not done, and does with the others what the failure policy says."""
         if self.end_one(job, state, why, error):
-            self.pass_on(job.id, self.outcomes[job.id])
+            self.pass_on(job.id, job.outcome(self.origin))
         self.check_end()
 
     def end_one(self, job: Job, state: str, why: str, error: BaseException | None = None) -> bool:
@@ -335,15 +281,12 @@ class Run(Lifetime):
         if job.fan is not None:
             job.fan.ended(job)
             return False
-        self._close(job)
-        return True
-
-    def _close(self, job: Job) -> None:
-        name = job.id
-        self.outcomes[name] = job.outcome(self.origin)
-        del self.jobs[name]
+        self.places[job.id] = job.outcome(self.origin)
+        self.closed += 1
+        self.undone += 1
         if self.groups is not None:
-            self.groups.ended(name)
+            self.groups.ended(job.id)
+        return True
 
     def lets_pass(self, outcome: TaskResult) -> bool:
         """Whether those that wait for a task that ended so may go on."""
@@ -354,11 +297,11 @@ class Run(Lifetime):
         if not self.is_pending(name):
             return
         for dep in self.needs[name]:
-            outcome = self.outcomes.get(dep)
+            outcome = self.outcome(dep)
             if outcome is not None and not self.lets_pass(outcome):
                 self.settle(self.job(name), "skipped", f"it needs {dep!r}, which {ENDED[outcome.state]}")
                 return
-        if not self.missing[name]:
+        if not self.missing.get(name, len(self.needs[name])):
             self.make_ready(name)
 
     def pass_on(self, name: str, outcome: TaskResult) -> None:
@@ -367,8 +310,8 @@ class Run(Lifetime):
             return
         if self.lets_pass(outcome):
             for other in self.dependents.get(name, ()):
-                self.missing[other] -= 1
-                if not self.missing[other] and self.is_pending(other):
+                self.missing[other] = self.missing.get(other, len(self.needs[other])) - 1
+                if self.missing[other] <= 0 and self.is_pending(other):
                     self.make_ready(other)
         elif self.options.on_failure == "fail_fast" and outcome.state in FAILURES:
             self.stop("failed", f"task {name!r} {ENDED[outcome.state]}: {outcome.error}")
@@ -411,10 +354,6 @@ class Run(Lifetime):
         if self.ledger is not None:
             self.ledger.used.add(tokens, cost)
 
-    def is_open(self) -> bool:
-        """Whether a task has not ended, or more may come."""
-        return self.growing or len(self.outcomes) < len(self.needs)
-
     # The end of the run
 
     def stop(self, state: str, why: str) -> None:
@@ -425,7 +364,7 @@ class Run(Lifetime):
         self.growing = False
         self.agenda.drop(self.queue)
         unstarted = "not_started" if state == "timed_out" else "cancelled"
-        for job in list(self.jobs.values()):
+        for job in [self.job(name) for name in self.under_way()]:
             self._stop_job(job, unstarted, why)
         for name in self.needs:
             if self.is_pending(name):
@@ -444,7 +383,7 @@ class Run(Lifetime):
 
     def cancel_task(self, name: str, why: str = "it was asked to stop") -> None:
         """Cancels one task; the others go on as the failure policy says."""
-        if name in self.outcomes:
+        if self.outcome(name) is not None:
             return
         job = self.job(name)
         if job.state == RUNNING:
@@ -471,6 +410,10 @@ class Run(Lifetime):
             note(job)
         except AgentForgeError as error:
             self.break_off(error)
+
+
+async def _awaiting(made: Any) -> Any:
+    return await made
 
 
 def _limit_text(job: Job) -> str:

@@ -110,7 +110,7 @@ class Stream:
         needs = self._needs[name] = tuple(dict.fromkeys([*task.needs(self._tasks), *self._inherited(task)]))
         for dep in needs:
             self._dependents.setdefault(dep, []).append(name)
-        met = [dep for dep in needs if (outcome := run.outcomes.get(dep)) is not None and run.lets_pass(outcome)]
+        met = [dep for dep in needs if (outcome := run.outcome(dep)) is not None and run.lets_pass(outcome)]
         run.missing[name] = len(needs) - len(met)
         if task.parent is not None:
             self._join(name, task.parent)
@@ -121,7 +121,7 @@ class Stream:
                 self._admit(child)
         elif name in self._known:
             run.take_over(name, self._known[name])
-            run.pass_on(name, run.outcomes[name])
+            run.pass_on(name, self._known[name])
         else:
             self._rank(name)
             run.place(name)

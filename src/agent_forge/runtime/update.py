@@ -15,16 +15,18 @@ def change(run: Run, plan: Plan) -> None:
     """Carries on with `plan`. Raises PlanError, and changes nothing, if it touches a task that has started."""
     _check(run, plan)
     new = [task for name, task in plan.tasks.items() if name not in run.tasks]
-    dropped = [name for name in run.outcomes if name not in plan.dependencies or _is_changed(run, plan, name)]
-    for name in dropped:  # skipped before, and not the same task now
-        del run.outcomes[name]
+    outcomes = run.outcomes()
+    for name in [name for name in outcomes if name not in plan.dependencies or _is_changed(run, plan, name)]:
+        del run.places[name], outcomes[name]  # skipped before, and not the same task now
+        run.closed -= 1
+        run.undone -= 1
     run.adopt(plan)
     run.missing = {
-        name: sum(1 for dep in deps if dep not in run.outcomes or not run.lets_pass(run.outcomes[dep]))
+        name: sum(1 for dep in deps if dep not in outcomes or not run.lets_pass(outcomes[dep]))
         for name, deps in plan.dependencies.items()
     }
     if run.groups is not None:
-        for name in run.outcomes:
+        for name in outcomes:
             run.groups.ended(name)
     if run.watch is not None:
         run.watch.replanned(plan, new)
@@ -34,7 +36,8 @@ def change(run: Run, plan: Plan) -> None:
 
 def _check(run: Run, plan: Plan) -> None:
     """Refuses a plan that lacks or alters a task that runs or ran; one that was skipped may go or change."""
-    started = [*run.jobs, *(name for name, outcome in run.outcomes.items() if outcome.state != "skipped")]
+    ended = [name for name, outcome in run.outcomes().items() if outcome.state != "skipped"]
+    started = [*run.under_way(), *ended]
     for name in started:
         if name not in plan.dependencies:
             raise PlanError(f"the new plan lacks task {name!r}, which has started", fix="keep what has started")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import AgentForgeError, StoreError
@@ -66,12 +65,12 @@ class Watch:
         self._emit("run_ended", state=result.state, error=result.error)
         self._send()
 
-    def started(self, job: Job, context: Context) -> None:
-        """Before the handler is called: its span is made current, and a side effect is written down first."""
+    def started(self, job: Job) -> None:
+        """Before the handler is called, in its context: its span is made current, a side effect is written down."""
         if self._recorder is not None:
             if job.span is None:
                 self._open_span(job)
-            context.run(job.span.__enter__)
+            job.span.__enter__()
         if self._log is not None and job.terms.side_effects:
             self._log.started(job)
             self._commit()
