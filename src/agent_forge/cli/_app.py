@@ -26,6 +26,8 @@ COMMANDS = {
     "agents": ("agent_forge.cli.agents", "The agent profiles."),
     "data": ("agent_forge.cli.data", "Training data: scrub, deduplicate, balance, audit."),
     "forge": ("agent_forge.cli.forge", "Make a model: run the pipeline, see where it stands, export."),
+    "evolve": ("agent_forge.cli.evolve", "Breed merge recipes, and judge the champion on held-out data."),
+    "quantize": ("agent_forge.cli.quantize", "Put a model on three levels, trained for and packed."),
     "models": ("agent_forge.cli.models", "The checkpoints in the registry."),
     "serve": ("agent_forge.cli.serve", "The API, the intake of traces, metrics and the dashboard."),
     "bench": ("agent_forge.cli.bench", "Run one of the benchmarks of a source checkout."),

@@ -30,10 +30,11 @@ class Work:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a phase came to. Without a checkpoint of its own it passes its input on."""
+    """What a phase came to. Without a checkpoint of its own, or without gain, it passes on one of its inputs."""
 
     checkpoint: Checkpoint | None
     gate: Gate
+    passes_on: int = 0  # which of the inputs that is
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Phase:
 MODULES = {
     "cognate": "agent_forge.forge.phases.cognate",
     "specialise": "agent_forge.forge.phases.specialise",
+    "evomerge": "agent_forge.forge.phases.evomerge",
 }
 
 

@@ -66,7 +66,8 @@ def run_phase(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
             )
         )
     made = outcome.checkpoint
-    return {"checkpoint": None if made is None else str(made.path), "gate": outcome.gate.as_dict()}
+    path = None if made is None else str(made.path)
+    return {"checkpoint": path, "gate": outcome.gate.as_dict(), "passes_on": outcome.passes_on}
 
 
 def quiet() -> None:

@@ -1,0 +1,161 @@
+"""The data of an evolution: rows read as items, split into what selects and what judges."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from agent_forge.errors import DataError
+from agent_forge.forge.corpus import read_rows
+from agent_forge.forge.evolution.settings import TaskSource
+
+TEXT, ANSWERS, CHOICES = "text", "answers", "choices"
+
+
+@dataclass(frozen=True)
+class Item:
+    """Something to predict: `answers[right]` after `prompt`. A text has no prompt and one answer, itself."""
+
+    prompt: str
+    answers: tuple[str, ...]
+    right: int = 0
+
+    @property
+    def text(self) -> str:
+        """What identifies the item: two with the same text are one."""
+        return f"{self.prompt}{self.answers[self.right]}"
+
+
+@dataclass(frozen=True)
+class TaskItems:
+    """The items of a task, for selection and for the gate. No item is in both."""
+
+    name: str
+    kind: str
+    select: tuple[Item, ...]
+    judge: tuple[Item, ...]
+
+    def digest(self) -> str:
+        whole = hashlib.sha256(f"{self.name} {self.kind}".encode())
+        for part in (self.select, self.judge):
+            whole.update(b"\0part\0")
+            for item in part:
+                whole.update(repr((item.prompt, item.answers, item.right)).encode())
+        return whole.hexdigest()
+
+
+def read_tasks(sources: Mapping[str, TaskSource], keep: Callable[[str], bool] = lambda _: True) -> list[TaskItems]:
+    """The tasks of a configuration. `keep` says by its text whether an item may be used at all.
+
+    Raises DataError for a file that is missing, mixed, or too small to select on and to judge by.
+    """
+    return [_task(name, source, keep) for name, source in sources.items()]
+
+
+def _task(name: str, source: TaskSource, keep: Callable[[str], bool]) -> TaskItems:
+    kind, items = _items(source.path, keep)
+    if source.held_out is None:
+        ordered = sorted(items, key=_place)
+        select, judge = ordered[0::2], ordered[1::2]
+    else:
+        other, held_out = _items(source.held_out, keep)
+        if other != kind:
+            raise DataError(f"the rows are {other}, and those to select on are {kind}", where=source.held_out)
+        seen = {item.text for item in items}
+        select = sorted(items, key=_place)
+        judge = sorted((item for item in held_out if item.text not in seen), key=_place)
+    if len(select) < 2 or len(judge) < 2:
+        raise DataError(
+            f"{len(select)} rows to select on and {len(judge)} for the gate are too few: each needs two",
+            where=source.path,
+        )
+    return TaskItems(name, kind, tuple(select[: source.most]), tuple(judge[: source.most]))
+
+
+def _items(path: str, keep: Callable[[str], bool]) -> tuple[str, list[Item]]:
+    found: dict[str, Item] = {}
+    kinds: set[str] = set()
+    for row, where in read_rows(path):
+        kind, item = _item(row, where)
+        if item.text.strip() and keep(item.text):
+            kinds.add(kind)
+            found[item.text] = item
+    if len(kinds) > 1:
+        raise DataError(
+            f"the rows are of several kinds ({', '.join(sorted(kinds))})", where=path, fix="one file a kind"
+        )
+    return (kinds.pop() if kinds else TEXT), list(found.values())
+
+
+def _item(row: Any, where: str) -> tuple[str, Item]:
+    try:
+        if "text" in row:
+            return TEXT, Item("", (_text(row["text"]),))
+        question = _text(next(row[name] for name in ("question", "goal", "prompt") if name in row))
+        prompt = f"Question: {question}\nAnswer:"
+        if "choices" in row:
+            choices, right = [f" {_text(choice)}" for choice in row["choices"]], row["answer"]
+            right = right if isinstance(right, int) else list(row["choices"]).index(right)
+            if not 0 <= right < len(choices):
+                raise ValueError(f"there is no choice {right}")
+            return CHOICES, Item(prompt, tuple(choices), right)
+        return ANSWERS, Item(prompt, (f" {_text(row['answer'])}",))
+    except (KeyError, TypeError, ValueError, StopIteration) as error:
+        raise DataError(
+            'a row needs a "text", or a "question" and an "answer"; with "choices", the answer is the number of one',
+            where=where,
+        ) from error
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    value.encode()  # half a surrogate pair is valid JSON and no text
+    return value
+
+
+def _place(item: Item) -> bytes:
+    """An order that belongs to the items alone, whatever file they came in; not the one that holds documents out."""
+    return hashlib.sha256(b"evolution " + item.text.encode()).digest()
+
+
+@dataclass(frozen=True)
+class Row:
+    """Tokens of which those from `start` on are to be predicted; `item` and `answer` say what they belong to."""
+
+    tokens: tuple[int, ...]
+    start: int
+    item: int
+    answer: int
+    size: int  # bytes of the answer
+
+
+def rows_of(items: Sequence[Item], tokenizer: Any, length: int, most: int = 4096) -> list[Row]:
+    """The items as rows of at most `length` inputs. A text that is longer is cut into pieces, each from BOS, up to
+    `most` tokens of it; of a question that is longer, the beginning is left out."""
+    rows: list[Row] = []
+    for number, item in enumerate(items):
+        before = _encode(tokenizer, item.prompt) if item.prompt else []
+        for which, answer in enumerate(item.answers):
+            after, size = _encode(tokenizer, answer), max(1, len(answer.encode()))
+            if item.prompt:
+                after = after[:length]
+                kept = (
+                    before[len(before) - max(0, length - len(after)) :] if len(before) + len(after) > length else before
+                )
+                rows.append(Row((tokenizer.bos_token_id, *kept, *after), 1 + len(kept), number, which, size))
+                continue
+            after = after[:most]
+            for at in range(0, len(after), length):
+                rows.append(Row((tokenizer.bos_token_id, *after[at : at + length]), 1, number, which, size))
+    return rows
+
+
+def _encode(tokenizer: Any, text: str) -> list[int]:
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def digest_of(tasks: Iterable[TaskItems]) -> str:
+    return hashlib.sha256("".join(task.digest() for task in tasks).encode()).hexdigest()
