@@ -32,8 +32,6 @@ TINY = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hid
 
 def cognate(quick: bool, **changes: Any) -> CognateForCausalLM:
     tiny = {**TINY, "num_attention_heads": 4, "embedding_rank": 32, "memory_head_dim": 16} if quick else {}
-    if quick and changes.get("memory_layers") is None:
-        tiny["memory_layers"] = (0,)
     return CognateForCausalLM(CognateConfig(**{**tiny, **changes}))
 
 
@@ -60,7 +58,7 @@ def own_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
 def variants(quick: bool) -> dict[str, tuple[Callable[[], Any], Any]]:
     same_words = {"vocab_size": 512, "num_hidden_layers": 1} if quick else SAME_WORDS
     return {
-        "cognate, memory on": (lambda: cognate(quick), None),
+        "cognate, memory on": (lambda: cognate(quick, memory_layers=(0,) if quick else (3,)), None),
         "cognate, memory off": (lambda: cognate(quick, memory_layers=()), None),
         "llama 6 layers, 16k, own loss": (lambda: llama(quick), own_loss),
         "llama 6 layers, 16k, our loss": (lambda: llama(quick), None),

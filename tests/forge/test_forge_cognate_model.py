@@ -8,7 +8,7 @@ from tests_forge_axes import AXES, tiny_config
 from transformers import AutoConfig, AutoModelForCausalLM, pipeline
 
 from agent_forge.errors import ConfigError
-from agent_forge.forge.models import CognateConfig, CognateForCausalLM, measure_model, parameter_table
+from agent_forge.forge.models import CognateConfig, CognateForCausalLM, parameter_table
 from agent_forge.forge.models.halting import entropy, halting_distribution
 
 
@@ -221,27 +221,3 @@ class TestHalting:
 def test_what_cannot_be_built_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
         tiny_config(**changes)
-
-
-class TestMeasurements:
-    def test_they_are_what_the_model_does(self, tiny):
-        model, text = tiny(loops=3, halting=True, halt_bias=0.0), tokens(rows=3)
-        found = measure_model(model, text, repeats=1)
-        with torch.no_grad():
-            depth = model(text).depth
-        assert found["depth_mean"] == pytest.approx(depth.float().mean().item())
-        assert found["depth_shares"] == pytest.approx([(depth == loops).float().mean().item() for loops in (1, 2, 3)])
-        assert found["parameters"] == parameter_table(model.config)["total"]
-        assert found["latency_ms"] > 0
-        assert found["tokens_per_s"] > 0
-
-    def test_a_closed_memory_has_neutral_gates(self, tiny):
-        model, text = tiny(), tokens()
-        with torch.no_grad():
-            model.model.layers[1].memory.memory_gain.zero_()
-        found = measure_model(model, text, repeats=1)
-        assert (found["gate_mean"], found["gate_std"], found["gate_open"]) == (1.0, 0.0, 0.0)
-
-    def test_what_is_not_there_is_missing(self, tiny):
-        found = measure_model(tiny(memory_layers=[]).train(), tokens(), repeats=1)
-        assert [found[name] for name in ("depth_mean", "gate_mean", "peak_bytes")] == [None, None, None]

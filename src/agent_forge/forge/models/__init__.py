@@ -9,7 +9,6 @@ from agent_forge.forge.models.cache import CognateCache
 from agent_forge.forge.models.cognate import CognateForCausalLM, CognateModel, CognateOutput
 from agent_forge.forge.models.config import CognateConfig
 from agent_forge.forge.models.cross_entropy import chunked_cross_entropy
-from agent_forge.forge.models.measurements import measure_model
 from agent_forge.forge.models.size import parameter_table
 
 __all__ = [
@@ -19,7 +18,6 @@ __all__ = [
     "CognateModel",
     "CognateOutput",
     "chunked_cross_entropy",
-    "measure_model",
     "parameter_table",
 ]
 

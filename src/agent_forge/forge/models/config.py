@@ -44,7 +44,7 @@ class CognateConfig(PretrainedConfig):
     attention_scale: float | None = None  # None: see softmax_scale
     rms_norm_eps: float = 1e-6
     initializer_range: float = 0.02
-    memory_layers: Sequence[int] = (3,)
+    memory_layers: Sequence[int] = ()
     memory_heads: int = 4
     memory_head_dim: int = 64
     memory_chunk: int = 64

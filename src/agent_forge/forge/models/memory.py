@@ -60,8 +60,6 @@ class NeuralMemory(nn.Module):
         self.out_proj = nn.Linear(inner, config.hidden_size, bias=False)
         self.attention_gain = nn.Parameter(torch.ones(config.hidden_size))
         self.memory_gain = nn.Parameter(torch.ones(config.hidden_size))
-        self.probed: Tensor | None = None  # the last gates, BTD, kept while `probing` (see measurements)
-        self.probing = False
 
     def forward(self, x_BTD: Tensor, y_BTD: Tensor, reading: Reading, slot: int) -> Tensor:
         query, writes = self.propose(x_BTD, reading.valid)
@@ -69,8 +67,6 @@ class NeuralMemory(nn.Module):
         read_BHTE = self.advance(query, writes, reading, slot)
         read_BTD = self.out_proj(read_BHTE.transpose(1, 2).flatten(2).to(x_BTD.dtype))
         gate = 2 * torch.sigmoid(rms_norm(read_BTD, self.eps).float() * self.memory_gain)
-        if self.probing:
-            self.probed = gate.detach()
         return (rms_norm(y_BTD, self.eps).float() * self.attention_gain * gate).to(y_BTD.dtype)
 
     def propose(self, x_BTD: Tensor, valid_BT: Tensor | None) -> tuple[Tensor, Writes]:
