@@ -1,0 +1,167 @@
+"""The forge: sessions, and one session as a pipeline with what each phase recorded, live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from agent_forge.server.context import Context
+from agent_forge.server.drawing.graph import Node, draw_graph
+from agent_forge.server.drawing.wording import duration, number, share
+from agent_forge.server.page import Document, NotThere, page_routes
+from agent_forge.server.pages import Page
+from agent_forge.server.series import Recorded, draw, recorded
+
+SHOWN = 100
+HOW = {
+    "gate": "The metric on held-out data before and after the phase, and the standard error of the difference. It "
+    "passes when the gain is larger than two standard errors; what was not measured never passes.",
+    "curves": "Every number that the phase told while it ran, as it stands in the session's events.jsonl.",
+    "duration_s": "From the beginning of the phase to its end, as the registry has it.",
+    "left_s": "The steps that are left, at the pace of the steps recorded so far.",
+}
+
+
+def routes(context: Context) -> list[BaseRoute]:
+    """The list of sessions, and one of them."""
+    return [
+        *page_routes(context, "/forge", "forge.html", forge_page),
+        *page_routes(context, "/forge/{session}", "forge_session.html", session_page, view),
+    ]
+
+
+def forge_page(context: Context, request: Request) -> Document:
+    """The sessions, the newest first."""
+    return {
+        "sessions": [session_line(context, found) for found in context.registry.sessions()[:SHOWN]],
+        "version": watch_all(context, ""),
+    }
+
+
+def session_line(context: Context, found: Mapping[str, Any]) -> dict[str, Any]:
+    """A session in one line."""
+    phases = context.registry.phases(found["session"])
+    states = {phase["name"]: phase["state"] for phase in phases}
+    return {
+        "session": found["session"],
+        "pipeline": found["pipeline"].get("name"),
+        "state": found["state"],
+        "started_s": found["started_s"],
+        "duration_s": (found["ended_s"] or time.time()) - found["started_s"],
+        "phases": {name: states.get(name, "waiting") for name in found["pipeline"].get("phases", {})},
+    }
+
+
+def session_page(context: Context, request: Request) -> Document:
+    """One session: the pipeline as a graph, and of each phase the gate, the curves and the checkpoint."""
+    name = request.path_params["session"]
+    found = next((one for one in context.registry.sessions() if one["session"] == name), None)
+    if found is None:
+        raise NotThere(f"there is no session {name!r}", fix="`agent-forge forge status` lists them")
+    rows = {row["name"]: row for row in context.registry.phases(name)}
+    told = recorded(events_file(context, name))
+    steps: Mapping[str, Any] = found["pipeline"].get("phases", {})
+    over = found["state"] != "running"
+    phases = [_phase(each, steps[each], rows.get(each, {}), told.get(each), over) for each in steps]
+    return {
+        **session_line(context, found),
+        "config": found["pipeline"],
+        "phases": phases,
+        "handoffs": [one for one in context.registry.handoffs() if one["session"] == name],
+        "version": watch(context, name),
+        "how": HOW,
+    }
+
+
+def _phase(
+    name: str, step: Mapping[str, Any], row: Mapping[str, Any], told: Recorded | None, over: bool
+) -> dict[str, Any]:
+    state = row.get("state", "waiting")
+    if over and state == "running":
+        state = "interrupted"
+    started, ended = row.get("started_s"), row.get("ended_s")
+    progress = None if told is None else told.progress(step.get("config", {}))
+    return {
+        "name": name,
+        "phase": step.get("phase"),
+        "after": list(step.get("after", ())),
+        "config": step.get("config", {}),
+        "state": state,
+        "error": row.get("error"),
+        "gate": row.get("gate"),
+        "checkpoint": row.get("checkpoint"),
+        "started_s": started,
+        "duration_s": None if started is None else (ended or time.time()) - started,
+        "progress": 1.0 if state in ("completed", "no gain", "skipped") else progress,
+        "left_s": told.left_s(progress) if told is not None and state == "running" else None,
+        "series": [] if told is None else told.series(),
+        "once": {} if told is None else told.once(),
+        "events": 0 if told is None else told.events,
+    }
+
+
+def graph_nodes(document: Mapping[str, Any]) -> list[Node]:
+    """The phases as boxes."""
+    return [
+        Node(
+            phase["name"],
+            phase["name"],
+            _note(phase),
+            phase["state"],
+            f"#phase-{phase['name']}",
+            progress=phase["progress"] if phase["state"] == "running" else None,
+            title=f"{phase['name']}: {phase['phase']} ({phase['state']})",
+        )
+        for phase in document["phases"]
+    ]
+
+
+def _note(phase: Mapping[str, Any]) -> str:
+    if phase["state"] == "running":
+        done = "" if phase["progress"] is None else share(phase["progress"])
+        left = "" if phase["left_s"] is None else f", {duration(phase['left_s'])} left"
+        return f"{done}{left}" or "running"
+    gate = phase["gate"] or {}
+    if gate.get("after") is not None:
+        return f"{number(gate.get('before'))} → {number(gate['after'])} {gate['metric']}"
+    return str(phase["state"])
+
+
+def view(document: Document) -> dict[str, Any]:
+    """The pipeline as a picture, and the curves of each phase."""
+    edges = [(source, phase["name"]) for phase in document["phases"] for source in phase["after"]]
+    charts = {phase["name"]: [draw(chart) for chart in phase["series"]] for phase in document["phases"]}
+    return {"graph": draw_graph(graph_nodes(document), edges, name="the pipeline"), "charts": charts}
+
+
+def events_file(context: Context, session: str) -> Path:
+    """The events of a session that is in the registry: its name has been looked up, not taken from a request."""
+    return context.home / "sessions" / session / "events.jsonl"
+
+
+def watch_all(context: Context, _: str) -> str:
+    """Changes whenever a session begins, ends, or comes to another phase."""
+    latest = context.registry.sessions()[:3]
+    return "-".join(f"{one['session']}:{one['state']}:{_states(context, one['session'])}" for one in latest)
+
+
+def watch(context: Context, session: str) -> str:
+    """Changes whenever the session has told something."""
+    found = next((one for one in context.registry.sessions() if one["session"] == session), None)
+    if found is None:
+        return ""
+    file = events_file(context, session)
+    size = file.stat().st_size if file.exists() else 0
+    return f"{found['state']}-{size}-{_states(context, session)}"
+
+
+def _states(context: Context, session: str) -> str:
+    return ",".join(phase["state"] for phase in context.registry.phases(session))
+
+
+PAGE = Page("Forge", "/forge", "f", 40, routes, {"forge": watch_all, "session": watch})

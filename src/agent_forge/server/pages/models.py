@@ -1,0 +1,208 @@
+"""The checkpoints: a list with size against quality, one with its lineage, and several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from agent_forge.errors import UsageError
+from agent_forge.server.context import Context
+from agent_forge.server.drawing.charts import Line, pareto, scatter_chart
+from agent_forge.server.drawing.graph import Node, draw_graph
+from agent_forge.server.drawing.wording import count, size
+from agent_forge.server.page import Document, NotThere, asked, page_routes
+from agent_forge.server.pages import Page
+
+MOST = 4  # side by side
+PREFERRED = ("bits per byte",)
+HIGHER_IS_BETTER = ("accuracy", "reward", "score", "pass", "per_s", "number")
+
+
+def routes(context: Context) -> list[BaseRoute]:
+    """The list, the comparison, and one checkpoint."""
+    return [
+        *page_routes(context, "/models", "models.html", models_page, models_view),
+        *page_routes(context, "/models/compare", "models_compare.html", compare_page),
+        *page_routes(context, "/models/{digest}", "model.html", model_page, model_view),
+    ]
+
+
+def models_page(context: Context, request: Request) -> Document:
+    """Every checkpoint, the newest first, and one metric of them against their size."""
+    entries = [entry_line(entry) for entry in context.registry.ls()]
+    names = metric_names(entries)
+    metric = asked(request, "metric") or next((n for n in PREFERRED if n in names), names[0] if names else None)
+    return {
+        "models": entries,
+        "metrics": names,
+        "metric": metric,
+        "lower_is_better": lower_is_better(metric or ""),
+        "version": f"{len(entries)}-{entries[0]['digest'] if entries else ''}",
+    }
+
+
+def entry_line(entry: Any) -> dict[str, Any]:
+    """A checkpoint with its card."""
+    return {
+        "digest": entry.digest,
+        "name": f"{entry.phase}-{entry.digest[:12]}",
+        "phase": entry.phase,
+        "path": str(entry.path),
+        "parameters": entry.parameters,
+        "bytes": entry.bytes,
+        "parents": list(entry.parents),
+        "created_s": entry.created_s,
+        "card": dict(entry.card),
+        "metrics": dict(entry.card.get("metrics", {})),
+    }
+
+
+def metric_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The metrics that cards have, those of most checkpoints first."""
+    seen: dict[str, int] = {}
+    for entry in entries:
+        for name in entry["metrics"]:
+            seen[name] = seen.get(name, 0) + 1
+    return sorted(seen, key=lambda name: (-seen[name], name))
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether less of a metric is more: by its name.
+
+    >>> lower_is_better("bits per byte"), lower_is_better("gsm accuracy")
+    (True, False)
+    """
+    return not any(word in metric for word in HIGHER_IS_BETTER)
+
+
+def front(document: Mapping[str, Any]) -> tuple[list[Line], list[tuple[float, float]]]:
+    """Size against the chosen metric: the points by phase, and those that no other beats in both."""
+    metric = document["metric"]
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for entry in document["models"]:
+        if metric in entry["metrics"] and entry["bytes"]:
+            groups.setdefault(entry["phase"], []).append(entry)
+    lines = [
+        Line(
+            phase,
+            [(float(one["bytes"]), float(one["metrics"][metric]["value"])) for one in members],
+            labels=[f"{phase} {one['digest'][:6]}" if len(members) > 1 else phase for one in members],
+            links=[f"/models/{one['digest']}" for one in members],
+        )
+        for phase, members in groups.items()
+    ]
+    sign = 1 if document["lower_is_better"] else -1
+    best = pareto([(x, sign * y) for line in lines for x, y in line.points])
+    return lines, [(x, sign * y) for x, y in best]
+
+
+def models_view(document: Document) -> dict[str, Any]:
+    """Size against quality as a picture."""
+    lines, best = front(document)
+    drawn = scatter_chart(lines, x_label="size", y_label=document["metric"] or "", x_text=size, front=best, log_x=True)
+    return {"chart": drawn}
+
+
+def model_page(context: Context, request: Request) -> Document:
+    """One checkpoint: where it came from, what was measured and how, and its relatives."""
+    entries = {entry.digest: entry_line(entry) for entry in context.registry.ls()}
+    found = _find(entries, request.path_params["digest"])
+    family = relatives(entries, found["digest"])
+    nodes = [_relative(entries.get(digest), digest, found["digest"]) for digest in family]
+    edges = [[parent, child] for child in family if child in entries for parent in entries[child]["parents"]]
+    parents = [entries[one] for one in found["parents"] if one in entries]
+    return {**found, "relatives": nodes, "edges": edges, "before": [_brief(one) for one in parents]}
+
+
+def _find(entries: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:
+    beginning = name.rpartition("-")[2].lower()
+    found = [entry for digest, entry in entries.items() if beginning and digest.startswith(beginning)]
+    if len(found) != 1:
+        what = f"{len(found)} checkpoints begin with" if found else "there is no checkpoint"
+        raise NotThere(f"{what} {name[:64]!r}", fix="`agent-forge models ls` lists them")
+    return found[0]
+
+
+def relatives(entries: Mapping[str, Mapping[str, Any]], digest: str) -> list[str]:
+    """The ancestors and descendants of a checkpoint, and itself: ancestors may have left the registry."""
+    children: dict[str, list[str]] = {}
+    for entry in entries.values():
+        for parent in entry["parents"]:
+            children.setdefault(parent, []).append(entry["digest"])
+    found = {digest: None}
+    for step in (lambda one: entries[one]["parents"] if one in entries else [], lambda one: children.get(one, [])):
+        stack = [digest]
+        while stack:
+            for one in step(stack.pop()):
+                if one not in found:
+                    found[one] = None
+                    stack.append(one)
+    return list(found)
+
+
+def _relative(entry: Mapping[str, Any] | None, digest: str, self_digest: str) -> dict[str, Any]:
+    if entry is None:
+        return {"digest": digest, "name": digest[:12], "note": "not in the registry", "own": False, "known": False}
+    note = f"{count(entry['parameters'])} parameters"
+    return {"digest": digest, "name": entry["phase"], "note": note, "own": digest == self_digest, "known": True}
+
+
+def model_view(document: Document) -> dict[str, Any]:
+    """The lineage as a picture."""
+    edges = [(parent, child) for parent, child in document["edges"]]
+    return {"graph": draw_graph(graph_nodes(document), edges, name="lineage")}
+
+
+def graph_nodes(document: Mapping[str, Any]) -> list[Node]:
+    """The relatives as boxes, the checkpoint itself marked."""
+    return [
+        Node(
+            one["digest"],
+            one["name"],
+            one["note"],
+            "done" if one["known"] else "waiting",
+            f"/models/{one['digest']}" if one["known"] else "",
+            one["own"],
+            title=f"{one['name']} {one['digest'][:12]}",
+        )
+        for one in document["relatives"]
+    ]
+
+
+def _brief(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: entry[name] for name in ("digest", "name", "metrics", "parameters", "bytes")}
+
+
+def compare_page(context: Context, request: Request) -> Document:
+    """Some checkpoints side by side."""
+    names = request.query_params.getlist("model")
+    if not 2 <= len(names) <= MOST:
+        raise UsageError(f"name two to {MOST} checkpoints to compare", fix="mark them in the list of models")
+    entries = {entry.digest: entry_line(entry) for entry in context.registry.ls()}
+    return compare([_find(entries, name) for name in names])
+
+
+def compare(entries: Sequence[Mapping[str, Any]]) -> Document:
+    """The metrics of some checkpoints by name; `best` is the place of the best where the errors tell them apart."""
+    rows = [_metric_row(name, [entry["metrics"].get(name) for entry in entries]) for name in metric_names(entries)]
+    kept = ("digest", "name", "phase", "parameters", "bytes", "created_s", "parents")
+    return {"models": [{name: entry[name] for name in kept} for entry in entries], "metrics": rows}
+
+
+def _metric_row(name: str, metrics: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+    lower = lower_is_better(name)
+    known = [(float(m["value"]), place) for place, m in enumerate(metrics) if m is not None]
+    ranked = sorted(known, reverse=not lower)
+    best = None
+    if len(ranked) > 1:
+        (first, place), (second, other) = ranked[0], ranked[1]
+        errors = [float((metrics[at] or {}).get("stderr") or 0.0) for at in (place, other)]
+        if abs(second - first) > 2 * (errors[0] ** 2 + errors[1] ** 2) ** 0.5:
+            best = place
+    return {"name": name, "values": list(metrics), "best": best, "lower_is_better": lower}
+
+
+PAGE = Page("Models", "/models", "m", 50, routes)

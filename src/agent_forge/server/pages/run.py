@@ -1,0 +1,306 @@
+"""One run: its plan as a graph beside its tasks on the time line, and each task by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from agent_forge.agents.keeping import Notes
+from agent_forge.plans import Plan
+from agent_forge.runtime.history import History, RunRecord
+from agent_forge.server.context import Context
+from agent_forge.server.drawing.graph import Node, draw_graph
+from agent_forge.server.drawing.wording import duration
+from agent_forge.server.page import Document, NotThere, asked, page_routes, render
+from agent_forge.server.pages.steps import MOST_ROWS, span_rows, task_address, task_rows, totals
+from agent_forge.traces import Store, assemble
+from agent_forge.traces.span import Span
+from agent_forge.traces.trajectory import Trajectory
+
+CREDITED = 1_500  # spans of a trace up to which credit is worked out for a page
+
+HOW = {
+    "wall_s": "From the beginning of the run to its end, on the clock of the process that ran it.",
+    "work_s": "The durations of all tasks added up: the time it would take to do them one after the other.",
+    "critical_path_s": "The longest chain of tasks that wait for each other, each with the time it really took: "
+    "no schedule can be faster.",
+    "speed_up": "One after the other, divided by the time it took.",
+    "tokens": "As the models counted them, summed over the spans of the run; a dash where none did.",
+    "cost": "As recorded on the spans of the model calls; a dash where no price was known.",
+    "credit": "The Shapley value of each span in the game on the dependency graph of the trace: the outcome, shared "
+    "out among the spans that led to it.",
+}
+
+
+def routes(context: Context) -> list[BaseRoute]:
+    """A run, its tasks, and the run as one file."""
+
+    def export(request: Request) -> Response:
+        name = request.path_params["run"]
+        page = single_page(run_document(context.home, context.traces, name, None))
+        kept = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+        attached = {"Content-Disposition": f'attachment; filename="run-{kept}.html"'}
+        return Response(page, media_type="text/html", headers=attached)
+
+    return [
+        Route("/runs/{run}/page", export),
+        *page_routes(context, "/runs/{run}/tasks/{task:path}", "task.html", task_page),
+        *page_routes(context, "/runs/{run}", "run.html", run_page, view),
+    ]
+
+
+def run_page(context: Context, request: Request) -> Document:
+    """The document of a run's page."""
+    rows = None if asked(request, "rows") == "all" else MOST_ROWS
+    return run_document(context.home, context.traces, request.path_params["run"], rows)
+
+
+def run_document(home: Any, store: Store, run: str, most_rows: int | None = MOST_ROWS) -> Document:
+    """Everything about one run. Raises StoreError if there is none of that name."""
+    record = History.open(home).load(run)
+    trajectory = _trajectory(store, record.line.trace_id)
+    credit, credit_from = _credit(trajectory)
+    spans = {} if trajectory is None else _task_spans(trajectory, run)
+    tasks = _tasks(record, spans, trajectory, credit)
+    plan = record.plan
+    path = _critical_path(plan, tasks)
+    notes = Notes.of(home).read(run)
+    rows = task_rows(run, tasks, path) if trajectory is None else _rows(run, trajectory, credit, tasks, path)
+    return {
+        "run": run,
+        "state": record.line.state,
+        "error": record.line.error,
+        "request": notes.get("request"),
+        "answer": _answer(trajectory),
+        "created_s": record.line.created_s,
+        "ended_s": record.line.ended_s,
+        "trace_id": record.line.trace_id,
+        "times": _times(record, tasks, path, trajectory),
+        "usage": _usage(trajectory),
+        "counts": _counts(tasks),
+        "tasks": tasks,
+        "critical_path": path,
+        "edges": [] if plan is None else [[dep, name] for name, deps in plan.dependencies.items() for dep in deps],
+        "rows": rows[:most_rows],
+        "rows_in_all": len(rows),
+        "credit_from": credit_from,
+        "version": History.open(home).version(run),
+        "how": HOW,
+    }
+
+
+def alone(document: Document) -> Document:
+    """The document for a page that stands by itself: every task and span is further down on the same page."""
+    inside = {row["href"]: f"#{row['task'] or row['id']}" for row in document["rows"]}
+    rows = [{**row, "href": inside[row["href"]]} for row in document["rows"]]
+    return {**document, "rows": rows, "details": True}
+
+
+def single_page(document: Document) -> str:
+    """The run as one HTML file."""
+    shown = alone(document)
+    return render(None, None, "run.html", {**shown, **view(shown), "plain": document, "written_s": time.time()})
+
+
+def view(document: Document) -> dict[str, Any]:
+    """The plan as a picture."""
+    nodes = graph_nodes(document, inside="details" in document)
+    edges = [(source, target) for source, target in document["edges"]]
+    name = f"plan of {len(nodes)} tasks, the critical path drawn strongly"
+    ends = [row["start_s"] + (row["duration_s"] or 0.0) for row in document["rows"] if row["start_s"] is not None]
+    return {
+        "graph": draw_graph(nodes, edges, set(pairwise(document["critical_path"])), name),
+        "whole_s": max(ends, default=0.0),
+    }
+
+
+def graph_nodes(document: Mapping[str, Any], inside: bool = False) -> list[Node]:
+    """The tasks as boxes."""
+    path = set(document["critical_path"])
+    return [
+        Node(
+            name,
+            name if not task["action"] else f"{name} · {task['action']}",
+            duration(task["duration_s"]) if task["duration_s"] is not None else task["state"],
+            task["state"],
+            f"#{name}" if inside else task_address(document["run"], name),
+            name in path,
+            title=f"{name}: {task['goal'] or task['action'] or ''} ({task['state']})",
+        )
+        for name, task in document["tasks"].items()
+    ]
+
+
+def task_page(context: Context, request: Request) -> Document:
+    """The document of one task: what it was given, what it gave, and what happened in it."""
+    run, name = request.path_params["run"], request.path_params["task"]
+    document = run_document(context.home, context.traces, run, None)
+    if name not in document["tasks"]:
+        raise NotThere(f"run {run!r} has no task {name!r}")
+    task = document["tasks"][name]
+    waits = [source for source, target in document["edges"] if target == name]
+    serves = [target for source, target in document["edges"] if source == name]
+    inner = [row for row in document["rows"] if row["id"] in task["spans"]]
+    return {"run": run, "task": name, **task, "waits_for": waits, "needed_by": serves, "rows": inner, "how": HOW}
+
+
+def watch(context: Context, run: str) -> str:
+    """Changes whenever the journal has written about the run."""
+    return History.open(context.home).version(run)
+
+
+def _trajectory(store: Store, trace_id: str | None) -> Trajectory | None:
+    spans = store.trace(trace_id) if trace_id else []
+    return assemble(spans) if spans else None
+
+
+def _credit(trajectory: Trajectory | None) -> tuple[dict[str, float], dict[str, Any] | None]:
+    if trajectory is None or len(trajectory.spans) > CREDITED:
+        return {}, None
+    outcome, origin = trajectory.outcome
+    if origin == "unit":
+        return {}, None
+    shares = trajectory.credit()
+    bound = getattr(shares, "error_bound", 0.0)
+    return dict(shares), {"outcome": outcome, "from": origin, "strategy": "shapley", "error_bound": bound}
+
+
+def _task_spans(trajectory: Trajectory, run: str) -> dict[str, Span]:
+    """The span of each task of the run."""
+    own = {span.span_id for span in trajectory.spans if span.kind == "run" and span.attributes.get("run") == run}
+    found = {}
+    for span in trajectory.spans:
+        if span.parent_id in own and isinstance(span.attributes.get("task"), str):
+            found[span.attributes["task"]] = span
+    return found
+
+
+def _tasks(
+    record: RunRecord, spans: Mapping[str, Span], trajectory: Trajectory | None, credit: Mapping[str, float]
+) -> dict[str, dict[str, Any]]:
+    now_s = time.time() - record.line.created_s
+    plan = record.plan.tasks if record.plan is not None else {}
+    tasks = {}
+    for name, found in record.tasks.items():
+        task, span = plan.get(name), spans.get(name)
+        inner = _inside(trajectory, span)
+        running = found.state == "running" and found.started_s is not None
+        tasks[name] = {
+            "state": found.state,
+            "goal": (span.attributes.get("goal") if span else None) or (task.goal if task else ""),
+            "action": task.action if task else None,
+            "args": dict(task.args) if task else {},
+            "inputs": span.inputs if span else None,
+            "result": found.result,
+            "error": found.error,
+            "attempts": found.attempts,
+            "same_as": found.same_as,
+            "side_effects": found.side_effects,
+            "started_s": found.started_s,
+            "ended_s": found.ended_s,
+            "duration_s": now_s - (found.started_s or 0.0) if running else found.duration_s,
+            "tokens": found.tokens,
+            **(totals(trajectory, span.span_id) if trajectory and span else _NO_TOTALS),
+            "credit": sum(credit[part] for part in inner if part in credit) if credit and inner else None,
+            "span_id": span.span_id if span else None,
+            "spans": inner,
+            "items": [{"state": item.state, "result": item.result, "error": item.error}
+                      for _, item in sorted(found.items.items())],
+        }  # fmt: skip
+        if tasks[name]["cost"] is None:
+            tasks[name]["cost"] = found.cost
+    return tasks
+
+
+_NO_TOTALS = {"input_tokens": None, "output_tokens": None, "cost": None}
+
+
+def _inside(trajectory: Trajectory | None, span: Span | None) -> list[str]:
+    """The ids of a span and of all spans in it."""
+    if trajectory is None or span is None:
+        return []
+    found, stack = [], [span.span_id]
+    while stack:
+        found.append(stack.pop())
+        stack += trajectory.graph.children.get(found[-1], [])
+    return found
+
+
+def _critical_path(plan: Plan | None, tasks: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    if plan is None:
+        return []
+    known = {name: float(tasks[name]["duration_s"] or 0.0) for name in plan.leaves}
+    return plan.critical_path(known if any(known.values()) else None)
+
+
+def _rows(
+    run: str,
+    trajectory: Trajectory,
+    credit: Mapping[str, float],
+    tasks: Mapping[str, Mapping[str, Any]],
+    path: Sequence[str],
+) -> list[dict[str, Any]]:
+    """The spans of the trace; the tasks of the run link to their own page, and those without a span come last."""
+    rows = span_rows(trajectory, credit)
+    own = {task["span_id"]: name for name, task in tasks.items() if task["span_id"]}
+    for row in rows:
+        row["task"] = own.get(row["id"])
+        if row["task"]:
+            row["href"] = task_address(run, row["task"])
+            row["state"] = tasks[row["task"]]["state"]
+            row["critical"] = row["task"] in path
+        elif own:
+            row["critical"] = False
+    left = {name: task for name, task in tasks.items() if not task["span_id"]}
+    return rows + task_rows(run, left, path)
+
+
+def _answer(trajectory: Trajectory | None) -> Any:
+    outputs = trajectory.roots[0].outputs if trajectory is not None and trajectory.roots else None
+    return outputs.get("answer") if isinstance(outputs, Mapping) else None
+
+
+def _times(
+    record: RunRecord, tasks: Mapping[str, Mapping[str, Any]], path: Sequence[str], trajectory: Trajectory | None
+) -> dict[str, Any]:
+    wall = None
+    if trajectory is not None:
+        own = [s for s in trajectory.spans if s.kind == "run" and s.attributes.get("run") == record.line.run]
+        wall = own[-1].duration_s if own else None
+    if wall is None:
+        wall = (record.line.ended_s or time.time()) - record.line.created_s
+    work = sum(task["duration_s"] or 0.0 for task in tasks.values())
+    return {
+        "wall_s": wall,
+        "work_s": work,
+        "critical_path_s": sum(tasks[name]["duration_s"] or 0.0 for name in path),
+        "speed_up": work / wall if wall else None,
+    }
+
+
+def _usage(trajectory: Trajectory | None) -> dict[str, Any]:
+    if trajectory is None:
+        return {**_NO_TOTALS, "reward": None, "spans": 0, "model_calls": None, "tool_calls": None}
+    kinds = [span.kind for span in trajectory.spans]
+    return {
+        "input_tokens": trajectory.input_tokens,
+        "output_tokens": trajectory.output_tokens,
+        "cost": trajectory.cost,
+        "reward": trajectory.reward,
+        "spans": len(trajectory.spans),
+        "model_calls": kinds.count("model"),
+        "tool_calls": kinds.count("tool"),
+    }
+
+
+def _counts(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for task in tasks.values():
+        counts[task["state"]] = counts.get(task["state"], 0) + 1
+    return counts

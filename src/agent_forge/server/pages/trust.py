@@ -1,0 +1,74 @@
+"""Whom to trust with what: agent × category, with the interval in which the true mean reward lies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import BaseRoute
+
+from agent_forge.server.context import Context
+from agent_forge.server.page import Document, page_routes
+from agent_forge.server.pages import Page
+from agent_forge.server.recent import recent
+from agent_forge.traces import Store, TrustTable
+from agent_forge.traces.performance import performance
+
+COLUMNS = 8  # categories that stand side by side; the others are in the list
+HOW = {
+    "interval": "Nine times in ten the true mean reward lies in it: the 5 % and 95 % quantiles of a Beta distribution "
+    "over the mean, with the agent's other work as its prior.",
+    "count": "Verified rewards in [0, 1] of this agent, model and category. Each halves in weight every 30 days.",
+    "mean": "The mean of that distribution: what the next reward is expected to be.",
+    "lower_bound": "What routing goes by: below it the true mean lies with a probability of 5 % only. It is missing "
+    "below 10 observations.",
+}
+
+
+def routes(context: Context) -> list[BaseRoute]:
+    """The table."""
+    return page_routes(context, "/trust", "trust.html", trust_page)
+
+
+def trust_page(context: Context, request: Request) -> Document:
+    """What is known of every agent, worked out from the store at most a few seconds ago."""
+    found: Document = recent(context, "trust", lambda: trust_document(context.traces))
+    return found
+
+
+def trust_document(store: Store) -> Document:
+    """The beliefs about every agent, model and category, as a table and as a list, and each agent in words."""
+    table = TrustTable()
+    counted = table.observe_store(store)
+    cells = [_cell(table, row) for row in table.rows()]
+    who = list(dict.fromkeys((cell["agent"], cell["model"]) for cell in cells))
+    weight: dict[str, float] = {}
+    for cell in cells:
+        weight[cell["category"] or ""] = weight.get(cell["category"] or "", 0.0) + cell["count"]
+    columns = sorted(weight, key=lambda name: (-weight[name], name))[:COLUMNS]
+    return {
+        "columns": columns,
+        "table": [
+            {"agent": agent, "model": model, "cells": _row(cells, agent, model, columns)} for agent, model in who
+        ],
+        "cells": cells,
+        "rewards": counted,
+        "agents": [found.to_json() for found in performance(store)],
+        "minimum": table.minimum,
+        "how": HOW,
+    }
+
+
+def _cell(table: TrustTable, row: dict[str, Any]) -> dict[str, Any]:
+    belief = table.belief(row["agent"], row["model"], row["category"])
+    return {**row, "low": belief.quantile(0.05), "high": belief.quantile(0.95)}
+
+
+def _row(
+    cells: list[dict[str, Any]], agent: str | None, model: str | None, columns: list[str]
+) -> list[dict[str, Any] | None]:
+    own = {cell["category"] or "": cell for cell in cells if (cell["agent"], cell["model"]) == (agent, model)}
+    return [own.get(column) for column in columns]
+
+
+PAGE = Page("Trust", "/trust", "u", 30, routes)

@@ -1,0 +1,230 @@
+"""The numbers that a forge phase told while it ran, as curves. Whatever a phase records gets a chart.
+
+A progress event is a flat or nested JSON object. Its x is the first of `AXES` that it has; every other number in it is
+a point of a series, by its path. A field that ends in `_stderr` is the standard error of the one it is named after.
+Series that differ only in a word such as best, mean or worst share a chart.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from markupsafe import Markup
+
+from agent_forge.server.drawing.charts import Format, Line, line_chart
+from agent_forge.server.drawing.wording import count, duration, number, share, size
+
+AXES = ("step", "generation", "level", "round", "iteration", "epoch", "cycle", "trial", "layer")
+VARIANTS = frozenset(("best", "mean", "worst", "min", "max", "median", "average", "low", "high"))
+FIRST = ("loss", "bits", "perplexity", "accuracy", "fitness", "diversity", "reward", "quality", "error", "tokens_per_s")
+LAST = ("lr", "norm", "seconds", "memory", "tokens", "bytes", "documents")
+FILES = 16  # sessions whose events are kept in memory
+ERROR = "_stderr"
+
+
+@dataclass
+class Series:
+    """One number over its axis."""
+
+    name: str
+    axis: str
+    points: list[tuple[float, float]] = field(default_factory=list)
+    errors: dict[float, float] = field(default_factory=dict)
+
+    @property
+    def constant(self) -> bool:
+        return len({y for _, y in self.points}) < 2
+
+
+@dataclass
+class Recorded:
+    """What one phase has told."""
+
+    found: dict[str, Series] = field(default_factory=dict)
+    events: int = 0
+    beats: list[tuple[float, float]] = field(default_factory=list)  # (x, moment) of the main axis
+    totals: dict[str, float] = field(default_factory=dict)  # such as steps: how far the axis will go
+
+    def add(self, event: Mapping[str, Any], at_s: float) -> None:
+        """One progress event."""
+        self.events += 1
+        axis = next((name for name in AXES if _is_number(event.get(name))), "")
+        x = float(event[axis]) if axis else float(self.events)
+        for name, value in _numbers(event):
+            if name == f"{axis}s" or name in ("of", "total"):
+                self.totals[axis] = value
+            elif name != axis:
+                self._point(name, axis, x, value)
+        if not self.beats or x > self.beats[-1][0]:
+            self.beats.append((x, at_s))
+
+    def _point(self, name: str, axis: str, x: float, value: float) -> None:
+        of = name[: -len(ERROR)] if name.endswith(ERROR) else None
+        if of is not None:
+            self.found.setdefault(of, Series(of, axis)).errors[x] = value
+        else:
+            self.found.setdefault(name, Series(name, axis)).points.append((x, value))
+
+    def series(self) -> list[dict[str, Any]]:
+        """The series that change, those of one kind together, what people look at first in front."""
+        groups: dict[tuple[str, str], list[Series]] = {}
+        for one in self.found.values():
+            if one.points and not one.constant:
+                groups.setdefault((family(one.name), one.axis), []).append(one)
+        charts = [
+            {
+                "name": spoken(name),
+                "axis": axis or "event",
+                "lines": [
+                    {"name": one.name, "points": one.points, "errors": [one.errors.get(x) for x, _ in one.points]}
+                    for one in members
+                ],
+            }
+            for (name, axis), members in groups.items()
+        ]
+        return sorted(charts, key=lambda chart: (_interest(chart["name"]), chart["name"]))
+
+    def once(self) -> dict[str, float]:
+        """The numbers that never changed."""
+        return {one.name: one.points[-1][1] for one in self.found.values() if one.points and one.constant}
+
+    def progress(self, config: Mapping[str, Any]) -> float | None:
+        """How far the phase is, from 0 to 1; None where nobody says how far it will go."""
+        axis = next((one.axis for one in self.found.values() if one.axis), "")
+        goal = self.totals.get(axis) or _goal(config, f"{axis}s")
+        return min(1.0, self.beats[-1][0] / goal) if goal and self.beats and axis else None
+
+    def left_s(self, progress: float | None) -> float | None:
+        """Seconds to go, at the pace so far."""
+        if progress is None or not progress or len(self.beats) < 2:
+            return None
+        (first, start), (last, now) = self.beats[0], self.beats[-1]
+        pace = (now - start) / (last - first) if last > first else None
+        return None if pace is None else pace * (last / progress - last)
+
+
+def family(name: str) -> str:
+    """A series' name without the words that tell variants of one figure apart.
+
+    >>> family("mean_loss"), family("fitness.best"), family("best"), family("evaluation.loss")
+    ('loss', 'fitness', 'best', 'evaluation loss')
+    """
+    words = name.replace(".", " ").replace("_", " ").split()
+    kept = [word for word in words if word not in VARIANTS]
+    return " ".join(kept or words)
+
+
+def spoken(name: str) -> str:
+    """A name for people.
+
+    >>> spoken("tokens_per_s"), spoken("evaluation.bits_per_byte")
+    ('tokens/s', 'evaluation bits per byte')
+    """
+    return name.replace(".", " ").replace("_", " ").replace(" per s", "/s")
+
+
+def recorded(path: Path) -> dict[str, Recorded]:
+    """What each phase has told, from the session's events file. Only what is new is read."""
+    return _FILES.read(path)
+
+
+class _Files:
+    """The events files read lately, each with how far it was read."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Path, tuple[int, dict[str, Recorded]]] = OrderedDict()
+        self._turn = Lock()
+
+    def read(self, path: Path) -> dict[str, Recorded]:
+        with self._turn:
+            at, found = self._kept.pop(path, (0, {}))
+            size = path.stat().st_size if path.exists() else 0
+            if size < at:  # another file of that name
+                at, found = 0, {}
+            if size > at:
+                with open(path, "rb") as file:
+                    file.seek(at)
+                    data = file.read()
+                whole = data[: data.rfind(b"\n") + 1]
+                at += len(whole)
+                for phase, event, at_s in _progress(whole):
+                    found.setdefault(phase, Recorded()).add(event, at_s)
+            self._kept[path] = (at, found)
+            while len(self._kept) > FILES:
+                self._kept.popitem(last=False)
+            return found
+
+
+def _progress(data: bytes) -> Iterator[tuple[str, dict[str, Any], float]]:
+    for line in data.split(b"\n"):
+        try:
+            event = json.loads(line)
+            kind, phase, at_s = event.pop("kind"), str(event.pop("phase")), float(event.pop("at_s"))
+        except (ValueError, KeyError, AttributeError, TypeError):
+            continue  # a torn line: the writer was killed
+        if kind == "progress":
+            yield phase, event, at_s
+
+
+def _numbers(value: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, float]]:
+    for name, item in value.items():
+        if isinstance(item, Mapping):
+            yield from _numbers(item, f"{before}{name}.")
+        elif _is_number(item):
+            yield f"{before}{name}", float(item)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _goal(config: Mapping[str, Any], name: str) -> float | None:
+    """A number of that name anywhere in a configuration."""
+    for key, value in config.items():
+        if key == name and _is_number(value):
+            return float(value)
+        if isinstance(value, Mapping) and (found := _goal(value, name)) is not None:
+            return found
+    return None
+
+
+def _interest(name: str) -> int:
+    for place, word in enumerate(FIRST):
+        if word.replace("_per_", "/").replace("_", " ") in name:
+            return place
+    for place, word in enumerate(LAST):
+        if word in name.split():
+            return 200 + place
+    return 100
+
+
+_FILES = _Files()
+
+
+# --- drawing ----------------------------------------------------------------------------------------------------------
+
+# what a name ends with: how its values are written
+WRITTEN: tuple[tuple[str, Format], ...] = (
+    ("bytes", size),
+    ("memory", size),
+    ("/s", count),
+    ("tokens", count),
+    ("parameters", count),
+    ("seconds", duration),
+    ("mfu", share),
+)
+
+
+def draw(chart: Mapping[str, Any]) -> Markup:
+    """A group of series as one chart."""
+    name = str(chart["name"])
+    text = next((format_ for ending, format_ in WRITTEN if name.endswith(ending)), number)
+    lines = [Line(spoken(one["name"]), one["points"], one["errors"]) for one in chart["lines"]]
+    return line_chart(lines, x_label=chart["axis"], y_label=name, text=text)

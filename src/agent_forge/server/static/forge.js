@@ -1,0 +1,206 @@
+// What the pages do beyond HTML: news without reloading, details beside the page, keys, and readings of charts.
+// Pages work without it; it never builds markup from data, it only moves what the server has rendered.
+
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+
+// --- news: an event says that something has changed; the parts of the page that differ are exchanged --------------
+
+async function page(address) {
+  const answer = await fetch(address, { headers: { Accept: "text/html" } });
+  return new DOMParser().parseFromString(await answer.text(), "text/html");
+}
+
+function exchange(fresh) {
+  const open = new Set($$("details[open]").map(nameOf));
+  const ticked = new Set($$("main input:checked").map((box) => box.value));
+  for (const old of $$("[data-part]")) {
+    const next = fresh.getElementById(old.id);
+    if (!next || old.isEqualNode(next)) continue;
+    const focus = old.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    const scrolled = $$(".scroll", old).map((box) => [box.scrollLeft, box.scrollTop]);
+    old.replaceWith(document.adoptNode(next));
+    $$(".scroll", next).forEach((box, place) => scrolled[place] && box.scrollTo(...scrolled[place]));
+    if (focus) $(`[href="${CSS.escape(focus)}"]`, next)?.focus({ preventScroll: true });
+  }
+  for (const details of $$("details")) if (open.has(nameOf(details))) details.open = true;
+  for (const box of $$("main input[type=checkbox]")) box.checked = ticked.has(box.value);
+  const main = $("main"), other = $("main", fresh);
+  if (other.dataset.version) main.dataset.version = other.dataset.version;
+  if (!other.dataset.live) delete main.dataset.live;
+  select(chosen, false);
+}
+
+const nameOf = (details) => `${details.closest("[id]")?.id}:${$("summary", details)?.textContent}:${details.parentElement.textContent.slice(0, 30)}`;
+
+function follow() {
+  const main = $("main[data-live]"), sign = $("#live-state");
+  if (!main) return;
+  const source = new EventSource(`/live/${main.dataset.live}?seen=${encodeURIComponent(main.dataset.version || "")}`);
+  let busy = false, again = false;
+  const refresh = async () => {
+    if (busy) { again = true; return; }
+    busy = true;
+    try {
+      exchange(await page(location.href));
+      if (!$("main[data-live]")) { source.close(); sign.textContent = "finished"; sign.className = ""; }
+    } finally {
+      busy = false;
+      if (again) { again = false; setTimeout(refresh, 100); }
+    }
+  };
+  source.addEventListener("changed", refresh);
+  source.onopen = () => { sign.textContent = "live"; sign.className = "on"; };
+  source.onerror = () => { sign.textContent = "not connected"; sign.className = "off"; };
+  addEventListener("pagehide", () => source.close());
+}
+
+// --- details beside the page -------------------------------------------------------------------------------------
+
+async function show(address) {
+  const panel = $("#panel"), body = $("#panel-body");
+  const found = $("#detail", await page(address));
+  if (!found) { location.href = address; return; }
+  body.replaceChildren(document.adoptNode(found));
+  panel.hidden = false;
+  panel.scrollTop = 0;
+  body.focus({ preventScroll: true });
+}
+
+function hide() {
+  const panel = $("#panel");
+  if (!panel || panel.hidden) return false;
+  panel.hidden = true;
+  $$(".lit").forEach((one) => one.classList.remove("lit"));
+  return true;
+}
+
+function light(node) {
+  $$(".lit").forEach((one) => one.classList.remove("lit"));
+  if (node) $$(`[data-node="${CSS.escape(node)}"]`).forEach((one) => one.classList.add("lit"));
+}
+
+addEventListener("click", (event) => {
+  const link = event.target.closest("a[data-panel]");
+  if (link && !event.ctrlKey && !event.metaKey && !event.shiftKey && event.button === 0) {
+    const address = link.getAttribute("href");
+    if (address.startsWith("#")) return;
+    event.preventDefault();
+    light(link.dataset.node);
+    show(address);
+  } else if (event.target.closest("[data-close]")) {
+    hide();
+  } else if (event.target.closest("[data-keys]")) {
+    $("#keys").showModal();
+  } else if (event.target.closest("[data-copy]")) {
+    const button = event.target.closest("[data-copy]");
+    navigator.clipboard?.writeText($("code", button.parentElement).textContent);
+    button.textContent = "Copied";
+  } else {
+    for (const open of $$("details.how[open]")) if (!open.contains(event.target)) open.open = false;
+  }
+});
+
+// --- keys --------------------------------------------------------------------------------------------------------
+
+let chosen = -1, going = false;
+
+function select(place, scroll = true) {
+  const rows = $$("[data-row]");
+  rows.forEach((row) => row.removeAttribute("aria-selected"));
+  if (place < 0 || !rows.length) return;
+  chosen = Math.max(0, Math.min(rows.length - 1, place));
+  rows[chosen].setAttribute("aria-selected", "true");
+  if (scroll) rows[chosen].scrollIntoView({ block: "nearest" });
+}
+
+const KEYS = {
+  j: () => select(chosen + 1),
+  k: () => select(chosen - 1),
+  "/": () => ($("main [data-search]") || $("[data-search]"))?.focus(),
+  "?": () => $("#keys")?.showModal(),
+  g: () => { going = true; setTimeout(() => (going = false), 1200); },
+  Enter: () => { const row = $$("[data-row]")[chosen]; (row?.matches("a") ? row : row && $("a[href]", row))?.click(); },
+};
+
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "Escape" && hide()) return;
+  if (event.target.closest("input, select, textarea, dialog")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  if (event.key === "Enter" && event.target.closest("a, button, summary")) return;
+  if (going) {
+    going = false;
+    const link = $(`nav [data-key="${CSS.escape(event.key)}"]`);
+    if (link) { location.href = link.href; return; }
+  }
+  const act = KEYS[event.key];
+  if (act) { event.preventDefault(); act(); }
+});
+
+// --- forms: filters act at once, and comparing wants the right number ------------------------------------------------
+
+addEventListener("change", (event) => {
+  const form = event.target.closest("form[data-filters]");
+  if (form && event.target.matches("select")) form.requestSubmit();
+  const picking = event.target.closest("form[data-pick]");
+  if (picking) {
+    const count = $$("input:checked", picking).length;
+    $("[data-pick-button]", picking).disabled = count < 2 || count > Number(picking.dataset.pick);
+  }
+});
+
+addEventListener("submit", (event) => {
+  if (!event.target.matches("form[data-filters]")) return;
+  for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true; // keeps addresses short
+});
+
+// --- charts: the values under the mouse ------------------------------------------------------------------------------
+
+addEventListener("pointermove", (event) => {
+  const chart = event.target.closest?.("svg[data-curves]");
+  for (const mark of $$(".cross, .reading")) mark.remove();
+  if (!chart) return;
+  const [left, right, width, low, high] = JSON.parse(chart.dataset.frame);
+  const box = chart.getBoundingClientRect();
+  const at = ((event.clientX - box.left) / box.width) * width;
+  if (at < left || at > width - right) return;
+  const wanted = low + ((at - left) / (width - left - right)) * (high - low);
+  const near = JSON.parse(chart.dataset.curves).map((curve) => curve.reduce((a, b) => (Math.abs(b[0] - wanted) < Math.abs(a[0] - wanted) ? b : a)));
+  const [axis] = JSON.parse(chart.dataset.axes);
+  const x = left + ((near[0][0] - low) / (high - low || 1)) * (width - left - right);
+  const height = chart.viewBox.baseVal.height;
+  draw(chart, "line", { class: "cross", x1: x, x2: x, y1: 14, y2: height - 34 });
+  const words = `${axis} ${near[0][0].toLocaleString()}: ${near.map((point) => Number(point[1].toPrecision(4)).toLocaleString(undefined, { maximumSignificantDigits: 4 })).join(" · ")}`;
+  draw(chart, "text", { class: "reading", x: Math.min(x + 6, width - 8), y: 22, "text-anchor": x > width / 2 ? "end" : "start" }).textContent = words;
+});
+
+function draw(chart, kind, values) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", kind);
+  for (const [name, value] of Object.entries(values)) made.setAttribute(name, value);
+  return chart.appendChild(made);
+}
+
+// --- time goes on ------------------------------------------------------------------------------------------------------
+
+function ago(seconds) {
+  if (seconds < 1) return "now";
+  for (const [below, step, unit] of [[60, 1, "s"], [3600, 60, "min"], [86400, 3600, "h"], [60 * 86400, 86400, "d"]]) {
+    if (seconds < below) return `${Math.floor(seconds / step)} ${unit} ago`;
+  }
+  return null;
+}
+
+function tick() {
+  for (const moment of $$("time[datetime]")) {
+    const then = new Date(moment.dateTime), words = ago((Date.now() - then) / 1000);
+    if (words && moment.textContent !== words) moment.textContent = words;
+    moment.title = `${then.toLocaleString()} (${moment.dateTime})`;
+  }
+}
+
+setInterval(tick, 5000);
+tick();
+follow();

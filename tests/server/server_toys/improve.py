@@ -1,0 +1,3 @@
+from server_toys import toy
+
+PHASE = toy((1, 3))
