@@ -84,7 +84,7 @@ def _or_none(value: float) -> float | None:
 
 def measure_text(model: nn.Module, held_out: HeldOut, batch_rows: int = 16) -> TextScore:
     """Reads every held-out document once; one longer than a row is read in pieces, each from its first token."""
-    device, was_training = _device(model), model.training
+    device, was_training = device_of(model), model.training
     model.eval()
     count = len(held_out.bytes_of)
     nats, hits, tokens = np.zeros(count), np.zeros(count), np.zeros(count)
@@ -162,7 +162,7 @@ def divergence(model: nn.Module, original: nn.Module, held_out: HeldOut, batch_r
 
 
 def _logits(model: Any, batch: Batch, real: Tensor) -> Tensor:
-    device = _device(model)
+    device = device_of(model)
     logits: Tensor = model(input_ids=batch.inputs.to(device), use_cache=False).logits
     return logits[real.to(device)].float()
 
@@ -172,7 +172,7 @@ def _kl(goal: Tensor, logits: Tensor) -> Tensor:
     return (told.exp() * (told - F.log_softmax(logits.to(told.device), dim=-1))).sum(-1)
 
 
-def _device(model: nn.Module) -> torch.device:
+def device_of(model: nn.Module) -> torch.device:
     """Where inputs go. A packed model may have buffers only."""
     first = next(model.parameters(), None)
     return (next(model.buffers()) if first is None else first).device

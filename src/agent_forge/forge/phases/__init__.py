@@ -56,6 +56,7 @@ MODULES = {
     "cognate": "agent_forge.forge.phases.cognate",
     "specialise": "agent_forge.forge.phases.specialise",
     "evomerge": "agent_forge.forge.phases.evomerge",
+    "bitnet": "agent_forge.forge.phases.bitnet",
 }
 
 

@@ -87,7 +87,8 @@ class BitLinear(nn.Linear):
     def codes(self) -> tuple[Tensor, Tensor]:
         """Codes [R, C] and scales [S, G]; the scales are what float16 stores."""
         scales = level_scales(self.weight, self.format) if self.scales is None else self.scales.detach()
-        stored = scales.half().to(scales.dtype).clamp_min(6e-8)
+        stored = scales.half().to(scales.dtype)
+        stored = torch.where(stored == 0, 6e-8, stored)  # the least that float16 can tell from nothing
         return level_codes(self.weight, scales, self.format.levels, self.format.group), stored
 
 
@@ -119,7 +120,7 @@ class RoundedHead(nn.Linear):
 
 def _rounded(rows: Tensor, format: Format, strength: Tensor) -> Tensor:
     most = MOST[format.embedding]
-    flat = whole_numbers(rows.detach().float().flatten(0, -2), most, format.embedding_group).view(rows.shape)
+    flat = whole_numbers(rows.detach().float().flatten(0, -2), most, format.word_group(rows.shape[-1])).view(rows.shape)
     return rows + strength * (flat - rows).detach()
 
 
@@ -207,7 +208,8 @@ def stored_weights(model: nn.Module) -> dict[str, Tensor]:
             found[f"{name}.weight"] = module.quantised()
         else:
             most = MOST[module.format.embedding]
-            found[f"{name}.weight"] = whole_numbers(module.weight.float(), most, module.format.embedding_group)
+            group = module.format.word_group(module.weight.shape[1])
+            found[f"{name}.weight"] = whole_numbers(module.weight.float(), most, group)
     return found
 
 

@@ -33,15 +33,23 @@ class Format:
     levels: Levels = option("ternary", help="of the linear layers' weights")
     granularity: Granularity = option("row", help="what shares a scale")
     group: int = option(128, help="columns of a group", at_least=8)
-    learn_scales: bool = option(False, help="scales are parameters (LSQ) instead of the mean of |w|")
+    learn_scales: bool = option(True, help="scales are parameters (LSQ); otherwise they are the mean of |w|")
     activations: Literal["int8", "none"] = option("int8", help="inputs of those layers, token by token")
     sub_norm: bool = option(False, help="an RMS norm in front of each of them")
     embedding: Literal["int4", "int8", "none"] = option("int4", help="of the embedding and the head")
-    embedding_group: int = option(32, help="columns of the embedding that share a scale", at_least=8)
+    embedding_group: int = option(
+        0, help="columns of it that share a scale; 0: 32 for int4, the row for int8", at_least=0
+    )
 
     def __post_init__(self) -> None:
         if self.learn_scales and self.granularity == "tensor":
-            raise ConfigError("one scale for the whole matrix is not worth learning", where="learn_scales")
+            raise ConfigError(
+                "one scale for the whole matrix is not learned", where="learn_scales", fix="set it to false"
+            )
+
+    def word_group(self, columns: int) -> int:
+        """How many columns of an embedding share a scale."""
+        return min(columns, self.embedding_group or (32 if self.embedding == "int4" else columns))
 
 
 def level_scales(weight_RC: Tensor, format: Format) -> Tensor:

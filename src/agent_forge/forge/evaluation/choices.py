@@ -1,0 +1,122 @@
+"""Multiple choice by likelihood: the model's choice is the answer it finds likeliest after the question.
+
+Questions of public sets (`read_choices`), or made from any held-out text: which of four pieces follows this one
+(`continuations`)?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from agent_forge.errors import DataError
+from agent_forge.forge.evaluation.scores import Score
+from agent_forge.forge.evaluation.text import device_of, token_scores
+from agent_forge.forge.training.evaluation import Choice, HeldOut
+from agent_forge.forge.training.packing import IGNORE, Batch
+
+
+@dataclass(frozen=True)
+class Question:
+    """Tokens of the question (from the beginning of a text on), of the answers, and by what each answer's likelihood
+    is divided: its bytes, so that long answers are not punished, or 1 for answers of one length."""
+
+    prompt: tuple[int, ...]
+    answers: tuple[tuple[int, ...], ...]
+    sizes: tuple[float, ...]
+    right: int
+
+
+def questions_of(choices: Sequence[Choice], tokenizer: Any, begin: int | None = None) -> list[Question]:
+    """Questions in words as questions in tokens."""
+    first = tokenizer.bos_token_id if begin is None else begin
+    start = () if first is None else (first,)
+
+    def tokens(text: str) -> tuple[int, ...]:
+        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    return [
+        Question(
+            (*start, *tokens(choice.prompt)),
+            tuple(tokens(answer) for answer in choice.answers),
+            tuple(float(max(1, len(answer.encode()))) for answer in choice.answers),
+            choice.right,
+        )
+        for choice in choices
+    ]
+
+
+def continuations(
+    held_out: HeldOut, count: int, prompt: int = 24, answer: int = 8, ways: int = 4, seed: int = 0
+) -> list[Question]:
+    """Questions from held-out rows: which of `ways` pieces follows? The wrong ones are pieces of other documents.
+
+    Raises DataError if there are too few documents to ask about.
+    """
+    tokens, documents = held_out.rows.tokens, held_out.rows.documents
+    rng = np.random.default_rng(seed)
+    width = prompt + answer
+    places = [
+        (row, start)
+        for row in range(len(tokens))
+        for start in range(0, int((documents[row] >= 0).sum()) - width + 1, width)
+    ]
+    rng.shuffle(places)
+    by_document = {int(documents[row, 0]) for row, _ in places}
+    if len(by_document) < ways:
+        raise DataError(f"{len(by_document)} documents are too few for questions of {ways} answers", where="evaluation")
+    found = []
+    for row, start in places[:count]:
+        others = [place for place in places if documents[place[0], 0] != documents[row, 0]]
+        wrong = [others[i] for i in rng.choice(len(others), ways - 1, replace=False)]
+        right = int(rng.integers(ways))
+        sources = [*wrong[:right], (row, start), *wrong[right:]]
+        pieces = tuple(tuple(int(t) for t in tokens[r, s + prompt : s + width]) for r, s in sources)
+        begin = (int(tokens[row, 0]),) if start else ()
+        asked = (*begin, *(int(t) for t in tokens[row, start : start + prompt]))
+        found.append(Question(asked, pieces, (1.0,) * ways, right))
+    return found
+
+
+def answer_questions(
+    model: nn.Module, questions: Sequence[Question], task: str = "multiple choice", rows: int = 32
+) -> Score:
+    """1 for every question whose right answer is the likeliest, else 0; chance is the mean of 1 / answers."""
+    pairs = [
+        (question.prompt, answer, size)
+        for question in questions
+        for answer, size in zip(question.answers, question.sizes, strict=True)
+    ]
+    order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))  # alike ones share a batch
+    likely = np.zeros(len(pairs))
+    was_training, device = model.training, device_of(model)
+    model.eval()
+    for start in range(0, len(order), rows):
+        chosen = order[start : start + rows]
+        losses, _ = token_scores(model, _rows([pairs[i] for i in chosen]).to(device))
+        sizes = np.array([pairs[i][2] for i in chosen])
+        likely[chosen] = -losses.double().sum(1).cpu().numpy() / sizes
+    model.train(was_training)
+    points, at = [], 0
+    for question in questions:
+        mine = likely[at : at + len(question.answers)]
+        points.append(float(int(mine.argmax()) == question.right))
+        at += len(question.answers)
+    chance = float(np.mean([1 / len(question.answers) for question in questions])) if questions else 0.0
+    return Score(task, tuple(points), chance, "likeliest answer, by log-likelihood per byte (or of equal length)")
+
+
+def _rows(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...], float]]) -> Batch:
+    """Right-padded rows in which only the answers' tokens are targets."""
+    width = max(len(before) + len(after) for before, after, _ in pairs)
+    tokens = torch.zeros(len(pairs), width, dtype=torch.long)
+    targets = torch.full((len(pairs), width), IGNORE)
+    for row, (before, after, _) in enumerate(pairs):
+        tokens[row, : len(before) + len(after)] = torch.tensor([*before, *after])
+        targets[row, len(before) - 1 : len(before) + len(after) - 1] = torch.tensor(after)
+    return Batch(tokens, targets, torch.zeros_like(tokens))
