@@ -1,0 +1,94 @@
+"""The artefact: a Hugging Face folder with the compressed weights, whose size is the size that is reported."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import AutoTokenizer
+
+from agent_forge.forge.checkpoint import CARD
+from agent_forge.forge.compression.loading import METHOD
+from agent_forge.forge.compression.packed_tokenizer import FILE, PackedTokenizer, pack_tokenizer
+
+WEIGHTS = "model.safetensors"
+KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE", "NOTICE", "special_tokens_map.json")
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "tokenizer_config.json")
+
+
+def folder_bytes(folder: Path) -> int:
+    """Everything in the folder."""
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def write_weights(folder: Path, containers: Mapping[str, bytes], others: Mapping[str, torch.Tensor]) -> None:
+    """One file with the containers as bytes, and what is not a weight (masks, positions) as it is."""
+    tensors = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in containers.items()}
+    save_file({**tensors, **{name: tensor.contiguous() for name, tensor in others.items()}}, folder / WEIGHTS,
+              metadata={"format": "pt"})  # fmt: skip
+
+
+def write_config(source: Path, folder: Path, changes: Mapping[str, Any] | None = None) -> None:
+    """The model's configuration without white space, with the quantizer that reads the weights."""
+    document = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    document.update(changes or {})
+    document["quantization_config"] = {"quant_method": METHOD, "format": 1}
+    _write(folder / "config.json", document)
+    for name in KEPT:
+        if (source / name).is_file():
+            shutil.copy(source / name, folder / name)
+    generation = folder / "generation_config.json"
+    if generation.is_file():
+        _write(generation, json.loads(generation.read_text(encoding="utf-8")))
+
+
+def write_tokenizer(source: Path, folder: Path, samples: Sequence[str]) -> None:
+    """The tokenizer, packed where it then reads the samples like the original, else as it is; nothing if there is
+    none."""
+    if not (source / "tokenizer.json").is_file():
+        _copy_tokenizer(source, folder)
+        return
+    original = AutoTokenizer.from_pretrained(source)
+    (folder / FILE).write_bytes(pack_tokenizer((source / "tokenizer.json").read_text(encoding="utf-8")))
+    settings = source / "tokenizer_config.json"
+    said = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    said.pop("added_tokens_decoder", None)  # these are in the tokenizer itself
+    _write(folder / "tokenizer_config.json", {**said, "tokenizer_class": PackedTokenizer.__name__})
+    if not _reads_alike(original, folder, samples):
+        (folder / FILE).unlink()
+        _copy_tokenizer(source, folder)
+
+
+def _reads_alike(original: Any, folder: Path, samples: Sequence[str]) -> bool:
+    try:
+        packed = AutoTokenizer.from_pretrained(folder)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    special = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
+    same = all(getattr(packed, name) == getattr(original, name) for name in special)
+    return same and all(packed(text)["input_ids"] == original(text)["input_ids"] for text in samples)
+
+
+def _copy_tokenizer(source: Path, folder: Path) -> None:
+    for name in TOKENIZER_FILES:
+        if (source / name).is_file():
+            shutil.copy(source / name, folder / name)
+    plain = folder / "tokenizer.json"
+    if plain.is_file():
+        _write(plain, json.loads(plain.read_text(encoding="utf-8")))
+
+
+def _write(file: Path, document: Any) -> None:
+    file.write_text(json.dumps(document, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
+
+
+def copy_model(source: Path, folder: Path) -> None:
+    """The model as it came, for when nothing smaller passed."""
+    for file in sorted(source.iterdir()):
+        if file.is_file() and file.name != CARD:
+            shutil.copy(file, folder / file.name)

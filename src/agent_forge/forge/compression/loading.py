@@ -1,0 +1,65 @@
+"""Loading: the quantizer that lets `AutoModelForCausalLM.from_pretrained` read a folder that `compress` wrote.
+
+`model.safetensors` holds one container (bytes) under the name of each weight. transformers loads those as if they were
+the weights; afterwards each is decoded, to the type that was asked for. Importing this registers the quantizer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_QUANTIZER_MAPPING
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from agent_forge.forge.compression import packed_tokenizer as packed_tokenizer  # registers the packed tokenizer
+
+METHOD = "agent_forge_codecs"
+
+
+class CodecsConfig(QuantizationConfigMixin):
+    """What `config.json` says of a compressed model. Everything that decoding needs is in the containers."""
+
+    def __init__(self, format: int = 1, **kwargs: Any) -> None:
+        self.quant_method: Any = METHOD
+        self.format = format
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"quant_method": METHOD, "format": self.format}
+
+
+class CodecsQuantizer(HfQuantizer):
+    """Decodes the containers once, when they are loaded: the model is then a plain one."""
+
+    requires_calibration = True  # only what `agent-forge compress` wrote can be loaded
+
+    def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
+        self.types = {name: tensor.dtype for name, tensor in model.state_dict().items()}
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        from agent_forge.forge.compression.codecs import decode
+        from agent_forge.forge.compression.container import unpack
+
+        for name, tensor in _named_tensors(model):
+            if tensor.dtype == torch.uint8 and self.types[name].is_floating_point:
+                decoded = decode(unpack(tensor.data.cpu().numpy().tobytes(), where=name))
+                tensor.data = decoded.to(tensor.device, self.types[name])
+                tensor.requires_grad_(isinstance(tensor, nn.Parameter))
+        return model
+
+    @property
+    def is_trainable(self) -> bool:
+        return True
+
+    def is_serializable(self, *_: Any, **__: Any) -> bool:
+        return False
+
+
+def _named_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*model.named_parameters(), *model.named_buffers()]
+
+
+AUTO_QUANTIZATION_CONFIG_MAPPING.setdefault(METHOD, CodecsConfig)
+AUTO_QUANTIZER_MAPPING.setdefault(METHOD, CodecsQuantizer)

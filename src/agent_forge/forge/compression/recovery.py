@@ -1,0 +1,202 @@
+"""Recovery: a short distillation from the original, with the weights kept on what their codecs can store.
+
+The original weights stay as latents; the model computes with what their codec makes of them, and the gradient goes
+through the rounding as if it were not there (straight-through). What is learnt is what the codec stores: the
+multiples on a grid, trits and scales, codebooks, gains. At the end the latents are encoded again.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from agent_forge.forge.compression.codecs import grid, raw
+from agent_forge.forge.compression.container import Encoded
+from agent_forge.forge.compression.feedback import Cost
+from agent_forge.forge.quantization.distillation import Distillation
+from agent_forge.forge.training.packing import PackedRows
+
+WARMUP = 0.05
+
+
+class Latent:
+    """A weight in training: `parameters` are learnt, `weight()` is what they stand for, `encoded()` what is stored."""
+
+    def __init__(self, source: Tensor, encoded: Encoded) -> None:
+        self.old = encoded
+        self.parameters = [nn.Parameter(source.detach().float().clone())]
+
+    def weight(self) -> Tensor:
+        return self.parameters[0]
+
+    def encoded(self, tighter: float = 0.0) -> Encoded:
+        return raw.encode(self.parameters[0], Cost())
+
+    def rate_slope(self) -> Tensor | None:
+        """How the bits of the first parameter grow with it; None where they do not change."""
+        return None
+
+
+class GridLatent(Latent):
+    def __init__(self, source: Tensor, encoded: Encoded) -> None:
+        super().__init__(source, encoded)
+        self.steps = grid.steps_of(encoded.parts, encoded.settings).to(source.device)
+        relative = encoded.settings["step"] / float(source.float().square().mean().sqrt().clamp_min(1e-12))
+        self.deadzone = min(0.25, grid.DEADZONE * relative)
+
+    def _codes(self, tighter: float = 0.0) -> Tensor:
+        return grid.rounded(self.parameters[0] / self.steps, min(0.49, self.deadzone + tighter))
+
+    def weight(self) -> Tensor:
+        latent = self.parameters[0]
+        return latent + (self._codes() * self.steps - latent).detach()
+
+    def encoded(self, tighter: float = 0.0) -> Encoded:
+        return grid.recoded(self.old, self._codes(tighter).detach().to(torch.int16).cpu().numpy())
+
+    def rate_slope(self) -> Tensor:
+        latent = self.parameters[0].detach()
+        return torch.sign(latent) / (latent.abs() + self.steps) / math.log(2)
+
+
+class TernaryLatent(Latent):
+    def __init__(self, source: Tensor, encoded: Encoded) -> None:
+        super().__init__(source, encoded)
+        self.group = encoded.settings["group"]
+        scale = torch.from_numpy(encoded.parts["scale"].astype(np.float32)).to(source.device)
+        self.parameters.append(nn.Parameter(scale))
+
+    def _scales(self) -> Tensor:
+        return self.parameters[1].repeat_interleave(self.group, 1)
+
+    def _codes(self) -> Tensor:
+        return torch.round(self.parameters[0].detach() / self._scales().detach().clamp_min(1e-12)).clamp(-1, 1)
+
+    def weight(self) -> Tensor:
+        latent = self.parameters[0]
+        return self._codes() * self._scales() + latent - latent.detach()
+
+    def encoded(self, tighter: float = 0.0) -> Encoded:
+        from agent_forge.forge.compression.codecs.ternary import _encoded
+
+        return _encoded(self._codes(), self.parameters[1].detach().half().float(), self.group)
+
+
+class BookLatent(Latent):
+    """Vector quantisation: the indices stay, the codebooks learn."""
+
+    def __init__(self, source: Tensor, encoded: Encoded) -> None:
+        super().__init__(source, encoded)
+        from agent_forge.forge.compression.codecs.vptq import _scale
+
+        stages, parts = range(encoded.settings["stages"]), encoded.parts
+        books = [torch.from_numpy(parts[f"book{stage}"].astype(np.float32)) for stage in stages]
+        self.parameters = [nn.Parameter(book.to(source.device)) for book in books]
+        self.index = [torch.from_numpy(parts[f"index{s}"].astype(np.int64)).to(source.device) for s in stages]
+        self.scale = torch.from_numpy(_scale(parts["scale"])).to(source.device)
+
+    def weight(self) -> Tensor:
+        vectors = sum(book[index] for book, index in zip(self.parameters, self.index, strict=True))
+        assert isinstance(vectors, Tensor)
+        return vectors.flatten(1)[:, : self.old.shape[1]] * self.scale[:, None]
+
+    def encoded(self, tighter: float = 0.0) -> Encoded:
+        books = {f"book{s}": book.detach().half().cpu().numpy() for s, book in enumerate(self.parameters)}
+        parts = {name: books.get(name, array) for name, array in self.old.parts.items()}
+        return Encoded(self.old.codec, self.old.shape, parts, self.old.settings)
+
+
+class FixedLatent(Latent):
+    """What its codec cannot learn stays as it was encoded."""
+
+    def __init__(self, source: Tensor, encoded: Encoded) -> None:
+        from agent_forge.forge.compression.codecs import decode
+
+        self.old, self.parameters = encoded, []
+        self.fixed = decode(encoded).to(source.device)
+
+    def weight(self) -> Tensor:
+        return self.fixed
+
+    def encoded(self, tighter: float = 0.0) -> Encoded:
+        return self.old
+
+
+LATENTS: dict[str, type[Latent]] = {"grid": GridLatent, "ternary": TernaryLatent, "vptq": BookLatent, "raw": Latent}
+
+
+def recover(
+    model: Any,
+    chosen: Mapping[str, Encoded],
+    rows: PackedRows,
+    steps: int,
+    *,
+    batch_rows: int = 4,
+    lr: float = 0.02,
+    price: float = 0.0,
+    seed: int = 0,
+    tell: Callable[..., None] = lambda **_: None,
+) -> dict[str, Latent]:
+    """Trains a copy of `model` in the form of `chosen` towards the model itself. The learning rate is in units of each
+    weight's root mean square; `price` (nats per token for a bit) keeps the codes from growing."""
+    student = copy.deepcopy(model)
+    model.eval(), student.train()
+    places = dict(student.named_parameters())
+    latents = {name: LATENTS.get(chosen[name].codec, FixedLatent)(places[name].data, chosen[name]) for name in chosen}
+    optimizer = torch.optim.AdamW(_groups(latents, lr), betas=(0.9, 0.99), weight_decay=0.0)
+    objective = Distillation(model)
+    device = next(model.parameters()).device
+    for step in range(steps):
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial"] * _pace(step, steps)
+        weights = {name: latent.weight() for name, latent in latents.items()}
+        for name, weight in weights.items():
+            places[name].data = weight.detach().to(places[name].dtype)
+            places[name].grad = None
+        batch = rows.batch(step, batch_rows, seed).to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+            loss = objective(student, batch)
+        loss.backward()
+        _carry(weights, places, latents, price)
+        torch.nn.utils.clip_grad_norm_([p for latent in latents.values() for p in latent.parameters], 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        if step % max(1, steps // 20) == 0:
+            tell(step=step, of=steps, loss=float(loss.detach()))
+    return latents
+
+
+def _groups(latents: Mapping[str, Latent], lr: float) -> list[dict[str, Any]]:
+    found = []
+    for latent in latents.values():
+        for parameter in latent.parameters:
+            size = float(parameter.detach().square().mean().sqrt())
+            found.append({"params": [parameter], "lr": lr * size, "initial": lr * size})
+    return found
+
+
+def _pace(step: int, steps: int) -> float:
+    """Warm-up, then a cosine down to nothing: at the end the codes must have settled."""
+    warm = max(1, round(WARMUP * steps))
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+def _carry(
+    weights: Mapping[str, Tensor], places: Mapping[str, nn.Parameter], latents: Mapping[str, Latent], price: float
+) -> None:
+    """Takes the gradients from the student's weights to the latents."""
+    moved = [(weight, places[name].grad) for name, weight in weights.items()]
+    moved = [(weight, grad) for weight, grad in moved if grad is not None and weight.requires_grad]
+    torch.autograd.backward([weight for weight, _ in moved], [grad.to(weight) for weight, grad in moved])
+    for latent in latents.values():
+        slope = latent.rate_slope() if price else None
+        if slope is not None and latent.parameters[0].grad is not None:
+            latent.parameters[0].grad += price * slope

@@ -1,0 +1,369 @@
+"""`compress`: the smallest model that is still good enough, or the best one within a byte budget.
+
+    calibrate -> try every codec on every tensor -> allocate bytes -> write, load, measure -> distil -> measure -> ...
+
+Every stage is written as the folder that would be shipped, loaded from there, and judged on held-out text. What fails is
+thrown away, and the last artefact that passed is what OUT holds in the end: a failed stage never costs more than its time.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agent_forge.errors import CheckpointError, UsageError
+from agent_forge.forge.compression import folder as folders
+from agent_forge.forge.compression.allocation import Allocation, allocate, worthwhile
+from agent_forge.forge.compression.codecs import raw
+from agent_forge.forge.compression.container import Encoded, pack
+from agent_forge.forge.compression.feedback import Cost
+from agent_forge.forge.compression.judge import Figures, Judge, Stage, Tell
+from agent_forge.forge.compression.recovery import recover
+from agent_forge.forge.compression.sensitivity import measure_costs
+from agent_forge.forge.compression.trials import USUAL, Reference, Trial, plain_tensors, run_trials
+from agent_forge.forge.training.evaluation import HeldOut
+from agent_forge.forge.training.packing import PackedRows, encode
+from agent_forge.forge.training.packing import pack as pack_rows
+
+SMALLER = 0.8  # how much smaller the next try is
+STUDENT_BITS = 1.0
+STUDENT = "below about 1 bit a weight it is distillation into a smaller student, not compression"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is asked for, and how much work may go into it."""
+
+    budget: int | None = None  # bytes of the whole folder
+    max_increase: float = 0.3  # of the perplexity on held-out text
+    codecs: Sequence[str] = USUAL
+    recovery_steps: int = 100
+    recovery_lr: float = 0.02
+    calibration_rows: int = 64
+    trial_tokens: int = 2048
+    batch_rows: int = 4
+    length: int = 256
+    tries: int = 5  # artefacts that the search over sizes may measure
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Text:
+    """Calibration rows and held-out documents, tokenised for the model."""
+
+    rows: PackedRows
+    held_out: HeldOut
+    samples: Sequence[str]  # of text, to check a packed tokenizer with
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came out. `accepted` is True only for an artefact that passed every gate that was asked for."""
+
+    bytes_before: int
+    weights: int
+    before: Judge
+    kept: Figures
+    accepted: bool
+    stages: Sequence[Stage]
+    least_passing: int | None
+    reason: str
+
+    def as_dict(self) -> dict[str, Any]:
+        fp32 = 4 * self.weights
+        return {
+            "bytes_before": self.bytes_before,
+            "bytes": self.kept.bytes,
+            "ratio": self.bytes_before / self.kept.bytes,
+            "ratio_to_fp32_weights": fp32 / self.kept.bytes,
+            "bits_per_weight": 8 * self.kept.bytes / self.weights,
+            "ppl_before": self.before.before.perplexity,
+            "ppl": self.kept.ppl,
+            "ppl_ratio": self.kept.ppl / self.before.before.perplexity,
+            "bits_per_byte_before": self.before.before.bits_per_byte,
+            "bits_per_byte": self.kept.bits_per_byte,
+            "kl": self.kept.kl,
+            "kl_stderr": self.kept.kl_stderr,
+            "agreement": self.kept.agreement,
+            "accepted": self.accepted,
+            "least_bytes_that_passed": self.least_passing,
+            "reason": self.reason,
+            "stages": [stage.as_dict() for stage in self.stages],
+        }
+
+
+def prepare_text(source: Path, train: Sequence[str], held_out: Sequence[str], settings: Settings, most: int) -> Text:
+    """Tokenises calibration and held-out texts with the model's own tokenizer. `most` rows are kept to judge on."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(source)
+    if tokenizer.bos_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise CheckpointError("the tokenizer has neither BOS nor EOS to begin a text with", where=str(source))
+        tokenizer.bos_token = tokenizer.eos_token
+    filler = tokenizer.bos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    rows = pack_rows(encode(tokenizer, train), settings.length, tokenizer.bos_token_id, filler)
+    judged = HeldOut.of(tokenizer, _first(tokenizer, held_out, settings.length, most), settings.length)
+    return Text(rows, judged, [*held_out[:20], "Ünïcode ✓ 12,345\n\ttabs"])
+
+
+def _first(tokenizer: Any, texts: Sequence[str], length: int, most: int) -> list[str]:
+    """Documents that together fill about `most` rows."""
+    kept, rows = [], 0
+    for text, tokens in zip(texts, encode(tokenizer, texts, eos=False), strict=True):
+        needed = -(-len(tokens) // length)
+        if kept and rows + needed > most:
+            continue
+        kept.append(text)
+        rows += needed
+    return kept
+
+
+class Search:
+    """One model on its way through the sizes."""
+
+    def __init__(self, source: Path, text: Text, settings: Settings, tell: Tell = lambda **_: None) -> None:
+        self.source, self.text, self.settings, self.tell = source, text, settings, tell
+        torch.manual_seed(settings.seed)
+        self.model = load_original(source)
+        self.weights = sum(weight.numel() for weight in self.model.parameters())
+        self.judge = Judge(self.model, text.held_out, settings.batch_rows)
+        self.limit = (1 + settings.max_increase) * self.judge.before.perplexity
+        self.stages: list[Stage] = []
+        self.trials: dict[str, list[Trial]] = {}
+        self.plain: dict[str, Encoded] = {}
+        self.others = _non_weights(self.model)
+
+    def calibrate(self) -> None:
+        """Measures what errors cost, and tries every codec on every matrix."""
+        first = PackedRows(
+            *(x[: self.settings.calibration_rows] for x in (self.text.rows.tokens, self.text.rows.documents))
+        )
+        self.tell(stage="calibrate", step=0)
+        costs = measure_costs(self.model, first, self.settings.batch_rows, self.settings.seed)
+        reference = Reference(self.model, first, self.settings.trial_tokens)
+        self.trials = run_trials(self.model, costs, reference, self.settings.codecs,
+                                 lambda **said: self.tell(stage="trials", **said))  # fmt: skip
+        self.plain = {name: raw.encode(tensor, Cost()) for name, tensor in plain_tensors(self.model).items()}
+
+    def overhead(self, folder: Path) -> int:
+        """Writes everything but the weights, and says what it takes, heads of the weights' file included."""
+        folders.write_config(self.source, folder)
+        folders.write_tokenizer(self.source, folder, self.text.samples)
+        entries = {name: b"" for name in (*self.trials, *self.plain)}
+        folders.write_weights(folder, entries, self.others)
+        room = 8 * len(entries)  # the lengths in the head have more digits than those of nothing
+        return folders.folder_bytes(folder) + room + sum(len(pack(encoded)) for encoded in self.plain.values())
+
+    def smallest(self) -> int:
+        return sum(worthwhile([trial.option for trial in of])[0].bytes for of in self.trials.values())
+
+    def largest(self) -> int:
+        return sum(worthwhile([trial.option for trial in of])[-1].bytes for of in self.trials.values())
+
+    def allocated(self, room: int) -> Allocation | None:
+        return allocate({name: [trial.option for trial in of] for name, of in self.trials.items()}, room)
+
+    def encoded(self, allocation: Allocation) -> dict[str, Encoded]:
+        chosen = {
+            name: next(trial.encoded for trial in self.trials[name] if trial.option is option)
+            for name, option in allocation.chosen.items()
+        }
+        return {**chosen, **self.plain}
+
+    def write(self, folder: Path, tensors: Mapping[str, Encoded]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        folders.write_config(self.source, folder)
+        folders.write_tokenizer(self.source, folder, self.text.samples)
+        folders.write_weights(folder, {name: pack(encoded) for name, encoded in tensors.items()}, self.others)
+
+    def stage(self, name: str, folder: Path, tensors: Mapping[str, Encoded]) -> Stage:
+        """Writes, loads, measures; the figures are those of the folder."""
+        start = time.perf_counter()
+        self.write(folder, tensors)
+        figures = self.judge.of_folder(folder)
+        kinds = Counter(encoded.codec for encoded in tensors.values())
+        done = Stage(name, figures, self.limit, self.settings.budget, time.perf_counter() - start, kinds)
+        self.stages.append(done)
+        self.tell(stage=name, bytes=figures.bytes, ppl=figures.ppl, kl=figures.kl, passed=done.passed)
+        return done
+
+    def recovered(self, tensors: Mapping[str, Encoded], price: float, room: int) -> dict[str, Encoded]:
+        """The tensors after a short distillation, brought back into the room that they had."""
+        latents = recover(
+            self.model, tensors, self.text.rows, self.settings.recovery_steps,
+            batch_rows=self.settings.batch_rows, lr=self.settings.recovery_lr, price=price, seed=self.settings.seed,
+            tell=lambda **said: self.tell(stage="recover", **said),
+        )  # fmt: skip
+        for tighter in (0.0, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2):
+            found = {name: latent.encoded(tighter) for name, latent in latents.items()}
+            if sum(len(pack(encoded)) for encoded in found.values()) <= room:
+                break
+        return found
+
+
+def load_original(source: Path) -> Any:
+    """The model in float32 on the device at hand; one that is packed already is unpacked first."""
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"the model cannot be loaded: {error}", where=str(source)) from error
+    if getattr(model, "is_quantized", False) and getattr(model, "quantization_method", "") != folders.METHOD:
+        model = model.dequantize(torch.float32)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
+
+
+def _non_weights(model: Any) -> dict[str, Tensor]:
+    """Buffers that a state dict holds: they are kept as they are."""
+    names = dict(model.named_parameters(remove_duplicate=False))
+    return {name: tensor.cpu() for name, tensor in model.state_dict().items() if name not in names}
+
+
+@dataclass
+class Progress:
+    """The search over sizes: the best artefact so far, and where it lies."""
+
+    search: Search
+    work: Path
+    out: Path
+    fixed: int  # bytes of everything but the matrices
+    kept: Stage | None = None
+    least: int | None = None
+    count: int = field(default=0)
+
+    def attempt(self, total: int) -> bool:
+        """An artefact of at most `total` bytes: as it comes from the codecs, then after recovery. True if one passed
+        the gate on quality (whether it is within the budget is asked at the end)."""
+        allocation = self.search.allocated(total - self.fixed)
+        if allocation is None:
+            return False
+        tensors = self.search.encoded(allocation)
+        self.count += 1
+        size = f"{total / 1e6:.3g} MB"
+        passed = self._judge(f"codecs {size}", tensors)
+        if self.search.settings.recovery_steps:
+            room = total - self.fixed + sum(len(pack(encoded)) for encoded in self.search.plain.values())
+            price = 8 * allocation.price * 0.3  # of a bit; after recovery a bit is worth less than before
+            better = self.search.recovered(tensors, price, room)
+            passed = self._judge(f"recovered {size}", better) or passed
+        return passed
+
+    def _judge(self, name: str, tensors: Mapping[str, Encoded]) -> bool:
+        folder = self.work / f"{len(self.search.stages)}"
+        stage = self.search.stage(name, folder, tensors)
+        if stage.good and (self.kept is None or _better(stage, self.kept, self.search.settings.budget)):
+            self._keep(folder, stage)
+        else:
+            shutil.rmtree(folder)
+        if stage.good:
+            self.least = min(stage.figures.bytes, self.least or stage.figures.bytes)
+        return stage.good
+
+    def _keep(self, folder: Path, stage: Stage) -> None:
+        if self.out.exists():
+            shutil.rmtree(self.out)
+        folder.rename(self.out)
+        self.kept = stage
+
+
+def _better(new: Stage, old: Stage, budget: int | None) -> bool:
+    """Within the budget beats beyond it; within it the better model wins; without a budget, or beyond it, the
+    smaller one."""
+    if new.fits != old.fits:
+        return new.fits
+    if budget is not None and new.fits:
+        return new.figures.ppl < old.figures.ppl
+    return new.figures.bytes < old.figures.bytes
+
+
+def compress(
+    source: str | Path, out: str | Path, text: Text, settings: Settings | None = None, tell: Tell = lambda **_: None
+) -> Report:
+    """Compresses a Hugging Face folder into `out`, which must not exist or be empty.
+
+    With a budget, OUT is the best model within it whose perplexity is at most (1 + max_increase) times the original's;
+    without one, the smallest such model. Where no artefact passes, `accepted` is False, and OUT holds the smallest one
+    that passed the gate on quality, or the original if none did. Raises UsageError, CheckpointError.
+    """
+    settings = settings or Settings()
+    source, out = Path(source), Path(out)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UsageError("the folder is not empty", where=str(out), fix="name a new one")
+    search = Search(source, text, settings, tell)
+    search.calibrate()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".compress-", dir=out.parent) as work:
+        empty = Path(work) / "empty"
+        empty.mkdir()
+        progress = Progress(search, Path(work), Path(work) / "kept", search.overhead(empty))
+        _explore(progress)
+        return _finished(progress, out)
+
+
+def _explore(progress: Progress) -> None:
+    """The sizes that are tried. With a budget: twice that, then that, and on failure back up by halves. Without: down
+    while the gate holds, then between the last that passed and the first that did not."""
+    search, settings = progress.search, progress.search.settings
+    most, least = progress.fixed + search.largest(), progress.fixed + search.smallest()
+    if settings.budget is not None:
+        target = min(settings.budget, most)
+        safe = 2 * target if 2 * target < most else most
+        if target >= least and progress.attempt(target):
+            return
+        low, high = max(target, least), safe
+        if not progress.attempt(safe):
+            high = most
+            if not progress.attempt(most):
+                return
+    else:
+        high = most
+        if not progress.attempt(most):
+            return
+        low = least
+        while progress.count < settings.tries and high * SMALLER > least:
+            smaller = max(int(high * (SMALLER if progress.count > 1 else 0.5)), least)
+            if not progress.attempt(smaller):
+                low = smaller
+                break
+            high = smaller
+    while progress.count < settings.tries and low < 0.95 * high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if progress.attempt(middle) else (middle, high)
+
+
+def _finished(progress: Progress, out: Path) -> Report:
+    search, kept = progress.search, progress.kept
+    before = folders.folder_bytes(search.source)
+    if kept is None:
+        progress.out.mkdir()
+        folders.copy_model(search.source, progress.out)
+        same = Figures(folders.folder_bytes(progress.out), search.judge.before.perplexity,
+                       search.judge.before.perplexity_stderr, search.judge.before.bits_per_byte, 0.0, None, 1.0)  # fmt: skip
+        kept = Stage("original", same, search.limit, search.settings.budget, 0.0)
+    accepted = progress.kept is not None and kept.passed
+    if out.exists():
+        out.rmdir()
+    progress.out.rename(out)
+    reason = _reason(accepted, kept, progress, search)
+    return Report(before, search.weights, search.judge, kept.figures, accepted, search.stages, progress.least, reason)
+
+
+def _reason(accepted: bool, kept: Stage, progress: Progress, search: Search) -> str:
+    if accepted:
+        return f"passed: perplexity {kept.figures.ppl:.4g}, at most {search.limit:.4g} was asked for"
+    if progress.least is None:
+        return "no artefact passed the gate on quality: OUT is the original"
+    budget = search.settings.budget or 0
+    text = f"the budget of {budget:,} bytes was not reached: the least size that passed is {progress.least:,} bytes"
+    return f"{text}; {STUDENT}" if 8 * budget / search.weights < STUDENT_BITS else text
+
+
+__all__ = ["Report", "Search", "Settings", "Text", "compress", "prepare_text"]

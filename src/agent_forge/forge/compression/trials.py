@@ -1,0 +1,109 @@
+"""Trials: every tensor stored in several ways, and what each way does to the model's predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from agent_forge.errors import UsageError
+from agent_forge.forge.compression.allocation import Option
+from agent_forge.forge.compression.codecs import CODECS, decode, encode
+from agent_forge.forge.compression.container import Encoded
+from agent_forge.forge.compression.feedback import Cost, distortion
+from agent_forge.forge.compression.sensitivity import matrices
+from agent_forge.forge.training.packing import IGNORE, PackedRows
+
+# what each codec is tried with, from fine to coarse
+GRIDS: dict[str, list[dict[str, Any]]] = {
+    "grid": [{"step": step} for step in (0.12, 0.25, 0.35, 0.5, 0.7, 0.9, 1.15, 1.5, 2.0)],
+    "integer": [{"bits": 8, "group": 128}, {"bits": 4, "group": 64}],
+    "ternary": [{"group": 128}],
+    "vptq": [{"width": 4, "entries": 256}],
+    "seedlm": [{"width": 8, "rank": 3}, {"width": 12, "rank": 4}],
+    "hyper": [{"bits": 8}, {"bits": 6}],
+    "lowrank": [{"rank": 8, "step": 0.7}, {"rank": 8, "step": 1.15}],
+    "rtn": [{"bits": 4, "group": 128}, {"bits": 3, "group": 128}],
+}
+USUAL = ("grid", "integer", "ternary", "vptq")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """An option, what was encoded for it, and its distortion in the matrix's own metric."""
+
+    option: Option
+    encoded: Encoded
+    distortion: float
+
+
+class Reference:
+    """The original's predictions on a few rows of calibration text, to compare with."""
+
+    def __init__(self, model: Any, rows: PackedRows, tokens: int = 2048) -> None:
+        device = next(model.parameters()).device
+        count = max(1, min(len(rows), tokens // rows.length))
+        self.batch = rows.take(slice(0, count)).to(device)
+        self.real = self.batch.targets != IGNORE
+        self.goal = self._predictions(model)
+        self.likely = self.goal.exp()
+
+    @torch.no_grad()
+    def _predictions(self, model: Any) -> Tensor:
+        logits = model(input_ids=self.batch.inputs, use_cache=False).logits
+        return F.log_softmax(logits[self.real].float(), dim=-1)
+
+    def divergence(self, model: Any) -> float:
+        """KL(original || model) in nats per token."""
+        with torch.no_grad():
+            return float((self.likely * (self.goal - self._predictions(model))).sum(-1).mean().double())
+
+
+def run_trials(
+    model: nn.Module,
+    costs: Mapping[str, Cost],
+    reference: Reference,
+    codecs: Sequence[str] = USUAL,
+    tell: Callable[..., None] = lambda **_: None,
+) -> dict[str, list[Trial]]:
+    """Every matrix in every way, one at a time in the otherwise original model. Raises UsageError."""
+    unknown = [name for name in codecs if name not in GRIDS]
+    if unknown:
+        raise UsageError(f"there is no codec {unknown[0]!r}", where="codecs", fix=f"the codecs are {', '.join(GRIDS)}")
+    model.eval()
+    weights = matrices(model)
+    found: dict[str, list[Trial]] = {}
+    for number, (name, weight) in enumerate(weights.items(), 1):
+        tell(step=number, of=len(weights), tensor=name)
+        found[name] = list(_trials(model, weight, costs.get(name, Cost()), reference, codecs))
+    return found
+
+
+def _trials(
+    model: nn.Module, weight: nn.Parameter, cost: Cost, reference: Reference, codecs: Sequence[str]
+) -> Iterator[Trial]:
+    original = weight.data
+    try:
+        for codec in codecs:
+            for settings in GRIDS[codec]:
+                encoded = encode(codec, original, cost, **settings)
+                decoded = decode(encoded).to(original)
+                weight.data = decoded
+                loss = reference.divergence(model)
+                share = distortion(original, decoded, cost)
+                yield Trial(Option(codec, encoded.size(), loss, settings), encoded, share)
+    finally:
+        weight.data = original
+
+
+def plain_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """What no codec works on: gains, biases, small matrices."""
+    chosen = matrices(model)
+    return {name: weight.data for name, weight in model.named_parameters() if name not in chosen}
+
+
+assert set(GRIDS) <= set(CODECS)

@@ -1,0 +1,168 @@
+"""Every codec decodes to what it encoded and beats round-to-nearest at equal bits on a trained matrix."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from agent_forge.errors import CheckpointError
+from agent_forge.forge.compression.codecs import CODECS, decode, encode
+from agent_forge.forge.compression.container import Encoded, pack, unpack
+from agent_forge.forge.compression.feedback import Cost, distortion, order_of, rounded_with_feedback
+
+# short registers in the tests that only look at exactness: all 65,535 seeds take seconds
+SETTINGS = {
+    "grid": {"step": 0.7},
+    "hyper": {"bits": 8},
+    "integer": {"bits": 4, "group": 32},
+    "lowrank": {"rank": 2, "step": 0.7},
+    "raw": {},
+    "rtn": {"bits": 3, "group": 32},
+    "seedlm": {"length": 8},
+    "ternary": {"group": 32},
+    "vptq": {"entries": 32, "stages": 2, "turns": 4},
+}
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[torch.Tensor, Cost]:
+    """A matrix that gradient descent made, and the second moments of its inputs: the middle layer of a small network
+    that has learnt a teacher's function of correlated inputs."""
+    torch.manual_seed(0)
+    mix = torch.randn(96, 96) / 96**0.5 * torch.exp(0.5 * torch.randn(96))[:, None]
+    teacher = torch.randn(96, 24)
+    student = torch.nn.Sequential(torch.nn.Linear(96, 96), torch.nn.GELU(), torch.nn.Linear(96, 192), torch.nn.GELU())
+    head = torch.nn.Linear(192, 24)
+    optimizer = torch.optim.Adam([*student.parameters(), *head.parameters()], 3e-3)
+    for _ in range(150):
+        x = torch.randn(256, 96) @ mix
+        loss = F.mse_loss(head(student(x)), torch.tanh(x @ teacher))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        inputs = student[:2](torch.randn(4096, 96) @ mix)
+    return student[2].weight.detach().clone(), Cost(inputs.T @ inputs / len(inputs))
+
+
+def control(weight: torch.Tensor, cost: Cost, bits: float) -> float:
+    """The distortion of plain round-to-nearest at any number of bits, between its whole widths on the log scale."""
+    points = []
+    for width in (1, 2, 3, 4, 5, 6):
+        encoded = encode("rtn", weight, bits=width, group=96)
+        points.append((8 * encoded.size() / weight.numel(), distortion(weight, decode(encoded), cost)))
+    for (low, worse), (high, better) in zip(points, points[1:], strict=False):
+        if low <= bits <= high:
+            share = (bits - low) / (high - low)
+            return math.exp((1 - share) * math.log(worse) + share * math.log(better))
+    raise AssertionError(f"{bits} bits are outside {points}")
+
+
+@pytest.mark.parametrize(
+    ("codec", "settings"),
+    [
+        ("grid", {"step": 0.5}),
+        ("grid", {"step": 1.0}),
+        ("grid", {"step": 1.6}),
+        ("integer", {"bits": 4, "group": 48}),
+        ("integer", {"bits": 3, "group": 48}),
+        ("ternary", {"group": 96}),
+        ("vptq", {"width": 4, "entries": 64}),
+        ("vptq", {"width": 2, "entries": 32}),
+        ("hyper", {"bits": 8}),
+        ("hyper", {"bits": 6}),
+        ("seedlm", {"width": 8, "rank": 3}),
+        ("seedlm", {"width": 12, "rank": 4, "length": 14}),
+        ("lowrank", {"rank": 2, "step": 0.7}),
+    ],
+    ids=str,
+)
+def test_beats_round_to_nearest_at_equal_bits(codec, settings, trained) -> None:
+    weight, cost = trained
+    if codec == "seedlm":
+        weight = weight[:32]  # 65,535 seeds for every block
+    encoded = encode(codec, weight, cost, **settings)
+    bits = 8 * len(pack(encoded)) / weight.numel()
+    assert distortion(weight, decode(encoded), cost) < control(weight, cost, bits)
+
+
+@pytest.mark.parametrize("codec", sorted(CODECS))
+@pytest.mark.parametrize("shape", [(64, 96), (33, 50), (1, 1), (5, 129)], ids=str)
+def test_the_container_holds_every_bit(codec: str, shape: tuple[int, int]) -> None:
+    torch.manual_seed(1)
+    weight = torch.randn(shape) * 0.1
+    moments = torch.randn(64, shape[1])
+    for cost in (Cost(), Cost(moments.T @ moments, torch.rand(shape[0]))):
+        encoded = encode(codec, weight, cost, **SETTINGS[codec])
+        data = pack(encoded)
+        again = unpack(data)
+        assert (again.codec, again.shape) == (encoded.codec, encoded.shape)
+        assert all(np.array_equal(again.parts[name], part) for name, part in encoded.parts.items())
+        assert torch.equal(decode(again), decode(encoded))
+        assert decode(again).shape == weight.shape
+        assert pack(again) == data
+
+
+@pytest.mark.parametrize("codec", sorted(CODECS))
+def test_encoding_is_deterministic(codec: str) -> None:
+    weight = torch.randn(32, 48, generator=torch.Generator().manual_seed(3))
+    settings = SETTINGS[codec]
+    assert pack(encode(codec, weight, **settings)) == pack(encode(codec, weight, **settings))
+
+
+@pytest.mark.parametrize("codec", sorted(CODECS))
+def test_all_zeros_stay_zeros(codec: str) -> None:
+    assert decode(encode(codec, torch.zeros(16, 32), **SETTINGS[codec])).abs().max() < 1e-6
+
+
+def test_a_ternary_matrix_is_kept_exactly() -> None:
+    torch.manual_seed(2)
+    scale = torch.rand(16, 3) + 0.1
+    weight = (torch.randint(-1, 2, (16, 96)).view(16, 3, 32) * scale[..., None]).reshape(16, 96)
+    moments = torch.randn(64, 96)
+    assert torch.equal(decode(encode("ternary", weight, Cost(moments.T @ moments), group=32)), weight)
+
+
+def test_the_grid_is_near_shannons_bound() -> None:
+    """Normal weights: at most 0.3 bit above D = 2^-2R, everything counted."""
+    weight = torch.randn(512, 512, generator=torch.Generator().manual_seed(4))
+    for step in (0.5, 1.0, 1.5):
+        encoded = encode("grid", weight, step=step)
+        least = -0.5 * math.log2(distortion(weight, decode(encoded)))
+        assert least < 8 * encoded.size() / weight.numel() < least + 0.3
+
+
+def test_feedback_is_exact_second_order_rounding() -> None:
+    """Against brute force: the last column's error is all that cannot be made good, if the others are not rounded."""
+    torch.manual_seed(5)
+    moments = torch.randn(64, 6, dtype=torch.double)
+    hessian = moments.T @ moments
+    weight = torch.randn(3, 6, dtype=torch.double)
+    order = order_of(hessian, sort=False, damping=0.0)
+
+    def only_first(piece: torch.Tensor, at: int) -> torch.Tensor:
+        return torch.round(piece) if at == 0 else piece
+
+    found = rounded_with_feedback(weight, order.upper, only_first)
+    first = torch.round(weight[:, 0])
+    rest = weight[:, 1:] + torch.linalg.solve(hessian[1:, 1:], hessian[1:, :1] @ (weight[:, :1] - first[:, None]).T).T
+    assert torch.allclose(found, torch.cat([first[:, None], rest], 1))
+
+
+def test_a_changed_or_cut_container_is_refused() -> None:
+    data = bytearray(pack(encode("grid", torch.randn(32, 32))))
+    for place in (0, 5, 20, len(data) // 2, len(data) - 1):
+        changed = bytes(data[:place]) + bytes([data[place] ^ 1]) + bytes(data[place + 1 :])
+        with pytest.raises(CheckpointError):
+            unpack(changed)
+    with pytest.raises(CheckpointError, match="checksum"):
+        unpack(bytes(data[:-1]))
+
+
+def test_a_codec_of_the_future_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="no codec 'wavelet'"):
+        decode(Encoded("wavelet", (1,), {}))
