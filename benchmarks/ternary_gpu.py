@@ -116,9 +116,7 @@ def main() -> None:
     check()
     limit = bandwidth()
     print(f"{torch.cuda.get_device_name()}: {limit / 1e12:.2f} TB/s read; microseconds a product, cold sweep")
-    print(
-        f"{'size':>6} {'kind':>7} {'batch':>5} {'bf16':>8} {'packed':>8} {'alone':>8} {'limit':>7} {'ratio':>6} {'of limit':>8}"
-    )
+    print("  size    kind batch     bf16   packed    alone   limit  ratio of limit")
     rows: list[dict[str, Any]] = []
     for size in (4096,) if quick else (2048, 4096, 8192):
         dense = {tokens: dense_seconds(size, tokens) for tokens in ((1, 16) if quick else (1, 2, 4, 8, 16))}

@@ -27,7 +27,7 @@
 
 #define ROWS 16
 #define LINE 64 /* bytes of a chunk: 16 rows of 4 bytes */
-#define AHEAD 2048 /* bytes to prefetch ahead: past the 4 KB page that the processor's own prefetcher stops at */
+#define AHEAD 8192 /* bytes to prefetch ahead: past the end of the 4 KB page, where the processor's own prefetcher stops */
 #define TOKENS 4 /* tokens that share one reading of the weights */
 
 enum { BIT2 = 0, TRIT5 = 1, INT4 = 2, INT8 = 3, LEVEL4 = 4 };
@@ -56,15 +56,22 @@ const char *products_path(void) {
 #endif
 }
 
-static inline int64_t groups_of(const Matrix *m) { return (m->columns + m->group - 1) / m->group; }
-static inline int64_t tiles_of(const Matrix *m) { return (m->rows + ROWS - 1) / ROWS; }
-static inline int64_t chunks_in(const Matrix *m, int64_t g) {
-    int64_t left = m->columns - g * m->group;
-    return ((left < m->group ? left : m->group) + CHUNK[m->kind] - 1) / CHUNK[m->kind];
-}
-static int64_t chunks_of(const Matrix *m) {
-    int64_t groups = groups_of(m);
-    return (groups - 1) * chunks_in(m, 0) + chunks_in(m, groups - 1);
+/* How a matrix lies in memory; divisions are slow, so it is worked out once a product. */
+typedef struct {
+    int64_t tiles, groups, chunks; /* chunks of a row */
+    int64_t group_chunks, last_chunks, last_columns; /* of a group, and of the last one */
+} Layout;
+
+static Layout layout_of(const Matrix *m) {
+    Layout l;
+    const int chunk = CHUNK[m->kind];
+    l.tiles = (m->rows + ROWS - 1) / ROWS;
+    l.groups = (m->columns + m->group - 1) / m->group;
+    l.last_columns = m->columns - (l.groups - 1) * m->group;
+    l.group_chunks = (m->group + chunk - 1) / chunk;
+    l.last_chunks = (l.last_columns + chunk - 1) / chunk;
+    l.chunks = (l.groups - 1) * l.group_chunks + l.last_chunks;
+    return l;
 }
 
 /* ---- activations: int8 by the largest magnitude of the token ---------------------------------------------------- */
@@ -85,18 +92,19 @@ static float largest(const float *x, int64_t n) {
 
 /* One token: q in the order of the chunks (padding zero), the sum of each group; returns the scale (NaN if x holds
  * anything that is not finite, so that the product says so too). */
-static float quantize(const Matrix *m, const float *x, int8_t *q, int32_t *sums) {
+static float quantize(const Matrix *m, const Layout *l, const float *x, int8_t *q, int32_t *sums) {
+    const int chunk = CHUNK[m->kind];
     float most = largest(x, m->columns);
     if (!isfinite(most)) {
-        memset(q, 0, chunks_of(m) * CHUNK[m->kind]);
-        memset(sums, 0, groups_of(m) * 4);
+        memset(q, 0, l->chunks * chunk);
+        memset(sums, 0, l->groups * sizeof(int32_t));
         return NAN;
     }
     most = most < 1e-5f ? 1e-5f : most;
     const float unit = most / 127.0f;
-    for (int64_t g = 0; g < groups_of(m); g++) {
-        int64_t left = m->columns - g * m->group, n = left < m->group ? left : m->group;
-        int64_t padded = chunks_in(m, g) * CHUNK[m->kind];
+    for (int64_t g = 0; g < l->groups; g++) {
+        const int last = g + 1 == l->groups;
+        const int64_t n = last ? l->last_columns : m->group, padded = (last ? l->last_chunks : l->group_chunks) * chunk;
         int32_t sum = 0;
         for (int64_t i = 0; i < n; i++) {
             int32_t v = (int32_t)rintf(x[i] / unit);
@@ -176,6 +184,7 @@ static inline __m512i line_sums(__m512i *sum) {
 }
 
 static inline __attribute__((always_inline)) void four_in_place(__m512i *sum, __m512i w, const int8_t *q) {
+    __asm__("" : "+v"(w)); /* keep it in a register: gcc would load the line again for each digit */
     for (int i = 0; i < 4; i++) {
         const __m512i digit = _mm512_and_si512(w, _mm512_set1_epi8((char)(3 << (2 * i))));
         sum[i] = _mm512_dpbusd_epi32(sum[i], digit, BROADCAST(q + 4 * i));
@@ -438,54 +447,61 @@ static inline void load_scales(const Matrix *m, int64_t at, float *out) {
 }
 
 /* One tile for n <= TOKENS tokens: y[t][rows of the tile]. */
-static void tile_product(const Matrix *m, int64_t tile, int64_t tile_bytes, int n, const int8_t *q, int64_t stride,
-                         const int32_t *sums, const float *scale_x, float *y, int64_t y_stride) {
-    const int64_t groups = groups_of(m), first = tile * ROWS;
-    const int rows = m->rows - first < ROWS ? (int)(m->rows - first) : ROWS;
-    const uint8_t *w = m->packed + tile * tile_bytes;
-    const int32_t step = STEP[m->kind];
+static inline __attribute__((always_inline)) void
+tile_product(const Matrix *m, const Layout *l, int64_t tile, int n, const int8_t *q, const int32_t *sums,
+             const float *scale_x, float *y) {
+    const int kind = m->kind, step = STEP[kind];
+    const int64_t first = tile * ROWS, stride = l->chunks * CHUNK[kind];
+    const uint8_t *w = m->packed + tile * l->chunks * LINE;
     float total[TOKENS * ROWS] = {0}, scale[ROWS];
     int32_t found[TOKENS * ROWS];
-    for (int64_t g = 0; g < groups; g++) {
-        const int64_t chunks = chunks_in(m, g);
-        dot(m->kind == LEVEL4 ? BIT2 : m->kind, n, w, q, stride, chunks, found);
-        load_scales(m, g * tiles_of(m) * ROWS + first, scale);
+    for (int64_t g = 0; g < l->groups; g++) {
+        const int64_t chunks = g + 1 == l->groups ? l->last_chunks : l->group_chunks;
+        dot(kind == LEVEL4 ? BIT2 : kind, n, w, q, stride, chunks, found);
+        load_scales(m, g * l->tiles * ROWS + first, scale);
         for (int t = 0; t < n; t++) {
-            const int32_t shift = OFFSET[m->kind] * sums[t * groups + g];
+            const int32_t shift = OFFSET[kind] * sums[t * l->groups + g];
             for (int r = 0; r < ROWS; r++)
                 total[ROWS * t + r] += (float)(step * found[ROWS * t + r] - shift) * scale[r];
         }
         w += chunks * LINE;
-        q += chunks * CHUNK[m->kind];
+        q += chunks * CHUNK[kind];
     }
-    for (int t = 0; t < n; t++)
-        for (int r = 0; r < rows; r++) {
-            const float value = total[ROWS * t + r] * scale_x[t];
-            y[t * y_stride + first + r] = m->bias ? value + m->bias[first + r] : value;
-        }
+    const int rows = m->rows - first < ROWS ? (int)(m->rows - first) : ROWS;
+    for (int t = 0; t < n; t++) {
+        for (int r = 0; r < ROWS; r++) total[ROWS * t + r] *= scale_x[t];
+        if (m->bias)
+            for (int r = 0; r < rows; r++) total[ROWS * t + r] += m->bias[first + r];
+        memcpy(y + t * m->rows + first, total + ROWS * t, rows * sizeof(float));
+    }
 }
 
-/* The same for all tiles, when the activations are quantised already. */
-static void product(const Matrix *m, int64_t tokens, const int8_t *q, const int32_t *sums, const float *scale_x, float *y) {
-    const int64_t chunks = chunks_of(m), stride = chunks * CHUNK[m->kind], groups = groups_of(m);
-    for (int64_t tile = 0; tile < tiles_of(m); tile++)
+/* All tiles, when the activations are quantised already. */
+static void product(const Matrix *m, const Layout *l, int64_t tokens, const int8_t *q, const int32_t *sums,
+                    const float *scale_x, float *y) {
+    const int64_t stride = l->chunks * CHUNK[m->kind];
+    if (tokens == 1) {
+        for (int64_t tile = 0; tile < l->tiles; tile++) tile_product(m, l, tile, 1, q, sums, scale_x, y);
+        return;
+    }
+    for (int64_t tile = 0; tile < l->tiles; tile++)
         for (int64_t t = 0; t < tokens; t += TOKENS) {
             const int n = tokens - t < TOKENS ? (int)(tokens - t) : TOKENS;
-            tile_product(m, tile, chunks * LINE, n, q + t * stride, stride, sums + t * groups, scale_x + t,
-                         y + t * m->rows, m->rows);
+            tile_product(m, l, tile, n, q + t * stride, sums + t * l->groups, scale_x + t, y + t * m->rows);
         }
 }
 
 /* x [tokens][columns] -> y [tokens][rows]. Returns 0, or 1 without memory. */
 int products_linear(const Matrix *m, int64_t tokens, const float *x, float *y) {
-    const int64_t stride = chunks_of(m) * CHUNK[m->kind], groups = groups_of(m);
-    int8_t *q = malloc(tokens * (stride + 4 * groups + 4));
+    const Layout l = layout_of(m);
+    const int64_t stride = l.chunks * CHUNK[m->kind];
+    int8_t *q = malloc(tokens * (stride + 4 * l.groups + 4));
     if (!q) return 1;
     int32_t *sums = (int32_t *)(void *)(q + tokens * stride); /* stride is a multiple of 4 */
-    float *scale_x = (float *)(void *)(sums + tokens * groups);
+    float *scale_x = (float *)(void *)(sums + tokens * l.groups);
     for (int64_t t = 0; t < tokens; t++)
-        scale_x[t] = quantize(m, x + t * m->columns, q + t * stride, sums + t * groups);
-    product(m, tokens, q, sums, scale_x, y);
+        scale_x[t] = quantize(m, &l, x + t * m->columns, q + t * stride, sums + t * l.groups);
+    product(m, &l, tokens, q, sums, scale_x, y);
     free(q);
     return 0;
 }

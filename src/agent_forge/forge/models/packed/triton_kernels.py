@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """The Triton functions of `gpu`. Importing this needs Triton."""
 
 from __future__ import annotations
