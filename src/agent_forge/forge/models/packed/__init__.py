@@ -6,6 +6,7 @@ wrote.
 
 from __future__ import annotations
 
+from agent_forge.forge.models.packed.decoder import Decoder, fast_generate, fast_tokens
 from agent_forge.forge.models.packed.folder import round_rows, save_packed, unpack_model
 from agent_forge.forge.models.packed.modules import PackedEmbedding, PackedHead, PackedLinear
 from agent_forge.forge.models.packed.products import PackedMatrix, product, quantize_activations
@@ -13,6 +14,7 @@ from agent_forge.forge.models.packed.quantizer import PackedConfig, PackedQuanti
 from agent_forge.forge.models.packed.trits import Shape, TernaryWeight, pack, unpack
 
 __all__ = [
+    "Decoder",
     "PackedConfig",
     "PackedEmbedding",
     "PackedHead",
@@ -21,6 +23,8 @@ __all__ = [
     "PackedQuantizer",
     "Shape",
     "TernaryWeight",
+    "fast_generate",
+    "fast_tokens",
     "pack",
     "product",
     "quantize_activations",
