@@ -122,7 +122,7 @@ def audit(home: Path) -> None:
     draws = random.Random(3)
     rows = [{"prompt": f"What is {n} plus {draws.randint(1, 99)}?", "answer": "x " * draws.randint(1, 60),
              "category": draws.choice(["sums", "words"])} for n in range(80)]  # fmt: skip
-    rows += rows[:6] + [{"prompt": "Mail jane.doe@corp.example.org or call +1 415 555 2671", "answer": "ok"}]
+    rows += [*rows[:6], {"prompt": "Mail jane.doe@corp.example.org or call +1 415 555 2671", "answer": "ok"}]
     file = home / "rows.jsonl"
     file.write_text("\n".join(json.dumps(row) for row in rows) + "\n")
     folder = home / "audits"

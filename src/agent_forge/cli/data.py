@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._app import json_option, json_out
+from agent_forge.cli._app import home_option, json_option, json_out
 from agent_forge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -208,6 +208,8 @@ def balance(
     "--threshold", multiple=True, metavar="NAME=VALUE", help="Change a threshold, as in exact_duplicates=0.05."
 )
 @click.option("--ner", metavar="MODEL", help="An installed spaCy pipeline (name or folder) that finds names.")
+@click.option("--keep", is_flag=True, help="Keep the report under the home folder, where the dashboard shows it.")
+@home_option
 @json_option
 def audit(
     files: tuple[str, ...],
@@ -217,6 +219,8 @@ def audit(
     test: str | None,
     threshold: tuple[str, ...],
     ner: str | None,
+    keep: bool,
+    home: str | None,
     as_json: bool,
 ) -> int:
     """Say what is in FILE and whether it is fit to learn from; two files are compared, before and after.
@@ -235,11 +239,21 @@ def audit(
     audits = [audit_file(path, target=shares, test=test, thresholds=limits, scrubber=finder) for path in files]
     report = audits[0].as_dict() if len(audits) == 1 else compare(*audits)
     write_audit(report, html, output)
+    if keep:
+        write_audit(report, None, _kept(home, files[-1]))
     if as_json:
         json_out(report)
     else:
         _talk_about_audit(report, html, output)
     return 0 if report["passed"] else 1
+
+
+def _kept(home: str | None, file: str) -> Path:
+    """Where a report is kept: by the name of its file and the time."""
+    from agent_forge.home import home as home_folder
+
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(file).stem)
+    return home_folder(home) / "audits" / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}.json"
 
 
 def _thresholds(pairs: tuple[str, ...]) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from markupsafe import Markup
 
@@ -135,8 +135,9 @@ def line_chart(
         return Markup("")
     frame = _frame([p for line in kept for p in line.points], zero=zero)
     parts = [_axes(frame, x_label, y_label, text, x_text)]
+    heights = spread([(frame.width, max(frame.top, frame.y(line.points[-1][1]) - 7)) for line in kept])
     for place, line in enumerate(kept):
-        parts.append(_curve(frame, line, place, len(kept) > 1, text))
+        parts.append(_curve(frame, line, place, heights[place], text if len(kept) == 1 else _named(line, text)))
     return _svg(frame, parts, name or f"{y_label} by {x_label}", [line.points for line in kept], (x_label, y_label))
 
 
@@ -149,6 +150,7 @@ def scatter_chart(
     x_text: Format = count,
     front: Sequence[Point] = (),
     log_x: bool = False,
+    size: tuple[float, float] = (420, 210),
     name: str = "",
 ) -> Markup:
     """Single points with names; `front` is joined by a line: what no other point beats in both directions."""
@@ -157,25 +159,48 @@ def scatter_chart(
     if not points:
         return Markup("")
     frame = _frame(points, room=0.12, log_x=log_x and min(x for x, _ in points) > 0)
+    frame = replace(frame, width=size[0], height=size[1])
     parts = [_axes(frame, x_label, y_label, text, x_text)]
     if len(front) > 1:
         way = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in sorted(front))
         parts.append(Markup('<polyline class="front" points="{}"/>').format(way))
-    for place, line in enumerate(kept):
-        for index, point in enumerate(line.points):
-            parts.append(_dot(frame, line, index, point, place))
+    dots = [(line, index, place) for place, line in enumerate(kept) for index in range(len(line.points))]
+    heights = spread([(frame.x(x), frame.y(y)) for line, index, _ in dots for x, y in (line.points[index],)])
+    parts += [_dot(frame, *dot, height) for dot, height in zip(dots, heights, strict=True)]
     return _svg(frame, parts, name or f"{y_label} against {x_label}")
 
 
+def spread(places: Sequence[Point], wide: float = 110.0, high: float = 12.0) -> list[float]:
+    """The heights of labels at (x, y), so large: each as near as may be below where it belongs, none on another.
+
+    >>> spread([(0.0, 10.0), (5.0, 11.0), (300.0, 11.0)])
+    [10.0, 22.0, 11.0]
+    """
+    found = [y for _, y in places]
+    order = sorted(range(len(found)), key=lambda index: found[index])
+    for at, index in enumerate(order):
+        for other in order[:at]:
+            if abs(places[index][0] - places[other][0]) < wide and found[index] - found[other] < high:
+                found[index] = max(found[index], found[other] + high)
+    return found
+
+
 def bar_chart(
-    bars: Sequence[tuple[float, float, float]], *, x_label: str, y_label: str, x_text: Format, step: float, name: str
+    bars: Sequence[tuple[float, float, float]],
+    *,
+    window: tuple[float, float],
+    x_label: str,
+    y_label: str,
+    x_text: Format,
+    step: float,
+    name: str,
 ) -> Markup:
     """Bars over time: (where, how many, of those with a fault); faults are drawn in their own colour at the foot."""
     if not bars:
         return Markup("")
     highest = max(total for _, total, _ in bars)
-    first, last = bars[0][0], bars[-1][0] + step
-    frame = Frame((first, last), (0, highest), time_ticks(first, last), nice_ticks(0, highest, 3), 900, 150)
+    first, last = min(window[0], bars[0][0]), max(window[1], bars[-1][0] + step)
+    frame = Frame((first, last), (0, highest), time_ticks(first, last, 9), nice_ticks(0, highest, 3), 1240, 140)
     parts = [_axes(frame, x_label, y_label, count, x_text)]
     wide = max(1.0, frame.x(first + step) - frame.x(first) - 1)
     for at, total, faults in bars:
@@ -257,10 +282,13 @@ def _axes(frame: Frame, x_label: str, y_label: str, text: Format, x_text: Format
     return Markup("").join(parts)
 
 
-def _curve(frame: Frame, line: Line, place: int, named: bool, text: Format) -> Markup:
+def _named(line: Line, text: Format) -> Format:
+    return lambda value: f"{line.name} {text(value)}"
+
+
+def _curve(frame: Frame, line: Line, place: int, height: float, text: Format) -> Markup:
     way = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in line.points)
     x, y = line.points[-1]
-    end = f"{line.name} {text(y)}" if named else text(y)
     parts = [Markup('<polyline class="curve s{}" points="{}"/>').format(place % 6, way)]
     parts += [
         Markup('<line class="whisker s{0}" x1="{1:.1f}" x2="{1:.1f}" y1="{2:.1f}" y2="{3:.1f}"/>').format(
@@ -273,19 +301,19 @@ def _curve(frame: Frame, line: Line, place: int, named: bool, text: Format) -> M
         Markup(
             '<circle class="dot s{0}" cx="{1:.1f}" cy="{2:.1f}" r="2.8"/>'
             '<text class="end s{0}" x="{1:.1f}" y="{3:.1f}" text-anchor="end">{4}</text>'
-        ).format(place % 6, frame.x(x), frame.y(y), max(frame.top, frame.y(y) - 7), end)
+        ).format(place % 6, frame.x(x), frame.y(y), height, text(y))
     )
     return Markup("").join(parts)
 
 
-def _dot(frame: Frame, line: Line, index: int, point: Point, place: int) -> Markup:
-    x, y = frame.x(point[0]), frame.y(point[1])
+def _dot(frame: Frame, line: Line, index: int, place: int, height: float) -> Markup:
+    x, y = (frame.x(line.points[index][0]), frame.y(line.points[index][1]))
     label = line.labels[index] if index < len(line.labels) else line.name
     side = ("end", x - 7) if x > frame.width * 0.72 else ("start", x + 7)
     drawn = Markup(
         '<circle class="dot s{0}" cx="{1:.1f}" cy="{2:.1f}" r="4"><title>{5}</title></circle>'
         '<text class="end s{0}" x="{3:.1f}" y="{6:.1f}" text-anchor="{4}">{5}</text>'
-    ).format(place % 6, x, y, side[1], side[0], label, y + 3.5)
+    ).format(place % 6, x, y, side[1], side[0], label, height + 3.5)
     return Markup('<a href="{}">{}</a>').format(line.links[index], drawn) if index < len(line.links) else drawn
 
 

@@ -42,12 +42,16 @@ class Measure:
 
     width: float
     height: float
-    across: float  # from one layer to the next
-    down: float  # from one place to the next
+    layer: float  # from one layer to the next
+    place: float  # from one place to the next
+    letters: int  # of a label
+    downwards: bool = False  # layers one below the other
 
 
-WORDS = Measure(172, 44, 226, 58)
-SQUARES = Measure(12, 12, 34, 18)
+WORDS = Measure(172, 44, 226, 58, 20)
+TALL = Measure(144, 44, 78, 156, 14, downwards=True)
+SQUARES = Measure(12, 12, 34, 18, 0)
+ROOM = 630  # the width beside a time line
 
 
 def state_class(state: str) -> str:
@@ -65,39 +69,69 @@ def draw_graph(nodes: Sequence[Node], edges: Iterable[Edge], critical: Collectio
         return Markup("")
     kept = list(dict.fromkeys(edges))
     found = layout([node.id for node in nodes], kept if len(kept) <= MOST_EDGES else [])
-    measure = WORDS if len(nodes) <= LABELLED else SQUARES
-    width = found.layers * measure.across - (measure.across - measure.width) + 8
-    height = found.breadth * measure.down + measure.height + 8
+    measure = _measure(found, len(nodes))
+    width, height = (value + 4 for value in _corner(found.layers - 1, found.breadth, measure))
+    width, height = width + measure.width, height + measure.height
     lines = [_edge(route, measure, edge in critical) for edge, route in found.routes.items()]
     boxes = [_box(node, found, measure) for node in nodes]
     return Markup(
         '<svg class="graph" role="group" aria-label="{0}" viewBox="0 0 {1:.0f} {2:.0f}" width="{1:.0f}"'
-        ' height="{2:.0f}">{3}{4}</svg>'
-    ).format(name or f"graph of {len(nodes)} nodes", width, height, Markup("").join(lines), Markup("").join(boxes))
+        ' height="{2:.0f}"{3}>{4}{5}</svg>'
+    ).format(
+        name or f"graph of {len(nodes)} nodes",
+        width,
+        height,
+        Markup(" data-wide") if width > ROOM else "",
+        Markup("").join(lines),
+        Markup("").join(boxes),
+    )
+
+
+def _measure(found: Layout, nodes: int) -> Measure:
+    """From left to right, unless that is too wide and downwards is not."""
+    if nodes > LABELLED:
+        return SQUARES
+    across = (found.layers - 1) * WORDS.layer + WORDS.width
+    down = found.breadth * TALL.place + TALL.width
+    return TALL if across > ROOM >= down else WORDS
+
+
+def _corner(layer: float, place: float, measure: Measure) -> tuple[float, float]:
+    """The upper left corner of a box."""
+    if measure.downwards:
+        return place * measure.place + 4, layer * measure.layer + 4
+    return layer * measure.layer + 4, place * measure.place + 4
 
 
 def _edge(route: Sequence[tuple[int, float]], measure: Measure, critical: bool) -> Markup:
-    points = [(layer * measure.across + 4, place * measure.down + measure.height / 2 + 4) for layer, place in route]
-    path = [f"M{points[0][0] + measure.width:.1f} {points[0][1]:.1f}"]
-    for (x, y), (to_x, to_y) in pairwise(points):
-        start = x + measure.width
-        middle = (start + to_x) / 2
-        path.append(f"C{middle:.1f} {y:.1f} {middle:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}")
-        path.append(f"H{to_x + measure.width:.1f}" if (to_x, to_y) != points[-1] else "")
-    kind = "edge critical" if critical else "edge"
-    return Markup('<path class="{}" d="{}"/>').format(kind, "".join(path))
+    """A curve from box to box, straight where it passes a layer."""
+    corners = [_corner(layer, place, measure) for layer, place in route]
+    if measure.downwards:
+        corners = [(y, x + measure.width / 2) for x, y in corners]  # drawn as if from left to right, then turned
+    else:
+        corners = [(x, y + measure.height / 2) for x, y in corners]
+    deep = measure.height if measure.downwards else measure.width
+    path = [("M", [(corners[0][0] + deep, corners[0][1])])]
+    for (x, y), (to_x, to_y) in pairwise(corners):
+        middle = (x + deep + to_x) / 2
+        path.append(("C", [(middle, y), (middle, to_y), (to_x, to_y)]))
+        if (to_x, to_y) != corners[-1]:
+            path.append(("L", [(to_x + deep, to_y)]))
+    turn = -1 if measure.downwards else 1
+    words = [letter + " ".join("{:.1f} {:.1f}".format(*point[::turn]) for point in points) for letter, points in path]
+    return Markup('<path class="{}" d="{}"/>').format("edge critical" if critical else "edge", "".join(words))
 
 
 def _box(node: Node, found: Layout, measure: Measure) -> Markup:
     layer, place = found.places[node.id]
-    x, y = layer * measure.across + 4, place * measure.down + 4
+    x, y = _corner(layer, place, measure)
     kind = f"node {state_class(node.state)}{' critical' if node.critical else ''}"
     title = node.title or f"{node.label} {node.note} ({node.state})"
-    body = _words(node, measure) if measure is WORDS else Markup("")
+    body = _words(node, measure) if measure.letters else Markup("")
     inner = Markup(
         '<g class="{}" transform="translate({:.1f} {:.1f})"><title>{}</title>'
         '<rect class="box" width="{:.0f}" height="{:.0f}" rx="{}"/>{}</g>'
-    ).format(kind, x, y, title, measure.width, measure.height, 7 if measure is WORDS else 3, body)
+    ).format(kind, x, y, title, measure.width, measure.height, 7 if measure.letters else 3, body)
     if not node.href:
         return inner
     return Markup('<a href="{}" data-panel data-node="{}" aria-label="{}">{}</a>').format(
@@ -107,8 +141,8 @@ def _box(node: Node, found: Layout, measure: Measure) -> Markup:
 
 def _words(node: Node, measure: Measure) -> Markup:
     sign = Markup('<text class="sign" x="{}" y="18">{}</text>').format(measure.width - 18, SIGNS.get(node.state, "·"))
-    label = Markup('<text class="label" x="12" y="18">{}</text>').format(short(node.label, 20))
-    note = Markup('<text class="note" x="12" y="34">{}</text>').format(short(node.note, 27))
+    label = Markup('<text class="label" x="12" y="18">{}</text>').format(short(node.label, measure.letters))
+    note = Markup('<text class="note" x="12" y="34">{}</text>').format(short(node.note, measure.letters + 7))
     parts = [
         Markup('<rect class="stripe" width="4" height="{:.0f}" rx="2"/>').format(measure.height),
         label,

@@ -102,7 +102,9 @@ def front(document: Mapping[str, Any]) -> tuple[list[Line], list[tuple[float, fl
 def models_view(document: Document) -> dict[str, Any]:
     """Size against quality as a picture."""
     lines, best = front(document)
-    drawn = scatter_chart(lines, x_label="size", y_label=document["metric"] or "", x_text=size, front=best, log_x=True)
+    drawn = scatter_chart(
+        lines, x_label="size", y_label=document["metric"] or "", x_text=size, front=best, log_x=True, size=(760, 280)
+    )
     return {"chart": drawn}
 
 

@@ -66,6 +66,7 @@ def view(document: Document) -> dict[str, Any]:
     wide = found["window_s"] > 2 * 86_400
     drawn = bar_chart(
         found["bars"],
+        window=(found["from_s"], found["to_s"]),
         x_label="time (UTC)",
         y_label="spans",
         x_text=lambda at: iso(at)[5:10] if wide else iso(at)[11:16],
@@ -79,7 +80,7 @@ def activity(store: Store, now_s: float) -> dict[str, Any]:
     """Finished spans over time: of the shortest window that reaches back to the latest span."""
     latest = next((summary.start_ns / 1e9 for summary in store.traces(limit=1)), None)
     if latest is None:
-        return {"bars": [], "minutes": 1, "spans": 0, "errors": 0, "window_s": 0}
+        return {"bars": [], "minutes": 1, "spans": 0, "errors": 0, "window_s": 0, "from_s": now_s, "to_s": now_s}
     age = max(0.0, now_s - latest)
     window, minutes = next((pair for pair in WINDOWS if pair[0] * 0.75 > age), WINDOWS[-1])
     ticks = store.timeline(minutes=minutes, since=now_s - window)
@@ -87,6 +88,8 @@ def activity(store: Store, now_s: float) -> dict[str, Any]:
         "bars": [(tick.start_ns / 1e9, tick.spans, tick.errors) for tick in ticks],
         "minutes": minutes,
         "window_s": window,
+        "from_s": now_s - window,
+        "to_s": now_s,
         "spans": sum(tick.spans for tick in ticks),
         "errors": sum(tick.errors for tick in ticks),
     }

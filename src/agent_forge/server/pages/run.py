@@ -236,7 +236,8 @@ def _critical_path(plan: Plan | None, tasks: Mapping[str, Mapping[str, Any]]) ->
     if plan is None:
         return []
     known = {name: float(tasks[name]["duration_s"] or 0.0) for name in plan.leaves}
-    return plan.critical_path(known if any(known.values()) else None)
+    path = plan.critical_path(known if any(known.values()) else None)
+    return [name for name in path if tasks[name]["state"] != "skipped"]
 
 
 def _rows(

@@ -32,7 +32,7 @@ def _row(span: Span, depth: int, first: int, critical: bool, credit: float | Non
         "task": span.attributes.get("task"),
         "depth": depth,
         "name": span.name,
-        "note": span.attributes.get("goal") or span.model or span.agent or "",
+        "note": span.attributes.get("goal") or span.model or (span.agent if span.kind == "agent" else None) or "",
         "kind": span.kind,
         "state": _OK.get(span.status, "running" if span.end_ns is None else "done"),
         "start_s": (span.start_ns - first) / 1e9,

@@ -1,0 +1,107 @@
+"""Pictures of the dashboard's pages, in light, dark and at the width of a phone.
+
+    python scripts/screenshots.py HOME OUT
+
+HOME is a home folder with runs, a forge session and an audit; OUT is where the PNG files go. Needs Playwright and a
+Chromium (CHROMIUM names it, /usr/bin/chromium otherwise).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+FLAGS = (
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@contextmanager
+def served(home: str) -> Iterator[str]:
+    """A server on a free port, for the time of the block."""
+    import uvicorn
+
+    from agent_forge.server.serving import config, listen
+    from agent_forge.server.settings import ServerSettings
+
+    settings = ServerSettings(port=0, home=home, log_level="error")
+    listening = listen(settings)
+    server = uvicorn.Server(config(settings))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(timeout=30)
+
+
+def places(home: str) -> dict[str, str]:
+    """The pages to take: name of the picture, and address."""
+    from agent_forge.forge.registry import Registry
+    from agent_forge.runtime.history import History
+    from agent_forge.traces import Store
+
+    lines, _ = History.open(home).page(50)
+    runs = sorted(lines, key=lambda line: -(line.tasks or 0))
+    traces = sorted(Store.open(home).traces(limit=50), key=lambda one: -one.spans)
+    registry = Registry(home)
+    sessions, models = registry.sessions(), registry.ls()
+    audits = sorted(Path(home, "audits").glob("*.json"))
+    made = max(models, key=lambda entry: len(entry.parents), default=None)
+    found = {"overview": "/", "runs": "/runs", "traces": "/traces", "sessions": "/sessions", "trust": "/trust"}
+    found |= {"forge": "/forge", "models": "/models", "data": "/data"}
+    if runs:
+        found["run"] = f"/runs/{runs[0].run}"
+    if len(runs) > 1:
+        found["compare"] = f"/compare?run={runs[0].run}&run={runs[1].run}"
+    if traces:
+        found["trace"] = f"/traces/{traces[0].trace_id}"
+    if sessions:
+        found["session"] = f"/forge/{sessions[-1]['session']}"
+    if made is not None:
+        found["model"] = f"/models/{made.digest}"
+        found["models-compare"] = "/models/compare?" + "&".join(f"model={one.digest}" for one in models[:3])
+    if audits:
+        found["audit"] = f"/data/{audits[0].stem}"
+    return found
+
+
+def take(browser: Any, url: str, out: Path, name: str, address: str, suffix: str, **settings: Any) -> None:
+    """One picture. A page that is tall is cut: the picture shows what one sees."""
+    page = browser.new_page(**settings)
+    page.goto(url + address)
+    page.wait_for_load_state("load")
+    page.wait_for_timeout(300)
+    if name == "run" and not suffix.startswith("-phone"):
+        page.locator("a.fall-row[data-node]").nth(4).click()
+        page.locator("#panel h1").wait_for()
+    page.screenshot(path=out / f"{name}{suffix}.png", full_page=settings["viewport"]["height"] < 900)
+    page.close()
+
+
+def main(home: str, target: str) -> None:
+    from playwright.sync_api import sync_playwright
+
+    out = Path(target)
+    out.mkdir(parents=True, exist_ok=True)
+    with served(home) as url, sync_playwright() as playwright:
+        chromium = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+        browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
+        for name, address in places(home).items():
+            wide = {"viewport": {"width": 1280, "height": 900}}
+            take(browser, url, out, name, address, "", color_scheme="light", **wide)
+            take(browser, url, out, name, address, "-dark", color_scheme="dark", **wide)
+            phone = {"width": 390, "height": 844}
+            take(browser, url, out, name, address, "-phone", viewport=phone, device_scale_factor=1)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:3])
