@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from agent_forge.errors import CheckpointError
+from agent_forge.forge.merging.counts import rescale_factor, share
 from agent_forge.forge.merging.exact import key_of, rounded, tree_sum
 from agent_forge.forge.merging.layout import Output
 from agent_forge.forge.merging.methods import linear, sparsify, spherical, stock, task_vectors
@@ -88,7 +89,7 @@ def _from_base(base: Tensor | None, others: Sequence[Tensor], merge: Callable[[l
 
 def _nuslerp(output: Output, tensors: Sequence[Tensor]) -> Tensor:
     base, others, values = _split(output, tensors)
-    t = spherical.share([value["weight"] for value in values])
+    t = share([value["weight"] for value in values])
 
     def merge(pair: list[Tensor]) -> Tensor:
         if output.values["nuslerp_flatten"]:
@@ -157,7 +158,7 @@ def thin(output: Output, place: int, vector: Tensor, threshold: Threshold | None
         return vector
     if values["rescale_by"] == "probability" and probability is not None:
         return vector / probability
-    factor = task_vectors.rescale_factor(tree_sum(whole.abs()), tree_sum(vector.abs()))
+    factor = rescale_factor(tree_sum(whole.abs()), tree_sum(vector.abs()))
     return vector * factor if factor != 1.0 else vector
 
 

@@ -69,7 +69,10 @@ class Folder:
         file, start, end = self.places[tensor]
         if file not in self.maps:
             self.maps[file] = _mapped(file)
-        return self.maps[file][start:end]
+        data = self.maps[file][start:end]
+        if start % BYTES_OF[self.tensors[tensor].dtype]:  # a file whose header is not padded
+            return memoryview(bytearray(data))
+        return data
 
     def identity(self) -> list[tuple[str, int, int]]:
         """What changes when a file of the model does: name, size and time of change."""

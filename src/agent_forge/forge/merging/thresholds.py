@@ -85,9 +85,14 @@ def select(wanted: int, count: Callable[[int, int], Any]) -> tuple[int, int]:
 
 def histogram(stage: Stage, output: Output, place: int, shift: int, prefix: int) -> Any:
     """How often each value of 16 bits of |x_i - x_0| from `shift` on occurs, where the bits above are `prefix`."""
+    from agent_forge.forge.merging import native
+
+    if native.can(output):
+        return native.histogram(stage, output, place, shift, prefix)
     import torch
 
     from agent_forge.forge.merging.tensors import pieces
+
 
     tensors = pieces(stage, output)
     assert output.base is not None

@@ -6,19 +6,21 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from agent_forge.forge.merging.counts import total
+
 
 def linear(tensors: Sequence[Tensor], weights: Sequence[float], normalize: bool = True) -> Tensor:
     """sum_i w_i x_i, divided by sum_i w_i where `normalize`."""
-    total = combination(tensors, weights)
-    return total / sum(weights) if normalize else total
+    mixed = combination(tensors, weights)
+    return mixed / total(weights) if normalize else mixed
 
 
 def combination(tensors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
     """sum_i c_i x_i, from the first to the last."""
-    total = tensors[0] * coefficients[0]
+    mixed = tensors[0] * coefficients[0]
     for tensor, coefficient in zip(tensors[1:], coefficients[1:], strict=True):
-        total = total + tensor * coefficient
-    return total
+        mixed = mixed + tensor * coefficient
+    return mixed
 
 
 def passthrough(tensor: Tensor, scale: float | None = None) -> Tensor:

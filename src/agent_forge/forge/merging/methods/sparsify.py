@@ -6,6 +6,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from agent_forge.forge.merging.counts import band_ends, top_count, word_below
 from agent_forge.forge.merging.exact import random_words
 
 
@@ -39,10 +40,6 @@ def top(vector: Tensor, density: float) -> Tensor:
     return largest(keys, top_count(keys.numel(), density)).reshape(vector.shape)
 
 
-def top_count(elements: int, density: float) -> int:
-    return max(1, int(density * elements))
-
-
 def band(vector: Tensor, density: float, gamma: float) -> Tensor:
     """Model Breadcrumbs (arXiv:2312.06795): without the share `gamma` of the largest |x|, then the share `density`."""
     if density >= 1:
@@ -52,22 +49,10 @@ def band(vector: Tensor, density: float, gamma: float) -> Tensor:
     return (smallest(keys, high) & ~smallest(keys, low)).reshape(vector.shape)
 
 
-def band_ends(elements: int, density: float, gamma: float) -> tuple[int, int]:
-    """The first place and the end of what stays, in ascending order of |x|."""
-    count = int(density * elements)
-    low = max(0, elements - count - int(gamma * elements))
-    return low, low + count
-
-
 def bernoulli(vector: Tensor, density: float, key: tuple[int, int]) -> Tensor:
     """DARE's mask (arXiv:2311.03099, equation 2): every element stays with probability `density`."""
     words = random_words(key, 0, vector.numel(), vector.device)
     return (words < word_below(density)).reshape(vector.shape)
-
-
-def word_below(probability: float) -> int:
-    """A random 32-bit word is below this with that probability."""
-    return max(0, min(1 << 32, round(probability * (1 << 32))))
 
 
 def keep_probabilities(vector: Tensor, density: float, epsilon: float) -> Tensor:

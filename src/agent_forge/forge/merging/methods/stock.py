@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from agent_forge.forge.merging.counts import stock_coefficients
 from agent_forge.forge.merging.exact import gram, row_sums
 from agent_forge.forge.merging.methods.linear import combination
 
@@ -16,20 +16,6 @@ def model_stock(base: Tensor, tensors: Sequence[Tensor]) -> Tensor:
     """t mean(x_i) + (1 - t) x_0, with cos the mean cosine between the task vectors x_i - x_0."""
     products = gram([tensor - base for tensor in tensors])
     return combination([*tensors, base], stock_coefficients(products))
-
-
-def stock_coefficients(products: Sequence[Sequence[float]]) -> list[float]:
-    """The coefficients of the models, then of the base. Where 1 + (N - 1) cos = 0 there is no estimate: the base."""
-    count = len(products)
-    cosines = [
-        max(-1.0, min(1.0, products[i][j] / max(math.sqrt(products[i][i]) * math.sqrt(products[j][j]), 1e-6)))
-        for i in range(count)
-        for j in range(i + 1, count)
-    ]
-    cosine = sum(cosines) / len(cosines)
-    below = 1 + (count - 1) * cosine
-    t = 0.0 if abs(below) < 1e-6 else count * cosine / below
-    return [t / count] * count + [1 - t]
 
 
 def model_stock_rows(base: Tensor, tensors: Sequence[Tensor]) -> Tensor:

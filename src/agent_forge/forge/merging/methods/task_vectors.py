@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from agent_forge.forge.merging.counts import sce_weights, total
 from agent_forge.forge.merging.exact import tree_sum
 from agent_forge.forge.merging.methods.linear import combination
 from agent_forge.forge.merging.methods.sparsify import largest
@@ -33,8 +34,8 @@ def add_task_vectors(
         below = torch.where(below == 0, 1.0, below)
     else:
         mixed = combination(weighted, [1.0] * len(weighted))
-        total = sum(weights)
-        below = torch.tensor(1.0 if abs(total) < 1e-8 else total, dtype=base.dtype, device=base.device)
+        whole = total(weights)
+        below = torch.tensor(1.0 if abs(whole) < 1e-8 else whole, dtype=base.dtype, device=base.device)
     if normalize:
         mixed = mixed / below
     if scale != 1:
@@ -56,11 +57,6 @@ def agreement(parts: Sequence[Tensor]) -> list[Tensor]:
 def kept(vector: Tensor, mask: Tensor) -> Tensor:
     """The elements under the mask; zero elsewhere."""
     return torch.where(mask, vector, torch.zeros((), dtype=vector.dtype, device=vector.device))
-
-
-def rescale_factor(before: float, after: float) -> float:
-    """mergekit's rescale: what brings the L1 norm back to its value before thinning out."""
-    return 1.0 if before < 1e-7 or after < 1e-7 else before / after
 
 
 def sce(base: Tensor, tensors: Sequence[Tensor], select_topk: float = 1.0) -> Tensor:
@@ -88,10 +84,3 @@ def spread(vectors: Sequence[Tensor]) -> Tensor:
     ones = [1.0] * len(vectors)
     mean = combination(vectors, ones) / len(vectors)
     return combination([(vector - mean) * (vector - mean) for vector in vectors], ones) / len(vectors)
-
-
-def sce_weights(squares: Sequence[float]) -> list[float]:
-    total = sum(squares)
-    if abs(total) < 1e-6:
-        return [1.0 / len(squares)] * len(squares)
-    return [square / total for square in squares]

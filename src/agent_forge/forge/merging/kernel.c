@@ -1,0 +1,684 @@
+/* Merging, element by element: what methods/ defines in torch, computed block by block with next to no memory.
+ *
+ * Everything is float64 inside and rounded once on the way out. Sums are taken by halving (blocks of 1024, then the
+ * blocks), so they come out bit for bit as in exact.py; random numbers are the same function of key and position.
+ * Compiled without contraction to fused multiply-adds, which would round differently from torch.
+ */
+#include <math.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
+#define B 1024
+enum { F64, F32, F16, BF16 };
+enum { ALL, NONE, TOP, BAND, RANDOM, GIVEN };
+
+typedef struct {
+    const void *data;
+    int64_t type;
+} Input;
+
+/* Which elements of a task vector stay. */
+typedef struct {
+    int64_t kind;
+    double low, high;              /* TOP: above low. BAND: from (low, low_at) up to, without, (high, high_at) */
+    int64_t low_at, high_at;       /* among equals: TOP keeps those up to low_at */
+    uint64_t key0, key1, below;    /* RANDOM */
+    const uint8_t *given;          /* GIVEN: one byte an element, from `given_at` on */
+    const double *probability;     /* divide by these, from `given_at` on */
+    int64_t given_at;
+    double divide;                 /* 0: do not */
+    double factor;                 /* 1: do not */
+    double weight;
+} Rule;
+
+/* --- types ------------------------------------------------------------------------------------------------------ */
+
+static float half_to_float(uint16_t h) {
+    uint32_t sign = (uint32_t)(h & 0x8000) << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ff;
+    union { uint32_t u; float f; } x;
+    if (exponent == 0) {
+        x.f = (float)mantissa * 0x1p-24f;
+        x.u |= sign;
+        return x.f;
+    }
+    x.u = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | (mantissa << 13);
+    return x.f;
+}
+
+static void load(Input in, int64_t at, int64_t n, double *restrict x) {
+    if (in.type == BF16) {
+        const uint16_t *p = (const uint16_t *)in.data + at;
+        for (int64_t i = 0; i < n; i++) {
+            union { uint32_t u; float f; } y = {(uint32_t)p[i] << 16};
+            x[i] = y.f;
+        }
+    } else if (in.type == F32) {
+        const float *p = (const float *)in.data + at;
+        for (int64_t i = 0; i < n; i++) x[i] = p[i];
+    } else if (in.type == F64) {
+        memcpy(x, (const double *)in.data + at, n * sizeof(double));
+    } else {
+        const uint16_t *p = (const uint16_t *)in.data + at;
+        int64_t i = 0;
+#ifdef __F16C__
+        for (; i + 8 <= n; i += 8) {
+            __m256 y = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(p + i)));
+            _mm256_storeu_pd(x + i, _mm256_cvtps_pd(_mm256_castps256_ps128(y)));
+            _mm256_storeu_pd(x + i + 4, _mm256_cvtps_pd(_mm256_extractf128_ps(y, 1)));
+        }
+#endif
+        for (; i < n; i++) x[i] = half_to_float(p[i]);
+    }
+}
+
+/* float32 with the last bit set if it is not exact: a second rounding to fewer bits is then the right one. */
+static void to_odd(const double *restrict x, int64_t n, uint32_t *restrict bits) {
+    for (int64_t i = 0; i < n; i++) {
+        union { float f; uint32_t u; } y = {(float)x[i]};
+        double back = y.f;
+        uint32_t away = fabs(x[i]) > fabs(back) ? 1u : 0xffffffffu;
+        uint32_t inexact = (x[i] < back) | (x[i] > back);
+        bits[i] = y.u + (inexact & ~y.u & 1u) * away;
+    }
+}
+
+static uint16_t float_to_half(uint32_t u) {
+    uint32_t sign = (u >> 16) & 0x8000, size = u & 0x7fffffff;
+    if (size > 0x7f800000) return sign | 0x7e00 | ((size >> 13) & 0x3ff);
+    if (size >= 0x47800000) return sign | 0x7c00;
+    if (size < 0x33000001) return sign;
+    if (size < 0x38800000) { /* subnormal */
+        uint32_t shift = 126 - (size >> 23), mantissa = (size & 0x7fffff) | 0x800000;
+        uint32_t kept = mantissa >> shift, rest = mantissa & ((1u << shift) - 1), half = 1u << (shift - 1);
+        return sign | (kept + (rest > half || (rest == half && (kept & 1))));
+    }
+    size += 0xfff + ((size >> 13) & 1);
+    return sign | ((size - 0x38000000) >> 13);
+}
+
+static void store(const double *restrict x, int64_t n, int64_t type, void *out, int64_t at) {
+    uint32_t bits[B];
+    if (type == F32) {
+        float *p = (float *)out + at;
+        for (int64_t i = 0; i < n; i++) p[i] = (float)x[i];
+    } else if (type == F64) {
+        memcpy((double *)out + at, x, n * sizeof(double));
+    } else if (type == BF16) {
+        uint16_t *p = (uint16_t *)out + at;
+        to_odd(x, n, bits);
+        for (int64_t i = 0; i < n; i++) {
+            uint32_t u = bits[i], nan = (u & 0x7fffffff) > 0x7f800000;
+            uint32_t near = (u + 0x7fff + ((u >> 16) & 1)) >> 16;
+            p[i] = (uint16_t)(nan ? (u >> 16) | 0x40 : near);
+        }
+    } else {
+        uint16_t *p = (uint16_t *)out + at;
+        int64_t i = 0;
+        to_odd(x, n, bits);
+#ifdef __F16C__
+        for (; i + 8 <= n; i += 8)
+            _mm_storeu_si128((__m128i *)(p + i), _mm256_cvtps_ph(_mm256_loadu_ps((const float *)(bits + i)), 0));
+#endif
+        for (; i < n; i++) p[i] = float_to_half(bits[i]);
+    }
+}
+
+/* --- sums by halving -------------------------------------------------------------------------------------------- */
+
+static double halve(double *x) {
+    for (int h = B / 2; h; h /= 2)
+        for (int i = 0; i < h; i++) x[i] += x[i + h];
+    return x[0];
+}
+
+static double halve_all(double *x, int64_t n) {
+    int64_t size = 1;
+    if (n == 0) return 0;
+    while (size < n) size *= 2;
+    for (int64_t h = size / 2; h; h /= 2)
+        for (int64_t i = 0; i < h && i + h < n; i++) x[i] += x[i + h];
+    return x[0];
+}
+
+/* A sum that is fed piece by piece. */
+typedef struct {
+    double *blocks;
+    int64_t count, used;
+    double block[B];
+} Sum;
+
+static int sum_begin(Sum *s, int64_t n) {
+    s->count = s->used = 0;
+    s->blocks = malloc((n / B + 2) * sizeof(double));
+    return s->blocks != NULL;
+}
+
+static void sum_add(Sum *s, const double *x, int64_t n) {
+    while (n) {
+        int64_t take = B - s->used < n ? B - s->used : n;
+        memcpy(s->block + s->used, x, take * sizeof(double));
+        s->used += take, x += take, n -= take;
+        if (s->used == B) s->blocks[s->count++] = halve(s->block), s->used = 0;
+    }
+}
+
+static double sum_end(Sum *s) {
+    if (s->used) {
+        memset(s->block + s->used, 0, (B - s->used) * sizeof(double));
+        s->blocks[s->count++] = halve(s->block);
+    }
+    double total = halve_all(s->blocks, s->count);
+    free(s->blocks);
+    return total;
+}
+
+/* --- random numbers --------------------------------------------------------------------------------------------- */
+
+static void random_words(uint32_t key0, uint32_t key1, int64_t at, int64_t n, uint32_t *restrict words) {
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t place = (uint64_t)(at + i);
+        uint32_t x = (uint32_t)place ^ key0, high = (uint32_t)(place >> 32);
+        x = (x ^ (x >> 16)) * 0x7feb352du;
+        x = (x ^ (x >> 15)) * 0x846ca68bu;
+        x ^= x >> 16;
+        x += key1 + high * 0x9e3779b9u;
+        x = (x ^ (x >> 17)) * 0xed5ad4bbu;
+        x = (x ^ (x >> 11)) * 0xac4c1b51u;
+        x = (x ^ (x >> 15)) * 0x31848babu;
+        words[i] = x ^ (x >> 14);
+    }
+}
+
+/* --- task vectors ----------------------------------------------------------------------------------------------- */
+
+static void difference(double *restrict x, const double *restrict base, int64_t n) {
+    for (int64_t i = 0; i < n; i++) x[i] -= base[i];
+}
+
+static void thin(const Rule *r, int64_t at, int64_t n, double *restrict x) {
+    if (r->kind == NONE) {
+        memset(x, 0, n * sizeof(double));
+    } else if (r->kind == TOP) {
+        double low = r->low;
+        int64_t last = r->low_at - at;
+        for (int64_t i = 0; i < n; i++) {
+            double a = fabs(x[i]);
+            x[i] = (a > low) | ((a == low) & (i <= last)) ? x[i] : 0.0;
+        }
+    } else if (r->kind == BAND) {
+        double low = r->low, high = r->high;
+        int64_t low_at = r->low_at - at, high_at = r->high_at - at;
+        for (int64_t i = 0; i < n; i++) {
+            double a = fabs(x[i]);
+            int from = (a > low) | ((a == low) & (i >= low_at)), to = (a < high) | ((a == high) & (i < high_at));
+            x[i] = from & to ? x[i] : 0.0;
+        }
+    } else if (r->kind == RANDOM) {
+        uint32_t words[B], below = (uint32_t)r->below;
+        random_words((uint32_t)r->key0, (uint32_t)r->key1, at, n, words);
+        for (int64_t i = 0; i < n; i++) x[i] = words[i] < below ? x[i] : 0.0;
+    } else if (r->kind == GIVEN) {
+        const uint8_t *keep = r->given + (at - r->given_at);
+        for (int64_t i = 0; i < n; i++) x[i] = keep[i] ? x[i] : 0.0;
+    }
+}
+
+/* A task vector as it goes into the sum: thinned out, rescaled, weighted. */
+static void vector_of(Input in, const Rule *r, const double *base, int64_t at, int64_t n, double *restrict x) {
+    load(in, at, n, x);
+    difference(x, base, n);
+    thin(r, at, n, x);
+    if (r->probability) {
+        const double *p = r->probability + (at - r->given_at);
+        for (int64_t i = 0; i < n; i++) x[i] /= p[i];
+    }
+    if (r->divide != 0)
+        for (int64_t i = 0; i < n; i++) x[i] /= r->divide;
+    if (r->factor != 1)
+        for (int64_t i = 0; i < n; i++) x[i] *= r->factor;
+    for (int64_t i = 0; i < n; i++) x[i] *= r->weight;
+}
+
+/* base + scale * sum of the vectors; `elect`: of those elements that have the sign of the sum (TIES).
+ * `late` holds weights that count only after the election (SCE), with what they are divided by kept above 1e-6. */
+int task_vectors(const Input *base, const Input *in, const Rule *rules, int64_t m, int64_t elect, int64_t normalize,
+                 double total, double scale, const double *late, int64_t at, int64_t n, int64_t type, void *out) {
+    double *x = malloc((m + 3) * B * sizeof(double)), *b = x + m * B, *mixed = b + B, *below = mixed + B;
+    uint8_t positive[B];
+    if (!x) return 1;
+    for (int64_t start = 0; start < n; start += B) {
+        int64_t k = n - start < B ? n - start : B;
+        load(*base, at + start, k, b);
+        for (int64_t j = 0; j < m; j++) vector_of(in[j], rules + j, b, at + start, k, x + j * B);
+        memcpy(mixed, x, k * sizeof(double));
+        for (int64_t j = 1; j < m; j++)
+            for (int64_t i = 0; i < k; i++) mixed[i] += x[j * B + i];
+        if (elect) {
+            for (int64_t i = 0; i < k; i++) positive[i] = mixed[i] >= 0, mixed[i] = below[i] = 0;
+            for (int64_t j = 0; j < m; j++) {
+                const double *v = x + j * B;
+                double weight = late ? late[j] : rules[j].weight, times = late ? late[j] : 1.0;
+                for (int64_t i = 0; i < k; i++) {
+                    double ours = positive[i] ? v[i] : -v[i];
+                    mixed[i] += ours > 0 ? v[i] * times : 0.0;
+                    below[i] += ours > 0 ? weight : 0.0;
+                }
+            }
+            if (late)
+                for (int64_t i = 0; i < k; i++) mixed[i] /= below[i] < 1e-6 ? 1e-6 : below[i];
+            else if (normalize)
+                for (int64_t i = 0; i < k; i++) mixed[i] /= below[i] == 0 ? 1.0 : below[i];
+        } else if (normalize) {
+            for (int64_t i = 0; i < k; i++) mixed[i] /= total;
+        }
+        if (scale != 1)
+            for (int64_t i = 0; i < k; i++) mixed[i] *= scale;
+        for (int64_t i = 0; i < k; i++) mixed[i] += b[i];
+        store(mixed, k, type, out, start);
+    }
+    free(x);
+    return 0;
+}
+
+/* sum_j c_j x_j, divided by `divide` if that is not 0; with a base, base + sum_j c_j (x_j - base). */
+int combination(const Input *base, const Input *in, const double *c, int64_t m, double divide, int64_t at, int64_t n,
+                int64_t type, void *out) {
+    double b[B], x[B], total[B];
+    for (int64_t start = 0; start < n; start += B) {
+        int64_t k = n - start < B ? n - start : B;
+        if (base) load(*base, at + start, k, b);
+        for (int64_t j = 0; j < m; j++) {
+            double *to = j ? x : total;
+            load(in[j], at + start, k, to);
+            if (base) difference(to, b, k);
+            if (j)
+                for (int64_t i = 0; i < k; i++) total[i] += x[i] * c[j];
+            else
+                for (int64_t i = 0; i < k; i++) total[i] *= c[0];
+        }
+        if (divide != 0)
+            for (int64_t i = 0; i < k; i++) total[i] /= divide;
+        if (base)
+            for (int64_t i = 0; i < k; i++) total[i] += b[i];
+        store(total, k, type, out, start);
+    }
+    return 0;
+}
+
+/* --- statistics of a tensor ------------------------------------------------------------------------------------- */
+
+/* All inner products of the inputs (less the base, if there is one): out[i * m + j], the lower triangle. With masks
+ * (SCE), of what they keep. */
+int gram(const Input *base, const Input *in, int64_t m, const uint8_t *mask, int64_t n, double *out) {
+    int64_t blocks = (n + B - 1) / B, pairs = m * (m + 1) / 2;
+    double *x = malloc((m + 2) * B * sizeof(double)), *b = x + m * B, *product = b + B;
+    double *sums = malloc((pairs * blocks + 1) * sizeof(double));
+    if (!x || !sums) return free(x), free(sums), 1;
+    for (int64_t block = 0; block < blocks; block++) {
+        int64_t at = block * B, k = n - at < B ? n - at : B, pair = 0;
+        if (base) load(*base, at, k, b);
+        for (int64_t j = 0; j < m; j++) {
+            double *v = x + j * B;
+            load(in[j], at, k, v);
+            if (base) difference(v, b, k);
+            if (mask)
+                for (int64_t i = 0; i < k; i++) v[i] = mask[at + i] ? v[i] : 0.0;
+            memset(v + k, 0, (B - k) * sizeof(double));
+        }
+        for (int64_t i = 0; i < m; i++)
+            for (int64_t j = 0; j <= i; j++, pair++) {
+                for (int64_t e = 0; e < B; e++) product[e] = x[i * B + e] * x[j * B + e];
+                sums[pair * blocks + block] = halve(product);
+            }
+    }
+    for (int64_t i = 0, pair = 0; i < m; i++)
+        for (int64_t j = 0; j <= i; j++, pair++) out[i * m + j] = halve_all(sums + pair * blocks, blocks);
+    free(x), free(sums);
+    return 0;
+}
+
+/* The L1 norms of a task vector before and after thinning out. */
+int norms(const Input *base, const Input *in, const Rule *rule, int64_t n, double *out) {
+    double b[B], x[B], a[B];
+    Sum before, after;
+    if (!sum_begin(&before, n)) return 1;
+    if (!sum_begin(&after, n)) return free(before.blocks), 1;
+    for (int64_t at = 0; at < n; at += B) {
+        int64_t k = n - at < B ? n - at : B;
+        load(*base, at, k, b);
+        load(*in, at, k, x);
+        difference(x, b, k);
+        for (int64_t i = 0; i < k; i++) a[i] = fabs(x[i]);
+        sum_add(&before, a, k);
+        thin(rule, at, k, x);
+        for (int64_t i = 0; i < k; i++) a[i] = fabs(x[i]);
+        sum_add(&after, a, k);
+    }
+    out[0] = sum_end(&before);
+    out[1] = sum_end(&after);
+    return 0;
+}
+
+/* --- selection -------------------------------------------------------------------------------------------------- */
+
+/* What is ranked: |x - base| of one input, or, of several, their variance. `x` has room for (m + 2) blocks. */
+static void keys_of(const Input *base, const Input *in, int64_t m, int64_t at, int64_t k, double *x, double *keys) {
+    double *b = x + m * B, *mean = b + B;
+    load(*base, at, k, b);
+    for (int64_t j = 0; j < m; j++) load(in[j], at, k, x + j * B), difference(x + j * B, b, k);
+    if (m == 1) {
+        for (int64_t i = 0; i < k; i++) keys[i] = fabs(x[i]);
+        return;
+    }
+    memcpy(mean, x, k * sizeof(double));
+    for (int64_t j = 1; j < m; j++)
+        for (int64_t i = 0; i < k; i++) mean[i] += x[j * B + i];
+    for (int64_t i = 0; i < k; i++) mean[i] /= (double)m;
+    for (int64_t j = 0; j < m; j++)
+        for (int64_t i = 0; i < k; i++) {
+            double d = x[j * B + i] - mean[i];
+            keys[i] = (j ? keys[i] : 0.0) + d * d;
+        }
+    for (int64_t i = 0; i < k; i++) keys[i] /= (double)m;
+}
+
+static int ascending(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The value that would stand at place k of the sorted array; reorders it. */
+static double quickselect(double *x, int64_t n, int64_t k) {
+    int64_t from = 0, to = n - 1;
+    while (from < to) {
+        double a = x[from], b = x[from + (to - from) / 2], c = x[to];
+        double pivot = a < b ? (b < c ? b : (a < c ? c : a)) : (a < c ? a : (b < c ? c : b));
+        int64_t i = from, j = to;
+        while (i <= j) {
+            while (x[i] < pivot) i++;
+            while (x[j] > pivot) j--;
+            if (i <= j) {
+                double t = x[i];
+                x[i++] = x[j], x[j--] = t;
+            }
+        }
+        if (k <= j) to = j;
+        else if (k >= i) from = i;
+        else break;
+    }
+    return x[k];
+}
+
+typedef struct {
+    double *values, *copy;
+    int64_t *places, count, room, greater;
+} Candidates;
+
+#define SAMPLE 32768
+
+/* Bounds between which the k-th largest lies almost surely, from a sample; 0 if there is no memory. */
+static int bracket(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, double *x, double *low, double *high) {
+    double *sample = malloc(SAMPLE * sizeof(double)), keys[B];
+    if (!sample) return 0;
+    for (int64_t i = 0; i < SAMPLE / 16; i++) {
+        int64_t at = (int64_t)((double)i / (SAMPLE / 16) * (double)(n - 16));
+        keys_of(base, in, m, at, 16, x, keys);
+        memcpy(sample + i * 16, keys, 16 * sizeof(double));
+    }
+    qsort(sample, SAMPLE, sizeof(double), ascending);
+    double share = 1.0 - (double)k / (double)n, middle = share * SAMPLE;
+    double margin = 6 * sqrt(SAMPLE * share * (1 - share)) + 32;
+    int64_t from = (int64_t)(middle - margin), to = (int64_t)(middle + margin);
+    *low = from < 0 ? -1.0 : sample[from];
+    *high = to >= SAMPLE ? INFINITY : sample[to];
+    free(sample);
+    return 1;
+}
+
+/* All keys in [low, high], in order of their places, and how many lie above; 0 if there is no room for them. */
+static int gather(const Input *base, const Input *in, int64_t m, int64_t n, double low, double high, double *x, Candidates *c) {
+    double keys[B];
+    union { uint8_t flags[B]; uint64_t words[B / 8]; } inside;
+    c->count = c->greater = 0;
+    for (int64_t at = 0; at < n; at += B) {
+        int64_t k = n - at < B ? n - at : B, above = 0;
+        keys_of(base, in, m, at, k, x, keys);
+        for (int64_t i = k; i < B; i++) keys[i] = -2.0;
+        if (c->count + B > c->room) return 0;
+        for (int64_t i = 0; i < B; i++) above += keys[i] > high;
+        for (int64_t i = 0; i < B; i++) inside.flags[i] = (keys[i] >= low) & (keys[i] <= high);
+        c->greater += above;
+        for (int64_t w = 0; w < B / 8; w++)
+            for (uint64_t word = inside.words[w]; word; word &= word - 1) {
+                int64_t i = w * 8 + __builtin_ctzll(word) / 8;
+                c->values[c->count] = keys[i];
+                c->places[c->count++] = at + i;
+            }
+    }
+    return 1;
+}
+
+/* 16 bits of the keys, from `shift` on, counted where the bits above are `prefix`. */
+int histogram(const Input *base, const Input *in, int64_t m, int64_t n, int64_t shift, uint64_t prefix, int64_t *counts) {
+    double keys[B], *x = malloc((m + 2) * B * sizeof(double));
+    if (!x) return 1;
+    for (int64_t at = 0; at < n; at += B) {
+        int64_t k = n - at < B ? n - at : B;
+        keys_of(base, in, m, at, k, x, keys);
+        for (int64_t i = 0; i < k; i++) {
+            uint64_t bits;
+            memcpy(&bits, keys + i, 8);
+            if (shift == 48 || bits >> (shift + 16) == prefix) counts[bits >> shift & 0xffff]++;
+        }
+    }
+    free(x);
+    return 0;
+}
+
+/* The k-th largest key by four histograms: for tensors in which most elements are equal. */
+static int by_histograms(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, double *value, int64_t *greater) {
+    int64_t *counts = malloc(65536 * sizeof(int64_t)), left = k;
+    uint64_t prefix = 0;
+    if (!counts) return 1;
+    for (int64_t shift = 48; shift >= 0; shift -= 16) {
+        int64_t bin = 65535;
+        memset(counts, 0, 65536 * sizeof(int64_t));
+        if (histogram(base, in, m, n, shift, prefix, counts)) return free(counts), 1;
+        while (left > counts[bin]) left -= counts[bin--];
+        prefix = prefix << 16 | (uint64_t)bin;
+    }
+    memcpy(value, &prefix, 8);
+    *greater = k - left;
+    free(counts);
+    return 0;
+}
+
+/* The place of the `which`-th key (from 0) that equals `value`; -1 if there are not so many. */
+int64_t occurrence(const Input *base, const Input *in, int64_t m, int64_t n, double value, int64_t which) {
+    double keys[B], *x = malloc((m + 2) * B * sizeof(double));
+    if (!x) return -2;
+    for (int64_t at = 0; at < n; at += B) {
+        int64_t k = n - at < B ? n - at : B, equal = 0;
+        keys_of(base, in, m, at, k, x, keys);
+        for (int64_t i = 0; i < k; i++) equal += keys[i] == value;
+        if (which < equal)
+            for (int64_t i = 0; i < k; i++)
+                if (keys[i] == value && which-- == 0) return free(x), at + i;
+        which -= equal;
+    }
+    free(x);
+    return -1;
+}
+
+static int slow_select(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, int64_t from_below, double *value, int64_t *place) {
+    int64_t greater, equal = 0, which;
+    double keys[B], *x;
+    if (by_histograms(base, in, m, n, k, value, &greater)) return 1;
+    which = k - 1 - greater;
+    if (from_below) {
+        if (!(x = malloc((m + 2) * B * sizeof(double)))) return 1;
+        for (int64_t at = 0; at < n; at += B) {
+            int64_t part = n - at < B ? n - at : B;
+            keys_of(base, in, m, at, part, x, keys);
+            for (int64_t i = 0; i < part; i++) equal += keys[i] == *value;
+        }
+        free(x);
+        which = (n - k) - (n - greater - equal);
+    }
+    *place = occurrence(base, in, m, n, *value, which);
+    return *place < 0;
+}
+
+/* The k-th largest key and its place. Among equals the lower place comes first in the order from above, and also, with
+ * `from_below`, in the order from below. */
+int select_key(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, int64_t from_below, double *value, int64_t *place) {
+    double *x = malloc((m + 2) * B * sizeof(double)), low = -1, high = INFINITY;
+    Candidates c = {.room = n <= 4 * SAMPLE ? n + B : n / 12 + 2 * B};
+    int found = 0;
+    c.values = malloc(c.room * sizeof(double)), c.copy = malloc(c.room * sizeof(double));
+    c.places = malloc(c.room * sizeof(int64_t));
+    if (x && c.values && c.copy && c.places && (n <= 4 * SAMPLE || bracket(base, in, m, n, k, x, &low, &high)) &&
+        gather(base, in, m, n, low, high, x, &c) && k > c.greater && k <= c.greater + c.count) {
+        int64_t greater = c.greater, equal = 0, which;
+        memcpy(c.copy, c.values, c.count * sizeof(double));
+        *value = quickselect(c.copy, c.count, c.count - (k - c.greater));
+        for (int64_t i = 0; i < c.count; i++) greater += c.values[i] > *value, equal += c.values[i] == *value;
+        which = from_below ? (n - k) - (n - greater - equal) : k - 1 - greater;
+        for (int64_t i = 0; i < c.count && !found; i++)
+            if (c.values[i] == *value && which-- == 0) *place = c.places[i], found = 1;
+    }
+    free(x), free(c.values), free(c.copy), free(c.places);
+    return found ? 0 : slow_select(base, in, m, n, k, from_below, value, place);
+}
+
+/* How many keys are not zero. */
+int64_t nonzero(const Input *base, const Input *in, int64_t m, int64_t n) {
+    double keys[B], *x = malloc((m + 2) * B * sizeof(double));
+    int64_t count = 0;
+    if (!x) return -1;
+    for (int64_t at = 0; at < n; at += B) {
+        int64_t k = n - at < B ? n - at : B;
+        keys_of(base, in, m, at, k, x, keys);
+        for (int64_t i = 0; i < k; i++) count += keys[i] != 0;
+    }
+    free(x);
+    return count;
+}
+
+/* One byte an element: whether its key is above `low`, or equal to it and not beyond `last`. */
+int mask_above(const Input *base, const Input *in, int64_t m, int64_t n, double low, int64_t last, uint8_t *mask) {
+    double keys[B], *x = malloc((m + 2) * B * sizeof(double));
+    if (!x) return 1;
+    for (int64_t at = 0; at < n; at += B) {
+        int64_t k = n - at < B ? n - at : B;
+        keys_of(base, in, m, at, k, x, keys);
+        for (int64_t i = 0; i < k; i++) mask[at + i] = (keys[i] > low) | ((keys[i] == low) & (at + i <= last));
+    }
+    free(x);
+    return 0;
+}
+
+/* --- DELLA ------------------------------------------------------------------------------------------------------ */
+
+#define BINS 512
+#define LONG 16384 /* longer rows are sorted */
+
+typedef struct {
+    double *a;
+    uint16_t *bin;
+    uint32_t *words;
+    int64_t *order;
+    double first, span; /* the probability of rank r is first + r * span */
+} Row;
+
+static void merge_sort(int64_t *order, int64_t *spare, const double *a, int64_t n) {
+    for (int64_t i = 0; i < n; i++) order[i] = i;
+    for (int64_t width = 1; width < n; width *= 2) {
+        for (int64_t from = 0; from < n; from += 2 * width) {
+            int64_t middle = from + width < n ? from + width : n, to = from + 2 * width < n ? from + 2 * width : n;
+            for (int64_t i = from, j = middle, k = from; k < to; k++)
+                spare[k] = i < middle && (j >= to || a[order[i]] <= a[order[j]]) ? order[i++] : order[j++];
+        }
+        memcpy(order, spare, n * sizeof(int64_t));
+    }
+}
+
+static int64_t rank_in(const double *restrict a, int64_t n, int64_t place) {
+    double v = a[place];
+    int64_t rank = 0;
+    for (int64_t i = 0; i < n; i++) rank += a[i] < v;
+    for (int64_t i = 0; i < place; i++) rank += a[i] == v;
+    return rank;
+}
+
+/* An element stays if u < first + rank * span, with u uniform. For most elements the ends of the range of ranks that
+ * their bin covers decide alike, so the rank itself is found for a few in a hundred only. */
+static void decide(const Row *r, int64_t n, uint8_t *keep) {
+    uint32_t start[BINS + 1] = {0};
+    float most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float f = (float)r->a[i];
+        most = f > most ? f : most;
+    }
+    union { float f; uint32_t u; } top = {most};
+    int32_t lowest = (int32_t)(top.u >> 18) - (BINS - 1);
+    for (int64_t i = 0; i < n; i++) {
+        union { float f; uint32_t u; } y = {(float)r->a[i]};
+        int32_t bin = (int32_t)(y.u >> 18) - lowest;
+        r->bin[i] = (uint16_t)(bin < 0 ? 0 : bin);
+    }
+    for (int64_t i = 0; i < n; i++) start[r->bin[i] + 1]++;
+    for (int b = 0; b < BINS; b++) start[b + 1] += start[b];
+    double first = r->first, span = r->span, last = first + (double)(n - 1) * span;
+    for (int64_t i = 0; i < n; i++) {
+        double u = r->words[i] * 0x1p-32;
+        keep[i] = u < first;
+        if (u < first || u >= last || r->a[i] == 0) continue; /* whether a zero stays makes no difference */
+        if (u < first + (double)start[r->bin[i]] * span) keep[i] = 1;
+        else if (u < first + (double)(start[r->bin[i] + 1] - 1) * span)
+            keep[i] = u < first + (double)rank_in(r->a, n, i) * span;
+    }
+}
+
+/* MagPrune for rows [row, row + rows) of length n: one byte an element; the probabilities, if asked for; and the L1 norms
+ * before and after, if asked for (then over these rows only, so all of them at once). */
+int magprune(const Input *base, const Input *in, int64_t row, int64_t rows, int64_t n, double density, double epsilon,
+             uint64_t key0, uint64_t key1, uint8_t *keep, double *probability, double *l1) {
+    Row r = {.first = density - epsilon, .span = 2 * epsilon / (double)(n > 1 ? n - 1 : 1)};
+    double *b = malloc(n * sizeof(double));
+    int ranks = probability || n > LONG, fault = 0;
+    Sum before = {0}, after = {0};
+    r.a = malloc(n * sizeof(double)), r.bin = malloc(n * sizeof(uint16_t)), r.words = malloc(n * sizeof(uint32_t));
+    r.order = malloc((ranks ? 2 * n : 1) * sizeof(int64_t));
+    if (!b || !r.a || !r.bin || !r.words || !r.order || (l1 && !(sum_begin(&before, rows * n) && sum_begin(&after, rows * n))))
+        fault = 1;
+    for (int64_t i = 0; i < rows && !fault; i++, keep += n) {
+        int64_t at = (row + i) * n;
+        load(*base, at, n, b);
+        load(*in, at, n, r.a);
+        for (int64_t e = 0; e < n; e++) r.a[e] = fabs(r.a[e] - b[e]);
+        random_words((uint32_t)key0, (uint32_t)key1, at, n, r.words);
+        if (ranks) {
+            merge_sort(r.order, r.order + n, r.a, n);
+            for (int64_t e = 0; e < n; e++) {
+                double p = r.first + (double)e * r.span;
+                keep[r.order[e]] = r.words[r.order[e]] * 0x1p-32 < p;
+                if (probability) probability[i * n + r.order[e]] = p;
+            }
+        } else {
+            decide(&r, n, keep);
+        }
+        if (l1) {
+            sum_add(&before, r.a, n);
+            for (int64_t e = 0; e < n; e++) r.a[e] = keep[e] ? r.a[e] : 0.0;
+            sum_add(&after, r.a, n);
+        }
+    }
+    if (l1 && !fault) l1[0] = sum_end(&before), l1[1] = sum_end(&after);
+    free(b), free(r.a), free(r.bin), free(r.words), free(r.order);
+    return fault;
+}
