@@ -1,8 +1,8 @@
 """A packed model as one compiled function: for every new token a single call goes through all layers.
 
-In transformers a token costs some ten Python calls a layer, which for a small model is far more than its arithmetic. The
-decoder does the same computation (a test holds it to the model's own logits) for Llama-shaped models and for Cognate
-with one loop, one sequence at a time, on one core.
+In transformers a token costs some ten Python calls a layer, which for a small model is far more than its arithmetic.
+The decoder does the same computation (a test holds it to the model's own logits) for Llama-shaped models and for
+Cognate with one loop, one sequence at a time, on one core.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from agent_forge import native
 from agent_forge.errors import UsageError
-from agent_forge.forge.models.packed.modules import PackedEmbedding, PackedHead, PackedLinear, PackedTable
+from agent_forge.forge.models.packed.modules import PackedHead, PackedTable
 from agent_forge.forge.models.packed.products import SOURCE, CMatrix, describe
 from agent_forge.forge.models.packed.trits import DIGITS, KINDS
 
@@ -167,8 +167,8 @@ class Decoder:
         layers = ctypes.cast(model.layer, ctypes.POINTER(CLayer))
         matrices = [model.table, model.embed_up, model.head_down]
         for i in range(model.layers):
-            matrices += [getattr(layers[i], name) for name, kind in CLayer._fields_ if kind is CMatrix]
-        widest = max(max(m.rows for m in matrices[1:]), max(m.columns for m in matrices), model.width)
+            matrices += [getattr(layers[i], field[0]) for field in CLayer._fields_ if field[1] is CMatrix]
+        widest = max(*(m.rows for m in matrices[1:]), *(m.columns for m in matrices), model.width)
         line = max(_line(m) for m in (*matrices, model.head))
         model.most_tokens, model.widest = PROMPT, widest
         model.scratch = self.zeros((SCRATCH - 1) * PROMPT * widest + max(PROMPT * widest, self.context))

