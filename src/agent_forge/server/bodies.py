@@ -10,6 +10,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from agent_forge.server.answers import Refused
 from agent_forge.server.settings import MIB, ServerSettings
 
+CLOSE = {"Connection": "close"}  # the rest of the body may still be on its way
+
 
 class BodyLimits:
     """ASGI middleware: a body that is too large is refused with 413, one that does not arrive in time with 408."""
@@ -36,7 +38,6 @@ class BodyLimits:
         except Refused as refused:
             if begun:
                 raise
-            refused.headers["Connection"] = "close"  # the rest of the body is still on its way
             await refused.answer(scope, receive, send)
 
     def _check_length(self, scope: Scope) -> None:
@@ -56,9 +57,8 @@ class BodyLimits:
             try:
                 message = await asyncio.wait_for(receive(), max(0.001, end - time.monotonic()))
             except asyncio.TimeoutError:
-                raise Refused(
-                    408, f"the body did not arrive within {self.seconds:g} s", code="slow_client", fix="send it faster"
-                ) from None
+                what = f"the body did not arrive within {self.seconds:g} s"
+                raise Refused(408, what, code="slow_client", fix="send it faster", headers=CLOSE) from None
             received += len(message.get("body", b""))
             whole = not message.get("more_body", False)
             if received > self.most:
@@ -69,4 +69,6 @@ class BodyLimits:
 
     def _too_large(self) -> Refused:
         limit = f"{self.most / MIB:g} MiB"
-        return Refused(413, f"the body is larger than {limit}", code="body_too_large", fix="send it in parts")
+        return Refused(
+            413, f"the body is larger than {limit}", code="body_too_large", fix="send it in parts", headers=CLOSE
+        )

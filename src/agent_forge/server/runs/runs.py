@@ -60,8 +60,8 @@ class Runs:
         try:
             run.carry_out(work, options)
             self._context.recorder.flush()  # who is told that it ended finds its trace
-            run.finish()
         finally:
+            run.finish()
             metrics_of(self._context).runs.labels(run.state).inc()
             with self._turn:
                 self._threads.discard(threading.current_thread())
