@@ -392,3 +392,27 @@ def test_known_results_are_kept_with_the_run(journal: Journal) -> None:
     assert journal.load("r").results["a"] == [1]
     row = journal._connection.execute("SELECT settings FROM runs").fetchone()[0]
     assert json.loads(row)["on_failure"] == "skip"
+
+
+def test_every_kind_of_task_comes_back_as_it_was(journal: Journal) -> None:
+    tasks = [
+        Task('plain \u00e9\n"quoted"', "goal \u2028 {not a reference}"),
+        Task("called", action="tool", args={"a": [1, None]}),
+        Task("behind", depends_on=["called"], meta={"est_s": 2}),
+        Task("group"),
+        Task("child", parent="group", limit=3),
+    ]
+    journal.begin("r", Plan(tasks), {}).close()
+    stored = journal.load("r").plan
+    assert stored is not None
+    assert list(stored) == tasks
+
+
+@pytest.mark.parametrize("count", [1, 3, 255, 256, 257, 341, 1000])
+def test_batches_of_any_size_are_written_whole(journal: Journal, count: int) -> None:
+    log = journal.begin("r", None, {})
+    for number in range(count):
+        log.known(f"t{number}", TaskResult("done", number))
+    log.commit()
+    log.close()
+    assert journal.load("r").results == {f"t{number}": number for number in range(count)}

@@ -47,3 +47,22 @@ def test_simulated_time_notices_what_would_never_end() -> None:
 
     with pytest.raises(NothingLeft):
         run_simulated(forever())
+
+
+def test_results_made_when_asked_for_are_those_of_a_dictionary() -> None:
+    from agent_forge.runtime.result import TaskResults
+
+    failed = TaskResult("failed", error="no", attempts=1)
+    tasks = TaskResults(("b", "a"), {"a": (11.0, 12.5), "b": failed}, {"a": {"x": 1}}, 10.0)
+    expected = {"b": failed, "a": TaskResult("done", {"x": 1}, None, 1.0, 2.5, 1)}
+    assert list(tasks.states()) == ["failed", "done"]
+    assert RunResult("r", "failed", tasks, 3.0).counts() == {"failed": 1, "done": 1}
+    assert list(tasks) == ["b", "a"]
+    assert len(tasks) == 2
+    assert "a" in tasks
+    assert "c" not in tasks
+    assert tasks == expected
+    assert repr(tasks) == repr(expected)
+    assert tasks["a"] is tasks["a"]  # what a caller changes stays changed
+    with pytest.raises(KeyError):
+        tasks["c"]

@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 
 FULL = 256  # rows that wait at most for the end of the turn
 _encode = json.JSONEncoder().encode
-_INSERT = "INSERT INTO task_log VALUES (?,?,?,?,?,?,?,?,?,?,?)"
+# Rows go in as statements of many rows that stay prepared: `sqlite3` gives the interpreter lock away around every step
+# of a statement, and with one row a step that costs more than the row (docs/experiments.md).
+_WIDTH = 11  # columns
+_INSERTS = [
+    (rows, f"INSERT INTO task_log VALUES {','.join(['(?,?,?,?,?,?,?,?,?,?,?)'] * rows)}")  # noqa: S608 (constants)
+    for rows in (256, 64, 16, 4, 1)
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +173,14 @@ class RunLog:
         self._number = number
         self._seq = seq
         self._where = where
-        self._rows: list[tuple[Any, ...]] = []
+        self._values: list[Any] = []  # of the rows that wait, one after the other
         self._plan: Plan | None = None
         self.unsaved_ends = False
 
     @property
     def full(self) -> bool:
         """Whether so many rows wait that they should be committed."""
-        return len(self._rows) >= FULL
+        return len(self._values) >= FULL * _WIDTH
 
     def started(self, job: Job) -> None:
         """A handler is about to be called, or waits for the first time."""
@@ -188,20 +194,18 @@ class RunLog:
     def _append(self, job: Job, state: str, result: str | None) -> None:
         origin, started, ended, fan = job.run.origin, job.started, job.ended, job.fan
         rare = job.usage is not None or job.error is not None or job.same_as is not None
-        self._rows.append(
-            (
-                self._number,
-                self._seq,
-                job.id if fan is None else fan.whole.id,
-                job.item,
-                state,
-                1 if job.terms.side_effects else 0,
-                job.attempts,
-                None if started is None else started - origin,
-                None if ended is None else ended - origin,
-                result,
-                _more(job) if rare else None,
-            )
+        self._values += (
+            self._number,
+            self._seq,
+            job.id if fan is None else fan.whole.id,
+            job.item,
+            state,
+            1 if job.terms.side_effects else 0,
+            job.attempts,
+            None if started is None else started - origin,
+            None if ended is None else ended - origin,
+            result,
+            _more(job) if rare else None,
         )
         self._seq += 1
 
@@ -214,8 +218,7 @@ class RunLog:
         self._note(task.id, "planned", task.as_dict())
 
     def _note(self, task: str, state: str, value: Any) -> None:
-        row = (self._number, self._seq, task, -1, state, 0, 0, None, None, _text(value), None)
-        self._rows.append(row)
+        self._values += (self._number, self._seq, task, -1, state, 0, 0, None, None, _text(value), None)
         self._seq += 1
 
     def plan(self, plan: Plan) -> None:
@@ -224,16 +227,20 @@ class RunLog:
 
     def commit(self) -> None:
         """Writes what waits, as one transaction."""
-        if self._rows or self._plan is not None:
+        if self._values or self._plan is not None:
             with store_errors(self._where):
                 self._transaction()
-            self._rows, self._plan, self.unsaved_ends = [], None, False
+            self._values, self._plan, self.unsaved_ends = [], None, False
 
     def _transaction(self, *more: tuple[str, tuple[Any, ...]]) -> None:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
         try:
-            connection.executemany(_INSERT, self._rows)
+            at, left = 0, len(self._values) // _WIDTH
+            for rows, insert in _INSERTS:
+                while left >= rows:
+                    connection.execute(insert, self._values[at : at + rows * _WIDTH])
+                    at, left = at + rows * _WIDTH, left - rows
             if self._plan is not None:
                 document = (_plan_text(self._plan), len(self._plan), self._number)
                 connection.execute("UPDATE runs SET plan = ?, tasks = ? WHERE id = ?", document)
@@ -250,7 +257,7 @@ class RunLog:
         values = (result.state, time.time(), result.error, result.trace_id, self._number)
         with store_errors(self._where):
             self._transaction(("UPDATE runs SET state = ?, ended_s = ?, error = ?, trace_id = ? WHERE id = ?", values))
-        self._rows, self._plan = [], None
+        self._values, self._plan = [], None
 
     def go_on(self, seq: int) -> None:
         """Marks the run as running again, to be continued after row `seq`."""
@@ -328,11 +335,23 @@ def _text(value: Any) -> str:
     """A value as JSON; the commonest kinds without the price of a whole encoder."""
     if value is None:
         return "null"
-    return encode_basestring_ascii(value) if type(value) is str else _encode(value)
+    kind = type(value)
+    if kind is str:
+        return encode_basestring_ascii(value)
+    return str(value) if kind is int else _encode(value)
 
 
 def _plan_text(plan: Plan) -> str:
-    return _encode({"tasks": [task.as_dict() for task in plan]})
+    return f'{{"tasks": [{", ".join(map(_task_text, plan))}]}}'
+
+
+def _task_text(task: Task) -> str:
+    """A task as JSON: the encoding of `as_dict`, put together by hand where there is little in it."""
+    if task.action is not None or task.args or task.meta or task.parent or task.for_each or task.limit is not None:
+        return _encode(task.as_dict())
+    name, goal = encode_basestring_ascii(task.id), encode_basestring_ascii(task.goal)
+    needs = ", ".join(map(encode_basestring_ascii, task.depends_on))
+    return f'{{"id": {name}, "goal": {goal}, "depends_on": [{needs}]}}'
 
 
 def _settings(document: dict[str, Any]) -> dict[str, Any]:

@@ -70,7 +70,7 @@ class Watch:
         if self._recorder is not None:
             if job.span is None:
                 self._open_span(job)
-            job.span.__enter__()
+            self._recorder.enter(job.span)
         if self._log is not None and job.terms.side_effects:
             self._log.started(job)
             self._commit()
@@ -79,19 +79,18 @@ class Watch:
 
     def _open_span(self, job: Job) -> None:
         assert self._recorder is not None
-        call = job.call or job.task
-        spans = job.run.spans
-        links = [spans[dep] for dep in job.deps if dep in spans]
-        above = job.fan.whole.span if job.fan is not None else None
-        job.span = self._recorder.span(
-            call.action or call.id,
-            inputs=call.args or None,
-            parent=self.span if above is None else above.span,
-            links=links,
-            attributes={"task": call.id, "goal": call.goal} if call.goal else {"task": call.id},
-        )
-        if job.fan is None:
-            spans[job.id] = (job.span.span.trace_id, job.span.span.span_id)
+        call, spans, fan = job.call or job.task, job.run.spans, job.fan
+        above = self.span if fan is None else fan.whole.span
+        span = self._recorder.begin(call.action or call.id, "task", above, call.args or None)
+        span.attributes["task"] = call.id
+        if call.goal:
+            span.attributes["goal"] = call.goal
+        for dep in job.deps:
+            if dep in spans:
+                span.links.append(spans[dep])
+        job.span = span
+        if fan is None:
+            spans[job.id] = (span.trace_id, span.span_id)
 
     def suspended(self, job: Job) -> None:
         """A handler waits: everything finished so far is committed, since others can now see its effects."""
@@ -105,7 +104,7 @@ class Watch:
 
     def keep(self, job: Job, value: Any) -> Any:
         """The result as it will be after a resume; raises ResultNotJSON where a journal cannot keep it."""
-        if self._log is None or isinstance(value, _SCALARS):
+        if self._log is None or value is None or isinstance(value, _SCALARS):
             return value
         try:
             return json.loads(json.dumps(value))
@@ -131,20 +130,24 @@ class Watch:
             self._end_span(job)
 
     def _end_span(self, job: Job) -> None:
-        assert self._recorder is not None
-        if job.span is None:
+        recorder, span = self._recorder, job.span
+        assert recorder is not None
+        if span is None:
             if job.same_as is None:
                 return
             self._open_span(job)
-        span: Span = job.span.span
+            span = job.span
         if job.same_as is not None:
             span.set(same_as=job.same_as)
         if job.usage is not None:
             span.set(tokens=job.usage.tokens, cost=job.usage.cost)
         if job.attempts > 1:
             span.set(attempts=job.attempts)
-        error = None if job.state == "done" else (job.exception or job.error or job.state)
-        self._recorder.end(span, outputs=job.result, error=error)
+        if job.state == "done":
+            span.outputs = job.result
+            recorder.finish(span)
+        else:
+            recorder.end(span, outputs=job.result, error=job.exception or job.error or job.state)
 
     def known(self, name: str, outcome: TaskResult) -> None:
         """A result was there before the run: it is kept like the others. Raises ResultNotJSON where it cannot be."""
@@ -179,7 +182,7 @@ class Watch:
     def retrying(self, job: Job, why: str) -> None:
         """An attempt failed and another will follow."""
         if job.span is not None:
-            job.span.span.event("retry", job.span.span.start_ns, attempt=job.attempts, error=why)
+            job.span.event("retry", job.span.start_ns, attempt=job.attempts, error=why)
         self._emit("retrying", job.id, error=why)
 
     def asking(self, job: Job) -> None:

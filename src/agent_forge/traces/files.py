@@ -6,6 +6,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +89,10 @@ def parse(data: bytes) -> Any:
 @lru_cache(maxsize=1)
 def _loads() -> Callable[[bytes], Any]:
     try:
-        import orjson  # type: ignore[import-not-found]
+        fast = import_module("orjson").loads
     except ImportError:
         return json.loads
-    return _loads_with(orjson.loads)
+    return _loads_with(fast)
 
 
 def _loads_with(fast: Callable[[bytes], Any]) -> Callable[[bytes], Any]:

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from agent_forge.errors import UsageError
-from agent_forge.traces.span import Span
+from agent_forge.traces.span import Span, begun
 from agent_forge.traces.store import Store
 from agent_forge.traces.writer import Mask, Sink, Writer, snapshot
 
@@ -150,9 +150,11 @@ class Recorder:
 
         Inputs are copied here, the rest at the end. Fields are those of Span; any other name becomes an attribute.
         """
-        span = self._begun(name, kind, parent if parent is not None else _current.get())
-        if inputs is not None or links or attributes or fields:
-            _furnish(span, inputs, links, attributes, fields)
+        span = self.begin(name, kind, parent if parent is not None else _current.get(), inputs)
+        if attributes:
+            span.attributes = dict(attributes)
+        if links or fields:
+            _furnish(span, links, fields)
         return Scope(self, span) if self._join is None else JoinedScope(self, span)
 
     def start(
@@ -167,11 +169,14 @@ class Recorder:
         **fields: Any,
     ) -> Span:
         """A span begun, not made current: finish it with `end`. Its parent is `parent`, else the current span."""
-        span = self._begun(name, kind, parent if parent is not None else _current.get())
-        _furnish(span, inputs, links, attributes, fields)
+        span = self.begin(name, kind, parent if parent is not None else _current.get(), inputs)
+        if attributes:
+            span.attributes = dict(attributes)
+        _furnish(span, links, fields)
         return span
 
-    def _begun(self, name: str, kind: str, above: Span | None) -> Span:
+    def begin(self, name: str, kind: str, above: Span | None, inputs: Any = None) -> Span:
+        """A span begun under `above`: what `start` and `span` begin with, for those that count microseconds."""
         if name.__class__ is not str:
             name = str(name)
         try:
@@ -180,13 +185,15 @@ class Recorder:
             own = new_span_id()
         if above is None:
             clock = time.time_ns() - _now()
-            span = Span(new_trace_id(), own, name, kind, None, clock + _now())
-            span.session, span.agent = self.session, self.agent
+            span = begun(new_trace_id(), own, name, kind, None, clock + _now(), self.session, self.agent, clock)
         else:
-            clock = above.clock if above.clock is not None else time.time_ns() - _now()
-            span = Span(above.trace_id, own, name, kind, above.span_id, clock + _now())
-            span.session, span.agent = above.session, above.agent
-        span.clock = clock
+            known = above.clock
+            clock = known if known is not None else time.time_ns() - _now()
+            span = begun(
+                above.trace_id, own, name, kind, above.span_id, clock + _now(), above.session, above.agent, clock
+            )
+        if inputs is not None:
+            span.inputs = snapshot(inputs)
         if self._join is not None:
             self._join.begin(span, above)
         return span
@@ -212,9 +219,16 @@ class Recorder:
             span.outputs = outputs
         if error is not None:
             _fail(span, error)
-        self._finish(span)
+        self.finish(span)
 
-    def _finish(self, span: Span) -> None:
+    def enter(self, span: Span) -> None:
+        """Makes a span current for good, in a context that is made for it and ends with it."""
+        if self._join is not None:
+            self._join.enter(span)
+        _current.set(span)
+
+    def finish(self, span: Span) -> None:
+        """Ends a span as it stands: what `end` ends with."""
         clock = span.clock
         span.end_ns = clock + _now() if clock is not None else time.time_ns()
         if span.outputs is not None:
@@ -272,7 +286,7 @@ class Scope:
         except ValueError:
             _forget(self.span)
         if error is None:
-            self._recorder._finish(self.span)
+            self._recorder.finish(self.span)
         else:
             self._recorder.end(self.span, error=error)
 
@@ -299,19 +313,9 @@ def _forget(span: Span | None) -> None:
         _current.set(None)
 
 
-def _furnish(
-    span: Span,
-    inputs: Any,
-    links: Sequence[Span | tuple[str, str]],
-    attributes: Mapping[str, Any] | None,
-    fields: dict[str, Any],
-) -> None:
-    if inputs is not None:
-        span.inputs = snapshot(inputs)
+def _furnish(span: Span, links: Sequence[Span | tuple[str, str]], fields: dict[str, Any]) -> None:
     if links:
         span.links = [link if isinstance(link, tuple) else (link.trace_id, link.span_id) for link in links]
-    if attributes:
-        span.attributes = dict(attributes)
     if fields:
         span.set(**fields)
 

@@ -27,6 +27,7 @@ COLUMNS = (*PLAIN, "grp", "bucket", "source", "inputs", "outputs", "attributes",
 ) = range(len(COLUMNS))  # fmt: skip
 # Fields that few spans have: one JSON object for all of them.
 RARE = ("events", "sampling", "assessment", "prompt_ids", "output_ids", "logprobs", "otel")
+_RARE = frozenset(RARE)
 
 
 def bucket_of(duration_ns: int) -> int:
@@ -45,21 +46,33 @@ def to_row(span: Span, grp: int, source: int | None) -> Row:
         told = payloads(attributes)
         inputs = None if inputs == told[0] else inputs
         outputs = None if outputs == told[1] else outputs
+    rare = span.rare
+    if rare is None:
+        provider = category = policy = template = input_tokens = output_tokens = cost = reward = otel_kind = None
+    else:
+        provider, category, policy, template, input_tokens, output_tokens, cost, reward, otel_kind = map(
+            rare.get, _SOME
+        )
     return (
         span.trace_id, span.span_id, span.parent_id, storable(span.name), span.kind, start, end, span.status,
-        storable(span.error), storable(span.agent), storable(span.model), storable(span.provider),
-        storable(span.session), storable(span.category), storable(span.policy), storable(span.template),
-        span.input_tokens, span.output_tokens, finite(span.cost), finite(span.reward), span.otel_kind,
+        storable(span.error), storable(span.agent), storable(span.model), storable(provider),
+        storable(span.session), storable(category), storable(policy), storable(template),
+        input_tokens, output_tokens, finite(cost), finite(reward), otel_kind,
         grp, None if end is None else bucket_of(end - start), source,
         None if inputs is None else to_json(inputs), None if outputs is None else to_json(outputs),
-        to_json(attributes) if attributes else None, to_json(span.links) if span.links else None, _rare(span),
+        to_json(attributes) if attributes else None, to_json(span.links) if span.links else None, _extra(span),
     )  # fmt: skip
 
 
-def _rare(span: Span) -> str | None:
-    if not (span.events or span.sampling or span.assessment or span.output_ids or span.prompt_ids or span.otel):
+_SOME = ("provider", "category", "policy", "template", "input_tokens", "output_tokens", "cost", "reward", "otel_kind")
+
+
+def _extra(span: Span) -> str | None:
+    rare = span.rare
+    if not span.events and (rare is None or _RARE.isdisjoint(rare)):
         return None
-    return to_json({name: value for name in RARE if (value := getattr(span, name))})
+    found = {name: value for name in RARE if (value := getattr(span, name))}
+    return to_json(found) if found else None
 
 
 def to_span(row: Sequence[Any], source: dict[str, Any] | None) -> Span:

@@ -20,20 +20,15 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from agent_forge.errors import AgentForgeError, StoreError
-from agent_forge.traces.span import FIELDS, Span
+from agent_forge.traces.span import Span
 from agent_forge.traces.values import plain
 
 log = logging.getLogger("agent_forge.traces")
 
-_SPLIT = FIELDS.index("provider")  # the fields from here on are those that few spans have
-_common = attrgetter(*FIELDS[:_SPLIT])
-_others = attrgetter(*FIELDS[_SPLIT:])
-_NONE = (None,) * (len(FIELDS) - _SPLIT)
 _dumps = marshal.dumps
 _FORMAT = 2  # the last one that does not look every object up for references to it: a fifth faster
 _RETRY_S = 1.0  # pause after the store refused a batch
@@ -52,12 +47,16 @@ class Sink(Protocol):
 
 def packed(span: Span) -> bytes:
     """The span as bytes: the fields that most spans have, and the others only if there are any."""
-    attributes = span.attributes
+    attributes, rare = span.attributes, span.rare
     if attributes and not _SCALARS.issuperset(map(type, attributes.values())):
-        span.attributes = snapshot(attributes)
-    values, others = _common(span), _others(span)
-    if others != _NONE:
-        values += others if _PLAIN.issuperset(map(type, others)) else tuple(plain(value) for value in others)
+        attributes = snapshot(attributes)
+    if rare and not _PLAIN.issuperset(map(type, rare.values())):
+        rare = plain(rare)
+    values = (
+        span.trace_id, span.span_id, span.name, span.kind, span.parent_id, span.start_ns, span.end_ns, span.status,
+        span.error, span.inputs, span.outputs, attributes, span.links, span.events, span.agent, span.model,
+        span.session, rare,
+    )  # fmt: skip
     try:
         return _dumps(values, _FORMAT)
     except ValueError:  # something that is not JSON-like
@@ -67,10 +66,8 @@ def packed(span: Span) -> bytes:
 def unpacked(data: bytes) -> Span:
     """The span of `packed`."""
     values = marshal.loads(data)  # noqa: S302 (our own bytes; see the top of this file)
-    span = Span(*values[:_SPLIT])
-    if len(values) > _SPLIT:
-        for name, value in zip(FIELDS[_SPLIT:], values[_SPLIT:], strict=True):
-            setattr(span, name, value)
+    span = Span(*values[:-1])
+    span.rare = values[-1]
     return span
 
 
