@@ -32,7 +32,7 @@ def sums(count: int, seed: int) -> list[tuple[str, str]]:
     return [(f"{a} plus {b} and {n % 97}?", f"{a + b}") for n, (a, b) in enumerate(pairs.tolist())]
 
 
-def write_rows(folder: Path, seed: int = 1, count: int = 24) -> dict[str, str]:
+def write_rows(folder: Path, seed: int = 1, count: int = 32) -> dict[str, str]:
     """Two tasks as JSONL files: a text, and questions with answers."""
     files = {"stories": folder / "stories.jsonl", "sums": folder / "sums.jsonl"}
     files["stories"].write_text("".join(json.dumps({"text": text}) + "\n" for text in stories(count, seed)))
@@ -45,7 +45,7 @@ def config(words: int, **changes: object) -> CognateConfig:
     return CognateConfig(**{**given, "vocab_size": words, "memory_chunk": 16, **changes})
 
 
-def learn(model: torch.nn.Module, tokenizer: object, texts: list[str], steps: int, lr: float = 3e-3) -> None:
+def learn(model: torch.nn.Module, tokenizer: object, texts: list[str], steps: int, lr: float) -> None:
     data = pack(encode(tokenizer, texts), 32, tokenizer.bos_token_id)  # type: ignore[attr-defined]
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
     model.train()
@@ -63,7 +63,7 @@ def make_family(folder: Path) -> dict[str, Path]:
     tokenizer = train_tokenizer([*texts, *questions], 300)
     torch.manual_seed(0)
     base = CognateForCausalLM(config(len(tokenizer)))
-    learn(base, tokenizer, [*texts[:20], *questions[:30]], 40)
+    learn(base, tokenizer, [*texts[:20], *questions[:30]], 80, 3e-3)
     found = {}
     for name, rows, changes in (
         ("base", None, {}),
@@ -75,7 +75,7 @@ def make_family(folder: Path) -> dict[str, Path]:
         model = CognateForCausalLM(config(len(tokenizer), **changes))
         model.load_state_dict(base.state_dict(), strict=False)
         if rows is not None:
-            learn(model, tokenizer, rows, 25)
+            learn(model, tokenizer, rows, 60, 1.5e-3)
         found[name] = folder / name
         model.save_pretrained(found[name])
         tokenizer.save_pretrained(found[name])

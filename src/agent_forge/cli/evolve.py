@@ -94,7 +94,7 @@ def _show(document: dict[str, Any], out: Path) -> None:
                   f"{held_out['champion'] - held_out['best_parent']:+.4f} ± {_figure(error)}; "
                   f"worst task {held_out['worst_task']['name']}: {held_out['worst_task']['change']:+.1%}")  # fmt: skip
     history = document["history"]
-    console.print(f"fitness   {sparkline([generation['champion'] for generation in history])}")
+    console.print(f"fitness   {sparkline([generation['worth'] for generation in history])}")
     console.print(f"diversity {sparkline([generation['diversity'] for generation in history])}")
     console.print(f"goes on: {document['goes_on']}; the report is in {out}", style="dim")
 

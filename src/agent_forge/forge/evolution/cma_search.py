@@ -28,7 +28,7 @@ def polish(evolution: Evolution, evaluations: int) -> None:
     strategy = _strategy(start[active], evolution.settings.population, evolution.seed + 1)
     left, number = evaluations, len(evolution.history.generations)
     last = len(evolution.settings.rungs) - 1
-    while left > 0 and not strategy.stop():
+    while left >= min(evaluations, evolution.settings.population) and not strategy.stop():
         asked = strategy.ask()
         members = [_member(evolution, champion.genome, start, active, numbers) for numbers in asked]
         known = len(evolution.history.members)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from agent_forge.errors import CheckpointError
 from agent_forge.forge.evolution.fitness import Measured, Scores, Use, first
+from agent_forge.forge.evolution.genome import name_of
 from agent_forge.forge.evolution.parents import BOOKKEEPING, Family
 from agent_forge.forge.evolution.tasks import CHOICES, Item, Row, TaskItems, rows_of
 from agent_forge.forge.training.objective import losses_and_hits
@@ -28,6 +30,7 @@ from agent_forge.forge.training.speed import wait
 
 PROBE = 512  # tokens whose probabilities stand for a model's behaviour
 BATCH_TOKENS = 16384
+KEPT_BYTES = 2 << 30  # of merged models that wait for their next rung
 
 
 @dataclass
@@ -151,6 +154,7 @@ class Examiner:
         self._shells: dict[str, Any] = {}
         self._held: dict[str, Any] = {}
         self._uses: dict[str, Use] = {}
+        self._merged: OrderedDict[str, Any] = OrderedDict()
 
     def rung(self, number: int) -> Examination:
         """The items that a rung adds to those before it."""
@@ -194,12 +198,24 @@ class Examiner:
 
     def merged(self, stages: Sequence[Mapping[str, Any]]) -> Any:
         """The model of a recipe whose models go by the names of the family."""
+        made = self._tensors(stages)
+        return self._filled(made, made.config)
+
+    def _tensors(self, stages: Sequence[Mapping[str, Any]]) -> Any:
+        """The merged tensors. The latest are kept: a recipe that goes on to the next rung need not be merged again."""
         from agent_forge.forge.merging import merge_tensors, parse_recipe
 
+        name = name_of(list(stages))
+        if name in self._merged:
+            self._merged.move_to_end(name)
+            return self._merged[name]
         recipe = parse_recipe(list(stages))
-        sources = {name: self._source(name) for name in recipe.models_on_disk()}
+        sources = {model: self._source(model) for model in recipe.models_on_disk()}
         made = merge_tensors(recipe, device=self.device, sources=sources)
-        return self._filled(made, made.config)
+        self._merged[name] = made
+        while len(self._merged) > 1 and sum(map(_bytes, self._merged.values())) > KEPT_BYTES:
+            self._merged.popitem(last=False)
+        return made
 
     def model_at(self, folder: Any) -> Any:
         """A model as it is on disk."""
@@ -253,6 +269,10 @@ def hold(name: str, folder: str, device: str) -> Any:
     for shard in sorted(Path(folder).glob("*.safetensors")):
         tensors.update(load_file(shard, device=device))
     return Held(name, json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")), tensors)
+
+
+def _bytes(tensors: Mapping[str, Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())
 
 
 def _shape(config: Mapping[str, Any]) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from agent_forge.config import as_dict, build
-from agent_forge.forge.evolution.examiner import Examiner, as_lists, as_scores
+from agent_forge.config import build
+from agent_forge.errors import AgentForgeError
+from agent_forge.forge.evolution.examiner import Examiner, as_scores
 from agent_forge.forge.evolution.fitness import Measured, Use, Yardstick, behaviour_distance
 from agent_forge.forge.evolution.genome import Genome, Space, name_of
 from agent_forge.forge.evolution.ledger import Ledger
@@ -25,7 +26,8 @@ from agent_forge.runtime.workers import Processes
 
 
 class Jury:
-    """Judges members on the selection data. With `workers` above one, recipes are examined in as many processes."""
+    """Judges members on the selection data. With `workers`, recipes are examined in as many processes of the runtime,
+    which `close` ends."""
 
     def __init__(
         self,
@@ -37,11 +39,13 @@ class Jury:
         dtype: str,
         worst_loss: float,
         data_digest: str,
-        workers: int = 1,
+        workers: int = 0,
         job: Mapping[str, Any] | None = None,
     ) -> None:
         self.space, self.examiner, self.ledger, self.dtype = space, examiner, ledger, dtype
-        self.workers, self.job, self.worst_loss = workers, job, worst_loss
+        self.job, self.worst_loss = job, worst_loss
+        self._loop = asyncio.new_event_loop() if workers else None
+        self._workers = Processes(workers) if workers else None
         self.family: Family = examiner.family
         lengths = [examiner.length, examiner.most_tokens]
         self.context = {"models": self.family.context(), "data": data_digest, "dtype": dtype, "lengths": lengths}
@@ -75,7 +79,7 @@ class Jury:
 
     def evaluate(self, members: Sequence[Member], rung: int) -> None:
         wanted = [member for member in members if self.ledger.get(f"{member.key}/{rung}") is None]
-        if self.workers > 1 and len(wanted) > 1:
+        if self._workers is not None and wanted:
             self._examine_in_processes(wanted, rung)
         else:
             for member in wanted:
@@ -102,18 +106,27 @@ class Jury:
         """One task a recipe, carried out by the runtime's worker processes."""
         jobs = {member.key: self.stages(member.genome) for member in members}
         plan = Plan(Task(key, args={"job": self.job, "stages": stages, "rung": rung}) for key, stages in jobs.items())
+        assert self._loop is not None
 
-        async def all_of_them() -> Any:
-            async with Processes(self.workers) as workers:
-                return await execute(plan, examine_task, workers=workers, on_failure="fail_fast")
+        def keep(task: str, record: Any) -> None:
+            self.ledger.put(f"{task}/{rung}", record)
+            self.examiner.times.add(record["seconds"])
 
-        result = asyncio.run(all_of_them())
-        for key in jobs:
-            done = result.tasks[key]
+        async def examine(task: Task, inputs: dict[str, Any]) -> None:
+            assert self._workers is not None
+            keep(task.id, await self._workers.call(examine_task, task, inputs))
+
+        result = self._loop.run_until_complete(execute(plan, examine, on_failure="fail_fast"))
+        for done in result.tasks.values():
             if done.error:
-                raise RuntimeError(str(done.error))
-            self.ledger.put(f"{key}/{rung}", done.result)
-            self.examiner.times.add(done.result["seconds"])
+                raise AgentForgeError(f"a recipe could not be examined: {done.error}")
+
+    def close(self) -> None:
+        """Ends the worker processes, if there are any."""
+        if self._loop is not None and self._workers is not None:
+            self._loop.run_until_complete(self._workers.close())
+            self._loop.close()
+            self._loop = self._workers = None
 
     def _examined_whole(self, name: str) -> list[dict[str, Any]]:
         """The records of a parent, all rungs of it."""
@@ -165,6 +178,3 @@ def examine_task(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
         _EXAMINERS.clear()
         _EXAMINERS[name] = open_examiner(build(Evolve, job["config"], "evolve"), Path(job["models"]))
     return _EXAMINERS[name].examine(task.args["stages"], task.args["rung"])
-
-
-__all__ = ["Jury", "as_dict", "as_lists", "examine_task"]

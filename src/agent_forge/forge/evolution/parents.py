@@ -73,13 +73,11 @@ class Family:
 def open_family(
     base: Checkpoint, parents: Sequence[Checkpoint], *, names: Sequence[str] | None, project: bool, models: Path
 ) -> Family:
-    """Checks the parents against the base. Two that are one model count once. Raises HandoffError naming what differs.
+    """Checks the parents against the base. Raises HandoffError naming what differs.
 
     Projections are written under `models` as checkpoints of their own.
     """
-    named = _named(parents, names)
-    distinct = {parent.checkpoint.digest: parent for parent in named}
-    ready = [_ready(base, parent, project, models) for parent in distinct.values()]
+    ready = [_ready(base, parent, project, models) for parent in _named(parents, names)]
     prefix, kinds = layers_of(tensors_of(base.path))
     if not kinds:
         raise HandoffError("no layers were found among the tensors of the base", where=str(base.path))

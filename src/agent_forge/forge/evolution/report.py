@@ -145,10 +145,10 @@ def sparkline(values: Sequence[float]) -> str:
 
 def picture(generations: Sequence[Generation], width: int = 640, height: int = 300) -> str:
     """Fitness of the champion and of the population, and diversity, by generation, as an SVG."""
-    fitness = [value for generation in generations for value in (generation.champion, generation.mean)]
+    fitness = [value for generation in generations for value in (generation.worth, generation.mean)]
     low, high = min(fitness), max(fitness)
     series = [
-        ("champion", "#1b6ca8", [generation.champion for generation in generations], low, high),
+        ("champion", "#1b6ca8", [generation.worth for generation in generations], low, high),
         ("mean of the population", "#8ab6d6", [generation.mean for generation in generations], low, high),
         ("diversity (0 to 1)", "#c0713a", [generation.diversity for generation in generations], 0.0, 1.0),
     ]

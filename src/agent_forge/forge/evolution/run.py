@@ -74,9 +74,12 @@ def evolve(config: Evolve, out: Path, tell: Tell = lambda **_: None, models: Pat
     jury = open_jury(config, out, examiner, models)
     opened = time.perf_counter()
     search = Evolution(jury.space, jury, config.search, config.seed, tell=lambda generation: _tell(tell, generation))
-    history = search.run()
-    if config.search.cma:
-        polish(search, config.search.cma)
+    try:
+        history = search.run()
+        if config.search.cma:
+            polish(search, config.search.cma)
+    finally:
+        jury.close()
     searched = time.perf_counter()
     recipe, champion = write_champion(jury, history, out)
     verdict, held_out, yardstick = judge_champion(config, examiner, jury, champion)

@@ -64,8 +64,8 @@ class Generation:
     """What the report and the dashboard show of a generation."""
 
     number: int
-    best: float
-    champion: float
+    champion: float  # its fitness
+    worth: float  # and that, less what the gate would not forgive: what never falls
     mean: float
     diversity: float
     behaviours: float
@@ -130,8 +130,8 @@ class Evolution:
         return bool(self.history.ended)
 
     def converged(self) -> bool:
-        """Whether the champion's fitness moved less than `converged` over the last `patience` generations."""
-        best = [generation.champion for generation in self.history.generations[-self.settings.patience - 1 :]]
+        """Whether the champion's worth moved less than `converged` over the last `patience` generations."""
+        best = [generation.worth for generation in self.history.generations[-self.settings.patience - 1 :]]
         return len(best) > self.settings.patience and max(best) - min(best) < self.settings.converged
 
     def members(self, genomes: Sequence[Genome]) -> list[Member]:
@@ -240,8 +240,8 @@ class Evolution:
         behaviours, recipes = (float(np.mean(column)) for column in zip(*pairs, strict=True))
         generation = Generation(
             number=number,
-            best=max(member.fitness for member in population if member.rung == population[0].rung),
             champion=self.history.champion.fitness,
+            worth=self.history.champion.worth,
             mean=float(np.mean([member.fitness for member in population])),
             diversity=(behaviours + recipes) / 2,
             behaviours=behaviours,

@@ -57,7 +57,7 @@ class Search:
     halving: bool = option(True, help="evaluate on a quarter, then half of the data; the worse half stops")
     groups: int = option(4, help="groups of layers with parameters of their own", at_least=1)
     weight_noise: bool = option(False, help="also mutate weights: a noise gene, a share of each tensor's deviation")
-    workers: int = option(1, help="processes that evaluate side by side", at_least=1)
+    workers: int = option(0, help="processes that evaluate side by side; 0: this one alone", at_least=0)
 
     def __post_init__(self) -> None:
         children = self.population - self.elites

@@ -1,8 +1,8 @@
 """The verdict: has the champion beaten the best parent on data that selected neither?
 
 The best parent is the best on the held-out data itself, which leans towards the parents. A champion passes if its
-fitness is higher by more than two standard errors, paired item by item, and if no single task lost more than a bound.
-Else the verdict is "no gain" and the best parent goes on.
+fitness is higher by more than a thousandth and two standard errors, paired item by item, and if no single task lost
+more than a bound. Else the verdict is "no gain" and the best parent goes on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from agent_forge.forge.evolution.fitness import Measured, Yardstick
 from agent_forge.forge.gates import NO_GAIN, Gate, judge
 
 METRIC = "fitness on held-out data"
+LEAST_GAIN = 0.001  # what the search takes for standing still; less may be rounding, which has small errors too
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ def reach_verdict(
     parent = parents[best]
     _, error = yardstick.difference(champion, parent)
     before, after = yardstick.fitness(parent), yardstick.fitness(champion)
-    gate = judge(METRIC, before, after, error, lower_is_better=False, sigmas=sigmas)
+    gate = judge(METRIC, before, after, error, lower_is_better=False, sigmas=sigmas, least_gain=LEAST_GAIN)
     changes = {
         task: yardstick.task_score(task, champion) / max(1e-9, yardstick.task_score(task, parent)) - 1
         for task in yardstick.kinds

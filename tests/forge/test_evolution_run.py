@@ -1,0 +1,345 @@
+"""Evolutions of real, tiny models: from parents on disk to a verdict, and the phase of the pipeline."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+import torch
+from tests_forge_family import make_family, stories, write_rows
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from agent_forge.cli import run as cli
+from agent_forge.errors import HandoffError
+from agent_forge.forge import checkpoint as checkpoints
+from agent_forge.forge.evolution.examiner import Examination
+from agent_forge.forge.evolution.fitness import Measured, perplexity
+from agent_forge.forge.evolution.genome import first_generation
+from agent_forge.forge.evolution.report import write_report
+from agent_forge.forge.evolution.run import Evolved, evolve, open_examiner, open_jury
+from agent_forge.forge.evolution.search import Member
+from agent_forge.forge.evolution.settings import Evolve, Search, TaskSource
+from agent_forge.forge.evolution.tasks import Item, TaskItems, rows_of
+from agent_forge.forge.merging import merge, parse_recipe
+from agent_forge.forge.phases import Work
+from agent_forge.forge.phases.evomerge import PHASE, EvoMerge
+from agent_forge.forge.training.evaluation import Choice, HeldOut, choice_accuracy, evaluate
+
+
+@pytest.fixture(scope="module")
+def family(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("family")
+    return {**make_family(folder), **{f"{name} rows": Path(path) for name, path in write_rows(folder).items()}}
+
+
+def config_of(family: dict[str, Path], *parents: str, **changes: object) -> Evolve:
+    given = {
+        "parents": tuple(str(family[name]) for name in parents or ("tales", "maths")),
+        "base": str(family["base"]),
+        "data": {name: TaskSource(str(family[f"{name} rows"])) for name in ("stories", "sums")},
+        "length": 64,
+        "worst_loss": 0.25,
+        "search": Search(generations=3, cma=16),
+    }
+    return Evolve(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def evolved(family: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Evolved:
+    out = tmp_path_factory.mktemp("evolved")
+    found = evolve(config_of(family), out)
+    write_report(found, out)
+    return found
+
+
+def examiner_of(config: Evolve, tmp_path: Path):
+    return open_examiner(config, tmp_path / "projected")
+
+
+def test_the_eight_combinations_are_eight_models(family: dict[str, Path], tmp_path: Path) -> None:
+    config = config_of(family)
+    examiner = examiner_of(config, tmp_path)
+    jury = open_jury(config, tmp_path, examiner, tmp_path)
+    weights, probes = [], []
+    base = {name: tensor.detach().std() for name, tensor in examiner.model_at(family["base"]).named_parameters()}
+    for genome in first_generation(jury.space):
+        model = examiner.merged(jury.stages(genome))
+        weights.append(torch.cat([parameter.detach().flatten() for parameter in model.parameters()]).clone())
+        probes.append(examiner.rung(0).run(model)[1])
+        for name, parameter in model.named_parameters():  # no method shrinks or blows up what it merges
+            if parameter.dim() == 2 and "rates" not in name:
+                assert 0.5 < float(parameter.detach().std() / base[name]) < 2, (genome.bits, name)
+    for (a, one), (b, other) in combinations(enumerate(zip(weights, probes, strict=True)), 2):
+        assert not torch.equal(one[0], other[0]), (a, b)
+        assert one[1] != other[1], (a, b)
+
+
+def test_the_all_zero_model_is_the_worst(family: dict[str, Path], tmp_path: Path) -> None:
+    config = config_of(family)
+    examiner = examiner_of(config, tmp_path)
+    jury = open_jury(config, tmp_path, examiner, tmp_path)
+    members = [Member(genome, jury.key(genome)) for genome in first_generation(jury.space)]
+    for rung in range(3):
+        jury.evaluate(members, rung)
+    empty = examiner.model_at(family["base"])
+    for parameter in empty.parameters():
+        parameter.data.zero_()
+    scores = [examiner.rung(rung).run(empty)[0] for rung in range(3)]
+    import numpy as np
+
+    whole = Measured({name: np.concatenate([part[name] for part in scores]) for name in examiner.kinds}, jury.use)
+    worst = jury.yardstick.fitness(whole)
+    assert perplexity(whole.scores["stories"]) == pytest.approx(empty.config.vocab_size, rel=1e-3)
+    others = [member.fitness for member in members] + [jury.fitness_of_parent(name) for name in jury.parents]
+    assert worst < 0.6 < min(others)
+
+
+def test_specialists_of_two_tasks_make_a_better_model(evolved: Evolved) -> None:
+    """The parents each know one task; on rows that selected nothing the champion beats the better of them."""
+    assert evolved.verdict.gate.verdict == "passed"
+    assert evolved.goes_on == evolved.champion
+    gate = evolved.verdict.gate
+    assert gate.after > gate.before + 2 * gate.stderr
+    assert evolved.verdict.worst_change >= -evolved.config.worst_loss
+    assert set(evolved.held_out) == {"base", "tales", "maths", "champion"}
+
+
+def test_the_recipe_makes_the_champion_again_bit_for_bit(evolved: Evolved, tmp_path: Path) -> None:
+    made = evolved.champion / "model.safetensors"
+    merge(parse_recipe(evolved.recipe), tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == made.read_bytes()
+    if cli(["merge", "--help"]) == 0:
+        file = evolved.champion.parent / "champion.yaml"
+        assert cli(["merge", str(file), str(tmp_path / "by-command")]) == 0
+        assert (tmp_path / "by-command" / "model.safetensors").read_bytes() == made.read_bytes()
+
+
+def test_what_was_evaluated_in_memory_is_what_is_on_disk(evolved: Evolved, tmp_path: Path) -> None:
+    examiner = examiner_of(evolved.config, tmp_path)
+    jury = open_jury(evolved.config, tmp_path, examiner, tmp_path)
+    held = dict(examiner.merged(jury.stages(evolved.history.champion.genome)).named_parameters())
+    on_disk = dict(examiner.model_at(evolved.champion).named_parameters())
+    assert held.keys() == on_disk.keys()
+    assert all(torch.equal(held[name], on_disk[name]) for name in held)
+
+
+def test_the_report_says_it_all(evolved: Evolved) -> None:
+    out = evolved.champion.parent
+    document = json.loads((out / "report.json").read_text())
+    assert {"generations", "evaluations", "champion", "parents", "held_out", "verdict"} <= document.keys()
+    assert {"recipe", "fitness"} <= document["champion"].keys()
+    assert {"champion", "best_parent", "stderr"} <= document["held_out"].keys()
+    assert document["generations"] == len(document["history"]) == 5
+    assert document["evaluations"] == len(evolved.history.members)
+    assert [row["name"] for row in document["parents"]] == ["base", "tales", "maths"]
+    assert set(document["tasks"]) == {"stories", "sums"}
+    assert document["tasks"]["sums"]["champion"]["accuracy"] > document["tasks"]["sums"]["tales"]["accuracy"]
+    assert document["tasks"]["stories"]["champion"]["perplexity"] < document["tasks"]["stories"]["maths"]["perplexity"]
+    text, picture = (out / "report.md").read_text(), (out / "fitness.svg").read_text()
+    assert "**passed**" in text
+    assert evolved.recipe.strip() in text
+    assert picture.count("<polyline") == 3
+    from xml.etree import ElementTree
+
+    ElementTree.fromstring(picture)
+
+
+def test_parents_that_are_one_model_are_no_gain(family: dict[str, Path], tmp_path: Path) -> None:
+    import shutil
+
+    for name in ("one", "two", "three"):
+        shutil.copytree(family["maths"], tmp_path / name)
+    config = config_of(
+        {**family, **{name: tmp_path / name for name in ("one", "two", "three")}},
+        "one", "two", "three",
+        base=str(tmp_path / "one"),
+        search=Search(generations=2),
+    )  # fmt: skip
+    found = evolve(config, tmp_path / "out")
+    assert found.verdict.gate.verdict == "no gain"
+    assert found.goes_on == tmp_path / "one"
+    assert found.verdict.gate.after == pytest.approx(1.0, abs=0.01)  # a path may change the order of layers
+
+
+def test_a_run_that_was_killed_goes_on_and_ends_the_same(
+    family: dict[str, Path], evolved: Evolved, tmp_path: Path
+) -> None:
+    from agent_forge.config import dump
+
+    (tmp_path / "evolve.yaml").write_text(dump(evolved.config))
+    ledger = tmp_path / "out" / "evaluations.jsonl"
+    command = [sys.executable, "-c", "import sys; from agent_forge.cli import run; sys.exit(run(sys.argv[1:]))"]
+    process = subprocess.Popen(
+        [*command, "evolve", str(tmp_path / "evolve.yaml"), str(tmp_path / "out")],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 300
+    while (not ledger.exists() or ledger.read_bytes().count(b"\n") < 20) and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    before = [json.loads(line)["key"] for line in ledger.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+    again = evolve(evolved.config, tmp_path / "out")
+    keys = [json.loads(line)["key"] for line in ledger.read_text().splitlines() if line.endswith("}")]
+    assert keys[: len(before)] == before
+    assert len(keys) == len(set(keys))  # nothing was evaluated twice
+    assert again.recipe == evolved.recipe
+    assert again.history.generations == evolved.history.generations
+    assert again.verdict == evolved.verdict
+
+
+def test_a_worker_process_gives_the_same_figures(family: dict[str, Path], tmp_path: Path) -> None:
+    config = config_of(family)
+    examiner = examiner_of(config, tmp_path)
+    found = []
+    for count in (0, 1):
+        changed = replace(config, search=replace(config.search, workers=count))
+        jury = open_jury(changed, tmp_path / str(count), examiner, tmp_path / "projected")
+        members = [Member(genome, jury.key(genome)) for genome in first_generation(jury.space)[:2]]
+        jury.evaluate(members, 0)
+        jury.close()
+        found.append([(member.key, member.fitness, member.probe) for member in members])
+    assert found[0] == found[1]
+
+
+def test_the_adaptive_specialist_is_refused_or_projected(family: dict[str, Path], tmp_path: Path) -> None:
+    refused = config_of(family, "tales", "maths", "adaptive")
+    with pytest.raises(HandoffError, match=r"'adaptive' differs from the base in halting .*loops .*project: true"):
+        examiner_of(refused, tmp_path)
+    assert not list(tmp_path.iterdir())
+    config = replace(refused, project=True, search=Search(generations=1))
+    found = evolve(config, tmp_path / "out")
+    assert {"adaptive", "adaptive (projected)"} <= set(found.held_out)
+    projected = found.family.parents[2]
+    assert projected.path.parent == tmp_path / "out" / "projected"
+    assert checkpoints.load(projected.path).card.inputs[0] == checkpoints.load(family["adaptive"]).digest
+    model = examiner_of(config, tmp_path).model_at(projected.path)
+    assert (model.config.loops, model.model.halting) == (1, None)
+    document = write_report(found, tmp_path / "out")
+    assert [row["name"] for row in document["parents"]].count("adaptive") == 1
+
+
+def test_parents_that_do_not_fit_are_refused(family: dict[str, Path], tmp_path: Path) -> None:
+    import shutil
+
+    def changed(name: str, **fields: object) -> Path:
+        shutil.copytree(family["tales"], tmp_path / name)
+        file = tmp_path / name / "config.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), **fields}))
+        return tmp_path / name
+
+    window = changed("window", sliding_window=16)
+    words = changed("words")
+    (words / "tokenizer.json").write_text((words / "tokenizer.json").read_text() + " ")
+    llama = tmp_path / "llama"
+    LlamaForCausalLM(LlamaConfig(vocab_size=300, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+                                 num_attention_heads=1)).save_pretrained(llama)  # fmt: skip
+    shutil.copy(family["tales"] / "tokenizer.json", llama)
+    wide = changed("wide")
+    from safetensors.torch import load_file, save_file
+
+    tensors = load_file(wide / "model.safetensors")
+    tensors["model.layers.0.up_proj.weight"] = torch.zeros(65, 32)
+    save_file(tensors, wide / "model.safetensors", metadata={"format": "pt"})
+    for folder, said in (
+        (window, r"sliding_window \(16 and not 32\)"),
+        (words, "another tokenizer"),
+        (llama, "is a LlamaForCausalLM, and the base a CognateForCausalLM"),
+        (wide, r"model.layers.0.up_proj.weight is \[65, 32\] and not \[64, 32\]"),
+    ):
+        config = config_of({**family, "odd": folder}, "tales", "odd")
+        with pytest.raises(HandoffError, match=said):
+            evolve(config, tmp_path / "out")
+    assert not (tmp_path / "out" / "evaluations.jsonl").exists()
+
+
+def test_scores_agree_with_the_evaluations_of_training(family: dict[str, Path], tmp_path: Path) -> None:
+    """Text against `evaluate`, choices against `choice_accuracy`: other code, the same figures."""
+    examiner = examiner_of(config_of(family), tmp_path)
+    model = examiner.model_at(family["tales"])
+    texts = stories(9, 5)
+    prompts = [text.rsplit(" ", 2)[0] for text in texts]
+    quiz = [Item(prompt, (" sleeps.", " and the", " fish"), n % 3) for n, prompt in enumerate(prompts)]
+    items = {"tales": [Item("", (text,)) for text in texts], "quiz": quiz}
+    tasks = [TaskItems("tales", "text", (), ()), TaskItems("quiz", "choices", (), ())]
+    found = Examination.of(tasks, items, lambda part: rows_of(part, examiner.tokenizer, 24), "cpu")
+    scores, probe = found.run(model)
+    expected = evaluate(model, HeldOut.of(examiner.tokenizer, texts, 24))
+    loss, tokens, hits, tries = scores["tales"].sum(axis=0)
+    assert loss / tokens == pytest.approx(expected.loss, rel=1e-5)
+    assert (tokens, hits / tries) == (expected.tokens, pytest.approx(expected.accuracy))
+    choices = [Choice(item.prompt, item.answers, item.right) for item in quiz]
+    assert scores["quiz"][:, 2].mean() == pytest.approx(choice_accuracy(model, examiner.tokenizer, choices)[0])
+    assert all(0 <= probability <= 1 for probability in probe)
+
+
+def test_a_model_that_is_not_finite_is_recorded_as_such(family: dict[str, Path], tmp_path: Path) -> None:
+    config = config_of(family, search=Search(generations=1, halving=False))
+    jury = open_jury(config, tmp_path, examiner_of(config, tmp_path), tmp_path)
+    member = Member(first_generation(jury.space)[0], "broken")
+    record = jury.examiner.examine(jury.stages(member.genome), 0)
+    broken = {task: [[None, *row[1:]] for row in rows] for task, rows in record["scores"].items()}
+    jury.ledger.put("broken/0", {**record, "scores": broken, "probe": [None] * len(record["probe"])})
+    jury.evaluate([member], 0)
+    assert member.fitness == 0
+    assert not math.isnan(member.worth)
+
+
+def test_the_command(family: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from agent_forge.config import dump
+
+    file = tmp_path / "evolve.yaml"
+    file.write_text(dump(config_of(family, search=Search(generations=2))))
+    assert cli(["evolve", str(file), str(tmp_path / "out"), "--json"]) == 0
+    said = capsys.readouterr()
+    document = json.loads(said.out)
+    assert document["verdict"] in ("passed", "no gain")
+    assert "generation 0 (ga)" in said.err
+    events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events] == [0, 1]
+    assert all({"champion", "diversity", "evaluations"} <= event.keys() for event in events)
+    assert cli(["evolve", str(file), str(tmp_path / "out")]) == 0  # everything is in the ledger
+    assert "fitness, held out" in capsys.readouterr().out
+    assert cli(["evolve", str(file), str(tmp_path / "out"), "--set", "search.generation=3"]) == 2
+    assert "did you mean 'generations'" in capsys.readouterr().err
+    assert cli(["evolve", str(tmp_path / "none.yaml"), str(tmp_path / "out")]) == 2
+
+
+@pytest.mark.parametrize("worst_loss", [0.9, 0.0], ids=["gain", "no gain"])
+def test_the_phase(family: dict[str, Path], tmp_path: Path, worst_loss: float) -> None:
+    """Without gain the best parent goes on, which need not be the first input."""
+    inputs = [checkpoints.load(family[name]) for name in ("base", "tales", "maths", "base")]
+    data = {name: TaskSource(str(family[f"{name} rows"])) for name in ("stories", "sums")}
+    config = EvoMerge(data=data, held_out=None, length=64, worst_loss=worst_loss, search=Search(generations=2))
+    told: list[dict[str, object]] = []
+    work = Work("evomerge", config, inputs, 0, tmp_path / "work", tmp_path / "models", lambda **f: told.append(f))
+    outcome = PHASE.run(work)
+    assert [event["step"] for event in told] == [0, 1]
+    assert outcome.gate.verdict == ("passed" if worst_loss else "no gain")
+    assert inputs[outcome.passes_on].path == family["maths"]
+    made = outcome.checkpoint
+    assert made is not None
+    assert (made.card.phase, made.card.inputs) == ("evomerge", tuple(item.digest for item in inputs))
+    assert (made.path / "champion.yaml").is_file()
+    assert checkpoints.load(made.path, made.digest).card.metrics["fitness"].value == outcome.gate.after
+    assert PHASE.data(config).keys() == {"stories", "sums"}
+
+
+def test_the_phase_with_nothing_to_merge(family: dict[str, Path], tmp_path: Path) -> None:
+    inputs = [checkpoints.load(family["base"])] * 3
+    data = {"stories": TaskSource(str(family["stories rows"]))}
+    outcome = PHASE.run(Work("evomerge", EvoMerge(data=data), inputs, 0, tmp_path, tmp_path))
+    assert (outcome.checkpoint, outcome.gate.verdict, outcome.passes_on) == (None, "not measured", 0)
