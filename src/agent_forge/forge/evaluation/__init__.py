@@ -1,1 +1,46 @@
-"""What a model can do, with standard errors."""
+"""What a model can do, every figure with its standard error and its chance."""
+
+from __future__ import annotations
+
+from agent_forge.forge.evaluation.choices import Question, answer_questions, continuations, questions_of
+from agent_forge.forge.evaluation.scores import Retention, Score, retention
+from agent_forge.forge.evaluation.sets import (
+    GoldPlan,
+    Problem,
+    Program,
+    Request,
+    read_choices,
+    read_gold_plans,
+    read_problems,
+    read_programs,
+    read_requests,
+)
+from agent_forge.forge.evaluation.suite import TASKS, evaluate_suite, score_table
+from agent_forge.forge.evaluation.text import Divergence, TextScore, divergence, measure_text, token_scores
+
+__all__ = [
+    "TASKS",
+    "Divergence",
+    "GoldPlan",
+    "Problem",
+    "Program",
+    "Question",
+    "Request",
+    "Retention",
+    "Score",
+    "TextScore",
+    "answer_questions",
+    "continuations",
+    "divergence",
+    "evaluate_suite",
+    "measure_text",
+    "questions_of",
+    "read_choices",
+    "read_gold_plans",
+    "read_problems",
+    "read_programs",
+    "read_requests",
+    "retention",
+    "score_table",
+    "token_scores",
+]

@@ -92,16 +92,8 @@ def answer_questions(
         for question in questions
         for answer, size in zip(question.answers, question.sizes, strict=True)
     ]
-    order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))  # alike ones share a batch
-    likely = np.zeros(len(pairs))
-    was_training, device = model.training, device_of(model)
-    model.eval()
-    for start in range(0, len(order), rows):
-        chosen = order[start : start + rows]
-        losses, _ = token_scores(model, _rows([pairs[i] for i in chosen]).to(device))
-        sizes = np.array([pairs[i][2] for i in chosen])
-        likely[chosen] = -losses.double().sum(1).cpu().numpy() / sizes
-    model.train(was_training)
+    losses, _ = score_rows(model, [(prompt, answer) for prompt, answer, _ in pairs], rows)
+    likely = -losses / np.array([size for _, _, size in pairs])
     points, at = [], 0
     for question in questions:
         mine = likely[at : at + len(question.answers)]
@@ -111,12 +103,30 @@ def answer_questions(
     return Score(task, tuple(points), chance, "likeliest answer, by log-likelihood per byte (or of equal length)")
 
 
-def _rows(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...], float]]) -> Batch:
+def score_rows(
+    model: nn.Module, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], rows: int = 32
+) -> tuple[np.ndarray, np.ndarray]:
+    """For every (prompt, answer): the answer's loss in nats, and whether each of its tokens was the likeliest."""
+    order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))  # alike ones share a batch
+    losses, greedy = np.zeros(len(pairs)), np.zeros(len(pairs), dtype=bool)
+    was_training, device = model.training, device_of(model)
+    model.eval()
+    for start in range(0, len(order), rows):
+        chosen = order[start : start + rows]
+        batch = _rows([pairs[i] for i in chosen])
+        lost, hits = (x.cpu() for x in token_scores(model, batch.to(device)))
+        losses[chosen] = lost.double().sum(1).numpy()
+        greedy[chosen] = (hits | (batch.targets == IGNORE)).all(1).numpy()
+    model.train(was_training)
+    return losses, greedy
+
+
+def _rows(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Batch:
     """Right-padded rows in which only the answers' tokens are targets."""
-    width = max(len(before) + len(after) for before, after, _ in pairs)
+    width = max(len(before) + len(after) for before, after in pairs)
     tokens = torch.zeros(len(pairs), width, dtype=torch.long)
     targets = torch.full((len(pairs), width), IGNORE)
-    for row, (before, after, _) in enumerate(pairs):
+    for row, (before, after) in enumerate(pairs):
         tokens[row, : len(before) + len(after)] = torch.tensor([*before, *after])
         targets[row, len(before) - 1 : len(before) + len(after) - 1] = torch.tensor(after)
     return Batch(tokens, targets, torch.zeros_like(tokens))

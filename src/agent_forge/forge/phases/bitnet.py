@@ -101,16 +101,18 @@ def material_of(config: Bitnet, corpus: Corpus, tokenizer: Any, seed: int) -> Ma
     available = sum(len(of) for of in rows.values())
     total = min((config.recipe.steps or available) * config.recipe.batch_rows, 4 * available)
     learned_rows = mixed(rows, {name: source.weight for name, source in config.sources.items()}, total, seed)
-    judged = _up_to([text for texts in corpus.held_out.values() for text in texts], tokenizer, config.most_judged)
+    held_out = [text for texts in corpus.held_out.values() for text in texts]
+    judged = _up_to(held_out, tokenizer, config.most_judged, length)
     about = ", ".join(config.sources)
     return Material(learned_rows, HeldOut.of(tokenizer, watched, length), HeldOut.of(tokenizer, judged, length), about)
 
 
-def _up_to(texts: list[str], tokenizer: Any, tokens: int) -> list[str]:
-    """Every k-th text, so that all sources have their share, as many as there is room for."""
-    sizes = [len(ids) for ids in encode(tokenizer, texts, eos=False)]
-    every = max(1, -(-sum(sizes) // tokens))
-    return texts[::every]
+def _up_to(texts: list[str], tokenizer: Any, tokens: int, length: int) -> list[str]:
+    """The beginnings of the texts, and of them every k-th: about `tokens` tokens from as many documents as will fit."""
+    room = 4 * max(length, tokens // len(texts))  # characters: about four a token
+    parts = [text[:room] for text in texts]
+    found = sum(len(ids) for ids in encode(tokenizer, parts, eos=False))
+    return parts[:: max(1, -(-found // tokens))]
 
 
 def _metrics(

@@ -11,7 +11,11 @@ from agent_forge.forge.quantization.bitlinear import (
     to_bitlinear,
     to_dense,
 )
+from agent_forge.forge.quantization.calibration import calibrate, input_squares
 from agent_forge.forge.quantization.distillation import Distillation, chunked_divergence, distil
+from agent_forge.forge.quantization.folder import copy_tokenizer, float32_bytes, folder_bytes, write_dense, write_packed
+from agent_forge.forge.quantization.gate import Demands, check
+from agent_forge.forge.quantization.job import Job, quantise_folder
 from agent_forge.forge.quantization.levels import (
     Format,
     fit_scales,
@@ -21,17 +25,34 @@ from agent_forge.forge.quantization.levels import (
     spread,
     whole_numbers,
 )
+from agent_forge.forge.quantization.material import Material, Wanted, gather, write_rows
+from agent_forge.forge.quantization.quantise import Quantisation
+from agent_forge.forge.quantization.recipe import Recipe
 
 __all__ = [
     "BitLinear",
+    "Demands",
     "Distillation",
     "Format",
+    "Job",
+    "Material",
+    "Quantisation",
+    "Recipe",
+    "Wanted",
+    "calibrate",
+    "check",
     "chunked_divergence",
+    "copy_tokenizer",
     "distil",
     "fit_scales",
+    "float32_bytes",
+    "folder_bytes",
+    "gather",
+    "input_squares",
     "level_codes",
     "level_scales",
     "linear_names",
+    "quantise_folder",
     "round_inputs",
     "set_strength",
     "settled",
@@ -40,4 +61,7 @@ __all__ = [
     "to_bitlinear",
     "to_dense",
     "whole_numbers",
+    "write_dense",
+    "write_packed",
+    "write_rows",
 ]

@@ -72,12 +72,12 @@ class Quantisation:
         self.original = self.measure(self.teacher)
         self.note("original", self.original)
         self._baselines()
-        self._train("trained", self.steps, rising=True)
+        self.train("trained", self.steps, rising=True)
         for number in range(self.recipe.recoveries):
             if all(clause.met for clause in self.clauses(self.latest, ratio=None)):
                 break
             steps = max(1, round(self.recipe.recovery * self.steps))
-            self._train(f"recovery {number + 1}", steps, rising=False)
+            self.train(f"recovery {number + 1}", steps, rising=False)
         set_strength(self.student, 1.0)
 
     def measure(self, model: nn.Module) -> Measured:
@@ -128,7 +128,7 @@ class Quantisation:
             with settled(self.student):
                 self.note("post-training, fitted scales", self.measure(self.student))
 
-    def _train(self, stage: str, steps: int, rising: bool) -> None:
+    def train(self, stage: str, steps: int, rising: bool) -> None:
         """Distils for `steps` steps and keeps the weights that were best on the watched text."""
         watch = Watch(self.material, self.student)
         recipe, pace = self.recipe, 1.0 if rising else 0.5

@@ -1,0 +1,71 @@
+"""Text from a model: greedy, in batches, cut at what ends an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from agent_forge.forge.evaluation.text import device_of
+
+
+@torch.no_grad()
+def write_answers(
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[str],
+    most_tokens: int = 128,
+    stop: Sequence[str] = (),
+    batch: int = 16,
+) -> list[str]:
+    """What the model writes after each prompt by taking the likeliest token, up to the first of `stop`."""
+    was_training = model.training
+    model.eval()
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    answers = [""] * len(prompts)
+    for start in range(0, len(order), batch):
+        chosen = order[start : start + batch]
+        tokens, mask = _padded(model, tokenizer, [prompts[i] for i in chosen], most_tokens)
+        written = model.generate(
+            tokens,
+            attention_mask=mask,
+            do_sample=False,
+            max_new_tokens=most_tokens,
+            pad_token_id=_padding(tokenizer),
+            eos_token_id=tokenizer.eos_token_id,
+        )
+        texts = tokenizer.batch_decode(written[:, tokens.shape[1] :], skip_special_tokens=True)
+        for i, text in zip(chosen, texts, strict=True):
+            answers[i] = cut(text, stop)
+    model.train(was_training)
+    return answers
+
+
+def cut(text: str, stop: Sequence[str]) -> str:
+    """
+    >>> cut("42. Question: next", ["Question:", "~"])
+    '42. '
+    """
+    places = [place for mark in stop if (place := text.find(mark)) >= 0]
+    return text[: min(places)] if places else text
+
+
+def _padding(tokenizer: Any) -> int:
+    found = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
+    return next(int(token) for token in found if token is not None)
+
+
+def _padded(model: Any, tokenizer: Any, prompts: Sequence[str], room: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Left-padded rows; a prompt that would not leave room for the answer loses its beginning."""
+    begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    longest = (getattr(model.config, "max_position_embeddings", None) or 1 << 20) - room
+    rows = [[*begin, *tokenizer(text, add_special_tokens=False)["input_ids"]][-max(1, longest) :] for text in prompts]
+    width = max(len(row) for row in rows)
+    tokens = torch.full((len(rows), width), _padding(tokenizer))
+    mask = torch.zeros_like(tokens)
+    for place, row in enumerate(rows):
+        tokens[place, width - len(row) :] = torch.tensor(row)
+        mask[place, width - len(row) :] = 1
+    device = device_of(model)
+    return tokens.to(device), mask.to(device)
