@@ -12,7 +12,8 @@
 #include <immintrin.h>
 #endif
 
-#define B 1024
+#define B 1024 /* the unit of a sum */
+#define K 256  /* the unit of work: a handful of them stays in the first-level cache */
 enum { F64, F32, F16, BF16 };
 enum { ALL, NONE, TOP, BAND, RANDOM, GIVEN };
 
@@ -129,8 +130,8 @@ static void store(const double *restrict x, int64_t n, int64_t type, void *out, 
 
 /* --- sums by halving -------------------------------------------------------------------------------------------- */
 
-static double halve(double *x) {
-    for (int h = B / 2; h; h /= 2)
+static double halve(double *x, int n) {
+    for (int h = n / 2; h; h /= 2)
         for (int i = 0; i < h; i++) x[i] += x[i + h];
     return x[0];
 }
@@ -162,14 +163,14 @@ static void sum_add(Sum *s, const double *x, int64_t n) {
         int64_t take = B - s->used < n ? B - s->used : n;
         memcpy(s->block + s->used, x, take * sizeof(double));
         s->used += take, x += take, n -= take;
-        if (s->used == B) s->blocks[s->count++] = halve(s->block), s->used = 0;
+        if (s->used == B) s->blocks[s->count++] = halve(s->block, B), s->used = 0;
     }
 }
 
 static double sum_end(Sum *s) {
     if (s->used) {
         memset(s->block + s->used, 0, (B - s->used) * sizeof(double));
-        s->blocks[s->count++] = halve(s->block);
+        s->blocks[s->count++] = halve(s->block, B);
     }
     double total = halve_all(s->blocks, s->count);
     free(s->blocks);
@@ -179,17 +180,20 @@ static double sum_end(Sum *s) {
 /* --- random numbers --------------------------------------------------------------------------------------------- */
 
 static void random_words(uint32_t key0, uint32_t key1, int64_t at, int64_t n, uint32_t *restrict words) {
-    for (int64_t i = 0; i < n; i++) {
-        uint64_t place = (uint64_t)(at + i);
-        uint32_t x = (uint32_t)place ^ key0, high = (uint32_t)(place >> 32);
-        x = (x ^ (x >> 16)) * 0x7feb352du;
-        x = (x ^ (x >> 15)) * 0x846ca68bu;
-        x ^= x >> 16;
-        x += key1 + high * 0x9e3779b9u;
-        x = (x ^ (x >> 17)) * 0xed5ad4bbu;
-        x = (x ^ (x >> 11)) * 0xac4c1b51u;
-        x = (x ^ (x >> 15)) * 0x31848babu;
-        words[i] = x ^ (x >> 14);
+    while (n > 0) { /* up to where the upper half of the position changes */
+        uint32_t low = (uint32_t)at, added = key1 + (uint32_t)((uint64_t)at >> 32) * 0x9e3779b9u;
+        int64_t left = (int64_t)0x100000000 - low, k = n < left ? n : left;
+        for (int64_t i = 0; i < k; i++) {
+            uint32_t x = (low + (uint32_t)i) ^ key0;
+            x = (x ^ (x >> 16)) * 0x7feb352du;
+            x = (x ^ (x >> 15)) * 0x846ca68bu;
+            x = (x ^ (x >> 16)) + added;
+            x = (x ^ (x >> 17)) * 0xed5ad4bbu;
+            x = (x ^ (x >> 11)) * 0xac4c1b51u;
+            x = (x ^ (x >> 15)) * 0x31848babu;
+            words[i] = x ^ (x >> 14);
+        }
+        at += k, n -= k, words += k;
     }
 }
 
@@ -199,85 +203,95 @@ static void difference(double *restrict x, const double *restrict base, int64_t 
     for (int64_t i = 0; i < n; i++) x[i] -= base[i];
 }
 
-static void thin(const Rule *r, int64_t at, int64_t n, double *restrict x) {
-    if (r->kind == NONE) {
+/* x becomes the task vector x - base, thinned out and rescaled, times `weight`. At most B elements. */
+static void thin(const Rule *r, const double *restrict base, int64_t at, int64_t n, double weight, double *restrict x) {
+    double factor = r->factor, low = r->low, high = r->high;
+    int64_t low_at = r->low_at - at, high_at = r->high_at - at;
+    if (r->kind == ALL) {
+        for (int64_t i = 0; i < n; i++) x[i] = (x[i] - base[i]) * factor * weight;
+    } else if (r->kind == NONE) {
         memset(x, 0, n * sizeof(double));
     } else if (r->kind == TOP) {
-        double low = r->low;
-        int64_t last = r->low_at - at;
         for (int64_t i = 0; i < n; i++) {
-            double a = fabs(x[i]);
-            x[i] = (a > low) | ((a == low) & (i <= last)) ? x[i] : 0.0;
+            double d = x[i] - base[i], a = fabs(d);
+            x[i] = (a > low) | ((a == low) & (i <= low_at)) ? d * factor * weight : 0.0;
         }
     } else if (r->kind == BAND) {
-        double low = r->low, high = r->high;
-        int64_t low_at = r->low_at - at, high_at = r->high_at - at;
         for (int64_t i = 0; i < n; i++) {
-            double a = fabs(x[i]);
+            double d = x[i] - base[i], a = fabs(d);
             int from = (a > low) | ((a == low) & (i >= low_at)), to = (a < high) | ((a == high) & (i < high_at));
-            x[i] = from & to ? x[i] : 0.0;
+            x[i] = from & to ? d * factor * weight : 0.0;
         }
     } else if (r->kind == RANDOM) {
         uint32_t words[B], below = (uint32_t)r->below;
         random_words((uint32_t)r->key0, (uint32_t)r->key1, at, n, words);
-        for (int64_t i = 0; i < n; i++) x[i] = words[i] < below ? x[i] : 0.0;
-    } else if (r->kind == GIVEN) {
+        for (int64_t i = 0; i < n; i++) x[i] = words[i] < below ? (x[i] - base[i]) * factor * weight : 0.0;
+    } else {
         const uint8_t *keep = r->given + (at - r->given_at);
-        for (int64_t i = 0; i < n; i++) x[i] = keep[i] ? x[i] : 0.0;
+        for (int64_t i = 0; i < n; i++) x[i] = keep[i] ? (x[i] - base[i]) * factor * weight : 0.0;
     }
 }
 
-/* A task vector as it goes into the sum: thinned out, rescaled, weighted. */
+/* A task vector as it goes into the sum. Divisions come before the weight, as in methods/. */
 static void vector_of(Input in, const Rule *r, const double *base, int64_t at, int64_t n, double *restrict x) {
     load(in, at, n, x);
-    difference(x, base, n);
-    thin(r, at, n, x);
+    if (!r->probability && r->divide == 0) {
+        thin(r, base, at, n, r->weight, x);
+        return;
+    }
+    thin(r, base, at, n, 1.0, x);
     if (r->probability) {
         const double *p = r->probability + (at - r->given_at);
-        for (int64_t i = 0; i < n; i++) x[i] /= p[i];
+        for (int64_t i = 0; i < n; i++) x[i] = x[i] / p[i] * r->weight;
+    } else {
+        for (int64_t i = 0; i < n; i++) x[i] = x[i] / r->divide * r->weight;
     }
-    if (r->divide != 0)
-        for (int64_t i = 0; i < n; i++) x[i] /= r->divide;
-    if (r->factor != 1)
-        for (int64_t i = 0; i < n; i++) x[i] *= r->factor;
-    for (int64_t i = 0; i < n; i++) x[i] *= r->weight;
+}
+
+/* Of two vectors or more: the sum of the elements that have the sign of the whole sum, divided by their weights. */
+static void elect(const double *x, const double *weights, const double *times, int64_t m, int64_t k, int64_t normalize,
+                  double least, double *restrict whole, double *restrict mixed, double *restrict below) {
+    memcpy(whole, x, k * sizeof(double));
+    for (int64_t j = 1; j < m; j++)
+        for (int64_t i = 0; i < k; i++) whole[i] += x[j * K + i];
+    memset(mixed, 0, k * sizeof(double)), memset(below, 0, k * sizeof(double));
+    for (int64_t j = 0; j < m; j++) {
+        const double *v = x + j * K;
+        double weight = weights[j], factor = times ? times[j] : 1.0;
+        for (int64_t i = 0; i < k; i++) {
+            int ours = (whole[i] >= 0 ? v[i] : -v[i]) > 0;
+            mixed[i] += ours ? v[i] * factor : 0.0;
+            below[i] += ours ? weight : 0.0;
+        }
+    }
+    if (least > 0)
+        for (int64_t i = 0; i < k; i++) mixed[i] /= below[i] < least ? least : below[i];
+    else if (normalize)
+        for (int64_t i = 0; i < k; i++) mixed[i] /= below[i] == 0 ? 1.0 : below[i];
 }
 
 /* base + scale * sum of the vectors; `elect`: of those elements that have the sign of the sum (TIES).
  * `late` holds weights that count only after the election (SCE), with what they are divided by kept above 1e-6. */
-int task_vectors(const Input *base, const Input *in, const Rule *rules, int64_t m, int64_t elect, int64_t normalize,
+int task_vectors(const Input *base, const Input *in, const Rule *rules, int64_t m, int64_t elects, int64_t normalize,
                  double total, double scale, const double *late, int64_t at, int64_t n, int64_t type, void *out) {
-    double *x = malloc((m + 3) * B * sizeof(double)), *b = x + m * B, *mixed = b + B, *below = mixed + B;
-    uint8_t positive[B];
+    double *x = malloc(((m + 4) * K + m) * sizeof(double));
+    double *b = x + m * K, *whole = b + K, *mixed = whole + K, *below = mixed + K, *weights = below + K;
     if (!x) return 1;
-    for (int64_t start = 0; start < n; start += B) {
-        int64_t k = n - start < B ? n - start : B;
+    for (int64_t j = 0; j < m; j++) weights[j] = late ? late[j] : rules[j].weight;
+    for (int64_t start = 0; start < n; start += K) {
+        int64_t k = n - start < K ? n - start : K;
         load(*base, at + start, k, b);
-        for (int64_t j = 0; j < m; j++) vector_of(in[j], rules + j, b, at + start, k, x + j * B);
-        memcpy(mixed, x, k * sizeof(double));
-        for (int64_t j = 1; j < m; j++)
-            for (int64_t i = 0; i < k; i++) mixed[i] += x[j * B + i];
-        if (elect) {
-            for (int64_t i = 0; i < k; i++) positive[i] = mixed[i] >= 0, mixed[i] = below[i] = 0;
-            for (int64_t j = 0; j < m; j++) {
-                const double *v = x + j * B;
-                double weight = late ? late[j] : rules[j].weight, times = late ? late[j] : 1.0;
-                for (int64_t i = 0; i < k; i++) {
-                    double ours = positive[i] ? v[i] : -v[i];
-                    mixed[i] += ours > 0 ? v[i] * times : 0.0;
-                    below[i] += ours > 0 ? weight : 0.0;
-                }
-            }
-            if (late)
-                for (int64_t i = 0; i < k; i++) mixed[i] /= below[i] < 1e-6 ? 1e-6 : below[i];
-            else if (normalize)
-                for (int64_t i = 0; i < k; i++) mixed[i] /= below[i] == 0 ? 1.0 : below[i];
-        } else if (normalize) {
-            for (int64_t i = 0; i < k; i++) mixed[i] /= total;
+        for (int64_t j = 0; j < m; j++) vector_of(in[j], rules + j, b, at + start, k, x + j * K);
+        if (elects) {
+            elect(x, weights, late, m, k, normalize, late ? 1e-6 : 0.0, whole, mixed, below);
+        } else {
+            memcpy(mixed, x, k * sizeof(double));
+            for (int64_t j = 1; j < m; j++)
+                for (int64_t i = 0; i < k; i++) mixed[i] += x[j * K + i];
+            if (normalize)
+                for (int64_t i = 0; i < k; i++) mixed[i] /= total;
         }
-        if (scale != 1)
-            for (int64_t i = 0; i < k; i++) mixed[i] *= scale;
-        for (int64_t i = 0; i < k; i++) mixed[i] += b[i];
+        for (int64_t i = 0; i < k; i++) mixed[i] = b[i] + mixed[i] * scale;
         store(mixed, k, type, out, start);
     }
     free(x);
@@ -287,9 +301,9 @@ int task_vectors(const Input *base, const Input *in, const Rule *rules, int64_t 
 /* sum_j c_j x_j, divided by `divide` if that is not 0; with a base, base + sum_j c_j (x_j - base). */
 int combination(const Input *base, const Input *in, const double *c, int64_t m, double divide, int64_t at, int64_t n,
                 int64_t type, void *out) {
-    double b[B], x[B], total[B];
-    for (int64_t start = 0; start < n; start += B) {
-        int64_t k = n - start < B ? n - start : B;
+    double b[K], x[K], total[K];
+    for (int64_t start = 0; start < n; start += K) {
+        int64_t k = n - start < K ? n - start : K;
         if (base) load(*base, at + start, k, b);
         for (int64_t j = 0; j < m; j++) {
             double *to = j ? x : total;
@@ -331,8 +345,11 @@ int gram(const Input *base, const Input *in, int64_t m, const uint8_t *mask, int
         }
         for (int64_t i = 0; i < m; i++)
             for (int64_t j = 0; j <= i; j++, pair++) {
-                for (int64_t e = 0; e < B; e++) product[e] = x[i * B + e] * x[j * B + e];
-                sums[pair * blocks + block] = halve(product);
+                const double *p = x + i * B, *q = x + j * B; /* the first two steps of the halving at once */
+                for (int64_t e = 0; e < B / 4; e++)
+                    product[e] = (p[e] * q[e] + p[e + B / 2] * q[e + B / 2]) +
+                                 (p[e + B / 4] * q[e + B / 4] + p[e + 3 * B / 4] * q[e + 3 * B / 4]);
+                sums[pair * blocks + block] = halve(product, B / 4);
             }
     }
     for (int64_t i = 0, pair = 0; i < m; i++)
@@ -351,10 +368,9 @@ int norms(const Input *base, const Input *in, const Rule *rule, int64_t n, doubl
         int64_t k = n - at < B ? n - at : B;
         load(*base, at, k, b);
         load(*in, at, k, x);
-        difference(x, b, k);
-        for (int64_t i = 0; i < k; i++) a[i] = fabs(x[i]);
+        for (int64_t i = 0; i < k; i++) a[i] = fabs(x[i] - b[i]);
         sum_add(&before, a, k);
-        thin(rule, at, k, x);
+        thin(rule, b, at, k, 1.0, x);
         for (int64_t i = 0; i < k; i++) a[i] = fabs(x[i]);
         sum_add(&after, a, k);
     }
@@ -386,11 +402,6 @@ static void keys_of(const Input *base, const Input *in, int64_t m, int64_t at, i
     for (int64_t i = 0; i < k; i++) keys[i] /= (double)m;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* The value that would stand at place k of the sorted array; reorders it. */
 static double quickselect(double *x, int64_t n, int64_t k) {
     int64_t from = 0, to = n - 1;
@@ -418,46 +429,86 @@ typedef struct {
     int64_t *places, count, room, greater;
 } Candidates;
 
-#define SAMPLE 32768
+#define SAMPLE 32768 /* at most; 1 in 64 */
+#define SMALL 65536  /* tensors up to this size are taken whole */
 
-/* Bounds between which the k-th largest lies almost surely, from a sample; 0 if there is no memory. */
-static int bracket(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, double *x, double *low, double *high) {
-    double *sample = malloc(SAMPLE * sizeof(double)), keys[B];
+/* float32 bounds between which the k-th largest lies almost surely, from a sample; 0 if there is no memory. */
+static int bracket(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, double *x, float *low, float *high) {
+    int64_t size = n / 64 < SAMPLE ? n / 64 / 16 * 16 : SAMPLE;
+    double *sample = malloc(size * sizeof(double)), keys[B];
     if (!sample) return 0;
-    for (int64_t i = 0; i < SAMPLE / 16; i++) {
-        int64_t at = (int64_t)((double)i / (SAMPLE / 16) * (double)(n - 16));
+    for (int64_t i = 0; i < size / 16; i++) {
+        int64_t at = (int64_t)((double)i / (double)(size / 16) * (double)(n - 16));
         keys_of(base, in, m, at, 16, x, keys);
         memcpy(sample + i * 16, keys, 16 * sizeof(double));
     }
-    qsort(sample, SAMPLE, sizeof(double), ascending);
-    double share = 1.0 - (double)k / (double)n, middle = share * SAMPLE;
-    double margin = 6 * sqrt(SAMPLE * share * (1 - share)) + 32;
+    double share = 1.0 - (double)k / (double)n, middle = share * (double)size;
+    double margin = 5 * sqrt((double)size * share * (1 - share)) + 16;
     int64_t from = (int64_t)(middle - margin), to = (int64_t)(middle + margin);
-    *low = from < 0 ? -1.0 : sample[from];
-    *high = to >= SAMPLE ? INFINITY : sample[to];
+    *low = from < 0 ? -1.0f : (float)quickselect(sample, size, from);
+    *high = to >= size ? INFINITY : (float)quickselect(sample, size, to);
     free(sample);
     return 1;
 }
 
-/* All keys in [low, high], in order of their places, and how many lie above; 0 if there is no room for them. */
-static int gather(const Input *base, const Input *in, int64_t m, int64_t n, double low, double high, double *x, Candidates *c) {
-    double keys[B];
+static void load32(Input in, int64_t at, int64_t n, float *restrict x) {
+    const uint16_t *p = (const uint16_t *)in.data + at;
+    if (in.type == BF16) {
+        for (int64_t i = 0; i < n; i++) {
+            union { uint32_t u; float f; } y = {(uint32_t)p[i] << 16};
+            x[i] = y.f;
+        }
+        return;
+    }
+    double wide[B];
+    load(in, at, n, wide);
+    for (int64_t i = 0; i < n; i++) x[i] = (float)wide[i];
+}
+
+static double value_at(Input in, int64_t at) {
+    union { uint32_t u; float f; } y;
+    if (in.type == BF16) return y.u = (uint32_t)((const uint16_t *)in.data)[at] << 16, y.f;
+    if (in.type == F32) return ((const float *)in.data)[at];
+    if (in.type == F64) return ((const double *)in.data)[at];
+    return half_to_float(((const uint16_t *)in.data)[at]);
+}
+
+/* The keys rounded to float32: rounding keeps the order, so this is enough to tell which lie near the threshold. */
+static void keys32_of(const Input *base, const Input *in, int64_t m, int64_t at, int64_t k, double *x, float *keys) {
+    if (m == 1 && in->type != F64 && base->type != F64) {
+        float b[B];
+        load32(*base, at, k, b);
+        load32(*in, at, k, keys);
+        for (int64_t i = 0; i < k; i++) keys[i] = fabsf(keys[i] - b[i]);
+        return;
+    }
+    double wide[B];
+    keys_of(base, in, m, at, k, x, wide);
+    for (int64_t i = 0; i < k; i++) keys[i] = (float)wide[i];
+}
+
+/* All keys that round into [low, high], in order of their places, and how many lie above; 0 if there is no room. */
+static int gather(const Input *base, const Input *in, int64_t m, int64_t n, float low, float high, double *x, Candidates *c) {
+    float keys[B];
     union { uint8_t flags[B]; uint64_t words[B / 8]; } inside;
     c->count = c->greater = 0;
     for (int64_t at = 0; at < n; at += B) {
-        int64_t k = n - at < B ? n - at : B, above = 0;
-        keys_of(base, in, m, at, k, x, keys);
-        for (int64_t i = k; i < B; i++) keys[i] = -2.0;
+        int64_t k = n - at < B ? n - at : B;
+        int32_t above = 0;
+        keys32_of(base, in, m, at, k, x, keys);
+        for (int64_t i = k; i < B; i++) keys[i] = -2.0f;
         if (c->count + B > c->room) return 0;
-        for (int64_t i = 0; i < B; i++) above += keys[i] > high;
-        for (int64_t i = 0; i < B; i++) inside.flags[i] = (keys[i] >= low) & (keys[i] <= high);
+        for (int i = 0; i < B; i++) above += keys[i] > high;
+        for (int i = 0; i < B; i++) inside.flags[i] = (keys[i] >= low) & (keys[i] <= high);
         c->greater += above;
-        for (int64_t w = 0; w < B / 8; w++)
-            for (uint64_t word = inside.words[w]; word; word &= word - 1) {
-                int64_t i = w * 8 + __builtin_ctzll(word) / 8;
-                c->values[c->count] = keys[i];
-                c->places[c->count++] = at + i;
-            }
+        for (int w = 0; w < B / 8; w++)
+            for (uint64_t word = inside.words[w]; word; word &= word - 1)
+                c->places[c->count++] = at + w * 8 + __builtin_ctzll(word) / 8;
+    }
+    for (int64_t i = 0; i < c->count; i++) {
+        int64_t at = c->places[i];
+        if (m == 1) c->values[i] = fabs(value_at(*in, at) - value_at(*base, at));
+        else keys_of(base, in, m, at, 1, x, c->values + i);
     }
     return 1;
 }
@@ -536,12 +587,13 @@ static int slow_select(const Input *base, const Input *in, int64_t m, int64_t n,
 /* The k-th largest key and its place. Among equals the lower place comes first in the order from above, and also, with
  * `from_below`, in the order from below. */
 int select_key(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, int64_t from_below, double *value, int64_t *place) {
-    double *x = malloc((m + 2) * B * sizeof(double)), low = -1, high = INFINITY;
-    Candidates c = {.room = n <= 4 * SAMPLE ? n + B : n / 12 + 2 * B};
+    double *x = malloc((m + 2) * B * sizeof(double));
+    float low = -1, high = INFINITY;
+    Candidates c = {.room = n <= SMALL ? n + B : n / 12 + 2 * B};
     int found = 0;
     c.values = malloc(c.room * sizeof(double)), c.copy = malloc(c.room * sizeof(double));
     c.places = malloc(c.room * sizeof(int64_t));
-    if (x && c.values && c.copy && c.places && (n <= 4 * SAMPLE || bracket(base, in, m, n, k, x, &low, &high)) &&
+    if (x && c.values && c.copy && c.places && (n <= SMALL || bracket(base, in, m, n, k, x, &low, &high)) &&
         gather(base, in, m, n, low, high, x, &c) && k > c.greater && k <= c.greater + c.count) {
         int64_t greater = c.greater, equal = 0, which;
         memcpy(c.copy, c.values, c.count * sizeof(double));
@@ -584,13 +636,13 @@ int mask_above(const Input *base, const Input *in, int64_t m, int64_t n, double 
 
 /* --- DELLA ------------------------------------------------------------------------------------------------------ */
 
-#define BINS 512
+#define BINS 512 /* 32 to an octave */
 #define LONG 16384 /* longer rows are sorted */
 
 typedef struct {
     double *a;
-    uint16_t *bin;
-    uint32_t *words;
+    uint32_t *bits, *words;
+    uint8_t *open;
     int64_t *order;
     double first, span; /* the probability of rank r is first + r * span */
 } Row;
@@ -615,32 +667,38 @@ static int64_t rank_in(const double *restrict a, int64_t n, int64_t place) {
     return rank;
 }
 
-/* An element stays if u < first + rank * span, with u uniform. For most elements the ends of the range of ranks that
- * their bin covers decide alike, so the rank itself is found for a few in a hundred only. */
+/* An element stays if u < first + rank * span, with u = word / 2^32. For most elements the ends of the range of ranks that
+ * their bin covers decide alike, so the rank itself is found for a few in a thousand only. */
 static void decide(const Row *r, int64_t n, uint8_t *keep) {
-    uint32_t start[BINS + 1] = {0};
-    float most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float f = (float)r->a[i];
-        most = f > most ? f : most;
-    }
-    union { float f; uint32_t u; } top = {most};
-    int32_t lowest = (int32_t)(top.u >> 18) - (BINS - 1);
+    uint32_t start[BINS + 1] = {0}, most = 0;
+    double first = r->first, span = r->span, last = first + (double)(n - 1) * span;
+    uint32_t surely = (uint32_t)ceil(first * 0x1p32), never = (uint32_t)ceil(last * 0x1p32);
     for (int64_t i = 0; i < n; i++) {
         union { float f; uint32_t u; } y = {(float)r->a[i]};
-        int32_t bin = (int32_t)(y.u >> 18) - lowest;
-        r->bin[i] = (uint16_t)(bin < 0 ? 0 : bin);
+        r->bits[i] = y.u;
     }
-    for (int64_t i = 0; i < n; i++) start[r->bin[i] + 1]++;
-    for (int b = 0; b < BINS; b++) start[b + 1] += start[b];
-    double first = r->first, span = r->span, last = first + (double)(n - 1) * span;
+    for (int64_t i = 0; i < n; i++) most = r->bits[i] > most ? r->bits[i] : most;
+    int32_t lowest = (int32_t)(most >> 18) - (BINS - 1);
     for (int64_t i = 0; i < n; i++) {
-        double u = r->words[i] * 0x1p-32;
-        keep[i] = u < first;
-        if (u < first || u >= last || r->a[i] == 0) continue; /* whether a zero stays makes no difference */
-        if (u < first + (double)start[r->bin[i]] * span) keep[i] = 1;
-        else if (u < first + (double)(start[r->bin[i] + 1] - 1) * span)
-            keep[i] = u < first + (double)rank_in(r->a, n, i) * span;
+        int32_t bin = (int32_t)(r->bits[i] >> 18) - lowest;
+        r->bits[i] = (uint32_t)(bin < 0 ? 0 : bin);
+    }
+    for (int64_t i = 0; i < n; i++) keep[i] = r->words[i] < surely;
+    for (int64_t i = 0; i < n; i++) r->open[i] = (r->words[i] >= surely) & (r->words[i] < never);
+    for (int64_t i = 0; i < n; i++) start[r->bits[i] + 1]++;
+    for (int b = 0; b < BINS; b++) start[b + 1] += start[b];
+    for (int64_t at = 0; at < n; at += 8) {
+        uint64_t word;
+        memcpy(&word, r->open + at, 8);
+        for (; word; word &= word - 1) {
+            int64_t i = at + __builtin_ctzll(word) / 8;
+            double u = r->words[i] * 0x1p-32;
+            uint32_t bin = r->bits[i];
+            int lower = u < first + (double)start[bin] * span, upper = u < first + (double)(start[bin + 1] - 1) * span;
+            keep[i] = (uint8_t)lower;
+            if (lower != upper && r->a[i] != 0) /* whether a zero stays makes no difference */
+                keep[i] = u < first + (double)rank_in(r->a, n, i) * span;
+        }
     }
 }
 
@@ -652,9 +710,10 @@ int magprune(const Input *base, const Input *in, int64_t row, int64_t rows, int6
     double *b = malloc(n * sizeof(double));
     int ranks = probability || n > LONG, fault = 0;
     Sum before = {0}, after = {0};
-    r.a = malloc(n * sizeof(double)), r.bin = malloc(n * sizeof(uint16_t)), r.words = malloc(n * sizeof(uint32_t));
+    r.a = malloc(n * sizeof(double)), r.bits = malloc(n * sizeof(uint32_t)), r.words = malloc(n * sizeof(uint32_t));
+    r.open = calloc(n + 8, 1);
     r.order = malloc((ranks ? 2 * n : 1) * sizeof(int64_t));
-    if (!b || !r.a || !r.bin || !r.words || !r.order || (l1 && !(sum_begin(&before, rows * n) && sum_begin(&after, rows * n))))
+    if (!b || !r.a || !r.bits || !r.words || !r.open || !r.order || (l1 && !(sum_begin(&before, rows * n) && sum_begin(&after, rows * n))))
         fault = 1;
     for (int64_t i = 0; i < rows && !fault; i++, keep += n) {
         int64_t at = (row + i) * n;
@@ -679,6 +738,6 @@ int magprune(const Input *base, const Input *in, int64_t row, int64_t rows, int6
         }
     }
     if (l1 && !fault) l1[0] = sum_end(&before), l1[1] = sum_end(&after);
-    free(b), free(r.a), free(r.bin), free(r.words), free(r.order);
+    free(b), free(r.a), free(r.bits), free(r.open), free(r.words), free(r.order);
     return fault;
 }

@@ -1,0 +1,246 @@
+"""How fast are merges, beside mergekit and beside the limit (reading all inputs, writing the output)?
+
+    python benchmarks/merge.py [--quick] [--dtype bfloat16 float32] [--mergekit PYTHON | --no-mergekit] [--torch]
+
+Llama checkpoints of 134 M parameters (`--quick`: 20 M), one thread, page cache warm, after imports, nothing synced; ours
+and the limit take turns and the fastest of each counts. mergekit 0.1.5 goes into an environment of its own at first use.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import mmap
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+
+from agent_forge.forge.merging import merge, parse_recipe, prepare
+
+Shapes = dict[str, tuple[int, ...]]
+PEER = Path(tempfile.gettempdir()) / "agent-forge-mergekit"
+
+
+def llama(layers: int, width: int, inner: int, vocabulary: int) -> tuple[dict[str, Any], Shapes]:
+    """The config.json and the tensors of a Llama."""
+    config = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": width, "intermediate_size": inner,
+        "num_hidden_layers": layers, "num_attention_heads": width // 64, "num_key_value_heads": width // 64,
+        "vocab_size": vocabulary, "max_position_embeddings": 2048, "rms_norm_eps": 1e-5, "hidden_act": "silu",
+        "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2,
+    }  # fmt: skip
+    shapes: Shapes = {"model.embed_tokens.weight": (vocabulary, width)}
+    for layer in range(layers):
+        before = f"model.layers.{layer}."
+        shapes |= {f"{before}self_attn.{name}_proj.weight": (width, width) for name in "qkvo"}
+        shapes |= {f"{before}mlp.{name}_proj.weight": (inner, width) for name in ("up", "gate")}
+        shapes[f"{before}mlp.down_proj.weight"] = (width, inner)
+        shapes |= {f"{before}{name}_layernorm.weight": (width,) for name in ("input", "post_attention")}
+    return config, shapes | {"model.norm.weight": (width,), "lm_head.weight": (vocabulary, width)}
+
+
+def checkpoint(folder: Path, config: dict[str, Any], shapes: Shapes, dtype: str, seed: int) -> None:
+    """A base (seed 0), or an expert beside it, of random numbers."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({**config, "torch_dtype": dtype}))
+    width, code = (2, "BF16") if dtype == "bfloat16" else (4, "F32")
+    entries, at = {}, 0
+    for name, shape in shapes.items():
+        size = int(np.prod(shape)) * width
+        entries[name] = {"dtype": code, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % 8)
+    with open(folder / "model.safetensors", "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for number, shape in enumerate(shapes.values()):
+            x = np.random.default_rng(number).standard_normal(shape, np.float32) * np.float32(0.02)
+            if seed:
+                x += np.random.default_rng([seed, number]).standard_normal(shape, np.float32) * np.float32(0.004)
+            file.write((x.view(np.uint32) >> 16).astype(np.uint16).tobytes() if width == 2 else x.tobytes())
+
+
+def recipes(folder: Path, dtype: str) -> dict[str, dict[str, Any]]:
+    base, experts = str(folder / "base"), [str(folder / name) for name in "ab"]
+
+    def experts_with(**values: float) -> list[dict[str, Any]]:
+        return [{"model": expert, "parameters": values} for expert in experts]
+
+    task = {"base_model": base, "dtype": dtype}
+    half = {"weight": 0.5, "density": 0.5}
+    return {
+        "linear": {"merge_method": "linear", "models": experts_with(weight=0.5), "dtype": dtype},
+        "slerp": {
+            "merge_method": "slerp", "base_model": experts[0], "models": [{"model": expert} for expert in experts],
+            "parameters": {"t": 0.4}, "dtype": dtype,
+        },
+        "task_arithmetic": {"merge_method": "task_arithmetic", "models": experts_with(weight=0.5), **task},
+        "dare_ties": {"merge_method": "dare_ties", "models": experts_with(**half), **task},
+        "ties": {"merge_method": "ties", "models": experts_with(**half), **task},
+        "breadcrumbs": {"merge_method": "breadcrumbs", "models": experts_with(**half), **task},
+        "della": {"merge_method": "della", "models": experts_with(**half, epsilon=0.15), **task},
+        "model_stock": {"merge_method": "model_stock", "models": [{"model": expert} for expert in experts], **task},
+    }  # fmt: skip
+
+
+def limit(inputs: list[Path], out: Path) -> None:
+    """Touches every byte of the inputs and writes a file of the first one's size."""
+    for number, file in enumerate(inputs):
+        with open(file, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            data = np.frombuffer(mapped, np.uint64, count=len(mapped) // 8)
+            for start in range(0, len(data), 1 << 17):
+                data[start : start + (1 << 17)].sum()
+            if number == 0:
+                with open(out, "wb") as made:
+                    for start in range(0, len(mapped), 1 << 20):
+                        os.pwrite(made.fileno(), mapped[start : start + (1 << 20)], start)
+            del data
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, float]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - wall, time.process_time() - cpu
+
+
+def ours(recipe: dict[str, Any], out: Path) -> tuple[float, float]:
+    parsed = parse_recipe(recipe)
+    shutil.rmtree(out, ignore_errors=True)
+    return timed(lambda: merge(parsed, out, threads=1, sync=False))
+
+
+PEER_SCRIPT = """
+import json, sys, time, torch
+torch.set_num_threads(1)
+from mergekit.config import MergeConfiguration
+from mergekit.merge import run_merge
+from mergekit.options import MergeOptions
+imported = time.process_time()
+request = json.load(sys.stdin)
+wall, cpu = time.perf_counter(), time.process_time()
+options = MergeOptions(copy_tokenizer=False, write_model_card=False, quiet=True)
+run_merge(MergeConfiguration.model_validate(request["recipe"]), request["out"], options)
+took = time.perf_counter() - wall, time.process_time() - cpu
+print(json.dumps([*took, imported]))
+"""
+
+
+def mergekit(python: Path, recipe: dict[str, Any], out: Path) -> tuple[float, float, float]:
+    """Wall and CPU seconds of the merge itself, and the CPU seconds before it."""
+    shutil.rmtree(out, ignore_errors=True)
+    request = json.dumps({"recipe": recipe, "out": str(out)})
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ran = subprocess.run(
+        [str(python), "-c", PEER_SCRIPT], input=request, capture_output=True, text=True, check=False, env=environment
+    )
+    if ran.returncode:
+        raise SystemExit(f"mergekit failed:\n{ran.stderr[-2000:]}")
+    wall, cpu, before = json.loads(ran.stdout.splitlines()[-1])
+    return wall, cpu, before
+
+
+def peer() -> Path:
+    found = PEER / "bin" / "python"
+    if not (PEER / "ready").exists():
+        print(f"installing mergekit 0.1.5 into {PEER} …", file=sys.stderr)
+        venv.create(PEER, with_pip=True)
+        import importlib.metadata
+
+        torch = importlib.metadata.version("torch").split("+")[0]
+        subprocess.run([str(found), "-m", "pip", "install", "-q", "mergekit==0.1.5", f"torch=={torch}"], check=True)
+        (PEER / "ready").touch()
+    return found
+
+
+def anonymous_megabytes(recipe: dict[str, Any], folder: Path) -> float:
+    """The most anonymous memory (not mapped from files) that `agent-forge merge` holds, sampled every 5 ms."""
+    config, out = folder / "memory.yaml", folder / "memory-out"
+    config.write_text(json.dumps(recipe))
+    shutil.rmtree(out, ignore_errors=True)
+    command = [sys.executable, "-m", "agent_forge", "merge", str(config), str(out), "--threads", "1", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    most = 0
+    while process.poll() is None:
+        try:
+            text = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="ascii")
+            most = max(most, next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Anonymous:")))
+        except (OSError, StopIteration):
+            pass
+        time.sleep(0.005)
+    return most / 1024
+
+
+def compare(folder: Path, dtype: str, python: Path | None, rounds: int, names: list[str]) -> None:
+    found = {name: recipe for name, recipe in recipes(folder, dtype).items() if name in names}
+    inputs = [folder / name / "model.safetensors" for name in ("a", "b", "base")]
+    limits: dict[int, list[tuple[float, float]]] = {2: [], 3: []}
+    best: dict[str, list[tuple[float, float]]] = {name: [] for name in found}
+    for _ in range(rounds):
+        for count in limits:
+            limits[count].append(timed(lambda count=count: limit(inputs[:count], folder / "limit")))
+        for name, recipe in found.items():
+            best[name].append(ours(recipe, folder / "out"))
+    floors = {count: tuple(min(column) for column in zip(*took, strict=True)) for count, took in limits.items()}
+    for count, (wall, cpu) in floors.items():
+        print(f"{dtype}: limit for {count} inputs {wall:.3f} s wall, {cpu:.3f} s CPU")
+    head = f"{'method':16s}{'wall s':>8s}{'x limit':>9s}{'CPU s':>8s}{'x limit':>9s}"
+    print(head + (f"{'mergekit wall':>15s}{'x limit':>9s}{'CPU s':>8s}{'CPU ratio':>11s}" if python else ""))
+    for name, recipe in found.items():
+        floor, floor_cpu = floors[2 if name in ("linear", "slerp") else 3]
+        wall, cpu = min(w for w, _ in best[name]), min(c for _, c in best[name])
+        line = f"{name:16s}{wall:8.3f}{wall / floor:9.2f}{cpu:8.3f}{cpu / floor_cpu:9.2f}"
+        if python:
+            peer_wall, peer_cpu, before = mergekit(python, recipe, folder / "peer")
+            line += f"{peer_wall:15.2f}{peer_wall / floor:9.1f}{peer_cpu:8.2f}{peer_cpu / cpu:11.1f}"
+        print(line, flush=True)
+    if python:
+        print(f"mergekit uses {before:.1f} CPU s before it begins")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--methods", nargs="+")
+    parser.add_argument("--mergekit", type=Path, help="a Python that has mergekit")
+    parser.add_argument("--no-mergekit", action="store_true")
+    parser.add_argument("--torch", action="store_true", help="ours without the compiled kernel")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--folder", type=Path, help="where the checkpoints are made, and kept")
+    given = parser.parse_args()
+    if given.torch:
+        os.environ["AGENT_FORGE_NATIVE"] = "0"
+        import torch
+
+        torch.set_num_threads(1)
+    python = None if given.no_mergekit else given.mergekit or peer()
+    config, shapes = llama(4, 512, 1376, 16000) if given.quick else llama(12, 768, 2048, 32000)
+    with tempfile.TemporaryDirectory() as temporary:
+        for dtype in given.dtype:
+            folder = (given.folder or Path(temporary)) / f"{'small' if given.quick else 'large'}-{dtype}"
+            for seed, name in enumerate(("base", "a", "b")):
+                if not (folder / name).exists():
+                    checkpoint(folder / name, config, shapes, dtype, seed)
+            names = given.methods or list(recipes(folder, dtype))
+            compare(folder, dtype, python, given.rounds or (3 if given.quick else 5), names)
+            if not given.torch:
+                for name in ("linear", "ties", "della"):
+                    memory = anonymous_megabytes(recipes(folder, dtype)[name], folder)
+                    print(f"anonymous memory, {name}: {memory:.0f} MB")
+            parsed = parse_recipe(recipes(folder, dtype)["ties"])
+            print(f"configuration checked in {min(timed(lambda: prepare(parsed))[0] for _ in range(3)):.3f} s")
+
+
+if __name__ == "__main__":
+    main()
