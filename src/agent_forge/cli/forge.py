@@ -190,14 +190,51 @@ def phases(as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("digest")
+@click.argument("digest", metavar="DIGEST|FOLDER")
 @click.argument("out")
+@click.option(
+    "--format", "form", type=click.Choice(["hf", "gguf"]), default="hf", help="A folder, or a file for llama.cpp."
+)
+@click.option("--dense", is_flag=True, help="Packed weights as plain float16, for vLLM and others.")
+@click.option("--ternary", type=click.Choice(["TQ2_0", "TQ1_0"]), default="TQ2_0", help="GGUF type of ternary weights.")
+@click.option("--others", type=click.Choice(["F16", "F32", "Q8_0"]), default="F16", help="GGUF type of the others.")
+@click.option("--pre", help="llama.cpp's name for how the tokenizer cuts words, where it cannot be told.")
 @home_option
 @json_option
-def export(digest: str, out: str, home: str | None, as_json: bool) -> None:
-    """Copy a checkpoint, every byte checked, to the folder OUT, with a README made from its card."""
-    from agent_forge.forge.export import export_checkpoint
+def export(
+    digest: str,
+    out: str,
+    form: str,
+    dense: bool,
+    ternary: str,
+    others: str,
+    pre: str | None,
+    home: str | None,
+    as_json: bool,
+) -> None:
+    """Write a checkpoint, every byte checked, to the folder OUT, with a README made from its card.
+
+    The folder loads in transformers, and in vLLM where the architecture is not our own; `--format gguf` makes a file
+    for llama.cpp from a Llama-shaped model.
+    """
+    from pathlib import Path
+
+    from agent_forge.errors import CheckpointError, UsageError
+    from agent_forge.forge import checkpoint
+    from agent_forge.forge.export import export_checkpoint, export_to_gguf
     from agent_forge.forge.registry import Registry
 
-    path = export_checkpoint(Registry(home).load(digest), out)
-    json_out({"path": str(path)}) if as_json else click.echo(str(path))
+    registry = Registry(home)
+    found = checkpoint.load(digest) if Path(digest).is_dir() else registry.load(digest)
+    controls = []
+    for source in found.card.inputs:
+        try:
+            controls.append(registry.load(source))
+        except (UsageError, CheckpointError):
+            click.echo(f"{source[:12]}, from which it was made, is not in the registry: no control figures", err=True)
+    if form == "gguf":
+        path = export_to_gguf(found, out, ternary=ternary, others=others, pre=pre, controls=controls)
+    else:
+        path = export_checkpoint(found, out, dense=dense, controls=controls)
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    json_out({"path": str(path), "format": form, "bytes": size}) if as_json else click.echo(str(path))

@@ -1,40 +1,154 @@
-"""A checkpoint as a folder to give away: the files that transformers and vLLM load, and a model card for people."""
+"""A checkpoint as something to give away: a folder for transformers and vLLM, or a GGUF file for llama.cpp.
+
+Either comes with a model card for people, made from `card.json`: where the model came from, what was measured on it,
+and beside each figure the same figure of the models that it was made from.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from agent_forge.errors import UsageError
 from agent_forge.files import sync_folder
-from agent_forge.forge.checkpoint import Checkpoint, files_of, staging
+from agent_forge.forge.checkpoint import CARD, Checkpoint, Metric, files_of, staging
+
+PACKED = "agent_forge"  # how the quant_method of our own formats begins, in config.json (see models/packed)
+OWN = ("cognate",)  # architectures that transformers knows only after `import agent_forge.forge`
 
 
-def export_checkpoint(checkpoint: Checkpoint, out: str | os.PathLike[str]) -> Path:
-    """Copies the checkpoint to the folder `out`, which must not exist; it appears whole or not at all."""
-    target = Path(out)
-    if target.exists():
-        raise UsageError("it exists already", where=str(target), fix="name a folder that does not")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with staging(target.parent) as folder:
+def export_checkpoint(
+    checkpoint: Checkpoint,
+    out: str | os.PathLike[str],
+    *,
+    dense: bool = False,
+    controls: Sequence[Checkpoint] = (),
+) -> Path:
+    """Copies the checkpoint to the folder `out`, which must not exist; it appears whole or not at all.
+
+    `dense` writes the weights of a packed checkpoint as plain float16, for programs that do not know the packed format.
+    `controls` are the checkpoints it was made from, whose figures the card shows too.
+    """
+    with _appearing(Path(out)) as folder:
         for file in files_of(checkpoint.path):
             copy = folder / file.relative_to(checkpoint.path)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(file, copy)
-        (folder / "README.md").write_text(model_card(checkpoint), encoding="utf-8")
+        if dense and is_packed(checkpoint.path):
+            _unpack(checkpoint.path, folder)
+        load = how_to_load(folder)
+        (folder / "README.md").write_text(model_card(checkpoint, controls, load), encoding="utf-8")
+    return Path(out)
+
+
+def export_to_gguf(
+    checkpoint: Checkpoint,
+    out: str | os.PathLike[str],
+    *,
+    ternary: str = "TQ2_0",
+    others: str = "F16",
+    pre: str | None = None,
+    controls: Sequence[Checkpoint] = (),
+) -> Path:
+    """Writes the folder `out` with a GGUF file and the card. Raises UsageError if the model is not Llama-shaped."""
+    from agent_forge.forge.gguf_export import export_gguf
+
+    with _appearing(Path(out)) as folder:
+        name = f"{checkpoint.name}.gguf"
+        model, tokenizer = _load(checkpoint.path)
+        types = export_gguf(model, tokenizer, folder / name, ternary=ternary, others=others, pre=pre)
+        counts = {kind: list(types.values()).count(kind) for kind in sorted(set(types.values()))}
+        held = ", ".join(f"{count} tensors in {kind}" for kind, count in counts.items())
+        load = [
+            "## Run it",
+            "",
+            f"`llama-cli -m {name}`, or any other program built on llama.cpp. It holds {held}.",
+            "",
+        ]
+        shutil.copy(checkpoint.path / CARD, folder / CARD) if (checkpoint.path / CARD).is_file() else None
+        (folder / "README.md").write_text(model_card(checkpoint, controls, load), encoding="utf-8")
+    return Path(out)
+
+
+@contextmanager
+def _appearing(target: Path) -> Iterator[Path]:
+    """A folder to fill, which takes its name when the block ends well."""
+    if target.exists():
+        raise UsageError("it exists already", where=str(target), fix="name a folder that does not")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with staging(target.parent) as folder:
+        yield folder
         folder.chmod(0o755)
         folder.rename(target)
         sync_folder(target.parent)
-    return target
 
 
-def model_card(checkpoint: Checkpoint) -> str:
-    """The card in Markdown: what it is, where it came from, what was measured."""
+def is_packed(folder: Path) -> bool:
+    """Whether the weights are in a format of our own."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return str((config.get("quantization_config") or {}).get("quant_method", "")).startswith(PACKED)
+
+
+def _load(folder: Path) -> tuple[Any, Any]:
+    """(model, tokenizer or None), from safetensors alone."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import agent_forge.forge.models  # noqa: F401 (registers what we make)
+
+    model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, local_files_only=True)
+    known = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
+    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True) if known else None
+
+
+def _unpack(source: Path, folder: Path) -> None:
+    import torch
+
+    from agent_forge.forge.models.packed import unpack_model
+
+    for file in (*folder.glob("*.safetensors*"), folder / "config.json"):
+        file.unlink()
+    unpack_model(_load(source)[0], torch.float16).save_pretrained(folder)
+
+
+def how_to_load(folder: Path) -> list[str]:
+    """Who loads the folder, as the files themselves say."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    own, packed = config.get("model_type") in OWN, is_packed(folder)
+    needed = ["import agent_forge.forge  # makes the architecture known to transformers"] if own or packed else []
+    others = (
+        "vLLM and other programs do not know the packed format: export with `--dense` for them."
+        if packed
+        else "The architecture is our own: vLLM and llama.cpp do not know it."
+        if own
+        else "vLLM loads the same folder: `vllm serve FOLDER`."
+    )
+    lines = [*needed, "from transformers import AutoModelForCausalLM", ""]
+    return [
+        "## Load it",
+        "",
+        "```python",
+        *lines,
+        'model = AutoModelForCausalLM.from_pretrained("FOLDER")',
+        "```",
+        "",
+        others,
+        "",
+    ]
+
+
+def model_card(checkpoint: Checkpoint, controls: Sequence[Checkpoint] = (), load: Sequence[str] | None = None) -> str:
+    """The card in Markdown: what it is, how to load it, where it came from, what was measured and on what beside it."""
     card = checkpoint.card
+    load = how_to_load(checkpoint.path) if load is None else load
+    heads = "".join(f" {control.name} |" for control in controls)
     rows = [
-        f"| {name} | {metric.value:.6g} | {'' if metric.stderr is None else f'{metric.stderr:.2g}'} "
-        f"| {'' if metric.n is None else metric.n} | {metric.how} |"
+        f"| {name} | {_figure(metric)} | {_error(metric)} | {'' if metric.n is None else metric.n} | {metric.how} |"
+        + "".join(f" {_beside(control.card.metrics.get(name))} |" for control in controls)
         for name, metric in card.metrics.items()
     ]
     return "\n".join(
@@ -43,14 +157,35 @@ def model_card(checkpoint: Checkpoint) -> str:
             "",
             f"{card.architecture}, {card.parameters:,} parameters, made by {card.made_by} in phase `{card.phase}`"
             f" with seed {card.seed}.",
+            *(["", card.notes] if card.notes else []),
+            "",
+            *load,
+            "## Where it came from",
             "",
             f"- digest: `{checkpoint.digest}`",
             *[f"- made from: `{digest}`" for digest in card.inputs],
             *[f"- data `{name}`: `{digest}`" for name, digest in card.data.items()],
             "",
-            "| measured | value | standard error | n | how |",
-            "|---|---|---|---|---|",
+            "## What was measured",
+            "",
+            *(["Beside each figure the same one of the models it was made from, the control.", ""] if controls else []),
+            f"| measured | value | standard error | n | how |{heads}",
+            "|---|---|---|---|---|" + "---|" * len(controls),
             *rows,
             "",
         ]
     )
+
+
+def _figure(metric: Metric) -> str:
+    return f"{metric.value:.6g}"
+
+
+def _error(metric: Metric) -> str:
+    return "" if metric.stderr is None else f"{metric.stderr:.2g}"
+
+
+def _beside(metric: Metric | None) -> str:
+    if metric is None:
+        return "not measured"
+    return _figure(metric) + (f" ± {_error(metric)}" if metric.stderr is not None else "")

@@ -1,0 +1,127 @@
+"""GGUF: what is written is read back by the `gguf` package and run by llama.cpp, with the logits of our own model."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests_packed_tiny import cognate, llama, ternarised
+from transformers import AutoModelForCausalLM
+
+from agent_forge.errors import UsageError
+from agent_forge.forge.gguf_export import LLAMA3, export_gguf, splitter_name
+from agent_forge.forge.models.packed import save_packed, unpack_model
+from agent_forge.forge.training.tokenizer import train_tokenizer
+
+gguf = pytest.importorskip("gguf")
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.1,
+}
+IDS = [int(i) for i in torch.randint(32, 300, (20,), generator=torch.Generator().manual_seed(1))]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return train_tokenizer(["the cat sat on the mat and the dog too"] * 20, vocab_size=320)
+
+
+def packed(folder: Path, model: Any, **options: Any) -> Any:
+    save_packed(model, folder, ternary=ternarised(model, half=True, **options), embedding=None)
+    return AutoModelForCausalLM.from_pretrained(folder)
+
+
+def llama_cpp_logits(file: Path) -> np.ndarray[Any, Any]:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    runner = llama_cpp.Llama(str(file), n_ctx=64, logits_all=True, n_threads=1, verbose=False)
+    runner.eval(IDS)
+    return np.array(runner.scores[: len(IDS)])
+
+
+def logits(model: Any) -> np.ndarray[Any, Any]:
+    with torch.inference_mode():
+        return model(input_ids=torch.tensor([IDS])).logits[0].numpy()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("ternary", ["TQ2_0", "TQ1_0"])
+def test_llama_cpp_runs_the_ternary_file(ternary: str, tied: bool, tokenizer: Any, tmp_path: Path) -> None:
+    model = packed(tmp_path, llama(**SHAPE, tie_word_embeddings=tied))
+    types = export_gguf(model, tokenizer, tmp_path / "m.gguf", ternary=ternary, others="F32", pre="llama-bpe")
+    assert list(types.values()).count(ternary) == 14
+    assert ("output.weight" in types) != tied
+    found, ours = llama_cpp_logits(tmp_path / "m.gguf"), logits(model)
+    # Both round activations to 8 bits, but not alike: ggml by 256, we by the token. So they differ from each other
+    # about as much as either differs from the model whose activations are floats.
+    exact = logits(unpack_model(copy.deepcopy(model)))
+    assert abs(found - ours).max() < 0.1 * abs(exact).max()
+    assert np.corrcoef(found.ravel(), exact.ravel())[0, 1] > 0.995
+    assert abs(found - exact).mean() < 2 * abs(ours - exact).mean()
+
+
+def test_a_plain_model_is_the_same_in_llama_cpp(tokenizer: Any, tmp_path: Path) -> None:
+    """No ternary weights, no rounding: the names, the shapes, the rotary halves and the biases must be right."""
+    model = llama(**SHAPE, attention_bias=True)
+    export_gguf(model, tokenizer, tmp_path / "m.gguf", others="F32", pre="llama-bpe")
+    expected = logits(model)
+    assert abs(llama_cpp_logits(tmp_path / "m.gguf") - expected).max() < 5e-3 * abs(expected).max()
+
+
+def test_the_trits_are_exact_in_the_file(tmp_path: Path) -> None:
+    model = packed(tmp_path, llama(**SHAPE))
+    for ternary in ("TQ2_0", "TQ1_0"):
+        export_gguf(model, None, tmp_path / "m.gguf", ternary=ternary)
+        stored = {tensor.name: tensor for tensor in gguf.GGUFReader(tmp_path / "m.gguf").tensors}
+        up = stored["blk.1.ffn_up.weight"]
+        back = gguf.quants.dequantize(up.data, up.tensor_type)
+        assert np.array_equal(back, model.model.layers[1].mlp.up_proj.weight.numpy())
+
+
+def test_what_no_block_of_256_can_hold_is_written_otherwise(tmp_path: Path) -> None:
+    small = packed(tmp_path / "a", llama())
+    assert set(export_gguf(small, None, tmp_path / "a.gguf", others="Q8_0").values()) == {"F16", "F32"}  # 48, 72 wide
+    grouped = packed(tmp_path / "b", llama(**SHAPE), group=128)
+    assert set(export_gguf(grouped, None, tmp_path / "b.gguf", others="Q8_0").values()) == {"Q8_0", "F32"}
+
+
+def test_the_vocabulary_is_the_tokenizers(tokenizer: Any, tmp_path: Path) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    export_gguf(llama(**SHAPE), tokenizer, tmp_path / "m.gguf", pre="llama-bpe")
+    runner = llama_cpp.Llama(str(tmp_path / "m.gguf"), vocab_only=True, verbose=False)
+    for text in ("the cat sat on 12345 mats", "Ünïcode  and\ttabs", "<|user|>the dog<|end|>"):
+        expected = tokenizer(text)["input_ids"]
+        assert runner.tokenize(text.encode(), add_bos=True, special=True) == expected
+    assert runner.metadata["tokenizer.chat_template"] == tokenizer.chat_template
+
+
+def test_how_words_are_cut_is_named_or_asked_for() -> None:
+    level = {"type": "ByteLevel", "use_regex": True}
+    assert splitter_name(level) == "gpt-2"
+    digits = {"type": "Digits", "individual_digits": True}
+    assert splitter_name({"type": "Sequence", "pretokenizers": [digits, level]}) == "smollm"
+    split = {"type": "Split", "pattern": {"Regex": LLAMA3}}
+    bare = {"type": "ByteLevel", "use_regex": False}
+    assert splitter_name({"type": "Sequence", "pretokenizers": [split, bare]}) == "llama-bpe"
+    for unknown in (None, bare, {"type": "Whitespace"}):
+        with pytest.raises(UsageError, match="pre="):
+            splitter_name(unknown)
+
+
+def test_other_models_and_types_are_refused(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no architecture for a cognate model"):
+        export_gguf(cognate(), None, tmp_path / "m.gguf")
+    with pytest.raises(UsageError, match="TQ1_0"):
+        export_gguf(llama(), None, tmp_path / "m.gguf", ternary="Q4_0")
+    scaled = llama()
+    scaled.config.rope_parameters = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
+    with pytest.raises(UsageError, match="linear"):
+        export_gguf(scaled, None, tmp_path / "m.gguf")
+    assert not (tmp_path / "m.gguf").exists()

@@ -1,0 +1,93 @@
+"""`agent-forge forge export`: folders that load, GGUF files, and a card with results and controls."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests_packed_tiny import cognate, llama, ternarised
+from transformers import AutoModelForCausalLM
+
+from agent_forge.cli import run as cli
+from agent_forge.errors import UsageError
+from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, finish, staging
+from agent_forge.forge.export import export_checkpoint, export_to_gguf
+from agent_forge.forge.models.packed import save_packed
+from agent_forge.forge.registry import Registry
+
+IDS = torch.tensor([[3, 4, 5]])
+
+
+def registered(home: Path, model: Any, phase: str, packed: bool = False, **card: Any) -> Checkpoint:
+    registry = Registry(home)
+    with staging(registry.models) as folder:
+        save_packed(model, folder, ternary=ternarised(model)) if packed else model.save_pretrained(folder)
+        made = finish(folder, Card(phase=phase, config={}, **card), registry.models)
+    registry.add(made)
+    return made
+
+
+def test_a_packed_checkpoint_as_it_is_and_dense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    before = registered(home, llama(), "base", metrics={"bits per byte": Metric(1.25, 0.01, 40, "held-out text")})
+    after = registered(
+        home,
+        llama(),
+        "bitnet",
+        packed=True,
+        inputs=(before.digest,),
+        notes="Ternary.",
+        metrics={"bits per byte": Metric(1.3, 0.01, 40, "held-out text"), "tokens/s": Metric(900.0)},
+    )
+    out = tmp_path / "as-it-is"
+    assert cli(["forge", "export", after.digest, str(out), "--home", str(home), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer == {"path": str(out), "format": "hf", "bytes": sum(f.stat().st_size for f in out.iterdir())}
+    readme = (out / "README.md").read_text()
+    assert f"| how | {before.name} |" in readme
+    assert "| bits per byte | 1.3 | 0.01 | 40 | held-out text | 1.25 ± 0.01 |" in readme
+    assert "| tokens/s | 900 |  |  |  | not measured |" in readme
+    assert "import agent_forge.forge" in readme
+    assert "--dense" in readme
+    packed = AutoModelForCausalLM.from_pretrained(out)
+    dense = tmp_path / "dense"
+    assert cli(["forge", "export", str(after.path), str(dense), "--dense", "--home", str(home)]) == 0
+    plain = AutoModelForCausalLM.from_pretrained(dense)
+    assert "vllm serve" in (dense / "README.md").read_text()
+    assert plain.dtype == torch.float16
+    assert "quantization_config" not in json.loads((dense / "config.json").read_text())
+    up = "model.layers.0.mlp.up_proj"
+    assert torch.equal(plain.get_submodule(up).weight, packed.get_submodule(up).weight.half())
+
+
+def test_a_file_for_llama_cpp(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    home = tmp_path / "home"
+    made = registered(home, llama(hidden_size=256, intermediate_size=256), "bitnet", packed=True)
+    out = tmp_path / "out"
+    command = ["forge", "export", made.digest, str(out), "--format", "gguf", "--ternary", "TQ1_0", "--home", str(home)]
+    assert cli(command) == 0
+    (file,) = out.glob("*.gguf")
+    kinds = {tensor.tensor_type.name for tensor in gguf.GGUFReader(file).tensors}
+    assert kinds == {"TQ1_0", "F16", "F32"}
+    assert f"llama-cli -m {file.name}" in (out / "README.md").read_text()
+    assert (out / "card.json").read_bytes() == (made.path / "card.json").read_bytes()
+
+
+def test_our_own_architecture_says_who_loads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home = tmp_path / "home"
+    made = registered(home, cognate(), "cognate", inputs=("ab" * 32,))
+    assert cli(["forge", "export", made.digest, str(tmp_path / "out"), "--home", str(home)]) == 0
+    assert "no control figures" in capsys.readouterr().err
+    assert "vLLM and llama.cpp do not know it" in (tmp_path / "out" / "README.md").read_text()
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "out")(input_ids=IDS).logits.shape == (1, 3, 64)
+    assert cli(["forge", "export", made.digest, str(tmp_path / "g"), "--format", "gguf", "--home", str(home)]) == 2
+    assert "no architecture for a cognate model" in capsys.readouterr().err
+    assert not (tmp_path / "g").exists()
+    with pytest.raises(UsageError, match="exists already"):
+        export_to_gguf(made, tmp_path / "out")
+    with pytest.raises(UsageError, match="exists already"):
+        export_checkpoint(made, tmp_path / "out", dense=True)
