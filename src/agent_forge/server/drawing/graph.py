@@ -81,7 +81,7 @@ def draw_graph(nodes: Sequence[Node], edges: Iterable[Edge], critical: Collectio
         name or f"graph of {len(nodes)} nodes",
         width,
         height,
-        Markup(" data-wide") if width > ROOM else "",
+        Markup(' data-wide=""') if width > ROOM else "",
         Markup("").join(lines),
         Markup("").join(boxes),
     )
@@ -134,7 +134,7 @@ def _box(node: Node, found: Layout, measure: Measure) -> Markup:
     ).format(kind, x, y, title, measure.width, measure.height, 7 if measure.letters else 3, body)
     if not node.href:
         return inner
-    return Markup('<a href="{}" data-panel data-node="{}" aria-label="{}">{}</a>').format(
+    return Markup('<a href="{}" data-panel="" data-node="{}" aria-label="{}">{}</a>').format(
         node.href, node.id, title, inner
     )
 

@@ -97,8 +97,8 @@ def run_document(home: Any, store: Store, run: str, most_rows: int | None = MOST
 
 def alone(document: Document) -> Document:
     """The document for a page that stands by itself: every task and span is further down on the same page."""
-    inside = {row["href"]: f"#{row['task'] or row['id']}" for row in document["rows"]}
-    rows = [{**row, "href": inside[row["href"]]} for row in document["rows"]]
+    owner = {span: name for name, task in document["tasks"].items() for span in task["spans"]}
+    rows = [{**row, "href": f"#{row['task'] or owner.get(row['id'], 'main')}"} for row in document["rows"]]
     return {**document, "rows": rows, "details": True}
 
 

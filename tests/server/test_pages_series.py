@@ -1,0 +1,84 @@
+"""Whatever a phase tells becomes a curve: nested, with errors, by any axis, while the file grows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_forge.forge.events import Bus, jsonl_sink
+from agent_forge.server.recent import Recent
+from agent_forge.server.series import FILES, Recorded, draw, recorded
+
+
+def told(*events: dict[str, Any]) -> Recorded:
+    found = Recorded()
+    for place, event in enumerate(events):
+        found.add(event, float(place))
+    return found
+
+
+def test_an_evolution_has_fitness_and_diversity_by_generation() -> None:
+    found = told(
+        *({"generation": n, "best_fitness": n * 2.0, "mean_fitness": n, "diversity": 9.0 - n} for n in range(4))
+    )
+    charts = {chart["name"]: chart for chart in found.series()}
+    assert set(charts) == {"fitness", "diversity"}
+    assert [line["name"] for line in charts["fitness"]["lines"]] == ["best_fitness", "mean_fitness"]
+    assert charts["diversity"]["axis"] == "generation"
+    assert charts["diversity"]["lines"][0]["points"] == [(0.0, 9.0), (1.0, 8.0), (2.0, 7.0), (3.0, 6.0)]
+
+
+def test_nested_numbers_have_names_and_errors() -> None:
+    found = told(
+        {"step": 1, "evaluation": {"bits_per_byte": 2.0, "bits_per_byte_stderr": 0.1, "documents": 12}, "ok": True},
+        {"step": 2, "evaluation": {"bits_per_byte": 1.5, "bits_per_byte_stderr": 0.2, "documents": 12}, "note": "x"},
+    )
+    (chart,) = found.series()
+    assert chart["name"] == "evaluation bits per byte"
+    assert chart["lines"][0]["errors"] == [0.1, 0.2]
+    assert found.once() == {"evaluation.documents": 12.0}
+    assert "whisker" in draw(chart)
+
+
+def test_progress_and_time_left() -> None:
+    found = told(*({"step": n, "loss": 1 / n} for n in (10, 20, 30)))
+    assert found.progress({"training": {"steps": 120}}) == 0.25
+    assert found.left_s(0.25) == pytest.approx(9.0)  # ten steps a second before, ninety to go
+    assert found.progress({"other": {"rounds": 3}}) is None
+    assert found.left_s(None) is None
+    assert told({"generation": 3, "generations": 12, "fitness": 1}).progress({}) == 0.25
+
+
+def test_what_has_no_axis_is_counted() -> None:
+    (chart,) = told({"loss": 2.0}, {"loss": 1.0}).series()
+    assert (chart["axis"], chart["lines"][0]["points"]) == ("event", [(1.0, 2.0), (2.0, 1.0)])
+
+
+def test_only_what_is_new_is_read_and_a_torn_line_waits(tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    bus = Bus(jsonl_sink(file))
+    bus.tell("started", "base")
+    bus.tell("progress", "base", step=1, loss=2.0)
+    assert recorded(file)["base"].events == 1
+    line = json.dumps({"kind": "progress", "phase": "base", "at_s": 1.0, "step": 2, "loss": 1.0}).encode()
+    with open(file, "ab") as out:
+        out.write(line[:10])
+    assert recorded(file)["base"].events == 1
+    with open(file, "ab") as out:
+        out.write(line[10:] + b"\nnot json\n[]\n")
+    assert recorded(file)["base"].events == 2
+    file.write_bytes(b"")  # another session of that name
+    assert recorded(file) == {}
+    for n in range(FILES + 1):
+        assert recorded(tmp_path / f"none-{n}.jsonl") == {}
+
+
+def test_recent_values_are_made_again_when_they_are_old() -> None:
+    now = [0.0]
+    kept, made = Recent(lambda: now[0]), iter(range(10))
+    assert [kept.get("a", lambda: next(made), 5.0) for _ in range(3)] == [0, 0, 0]
+    now[0] = 5.0
+    assert kept.get("a", lambda: next(made), 5.0) == 1
