@@ -164,6 +164,18 @@ def test_the_parts_of_an_average_add_up_to_one_even_where_all_weights_are_zero()
     assert deltas["parameters"]["lambda"] == 0  # no task vector at all: the base
 
 
+def test_weights_mutate_only_when_asked_and_in_a_recipe_that_says_so() -> None:
+    space = replace(SPACE, weight_noise=True)
+    quiet, loud = (replace(genome, noise=(share,)) for genome, share in zip(first_generation(space)[:2], (0.0, 0.02), strict=True))
+    assert "selected" not in yaml.safe_dump_all(stages(quiet, space))
+    *_, selected, mutated = stages(replace(loud, seed=4), space)
+    assert selected["name"] == mutated["base_model"] == "selected"
+    assert mutated["models"] == [{"model": "b", "parameters": {"weight": 1.0, "density": 0.02}}]
+    assert parse_recipe(stages(loud, space)).merge_method == "dare_linear"
+    rng = np.random.default_rng(7)
+    assert any(mutate(quiet, space, rng, 0.5).noise != quiet.noise for _ in range(10))
+
+
 def test_a_base_among_the_parents_has_no_task_vector() -> None:
     (deltas,) = [stage for stage in stages(first_generation(SPACE)[2], base="a") if stage["merge_method"] == "ties"]
     assert deltas["base_model"] == "a"

@@ -27,7 +27,7 @@ DELTAS = ("dare", "ties")
 SELECTIONS = ("franken", "dfs")
 BITS = {"interpolation": INTERPOLATIONS, "deltas": DELTAS, "selection": SELECTIONS}
 # the continuous genes, each with its bounds
-BOUNDS = {"mix": (0.0, 1.0), "strength": (0.0, 1.5), "density": (0.05, 1.0), "scale": (0.7, 1.4), "noise": (0.0, 0.02)}
+BOUNDS = {"mix": (0.0, 1.0), "strength": (0.0, 1.5), "density": (0.05, 1.0), "scale": (0.7, 1.4), "noise": (0.0, 0.05)}
 START_DENSITY = {"dare": 0.1, "ties": 0.2}  # the specification: DARE drops 0.9, TIES keeps 20 %
 DIGITS = 4  # a gene is rounded, so that a recipe's text says all of it
 INTERP, DELTA = "interp", "deltas"
@@ -85,8 +85,8 @@ class Genome:
     scale: tuple[float, ...]
     path: tuple[tuple[str, int], ...]  # for each place: donor and layer
     outside: str  # the donor of embedding and head
-    seed: int = 0  # of DARE's masks and of the noise
-    noise: tuple[float, ...] = ()
+    seed: int = 0  # of DARE's masks and of the weights that mutate
+    noise: tuple[float, ...] = ()  # the share of weights that mutate, with `weight_noise`
 
     def as_dict(self) -> dict[str, Any]:
         document = asdict(self)

@@ -12,6 +12,7 @@ from typing import Any
 from agent_forge.forge.evolution.genome import DELTA, INTERP, Genome, Space
 
 Stage = dict[str, Any]
+LEAST_NOISE = 0.001  # a smaller share of mutated weights is none
 FLOOR = 1e-4  # the least weight of an average: weights that are all zero have none
 
 
@@ -30,6 +31,8 @@ def compile_recipe(
         stages.append(writer.selection())
     elif genome.outside in space.parents:
         stages.append({"merge_method": "passthrough", "models": [{"model": writer.path(genome.outside)}]})
+    if genome.noise and genome.noise[0] >= LEAST_NOISE:
+        stages.append(writer.noise(stages[-1].setdefault("name", "selected")))
     stages[-1].pop("name", None)
     for stage in stages[:-1]:
         stage["dtype"] = "float32"
@@ -146,6 +149,14 @@ class _Writer:
             for (donor, layer), scale in zip(self.genome.path, joint_scales(self.genome), strict=True)
         ]
         return {"merge_method": "dfs", "base_model": self.path(self.genome.outside), "path": path}
+
+    def noise(self, model: str) -> Stage:
+        """The weight-space mutation, as a merge can say it: a random share of the weights, drawn by the seed, takes the
+        values of a parent. (The specification's Gaussian noise could not be made again from a recipe.)"""
+        parent = self.space.parents[self.genome.seed % len(self.space.parents)]
+        mutated = {"model": self.path(parent), "parameters": {"weight": 1.0, "density": self.genome.noise[0]}}
+        shared = {"normalize": False, "rescale": False, "seed": self.genome.seed}
+        return {"merge_method": "dare_linear", "base_model": model, "models": [mutated], "parameters": shared}
 
     def slices(self) -> list[dict[str, Any]]:
         """Neighbouring layers of one donor as one slice."""

@@ -56,7 +56,7 @@ class Search:
     cma: int = option(0, help="recipes that CMA-ES tries on the champion's numbers at the end", at_least=0)
     halving: bool = option(True, help="evaluate on a quarter, then half of the data; the worse half stops")
     groups: int = option(4, help="groups of layers with parameters of their own", at_least=1)
-    weight_noise: bool = option(False, help="also mutate weights: a noise gene, a share of each tensor's deviation")
+    weight_noise: bool = option(False, help="also mutate weights: a random few take the values of a parent")
     workers: int = option(0, help="processes that evaluate side by side; 0: this one alone", at_least=0)
 
     def __post_init__(self) -> None:
