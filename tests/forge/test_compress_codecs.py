@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -55,7 +56,7 @@ def control(weight: torch.Tensor, cost: Cost, bits: float) -> float:
     for width in (1, 2, 3, 4, 5, 6):
         encoded = encode("rtn", weight, bits=width, group=96)
         points.append((8 * encoded.size() / weight.numel(), distortion(weight, decode(encoded), cost)))
-    for (low, worse), (high, better) in zip(points, points[1:], strict=False):
+    for (low, worse), (high, better) in itertools.pairwise(points):
         if low <= bits <= high:
             share = (bits - low) / (high - low)
             return math.exp((1 - share) * math.log(worse) + share * math.log(better))

@@ -30,6 +30,8 @@ COMMANDS = {
     "evolve": ("agent_forge.cli.evolve", "Breed merge recipes, and judge the champion on held-out data."),
     "quantize": ("agent_forge.cli.quantize", "Put a model on three levels, trained for and packed."),
     "compress": ("agent_forge.cli.compress", "The smallest model that is still good enough, or the best within a byte budget."),
+    "merge": ("agent_forge.cli.merge", "One model of several, by mergekit's configuration files."),
+    "vectors": ("agent_forge.cli.vectors", "Task vectors: extract a LoRA, apply it, see where models contradict."),
     "models": ("agent_forge.cli.models", "The checkpoints in the registry."),
     "serve": ("agent_forge.cli.serve", "The API, the intake of traces, metrics and the dashboard."),
     "bench": ("agent_forge.cli.bench", "Run one of the benchmarks of a source checkout."),

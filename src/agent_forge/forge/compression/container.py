@@ -4,8 +4,8 @@
 
 The head names the codec, its settings, the shape and the parts; every byte that decoding needs is in there, so the
 length of the container is the honest size of the tensor. Parts of unsigned whole numbers go through the entropy coder,
-other parts are stored as they are, and one called `plain` as bits of a fixed width. Where `row_class` and `column_class` are among the parts, the entries of `codes` are
-coded in the context of their row's and column's usual magnitude.
+one called `plain` is stored as bits of a fixed width, other parts as they are. Where `row_class` and `column_class` are
+among the parts, the entries of `codes` are coded in the context of their row's and column's usual magnitude.
 """
 
 from __future__ import annotations

@@ -182,8 +182,9 @@ def _decode(
     call = library.rans_decode
     call.restype = ctypes.c_int64
     tables = (_pointer(frequency), _pointer(start), _pointer(symbol_at), ctypes.c_int64(frequency.shape[1]))
-    used = call(_pointer(words), ctypes.c_int64(words.size), _pointer(contexts), ctypes.c_int64(count),
-                ctypes.c_int64(states.size), *tables, ctypes.c_int(bits), _pointer(states), _pointer(symbols))  # fmt: skip
+    sizes = (ctypes.c_int64(count), ctypes.c_int64(states.size))
+    read = (_pointer(words), ctypes.c_int64(words.size), _pointer(contexts), *sizes)
+    used = call(*read, *tables, ctypes.c_int(bits), _pointer(states), _pointer(symbols))
     return symbols, states, used
 
 

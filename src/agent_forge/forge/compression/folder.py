@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from transformers import AutoTokenizer
@@ -28,7 +29,7 @@ def folder_bytes(folder: Path) -> int:
 
 def write_weights(folder: Path, containers: Mapping[str, bytes], others: Mapping[str, torch.Tensor]) -> None:
     """One file with the containers as bytes, and what is not a weight (masks, positions) as it is."""
-    tensors = {name: torch.frombuffer(bytearray(data), dtype=torch.uint8) for name, data in containers.items()}
+    tensors = {name: torch.from_numpy(np.frombuffer(data, np.uint8).copy()) for name, data in containers.items()}
     save_file({**tensors, **{name: tensor.contiguous() for name, tensor in others.items()}}, folder / WEIGHTS,
               metadata={"format": "pt"})  # fmt: skip
 

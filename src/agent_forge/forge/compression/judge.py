@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM
 
+from agent_forge.errors import DataError
 from agent_forge.forge.compression.folder import folder_bytes
+from agent_forge.forge.evaluation.choices import answer_questions, continuations
 from agent_forge.forge.evaluation.text import divergence, measure_text
 from agent_forge.forge.training.evaluation import HeldOut
 
@@ -27,6 +29,9 @@ class Figures:
     kl: float
     kl_stderr: float | None
     agreement: float
+    accuracy: float | None = None  # which of four pieces follows? None: too few documents to ask
+    accuracy_stderr: float | None = None
+    above_chance: float | None = None  # 0 is guessing, 1 perfect
 
     def as_dict(self) -> dict[str, Any]:
         return {name: _finite(value) for name, value in asdict(self).items()}
@@ -70,9 +75,14 @@ class Stage:
 class Judge:
     """Compares artefacts with the original on held-out text."""
 
-    def __init__(self, original: Any, held_out: HeldOut, batch_rows: int = 4) -> None:
+    def __init__(self, original: Any, held_out: HeldOut, batch_rows: int = 4, questions: int = 100) -> None:
         self.original, self.held_out, self.batch_rows = original, held_out, batch_rows
         self.before = measure_text(original, held_out, batch_rows)
+        try:
+            self.questions = continuations(held_out, questions)
+        except DataError:
+            self.questions = []
+        self.choices = answer_questions(original, self.questions) if self.questions else None
 
     def of_folder(self, folder: Path) -> Figures:
         """Loads the folder as a user would, and measures that."""
@@ -83,15 +93,12 @@ class Judge:
     def of_model(self, model: Any, size: int) -> Figures:
         text = measure_text(model, self.held_out, self.batch_rows)
         away = divergence(model, self.original, self.held_out, self.batch_rows)
-        return Figures(
-            size,
-            text.perplexity,
-            text.perplexity_stderr,
-            text.bits_per_byte,
-            away.kl,
-            away.kl_stderr,
-            away.agreement,
-        )
+        quality = (text.perplexity, text.perplexity_stderr, text.bits_per_byte)
+        figures = Figures(size, *quality, away.kl, away.kl_stderr, away.agreement)
+        if not self.questions:
+            return figures
+        score = answer_questions(model, self.questions)
+        return replace(figures, accuracy=score.value, accuracy_stderr=score.stderr, above_chance=score.above_chance)
 
 
 def _finite(value: Any) -> Any:

@@ -14,7 +14,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from agent_forge.forge.compression import packed_tokenizer as packed_tokenizer  # registers the packed tokenizer
+from agent_forge.forge.compression import packed_tokenizer  # noqa: F401 (registers it)
 
 METHOD = "agent_forge_codecs"
 

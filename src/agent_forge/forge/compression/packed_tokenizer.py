@@ -58,7 +58,10 @@ def _take_merges(document: dict[str, Any]) -> np.ndarray:
 def unpack_tokenizer(data: bytes, where: str | None = None) -> str:
     """Raises CheckpointError for bytes that are cut or changed."""
     try:
-        body = lzma.LZMADecompressor(format=lzma.FORMAT_XZ).decompress(data, MOST_BYTES)
+        reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
+        body = reader.decompress(data, MOST_BYTES)
+        if not reader.eof:
+            raise ValueError("it is cut off")
         (size,) = struct.unpack_from("<I", body)
         document = json.loads(body[4 : 4 + size])
         columns = np.frombuffer(body[4 + size :], np.uint8).reshape(2, 4, -1).transpose(0, 2, 1)

@@ -38,6 +38,10 @@ class Latent:
     def encoded(self, tighter: float = 0.0) -> Encoded:
         return raw.encode(self.parameters[0], Cost())
 
+    def reach(self, parameter: nn.Parameter) -> float:
+        """What the learning rate is a share of: how far a parameter must move to matter."""
+        return float(parameter.detach().square().mean().sqrt())
+
     def rate_slope(self) -> Tensor | None:
         """How the bits of the first parameter grow with it; None where they do not change."""
         return None
@@ -49,6 +53,9 @@ class GridLatent(Latent):
         self.steps = grid.steps_of(encoded.parts, encoded.settings).to(source.device)
         relative = encoded.settings["step"] / float(source.float().square().mean().sqrt().clamp_min(1e-12))
         self.deadzone = min(0.25, grid.DEADZONE * relative)
+        # as near to the original as rounds to the codes that error feedback found
+        start, reach = grid.decode(encoded).to(source.device), (0.48 - self.deadzone) * self.steps
+        self.parameters[0].data = start + torch.clamp(source.float() - start, -reach, reach)
 
     def _codes(self, tighter: float = 0.0) -> Tensor:
         return grid.rounded(self.parameters[0] / self.steps, min(0.49, self.deadzone + tighter))
@@ -59,6 +66,9 @@ class GridLatent(Latent):
 
     def encoded(self, tighter: float = 0.0) -> Encoded:
         return grid.recoded(self.old, self._codes(tighter).detach().to(torch.int16).cpu().numpy())
+
+    def reach(self, parameter: nn.Parameter) -> float:
+        return float(self.steps.mean())
 
     def rate_slope(self) -> Tensor:
         latent = self.parameters[0].detach()
@@ -132,6 +142,7 @@ LATENTS: dict[str, type[Latent]] = {"grid": GridLatent, "ternary": TernaryLatent
 
 
 def recover(
+    teacher: Any,
     model: Any,
     chosen: Mapping[str, Encoded],
     rows: PackedRows,
@@ -143,14 +154,19 @@ def recover(
     seed: int = 0,
     tell: Callable[..., None] = lambda **_: None,
 ) -> dict[str, Latent]:
-    """Trains a copy of `model` in the form of `chosen` towards the model itself. The learning rate is in units of each
-    weight's root mean square; `price` (nats per token for a bit) keeps the codes from growing."""
+    """Trains a copy of `model` in the form of `chosen` towards the teacher, which may be the model itself.
+
+    The learning rate is in units of a grid's step, elsewhere of the root mean square; `price` (nats per token for a
+    bit) keeps the codes from growing.
+    """
     student = copy.deepcopy(model)
-    model.eval(), student.train()
+    teacher.eval(), student.train()
     places = dict(student.named_parameters())
     latents = {name: LATENTS.get(chosen[name].codec, FixedLatent)(places[name].data, chosen[name]) for name in chosen}
+    if not any(latent.parameters for latent in latents.values()):
+        return latents
     optimizer = torch.optim.AdamW(_groups(latents, lr), betas=(0.9, 0.99), weight_decay=0.0)
-    objective = Distillation(model)
+    objective = Distillation(teacher)
     device = next(model.parameters()).device
     for step in range(steps):
         for group in optimizer.param_groups:
@@ -176,7 +192,7 @@ def _groups(latents: Mapping[str, Latent], lr: float) -> list[dict[str, Any]]:
     found = []
     for latent in latents.values():
         for parameter in latent.parameters:
-            size = float(parameter.detach().square().mean().sqrt())
+            size = latent.reach(parameter)
             found.append({"params": [parameter], "lr": lr * size, "initial": lr * size})
     return found
 

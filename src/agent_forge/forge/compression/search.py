@@ -2,8 +2,8 @@
 
     calibrate -> try every codec on every tensor -> allocate bytes -> write, load, measure -> distil -> measure -> ...
 
-Every stage is written as the folder that would be shipped, loaded from there, and judged on held-out text. What fails is
-thrown away, and the last artefact that passed is what OUT holds in the end: a failed stage never costs more than its time.
+Every stage is written as the folder that would be shipped, loaded from there, and judged on held-out text. What fails
+is thrown away, and the last artefact that passed is what OUT holds in the end: a failed stage costs its time alone.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from agent_forge.forge.training.packing import pack as pack_rows
 
 SMALLER = 0.8  # how much smaller the next try is
 STUDENT_BITS = 1.0
+PRICE = 0.1  # of what a bit was worth before recovery: distillation makes bits cheaper
 STUDENT = "below about 1 bit a weight it is distillation into a smaller student, not compression"
 
 
@@ -53,6 +54,7 @@ class Settings:
     trial_tokens: int = 2048
     batch_rows: int = 4
     length: int = 256
+    questions: int = 100  # of multiple choice, made from the held-out text
     tries: int = 5  # artefacts that the search over sizes may measure
     seed: int = 0
 
@@ -95,6 +97,11 @@ class Report:
             "kl": self.kept.kl,
             "kl_stderr": self.kept.kl_stderr,
             "agreement": self.kept.agreement,
+            "accuracy_before": None if self.before.choices is None else self.before.choices.value,
+            "accuracy": self.kept.accuracy,
+            "accuracy_stderr": self.kept.accuracy_stderr,
+            "above_chance_before": None if self.before.choices is None else self.before.choices.above_chance,
+            "above_chance": self.kept.above_chance,
             "accepted": self.accepted,
             "least_bytes_that_passed": self.least_passing,
             "reason": self.reason,
@@ -130,12 +137,15 @@ def _first(tokenizer: Any, texts: Sequence[str], length: int, most: int) -> list
 class Search:
     """One model on its way through the sizes."""
 
-    def __init__(self, source: Path, text: Text, settings: Settings, tell: Tell = lambda **_: None) -> None:
+    def __init__(
+        self, source: Path, text: Text, settings: Settings, tell: Tell = lambda **_: None, original: Any = None
+    ) -> None:
         self.source, self.text, self.settings, self.tell = source, text, settings, tell
         torch.manual_seed(settings.seed)
         self.model = load_original(source)
         self.weights = sum(weight.numel() for weight in self.model.parameters())
-        self.judge = Judge(self.model, text.held_out, settings.batch_rows)
+        self.original = self.model if original is None else original  # of a student: its teacher
+        self.judge = Judge(self.original, text.held_out, settings.batch_rows, settings.questions)
         self.limit = (1 + settings.max_increase) * self.judge.before.perplexity
         self.stages: list[Stage] = []
         self.trials: dict[str, list[Trial]] = {}
@@ -158,7 +168,7 @@ class Search:
         """Writes everything but the weights, and says what it takes, heads of the weights' file included."""
         folders.write_config(self.source, folder)
         folders.write_tokenizer(self.source, folder, self.text.samples)
-        entries = {name: b"" for name in (*self.trials, *self.plain)}
+        entries = dict.fromkeys((*self.trials, *self.plain), b"")
         folders.write_weights(folder, entries, self.others)
         room = 8 * len(entries)  # the lengths in the head have more digits than those of nothing
         return folders.folder_bytes(folder) + room + sum(len(pack(encoded)) for encoded in self.plain.values())
@@ -199,7 +209,7 @@ class Search:
     def recovered(self, tensors: Mapping[str, Encoded], price: float, room: int) -> dict[str, Encoded]:
         """The tensors after a short distillation, brought back into the room that they had."""
         latents = recover(
-            self.model, tensors, self.text.rows, self.settings.recovery_steps,
+            self.original, self.model, tensors, self.text.rows, self.settings.recovery_steps,
             batch_rows=self.settings.batch_rows, lr=self.settings.recovery_lr, price=price, seed=self.settings.seed,
             tell=lambda **said: self.tell(stage="recover", **said),
         )  # fmt: skip
@@ -251,8 +261,7 @@ class Progress:
         passed = self._judge(f"codecs {size}", tensors)
         if self.search.settings.recovery_steps:
             room = total - self.fixed + sum(len(pack(encoded)) for encoded in self.search.plain.values())
-            price = 8 * allocation.price * 0.3  # of a bit; after recovery a bit is worth less than before
-            better = self.search.recovered(tensors, price, room)
+            better = self.search.recovered(tensors, PRICE * 8 * allocation.price, room)
             passed = self._judge(f"recovered {size}", better) or passed
         return passed
 
@@ -345,8 +354,11 @@ def _finished(progress: Progress, out: Path) -> Report:
     if kept is None:
         progress.out.mkdir()
         folders.copy_model(search.source, progress.out)
-        same = Figures(folders.folder_bytes(progress.out), search.judge.before.perplexity,
-                       search.judge.before.perplexity_stderr, search.judge.before.bits_per_byte, 0.0, None, 1.0)  # fmt: skip
+        score = search.judge.before
+        quality = (score.perplexity, score.perplexity_stderr, score.bits_per_byte)
+        asked = search.judge.choices
+        answers = () if asked is None else (asked.value, asked.stderr, asked.above_chance)
+        same = Figures(folders.folder_bytes(progress.out), *quality, 0.0, None, 1.0, *answers)
         kept = Stage("original", same, search.limit, search.settings.budget, 0.0)
     accepted = progress.kept is not None and kept.passed
     if out.exists():

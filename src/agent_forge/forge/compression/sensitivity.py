@@ -3,6 +3,10 @@
 For a matrix the loss grows by about 1/2 sum_ij g_i (dW H dW^T)_ii: H the second moments of its inputs, g the Fisher
 information of its outputs. H comes from a forward pass, g from the squares of gradients with labels drawn from the
 model's own predictions (the true Fisher information, not the empirical one).
+
+An embedding table is read as well as multiplied, often both: its columns' metric comes from its gradients, in which all
+uses of it are summed. With the second moments of the head alone, feedback would move the errors of a tied table to
+where the head does not see them and the first layer does.
 """
 
 from __future__ import annotations
@@ -31,6 +35,7 @@ def measure_costs(model: Any, rows: PackedRows, batch_rows: int = 4, seed: int =
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
     fisher = {name: torch.zeros(len(weight), device=device) for name, weight in matrices(model).items()}
+    tables = {name: torch.zeros((), device=device) for name in _tables(model)}
     tokens = 0
     was_training = model.training
     model.eval()
@@ -44,10 +49,19 @@ def measure_costs(model: Any, rows: PackedRows, batch_rows: int = 4, seed: int =
             tokens += len(drawn)
             for name, weight in matrices(model).items():
                 if weight.grad is not None:
-                    fisher[name] += weight.grad.float().square().mean(1)
+                    gradient = weight.grad.float()
+                    fisher[name] += gradient.square().mean(1)
+                    if name in tables:
+                        tables[name] = tables[name] + gradient.T @ gradient
     model.zero_grad(set_to_none=True)
     model.train(was_training)
-    return {name: Cost(moments.get(name), _floored(found / max(1, tokens))) for name, found in fisher.items()}
+    known = {**moments, **{name: table for name, table in tables.items() if table.dim() == 2}}
+    return {name: Cost(known.get(name), _floored(found / max(1, tokens))) for name, found in fisher.items()}
+
+
+def _tables(model: nn.Module) -> set[str]:
+    owned = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    return {name for name, weight in matrices(model).items() if id(weight) in owned}
 
 
 def _floored(rows: Tensor) -> Tensor | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
+from agent_forge.forge.compression import loading as loading
 from agent_forge.forge.models import packed as packed
 from agent_forge.forge.models.cache import CognateCache
 from agent_forge.forge.models.cognate import CognateForCausalLM, CognateModel, CognateOutput

@@ -57,6 +57,7 @@ MODULES = {
     "specialise": "agent_forge.forge.phases.specialise",
     "evomerge": "agent_forge.forge.phases.evomerge",
     "bitnet": "agent_forge.forge.phases.bitnet",
+    "compression": "agent_forge.forge.phases.compression",
 }
 
 

@@ -78,13 +78,13 @@ def _quarters(factor: Tensor | None, count: int) -> np.ndarray:
 
 
 def _factors(size: float, rows: np.ndarray, columns: np.ndarray) -> Tensor:
-    return torch.from_numpy(_line(rows, np.float32(size))[:, None] * _line(columns)[None, :])
+    return torch.from_numpy(_line(rows, size)[:, None] * _line(columns)[None, :])
 
 
-def _line(quarters: np.ndarray, size: Any = np.float32(1)) -> np.ndarray:
+def _line(quarters: np.ndarray, size: float = 1.0) -> np.ndarray:
     """size * 2^(quarters / 4), from a table: the same on every machine."""
     table = np.array(QUARTERS, np.float32)
-    return (np.ldexp(table[quarters % 4], quarters // 4) * size).astype(np.float32)
+    return (np.ldexp(table[quarters % 4], quarters // 4) * np.float32(size)).astype(np.float32)
 
 
 def steps_of(parts: Mapping[str, np.ndarray], settings: Mapping[str, Any]) -> Tensor:

@@ -1,10 +1,11 @@
 """Hyper-compression (2409.00592): a few weights become one whole number, the time at which a trajectory passes them.
 
-The curve t -> (t a_1 mod 1, t a_2 mod 1) with irrational a fills the unit square evenly, so any pair of weights, brought
-into the square, is near the curve at some t of 0 ... 2^bits - 1, and t is all that is stored. The paper sorts pairs into
-classes by size so that small ones get a finer square. We bend the square instead: both coordinates go through the
-quantile function of the normal distribution, widened by sqrt 2, which is the density of points with the least squared
-error for normal weights in two dimensions (Zador); every time is then about as likely and classes are not needed.
+The curve t -> (t a_1 mod 1, t a_2 mod 1) with irrational a fills the unit square evenly, so any pair of weights,
+brought into the square, is near the curve at some t of 0 ... 2^bits - 1, and t is all that is stored. The paper sorts
+pairs into classes by size so that small ones get a finer square. We bend the square instead: both coordinates go
+through the quantile function of the normal distribution, widened by sqrt 2, which is the density of points with the
+least squared error for normal weights in two dimensions (Zador); every time is then about as likely and classes are not
+needed.
 """
 
 from __future__ import annotations

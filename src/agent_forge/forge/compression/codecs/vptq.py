@@ -1,7 +1,7 @@
 """Vector quantisation with second-order weights and residual codebooks (VPTQ, 2409.17066).
 
-Each row is divided by its scale and cut into vectors of `width` weights; a vector is the number of its nearest entry in a
-codebook of `entries` that k-means fitted to the matrix, plus, for every further stage, of an entry for what is left.
+Each row is divided by its scale and cut into vectors of `width` weights; a vector is the number of its nearest entry in
+a codebook of `entries` that k-means fitted to the matrix, plus, for every further stage, of an entry for what is left.
 Nearest is meant in the metric of the error that feedback cannot make good. Sized to the matrix: with 4 x 256 the
 codebook is 2 kB; the 65,536 entries that large models use would be larger than a 512 x 512 matrix.
 """

@@ -1,0 +1,134 @@
+"""`agent-forge compress`: the smallest model that is still good enough."""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent_forge.cli._app import json_option, json_out
+from agent_forge.errors import UsageError
+
+if TYPE_CHECKING:
+    from agent_forge.forge.compression.search import Report
+
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+def size_in_bytes(text: str) -> int:
+    """A size with a unit: kB and MB are powers of ten, KiB and MiB of two.
+
+    >>> size_in_bytes("6MB"), size_in_bytes("1.5 MiB")
+    (6000000, 1572864)
+    """
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)", text.strip())
+    if match is None or match[2].lower() not in UNITS or float(match[1]) <= 0:
+        raise UsageError(f"{text!r} is not a size", where="--budget", fix="write for example 6MB or 800kB")
+    return int(float(match[1]) * UNITS[match[2].lower()])
+
+
+def share(text: str) -> float:
+    """A share, in per cent or as a number.
+
+    >>> share("5%"), share("0.05")
+    (0.05, 0.05)
+    """
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(%?)", text.strip())
+    if match is None:
+        raise UsageError(f"{text!r} is not a share", where="--max-ppl-increase", fix="write for example 5%")
+    return float(match[1]) / (100 if match[2] else 1)
+
+
+@click.command()
+@click.argument("model", type=click.Path(exists=True, file_okay=False))
+@click.argument("out", type=click.Path())
+@click.option("--budget", metavar="SIZE", help="The whole folder may take so much: 6MB.")
+@click.option("--max-ppl-increase", "increase", metavar="SHARE", help="Perplexity may grow by so much: 5%. [30%]")
+@click.option(
+    "--data", multiple=True, metavar="PATH", help="Text to calibrate and judge on [bundled stories, problems]."
+)
+@click.option("--codecs", help="Which codecs may be used, with commas. [grid,integer,ternary,vptq]")
+@click.option("--recover", "steps", default=100, show_default=True, help="Steps of distillation a stage; 0: none.")
+@click.option("--length", default=256, show_default=True, help="Tokens in a row.")
+@click.option("--rows", default=64, show_default=True, help="Rows to calibrate on, and to judge on.")
+@click.option("--batch", default=4, show_default=True, help="Rows at a time.")
+@click.option("--picture", type=click.Path(), help="Also draw size against quality of every stage, as SVG.")
+@click.option("--seed", default=0, show_default=True)
+@click.option("--strict", is_flag=True, help="Exit 1 unless every gate was passed.")
+@json_option
+def command(
+    model: str,
+    out: str,
+    budget: str | None,
+    increase: str | None,
+    data: tuple[str, ...],
+    codecs: str | None,
+    steps: int,
+    length: int,
+    rows: int,
+    batch: int,
+    picture: str | None,
+    seed: int,
+    strict: bool,
+    as_json: bool,
+) -> int:
+    """Compress the Hugging Face folder MODEL into OUT.
+
+    With --budget OUT is the best model of that size, without it the smallest one within --max-ppl-increase. What fails
+    its gate on held-out text is thrown away: OUT is the last artefact that passed, and "accepted" says whether it is
+    what was asked for. OUT loads with AutoModelForCausalLM after `import agent_forge.forge`.
+    """
+    if budget is None and increase is None:
+        raise UsageError("say how far to go", fix="give --budget 6MB or --max-ppl-increase 5%")
+    limits = {"budget": size_in_bytes(budget) if budget else None, "max_increase": share(increase) if increase else 0.3}
+    work = {"recovery_steps": steps, "calibration_rows": rows, "length": length, "batch_rows": batch, "seed": seed}
+    chosen = {"codecs": tuple(codecs.split(","))} if codecs else {}
+    report = _compress(model, out, data or ("stories", "problems"), rows, {**limits, **work, **chosen})
+    if picture:
+        from agent_forge.forge.compression.report import draw_stages
+
+        draw_stages(report, picture)
+    json_out({"model": model, "out": out, **report.as_dict()}) if as_json else _show(report, out)
+    return 1 if strict and not report.accepted else 0
+
+
+def _compress(model: str, out: str, data: tuple[str, ...], rows: int, options: dict[str, Any]) -> Report:
+    from pathlib import Path
+
+    from agent_forge.forge.compression.search import Settings, compress, prepare_text
+    from agent_forge.forge.corpus import Source, read_corpus
+
+    settings = Settings(**options)
+    corpus = read_corpus({path: Source(path, most_mb=20) for path in data}, held_out=0.05)
+    train = [text for texts in corpus.train.values() for text in texts]
+    held_out = [text for texts in corpus.held_out.values() for text in texts]
+    text = prepare_text(Path(model), train, held_out, settings, rows)
+    return compress(model, out, text, settings, _tell)
+
+
+def _tell(**said: Any) -> None:
+    """Stages on a line each; steps only on a terminal, written over."""
+    if "ppl" in said:
+        verdict = "passed" if said["passed"] else "failed"
+        line = f"{said['stage']}: {said['bytes']:,} bytes, perplexity {said['ppl']:.4g}, KL {said['kl']:.4f}: {verdict}"
+        print(f"\r\033[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
+    elif sys.stderr.isatty():
+        done = f" {said['step']}/{said['of']}" if "of" in said else ""
+        print(f"\r\033[K{said['stage']}{done} {said.get('tensor', '')}", end="", file=sys.stderr, flush=True)
+
+
+def _show(report: Report, out: str) -> None:
+    from rich.console import Console
+
+    from agent_forge.forge.compression.report import stage_table
+
+    console = Console()
+    console.print(stage_table(report))
+    found = report.as_dict()
+    console.print(
+        f"{found['bytes_before']:,} → {found['bytes']:,} bytes ({found['ratio']:.1f} ×, {found['bits_per_weight']:.2f} "
+        f"bits a weight with everything), perplexity × {found['ppl_ratio']:.3f}, {report.reason}"
+    )
+    console.print(f"the model is in {out}", style="dim")

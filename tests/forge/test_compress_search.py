@@ -1,0 +1,253 @@
+"""The whole way: calibrate, allocate, write, load, recover, judge, roll back."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests_compress_tiny import make_tiny, texts
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agent_forge.errors import CheckpointError, UsageError
+from agent_forge.forge.compression import folder as folders
+from agent_forge.forge.compression.allocation import Option, allocate, worthwhile
+from agent_forge.forge.compression.codecs import decode, encode
+from agent_forge.forge.compression.feedback import Cost
+from agent_forge.forge.compression.packed_tokenizer import pack_tokenizer, unpack_tokenizer
+from agent_forge.forge.compression.report import draw_stages, scatter, stage_table
+from agent_forge.forge.compression.search import Search, Settings, compress, load_original, prepare_text
+from agent_forge.forge.compression.sensitivity import matrices, measure_costs
+from agent_forge.forge.compression.student import student_config, teach_student
+from agent_forge.forge.evaluation.text import measure_text
+from agent_forge.forge.training.packing import PackedRows
+
+FAST = Settings(
+    codecs=("grid", "vptq", "ternary"), recovery_steps=6, calibration_rows=8, trial_tokens=192, batch_rows=4, length=48,
+    questions=12, tries=3,
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> Path:
+    return make_tiny(tmp_path_factory.mktemp("compress") / "tiny")
+
+
+@pytest.fixture(scope="module")
+def text(tiny):
+    return prepare_text(tiny, *texts(), FAST, 24)
+
+
+@pytest.fixture(scope="module")
+def done(tiny, text, tmp_path_factory):
+    """One run within a budget that can be met."""
+    out = tmp_path_factory.mktemp("out") / "small"
+    return compress(tiny, out, text, replace(FAST, budget=26_000)), out
+
+
+def test_the_artefact_is_within_its_budget_and_its_figures_are_measured_from_the_folder(done, text, tiny) -> None:
+    report, out = done
+    found = report.as_dict()
+    assert found["accepted"]
+    assert found["bytes"] == folders.folder_bytes(out) <= 26_000
+    assert found["bytes_before"] == folders.folder_bytes(tiny)
+    assert found["ratio"] == pytest.approx(found["bytes_before"] / found["bytes"])
+    assert found["bits_per_weight"] == pytest.approx(8 * found["bytes"] / report.weights)
+    again = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
+    assert measure_text(again, text.held_out).perplexity == pytest.approx(found["ppl"], rel=1e-5)
+    original = load_original(tiny)
+    assert measure_text(original, text.held_out).perplexity == pytest.approx(found["ppl_before"], rel=1e-5)
+    assert found["ppl"] <= 1.3 * found["ppl_before"]
+    assert found["kl"] > 0
+    assert json.loads(json.dumps(found, allow_nan=False))["stages"][0]["stage"].startswith("codecs")
+
+
+def test_it_loads_generates_and_keeps_its_tokenizer(done, tiny) -> None:
+    _, out = done
+    model = AutoModelForCausalLM.from_pretrained(out)
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+    tokenizer, original = AutoTokenizer.from_pretrained(out), AutoTokenizer.from_pretrained(tiny)
+    sentence = "Once upon a time there were 3 bears – ünïcode."
+    assert tokenizer(sentence)["input_ids"] == original(sentence)["input_ids"]
+    assert tokenizer.decode(tokenizer(sentence)["input_ids"]) == original.decode(original(sentence)["input_ids"])
+    ids = torch.tensor([tokenizer("Once upon")["input_ids"]])
+    assert model.generate(ids, max_new_tokens=3, do_sample=False, eos_token_id=None).shape[1] == ids.shape[1] + 3
+    assert AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_a_damaged_artefact_is_refused(done, tmp_path) -> None:
+    _, out = done
+    weights = (out / folders.WEIGHTS).read_bytes()
+    for name, data in (("cut", weights[:-9]), ("changed", weights[:-9] + bytes([weights[-9] ^ 4]) + weights[-8:])):
+        broken = tmp_path / name
+        shutil.copytree(out, broken)
+        (broken / folders.WEIGHTS).write_bytes(data)
+        with pytest.raises(Exception, match=r"checksum|damaged|incomplete|header|safetensors|Safetensor"):
+            AutoModelForCausalLM.from_pretrained(broken)
+
+
+def test_the_same_seed_gives_the_same_bytes(done, tiny, text, tmp_path) -> None:
+    _, out = done
+    compress(tiny, tmp_path / "again", text, replace(FAST, budget=26_000))
+    assert (tmp_path / "again" / folders.WEIGHTS).read_bytes() == (out / folders.WEIGHTS).read_bytes()
+
+
+def test_an_impossible_budget_is_not_accepted_and_the_last_passing_artefact_is_kept(tiny, text, tmp_path) -> None:
+    report = compress(tiny, tmp_path / "out", text, replace(FAST, budget=4_000, recovery_steps=0))
+    found = report.as_dict()
+    assert not found["accepted"]
+    assert found["ppl"] <= 1.3 * found["ppl_before"]
+    assert found["bytes"] == folders.folder_bytes(tmp_path / "out") == found["least_bytes_that_passed"]
+    assert "least size that passed" in found["reason"]
+    assert "distillation into a smaller student" in found["reason"]
+
+
+def test_where_nothing_passes_the_original_is_what_is_left(tiny, text, tmp_path) -> None:
+    coarse = replace(FAST, codecs=("ternary",), max_increase=1e-9, recovery_steps=0)
+    report = compress(tiny, tmp_path / "out", text, coarse)
+    assert not report.accepted
+    assert "OUT is the original" in report.reason
+    same = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert torch.equal(same.head_down.weight, load_original(tiny).head_down.weight)
+
+
+def test_without_a_budget_the_smallest_that_passes_is_found(tiny, text, tmp_path) -> None:
+    report = compress(tiny, tmp_path / "out", text, replace(FAST, max_increase=0.05, recovery_steps=0, tries=4))
+    assert report.accepted
+    good = [stage.figures.bytes for stage in report.stages if stage.good]
+    assert report.kept.bytes == min(good) == folders.folder_bytes(tmp_path / "out")
+    assert len(report.stages) <= 5
+
+
+def test_a_folder_that_is_not_empty_is_refused(tiny, text, tmp_path) -> None:
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(UsageError, match="not empty"):
+        compress(tiny, tmp_path, text, FAST)
+    with pytest.raises(UsageError, match="no codec 'zip'"):
+        compress(tiny, tmp_path / "new", text, replace(FAST, codecs=("zip",)))
+
+
+def test_recovery_lowers_the_divergence_at_a_coarse_step(tiny, text) -> None:
+    search = Search(tiny, text, replace(FAST, recovery_steps=40, recovery_lr=0.1))
+    coarse = {name: encode("grid", weight.data, step=2.0) for name, weight in matrices(search.model).items()}
+    search.plain = {}
+    before = _with(search, coarse)
+    after = _with(search, search.recovered(coarse, 0.0, 10**9))
+    assert after < 0.8 * before
+
+
+@pytest.mark.parametrize("codec", ["ternary", "vptq", "integer"])
+def test_every_codec_goes_through_recovery(tiny, text, codec: str) -> None:
+    search = Search(tiny, text, replace(FAST, recovery_steps=12))
+    settings = {"vptq": {"entries": 16, "turns": 3}, "integer": {"bits": 3}}.get(codec, {})
+    coarse = {name: encode(codec, weight.data, **settings) for name, weight in matrices(search.model).items()}
+    found = search.recovered(coarse, 0.0, 10**9)
+    assert {encoded.codec for encoded in found.values()} == {codec}
+    before, after = _with(search, coarse), _with(search, found)
+    assert after == before if codec == "integer" else after < before
+
+
+def _with(search: Search, tensors) -> float:
+    """The divergence from the original with some tensors replaced."""
+    model = load_original(search.source)
+    places = dict(model.named_parameters())
+    for name, encoded in tensors.items():
+        places[name].data = decode(encoded)
+    return search.judge.of_model(model, 1).kl
+
+
+def test_costs_are_second_moments_and_fisher_information(tiny, text) -> None:
+    model = load_original(tiny)
+    rows = PackedRows(text.rows.tokens[:12], text.rows.documents[:12])
+    costs = measure_costs(model, rows, 4)
+    inputs = []
+    hook = model.head_down.register_forward_pre_hook(lambda _, args: inputs.append(args[0].detach().flatten(0, 1)))
+    with torch.no_grad():
+        for start in range(0, len(rows), 4):
+            model(input_ids=rows.take(slice(start, start + 4)).inputs)
+    hook.remove()
+    x = torch.cat(inputs).double()
+    expected = x.T @ x / len(x)
+    assert torch.allclose(costs["head_down.weight"].hessian.double(), expected, rtol=1e-3, atol=1e-5)
+    table = costs["model.embed_tokens.weight"]
+    assert table.hessian.shape == (32, 32)
+    counts = torch.bincount(torch.from_numpy(rows.tokens[:, :-1]).flatten().long(), minlength=290)
+    often, never = counts.topk(20).indices, (counts == 0).nonzero()[:, 0]
+    assert table.rows[often].mean() > 3 * table.rows[never].mean()
+    assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_the_allocation_is_the_best_there_is() -> None:
+    """Against brute force over all choices: never over the budget, and within one upgrade of the least loss."""
+    generator = torch.Generator().manual_seed(0)
+    options = {}
+    for name in "abcd":
+        sizes = torch.randint(10, 200, (4,), generator=generator).sort().values.tolist()
+        losses = torch.rand(4, generator=generator).sort(descending=True).values.tolist()
+        options[name] = [Option("c", size, loss) for size, loss in zip(sizes, losses, strict=True)]
+    import itertools
+
+    for budget in range(120, 700, 60):
+        found = allocate(options, budget)
+        fitting = [c for c in itertools.product(*options.values()) if sum(o.bytes for o in c) <= budget]
+        if not fitting:
+            assert found is None
+            continue
+        best = min(sum(o.loss for o in c) for c in fitting)
+        largest = max(a.loss - b.loss for of in options.values() for a, b in itertools.pairwise(worthwhile(of)))
+        assert found is not None
+        assert found.bytes <= budget
+        assert best <= found.loss <= best + largest
+
+
+def test_a_tokenizer_is_packed_without_loss(tiny) -> None:
+    plain = (tiny / "tokenizer.json").read_text(encoding="utf-8")
+    packed = pack_tokenizer(plain)
+    assert json.loads(unpack_tokenizer(packed)) == json.loads(plain)
+    assert len(packed) < len(plain) / 8
+    odd = json.loads(plain)
+    odd["model"]["merges"] = odd["model"]["merges"][::-1]  # names no longer follow from the merges
+    assert json.loads(unpack_tokenizer(pack_tokenizer(json.dumps(odd)))) == odd
+    joined = json.loads(plain)
+    joined["model"]["merges"] = [" ".join(pair) for pair in joined["model"]["merges"]]
+    assert json.loads(unpack_tokenizer(pack_tokenizer(json.dumps(joined)))) == joined
+    with pytest.raises(CheckpointError, match="tokenizer"):
+        unpack_tokenizer(packed[:-5])
+
+
+def test_a_tokenizer_that_cannot_be_packed_is_kept_as_it_is(tiny, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(folders, "_reads_alike", lambda *_: False)
+    folders.write_tokenizer(tiny, tmp_path, ["a"])
+    assert json.loads((tmp_path / "tokenizer.json").read_text()) == json.loads((tiny / "tokenizer.json").read_text())
+    assert not (tmp_path / folders.FILE).exists()
+
+
+def test_a_student_is_smaller_and_learns(tiny, text, tmp_path) -> None:
+    teacher = load_original(tiny)
+    count = teach_student(teacher, tiny, tmp_path / "student", text.rows, 20_000, 10, batch_rows=4)
+    student = AutoModelForCausalLM.from_pretrained(tmp_path / "student")
+    assert sum(weight.numel() for weight in student.parameters()) == count <= 20_000
+    assert AutoTokenizer.from_pretrained(tmp_path / "student").bos_token_id is not None
+    fresh = AutoModelForCausalLM.from_config(student.config)
+    assert measure_text(student, text.held_out).loss < measure_text(fresh, text.held_out).loss
+    with pytest.raises(UsageError, match="no smaller model"):
+        student_config(teacher.config, 10)
+
+
+def test_the_report_has_a_table_and_a_picture(done, tmp_path) -> None:
+    report, _ = done
+    draw_stages(report, tmp_path / "stages.svg")
+    drawn = (tmp_path / "stages.svg").read_text()
+    assert drawn.count("<circle") == len(report.stages) + 1
+    import xml.dom.minidom
+
+    xml.dom.minidom.parseString(drawn)
+    assert stage_table(report).row_count == len(report.stages) + 1
+    assert "&lt;b&gt;" in scatter([(1.0, 2.0, "<b>", True)], "x", "y", limit=1.5)
+
+
+def test_costs_of_a_matrix_without_gradient_are_even() -> None:
+    assert Cost().to("cpu") == Cost()
