@@ -10,7 +10,7 @@ import pytest
 
 from agent_forge.forge.events import Bus, jsonl_sink
 from agent_forge.server.recent import Recent
-from agent_forge.server.series import FILES, Recorded, draw, recorded
+from agent_forge.server.series import FILES, Recorded, draw, draw_stages, recorded
 
 
 def told(*events: dict[str, Any]) -> Recorded:
@@ -29,6 +29,38 @@ def test_an_evolution_has_fitness_and_diversity_by_generation() -> None:
     assert [line["name"] for line in charts["fitness"]["lines"]] == ["best_fitness", "mean_fitness"]
     assert charts["diversity"]["axis"] == "generation"
     assert charts["diversity"]["lines"][0]["points"] == [(0.0, 9.0), (1.0, 8.0), (2.0, 7.0), (3.0, 6.0)]
+
+
+def test_the_evolution_phase_tells_of_its_champion() -> None:
+    generation = {"champion": 1.0, "worth": 0.9, "mean": 0.5, "diversity": 0.3, "evaluations": 9, "reseeded": False}
+    found = told(
+        {"step": 0, **generation, "stage": "ga"},
+        {"step": 1, **generation, "champion": 1.2, "worth": 1.1, "mean": 0.7, "stage": "ga"},
+        {"step": 2, **generation, "champion": 1.3, "worth": 1.2, "mean": 0.9, "diversity": 0.1, "stage": "cma"},
+        {"step": 3, **generation, "champion": 1.4, "worth": 1.3, "mean": 1.0, "diversity": 0.2, "stage": "cma"},
+    )
+    fitness = next(chart for chart in found.series() if chart["name"] == "fitness")
+    assert fitness["axis"] == "generation"
+    assert {line["name"] for line in fitness["lines"]} == {
+        f"fitness.{which} {stage}" for which in ("best", "mean", "worth") for stage in ("ga", "cma")
+    }
+
+
+def test_stages_are_a_table_and_size_against_quality() -> None:
+    found = told(
+        {"stage": "text", "steps": 40},
+        {"stage": "trials", "step": 1, "of": 3, "tensor": "a"},
+        {"stage": "rounded", "bytes": 4_000_000, "ppl": 12.0, "passed": True},
+        {"stage": "recover", "step": 10, "of": 40, "loss": 2.0},
+        {"stage": "recover", "step": 20, "of": 40, "loss": 1.0},
+        {"stage": "recovered", "bytes": 3_000_000, "ppl": 11.0, "passed": True},
+    )
+    assert [(row["stage"], row["bytes"]) for row in found.stages] == [("rounded", 4e6), ("recovered", 3e6)]
+    assert [chart["name"] for chart in found.series()] == ["loss"]
+    assert found.progress({}) == 0.5
+    svg = draw_stages(found.stages)
+    assert svg.count("<circle") == 2
+    assert draw_stages(found.stages[:1]) == draw_stages([]) == ""
 
 
 def test_nested_numbers_have_names_and_errors() -> None:

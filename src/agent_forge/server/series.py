@@ -2,7 +2,8 @@
 
 A progress event is a flat or nested JSON object. Its x is the first of `AXES` that it has; every other number in it is
 a point of a series, by its path. A field that ends in `_stderr` is the standard error of the one it is named after.
-Series that differ only in a word such as best, mean or worst share a chart.
+Series that differ only in a word such as best, mean or worst, or in the `stage` they belong to, share a chart. An event
+with a stage and no axis is a row of a table: what was measured after that stage.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -18,11 +19,14 @@ from typing import Any
 
 from markupsafe import Markup
 
-from agent_forge.server.drawing.charts import Format, Line, line_chart
+from agent_forge.server.drawing.charts import Format, Line, line_chart, pareto, scatter_chart
 from agent_forge.server.drawing.wording import count, duration, number, share, size
 
 AXES = ("step", "generation", "level", "round", "iteration", "epoch", "cycle", "trial", "layer")
-VARIANTS = frozenset(("best", "mean", "worst", "min", "max", "median", "average", "low", "high"))
+VARIANTS = frozenset(("best", "mean", "worst", "worth", "min", "max", "median", "average", "low", "high"))
+# an evolution calls its fitness by whose it is
+ALIASES = {"champion": "fitness.best", "mean": "fitness.mean", "worth": "fitness.worth"}
+QUALITY = ("bits_per_byte", "ppl", "perplexity", "loss")  # against the size, the first that was measured
 FIRST = ("loss", "bits", "perplexity", "accuracy", "fitness", "diversity", "reward", "quality", "error", "tokens_per_s")
 LAST = ("lr", "norm", "seconds", "memory", "tokens", "bytes", "documents")
 FILES = 16  # sessions whose events are kept in memory
@@ -35,6 +39,7 @@ class Series:
 
     name: str
     axis: str
+    stage: str = ""
     points: list[tuple[float, float]] = field(default_factory=list)
     errors: dict[float, float] = field(default_factory=dict)
 
@@ -47,7 +52,8 @@ class Series:
 class Recorded:
     """What one phase has told."""
 
-    found: dict[str, Series] = field(default_factory=dict)
+    found: dict[tuple[str, str], Series] = field(default_factory=dict)  # by stage and name
+    stages: list[dict[str, Any]] = field(default_factory=list)
     events: int = 0
     beats: list[tuple[float, float]] = field(default_factory=list)  # (x, moment) of the main axis
     totals: dict[str, float] = field(default_factory=dict)  # such as steps: how far the axis will go
@@ -56,21 +62,29 @@ class Recorded:
         """One progress event."""
         self.events += 1
         axis = next((name for name in AXES if _is_number(event.get(name))), "")
-        x = float(event[axis]) if axis else float(self.events)
-        for name, value in _numbers(event):
-            if name == f"{axis}s" or name in ("of", "total"):
-                self.totals[axis] = value
-            elif name != axis:
-                self._point(name, axis, x, value)
+        stage = str(event.get("stage") or "")
+        numbers = dict(_numbers(event))
+        for name in [name for name in numbers if name in ("of", "total") or name[:-1] in AXES]:
+            self.totals[name[:-1] if name[:-1] in AXES else axis] = numbers.pop(name)
+        if stage and not axis:
+            if numbers:
+                self.stages.append({"stage": stage, **numbers})
+            return
+        x = numbers.pop(axis) if axis else float(self.events)
+        evolves = "champion" in numbers
+        for name, value in numbers.items():
+            shown = ALIASES.get(name, name) if evolves else name
+            self._point(shown, "generation" if evolves else axis, stage, x, value)
         if not self.beats or x > self.beats[-1][0]:
             self.beats.append((x, at_s))
 
-    def _point(self, name: str, axis: str, x: float, value: float) -> None:
+    def _point(self, name: str, axis: str, stage: str, x: float, value: float) -> None:
         of = name[: -len(ERROR)] if name.endswith(ERROR) else None
+        series = self.found.setdefault((stage, of or name), Series(of or name, axis, stage))
         if of is not None:
-            self.found.setdefault(of, Series(of, axis)).errors[x] = value
+            series.errors[x] = value
         else:
-            self.found.setdefault(name, Series(name, axis)).points.append((x, value))
+            series.points.append((x, value))
 
     def series(self) -> list[dict[str, Any]]:
         """The series that change, those of one kind together, what people look at first in front."""
@@ -83,7 +97,11 @@ class Recorded:
                 "name": spoken(name),
                 "axis": axis or "event",
                 "lines": [
-                    {"name": one.name, "points": one.points, "errors": [one.errors.get(x) for x, _ in one.points]}
+                    {
+                        "name": _line_name(one, members),
+                        "points": one.points,
+                        "errors": [one.errors.get(x) for x, _ in one.points],
+                    }
                     for one in members
                 ],
             }
@@ -98,7 +116,7 @@ class Recorded:
     def progress(self, config: Mapping[str, Any]) -> float | None:
         """How far the phase is, from 0 to 1; None where nobody says how far it will go."""
         axis = next((one.axis for one in self.found.values() if one.axis), "")
-        goal = self.totals.get(axis) or _goal(config, f"{axis}s")
+        goal = self.totals.get(axis) or _goal(config, f"{axis}s") or self.totals.get("step")
         return min(1.0, self.beats[-1][0] / goal) if goal and self.beats and axis else None
 
     def left_s(self, progress: float | None) -> float | None:
@@ -108,6 +126,12 @@ class Recorded:
         (first, start), (last, now) = self.beats[0], self.beats[-1]
         pace = (now - start) / (last - first) if last > first else None
         return None if pace is None else pace * (last / progress - last)
+
+
+def _line_name(one: Series, members: Sequence[Series]) -> str:
+    """A series' name in its chart: with the stage, where that is what tells it from another."""
+    alike = [other for other in members if other.name == one.name]
+    return one.name if len(alike) == 1 else f"{one.name} {one.stage}"
 
 
 def family(name: str) -> str:
@@ -228,3 +252,14 @@ def draw(chart: Mapping[str, Any]) -> Markup:
     text = next((format_ for ending, format_ in WRITTEN if name.endswith(ending)), number)
     lines = [Line(spoken(one["name"]), one["points"], one["errors"]) for one in chart["lines"]]
     return line_chart(lines, x_label=chart["axis"], y_label=name, text=text)
+
+
+def draw_stages(stages: Sequence[Mapping[str, Any]]) -> Markup:
+    """The size after each stage against the quality, with those that no other beats in both joined by a line."""
+    quality = next((name for name in QUALITY if any(name in one for one in stages)), None)
+    known = [one for one in stages if quality in one and "bytes" in one]
+    if quality is None or len(known) < 2:
+        return Markup("")
+    points = [(float(one["bytes"]), float(one[quality])) for one in known]
+    line = Line("stages", points, labels=[str(one["stage"]) for one in known])
+    return scatter_chart([line], x_label="size", y_label=spoken(quality), x_text=size, front=pareto(points), log_x=True)

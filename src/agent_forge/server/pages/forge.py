@@ -15,7 +15,7 @@ from agent_forge.server.drawing.graph import Node, draw_graph
 from agent_forge.server.drawing.wording import duration, number, share
 from agent_forge.server.page import Document, NotThere, page_routes
 from agent_forge.server.pages import Page
-from agent_forge.server.series import Recorded, draw, recorded
+from agent_forge.server.series import Recorded, draw, draw_stages, recorded
 
 SHOWN = 100
 HOW = {
@@ -101,6 +101,7 @@ def _phase(
         "left_s": told.left_s(progress) if told is not None and state == "running" else None,
         "series": [] if told is None else told.series(),
         "once": {} if told is None else told.once(),
+        "stages": [] if told is None else told.stages,
         "events": 0 if told is None else told.events,
     }
 
@@ -135,7 +136,10 @@ def _note(phase: Mapping[str, Any]) -> str:
 def view(document: Document) -> dict[str, Any]:
     """The pipeline as a picture, and the curves of each phase."""
     edges = [(source, phase["name"]) for phase in document["phases"] for source in phase["after"]]
-    charts = {phase["name"]: [draw(chart) for chart in phase["series"]] for phase in document["phases"]}
+    charts = {
+        phase["name"]: [*filter(None, [draw_stages(phase["stages"])]), *(draw(chart) for chart in phase["series"])]
+        for phase in document["phases"]
+    }
     return {"graph": draw_graph(graph_nodes(document), edges, name="the pipeline"), "charts": charts}
 
 
