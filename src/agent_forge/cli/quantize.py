@@ -26,6 +26,7 @@ from agent_forge.cli._app import json_option, json_out
 @click.option("--steps", type=click.IntRange(min=1), help="Training steps; by default what takes minutes here.")
 @click.option("--rows", type=click.IntRange(min=1), default=None, help="Rows of a step.")
 @click.option("--length", type=click.IntRange(min=8), default=None, help="Tokens of a row.")
+@click.option("--judged", type=click.IntRange(min=64), help="Held-out tokens to judge on.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Anything else of the recipe: lr=0.002")
 @click.option("--max-ppl", type=float, default=1.3, show_default=True, help="Times the original's perplexity; 0: any.")
 @click.option("--min-accuracy", type=float, default=0.85, show_default=True, help="Share above chance kept; 0: any.")
@@ -81,6 +82,7 @@ def _job(options: dict[str, Any]) -> Any:
         layout=options["layout"],
         data=options["data"],
         dense=options["dense"],
+        judged=options["judged"],
         device=options["device"],
         seed=options["seed"],
         **changes,

@@ -41,6 +41,7 @@ class Job:
     data: Sequence[str] = ()
     questions: Mapping[str, Sequence[Question]] = field(default_factory=dict)
     dense: Path | None = None  # where the de-quantised copy goes
+    judged: int | None = None  # held-out tokens; by default what takes a minute or so
     device: str | None = None
     seed: int = 0
 
@@ -83,7 +84,7 @@ def prepare(source: Path, job: Job, tell: Tell) -> Quantisation:
         raise UsageError("the model is quantised already", where=str(source), fix="start from its full-precision form")
     tokenizer = read_tokenizer(source)
     steps = job.recipe.steps_for(teacher, device)
-    judged = judged_tokens(teacher, device)
+    judged = job.judged or judged_tokens(teacher, device)
     length = min(job.recipe.length, getattr(teacher.config, "max_position_embeddings", None) or job.recipe.length)
     wanted = Wanted(min(steps * job.recipe.batch_rows, 20_000), length, judged, seed=job.seed)
     tell(stage="text", steps=steps)

@@ -21,7 +21,9 @@ from agent_forge.forge.corpus import Leaks, read_texts
 from agent_forge.forge.training import HeldOut, PackedRows, encode, pack
 
 BUNDLED = ("stories", "problems")
-PIECE = 4000  # characters: a book in one file becomes documents of about a page
+PIECE = 4000  # characters: a book in one file becomes documents of about two pages
+FEWEST_PIECES = 40  # of a short text the pieces are shorter, down to
+SHORTEST_PIECE = 400
 
 
 @dataclass(frozen=True)
@@ -78,16 +80,19 @@ def _whole(wanted: Wanted) -> int:
 
 def _texts(paths: Sequence[str]) -> list[str]:
     """The documents of every path in turn: first one of each, then the next."""
-    columns = [[piece for text in read_texts(path) for piece in _pieces(text)] for path in paths]
+    whole = [list(read_texts(path)) for path in paths]
+    room = sum(len(text) for texts in whole for text in texts) // FEWEST_PIECES
+    size = min(PIECE, max(SHORTEST_PIECE, room // 2))
+    columns = [[piece for text in texts for piece in _pieces(text, size)] for texts in whole]
     longest = max(len(column) for column in columns)
     found = [column[at] for at in range(longest) for column in columns if at < len(column)]
     return list(dict.fromkeys(found))
 
 
-def _pieces(text: str) -> Iterable[str]:
+def _pieces(text: str, size: int = PIECE) -> Iterable[str]:
     """A long text in parts that end with a paragraph, a line or, at the worst, a word."""
-    while len(text) > 2 * PIECE:
-        at = next((place for mark in ("\n\n", "\n", " ") if (place := text.rfind(mark, PIECE, 2 * PIECE)) > 0), PIECE)
+    while len(text) > 2 * size:
+        at = next((place for mark in ("\n\n", "\n", " ") if (place := text.rfind(mark, size, 2 * size)) > 0), size)
         yield text[:at]
         text = text[at:].lstrip()
     if text:

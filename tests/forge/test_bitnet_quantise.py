@@ -1,0 +1,330 @@
+"""`agent-forge quantize` and the phase, on a tiny Llama that has learned something."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+from agent_forge.cli import run
+from agent_forge.errors import DataError, UsageError
+from agent_forge.forge.checkpoint import load
+from agent_forge.forge.corpus import Source
+from agent_forge.forge.evaluation import answer_questions, continuations, divergence, measure_text
+from agent_forge.forge.phases import Work, phase
+from agent_forge.forge.phases.bitnet import Bitnet
+from agent_forge.forge.quantization import (
+    Demands,
+    Format,
+    Job,
+    Recipe,
+    Wanted,
+    calibrate,
+    folder_bytes,
+    gather,
+    input_squares,
+    quantise_folder,
+    settled,
+    to_bitlinear,
+    write_rows,
+)
+from agent_forge.forge.quantization.material import _pieces
+from agent_forge.forge.training import PackedRows, TrainSettings, encode, pack, train, train_tokenizer
+
+NAMES = ("Ann", "Bob", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hal")
+THINGS = ("apples", "pears", "plums", "nuts", "figs")
+
+
+def sentences(count: int, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(count):
+        lines = [
+            f"{rng.choice(NAMES)} has {rng.integers(2, 9)} {rng.choice(THINGS)} and gives them to {rng.choice(NAMES)}."
+            for _ in range(6)
+        ]
+        made.append(" ".join(lines))
+    return made
+
+
+@pytest.fixture(scope="session")
+def trained_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Llama of two layers, trained until it knows the sentences' form."""
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("bitnet") / "model"
+    texts = sentences(120, 1)
+    tokenizer = train_tokenizer(texts, vocab_size=320)
+    config = LlamaConfig(
+        vocab_size=320,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=128,
+        tie_word_embeddings=True,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = LlamaForCausalLM(config)
+    rows = pack(encode(tokenizer, texts), 48, tokenizer.bos_token_id)
+    train(model, rows, TrainSettings(steps=60, batch_rows=8, warmup=5), progress=io.StringIO())
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def own_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("text") / "mine.jsonl"
+    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in sentences(90, 2)), encoding="utf-8")
+    return file
+
+
+QUICK = [
+    "--steps",
+    "24",
+    "--rows",
+    "8",
+    "--length",
+    "48",
+    "--device",
+    "cpu",
+    "--min-ratio",
+    "3",
+    "--judged",
+    "3000",
+    "--json",
+]
+
+
+@pytest.fixture(scope="session")
+def quantised(trained_folder: Path, own_text: Path, tmp_path_factory: pytest.TempPathFactory):
+    """(report, packed folder, dense folder) of one run of the command."""
+    out, dense = tmp_path_factory.mktemp("out") / "packed", tmp_path_factory.mktemp("out") / "dense"
+    stdout = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout", stdout)
+        code = run(["quantize", str(trained_folder), str(out), "--data", str(own_text), "--dense", str(dense), *QUICK])
+    assert code == 0
+    return json.loads(stdout.getvalue()), out, dense
+
+
+def test_the_report_says_what_lies_in_the_folder(quantised, trained_folder: Path) -> None:
+    report, out, _ = quantised
+    assert report["accepted"] is True
+    assert report["bytes"] == folder_bytes(out)
+    assert report["bytes_before"] == folder_bytes(trained_folder)
+    assert report["ratio"] == pytest.approx(report["bytes_before"] / report["bytes"])
+    weights = sum(parameter.numel() for parameter in LlamaForCausalLM.from_pretrained(trained_folder).parameters())
+    assert report["bits_per_weight"] == pytest.approx(8 * (out / "model.safetensors").stat().st_size / weights)
+    assert [stage["stage"] for stage in report["stages"]][:4] == [
+        "original",
+        "post-training, mean |w|",
+        "post-training, fitted scales",
+        "trained",
+    ]
+    assert report["stages"][-1]["stage"] == "packed"
+
+
+def test_perplexity_and_divergence_are_found_again_from_the_folder(quantised, trained_folder: Path, own_text) -> None:
+    """The text is gathered as the command gathers it; the model comes from disk, by the Auto class alone."""
+    report, out, _ = quantised
+    teacher = AutoModelForCausalLM.from_pretrained(trained_folder)
+    tokenizer = AutoTokenizer.from_pretrained(out)
+    judged = gather(teacher, tokenizer, [str(own_text)], Wanted(24 * 8, 48, 3000)).judged
+    packed = AutoModelForCausalLM.from_pretrained(out)
+    assert measure_text(teacher, judged).perplexity == pytest.approx(report["ppl_before"], rel=1e-4)
+    assert measure_text(packed, judged).perplexity == pytest.approx(report["ppl"], rel=1e-4)
+    assert divergence(packed, teacher, judged).kl == pytest.approx(report["kl"], rel=1e-3)
+    assert packed.generate(torch.tensor([[0, 40, 41]]), max_new_tokens=3, do_sample=False).shape == (1, 6)
+
+
+def test_training_beats_the_levels_without_it(quantised) -> None:
+    ratios = {stage["stage"]: stage["ppl_ratio"] for stage in quantised[0]["stages"]}
+    assert ratios["packed"] < ratios["post-training, fitted scales"] < ratios["post-training, mean |w|"]
+    assert ratios["packed"] == pytest.approx(ratios["trained"], rel=0.01)
+
+
+def test_the_dense_copy_holds_the_levels_and_not_the_shadow_weights(quantised) -> None:
+    _, out, dense = quantised
+    plain = AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float32)
+    packed = AutoModelForCausalLM.from_pretrained(out)
+    for name, module in plain.named_modules():
+        if name.startswith("model.layers.") and isinstance(module, torch.nn.Linear):
+            assert max(len(row.unique()) for row in module.weight) <= 3
+            unpacked = packed.get_submodule(name).weight
+            torch.testing.assert_close(module.weight, unpacked, rtol=2**-8, atol=1e-8)  # bfloat16
+
+
+def test_the_compact_tokenizer_reads_as_before(quantised, trained_folder: Path) -> None:
+    _, out, _ = quantised
+    before, after = (AutoTokenizer.from_pretrained(folder) for folder in (trained_folder, out))
+    for text in (*sentences(5, 9), "café ☕ 12345\n\n  x", "<|user|>hi<|end|>"):
+        assert before(text)["input_ids"] == after(text)["input_ids"]
+    assert before.chat_template == after.chat_template
+    assert (out / "tokenizer.json").stat().st_size < (trained_folder / "tokenizer.json").stat().st_size
+
+
+def test_a_missed_gate_gives_the_input_back_and_fails_only_when_strict(
+    trained_folder: Path, own_text: Path, tmp_path: Path, capsys
+) -> None:
+    asked = ["--data", str(own_text), *QUICK, "--steps", "2", "--max-ppl", "0.5", "--set", "evaluations=0"]
+    for strict, code in (([], 0), (["--strict"], 1)):
+        out = tmp_path / f"out{code}"
+        assert run(["quantize", str(trained_folder), str(out), *asked, *strict]) == code
+        report = json.loads(capsys.readouterr().out)
+        assert report["accepted"] is False
+        assert report["ppl"] == report["ppl_before"]
+        assert report["kl"] == 0.0
+        assert [clause["met"] for clause in report["gate"]] == [False, True, True]
+        assert any(stage["stage"] == "recovery 1" for stage in report["stages"])
+        assert report["stages"][-1]["ppl_ratio"] > 1  # what was measured on the model that was refused
+        kept = {file.name: file.read_bytes() for file in out.iterdir()}
+        assert kept == {file.name: file.read_bytes() for file in trained_folder.iterdir()}
+
+
+def test_calls_that_cannot_work_are_refused_before_anything_is_done(
+    quantised, trained_folder: Path, tmp_path: Path, capsys
+) -> None:
+    _, out, _ = quantised
+    assert run(["quantize", str(trained_folder), str(out)]) == 2
+    assert run(["quantize", str(trained_folder), str(tmp_path / "a"), "--layers", "nothing", *QUICK]) == 2
+    assert run(["quantize", str(out), str(tmp_path / "b"), *QUICK]) == 2  # quantised already
+    assert run(["quantize", str(tmp_path), str(tmp_path / "c"), *QUICK]) == 1  # no model
+    assert run(["quantize", str(trained_folder), str(tmp_path / "d"), "--set", "lrr=1", *QUICK]) == 2
+    assert "did you mean 'lr'" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_text_and_tokenizer_the_model_writes_its_own(trained_folder: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "bare"
+    LlamaForCausalLM.from_pretrained(trained_folder).save_pretrained(bare)
+    recipe = Recipe(steps=4, batch_rows=4, length=32, evaluations=0, recoveries=0)
+    job = Job(Format(levels="two_bit"), recipe, Demands(perplexity=0, accuracy=0, ratio=0), judged=640, device="cpu")
+    report = quantise_folder(bare, tmp_path / "out", job)
+    assert report["bits_per_byte"] is None  # bytes of tokens are not known
+    assert report["judged_on"].startswith("text written by the model itself")
+    assert report["accepted"] is True
+    rows = [AutoModelForCausalLM.from_pretrained(tmp_path / "out").model.layers[0].mlp.up_proj.weight[0]]
+    assert len(rows[0].unique()) == 4
+
+
+def test_what_a_model_writes_depends_on_the_seed_alone(trained_folder: Path) -> None:
+    model = LlamaForCausalLM.from_pretrained(trained_folder)
+    tokenizer = AutoTokenizer.from_pretrained(trained_folder)
+    torch.manual_seed(5)
+    state = torch.random.get_rng_state()
+    one, two, other = (write_rows(model, tokenizer, 3, 12, seed) for seed in (1, 1, 2))
+    assert torch.equal(state, torch.random.get_rng_state())
+    assert (one.tokens == two.tokens).all()
+    assert (one.tokens != other.tokens).any()
+    assert (one.tokens[:, 0] == tokenizer.bos_token_id).all()
+
+
+def test_no_document_is_learned_from_and_judged_on(trained_folder: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(trained_folder)
+    (tmp_path / "a.txt").write_text("\n\n".join(sentences(60, 3)), encoding="utf-8")  # one file, cut into pages
+    found = gather(None, tokenizer, [str(tmp_path)], Wanted(64, 32, 400))
+    learned = set(tokenizer.decode(found.rows.tokens.ravel()).split("."))
+    for held_out in (found.judged, found.watched):
+        texts = [tokenizer.decode(row[row > 2]) for row in held_out.rows.tokens]
+        pieces = {piece for text in texts for piece in text.split(".")[1:-1]}
+        assert len(pieces - learned) > len(pieces) / 2  # single sentences repeat by chance; documents do not
+    assert sum(found.judged.bytes_of) > 400
+    (tmp_path / "a.txt").write_text("too little", encoding="utf-8")
+    with pytest.raises(DataError, match="too few"):
+        gather(None, tokenizer, [str(tmp_path)], Wanted(64, 32, 400))
+    with pytest.raises(DataError, match="no tokenizer"):
+        gather(None, None, [str(tmp_path)], Wanted(64, 32, 400))
+
+
+def test_a_long_text_is_cut_at_its_paragraphs() -> None:
+    text = ("word " * 300 + "\n\n") * 40
+    parts = list(_pieces(text))
+    assert all(len(part) <= 8000 for part in parts)
+    assert "".join("".join(parts).split()) == "".join(text.split())
+    assert all(part.startswith("word") for part in parts)
+    assert next(iter(_pieces("x" * 20_000))) == "x" * 4000
+
+
+def test_scales_fitted_to_the_inputs_lower_the_error_of_the_outputs(trained_folder: Path, own_text: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(trained_folder)
+    material = gather(None, tokenizer, [str(own_text)], Wanted(32, 48, 1000))
+    few = PackedRows(material.rows.tokens[:16], material.rows.documents[:16])
+    found = []
+    for fitted in (False, True):
+        model = LlamaForCausalLM.from_pretrained(trained_folder)
+        names = to_bitlinear(model, Format(learn_scales=True))
+        squares = input_squares(model, few, names)
+        assert all((square >= 0).all() and square.sum() > 0 for square in squares.values())
+        if fitted:
+            calibrate(model, squares)
+        else:
+            for name in names:
+                layer = model.get_submodule(name)
+                layer.scales.data = layer.weight.detach().abs().mean(1, keepdim=True)
+        with settled(model):
+            found.append(measure_text(model, material.judged).perplexity)
+    assert found[1] < found[0]
+
+
+def test_the_default_number_of_steps_follows_from_the_size_of_the_model(trained_folder: Path) -> None:
+    model = LlamaForCausalLM.from_pretrained(trained_folder)
+    assert Recipe(steps=7).steps_for(model, "cpu") == 7
+    assert Recipe().steps_for(model, "cpu") == 300
+    big = LlamaForCausalLM(LlamaConfig(vocab_size=2000, hidden_size=512, intermediate_size=1024, num_hidden_layers=4))
+    assert 20 <= Recipe(length=512).steps_for(big, "cpu") < 300
+
+
+@pytest.mark.parametrize("output", ["packed", "dense"])
+def test_the_phase_passes_on_a_checkpoint_with_its_figures(
+    trained_folder: Path, own_text: Path, tmp_path: Path, output: str
+) -> None:
+    config = Bitnet(
+        {"own": Source(str(own_text))},
+        recipe=Recipe(steps=8, batch_rows=8, length=48, evaluations=2),
+        demands=Demands(ratio=3.0, perplexity=2.0, accuracy=0.2),
+        output=output,
+        held_out=0.2,
+        questions=40,
+    )
+    told: list[dict] = []
+    work = Work(
+        "ternary", config, [load(trained_folder)], 0, tmp_path / "work", tmp_path / "models", lambda **f: told.append(f)
+    )
+    outcome = phase("bitnet").run(work)
+    assert outcome.gate.passed
+    assert outcome.gate.after > outcome.gate.before  # bits per byte: worse, and within the demands
+    made = outcome.checkpoint
+    assert load(made.path, made.digest).card.metrics["ratio_to_float32"].value > 3
+    model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32 if output == "dense" else None)
+    assert len(model.model.layers[0].mlp.up_proj.weight[0].unique()) <= 3
+    assert {"step", "loss"} <= {key for record in told for key in record}
+
+
+def test_questions_from_held_out_text_are_answered_above_chance(trained_folder: Path, own_text: Path) -> None:
+    model = LlamaForCausalLM.from_pretrained(trained_folder)
+    tokenizer = AutoTokenizer.from_pretrained(trained_folder)
+    judged = gather(None, tokenizer, [str(own_text)], Wanted(8, 48, 4000)).judged
+    questions = continuations(judged, 60, prompt=16, answer=6)
+    assert len(questions) == 60
+    score = answer_questions(model, questions)
+    assert score.chance == 0.25
+    untrained = answer_questions(LlamaForCausalLM(model.config), questions)
+    assert score.value > untrained.value
+    assert np.bincount([question.right for question in questions], minlength=4).min() > 5
+    with pytest.raises(DataError, match="too few"):
+        continuations(judged, 10, prompt=4000)
+
+
+def test_a_recipe_names_its_optimiser() -> None:
+    with pytest.raises(UsageError, match="muon or adamw"):
+        Recipe(optimizer="sgd")
