@@ -3,7 +3,7 @@
     python benchmarks/merge.py [--quick] [--dtype bfloat16 float32] [--mergekit PYTHON | --no-mergekit] [--torch]
 
 Llama checkpoints of 134 M parameters (`--quick`: 20 M), one thread, page cache warm, after imports, nothing synced; ours
-and the limit take turns and the fastest of each counts. mergekit 0.1.5 goes into an environment of its own at first use.
+and the limit take turns, and the fastest of each counts. mergekit 0.1.5 goes into an environment of its own, once.
 """
 
 from __future__ import annotations
@@ -187,8 +187,8 @@ def compare(folder: Path, dtype: str, python: Path | None, rounds: int, names: l
     limits: dict[int, list[tuple[float, float]]] = {2: [], 3: []}
     best: dict[str, list[tuple[float, float]]] = {name: [] for name in found}
     for _ in range(rounds):
-        for count in limits:
-            limits[count].append(timed(lambda count=count: limit(inputs[:count], folder / "limit")))
+        for count, took in limits.items():
+            took.append(timed(lambda count=count: limit(inputs[:count], folder / "limit")))
         for name, recipe in found.items():
             best[name].append(ours(recipe, folder / "out"))
     floors = {count: tuple(min(column) for column in zip(*took, strict=True)) for count, took in limits.items()}
@@ -239,7 +239,8 @@ def main() -> None:
                     memory = anonymous_megabytes(recipes(folder, dtype)[name], folder)
                     print(f"anonymous memory, {name}: {memory:.0f} MB")
             parsed = parse_recipe(recipes(folder, dtype)["ties"])
-            print(f"configuration checked in {min(timed(lambda: prepare(parsed))[0] for _ in range(3)):.3f} s")
+            checks = [timed(lambda parsed=parsed: prepare(parsed))[0] for _ in range(3)]
+            print(f"configuration checked in {min(checks):.3f} s")
 
 
 if __name__ == "__main__":

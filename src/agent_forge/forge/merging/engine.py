@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -74,24 +74,26 @@ def merge(
     sync: bool = True,
     beside: Path | None = None,
     inputs: tuple[str, ...] = (),
+    sources: Mapping[str, Any] | None = None,
 ) -> MergeReport:
     """Carries a recipe out into the folder `out`, which must not exist (or be empty).
 
     All models are opened and everything is checked before anything is written. `progress(done, total, name)` is told of
     every finished tensor, in bytes. `resume=False` throws away what a killed run of the same merge has left.
     `sync=False` leaves it to the system when the bytes reach the disk. `inputs` are digests for the card, if known.
+    `sources` gives opened models by name, as for `merge_tensors`; such a merge starts afresh.
     Raises ConfigError, CheckpointError, MergeError.
     """
     started = time.monotonic()
     target = Path(out)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError("there is something already", where=str(target), fix="name a folder that does not exist")
-    stage = prepare(recipe, beside=beside)
+    stage = prepare(recipe, sources, beside)
     shards = _shards(stage, shard_bytes)
     staging = target.parent / f".{target.name}.merging"
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        done = _begin(staging, _identity(stage, shards), shards, resume)
+        done = _begin(staging, _identity(stage, shards), shards, resume and not sources)
         resumed = len(done)
         _write_all(stage, shards, staging, done, threads, progress)
         _finish(stage, shards, staging, target, sync, inputs)

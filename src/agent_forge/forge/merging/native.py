@@ -72,7 +72,7 @@ _SIGNATURES = {
 
 def library() -> Any:
     """The kernel, or None where it cannot be had."""
-    found = load(Path(__file__).with_name("kernel.c"), "-fno-trapping-math")
+    found: Any = load(Path(__file__).with_name("kernel.c"), "-fno-trapping-math")
     if found is not None and found.gram.argtypes is None:
         for name, types in _SIGNATURES.items():
             function = getattr(found, name)

@@ -158,7 +158,7 @@ def _shorter(error: Exception) -> str:
 
 # --- the parts -------------------------------------------------------------------------------------------------------
 
-TOP = ("merge_method", "models", "slices", "modules", "path", "base_model", "dtype", "out_dtype")
+TOP: tuple[str, ...] = ("merge_method", "models", "slices", "modules", "path", "base_model", "dtype", "out_dtype")
 TOP += ("tokenizer_source", "tokenizer", "chat_template", "parameters", "name")
 
 

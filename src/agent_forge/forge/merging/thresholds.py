@@ -93,7 +93,6 @@ def histogram(stage: Stage, output: Output, place: int, shift: int, prefix: int)
 
     from agent_forge.forge.merging.tensors import pieces
 
-
     tensors = pieces(stage, output)
     assert output.base is not None
     keys = (tensors[place].double() - tensors[output.base].double()).abs().reshape(-1).view(torch.int64)

@@ -12,7 +12,13 @@ from agent_forge.forge.merging.sources import read_json
 from agent_forge.forge.merging.staging import Stage
 from agent_forge.forge.merging.vocabulary import write_tokenizer
 
-COMPANIONS = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model", "vocab.json")
+COMPANIONS: tuple[str, ...] = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "tokenizer.model",
+    "vocab.json",
+)
 COMPANIONS += ("merges.txt", "added_tokens.json", "chat_template.jinja", "generation_config.json")
 
 
