@@ -29,7 +29,7 @@ from agent_forge.forge.training.packing import IGNORE, Batch
 from agent_forge.forge.training.speed import wait
 
 PROBE = 512  # tokens whose probabilities stand for a model's behaviour
-BATCH_TOKENS = 16384
+BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}  # a small batch stays in the cache and pads less; a GPU wants many rows
 KEPT_BYTES = 2 << 30  # of merged models that wait for their next rung
 
 
@@ -65,7 +65,7 @@ class Examination:
         found = cls(tasks, items)
         rows = [(number, row) for number, task in enumerate(tasks) for row in encoded(items[task.name])]
         rows.sort(key=lambda pair: len(pair[1].tokens))  # rows of like length share a batch; the sort is stable
-        for batch in _batched(rows):
+        for batch in _batched(rows, BATCH_TOKENS.get(device.partition(":")[0], 2048)):
             found.rows.extend(batch)
             found.batches.append(_as_batch([row for _, row in batch], device))
         return found
@@ -109,10 +109,10 @@ class Examination:
         return scores
 
 
-def _batched(rows: list[tuple[int, Row]]) -> Iterator[list[tuple[int, Row]]]:
+def _batched(rows: list[tuple[int, Row]], most: int) -> Iterator[list[tuple[int, Row]]]:
     batch: list[tuple[int, Row]] = []
     for pair in rows:
-        if batch and len(pair[1].tokens) * (len(batch) + 1) > BATCH_TOKENS:
+        if batch and len(pair[1].tokens) * (len(batch) + 1) > most:
             yield batch
             batch = []
         batch.append(pair)
