@@ -1,6 +1,7 @@
 """Which model, and which optimiser, learns most from the same tokens, the same operations, the same time?
 
     AGENT_FORGE_DATA=… PYTHONPATH=src python benchmarks/cognate_quality.py            a GPU: the 25 M models, minutes
+    PYTHONPATH=src python benchmarks/cognate_quality.py --size nano --only 'AdamW|cognate$|steps'   a CPU: 0.65 M models
     PYTHONPATH=src python benchmarks/cognate_quality.py --quick                       anywhere: a check that it runs
 
 Every arm goes through `agent_forge.forge.training.train` on the rows of the `small` preset, over several seeds; bits
@@ -35,11 +36,33 @@ from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.training import PRESETS, HeldOut, TrainSettings, encode, evaluate, pack, train, train_tokenizer
 from agent_forge.forge.training.speed import training_flops
 
-LLAMA = {"hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 2,
-         "intermediate_size": 1024}  # fmt: skip
-TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 MEMORY, OFF = {"memory_layers": (3,)}, {"memory_layers": ()}  # on: what the arms of the optimiser and the loops have
-TINY_COGNATE = {**TINY, "embedding_rank": 16, "memory_head_dim": 16, "memory_layers": (0,)}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large the models are, whose text they read, and how much of it."""
+
+    preset: str
+    length: int
+    rows: int  # a step
+    steps: int
+    cognate: dict[str, Any]
+    llama: dict[str, Any]
+
+
+def _llama(width: int, layers: int, heads: int, inner: int) -> dict[str, Any]:
+    return {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": 2,
+            "intermediate_size": inner}  # fmt: skip
+
+
+_TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+_TINY |= {"embedding_rank": 16, "memory_head_dim": 16, "memory_layers": (0,)}
+SIZES = {
+    "small": Size("small", 1024, 64, 160, MEMORY, _llama(512, 4, 8, 1024)),
+    "nano": Size("nano", 128, 16, 150, {}, _llama(128, 2, 4, 256)),  # the preset's own shape
+    "tiny": Size("nano", 64, 4, 4, _TINY, _llama(32, 2, 2, 64)),
+}
 
 
 @dataclass(frozen=True)
@@ -74,47 +97,47 @@ def arms(time_ratio: float, off_ratio: float) -> list[Arm]:
         Arm("cognate, 2 loops", {"loops": 2}),
         Arm("cognate, 2 loops, equal operations", {"loops": 2}, steps="operations"),
     ]
-    found += [Arm(f"cognate, AdamW {rate:g}", optimizer=adamw(rate)) for rate in (5e-4, 1e-3, 2.5e-4)]
+    found += [Arm(f"cognate, AdamW {rate:g}", optimizer=adamw(rate)) for rate in (5e-4, 1e-3, 2.5e-4, 2e-3)]
     found += [Arm(f"cognate, {share:g} of the steps", steps=share) for share in (0.5, 0.6, 0.7, 0.4)]
     found += [Arm(f"cognate, rates x {factor:g}", optimizer=scaled(factor)) for factor in (2, 0.5)]
     found += [Arm(f"llama, rates x {factor:g}", llama=True, optimizer=scaled(factor)) for factor in (2, 4, 0.5)]
     return found
 
 
-def make(arm: Arm, words: int, quick: bool) -> Any:
+def make(arm: Arm, words: int, size: Size) -> Any:
     common = {"vocab_size": words, "bos_token_id": 0, "eos_token_id": 1}
     if arm.llama:
-        shape = {**LLAMA, **(TINY if quick else {})}
-        return LlamaForCausalLM(LlamaConfig(**shape, **common, tie_word_embeddings=True))
-    return CognateForCausalLM(CognateConfig(**{**(TINY_COGNATE if quick else MEMORY), **common, **arm.model}))
+        return LlamaForCausalLM(LlamaConfig(**size.llama, **common, tie_word_embeddings=True))
+    shape = size.cognate or read_pipeline(size.preset).phases["base"].config["model"]
+    return CognateForCausalLM(CognateConfig(**{**shape, **common, **arm.model}))
 
 
-def steps_of(arm: Arm, words: int, steps: int, length: int, quick: bool) -> int:
+def steps_of(arm: Arm, words: int, steps: int, length: int, size: Size) -> int:
     if arm.steps != "operations":
         return max(2, round(steps * float(arm.steps)))
     with torch.device("meta"):
-        default, mine = (training_flops(make(a, words, quick), length) for a in (Arm("cognate"), arm))
+        default, mine = (training_flops(make(a, words, size), length) for a in (Arm("cognate"), arm))
     return max(2, round(steps * default / mine))
 
 
-def learn_all(jobs: list[tuple[Arm, int]], file: str, steps: int, quick: bool) -> list[dict[str, Any]]:
+def learn_all(jobs: list[tuple[Arm, int]], file: str, steps: int, size: Size) -> list[dict[str, Any]]:
     """Arms of one shape, one after the other in one process: the model is compiled once."""
     torch._dynamo.config.recompile_limit = 64
     prepared = torch.load(file, weights_only=False)
     found = []
     for arm, seed in jobs:
-        found.append(learn(arm, seed, prepared, steps, quick))
+        found.append(learn(arm, seed, prepared, steps, size))
         print(json.dumps(found[-1]), flush=True)
     return found
 
 
-def learn(arm: Arm, seed: int, prepared: dict[str, Any], steps: int, quick: bool) -> dict[str, Any]:
+def learn(arm: Arm, seed: int, prepared: dict[str, Any], steps: int, size: Size) -> dict[str, Any]:
     rows, held_out, words = prepared["rows"], prepared["held_out"], prepared["words"]
-    steps = steps_of(arm, words, steps, rows.length, quick)
+    steps = steps_of(arm, words, steps, rows.length, size)
     torch.manual_seed(seed)
-    model = make(arm, words, quick).to("cuda" if torch.cuda.is_available() else "cpu")
+    model = make(arm, words, size).to("cuda" if torch.cuda.is_available() else "cpu")
     settings = TrainSettings(
-        steps=steps, batch_rows=4 if quick else 64, warmup=20, seed=seed, optimizer_changes=arm.optimizer, log_every=50
+        steps=steps, batch_rows=size.rows, warmup=20, seed=seed, optimizer_changes=arm.optimizer, log_every=50
     )
     train(model, rows, settings, progress=None)
     found = evaluate(model, held_out)
@@ -124,19 +147,19 @@ def learn(arm: Arm, seed: int, prepared: dict[str, Any], steps: int, quick: bool
     }  # fmt: skip
 
 
-def prepare(file: Path, steps: int, quick: bool) -> None:
+def prepare(file: Path, steps: int, size: Size) -> None:
     """The rows of the preset's base, enough for the longest arm, and a fixed quarter of its held-out documents."""
-    pipeline = read_pipeline("nano" if quick else "small")
+    pipeline = read_pipeline(size.preset)
     config = build(phase("cognate").config, pipeline.phases["base"].config, "base")
     corpus = read_corpus(config.sources, config.held_out)
     tokenizer = train_tokenizer((text for texts in corpus.train.values() for text in texts), config.vocab_size)
     held_out = [text for texts in corpus.held_out.values() for text in texts][::4]
-    length = 64 if quick else config.length
+    length = size.length
     rows = {
         name: pack(encode(tokenizer, texts), length, tokenizer.bos_token_id) for name, texts in corpus.train.items()
     }
     weights = {name: source.weight for name, source in config.sources.items()}
-    data = mixed(rows, weights, steps * 64 * 2, 0)
+    data = mixed(rows, weights, steps * size.rows * 2, 0)
     torch.save({"rows": data, "held_out": HeldOut.of(tokenizer, held_out, length), "words": len(tokenizer)}, file)
 
 
@@ -157,7 +180,8 @@ def report(found: list[dict[str, Any]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--steps", type=int, default=160)
+    parser.add_argument("--size", choices=["small", "nano"], default="small")
+    parser.add_argument("--steps", type=int, help="160 for small, 150 for nano")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", default="", help="arms whose name matches this expression")
@@ -167,10 +191,11 @@ def main() -> None:
     parser.add_argument("--prepare", action="store_true", help="only make the rows")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    steps, workers = (4, 1) if options.quick else (options.steps, options.workers)
+    size = SIZES["tiny" if options.quick else options.size]
+    steps, workers = options.steps or size.steps, 1 if options.quick else options.workers
     rows = options.rows or Path(tempfile.mkdtemp()) / "rows.pt"
     if not rows.exists():
-        prepare(rows, steps, options.quick)
+        prepare(rows, steps, size)
     if options.prepare:
         return
     todo = arms(options.time_ratio, options.off_ratio)
@@ -183,7 +208,7 @@ def main() -> None:
                 shapes.setdefault(f"{arm.llama} {arm.model}", []).append((arm, seed))
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        running = [pool.submit(learn_all, jobs, str(rows), steps, options.quick) for jobs in shapes.values()]
+        running = [pool.submit(learn_all, jobs, str(rows), steps, size) for jobs in shapes.values()]
         found = [row for job in running for row in job.result()]
     report(found)
     if options.json:
