@@ -1,7 +1,8 @@
 """The Beta distribution in plain Python: its distribution function and its quantiles.
 
 The regularised incomplete beta function by its continued fraction (Abramowitz & Stegun 26.5.8, evaluated with Lentz's
-method), the quantile by bisection. Good to about 1e-12, which is far below what any count of delegations can resolve.
+method), the quantile by Newton's method inside a bisection. Good to about 1e-12, which is far below what any count of
+delegations can resolve.
 """
 
 from __future__ import annotations
@@ -37,16 +38,29 @@ def beta_quantile(p: float, a: float, b: float) -> float:
     >>> round(beta_quantile(0.05, 1, 1), 12)
     0.05
     """
-    low, high = 0.0, 1.0
-    for _ in range(200):  # bisection halves the interval each time: it stops when the floats between are used up
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if beta_cdf(middle, a, b) < p:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    low, high, x = 0.0, 1.0, _start(p, a, b)
+    scale = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
+    for _ in range(200):
+        gap = beta_cdf(x, a, b) - p
+        low, high = (x, high) if gap < 0 else (low, x)
+        density = math.exp(min(700.0, scale + (a - 1) * math.log(x) + (b - 1) * math.log1p(-x)))
+        newton = x - gap / density if density else math.nan
+        # Newton's step where it stays inside what is known, else the middle: it is never worse than bisection.
+        nearer = newton if low < newton < high else (low + high) / 2
+        # After a step of a billionth the next one, being its square, would no longer be seen.
+        if abs(nearer - x) <= (1e-9 if nearer == newton else 1e-15) * min(x, 1 - x) or nearer in (low, high):
+            return nearer
+        x = nearer
+    return x
+
+
+def _start(p: float, a: float, b: float) -> float:
+    """About where the quantile is: that of a normal distribution (A&S 26.2.23) of the same mean and variance."""
+    mean = a / (a + b)
+    t = math.sqrt(-2 * math.log(max(_TINY, min(p, 1 - p))))
+    z = t - (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)))
+    x = mean + math.copysign(z, p - 0.5) * math.sqrt(mean * (1 - mean) / (a + b + 1))
+    return x if 0 < x < 1 else mean
 
 
 def _fraction(x: float, a: float, b: float) -> float:

@@ -14,6 +14,7 @@ from agent_forge.server.recent import recent
 from agent_forge.traces import Store, TrustTable
 from agent_forge.traces.performance import performance
 
+LEVEL = 0.05
 COLUMNS = 8  # categories that stand side by side; the others are in the list
 HOW = {
     "interval": "Nine times in ten the true mean reward lies in it: the 5 % and 95 % quantiles of a Beta distribution "
@@ -61,7 +62,9 @@ def trust_document(store: Store) -> Document:
 
 def _cell(table: TrustTable, row: dict[str, Any]) -> dict[str, Any]:
     belief = table.belief(row["agent"], row["model"], row["category"])
-    return {**row, "low": belief.quantile(0.05), "high": belief.quantile(0.95)}
+    known = row["lower_bound"] is not None and table.level == LEVEL
+    low = row["lower_bound"] if known else belief.quantile(LEVEL)
+    return {**row, "low": low, "high": belief.quantile(1 - LEVEL)}
 
 
 def _row(
