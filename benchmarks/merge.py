@@ -2,8 +2,8 @@
 
     python benchmarks/merge.py [--quick] [--dtype bfloat16 float32] [--mergekit PYTHON | --no-mergekit] [--torch]
 
-Llama checkpoints of 134 M parameters (`--quick`: 20 M), one thread, page cache warm, after imports, nothing synced; ours
-and the limit take turns, and the fastest of each counts. mergekit 0.1.5 goes into an environment of its own, once.
+Llama checkpoints of 134 M parameters (`--quick`: 20 M), one thread, page cache warm, after imports, nothing synced;
+ours and the limit take turns, and the fastest of each counts. mergekit 0.1.5 goes into an environment of its own, once.
 """
 
 from __future__ import annotations
