@@ -93,10 +93,12 @@ def sweep(size: int, kind: str) -> list[PackedMatrix]:
 def packed_seconds(matrices: list[PackedMatrix], tokens: int) -> tuple[float, float]:
     """(with the activations quantised for every product, the product alone)"""
     x = torch.randn(tokens, matrices[0].shape.columns, device="cuda", dtype=torch.bfloat16)
-    numbers, units = gpu.quantize(x, matrices[0])
     both = seconds(lambda: [gpu.product(x, each) for each in matrices], len(matrices))
-    alone = seconds(lambda: [gpu.multiply(numbers, units, each) for each in matrices], len(matrices))
-    return both, alone
+    if tokens >= gpu.TENSOR_CORES:
+        made = gpu.quantize_planes(x, matrices[0])
+        return both, seconds(lambda: [gpu.multiply_batch(*made, each) for each in matrices], len(matrices))
+    numbers, units = gpu.quantize(x, matrices[0])
+    return both, seconds(lambda: [gpu.multiply(numbers, units, each) for each in matrices], len(matrices))
 
 
 def dense_seconds(size: int, tokens: int) -> float:

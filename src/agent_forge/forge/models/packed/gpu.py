@@ -1,7 +1,8 @@
 """The packed product on CUDA, in Triton: one reading of the packed bytes for up to 16 tokens.
 
 A program takes one tile of 16 rows. Four packed bytes of a row are one 32-bit word, so a word gives, digit by digit,
-four codes in its four bytes, and `dp4a` multiplies them with four int8 activations and adds, in one instruction.
+four codes in its four bytes. For one or two tokens `dp4a` multiplies them with four int8 activations and adds, in one
+instruction; more tokens go to the tensor cores, except where a row has several scales.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from agent_forge.forge.models.packed.products import PackedMatrix
 
 MOST_TOKENS = 16
+TENSOR_CORES = 3  # from so many tokens on
 MOST_COLUMNS = 16384  # of a token, which one program quantises
 
 
@@ -37,8 +39,52 @@ def kernels() -> Any:
 
 def product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None) -> Tensor:
     """x [tokens, columns] on CUDA -> float32 [tokens, rows]; at most MOST_TOKENS tokens."""
+    if x.shape[0] >= TENSOR_CORES and matrix.shape.groups == 1:
+        return multiply_batch(*quantize_planes(x, matrix), matrix, bias)
     numbers, units = quantize(x, matrix)
     return multiply(numbers, units, matrix, bias)
+
+
+def quantize_planes(x: Tensor, matrix: PackedMatrix) -> tuple[Tensor, Tensor, Tensor]:
+    """int8 [tokens, digits and bytes, chunks], the unit and the sum of each token: what `multiply_batch` takes."""
+    shape, x = matrix.shape, x.contiguous()
+    digits = DIGITS[shape.kind]
+    numbers = torch.empty(x.shape[0], 4 * digits, shape.chunks, dtype=torch.int8, device=x.device)
+    units = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
+    sums = torch.empty(x.shape[0], dtype=torch.int32, device=x.device)
+    block = max(16, 1 << (shape.chunks * shape.chunk - 1).bit_length())
+    kernels().quantize_planes_kernel[(x.shape[0],)](
+        x, numbers, units, sums, shape.columns, shape.chunks, BLOCK=block, DIGITS=digits
+    )
+    return numbers, units, sums
+
+
+def multiply_batch(
+    numbers: Tensor, units: Tensor, sums: Tensor, matrix: PackedMatrix, bias: Tensor | None = None
+) -> Tensor:
+    """The product on the tensor cores, for one scale a row."""
+    shape, tokens = matrix.shape, numbers.shape[0]
+    y = torch.empty(tokens, shape.rows, dtype=torch.float32, device=numbers.device)
+    kernels().batch_kernel[(shape.tiles,)](
+        matrix.packed.view(torch.int32),
+        numbers,
+        units,
+        sums,
+        matrix.scales,
+        bias if bias is not None else matrix.scales,
+        y,
+        shape.rows,
+        shape.chunks,
+        tokens,
+        DIGITS=DIGITS[shape.kind],
+        TRITS=shape.kind == "1.6bit",
+        OFFSET=OFFSET[shape.kind],
+        STEP=STEP[shape.kind],
+        BIAS=bias is not None,
+        BLOCK=64 if shape.chunks > 32 else 32,
+        num_warps=4,
+    )
+    return y
 
 
 def quantize(x: Tensor, matrix: PackedMatrix) -> tuple[Tensor, Tensor]:

@@ -102,3 +102,83 @@ def product_kernel(
         total += tl.load(bias_at + row, mask=row < rows, other=0.0).to(tl.float32)[None, :]
     inside = (token < tokens)[:, None] & (row < rows)[None, :]
     tl.store(y_at + token[:, None] * rows + row[None, :], total, mask=inside)
+
+
+@triton.jit
+def batch_kernel(
+    packed_at,  # int32 [tiles, chunks, 16]
+    x_at,  # int8 [tokens, DIGITS * 4, chunks]
+    units_at,  # float32 [tokens]
+    sums_at,  # int32 [tokens]
+    scales_at,  # float [1, rows rounded up]
+    bias_at,
+    y_at,
+    rows,
+    chunks,
+    tokens,
+    DIGITS: tl.constexpr,
+    TRITS: tl.constexpr,
+    OFFSET: tl.constexpr,
+    STEP: tl.constexpr,
+    BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Three to sixteen tokens on the tensor cores. The order of the columns in a sum is free, so byte b of digit d of
+    all chunks is one matrix of codes, and `x` lies in that order too."""
+    tile = tl.program_id(0).to(tl.int64)
+    lane = tl.arange(0, 16)
+    row = tile * 16 + lane
+    token = tl.arange(0, 16)
+    total = tl.zeros([16, 16], dtype=tl.int32)
+    for start in range(0, chunks, BLOCK):
+        chunk = start + tl.arange(0, BLOCK)
+        there = chunk < chunks
+        line = packed_at + tile * chunks * 16 + chunk[:, None] * 16 + lane[None, :]
+        word = tl.load(line, mask=there[:, None], other=0)  # [BLOCK, 16]
+        even = word & 0x00FF00FF
+        odd = (word >> 8) & 0x00FF00FF
+        for digit in tl.static_range(DIGITS):
+            if TRITS:
+                even = even * 3
+                odd = odd * 3
+                codes = ((even >> 8) & 0x00030003) | (odd & 0x03000300)
+                even = even & 0x00FF00FF
+                odd = odd & 0x00FF00FF
+            elif DIGITS == 1:
+                codes = word
+            elif DIGITS == 2:
+                codes = (word >> (4 * digit)) & 0x0F0F0F0F
+            else:
+                codes = (word >> (2 * digit)) & 0x03030303
+            for byte in tl.static_range(4):
+                code = (codes >> (8 * byte)) & 0xFF
+                if DIGITS == 1:
+                    code = code - 128  # bytes are signed on the tensor cores: the value itself
+                place = token[:, None] * (chunks * DIGITS * 4) + (digit * 4 + byte) * chunks + chunk[None, :]
+                x = tl.load(x_at + place, mask=(token < tokens)[:, None] & there[None, :], other=0)  # [16, BLOCK]
+                total = tl.dot(x, code.to(tl.int8), acc=total, out_dtype=tl.int32)
+    if DIGITS > 1:
+        total = total * STEP - (tl.load(sums_at + token, mask=token < tokens, other=0) * OFFSET)[:, None]
+    unit = tl.load(units_at + token, mask=token < tokens, other=0.0)
+    y = total.to(tl.float32) * tl.load(scales_at + row).to(tl.float32)[None, :] * unit[:, None]
+    if BIAS:
+        y += tl.load(bias_at + row, mask=row < rows, other=0.0).to(tl.float32)[None, :]
+    inside = (token < tokens)[:, None] & (row < rows)[None, :]
+    tl.store(y_at + token[:, None] * rows + row[None, :], y, mask=inside)
+
+
+@triton.jit
+def quantize_planes_kernel(
+    x_at, numbers_at, units_at, sums_at, columns, chunks, BLOCK: tl.constexpr, DIGITS: tl.constexpr
+) -> None:
+    """As `quantize_kernel`, in the order that `batch_kernel` reads, with the sum of the numbers."""
+    token = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    x = tl.load(x_at + token * columns + column, mask=column < columns, other=0.0).to(tl.float32)
+    unit = tl.div_rn(tl.maximum(tl.max(tl.abs(x), axis=0), 1e-5), 127.0)
+    numbers = nearest(tl.div_rn(x, unit))
+    place = (column % (4 * DIGITS)) * chunks + column // (4 * DIGITS)
+    wide = chunks * 4 * DIGITS  # padding columns are written too: they are zeros here
+    tl.store(numbers_at + token * wide + place, numbers.to(tl.int8), mask=column < wide)
+    tl.store(units_at + token, unit)
+    tl.store(sums_at + token, tl.sum(numbers, axis=0))
