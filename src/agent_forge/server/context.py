@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from agent_forge.forge.registry import Registry
     from agent_forge.traces import Recorder, Store
 
+LAST = ("recorder", "telemetry", "registry", "traces")
+
 
 @dataclass
 class Context:
@@ -90,10 +92,11 @@ class Context:
         return provider(self.settings.otlp_endpoint or "")
 
     def close(self) -> None:
-        """Closes what was opened, the latest first."""
-        with self._turn:
-            for name in reversed(list(self.parts)):
-                part = self.parts.pop(name)
-                close = getattr(part, "close", None) or getattr(part, "shutdown", None)  # OpenTelemetry's word
-                if close is not None:
-                    close()
+        """Closes what was opened; what the others use comes last. Not under the lock: they may ask for it until then."""
+        used = [name for name in LAST if name in self.parts]
+        for name in [*(name for name in reversed(list(self.parts)) if name not in LAST), *used]:
+            part = self.parts.get(name)
+            close = getattr(part, "close", None) or getattr(part, "shutdown", None)  # OpenTelemetry's word
+            if close is not None:
+                close()
+        self.parts.clear()

@@ -1,0 +1,201 @@
+"""The agent API: a run started, followed, approved, cancelled and fetched over HTTP, as the command line has it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+REQUEST = "Who is older, Manuel Antonio or Wilfred MacDonald?"
+
+
+def start(server: Any, **body: Any) -> dict[str, Any]:
+    with server.client() as client:
+        answer = client.post("/v1/runs", json=body)
+    assert answer.status_code == 202, answer.text
+    started: dict[str, Any] = answer.json()
+    assert answer.headers["location"] == started["url"]
+    return started
+
+
+def follow(server: Any, started: dict[str, Any], **headers: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of a run, with their names, until the server ends the stream."""
+    with server.client() as client, client.stream("GET", started["events"], headers=headers) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        name = ""
+        for line in answer.iter_lines():
+            if line.startswith("event: "):
+                name = line.removeprefix("event: ")
+            elif line.startswith("data: "):
+                yield name, json.loads(line.removeprefix("data: "))
+
+
+def fetch(server: Any, started: dict[str, Any]) -> dict[str, Any]:
+    with server.client() as client:
+        document: dict[str, Any] = client.get(started["url"]).json()
+        return document
+
+
+def test_a_request_is_planned_and_carried_out(plain: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """The result is the document that `agent-forge run --json` prints."""
+    from agent_forge.cli import run
+
+    started = start(plain, request=REQUEST)
+    events = list(follow(plain, started))
+    names = [name for name, _ in events]
+    assert names[0] == "run_started"
+    assert names[-2:] == ["finished", "result"]
+    assert names.count("ended") == 3
+    result = events[-1][1]
+    assert result == fetch(plain, started)
+    assert run(["run", REQUEST, "--json", "--home", str(plain.context.home)]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert result.keys() == printed.keys()
+    assert result["answer"] == printed["answer"]
+    assert {name: task["result"] for name, task in result["tasks"].items()} == {
+        name: task["result"] for name, task in printed["tasks"].items()
+    }
+    spans = plain.context.traces.trace(result["trace_id"])
+    assert {"agent", "plan", "run"} <= {span.kind for span in spans}
+
+
+def test_a_plan_is_carried_out_with_the_servers_tools(live: Any) -> None:
+    plan = {
+        "tasks": [
+            {"id": "a", "action": "double", "args": {"number": 4}},
+            {"id": "b", "action": "double", "args": {"number": "{a}"}},
+        ]
+    }
+    started = start(live, plan=plan, concurrency=2, budget={"calls": 10, "seconds": 60}, on_failure="fail_fast")
+    result = list(follow(live, started))[-1][1]
+    assert result["state"] == "done"
+    assert [task["result"] for task in result["tasks"].values()] == [8, 16]
+    text = start(live, plan="<plan>\n1. double(number=3)\n</plan>", timeout_s=30)
+    assert list(follow(live, text))[-1][1]["state"] in ("done", "failed")
+
+
+def test_an_approval_is_waited_for(live: Any) -> None:
+    plan = {
+        "tasks": [
+            {"id": "a", "action": "double", "args": {"number": 1}, "meta": {"approval": True}},
+            {"id": "b", "action": "double", "args": {"number": 2}, "meta": {"approval": True}},
+        ]
+    }
+    started = start(live, plan=plan)
+    waiting: set[str] = set()
+    with live.client() as client:
+        for name, event in follow(live, started):
+            if name == "waiting_for_approval":
+                waiting.add(event["task"])
+                if waiting == {"a", "b"}:
+                    assert set(fetch(live, started)["waiting_for_approval"]) == {"a", "b"}
+                    for task, approved in (("a", True), ("b", False)):
+                        answer = client.post(f"{started['url']}/approve", json={"task": task, "approved": approved})
+                        assert answer.json() == {"run": started["run"], "task": task, "approved": approved}
+            last = event
+        assert last["tasks"]["a"]["result"] == 2
+        assert last["tasks"]["b"]["state"] == "denied"
+        again = client.post(f"{started['url']}/approve", json={"task": "a", "approved": True})
+        assert again.status_code == 409
+
+
+def test_a_run_is_cancelled_and_what_is_done_is_kept(live: Any) -> None:
+    plan = {
+        "tasks": [
+            {"id": "a", "action": "double", "args": {"number": 1}},
+            {"id": "b", "action": "double", "args": {"number": 2}, "depends_on": ["a"], "meta": {"approval": True}},
+        ]
+    }
+    started = start(live, plan=plan)
+    with live.client() as client:
+        for name, _ in follow(live, started):
+            if name == "waiting_for_approval":
+                assert client.post(f"{started['url']}/cancel").status_code == 202
+        document = fetch(live, started)
+        assert document["state"] == "cancelled"
+        assert document["tasks"]["a"]["result"] == 2
+        listed = {run["run"]: run["state"] for run in client.get("/v1/runs").json()["runs"]}
+        assert listed[started["run"]] == "cancelled"
+        assert client.post(f"{started['url']}/cancel").status_code == 202  # twice does no harm
+
+
+def test_followers_may_come_late_and_come_again(plain: Any) -> None:
+    started = start(plain, request=REQUEST)
+    first = list(follow(plain, started))
+    again = list(follow(plain, started))
+    assert first == again
+    rest = list(follow(plain, started, **{"Last-Event-ID": "2"}))
+    assert rest == first[3:]
+    assert list(follow(plain, started, **{"Last-Event-ID": str(len(first))})) == []
+
+
+def test_a_run_of_before_is_in_the_journal(plain: Any, start_server: Any) -> None:
+    """A server that starts later knows the runs of the home folder."""
+    started = start(plain, request=REQUEST)
+    done = list(follow(plain, started))[-1][1]
+    later = start_server(home=str(plain.context.home))
+    document = fetch(later, started)
+    assert document["state"] == "done"
+    assert document["tasks"].keys() == done["tasks"].keys()
+    assert document["trace_id"] is None
+    with later.client() as client:
+        assert client.post(f"{started['url']}/cancel").status_code == 404
+        assert client.get("/v1/runs/nobody").status_code == 404
+
+
+def test_a_failing_run_says_why(live: Any) -> None:
+    started = start(live, plan={"tasks": [{"id": "a", "action": "no_such_tool"}]})
+    events = list(follow(live, started))
+    result = events[-1][1]
+    assert result["state"] == "failed"
+    assert "no_such_tool" in result["error"]
+
+
+def test_a_model_of_the_server_plans(live: Any) -> None:
+    """The weights are random, so the plan cannot be good; but it was asked, and the run ends with a reason."""
+    started = start(live, request=REQUEST, model="tiny", planner="model")
+    result = list(follow(live, started))[-1][1]
+    assert result["state"] == "failed"
+    assert result["error"]
+    live.context.recorder.flush()
+    spans = live.context.traces.search(limit=50, kind="model", name="chat tiny").items
+    assert any(span.inputs and "Manuel" in json.dumps(span.inputs) for span in spans)
+
+
+def test_an_unknown_model_is_refused(live: Any) -> None:
+    with live.client() as client:
+        for name in ("nobody", "http://127.0.0.1:1/v1#x", "/etc"):
+            assert client.post("/v1/runs", json={"request": "x", "model": name}).status_code == 404
+
+
+def test_too_many_runs_wait_elsewhere(start_server: Any, live: Any) -> None:
+    server = start_server(runs=1)
+    plan = {"tasks": [{"id": "a", "goal": "wait", "meta": {"approval": True}}]}
+    started = start(server, plan=plan)
+    with server.client() as client:
+        second = client.post("/v1/runs", json={"plan": plan})
+        assert second.status_code == 429
+        assert second.headers["retry-after"] == "5"
+        client.post(f"{started['url']}/cancel")
+    assert list(follow(server, started))[-1][1]["state"] == "cancelled"
+
+
+def test_a_server_that_stops_ends_its_runs(tmp_path: Any) -> None:
+    from agent_forge.server.context import Context
+    from agent_forge.server.runs.runs import runs_of
+    from agent_forge.server.settings import ServerSettings
+
+    context = Context(ServerSettings(home=str(tmp_path)))
+    run = runs_of(context).start({"plan": {"tasks": [{"id": "a", "meta": {"approval": True}}]}})
+    end = time.monotonic() + 20
+    while not run.waiting_for_approval and time.monotonic() < end:
+        time.sleep(0.01)
+    closing = threading.Thread(target=context.close)
+    closing.start()
+    closing.join(timeout=30)
+    assert not closing.is_alive()
+    assert run.state == "cancelled"
