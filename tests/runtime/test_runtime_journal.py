@@ -396,7 +396,7 @@ def test_known_results_are_kept_with_the_run(journal: Journal) -> None:
 
 def test_every_kind_of_task_comes_back_as_it_was(journal: Journal) -> None:
     tasks = [
-        Task('plain \u00e9\n"quoted"', "goal \u2028 {not a reference}"),
+        Task('plain \u00e9 "quoted"', "goal \u2028 {not a reference}"),
         Task("called", action="tool", args={"a": [1, None]}),
         Task("behind", depends_on=["called"], meta={"est_s": 2}),
         Task("group"),

@@ -111,25 +111,25 @@ _READ: dict[str, tuple[type, Callable[[Any], Any]]] = {
 }  # fmt: skip
 _LISTS = ("prompt_ids", "output_ids", "logprobs")
 # attribute name → (its rank among the names of its field, field, the type it should have, how to read another one)
-_FIELD_RULES = {
+FIELD_RULES = {
     name: (rank, field, *_READ.get(field, (str, str)))
     for field, names in NAMES.items()
+    if field not in _LISTS
     for rank, name in enumerate(names)
 }
 _SAMPLING_RULES = {name: key for key, names in SAMPLING.items() for name in reversed(names)}
-_COLUMN_NAMES = frozenset(name for name, rule in _FIELD_RULES.items() if rule[1] not in _LISTS)
 
 
 def fill(span: Span) -> Span:
     """Sets the kind and the plain fields that the span's attributes tell. Returns the span."""
     attributes = span.attributes
     ranks: dict[str, int] = {}
-    for name in attributes.keys() & _COLUMN_NAMES:
-        rank, field, kind, convert = _FIELD_RULES[name]
+    for name in attributes.keys() & FIELD_RULES.keys():
+        rank, field, kind, convert = FIELD_RULES[name]
         if field in ranks and ranks[field] < rank:
             continue
         value = attributes[name]
-        if value.__class__ is not kind and (value := _read(convert, value)) is None:
+        if value.__class__ is not kind and (value := read_value(convert, value)) is None:
             continue
         ranks[field] = rank
         setattr(span, field, value)
@@ -149,7 +149,7 @@ def complete(span: Span) -> Span:
         span.outputs = outputs if span.outputs is None else span.outputs
     for field in _LISTS:
         if getattr(span, field) is None and (found := attributes.get(NAMES[field][0])) is not None:
-            setattr(span, field, _read(_list, found))
+            setattr(span, field, read_value(_list, found))
     if span.sampling is None:
         span.sampling = _sampling(attributes) or None
     if span.assessment is None:
@@ -157,7 +157,8 @@ def complete(span: Span) -> Span:
     return span
 
 
-def _read(convert: Callable[[Any], Any], value: Any) -> Any:
+def read_value(convert: Callable[[Any], Any], value: Any) -> Any:
+    """A value of another type than it should have, converted; None where that cannot be."""
     try:
         return convert(value)
     except (ValueError, TypeError, OverflowError, TraceError):

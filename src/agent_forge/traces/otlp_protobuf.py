@@ -9,6 +9,7 @@ from typing import Any
 from agent_forge.errors import MissingExtraError, TraceError
 from agent_forge.traces.conventions import complete, fill
 from agent_forge.traces.otlp import LAST_NS, STATUSES, pairs, write_request
+from agent_forge.traces.otlp_native import decoder
 from agent_forge.traces.span import Span
 
 
@@ -17,6 +18,17 @@ def read_protobuf(data: bytes, *, whole: bool = True) -> list[Span]:
 
     Raises TraceError where it is none, MissingExtraError without opentelemetry-proto.
     """
+    decode = decoder()
+    spans = None if decode is None else decode(data)
+    if spans is None:  # no C here, or a request that is not of the ordinary kind: it is read, or refused, in Python
+        spans = _read(data)
+    if whole:
+        for span in spans:
+            complete(span)
+    return spans
+
+
+def _read(data: bytes) -> list[Span]:
     message = _message()
     try:
         request = message.FromString(data)
@@ -28,9 +40,6 @@ def read_protobuf(data: bytes, *, whole: bool = True) -> list[Span]:
         for part in group.scope_spans:
             scope = _scope(part, group.schema_url)
             spans += [_span(span, resource, scope) for span in part.spans]
-    if whole:
-        for span in spans:
-            complete(span)
     return spans
 
 

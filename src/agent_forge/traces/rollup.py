@@ -8,7 +8,7 @@ of them can be made again from the spans (`rebuild`), and a test holds them to t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agent_forge.traces.bulk import Insert, adding
@@ -77,70 +77,79 @@ _ADD_TRACE = Insert(
 )
 
 
+_UNKNOWN = (None,) * 12  # what a trace's first span may not tell
+
+
 class Sums:
     """What a batch of new rows adds to the rollup tables."""
 
-    def __init__(self, rows: Iterable[Row], *, traces: bool = True) -> None:
+    def __init__(self, rows: Sequence[Row], *, traces: bool = True) -> None:
         self._hours: dict[tuple[int, int, str], list[Any]] = {}
         self._durations: dict[tuple[int, int, int], int] = {}
         self._minutes: dict[int, list[int]] = {}
         self._traces: dict[str, list[Any]] = {}
+        self._count([row for row in rows if row[END] is not None])
+        if traces:
+            self._gather(rows)
+
+    def _count(self, rows: Sequence[Row]) -> None:
+        """One loop, and nothing called in it: it is run for every span that comes."""
+        hours, durations, minutes = self._hours, self._durations, self._minutes
         for row in rows:
-            if row[END] is not None:
-                self._count(row)
-            if traces:
-                self._gather(row)
+            start, status, grp = row[START], row[STATUS], row[GROUP]
+            key = (start // HOUR, grp, status)
+            if key in hours:
+                sums = hours[key]
+            else:
+                sums = hours[key] = [0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0]
+            sums[0] += 1
+            sums[1] += row[END] - start
+            if row[INPUT_TOKENS] is not None or row[OUTPUT_TOKENS] is not None:
+                sums[2] += 1
+                sums[3] += row[INPUT_TOKENS] or 0
+                sums[4] += row[OUTPUT_TOKENS] or 0
+            if row[COST] is not None:
+                sums[5] += 1
+                sums[6] += row[COST]
+            if (reward := row[REWARD]) is not None:
+                sums[7] += 1
+                sums[8] += reward
+                sums[9] += reward * reward
+            day = (start // DAY, grp, row[BUCKET])
+            durations[day] = durations[day] + 1 if day in durations else 1
+            at = start // MINUTE
+            if at not in minutes:
+                minutes[at] = [0, 0]
+            minutes[at][0] += 1
+            if status == "error":
+                minutes[at][1] += 1
 
-    def _count(self, row: Row) -> None:
-        start, status, grp = row[START], row[STATUS], row[GROUP]
-        key = (start // HOUR, grp, status)
-        sums = self._hours.get(key)
-        if sums is None:
-            sums = self._hours[key] = [0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0]
-        sums[0] += 1
-        sums[1] += row[END] - start
-        if row[INPUT_TOKENS] is not None or row[OUTPUT_TOKENS] is not None:
-            sums[2] += 1
-            sums[3] += row[INPUT_TOKENS] or 0
-            sums[4] += row[OUTPUT_TOKENS] or 0
-        if row[COST] is not None:
-            sums[5] += 1
-            sums[6] += row[COST]
-        if (reward := row[REWARD]) is not None:
-            sums[7] += 1
-            sums[8] += reward
-            sums[9] += reward * reward
-        day = (start // DAY, grp, row[BUCKET])
-        self._durations[day] = self._durations.get(day, 0) + 1
-        minute = self._minutes.setdefault(start // MINUTE, [0, 0])
-        minute[0] += 1
-        if status == "error":
-            minute[1] += 1
-
-    def _gather(self, row: Row) -> None:
-        trace = self._traces.get(row[TRACE])
-        if trace is None:
-            trace = self._traces[row[TRACE]] = [row[TRACE], row[START], row[END], 0, 0, 0, *[None] * 12]
-        trace[3] += 1
-        end = row[END]
-        trace[1] = min(trace[1], row[START])
-        if end is None:
-            trace[5] += 1
-        elif trace[2] is None or end > trace[2]:
-            trace[2] = end
-        if row[STATUS] == "error":
-            trace[4] += 1
-        if row[PARENT] is None and trace[6] is None:
-            trace[6:12] = row[NAME], row[KIND], row[STATUS], row[ERROR], row[AGENT], row[CATEGORY]
-            trace[16] = row[REWARD]
-        if trace[12] is None:
-            trace[12] = row[SESSION]
-        if row[KIND] == "model":  # other kinds repeat what the calls below them used
-            for place, value in ((13, row[INPUT_TOKENS]), (14, row[OUTPUT_TOKENS]), (15, row[COST])):
-                if value is not None:
-                    trace[place] = value if trace[place] is None else trace[place] + value
-        elif row[KIND] == "reward" and row[REWARD] is not None:
-            trace[17] = row[REWARD]
+    def _gather(self, rows: Iterable[Row]) -> None:
+        traces = self._traces
+        for row in rows:
+            start, end, kind = row[START], row[END], row[KIND]
+            trace = traces.get(row[TRACE])
+            if trace is None:
+                trace = traces[row[TRACE]] = [row[TRACE], start, end, 0, 0, 0, *_UNKNOWN]
+            trace[3] += 1
+            trace[1] = min(trace[1], start)
+            if end is None:
+                trace[5] += 1
+            elif trace[2] is None or end > trace[2]:
+                trace[2] = end
+            if row[STATUS] == "error":
+                trace[4] += 1
+            if row[PARENT] is None and trace[6] is None:
+                trace[6:12] = row[NAME], kind, row[STATUS], row[ERROR], row[AGENT], row[CATEGORY]
+                trace[16] = row[REWARD]
+            if trace[12] is None:
+                trace[12] = row[SESSION]
+            if kind == "model":  # other kinds repeat what the calls below them used
+                for place, value in ((13, row[INPUT_TOKENS]), (14, row[OUTPUT_TOKENS]), (15, row[COST])):
+                    if value is not None:
+                        trace[place] = value if trace[place] is None else trace[place] + value
+            elif kind == "reward" and row[REWARD] is not None:
+                trace[17] = row[REWARD]
 
     def _days(self) -> dict[tuple[int, int, str], list[Any]]:
         days: dict[tuple[int, int, str], list[Any]] = {}

@@ -20,7 +20,7 @@ from agent_forge.traces.intern import Interned
 from agent_forge.traces.migrations import SCHEMA
 from agent_forge.traces.queries import Moment, cursor_of, spans_query, to_ns, traces_query
 from agent_forge.traces.rollup import Sums, rebuild, rebuild_trace
-from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, Row, to_row, to_span
+from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, Row, to_rows, to_span
 from agent_forge.traces.span import Span
 from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, timeline
 
@@ -124,8 +124,7 @@ class Store:
 
     def rows(self, spans: Sequence[Span]) -> list[Row]:
         """The rows of spans, as `add` writes them."""
-        numbers = self._interned.of(spans)
-        return [to_row(span, group, source) for span, (group, source) in zip(spans, numbers, strict=True)]
+        return to_rows(list(spans), self._interned.of(spans))
 
     def _add_rows(self, rows: Sequence[Row], sums: Sums) -> int:
         with _values_at_fault(), self._database.write() as cursor:

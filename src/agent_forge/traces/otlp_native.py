@@ -1,0 +1,39 @@
+"""The C reader of OTLP requests in protobuf (otlp_decode.c)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+from agent_forge.traces.compiled import SLOTS, function, no_collection
+from agent_forge.traces.conventions import FIELD_RULES, KIND_OF, read_value
+from agent_forge.traces.otlp import STATUSES
+from agent_forge.traces.span import Span
+
+
+@cache
+def decoder() -> Callable[[bytes], list[Span] | None] | None:
+    """Reads the spans of a request that is of the ordinary kind, and gives None for any other; None without C."""
+    decode = function("otlp_decode.c", "decode", 2)
+    if decode is None:
+        return None
+    tables = _tables()
+
+    def spans_of(data: bytes) -> list[Span] | None:
+        with no_collection():
+            found: list[Span] | None = decode(data, tables)
+        return found
+
+    return spans_of
+
+
+def _tables() -> tuple[Any, ...]:
+    """What the conventions say, as the C file reads it."""
+    fields = {field: number for number, field in enumerate(dict.fromkeys(rule[1] for rule in FIELD_RULES.values()))}
+    places = {field: SLOTS.index(field) if field in SLOTS else -1 for field in fields}
+    rules = {
+        name: (rank, fields[field], places[field], field, kind, partial(read_value, convert))
+        for name, (rank, field, kind, convert) in FIELD_RULES.items()
+    }
+    return Span, SLOTS, rules, tuple(KIND_OF.items()), STATUSES, "other"

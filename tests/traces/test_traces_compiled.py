@@ -1,0 +1,227 @@
+"""The C readers and writers against their twins in Python, on real exports, random messages and damaged ones."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from trace_spans import full, make, randoms
+
+from agent_forge import native
+from agent_forge.errors import TraceError
+from agent_forge.traces import Span, Store, otlp_native, otlp_protobuf, rows
+from agent_forge.traces.compiled import function, no_collection
+from agent_forge.traces.conventions import FIELD_RULES, KIND_OF, read_value
+from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
+
+pb = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+FIXTURES = sorted((Path(__file__).parent / "fixtures" / "otlp").glob("*.pb"))
+QUIET = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.fixture(scope="module")
+def decode() -> Any:
+    found = otlp_native.decoder()
+    if found is None:
+        pytest.skip("there is no C compiler, or no header files of Python")
+    return found
+
+
+def in_python(data: bytes) -> list[Span] | None:
+    try:
+        return otlp_protobuf._read(data)
+    except TraceError:
+        return None
+
+
+@pytest.mark.parametrize("file", FIXTURES, ids=lambda file: file.stem)
+def test_real_exports_are_read_alike(file: Path, decode: Any) -> None:
+    data = file.read_bytes()
+    assert decode(data) == otlp_protobuf._read(data)
+
+
+scalars = st.one_of(
+    st.text(max_size=8), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.binary(max_size=6), st.none()
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+names = st.one_of(st.text(max_size=6), st.sampled_from([*FIELD_RULES, *KIND_OF]))
+attributes = st.dictionaries(
+    names, values | st.sampled_from([v for kinds in KIND_OF.values() for v in kinds]), max_size=8
+)
+
+
+def put_value(target: Any, value: Any) -> None:
+    kinds = {str: "string_value", bool: "bool_value", int: "int_value", float: "double_value", bytes: "bytes_value"}
+    if type(value) in kinds:
+        setattr(target, kinds[type(value)], value)
+    elif isinstance(value, list):
+        target.array_value.SetInParent()
+        for item in value:
+            put_value(target.array_value.values.add(), item)
+    elif isinstance(value, dict):
+        target.kvlist_value.SetInParent()
+        put_pairs(target.kvlist_value.values, value)
+
+
+def put_pairs(target: Any, pairs: dict[str, Any]) -> None:
+    for key, value in pairs.items():
+        pair = target.add()
+        pair.key = key
+        put_value(pair.value, value)
+
+
+@st.composite
+def requests(draw: Any) -> bytes:
+    """Requests with every field, also with times, kinds, states and ids that are refused."""
+    request = pb.ExportTraceServiceRequest()
+    group = request.resource_spans.add(schema_url=draw(st.sampled_from(["", "https://a"])))
+    put_pairs(group.resource.attributes, draw(attributes))
+    part = group.scope_spans.add(schema_url=draw(st.sampled_from(["", "https://b"])))
+    part.scope.name, part.scope.version = draw(st.text(max_size=4)), draw(st.text(max_size=2))
+    part.scope.dropped_attributes_count = draw(st.sampled_from([0, 3]))
+    put_pairs(part.scope.attributes, draw(attributes))
+    for _ in range(draw(st.integers(0, 3))):
+        span = part.spans.add(name=draw(st.text(max_size=5)), kind=draw(st.integers(0, 5)))
+        span.trace_id = draw(st.binary(min_size=16, max_size=16) | st.binary(max_size=17))
+        span.span_id = draw(st.binary(min_size=8, max_size=8))
+        span.parent_span_id = draw(st.sampled_from([b"", bytes(8), b"12345678", b"123"]))
+        span.start_time_unix_nano = draw(st.integers(0, 2**63))
+        span.end_time_unix_nano = draw(st.sampled_from([0, 1, 2**62, 2**63]))
+        span.trace_state, span.flags = draw(st.sampled_from(["", "a=b"])), draw(st.sampled_from([0, 257]))
+        span.dropped_events_count = draw(st.sampled_from([0, 2**32 - 1]))
+        span.status.code, span.status.message = draw(st.integers(0, 2)), draw(st.sampled_from(["", "oh"]))
+        put_pairs(span.attributes, draw(attributes))
+        if draw(st.booleans()):
+            event = span.events.add(name=draw(st.text(max_size=4)), time_unix_nano=draw(st.integers(0, 2**64 - 1)))
+            put_pairs(event.attributes, draw(attributes))
+        if draw(st.booleans()):
+            span.links.add(trace_id=draw(st.binary(min_size=16, max_size=16)), span_id=b"abcdefgh",
+                           trace_state=draw(st.sampled_from(["", "c=d"])))  # fmt: skip
+    encoded: bytes = request.SerializeToString()
+    return encoded
+
+
+@given(data=requests())
+@QUIET
+def test_random_requests_are_read_alike_or_left_to_python(data: bytes, decode: Any) -> None:
+    found = decode(data)
+    if found is not None:
+        assert repr(found) == repr(in_python(data))  # NaN equals nothing, so not ==
+
+
+def test_damaged_requests_are_read_alike_or_left_to_python(decode: Any) -> None:
+    rng, read = random.Random(5), 0
+    originals = [file.read_bytes() for file in FIXTURES] + [write_protobuf(randoms(20))]
+    for _ in range(3000):
+        data = bytearray(rng.choice(originals)[: rng.choice([60, 400, 10**9])])
+        for _ in range(rng.randrange(4)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        found = decode(bytes(data[: rng.randrange(len(data) + 1)] if rng.random() < 0.3 else data))
+        if found is not None:
+            read += 1
+            for span in found:
+                assert len(span.trace_id) == 32
+    for _ in range(300):  # few enough to ask Python as well
+        data = bytearray(rng.choice(originals))
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        found = decode(bytes(data))
+        assert found is None or repr(found) == repr(in_python(bytes(data)))
+    assert read > 100  # it is no test of refusals alone
+
+
+def test_deep_values_are_left_to_python(decode: Any) -> None:
+    value: Any = 1
+    for _ in range(95):
+        value = [value]
+    request = pb.ExportTraceServiceRequest()
+    span = request.resource_spans.add().scope_spans.add().spans.add(trace_id=b"1" * 16, span_id=b"2" * 8)
+    put_pairs(span.attributes, {"deep": value})
+    assert decode(request.SerializeToString()) is None
+
+
+def test_without_c_the_same_spans(monkeypatch: pytest.MonkeyPatch, decode: Any) -> None:
+    data = FIXTURES[0].read_bytes()
+    quick = read_protobuf(data)
+    monkeypatch.setattr(otlp_protobuf, "decoder", lambda: None)
+    assert read_protobuf(data) == quick
+
+
+def test_a_compiler_that_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(native.SWITCH, "0")
+    assert function("otlp_decode.c", "decode", 2) is None
+    otlp_native.decoder.cache_clear()
+    assert otlp_native.decoder() is None
+    otlp_native.decoder.cache_clear()
+
+
+# Rows
+
+ODD = [
+    make(inputs={"text": 'quo"te \\ \n\t\r\b\f \x01 \u00e9\u2028 \U0001f600 \x7f'}, name="caf\u00e9"),
+    make(inputs=[1.5, -0.0, 1e300, 1e-7, 12345678901234567890, 2**62, True, None, [], {}, ""]),
+    make(outputs=math.nan, cost=math.inf, reward=-1e301),
+    make(outputs={1: 2}, attributes={"a": (1, 2), "b": {3}}),
+    make(inputs="lone \ud800", name="nul \0"),
+    make(inputs={"q": 1}, attributes={"gen_ai.tool.call.arguments": '{"q":1}', "task": "t"}),
+    make(outputs=[], attributes={"llm.output_messages.0.message.role": "user"}),
+    make(attributes={"\u00e9": "\ud800"}, cost=3, reward=0.0, end_ns=None),
+    make(end_ns=5, start_ns=9, links=[("a" * 32, "b" * 16)], otel_kind=0, provider="p", template="t\u00e9"),
+    full(),
+]
+
+
+def expected(spans: list[Span], numbers: list[tuple[int, int | None]]) -> list[Any]:
+    return [rows.to_row(span, grp, source) for span, (grp, source) in zip(spans, numbers, strict=True)]
+
+
+@pytest.mark.parametrize("spans", [ODD, randoms(300)], ids=["odd", "random"])
+def test_rows_are_those_of_python(spans: list[Span]) -> None:
+    numbers: list[tuple[int, int | None]] = [(number, number or None) for number in range(len(spans))]
+    assert repr(rows.to_rows(spans, numbers)) == repr(expected(spans, numbers))
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4), max_leaves=10
+)  # fmt: skip
+
+
+@given(inputs=json_values, outputs=json_values, told=st.dictionaries(names, json_values, max_size=4))
+@QUIET
+def test_rows_of_random_values_are_those_of_python(inputs: Any, outputs: Any, told: dict[str, Any]) -> None:
+    spans = [make(inputs=inputs, outputs=outputs, attributes=told), make(attributes=told)]
+    assert rows.to_rows(spans, [(1, None), (2, 3)]) == expected(spans, [(1, None), (2, 3)])
+
+
+def test_what_cannot_be_a_row_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = make()
+    bad.start_ns = "soon"  # type: ignore[assignment]
+    for maker in (rows._row_maker(), None):
+        monkeypatch.setattr(rows, "_row_maker", lambda maker=maker: maker)
+        with Store.open(":memory:") as store, pytest.raises(TraceError, match="cannot be stored"):
+            store.add([make(1), bad])
+
+
+def test_no_collection_leaves_the_collector_as_it_was() -> None:
+    import gc
+
+    with no_collection():
+        assert not gc.isenabled()
+        with no_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_conversions_that_fail_are_unknown() -> None:
+    assert read_value(int, "many") is None
+    assert read_value(int, "12") == 12
