@@ -76,7 +76,7 @@ def test_a_prefix_is_compared_with_the_same_items_of_the_reference() -> None:
     reference = measured(dict.fromkeys(KINDS, losses), dict.fromkeys(KINDS, share))
     yardstick = Yardstick(reference, KINDS, Weights())
     assert yardstick.fitness(reference.prefix(0.25)) == pytest.approx(1.0)
-    assert len(reference.prefix(0.25).scores["tales"]) == first(20, 0.25) == 5
+    assert len(reference.prefix(0.25).scores["tales"]) == first(20, 0.25) == 6
 
 
 def test_the_standard_error_is_that_of_repeated_draws() -> None:

@@ -24,7 +24,7 @@ from agent_forge.forge.evolution.genome import (
     vector,
     with_vector,
 )
-from agent_forge.forge.evolution.operators import cross, fresh, merge_losers, mutate
+from agent_forge.forge.evolution.operators import cross, merge_losers, mutate
 from agent_forge.forge.evolution.recipe import compile_recipe, joint_scales
 from agent_forge.forge.merging import parse_recipe, to_yaml
 
@@ -79,7 +79,6 @@ def test_operators_give_genomes_that_are_legal_and_compile(seed: int, rate: floa
         mutate(one, SPACE, rng, rate),
         cross(one, other, SPACE, rng),
         merge_losers([one, other, third], SPACE, rng),
-        fresh(SPACE, rng),
     ):
         assert legal(genome)
         assert tidy(genome, SPACE) == genome
@@ -166,7 +165,9 @@ def test_the_parts_of_an_average_add_up_to_one_even_where_all_weights_are_zero()
 
 def test_weights_mutate_only_when_asked_and_in_a_recipe_that_says_so() -> None:
     space = replace(SPACE, weight_noise=True)
-    quiet, loud = (replace(genome, noise=(share,)) for genome, share in zip(first_generation(space)[:2], (0.0, 0.02), strict=True))
+    quiet, loud = (
+        replace(genome, noise=(share,)) for genome, share in zip(first_generation(space)[:2], (0.0, 0.02), strict=True)
+    )
     assert "selected" not in yaml.safe_dump_all(stages(quiet, space))
     *_, selected, mutated = stages(replace(loud, seed=4), space)
     assert selected["name"] == mutated["base_model"] == "selected"

@@ -68,7 +68,9 @@ def test_given_mergekits_masks_we_get_its_merge(name, goldens, folders):
     weights = [part["parameters"]["weight"] for part in recipe["models"]]
     normalize = recipe.get("parameters", {}).get("normalize", method.parameters["normalize"].default)
     for tensor, x in theirs.items():
-        masks = sorted((k for k in goldens if k.startswith(f"{name}/mask/{tensor}/")), key=lambda k: int(k.split("/")[-1]))
+        masks = sorted(
+            (k for k in goldens if k.startswith(f"{name}/mask/{tensor}/")), key=lambda k: int(k.split("/")[-1])
+        )
         base = goldens[f"base/{tensor}"].double()
         vectors = []
         for model, mask in zip(models, masks, strict=True):
@@ -88,5 +90,9 @@ def test_the_share_that_mergekit_keeps_is_the_one_that_we_aim_at(goldens):
             tensor = key.split("/")[2]
             vector = goldens[f"a/{tensor}"].double() - goldens[f"base/{tensor}"].double()
             p = keep_probabilities(vector, own["density"], own["epsilon"])
-            kept_count, wanted, variance = kept_count + int(mask.sum()), wanted + float(p.sum()), variance + float((p * (1 - p)).sum())
+            kept_count, wanted, variance = (
+                kept_count + int(mask.sum()),
+                wanted + float(p.sum()),
+                variance + float((p * (1 - p)).sum()),
+            )
     assert abs(kept_count - wanted) < 4 * variance**0.5

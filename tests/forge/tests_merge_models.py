@@ -11,7 +11,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-SHAPES = {"self_attn.q_proj": (16, 16), "self_attn.o_proj": (16, 16), "mlp.up_proj": (24, 16), "mlp.down_proj": (16, 24)}
+SHAPES = {
+    "self_attn.q_proj": (16, 16),
+    "self_attn.o_proj": (16, 16),
+    "mlp.up_proj": (24, 16),
+    "mlp.down_proj": (16, 24),
+}
 
 
 def llama_tensors(layers: int = 2, vocabulary: int = 30, seed: int = 0, head: bool = True) -> dict[str, Tensor]:
@@ -32,9 +37,7 @@ def moved(tensors: Mapping[str, Tensor], seed: int, size: float = 0.01) -> dict[
     return {name: x + torch.randn(x.shape, generator=made) * size for name, x in tensors.items()}
 
 
-def write_model(
-    folder: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float32, **config: Any
-) -> Path:
+def write_model(folder: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float32, **config: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     layers = len({name.split(".")[2] for name in tensors if name.startswith("model.layers.")})
     document = {

@@ -1,0 +1,181 @@
+"""Task vectors: a LoRA out of a difference and back, interference by brute force, the picture, and the commands."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from tests_merge_models import family, llama_tensors, read_model, write_model
+
+from agent_forge.cli import run
+from agent_forge.errors import CheckpointError, UsageError
+from agent_forge.forge.merging.picture import interference_svg
+from agent_forge.forge.merging.vectors import apply_lora, extract_lora, factors, interference, rounded_bytes
+
+
+@pytest.fixture
+def folders(tmp_path):
+    return family(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(12, 30), (30, 12), (16, 16)])
+def test_the_factors_are_the_best_of_their_rank(shape):
+    x = np.random.default_rng(0).standard_normal(shape)
+    down, up, share = factors(x, 5)
+    u, s, v = np.linalg.svd(x, full_matrices=False)
+    np.testing.assert_allclose(up @ down, (u[:, :5] * s[:5]) @ v[:5], atol=1e-5)
+    assert share == pytest.approx((s[:5] ** 2).sum() / (s**2).sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+def test_what_is_of_low_rank_comes_back(dtype, tmp_path):
+    base = {name: x.to(dtype).float() for name, x in llama_tensors().items()}
+    tuned = dict(base)
+    tensor = "model.layers.1.mlp.up_proj.weight"
+    made = torch.Generator().manual_seed(0)
+    tuned[tensor] = base[tensor] + torch.randn(24, 2, generator=made) @ torch.randn(2, 16, generator=made) * 0.1
+    one, two = write_model(tmp_path / "base", base, dtype), write_model(tmp_path / "tuned", tuned, dtype)
+    found = extract_lora(str(one), str(two), tmp_path / "lora", rank=16)
+    assert found.kept == {tensor: pytest.approx(1.0)}
+    assert found.left_out == ()
+    apply_lora(str(one), tmp_path / "lora", tmp_path / "out")
+    result, wanted = read_model(tmp_path / "out"), read_model(two)
+    assert all(torch.equal(result[name], wanted[name]) for name in wanted if name != tensor)
+    torch.testing.assert_close(result[tensor], wanted[tensor], rtol=0, atol=1e-6 if dtype == torch.float32 else 4e-3)
+
+
+def test_an_adapter_loads_where_peft_looks(folders, tmp_path):
+    found = extract_lora(folders["base"], folders["a"], tmp_path / "lora", rank=4)
+    config = json.loads((tmp_path / "lora" / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["peft_type"]) == (4, 4, "LORA")
+    assert "down_proj" in config["target_modules"]
+    assert "model.norm.weight" in found.left_out
+    names = read_model(tmp_path / "lora")
+    assert names["base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"].shape == (4, 16)
+    assert names["base_model.model.model.layers.0.mlp.up_proj.lora_B.weight"].shape == (24, 4)
+
+
+def test_adapters_that_do_not_fit_are_refused(folders, tmp_path):
+    extract_lora(folders["base"], folders["a"], tmp_path / "lora", rank=4)
+    other = write_model(tmp_path / "other", llama_tensors(layers=1))
+    with pytest.raises(CheckpointError, match=r"model\.layers\.1"):
+        apply_lora(str(other), tmp_path / "lora", tmp_path / "out")
+    with pytest.raises(CheckpointError, match="no matrix"):
+        extract_lora(folders["a"], folders["a"], tmp_path / "none")
+    with pytest.raises(UsageError, match="something already"):
+        extract_lora(folders["base"], folders["a"], tmp_path / "lora")
+    (tmp_path / "lora" / "adapter_model.safetensors").write_bytes(b"no")
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        apply_lora(folders["base"], tmp_path / "lora", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("density", [1.0, 0.3])
+def test_interference_by_brute_force(density, folders, tmp_path):
+    rows = interference(folders["base"], [folders[name] for name in "abc"], density)
+    stored = {name: read_model(tmp_path / name) for name in folders}
+    for row in rows[:-1]:
+        vectors = [(stored[n][row.name].double() - stored["base"][row.name].double()).reshape(-1) for n in "abc"]
+        if density < 1:
+            for v in vectors:
+                v[v.abs().argsort(descending=True)[max(1, int(density * v.numel())) :]] = 0
+        moved = conflicts = 0
+        for values in zip(*(v.tolist() for v in vectors), strict=True):
+            signs = [value > 0 for value in values if value != 0]
+            moved += len(signs) >= 2
+            conflicts += len(set(signs)) == 2
+        assert row.conflict == (pytest.approx(conflicts / moved) if moved else None)
+        if density == 1.0:
+            pairs = [
+                torch.nn.functional.cosine_similarity(vectors[i], vectors[j], 0) for i, j in ((0, 1), (0, 2), (1, 2))
+            ]
+            assert row.cosine == pytest.approx(sum(pairs).item() / 3)
+    assert rows[-1].name == "all"
+    assert rows[-1].elements == sum(row.elements for row in rows[:-1])
+
+
+def test_a_model_does_not_interfere_with_itself(folders, tmp_path):
+    whole = interference(folders["base"], [folders["a"], folders["a"]])[-1]
+    assert (whole.conflict, whole.cosine) == (0.0, pytest.approx(1.0))
+    still = interference(folders["base"], [folders["base"], folders["base"]])[-1]
+    assert (still.conflict, still.cosine) == (None, None)
+    with pytest.raises(UsageError, match="two models"):
+        interference(folders["base"], [folders["a"]])
+    odd = str(write_model(tmp_path / "odd", llama_tensors(vocabulary=31)))
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight"):
+        interference(folders["base"], [folders["a"], odd])
+
+
+def test_the_picture_shows_every_tensor(folders):
+    rows = interference(folders["base"], [folders["a"], folders["b"]])
+    svg = ElementTree.fromstring(interference_svg(rows, "two & three"))
+    titles = [element.text for element in svg.iter("{http://www.w3.org/2000/svg}title")]
+    assert len(titles) == len(rows)
+    assert any("model.layers.1.mlp.up_proj.weight: conflict 0." in title for title in titles)
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F16", "F32", "F64"])
+def test_rounding_in_numpy_is_rounding_in_torch(dtype):
+    from agent_forge.forge.merging.exact import rounded
+
+    x = torch.randn(2000, dtype=torch.float64)
+    x = torch.cat([x, 1 + 2.0**-8 + torch.tensor([-1, 0, 1], dtype=torch.float64) * 2.0**-40])
+    assert rounded_bytes(x.numpy(), dtype) == rounded(x, dtype).view(torch.uint8).numpy().tobytes()
+
+
+# --- the commands ----------------------------------------------------------------------------------------------------
+
+
+def test_the_merge_command(folders, tmp_path, capsys):
+    config = tmp_path / "linear.yaml"
+    config.write_text(
+        "merge_method: linear\nmodels:\n- {model: a, parameters: {weight: 1}}\n- {model: b, parameters: {weight: 1}}\n"
+    )
+    assert run(["merge", str(config), "--check", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["ok"] is True
+    assert run(["merge", str(config), "--check"]) == 0
+    assert "sound" in capsys.readouterr().out
+    out = tmp_path / "out"
+    assert run(["merge", str(config), str(out), "--json", "--threads", "2"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["method"], report["out"], report["resumed"]) == ("linear", str(out), 0)
+    assert run(["merge", str(config), str(tmp_path / "second")]) == 0
+    printed = capsys.readouterr()
+    assert "linear: " in printed.out
+    assert "100 %" in printed.err
+
+
+def test_the_merge_command_says_what_is_wrong(folders, tmp_path, capsys):
+    config = tmp_path / "wrong.yaml"
+    config.write_text("merge_method: linear\nmodels: [{model: a, parameters: {wight: 1}}]\n")
+    assert run(["merge", str(config), str(tmp_path / "out")]) == 2
+    assert "'wight' is not known" in capsys.readouterr().err
+    config.write_text("merge_method: linear\nmodels: [{model: nowhere, parameters: {weight: 1}}]\n")
+    assert run(["merge", str(config), str(tmp_path / "out"), "--json"]) == 1
+    assert "nowhere" in capsys.readouterr().err
+    assert run(["merge", str(config)]) == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_vectors_commands(folders, tmp_path, capsys):
+    lora, out, svg = tmp_path / "lora", tmp_path / "applied", tmp_path / "picture.svg"
+    assert run(["vectors", "extract", folders["base"], folders["a"], str(lora), "--rank", "3", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rank"] == 3
+    assert run(["vectors", "extract", folders["base"], folders["a"], str(tmp_path / "more")]) == 0
+    printed = capsys.readouterr()
+    assert "energy" in printed.out
+    assert "model.norm.weight" in printed.err
+    assert run(["vectors", "apply", folders["base"], str(lora), str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["out"] == str(out)
+    assert run(["vectors", "apply", folders["base"], str(lora), str(tmp_path / "b2"), "--scale", "0.5"]) == 0
+    capsys.readouterr()
+    assert run(["vectors", "interference", *(folders[n] for n in ("base", "a", "b")), "--svg", str(svg), "--json"]) == 0
+    assert 0 < json.loads(capsys.readouterr().out)["all"]["conflict"] < 1
+    assert svg.read_text().startswith("<svg")
+    assert run(["vectors", "interference", *(folders[n] for n in ("base", "a", "b")), "--density", "0.2"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("all")
+    assert Path(out / "config.json").is_file()
