@@ -1,9 +1,9 @@
 """Pictures of the dashboard's pages, in light, dark and at the width of a phone.
 
-    python scripts/screenshots.py HOME OUT
+    python scripts/screenshots.py HOME OUT [--all]
 
-HOME is a home folder with runs, a forge session and an audit; OUT is where the PNG files go. Needs Playwright and a
-Chromium (CHROMIUM names it, /usr/bin/chromium otherwise).
+HOME is a home folder with runs, a forge session and an audit; OUT is where the PNG files go. Without --all, the ones
+that the documentation shows. Needs Playwright, Pillow and a Chromium (CHROMIUM names it, /usr/bin/chromium otherwise).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def places(home: str) -> dict[str, str]:
     from agent_forge.traces import Store
 
     lines, _ = History.open(home).page(50)
-    runs = sorted(lines, key=lambda line: -(line.tasks or 0))
-    traces = sorted(Store.open(home).traces(limit=50), key=lambda one: -one.spans)
+    runs = sorted(lines, key=lambda line: (line.state != "done", -(line.tasks or 0)))
+    traces = sorted(Store.open(home).traces(limit=2_000), key=lambda one: -one.spans)
     registry = Registry(home)
     sessions, models = registry.sessions(), registry.ls()
     audits = sorted(Path(home, "audits").glob("*.json"))
@@ -73,20 +73,38 @@ def places(home: str) -> dict[str, str]:
     return found
 
 
-def take(browser: Any, url: str, out: Path, name: str, address: str, suffix: str, **settings: Any) -> None:
-    """One picture. A page that is tall is cut: the picture shows what one sees."""
-    page = browser.new_page(**settings)
-    page.goto(url + address)
+WIDE, PHONE = {"width": 1240, "height": 820}, {"width": 390, "height": 780}
+STYLES = {
+    "": {"viewport": WIDE, "color_scheme": "light"},
+    "-dark": {"viewport": WIDE, "color_scheme": "dark"},
+    "-phone": {"viewport": PHONE, "color_scheme": "light"},
+}
+SHOWN = {"-dark": ("run", "session"), "-phone": ("run", "overview")}  # in the documentation, besides the light ones
+
+
+def take(browser: Any, address: str, file: Path, opened: bool, **style: Any) -> None:
+    """One picture, of what one sees without scrolling."""
+    page = browser.new_page(**style)
+    page.goto(address)
     page.wait_for_load_state("load")
-    page.wait_for_timeout(300)
-    if name == "run" and not suffix.startswith("-phone"):
-        page.locator("a.fall-row[data-node]").nth(4).click()
+    if opened:
+        page.locator("svg.graph a[data-node]").nth(6).click()
         page.locator("#panel h1").wait_for()
-    page.screenshot(path=out / f"{name}{suffix}.png", full_page=settings["viewport"]["height"] < 900)
+    page.wait_for_timeout(300)
+    page.screenshot(path=file)
     page.close()
+    shrink(file)
 
 
-def main(home: str, target: str) -> None:
+def shrink(file: Path) -> None:
+    """The picture with as many colours as it needs, and no more bytes."""
+    from PIL import Image
+
+    with Image.open(file) as picture:
+        picture.convert("RGB").quantize(160, dither=Image.Dither.NONE).save(file, optimize=True)
+
+
+def main(home: str, target: str, everything: bool) -> None:
     from playwright.sync_api import sync_playwright
 
     out = Path(target)
@@ -95,13 +113,12 @@ def main(home: str, target: str) -> None:
         chromium = os.environ.get("CHROMIUM", "/usr/bin/chromium")
         browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
         for name, address in places(home).items():
-            wide = {"viewport": {"width": 1280, "height": 900}}
-            take(browser, url, out, name, address, "", color_scheme="light", **wide)
-            take(browser, url, out, name, address, "-dark", color_scheme="dark", **wide)
-            phone = {"width": 390, "height": 844}
-            take(browser, url, out, name, address, "-phone", viewport=phone, device_scale_factor=1)
+            for suffix, style in STYLES.items():
+                if everything or not suffix or name in SHOWN[suffix]:
+                    opened = name == "run" and suffix == "-dark"
+                    take(browser, url + address, out / f"dashboard-{name}{suffix}.png", opened, **style)
         browser.close()
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(sys.argv[1], sys.argv[2], "--all" in sys.argv[3:])

@@ -262,6 +262,8 @@ def test_the_better_model_is_marked_only_beyond_the_errors() -> None:
     assert best(entry(1.0, 0.3), entry(1.5, 0.3)) is None
     assert best(entry(1.0, 0.1), entry(1.5, 0.1)) == 0
     assert best(entry(0.1, 0.01, "accuracy"), entry(0.5, 0.01, "accuracy")) == 1
+    assert best(entry(1.0, None), entry(9.0, None)) is None  # without errors nothing is known
+    assert best(entry(1.0, 0.1, "depth"), entry(9.0, 0.1, "depth")) is None  # nor is which side is better
     entries = {
         "c": {"digest": "c", "parents": ["b", "gone"]},
         "b": {"digest": "b", "parents": []},

@@ -55,7 +55,19 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for name in ("number", "signed", "count", "size", "duration", "share", "money", "pretty", "short", "iso"):
+    for name in (
+        "number",
+        "signed",
+        "count",
+        "size",
+        "duration",
+        "share",
+        "money",
+        "measured",
+        "pretty",
+        "short",
+        "iso",
+    ):
         made.filters[name] = getattr(wording, name)
     made.filters.update(when=when, state_class=graph.state_class, path=lambda text: quote(str(text), safe=""))
     made.globals.update(

@@ -135,7 +135,9 @@ def line_chart(
         return Markup("")
     frame = _frame([p for line in kept for p in line.points], zero=zero)
     parts = [_axes(frame, x_label, y_label, text, x_text)]
-    heights = spread([(frame.width, max(frame.top, frame.y(line.points[-1][1]) - 7)) for line in kept])
+    ends = [max(frame.top, frame.y(line.points[-1][1]) - 7) for line in kept]
+    turn = -1 if max(ends) > frame.height / 2 else 1  # away from the nearer edge
+    heights = [turn * height for height in spread([(frame.width, turn * height) for height in ends])]
     for place, line in enumerate(kept):
         parts.append(_curve(frame, line, place, heights[place], text if len(kept) == 1 else _named(line, text)))
     return _svg(frame, parts, name or f"{y_label} by {x_label}", [line.points for line in kept], (x_label, y_label))
@@ -158,7 +160,8 @@ def scatter_chart(
     points = [p for line in kept for p in line.points]
     if not points:
         return Markup("")
-    frame = _frame(points, room=0.12, log_x=log_x and min(x for x, _ in points) > 0)
+    xs = [x for x, _ in points]
+    frame = _frame(points, room=0.12, log_x=log_x and 0 < 3 * min(xs) <= max(xs))
     frame = replace(frame, width=size[0], height=size[1])
     parts = [_axes(frame, x_label, y_label, text, x_text)]
     if len(front) > 1:
@@ -244,7 +247,9 @@ def _frame(points: Sequence[Point], *, zero: bool = False, room: float = 0.04, l
     if log_x:
         x_range = (min(xs) / 1.3, max(xs) * 1.3)
         return Frame(x_range, y_range, log_ticks(*x_range), nice_ticks(*y_range, 4), log_x=True)
-    side = (max(xs) - min(xs)) * (room if room > 0.05 else 0) or (0.5 if max(xs) == min(xs) else 0.0)
+    side = (max(xs) - min(xs)) * (room if room > 0.05 else 0)
+    if room > 0.05 or max(xs) == min(xs):
+        side = max(side, abs(max(xs)) * 0.05, 0.5)
     x_range = (min(xs) - side, max(xs) + side)
     return Frame(x_range, y_range, nice_ticks(*x_range, 5), nice_ticks(*y_range, 4))
 

@@ -49,9 +49,9 @@ class Measure:
 
 
 WORDS = Measure(172, 44, 226, 58, 20)
-TALL = Measure(144, 44, 78, 156, 14, downwards=True)
+TALL = Measure(132, 44, 76, 142, 15, downwards=True)
 SQUARES = Measure(12, 12, 34, 18, 0)
-ROOM = 630  # the width beside a time line
+ROOM = 570  # the width beside a time line
 
 
 def state_class(state: str) -> str:

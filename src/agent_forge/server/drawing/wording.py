@@ -140,6 +140,17 @@ def money(value: float | None) -> str:
     return f"${value:,.2f}" if value >= 0.1 else f"${number(value)}"
 
 
+def measured(value: float | None, name: str) -> str:
+    """A metric's value, in the unit that its name tells.
+
+    >>> measured(8.23e8, "peak_memory_bytes"), measured(0.063, "latency_s_at_512"), measured(2.0712, "bits per byte")
+    ('823 MB', '63 ms', '2.071')
+    """
+    if name.endswith("bytes"):
+        return size(value)
+    return duration(value) if name.startswith(("latency", "seconds")) else number(value, 4)
+
+
 def pretty(value: Any, longest: int = 20_000) -> str:
     """A JSON value for reading: text as it is, the rest indented; cut where it is very long."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,13 +13,15 @@ from agent_forge.errors import UsageError
 from agent_forge.server.context import Context
 from agent_forge.server.drawing.charts import Line, pareto, scatter_chart
 from agent_forge.server.drawing.graph import Node, draw_graph
-from agent_forge.server.drawing.wording import count, size
+from agent_forge.server.drawing.wording import count, measured, size
 from agent_forge.server.page import Document, NotThere, asked, page_routes
 from agent_forge.server.pages import Page
 
 MOST = 4  # side by side
 PREFERRED = ("bits per byte",)
-HIGHER_IS_BETTER = ("accuracy", "reward", "score", "pass", "per_s", "number")
+# metrics whose better side is known, by a word in their name; of others nothing is said
+LOWER_IS_BETTER = ("bits per byte", "bits_per_byte", "loss", "perplexity", "ppl", "latency", "error")
+HIGHER_IS_BETTER = ("accuracy", "reward", "score", "pass", "fitness")
 
 
 def routes(context: Context) -> list[BaseRoute]:
@@ -69,13 +72,15 @@ def metric_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted(seen, key=lambda name: (-seen[name], name))
 
 
-def lower_is_better(metric: str) -> bool:
-    """Whether less of a metric is more: by its name.
+def lower_is_better(metric: str) -> bool | None:
+    """Whether less of a metric is more, by its name; None where nobody knows.
 
-    >>> lower_is_better("bits per byte"), lower_is_better("gsm accuracy")
-    (True, False)
+    >>> lower_is_better("bits per byte"), lower_is_better("gsm accuracy"), lower_is_better("memory gate mean")
+    (True, False, None)
     """
-    return not any(word in metric for word in HIGHER_IS_BETTER)
+    if any(word in metric for word in HIGHER_IS_BETTER):
+        return False
+    return True if any(word in metric for word in LOWER_IS_BETTER) else None
 
 
 def front(document: Mapping[str, Any]) -> tuple[list[Line], list[tuple[float, float]]]:
@@ -94,6 +99,8 @@ def front(document: Mapping[str, Any]) -> tuple[list[Line], list[tuple[float, fl
         )
         for phase, members in groups.items()
     ]
+    if document["lower_is_better"] is None:
+        return lines, []
     sign = 1 if document["lower_is_better"] else -1
     best = pareto([(x, sign * y) for line in lines for x, y in line.points])
     return lines, [(x, sign * y) for x, y in best]
@@ -103,7 +110,14 @@ def models_view(document: Document) -> dict[str, Any]:
     """Size against quality as a picture."""
     lines, best = front(document)
     drawn = scatter_chart(
-        lines, x_label="size", y_label=document["metric"] or "", x_text=size, front=best, log_x=True, size=(760, 280)
+        lines,
+        x_label="size",
+        text=lambda value: measured(value, document["metric"] or ""),
+        y_label=document["metric"] or "",
+        x_text=size,
+        front=best,
+        log_x=True,
+        size=(760, 280),
     )
     return {"chart": drawn}
 
@@ -195,14 +209,11 @@ def compare(entries: Sequence[Mapping[str, Any]]) -> Document:
 
 
 def _metric_row(name: str, metrics: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
-    lower = lower_is_better(name)
-    known = [(float(m["value"]), place) for place, m in enumerate(metrics) if m is not None]
-    ranked = sorted(known, reverse=not lower)
-    best = None
-    if len(ranked) > 1:
-        (first, place), (second, other) = ranked[0], ranked[1]
-        errors = [float((metrics[at] or {}).get("stderr") or 0.0) for at in (place, other)]
-        if abs(second - first) > 2 * (errors[0] ** 2 + errors[1] ** 2) ** 0.5:
+    lower, best = lower_is_better(name), None
+    known = [(float(m["value"]), m.get("stderr"), place) for place, m in enumerate(metrics) if m is not None]
+    if lower is not None and len(known) > 1:
+        (first, error, place), (second, other, _) = sorted(known, key=lambda one: one[0], reverse=not lower)[:2]
+        if error is not None and other is not None and abs(second - first) > 2 * math.hypot(error, other):
             best = place
     return {"name": name, "values": list(metrics), "best": best, "lower_is_better": lower}
 

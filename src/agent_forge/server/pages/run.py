@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from agent_forge.agents.keeping import Notes
 from agent_forge.plans import Plan
 from agent_forge.runtime.history import History, RunRecord
 from agent_forge.server.context import Context
@@ -61,7 +64,7 @@ def run_page(context: Context, request: Request) -> Document:
     return run_document(context.home, context.traces, request.path_params["run"], rows)
 
 
-def run_document(home: Any, store: Store, run: str, most_rows: int | None = MOST_ROWS) -> Document:
+def run_document(home: str | os.PathLike[str], store: Store, run: str, most_rows: int | None = MOST_ROWS) -> Document:
     """Everything about one run. Raises StoreError if there is none of that name."""
     record = History.open(home).load(run)
     trajectory = _trajectory(store, record.line.trace_id)
@@ -70,13 +73,12 @@ def run_document(home: Any, store: Store, run: str, most_rows: int | None = MOST
     tasks = _tasks(record, spans, trajectory, credit)
     plan = record.plan
     path = _critical_path(plan, tasks)
-    notes = Notes.of(home).read(run)
     rows = task_rows(run, tasks, path) if trajectory is None else _rows(run, trajectory, credit, tasks, path)
     return {
         "run": run,
         "state": record.line.state,
         "error": record.line.error,
-        "request": notes.get("request"),
+        "request": request_of(home, run),
         "answer": _answer(trajectory),
         "created_s": record.line.created_s,
         "ended_s": record.line.ended_s,
@@ -93,6 +95,15 @@ def run_document(home: Any, store: Store, run: str, most_rows: int | None = MOST
         "version": History.open(home).version(run),
         "how": HOW,
     }
+
+
+def request_of(home: str | os.PathLike[str], run: str) -> str | None:
+    """What a run was asked, from its notes beside the journal (see `agents.keeping`, which takes long to import)."""
+    file = Path(home) / "runs" / f"{run}.json"
+    if not re.fullmatch(r"[\w.-]+", run) or not file.is_file():
+        return None
+    request = json.loads(file.read_text(encoding="utf-8")).get("request")
+    return request if isinstance(request, str) else None
 
 
 def alone(document: Document) -> Document:
@@ -126,8 +137,8 @@ def graph_nodes(document: Mapping[str, Any], inside: bool = False) -> list[Node]
     return [
         Node(
             name,
-            name if not task["action"] else f"{name} · {task['action']}",
-            duration(task["duration_s"]) if task["duration_s"] is not None else task["state"],
+            name,
+            _note(task),
             task["state"],
             f"#{name}" if inside else task_address(document["run"], name),
             name in path,
@@ -135,6 +146,12 @@ def graph_nodes(document: Mapping[str, Any], inside: bool = False) -> list[Node]
         )
         for name, task in document["tasks"].items()
     ]
+
+
+def _note(task: Mapping[str, Any]) -> str:
+    """What a box says below its name: what was called, and how long it took."""
+    took = duration(task["duration_s"]) if task["duration_s"] is not None else task["state"].replace("_", " ")
+    return f"{task['action']} · {took}" if task["action"] else took
 
 
 def task_page(context: Context, request: Request) -> Document:

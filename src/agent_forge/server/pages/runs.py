@@ -8,7 +8,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from agent_forge.agents.keeping import Notes
 from agent_forge.errors import UsageError
 from agent_forge.runtime.history import History, RunLine
 from agent_forge.runtime.result import RUN_STATES
@@ -52,7 +51,7 @@ def runs_page(context: Context, request: Request) -> Document:
 def run_line(context: Context, line: RunLine) -> dict[str, Any]:
     """A run in one line, with its request."""
     ended = line.ended_s - line.created_s if line.ended_s is not None else None
-    return {**asdict(line), "request": Notes.of(context.home).read(line.run).get("request"), "wall_s": ended}
+    return {**asdict(line), "request": one.request_of(context.home, line.run), "wall_s": ended}
 
 
 def compare_page(context: Context, request: Request) -> Document:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from typing import Any
 
 from starlette.requests import Request
@@ -128,7 +127,8 @@ def _linked(trajectory: Trajectory) -> tuple[list[dict[str, Any]], list[list[str
         if source in trajectory.graph.spans
     ]
     known = {span_id for edge in edges for span_id in edge}
-    critical = set(trajectory.critical_path)
+    path = trajectory.critical_path
+    critical = {*path, *(around for leaf in path for around in trajectory.graph.ancestors(leaf))}
     nodes = [
         {
             "id": span.span_id,
@@ -151,7 +151,8 @@ def view(document: Document) -> dict[str, Any]:
         for node in document["nodes"]
     ]
     edges = [(source, target) for source, target in document["edges"]]
-    critical = set(pairwise(document["figures"]["critical_path"]))
+    strong = {node["id"] for node in document["nodes"] if node["critical"]}
+    critical = {edge for edge in edges if strong.issuperset(edge)}
     return {"graph": draw_graph(nodes, edges, critical, "spans that used each other's results")}
 
 
