@@ -92,7 +92,7 @@ class Context:
         return provider(self.settings.otlp_endpoint or "")
 
     def close(self) -> None:
-        """Closes what was opened; what the others use comes last. Not under the lock: they may ask for it until then."""
+        """Closes what was opened, what the others use last. Without the lock: they may ask for it until then."""
         used = [name for name in LAST if name in self.parts]
         for name in [*(name for name in reversed(list(self.parts)) if name not in LAST), *used]:
             part = self.parts.get(name)

@@ -33,14 +33,15 @@ class Observing:
             return
         parent = caller(Headers(scope=scope))
         trace = parent.trace_id if parent is not None else new_trace_id()
-        scope.setdefault("state", {}).update(trace_id=trace, parent=parent)
+        state = scope.setdefault("state", {})
+        state.update(trace_id=trace, parent=parent)
         status = 500
 
         async def noting(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Trace-Id"] = trace
+                MutableHeaders(scope=message)["X-Trace-Id"] = state["trace_id"]
             await send(message)
 
         begun = time.perf_counter()
@@ -63,6 +64,7 @@ class Observing:
             status=status,
             ms=round(seconds * 1000, 2),
             client=(scope.get("client") or ("local",))[0],
+            trace_id=scope["state"]["trace_id"],
         )
 
 

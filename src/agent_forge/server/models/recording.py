@@ -31,13 +31,12 @@ class Recording:
             f"{'chat' if asked.chat else 'text_completion'} {asked.model.name}",
             "model",
             inputs=inputs,
-            parent=request.state.parent or _root(request.state.trace_id),
+            parent=request.state.parent,
             model=asked.model.name,
             provider="agent-forge",
             sampling=_sampling(body),
         )
-        if request.state.parent is None:
-            self._span.parent_id = None
+        request.state.trace_id = self._span.trace_id  # the answer and the log name it
 
     def end(self, choices: list[Choice], error: BaseException | str | None = None) -> None:
         """Ends the span; twice does no harm. What is not finished is cancelled."""
@@ -60,11 +59,6 @@ class Recording:
             **({"time_to_first_token_s": min(firsts)} if firsts else {}),
             **({"checkpoint": asked.model.source.digest} if asked.model.source.digest else {}),
         )
-
-
-def _root(trace_id: str) -> Span:
-    """A stand-in that gives the new span its trace."""
-    return Span(trace_id, "0" * 16, "request", "other")
 
 
 def _sampling(body: Mapping[str, Any]) -> dict[str, Any] | None:
