@@ -86,6 +86,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--tune-steps", type=int, default=100)
     parser.add_argument("--embedding-lr", type=float, default=Recipe.embedding_lr)
     parser.add_argument("--scalar-lr", type=float, default=Recipe.scalar_lr)
+    parser.add_argument("--evaluations", type=int, default=Recipe.evaluations)
     parser.add_argument("--hard", type=float, default=0.0)
     parser.add_argument("--most-mb", type=float, default=12.0, help="text of each set")
     parser.add_argument("--judged", type=int, default=131_072, help="held-out tokens")
@@ -130,7 +131,7 @@ class Ground:
         self.asked = {"continuation": continuations(self.material.judged, args.questions)}
         for task in MULTIPLE_CHOICE:
             if args.data and (Path(args.data) / task).is_dir():
-                choices = read_choices(task, Path(args.data), most=2 * args.questions)
+                choices = read_choices(task, Path(args.data), most=args.questions)
                 self.asked[task] = questions_of(choices, tokenizer)
 
 
@@ -144,6 +145,7 @@ def recipe_of(args: argparse.Namespace, **changes: Any) -> Recipe:
         "embedding_lr": args.embedding_lr,
         "scalar_lr": args.scalar_lr,
         "hard": args.hard,
+        "evaluations": args.evaluations,
         "recoveries": 0,
     }
     return Recipe(**{**given, **changes})

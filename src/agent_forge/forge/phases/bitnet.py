@@ -95,7 +95,7 @@ def material_of(config: Bitnet, corpus: Corpus, tokenizer: Any, seed: int) -> Ma
     watched: list[str] = []
     for name, texts in corpus.train.items():
         apart = max(1, min(4, len(texts) // 20))
-        watched += texts[-apart:]
+        watched += [text[: 8 * length] for text in texts[-apart:]]  # two rows or so of each
         learned = texts[:-apart] or texts
         rows[name] = pack(encode(tokenizer, learned), length, tokenizer.bos_token_id, tokenizer.pad_token_id)
     available = sum(len(of) for of in rows.values())

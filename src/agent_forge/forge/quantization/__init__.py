@@ -11,7 +11,7 @@ from agent_forge.forge.quantization.bitlinear import (
     to_bitlinear,
     to_dense,
 )
-from agent_forge.forge.quantization.calibration import calibrate, input_squares
+from agent_forge.forge.quantization.calibration import calibrate, input_moments, input_squares, round_with_feedback
 from agent_forge.forge.quantization.distillation import Distillation, chunked_divergence, distil
 from agent_forge.forge.quantization.folder import copy_tokenizer, float32_bytes, folder_bytes, write_dense, write_packed
 from agent_forge.forge.quantization.gate import Demands, check
@@ -48,12 +48,14 @@ __all__ = [
     "float32_bytes",
     "folder_bytes",
     "gather",
+    "input_moments",
     "input_squares",
     "level_codes",
     "level_scales",
     "linear_names",
     "quantise_folder",
     "round_inputs",
+    "round_with_feedback",
     "set_strength",
     "settled",
     "spread",

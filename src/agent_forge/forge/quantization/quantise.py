@@ -18,7 +18,12 @@ from agent_forge.forge.evaluation.choices import Question, answer_questions
 from agent_forge.forge.evaluation.scores import Score, retention
 from agent_forge.forge.evaluation.text import TextScore, divergence, measure_text
 from agent_forge.forge.quantization.bitlinear import INSIDE_BLOCKS, set_strength, settled, to_bitlinear
-from agent_forge.forge.quantization.calibration import calibrate, input_squares
+from agent_forge.forge.quantization.calibration import (
+    calibrate,
+    input_moments,
+    input_squares,
+    round_with_feedback,
+)
 from agent_forge.forge.quantization.distillation import distil
 from agent_forge.forge.quantization.gate import Clause, Demands, check
 from agent_forge.forge.quantization.levels import Format
@@ -26,7 +31,12 @@ from agent_forge.forge.quantization.material import Material
 from agent_forge.forge.quantization.recipe import Recipe
 from agent_forge.forge.training import Evaluation, PackedRows
 
-CALIBRATION_ROWS = 32
+CALIBRATION_ROWS = 64
+STARTS = {
+    "feedback": "post-training, error feedback",
+    "fitted": "post-training, scales fitted to inputs",
+    "plain": "post-training, scales fitted to weights",
+}
 Tell = Callable[..., None]
 
 
@@ -113,7 +123,7 @@ class Quantisation:
     # ------------------------------------------------------------------------------------------------ steps
 
     def _baselines(self) -> None:
-        """The levels without training: BitNet's rule as it is, and scales fitted to what the layers read."""
+        """The levels without training: BitNet's rule as it is, and the best that can be done without (the start)."""
         plain = Format(**{**self.format.__dict__, "learn_scales": False})
         untrained = copy.deepcopy(self.teacher)
         to_bitlinear(untrained, plain, self.layers)
@@ -121,12 +131,18 @@ class Quantisation:
             self.note("post-training, mean |w|", self.measure(untrained))
         del untrained
         if self.format.learn_scales:
-            few = PackedRows(
-                self.material.rows.tokens[:CALIBRATION_ROWS], self.material.rows.documents[:CALIBRATION_ROWS]
-            )
-            calibrate(self.student, input_squares(self.teacher, few, self.names))
             with settled(self.student):
-                self.note("post-training, fitted scales", self.measure(self.student))
+                self.note(self._start(), self.measure(self.student))
+
+    def _start(self) -> str:
+        """Puts the student on good levels before it learns, and says how."""
+        kind = self.recipe.start
+        few = PackedRows(self.material.rows.tokens[:CALIBRATION_ROWS], self.material.rows.documents[:CALIBRATION_ROWS])
+        if kind == "feedback":
+            round_with_feedback(self.student, input_moments(self.teacher, few, self.names))
+        elif kind == "fitted":
+            calibrate(self.student, input_squares(self.teacher, few, self.names))
+        return STARTS[kind]
 
     def train(self, stage: str, steps: int, rising: bool) -> None:
         """Distils for `steps` steps and keeps the weights that were best on the watched text."""

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
 from agent_forge.config import option
-from agent_forge.errors import ConfigError
 from agent_forge.forge.training import TrainSettings
 
 # Floating-point operations that a default run may take: minutes on 2 cores, or on one large GPU.
@@ -33,7 +32,10 @@ class Recipe:
     lr: float = option(0.005, help="of the matrices (Muon)", above=0)
     embedding_lr: float = option(0.001, above=0)
     scalar_lr: float = option(0.001, help="of scales, gains and biases", above=0)
-    optimizer: str = option("muon", help="muon or adamw, for the matrices")
+    optimizer: Literal["muon", "adamw"] = option("muon", help="for the matrices")
+    start: Literal["feedback", "fitted", "plain"] = option(
+        "feedback", help="where learned scales start: GPTQ's rounding, scales fitted to the inputs, or to the weights"
+    )
     stages: int = option(8, help="steps in which the strength rises", at_least=1)
     rise: float = option(
         0.25, help="share of the run over which it rises; 0: full strength at once", at_least=0, at_most=1
@@ -46,10 +48,6 @@ class Recipe:
     patience: int = option(3, help="looks without gain before stopping; 0: never", at_least=0)
     recoveries: int = option(1, help="further rounds at full strength when the gate is missed", at_least=0)
     recovery: float = option(0.5, help="length of such a round, as a share of the run", above=0)
-
-    def __post_init__(self) -> None:
-        if self.optimizer not in ("muon", "adamw"):
-            raise ConfigError(f"optimizer is {self.optimizer!r}", fix="use muon or adamw")
 
     def steps_for(self, model: nn.Module, device: str) -> int:
         """The given number, or as many as the budget of operations allows: 8 for each weight and token (2 for the

@@ -1,0 +1,302 @@
+"""The suite's tasks: reading the sets, checking answers by carrying them out, and the harness."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import itertools
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from agent_forge.errors import DataError, UsageError
+from agent_forge.forge.evaluation import (
+    TASKS,
+    GoldPlan,
+    Program,
+    Request,
+    evaluate_suite,
+    read_choices,
+    read_gold_plans,
+    read_problems,
+    read_programs,
+    read_requests,
+)
+from agent_forge.forge.evaluation.generation import write_answers
+from agent_forge.forge.evaluation.harness import Answers, harness_model
+from agent_forge.forge.evaluation.tasks import (
+    call_prompt,
+    closed,
+    edge_f1,
+    plan_prompt,
+    read_calls,
+    right_calls,
+    run_tests,
+    same_number,
+)
+from agent_forge.forge.training import train_tokenizer
+from agent_forge.runtime.sandbox import SandboxLimits, sandbox_available
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+
+
+@pytest.fixture(scope="module")
+def talker():
+    """(model, tokenizer): what it says is noise, and always the same noise."""
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer(["Question: how many? Answer: 12 or 7."] * 5, vocab_size=320)
+    config = LlamaConfig(
+        vocab_size=320,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=400,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=2,
+    )
+    return LlamaForCausalLM(config).eval(), tokenizer
+
+
+def write_sets(folder: Path) -> Path:
+    """Two rows of every set, in its publisher's form."""
+    rows = {
+        "arc_easy/train.jsonl": [{"question": f"{n}?", "choices": ["a", "b", "c"], "answer": 1} for n in range(3)],
+        "piqa/valid.jsonl": [{"goal": f"{n}?", "choices": ["a", "b"], "answer": 0} for n in range(3)],
+        "gsm8k/train.jsonl": [{"question": f"{n}?", "answer": f"so {n} #### 1,{n}00"} for n in range(2)],
+        "mbpp/mbpp.jsonl": [{"text": "double it", "code": "", "test_list": ["assert f(2) == 4"]}],
+        "bfcl/simple_python.jsonl": [
+            {"id": "s0", "question": [[{"role": "user", "content": "area?"}]], "function": [{"name": "area"}]}
+        ],
+        "bfcl/simple_python_answers.jsonl": [{"id": "s0", "ground_truth": [{"area": {"base": [10]}}]}],
+        "plan_graph/asynchow/asynchow.jsonl": [{"title": "tea", "steps": ["boil", "pour"], "edges": [[1, 2]], "id": 1}],
+    }
+    for name, content in rows.items():
+        file = folder / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("\n".join(json.dumps(row) for row in content), encoding="utf-8")
+    (folder / "svamp").mkdir()
+    table = "Question,Numbers,Equation,Answer\nHe has number0 and number1 .,56.0 9.5,* number0 number1,504.0\n"
+    with gzip.open(folder / "svamp" / "train.csv.gz", "wt") as file:
+        file.write(table)
+    return folder
+
+
+def test_every_set_is_read_in_its_own_form(tmp_path: Path) -> None:
+    data = write_sets(tmp_path)
+    assert len(read_choices("arc_easy", data, 2)) == 2
+    assert read_choices("piqa", data)[0].answers == (" a", " b")
+    assert sorted(problem.answer for problem in read_problems("gsm8k", data)) == [1000.0, 1100.0]
+    (problem,) = read_problems("svamp", data)
+    assert (problem.question, problem.answer) == ("He has 56 and 9.5 .", 504.0)
+    assert read_programs("mbpp", data)[0].tests == ("assert f(2) == 4",)
+    assert read_requests("bfcl", data)[0].accepted == ({"area": {"base": [10]}},)
+    assert read_gold_plans("asynchow", data)[0].edges == {(0, 1)}
+
+
+def test_a_set_that_is_missing_or_broken_is_said_to_be(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such question set"):
+        read_choices("arc_easy", tmp_path)
+    with pytest.raises(DataError, match="no simple_python_answers"):
+        read_requests("bfcl", tmp_path)
+    (tmp_path / "gsm8k").mkdir()
+    (tmp_path / "gsm8k" / "train.jsonl").write_text("{broken", encoding="utf-8")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_problems("gsm8k", tmp_path)
+
+
+def test_the_sample_of_a_set_does_not_depend_on_its_order(tmp_path: Path) -> None:
+    data = write_sets(tmp_path)
+    first = read_choices("arc_easy", data, 2)
+    file = data / "arc_easy" / "train.jsonl"
+    file.write_text("\n".join(reversed(file.read_text().split("\n"))), encoding="utf-8")
+    assert read_choices("arc_easy", data, 2) == first
+
+
+def test_the_shared_sets_are_read_whole() -> None:
+    if not (DATA / "arc_easy").is_dir():
+        pytest.skip("the shared data are absent")
+    assert len(read_choices("arc_easy", DATA)) == 2251
+    assert len(read_problems("gsm8k", DATA)) == 7473
+    assert len(read_problems("svamp", DATA)) == 3138
+    assert len(read_programs("mbpp", DATA)) == 474
+    assert len(read_requests("bfcl", DATA)) > 300
+    assert len(read_gold_plans("asynchow", DATA)) == 970
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("so 6 * 7 = 42\n#### 42", True),
+        ("#### 41 because 42", True),
+        ("the answer is 42.0", True),
+        ("-42", False),
+        ("1,042", False),
+        ("#### ", False),
+        ("none", False),
+    ],
+)
+def test_the_last_number_counts(text: str, right: bool) -> None:
+    assert same_number(text, 42.0) is right
+
+
+AREA = ({"area": {"base": [10], "height": [5], "unit": ["", "cm"]}},)
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("area(base=10, height=5)]", True),
+        ("[area(height=5, base=10, unit='CM ')]", True),
+        ("area(base=10, height=5)] and then some", True),
+        ("area(base=10, height=6)]", False),
+        ("area(base=10)]", False),
+        ("area(10, 5)]", False),
+        ("area(base=10, height=5, colour='red')]", False),
+        ("area(base=10, height=5), area(base=10, height=5)]", False),
+        ("volume(base=10, height=5)]", False),
+        ("__import__('os').system('true')]", False),
+        ("area(base=__import__('os'), height=5)]", False),
+        ("area(**{'base': 10, 'height': 5})]", False),
+        ("((((", False),
+        ("", False),
+    ],
+)
+def test_calls_are_right_when_names_arguments_and_values_are(text: str, right: bool) -> None:
+    assert right_calls(read_calls(text), AREA) is right
+
+
+def test_several_calls_may_come_in_any_order_and_truth_is_not_one() -> None:
+    accepted = ({"f": {"x": [1]}}, {"g.h": {"y": [True]}})
+    assert right_calls(read_calls("g.h(y=True), f(x=1)]"), accepted)
+    assert not right_calls(read_calls("g.h(y=1), f(x=1)]"), accepted)
+
+
+def test_programs_are_judged_by_their_tests_in_the_sandbox() -> None:
+    possible, reason = sandbox_available()
+    if not possible:
+        pytest.skip(reason)
+    program = Program("double", ("assert f(2) == 4", "assert f(0) == 0"), setup="import math")
+    limits = SandboxLimits(time_s=3)
+    judged = [
+        asyncio.run(run_tests(code, program, limits))
+        for code in (
+            "def f(x): return 2 * x",
+            "def f(x): return x ** x",
+            "def f(x",
+            "raise SystemExit(1)",
+            "open('/etc/x', 'w')\ndef f(x): return 2 * x",
+        )
+    ]
+    assert judged == [1.0, 0.0, 0.0, 0.0, 0.0]
+
+
+GOLD = GoldPlan("tea", ("boil", "fetch", "pour", "serve"), frozenset({(0, 2), (1, 2), (2, 3)}))
+
+
+@pytest.mark.parametrize(
+    ("edges", "score"),
+    [
+        ("1: -, 2: -, 3: 1 2, 4: 3", 1.0),
+        ("1: -, 2: -, 3: 1 2, 4: 1 2 3", 1.0),  # the same waiting, written out
+        ("1: -, 2: 1, 3: 2, 4: 3", 2 * 5 / (6 + 5)),
+        ("1: -, 2: -, 3: -, 4: -", 0.0),
+    ],
+)
+def test_plans_are_scored_by_who_waits_for_whom(edges: str, score: float) -> None:
+    lines = []
+    for part in edges.split(", "):
+        name, befores = part.split(": ")
+        listed = "none" if befores == "-" else ", ".join(f"Task {b}" for b in befores.split())
+        lines.append(f"Task {name}: {GOLD.steps[int(name) - 1]}. Dependencies: {listed}")
+    assert edge_f1("\n".join(lines), GOLD) == pytest.approx(score)
+
+
+def test_what_is_no_plan_scores_nothing_and_two_loose_lists_agree() -> None:
+    assert edge_f1("I would rather not.", GOLD) == 0.0
+    assert edge_f1("Task 1: a. Dependencies: none", GoldPlan("x", ("a",))) == 1.0
+
+
+def test_the_closure_is_that_of_a_matrix() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        edges = {(int(a), int(b)) for a, b in itertools.combinations(range(6), 2) if rng.random() < 0.3}
+        matrix = np.zeros((6, 6), dtype=int)
+        for a, b in edges:
+            matrix[a, b] = 1
+        power, reach = matrix.copy(), matrix.copy()
+        for _ in range(6):
+            power = power @ matrix
+            reach = reach + power
+        assert closed(edges, 6) == {(int(a), int(b)) for a, b in zip(*np.nonzero(reach), strict=True)}
+
+
+def test_answers_do_not_depend_on_the_batch_and_end_at_a_stop(talker) -> None:
+    model, tokenizer = talker
+    prompts = ["Question: 1?", "Question: how many? Answer:", "x"]
+    together = write_answers(model, tokenizer, prompts, 8)
+    alone = [write_answers(model, tokenizer, [prompt], 8)[0] for prompt in prompts]
+    assert together == alone
+    assert write_answers(model, tokenizer, ["y " * 900], 8) != [""]  # too long for the model: its end is read
+    letter = next(c for c in together[0] if c.strip())
+    assert letter not in write_answers(model, tokenizer, prompts[:1], 8, stop=[letter])[0]
+
+
+def test_the_suite_runs_every_task(talker, tmp_path: Path) -> None:
+    model, tokenizer = talker
+    tasks = [task for task in TASKS if task != "arc_challenge" and (task != "mbpp" or sandbox_available()[0])]
+    scores = evaluate_suite(model, tokenizer, write_sets(tmp_path), tasks, most=2)
+    assert [score.task for score in scores] == tasks
+    assert all(0 <= score.value <= 1 and score.how for score in scores)
+    assert {score.task: score.chance for score in scores}["piqa"] == 0.5
+    with pytest.raises(UsageError, match="did you mean 'arc_easy'"):
+        evaluate_suite(model, tokenizer, tmp_path, ["arc_esay"])
+
+
+def test_prompts_show_the_functions_and_the_steps() -> None:
+    assert '{"name": "area"}' in call_prompt(Request("area?", ({"name": "area"},), ()))
+    assert "Task 2: fetch" in plan_prompt(GOLD)
+
+
+def test_the_harness_is_told_what_torch_says(talker) -> None:
+    model, tokenizer = talker
+    answers = Answers(model, tokenizer, batch=2)
+    asked = [("Question: how many?", " 12"), ("Answer: ", "7."), ("", "or 12")]
+    found = answers.loglikelihood([SimpleNamespace(args=pair) for pair in asked])
+    for (context, continuation), (value, greedy) in zip(asked, found, strict=True):
+        whole = [0, *tokenizer(context + continuation, add_special_tokens=False)["input_ids"]]
+        start = len([0, *tokenizer(context.rstrip(), add_special_tokens=False)["input_ids"]])
+        logs = model(torch.tensor([whole])).logits[0].double().log_softmax(-1)
+        wanted = sum(logs[i - 1, whole[i]].item() for i in range(start, len(whole)))
+        assert value == pytest.approx(wanted, rel=1e-5)
+        assert greedy == all(int(logs[i - 1].argmax()) == whole[i] for i in range(start, len(whole)))
+    text = "Question: how many? Answer: 12 or 7."
+    tokens = [0, *tokenizer(text, add_special_tokens=False)["input_ids"]]
+    logs = model(torch.tensor([tokens])).logits[0].double().log_softmax(-1)
+    rolling = answers.loglikelihood_rolling([SimpleNamespace(args=(text,))])
+    assert rolling[0] == pytest.approx(sum(logs[i - 1, tokens[i]].item() for i in range(1, len(tokens))), rel=1e-5)
+    assert math.isfinite(answers.loglikelihood_rolling([SimpleNamespace(args=(text * 40,))])[0])
+    written = answers.generate_until([SimpleNamespace(args=("x", {"until": "\n", "max_gen_toks": 4}))])
+    assert written == write_answers(model, tokenizer, ["x"], 4, ["\n"])
+    with pytest.raises(UsageError, match="greedy"):
+        answers.generate_until([SimpleNamespace(args=("x", {"do_sample": True}))])
+
+
+def test_the_harness_itself_is_asked_for_only_when_wanted(talker, tmp_path: Path) -> None:
+    model, tokenizer = talker
+    try:
+        import lm_eval  # noqa: F401
+    except ImportError:
+        with pytest.raises(UsageError, match="lm-eval"):
+            harness_model(tmp_path)
+        return
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert len(harness_model(tmp_path).loglikelihood([SimpleNamespace(args=("a", "b"))])) == 1
