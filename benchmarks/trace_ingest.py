@@ -7,8 +7,9 @@ synchronous setting and as many rows a transaction: 500 (a request) or 5,000 (a 
 a request, in protobuf or in JSON, and ends with the spans committed and the rollups kept. Two loads: light (two-span
 traces, six attributes on one of them) and rich (traces of eight, ten attributes on each with prompt and answer). All
 take turns; ratios are medians over the rounds, of time on the clock and of CPU time (which a busy machine does not
-spoil). `stream` reads requests while another thread writes the ones before. agentlightning's own store is measured in
-agent_lightning_roundtrip.py.
+spoil). Every request is committed before it counts as done. With `two clients`, one request is read while the other is
+being written, which SQLite does without Python's lock; `stream` does the same for one long stream. The servers of
+others are measured in trace_peers.py, agentlightning's own store in agent_lightning_roundtrip.py.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,14 @@ def ours(bodies: list[bytes], read: Read, folder: Path) -> tuple[float, float]:
     return took
 
 
+def clients(bodies: list[bytes], read: Read, folder: Path) -> tuple[float, float]:
+    """Two clients that each send a request when the one before was committed, as a server with threads has them."""
+    with Store.open(folder) as store, ThreadPoolExecutor(2) as two:
+        took = clock(lambda: list(two.map(lambda body: store.add(read(body)), bodies)))
+        assert store.count() == REQUEST * len(bodies)
+    return took
+
+
 def stream(bodies: list[bytes], read: Read, folder: Path) -> tuple[float, float]:
     with Store.open(folder) as store:
         took = clock(lambda: store.add_many(span for body in bodies for span in read(body)))
@@ -160,6 +170,7 @@ def measure(name: str, documents: list[dict[str, Any]], rounds: int) -> None:
             results.setdefault(LIMITS[0], []).append(raw(rows, folder / "raw"))
             for kind, read in READ.items():
                 results.setdefault(f"{kind}, request by request", []).append(ours(bodies[kind], read, folder / kind))
+                results.setdefault(f"{kind}, two clients", []).append(clients(bodies[kind], read, folder / f"{kind}-2"))
             results.setdefault(LIMITS[1], []).append(raw(merged, folder / "raw-stream"))
             for kind, read in READ.items():
                 results.setdefault(f"{kind}, stream", []).append(stream(bodies[kind], read, folder / f"{kind}-stream"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
@@ -14,7 +15,7 @@ from trace_spans import full, make, randoms
 
 from agent_forge import native
 from agent_forge.errors import TraceError
-from agent_forge.traces import Span, Store, otlp_native, otlp_protobuf, rows
+from agent_forge.traces import Span, Store, otlp_native, otlp_protobuf, read_request, rows
 from agent_forge.traces.compiled import function, no_collection
 from agent_forge.traces.conventions import FIELD_RULES, KIND_OF, read_value
 from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
@@ -158,9 +159,91 @@ def test_without_c_the_same_spans(monkeypatch: pytest.MonkeyPatch, decode: Any) 
 def test_a_compiler_that_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(native.SWITCH, "0")
     assert function("otlp_decode.c", "decode", 2) is None
-    otlp_native.decoder.cache_clear()
-    assert otlp_native.decoder() is None
-    otlp_native.decoder.cache_clear()
+    for reader in (otlp_native.decoder, otlp_native.json_reader):
+        reader.cache_clear()
+        assert reader() is None
+        reader.cache_clear()
+
+
+# JSON
+
+PLAIN_SPAN = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "name": "chat"}
+ODD_FIELDS: list[dict[str, Any]] = [
+    {},
+    {"kind": 3, "startTimeUnixNano": "12", "endTimeUnixNano": 15, "parentSpanId": "", "events": [], "links": []},
+    {"kind": "SPAN_KIND_CLIENT", "startTimeUnixNano": None, "endTimeUnixNano": ""},
+    {"startTimeUnixNano": str(2**63)},
+    {"startTimeUnixNano": "9" * 19, "endTimeUnixNano": -1},
+    {"startTimeUnixNano": "\u0661\u0662", "endTimeUnixNano": " 7 "},
+    {"parentSpanId": "0" * 16},
+    {"parentSpanId": "B7AD6B7169203331", "flags": 257, "traceState": "a=b"},
+    {"parentSpanId": "b7ad"},
+    {"traceId": "0" * 32},
+    {"spanId": "b7ad6b716920333x"},
+    {"spanId": 7},
+    {"name": None},
+    {"status": {"code": 2, "message": "no"}},
+    {"status": {"code": 1, "message": "well"}},
+    {"status": {"code": "STATUS_CODE_ERROR"}},
+    {"status": {"code": 3}},
+    {"status": {}},
+    {"status": []},
+    {"kind": -1},
+    {"kind": 2**31},
+    {"kind": True},
+    {"attributes": [{"key": "a", "value": {}}, {"key": "b"}, {"key": "a", "value": {"stringValue": "x"}}]},
+    {"attributes": [{"key": "i", "value": {"intValue": "-5"}}, {"key": "j", "value": {"intValue": 2**70}}]},
+    {"attributes": [{"key": "d", "value": {"doubleValue": "NaN"}}, {"key": "e", "value": {"doubleValue": 1}}]},
+    {"attributes": [{"key": "t", "value": {"boolValue": "true"}}, {"key": "n", "value": {"int_value": "4"}}]},
+    {"attributes": [{"key": "l", "value": {"arrayValue": {"values": [{"intValue": "1"}, {"kvlistValue": {}}]}}}]},
+    {"attributes": [{"key": "gen_ai.usage.input_tokens", "value": {"stringValue": "12"}},
+                    {"key": "gen_ai.operation.name", "value": {"stringValue": "chat"}}]},
+    {"attributes": [{"key": "s", "value": {"stringValue": 5}}]},
+    {"attributes": [{"key": 1, "value": {"stringValue": "x"}}]},
+    {"attributes": [{"value": {"stringValue": "x"}}]},
+    {"attributes": {"a": 1}},
+    {"attributes": ["a"]},
+    {"attributes": None},
+    {"events": [{"name": "e", "timeUnixNano": "4"}], "links": [PLAIN_SPAN]},
+]  # fmt: skip
+
+
+def request_of(*spans: Any) -> dict[str, Any]:
+    resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "s"}}]}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "n"}, "spans": list(spans)}]}]}
+
+
+def read_or_refusal(request: Any) -> str:
+    try:
+        return repr(read_request(request))
+    except TraceError as error:
+        return f"refused: {error}"
+
+
+@pytest.mark.parametrize("fields", ODD_FIELDS, ids=lambda fields: ",".join(fields) or "none")
+def test_json_spans_are_read_alike(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch, decode: Any) -> None:
+    request = request_of(PLAIN_SPAN, {**PLAIN_SPAN, **fields})
+    quick = read_or_refusal(request)
+    monkeypatch.setattr(otlp_native, "json_reader", lambda: None)
+    assert read_or_refusal(request) == quick
+
+
+@pytest.mark.parametrize("file", FIXTURES, ids=lambda file: file.stem)
+def test_real_exports_in_json_are_read_alike(file: Path, monkeypatch: pytest.MonkeyPatch, decode: Any) -> None:
+    request = json.loads(file.with_suffix(".json").read_text())
+    quick = read_request(request)
+    assert quick
+    monkeypatch.setattr(otlp_native, "json_reader", lambda: None)
+    assert read_request(request) == quick
+
+
+def test_lists_that_hold_no_spans_are_refused_alike(monkeypatch: pytest.MonkeyPatch, decode: Any) -> None:
+    for spans in ([None], ["x"], [[]], [{}]):
+        quick = read_or_refusal(request_of(*spans))
+        with monkeypatch.context() as without:
+            without.setattr(otlp_native, "json_reader", lambda: None)
+            assert read_or_refusal(request_of(*spans)) == quick
+        assert quick.startswith("refused")
 
 
 # Rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import sys
 import sysconfig
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,8 +19,10 @@ SLOTS = (*COMMON, "clock", "rare")  # of a span, in the order in which the C fil
 
 def function(file: str, name: str, arguments: int) -> Callable[..., Any] | None:
     """A function of a C file that takes and gives Python objects; None where it cannot be had."""
+    # The C files rely on CPython's interpreter lock.
+    fits = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
     headers = sysconfig.get_path("include")
-    library = load(Path(__file__).with_name(file), f"-I{headers}") if headers else None
+    library = load(Path(__file__).with_name(file), f"-I{headers}") if fits and headers else None
     if library is None:
         return None
     # It makes Python objects, so it keeps the interpreter lock; what it raises is raised here.

@@ -1,8 +1,9 @@
-/* OTLP trace requests in protobuf, straight to spans: what otlp_protobuf.py does, without an object for every field.
+/* OTLP trace requests, in protobuf and as parsed JSON, straight to spans: what otlp_protobuf.py and otlp.py do, without
+   a step of Python for every field.
 
-   It reads the ordinary case only. For anything else (a malformed message, a field of another wire type, a value out of
-   range, a link with attributes) `decode` gives None, and the reader in Python decides what it is and says so. So there
-   is one place that knows what is refused, and this file has only to be right about what it accepts. Every length is
+   It reads the ordinary case only. For anything else (a malformed message, a field of another type, a value out of
+   range, a link with attributes) it gives None, and the reader in Python decides what it is and says so. So there is
+   one place that knows what is refused, and this file has only to be right about what it accepts. Every length is
    checked against what is left of the message before it is used.
 
    https://github.com/open-telemetry/opentelemetry-proto (trace.proto, common.proto), protobuf.dev/programming-guides/encoding
@@ -506,20 +507,29 @@ static int read_group(const Plan *plan, Part part, PyObject *spans) {
     return good && more == 0;
 }
 
-/* The spans of a request, or None. `tables` is (Span, slot names, rules, kinds, statuses, "other"). */
-PyObject *decode(PyObject *data, PyObject *tables) {
-    Plan plan = {.type = (PyTypeObject *)PyTuple_GET_ITEM(tables, 0), .rules = PyTuple_GET_ITEM(tables, 2),
-                 .kinds = PyTuple_GET_ITEM(tables, 3), .statuses = PyTuple_GET_ITEM(tables, 4),
-                 .other = PyTuple_GET_ITEM(tables, 5)};
-    PyObject *names = PyTuple_GET_ITEM(tables, 1), *spans = NULL;
-    if (PyTuple_GET_SIZE(names) != SLOTS) return Py_NewRef(Py_None);
+static int slots_of(Plan *plan, PyObject *tables) {
+    plan->type = (PyTypeObject *)PyTuple_GET_ITEM(tables, 0);
+    plan->rules = PyTuple_GET_ITEM(tables, 2);
+    plan->kinds = PyTuple_GET_ITEM(tables, 3);
+    plan->statuses = PyTuple_GET_ITEM(tables, 4);
+    plan->other = PyTuple_GET_ITEM(tables, 5);
+    PyObject *names = PyTuple_GET_ITEM(tables, 1);
+    if (PyTuple_GET_SIZE(names) != SLOTS) return 0;
     for (int slot = 0; slot < SLOTS; slot++) {
-        PyObject *place = PyObject_GetAttr((PyObject *)plan.type, PyTuple_GET_ITEM(names, slot));
+        PyObject *place = PyObject_GetAttr((PyObject *)plan->type, PyTuple_GET_ITEM(names, slot));
         int known = place != NULL && Py_IS_TYPE(place, &PyMemberDescr_Type);
-        if (known) plan.offset[slot] = ((PyMemberDescrObject *)place)->d_member->offset;
+        if (known) plan->offset[slot] = ((PyMemberDescrObject *)place)->d_member->offset;
         Py_XDECREF(place);
-        if (!known) goto refuse;
+        if (!known) return 0;
     }
+    return 1;
+}
+
+/* The spans of a request in protobuf, or None. `tables` is (Span, slot names, rules, kinds, statuses, "other"). */
+PyObject *decode(PyObject *data, PyObject *tables) {
+    Plan plan;
+    PyObject *spans = NULL;
+    if (!slots_of(&plan, tables)) goto refuse;
     Part part = {(const unsigned char *)PyBytes_AS_STRING(data), NULL};
     part.end = part.at + PyBytes_GET_SIZE(data);
     Field field;
@@ -528,6 +538,177 @@ PyObject *decode(PyObject *data, PyObject *tables) {
     while ((more = next(&part, &field)) > 0)
         if (field.number == 1 && (field.wire != BYTES || !read_group(&plan, field.part, spans))) goto refuse;
     if (more == 0) return spans;
+refuse:
+    Py_XDECREF(spans);
+    PyErr_Clear();
+    return Py_NewRef(Py_None);
+}
+
+/* JSON. The names of a span's fields, in the order of JSON_NAMES in otlp_native.py. */
+enum { J_TRACE, J_SPAN, J_PARENT, J_NAME, J_KIND, J_START, J_END, J_ATTRIBUTES, J_STATUS, J_EVENTS, J_LINKS, J_KEY,
+       J_VALUE, J_STRING, J_INT, J_DOUBLE, J_BOOL, J_CODE, J_MESSAGE, J_NAMES };
+#define J_FIELDS J_KEY
+
+typedef struct {
+    Plan plan;
+    PyObject *names, *value_of, *span_of;
+} Reader;
+
+static PyObject *item(const Reader *reader, PyObject *data, int name) {
+    return PyDict_GetItemWithError(data, PyTuple_GET_ITEM(reader->names, name));
+}
+
+/* An id in lower-case hexadecimal that is not all zeros. */
+static int is_id(PyObject *value, Py_ssize_t digits) {
+    if (value == NULL || !PyUnicode_CheckExact(value) || !PyUnicode_IS_ASCII(value)) return 0;
+    if (PyUnicode_GET_LENGTH(value) != digits) return 0;
+    const Py_UCS1 *at = PyUnicode_1BYTE_DATA(value);
+    int zero = 1;
+    for (Py_ssize_t i = 0; i < digits; i++) {
+        if (!((at[i] >= '0' && at[i] <= '9') || (at[i] >= 'a' && at[i] <= 'f'))) return 0;
+        zero = zero && at[i] == '0';
+    }
+    return !zero;
+}
+
+/* A whole number that is not negative, in digits or as a number. */
+static int whole(PyObject *value, uint64_t most, uint64_t *found) {
+    *found = 0;
+    if (value == NULL) return 1;
+    if (PyLong_CheckExact(value)) {
+        long long number = PyLong_AsLongLong(value);
+        if (number < 0) return 0; /* an error is -1 */
+        *found = (uint64_t)number;
+        return *found <= most;
+    }
+    if (!PyUnicode_CheckExact(value) || !PyUnicode_IS_ASCII(value)) return 0;
+    Py_ssize_t size = PyUnicode_GET_LENGTH(value);
+    if (size < 1 || size > 19) return 0;
+    const Py_UCS1 *at = PyUnicode_1BYTE_DATA(value);
+    for (Py_ssize_t i = 0; i < size; i++) {
+        if (at[i] < '0' || at[i] > '9') return 0;
+        *found = 10 * *found + (uint64_t)(at[i] - '0');
+    }
+    return *found <= most;
+}
+
+/* An AnyValue: text, a number or a truth value here, the others in Python. */
+static PyObject *json_value(const Reader *reader, PyObject *value) {
+    PyObject *found;
+    if (!PyDict_CheckExact(value)) return NULL;
+    if (PyDict_GET_SIZE(value) == 1) {
+        if ((found = item(reader, value, J_STRING)) != NULL) return PyUnicode_CheckExact(found) ? Py_NewRef(found) : NULL;
+        if ((found = item(reader, value, J_INT)) != NULL) {
+            uint64_t number;
+            if (PyLong_CheckExact(found)) return Py_NewRef(found);
+            if (whole(found, INT64_MAX, &number)) return PyLong_FromUnsignedLongLong(number);
+        } else if ((found = item(reader, value, J_DOUBLE)) != NULL) {
+            if (PyFloat_CheckExact(found)) return Py_NewRef(found);
+        } else if ((found = item(reader, value, J_BOOL)) != NULL && PyBool_Check(found)) return Py_NewRef(found);
+    }
+    return PyObject_CallOneArg(reader->value_of, value);
+}
+
+static int json_attributes(const Reader *reader, PyObject *found, PyObject *given) {
+    if (!PyList_CheckExact(given)) return 0;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(given); i++) {
+        PyObject *pair = PyList_GET_ITEM(given, i), *key, *value;
+        if (!PyDict_CheckExact(pair)) return 0;
+        key = item(reader, pair, J_KEY);
+        value = item(reader, pair, J_VALUE);
+        if (key == NULL || value == NULL || !PyUnicode_CheckExact(key)) return 0;
+        if ((value = json_value(reader, value)) == NULL) return 0;
+        int good = PyDict_SetItem(found, key, value) == 0;
+        Py_DECREF(value);
+        if (!good) return 0;
+    }
+    return 1;
+}
+
+static int json_status(const Reader *reader, PyObject *span, PyObject *status) {
+    uint64_t code;
+    PyObject *said;
+    if (!PyDict_CheckExact(status)) return 0;
+    PyObject *given = item(reader, status, J_CODE);
+    if ((given != NULL && !PyLong_CheckExact(given)) || !whole(given, 2, &code)) return 0;
+    set(&reader->plan, span, STATUS, Py_NewRef(PyTuple_GET_ITEM(reader->plan.statuses, (Py_ssize_t)code)));
+    if ((said = item(reader, status, J_MESSAGE)) == NULL) return 1;
+    if (!PyUnicode_CheckExact(said)) return 0;
+    if (PyUnicode_GET_LENGTH(said) == 0) return 1;
+    if (code != 2) return 0;
+    set(&reader->plan, span, ERROR, Py_NewRef(said));
+    return 1;
+}
+
+/* One span; NULL where it is not the ordinary case. */
+static PyObject *json_span(const Reader *reader, PyObject *data, PyObject *source) {
+    const Plan *plan = &reader->plan;
+    PyObject *field[J_FIELDS], *span = NULL, *rare = NULL, *attributes = NULL;
+    Py_ssize_t known = 0;
+    uint64_t start, end, kind;
+    if (!PyDict_CheckExact(data)) return NULL;
+    for (int i = 0; i < J_FIELDS; i++) known += (field[i] = item(reader, data, i)) != NULL;
+    if (known != PyDict_GET_SIZE(data) || !is_id(field[J_TRACE], 32) || !is_id(field[J_SPAN], 16)) return NULL;
+    for (int i = J_EVENTS; i <= J_LINKS; i++)
+        if (field[i] != NULL && (!PyList_CheckExact(field[i]) || PyList_GET_SIZE(field[i]))) return NULL;
+    int child = field[J_PARENT] != NULL && !(PyUnicode_Check(field[J_PARENT]) && !PyUnicode_GET_LENGTH(field[J_PARENT]));
+    if (child && !is_id(field[J_PARENT], 16)) return NULL;
+    if (field[J_NAME] == NULL || !PyUnicode_CheckExact(field[J_NAME])) return NULL;
+    if (field[J_KIND] != NULL && !PyLong_CheckExact(field[J_KIND])) return NULL;
+    if (!whole(field[J_KIND], INT32_MAX, &kind)) return NULL;
+    if (!whole(field[J_START], INT64_MAX, &start) || !whole(field[J_END], INT64_MAX, &end)) return NULL;
+    rare = PyDict_Copy(source);
+    attributes = PyDict_New();
+    span = plan->type->tp_alloc(plan->type, 0);
+    if (rare == NULL || attributes == NULL || span == NULL) goto refuse;
+    for (int slot = 0; slot < SLOTS; slot++) set(plan, span, slot, Py_NewRef(Py_None));
+    set(plan, span, STATUS, Py_NewRef(PyTuple_GET_ITEM(plan->statuses, 0)));
+    set(plan, span, KIND, Py_NewRef(plan->other));
+    if (!put(rare, "otel_kind", PyLong_FromUnsignedLongLong(kind))) goto refuse;
+    if (field[J_STATUS] != NULL && !json_status(reader, span, field[J_STATUS])) goto refuse;
+    if (field[J_ATTRIBUTES] != NULL && !json_attributes(reader, attributes, field[J_ATTRIBUTES])) goto refuse;
+    if (PyDict_GET_SIZE(attributes) && !fill(plan, span, attributes, rare)) goto refuse;
+    PyObject *began = PyLong_FromUnsignedLongLong(start), *links = PyList_New(0), *events = PyList_New(0);
+    PyObject *ended = end ? PyLong_FromUnsignedLongLong(end) : Py_NewRef(Py_None);
+    set(plan, span, START, began);
+    set(plan, span, END, ended);
+    set(plan, span, LINKS, links);
+    set(plan, span, EVENTS, events);
+    if (!began || !ended || !links || !events) goto refuse;
+    set(plan, span, TRACE, Py_NewRef(field[J_TRACE]));
+    set(plan, span, SPAN, Py_NewRef(field[J_SPAN]));
+    if (child) set(plan, span, PARENT, Py_NewRef(field[J_PARENT]));
+    set(plan, span, NAME, Py_NewRef(field[J_NAME]));
+    set(plan, span, ATTRIBUTES, attributes);
+    set(plan, span, RARE, rare);
+    return span;
+refuse:
+    Py_XDECREF(span);
+    Py_XDECREF(rare);
+    Py_XDECREF(attributes);
+    return NULL;
+}
+
+/* The spans of the list `given` in one scope of a request in JSON, or None; what is not ordinary is read by `span_of`.
+   `source` is {"resource", "scope"}; `tables` is that of `decode` with (names, value_of, span_of) added. */
+PyObject *json_spans(PyObject *given, PyObject *source, PyObject *tables) {
+    Reader reader = {.names = PyTuple_GET_ITEM(tables, 6), .value_of = PyTuple_GET_ITEM(tables, 7),
+                     .span_of = PyTuple_GET_ITEM(tables, 8)};
+    PyObject *spans = NULL;
+    if (!slots_of(&reader.plan, tables) || PyTuple_GET_SIZE(reader.names) != J_NAMES) goto refuse;
+    if (!PyList_CheckExact(given) || !PyDict_CheckExact(source)) goto refuse;
+    if ((spans = PyList_New(0)) == NULL) return NULL;
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(given); i++) {
+        PyObject *data = Py_NewRef(PyList_GET_ITEM(given, i)), *span = json_span(&reader, data, source);
+        if (span == NULL) {
+            PyErr_Clear();
+            span = PyObject_CallFunctionObjArgs(reader.span_of, data, PyDict_GetItemString(source, "resource"),
+                                                PyDict_GetItemString(source, "scope"), NULL);
+        }
+        Py_DECREF(data);
+        if (!append(spans, span)) goto refuse;
+    }
+    return spans;
 refuse:
     Py_XDECREF(spans);
     PyErr_Clear();

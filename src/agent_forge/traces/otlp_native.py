@@ -1,4 +1,4 @@
-"""The C reader of OTLP requests in protobuf (otlp_decode.c)."""
+"""The C readers of OTLP requests (otlp_decode.c)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_forge.traces.compiled import SLOTS, function, no_collection
 from agent_forge.traces.conventions import FIELD_RULES, KIND_OF, read_value
-from agent_forge.traces.otlp import STATUSES
+from agent_forge.traces.otlp import STATUSES, read_any, read_span
 from agent_forge.traces.span import Span
 
 
@@ -26,6 +26,30 @@ def decoder() -> Callable[[bytes], list[Span] | None] | None:
         return found
 
     return spans_of
+
+
+@cache
+def json_reader() -> Callable[[list[Any], dict[str, Any]], list[Span] | None] | None:
+    """Reads the parsed JSON spans of one scope, of which {"resource", "scope"} is given; None without C, and None for
+    a list with a span that is to be refused."""
+    decode = function("otlp_decode.c", "json_spans", 3)
+    if decode is None:
+        return None
+    tables = (*_tables(), JSON_NAMES, read_any, read_span)
+
+    def spans_of(given: list[Any], source: dict[str, Any]) -> list[Span] | None:
+        with no_collection():
+            found: list[Span] | None = decode(given, source, tables)
+        return found
+
+    return spans_of
+
+
+# In the order of the C file's names.
+JSON_NAMES = (
+    "traceId", "spanId", "parentSpanId", "name", "kind", "startTimeUnixNano", "endTimeUnixNano", "attributes", "status",
+    "events", "links", "key", "value", "stringValue", "intValue", "doubleValue", "boolValue", "code", "message",
+)  # fmt: skip
 
 
 def _tables() -> tuple[Any, ...]:
