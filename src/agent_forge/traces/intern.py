@@ -39,10 +39,16 @@ class Interned:
 
     def of(self, spans: Sequence[Span]) -> list[tuple[int, int | None]]:
         """The numbers of each span's group and source. New ones are stored first, in a transaction of their own."""
-        groups = [(s.agent or "", s.name, s.kind, s.model or "", s.category or "") for s in spans]
-        bodies = _source_bodies(spans)
-        known = self._groups
-        new = {group for group in groups if group not in known}
+        known, bodies = self._groups, _source_bodies(spans)
+        groups: list[Group] = []
+        new: set[Group] = set()
+        for span in spans:
+            rare = span.rare
+            category = None if rare is None else rare.get("category")
+            group = (span.agent or "", span.name, span.kind, span.model or "", category or "")
+            groups.append(group)
+            if group not in known:
+                new.add(group)
         unheard = {body for body in set(bodies) if body is not None and body not in self._sources}
         if new or unheard:
             self._learn(new, unheard)
@@ -70,11 +76,16 @@ class Interned:
 def _source_bodies(spans: Sequence[Span]) -> list[str | None]:
     """The JSON text of each span's process and library. Spans of one request share them, so each is written once."""
     known: dict[tuple[int, int], str | None] = {(id(None), id(None)): None}
-    found = []
+    found: list[str | None] = []
     for span in spans:
-        key = (id(span.resource), id(span.scope))
+        rare = span.rare
+        if rare is None:
+            found.append(None)
+            continue
+        resource, scope = rare.get("resource"), rare.get("scope")
+        key = (id(resource), id(scope))
         if key not in known:
-            known[key] = to_json({"resource": span.resource, "scope": span.scope})
+            known[key] = to_json({"resource": resource, "scope": scope})
         found.append(known[key])
     return found
 
