@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -386,3 +387,21 @@ def test_documents_are_json_whatever_is_in_them() -> None:
     odd = {"a": float("nan"), "b": [float("inf"), (1, 2)], "c": Path("x"), 3: None}
     assert json.loads(json.dumps(finite(odd), allow_nan=False)) == {"a": None, "b": [None, [1, 2]], "c": "x", "3": None}
     assert with_query(None, agent="a b", model=None) == "?agent=a+b"
+
+
+def test_an_open_page_does_not_keep_the_server_from_ending(tmp_path: Path) -> None:
+    from agent_forge.server.serving import Server, config, listen
+
+    settings = ServerSettings(port=0, home=str(tmp_path), log_level="error")
+    listening = listen(settings)
+    server = Server(config(settings))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}/live/overview/all"
+    with httpx.stream("GET", url, timeout=60, trust_env=False) as stream:
+        lines = stream.iter_lines()
+        assert next(lines) == "retry: 2000"
+        server.should_exit = True
+        list(lines)  # to its proper end: httpx raises for a torn answer
+    thread.join(timeout=8)  # uvicorn would wait for ten seconds
+    assert not thread.is_alive()

@@ -14,6 +14,7 @@ from agent_forge.errors import UsageError
 from agent_forge.server.answers import error_document, json_answer
 from agent_forge.server.app import create_app
 from agent_forge.server.settings import ServerSettings
+from agent_forge.server.sse import end_streams
 
 LONGEST_HEAD = 64 * 1024
 
@@ -22,12 +23,20 @@ def serve(settings: ServerSettings, *, say: Callable[[str], None], show_token: b
     """Serves until interrupted. Raises UsageError if the address cannot be listened on."""
     listening = listen(settings)
     port = listening.getsockname()[1]
-    server = uvicorn.Server(config(settings))
+    server = Server(config(settings))
     url = f"http://{'[' + settings.host + ']' if ':' in settings.host else settings.host}:{port}"
     say(f"agent-forge listens on {url} (Ctrl-C ends it)")
     if show_token:
         say(f"its token, shown this once: {settings.token}\nopen {url}/?token={settings.token}")
     server.run(sockets=[listening])
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which at its end does not wait for those who only look on."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        end_streams()
+        await super().shutdown(sockets)
 
 
 def config(settings: ServerSettings) -> uvicorn.Config:

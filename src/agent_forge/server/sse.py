@@ -27,11 +27,26 @@ def encoded(event: Event, name: str | None = None, number: int | None = None) ->
     return f"{head}data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
-class EventStream(Response):
-    """An answer that sends what a generator yields. When the client leaves, the generator is closed at once."""
+_ENDLESS: set[asyncio.Future[None]] = set()
 
-    def __init__(self, source: AsyncIterator[bytes], after: Callable[[], object] | None = None) -> None:
+
+def end_streams() -> None:
+    """Ends the streams of those who only look on: the server is about to end. Called in its event loop."""
+    for sending in list(_ENDLESS):
+        sending.cancel()
+
+
+class EventStream(Response):
+    """An answer that sends what a generator yields. When the client leaves, the generator is closed at once.
+
+    `endless`: somebody looks on for as long as the page is open. Such a stream does not keep the server from ending.
+    """
+
+    def __init__(
+        self, source: AsyncIterator[bytes], after: Callable[[], object] | None = None, endless: bool = False
+    ) -> None:
         self._source = source
+        self._endless = endless
         self._after = after  # called at the end, even if nothing was sent
         self.background = None
         self.status_code = 200
@@ -42,11 +57,16 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send(send))
         leaving = asyncio.ensure_future(_left(receive))
+        if self._endless:
+            _ENDLESS.add(sending)
         try:
             await asyncio.wait({sending, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
+            if sending.cancelled():
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+            elif sending.done():
                 sending.result()
         finally:
+            _ENDLESS.discard(sending)
             for task in (sending, leaving):
                 task.cancel()
             await asyncio.gather(sending, leaving, return_exceptions=True)
@@ -68,8 +88,8 @@ async def _left(receive: Receive) -> None:
 
 
 def event_stream(source: AsyncIterator[bytes]) -> Response:
-    """An answer that sends encoded events as they come."""
-    return EventStream(source)
+    """An answer that sends encoded events as they come, to somebody who looks on."""
+    return EventStream(source, endless=True)
 
 
 def follow(subscription: Subscription, first: Iterable[Event] = ()) -> Response:

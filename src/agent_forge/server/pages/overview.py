@@ -26,6 +26,7 @@ HOW = {
     "spans": "Spans in the trace store: everything that was recorded.",
     "errors": "Spans that ended in an error, of all finished spans in the time shown.",
     "models": "Checkpoints in the registry.",
+    "audits": "Reports that `agent-forge data audit --keep` has put under the home folder.",
     "activity": "Finished spans by the moment they started, from the store's sums by the minute and hour.",
 }
 

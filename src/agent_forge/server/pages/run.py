@@ -33,6 +33,8 @@ HOW = {
     "work_s": "The durations of all tasks added up: the time it would take to do them one after the other.",
     "critical_path_s": "The longest chain of tasks that wait for each other, each with the time it really took: "
     "no schedule can be faster.",
+    "tasks": "Tasks of the plan whose result is in the journal.",
+    "reward": "The reward of the outermost spans of the trace, else the mean of its reward spans.",
     "speed_up": "One after the other, divided by the time it took.",
     "tokens": "As the models counted them, summed over the spans of the run; a dash where none did.",
     "cost": "As recorded on the spans of the model calls; a dash where no price was known.",

@@ -21,6 +21,7 @@ from agent_forge.traces.trajectory import Trajectory
 CREDITED = 1_500
 HOW = {
     "total_s": "From the first start of a span to the last end.",
+    "spans": "Every span of the trace in the store; those with errors have the status error.",
     "work_s": "The durations of the spans that did the work (those that contain no others), added up.",
     "critical_path_s": "The heaviest chain of spans that came necessarily one after the other, by their links.",
     "idle_s": "Time in which no span that does work was running.",
