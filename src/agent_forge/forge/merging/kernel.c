@@ -270,10 +270,109 @@ static void elect(const double *x, const double *weights, const double *times, i
         for (int64_t i = 0; i < k; i++) mixed[i] /= below[i] == 0 ? 1.0 : below[i];
 }
 
+/* --- the usual case at full speed: two vectors of one type, elected ------------------------------------------------ */
+
+typedef struct {
+    double low, scale, weight; /* scale: of the vector, before its weight */
+    int64_t last;
+    uint32_t below;
+    const uint32_t *words;
+    const uint8_t *given;
+} Side;
+
+static inline __attribute__((always_inline)) double wide(int type, const void *p, int64_t i) {
+    if (type == F32) return ((const float *)p)[i];
+    union { uint32_t u; float f; } y = {(uint32_t)((const uint16_t *)p)[i] << 16};
+    return y.f;
+}
+
+/* As store does. */
+static inline __attribute__((always_inline)) void put(int type, void *out, int64_t i, double made) {
+    if (type == F32) {
+        ((float *)out)[i] = (float)made;
+        return;
+    }
+    union { float f; uint32_t u; } r = {(float)made};
+    double back = r.f;
+    uint32_t away = fabs(made) > fabs(back) ? 1u : 0xffffffffu;
+    uint32_t u = r.u + (((made < back) | (made > back)) & ~r.u & 1u) * away;
+    uint32_t nan = (u & 0x7fffffff) > 0x7f800000;
+    ((uint16_t *)out)[i] = (uint16_t)(nan ? (u >> 16) | 0x40 : (u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+static inline __attribute__((always_inline)) double kept(int kind, const Side *s, double d, int64_t i) {
+    double a = fabs(d), v = d * s->scale * s->weight;
+    if (kind == TOP) return (a > s->low) | ((a == s->low) & (i <= s->last)) ? v : 0.0;
+    if (kind == RANDOM) return s->words[i] < s->below ? v : 0.0;
+    return s->given[i] ? v : 0.0;
+}
+
+/* What vector_of, elect, the sum and store do for m = 2, without going to memory in between. */
+static inline __attribute__((always_inline)) void pair(int type, int kind, const void *restrict base,
+                                                       const void *restrict x, const void *restrict y, Side p, Side q,
+                                                       int normalize, double scale, int64_t n, void *restrict out) {
+    for (int64_t i = 0; i < n; i++) {
+        double b = wide(type, base, i);
+        double v = kept(kind, &p, wide(type, x, i) - b, i), w = kept(kind, &q, wide(type, y, i) - b, i);
+        double sign = v + w >= 0 ? 1.0 : -1.0;
+        int v_counts = v * sign > 0, w_counts = w * sign > 0;
+        double mixed = (v_counts ? v : 0.0) + (w_counts ? w : 0.0);
+        double below = (v_counts ? p.weight : 0.0) + (w_counts ? q.weight : 0.0);
+        if (normalize) mixed /= below == 0 ? 1.0 : below;
+        double made = b + mixed * scale;
+        put(type, out, i, made);
+    }
+}
+
+#define PAIR(TYPE, KIND)                                                                                              \
+    static __attribute__((noinline)) void pair_##TYPE##_##KIND(const void *b, const void *x, const void *y, Side p,      \
+                                                               Side q, int normalize, double scale, int64_t n,         \
+                                                               void *out) {                                            \
+        if (normalize) pair(TYPE, KIND, b, x, y, p, q, 1, scale, n, out);                                              \
+        else pair(TYPE, KIND, b, x, y, p, q, 0, scale, n, out);                                                        \
+    }
+PAIR(BF16, TOP)
+PAIR(BF16, RANDOM)
+PAIR(BF16, GIVEN)
+PAIR(F32, TOP)
+PAIR(F32, RANDOM)
+PAIR(F32, GIVEN)
+
+static Side side_of(const Rule *r, int64_t at, int64_t n, uint32_t *words) {
+    Side s = {.low = r->low, .scale = r->factor, .weight = r->weight, .last = r->low_at - at, .below = (uint32_t)r->below};
+    s.words = words;
+    s.given = r->given ? r->given + (at - r->given_at) : NULL;
+    if (r->kind == RANDOM) random_words((uint32_t)r->key0, (uint32_t)r->key1, at, n, words);
+    return s;
+}
+
+/* 1 if the case is a usual one and done. */
+static int usual(const Input *base, const Input *in, const Rule *rules, int64_t m, int64_t normalize, double scale,
+                 int64_t at, int64_t n, int64_t type, void *out) {
+    int64_t kind = rules[0].kind, width = type == F32 ? 4 : 2;
+    if (m != 2 || kind != rules[1].kind || (kind != TOP && kind != RANDOM && kind != GIVEN)) return 0;
+    if ((type != BF16 && type != F32) || base->type != type || in[0].type != type || in[1].type != type) return 0;
+    if (rules[0].divide != 0 || rules[1].divide != 0 || rules[0].probability || rules[1].probability) return 0;
+    uint32_t words[2][B];
+    for (int64_t start = 0; start < n; start += B) {
+        int64_t k = n - start < B ? n - start : B, from = (at + start) * width;
+        Side p = side_of(rules, at + start, k, words[0]), q = side_of(rules + 1, at + start, k, words[1]);
+        const char *b = (const char *)base->data + from, *x = (const char *)in[0].data + from;
+        const char *y = (const char *)in[1].data + from;
+        char *to = (char *)out + start * width;
+        void (*work)(const void *, const void *, const void *, Side, Side, int, double, int64_t, void *) =
+            type == F32 ? (kind == TOP ? pair_F32_TOP : kind == RANDOM ? pair_F32_RANDOM : pair_F32_GIVEN)
+                        : (kind == TOP ? pair_BF16_TOP : kind == RANDOM ? pair_BF16_RANDOM : pair_BF16_GIVEN);
+        work(b, x, y, p, q, normalize != 0, scale, k, to);
+    }
+    return 1;
+}
+
 /* base + scale * sum of the vectors; `elect`: of those elements that have the sign of the sum (TIES).
  * `late` holds weights that count only after the election (SCE), with what they are divided by kept above 1e-6. */
 int task_vectors(const Input *base, const Input *in, const Rule *rules, int64_t m, int64_t elects, int64_t normalize,
                  double total, double scale, const double *late, int64_t at, int64_t n, int64_t type, void *out) {
+    if (elects && !late && usual(base, in, rules, m, normalize, scale, at, n, type, out)) return 0;
     double *x = malloc(((m + 4) * K + m) * sizeof(double));
     double *b = x + m * K, *whole = b + K, *mixed = whole + K, *below = mixed + K, *weights = below + K;
     if (!x) return 1;
@@ -298,9 +397,26 @@ int task_vectors(const Input *base, const Input *in, const Rule *rules, int64_t 
     return 0;
 }
 
+static inline __attribute__((always_inline)) void two(int type, const void *restrict x, const void *restrict y, double c,
+                                                      double d, int64_t n, void *restrict out) {
+    for (int64_t i = 0; i < n; i++) put(type, out, i, wide(type, x, i) * c + wide(type, y, i) * d);
+}
+
+static __attribute__((noinline)) void two_bf16(const uint16_t *x, const uint16_t *y, const double *c, int64_t n, void *out) {
+    two(BF16, x, y, c[0], c[1], n, out);
+}
+
+static __attribute__((noinline)) void two_f32(const float *x, const float *y, const double *c, int64_t n, void *out) {
+    two(F32, x, y, c[0], c[1], n, out);
+}
+
 /* sum_j c_j x_j, divided by `divide` if that is not 0; with a base, base + sum_j c_j (x_j - base). */
 int combination(const Input *base, const Input *in, const double *c, int64_t m, double divide, int64_t at, int64_t n,
                 int64_t type, void *out) {
+    if (m == 2 && !base && divide == 0 && in[0].type == type && in[1].type == type) {
+        if (type == BF16) return two_bf16((const uint16_t *)in[0].data + at, (const uint16_t *)in[1].data + at, c, n, out), 0;
+        if (type == F32) return two_f32((const float *)in[0].data + at, (const float *)in[1].data + at, c, n, out), 0;
+    }
     double b[K], x[K], total[K];
     for (int64_t start = 0; start < n; start += K) {
         int64_t k = n - start < K ? n - start : K;
@@ -358,14 +474,49 @@ int gram(const Input *base, const Input *in, int64_t m, const uint8_t *mask, int
     return 0;
 }
 
+/* One block of the norms of a randomly thinned vector, with the first two steps of the halving at once. */
+static inline __attribute__((always_inline)) void norm_block(int type, const void *restrict base, const void *restrict x,
+                                                             const uint32_t *restrict words, uint32_t below,
+                                                             double *restrict before, double *restrict after) {
+    for (int64_t e = 0; e < B / 4; e++) {
+        double a[4], t[4];
+        for (int q = 0; q < 4; q++) {
+            int64_t i = e + q * (B / 4);
+            a[q] = fabs(wide(type, x, i) - wide(type, base, i));
+            t[q] = words[i] < below ? a[q] : 0.0;
+        }
+        before[e] = (a[0] + a[2]) + (a[1] + a[3]);
+        after[e] = (t[0] + t[2]) + (t[1] + t[3]);
+    }
+}
+
+static __attribute__((noinline)) void norm_bf16(const uint16_t *b, const uint16_t *x, const uint32_t *words, uint32_t below,
+                                                double *before, double *after) {
+    norm_block(BF16, b, x, words, below, before, after);
+}
+
+static __attribute__((noinline)) void norm_f32(const float *b, const float *x, const uint32_t *words, uint32_t below,
+                                               double *before, double *after) {
+    norm_block(F32, b, x, words, below, before, after);
+}
+
 /* The L1 norms of a task vector before and after thinning out. */
 int norms(const Input *base, const Input *in, const Rule *rule, int64_t n, double *out) {
     double b[B], x[B], a[B];
     Sum before, after;
     if (!sum_begin(&before, n)) return 1;
     if (!sum_begin(&after, n)) return free(before.blocks), 1;
+    int64_t type = in->type, fast = rule->kind == RANDOM && base->type == type && (type == BF16 || type == F32);
     for (int64_t at = 0; at < n; at += B) {
         int64_t k = n - at < B ? n - at : B;
+        if (fast && k == B) {
+            uint32_t words[B], below = (uint32_t)rule->below;
+            random_words((uint32_t)rule->key0, (uint32_t)rule->key1, at, k, words);
+            if (type == BF16) norm_bf16((const uint16_t *)base->data + at, (const uint16_t *)in->data + at, words, below, b, x);
+            else norm_f32((const float *)base->data + at, (const float *)in->data + at, words, below, b, x);
+            before.blocks[before.count++] = halve(b, B / 4), after.blocks[after.count++] = halve(x, B / 4);
+            continue;
+        }
         load(*base, at, k, b);
         load(*in, at, k, x);
         for (int64_t i = 0; i < k; i++) a[i] = fabs(x[i] - b[i]);
@@ -487,6 +638,27 @@ static void keys32_of(const Input *base, const Input *in, int64_t m, int64_t at,
     for (int64_t i = 0; i < k; i++) keys[i] = (float)wide[i];
 }
 
+static int32_t near_bf16(const uint16_t *restrict x, const uint16_t *restrict b, float low, float high, uint8_t *restrict flags) {
+    int32_t above = 0;
+    for (int i = 0; i < B; i++) {
+        union { uint32_t u; float f; } p = {(uint32_t)x[i] << 16}, q = {(uint32_t)b[i] << 16};
+        float key = fabsf(p.f - q.f);
+        flags[i] = (key >= low) & (key <= high);
+        above += key > high;
+    }
+    return above;
+}
+
+static int32_t near_f32(const float *restrict x, const float *restrict b, float low, float high, uint8_t *restrict flags) {
+    int32_t above = 0;
+    for (int i = 0; i < B; i++) {
+        float key = fabsf(x[i] - b[i]);
+        flags[i] = (key >= low) & (key <= high);
+        above += key > high;
+    }
+    return above;
+}
+
 /* All keys that round into [low, high], in order of their places, and how many lie above; 0 if there is no room. */
 static int gather(const Input *base, const Input *in, int64_t m, int64_t n, float low, float high, double *x, Candidates *c) {
     float keys[B];
@@ -494,13 +666,17 @@ static int gather(const Input *base, const Input *in, int64_t m, int64_t n, floa
     c->count = c->greater = 0;
     for (int64_t at = 0; at < n; at += B) {
         int64_t k = n - at < B ? n - at : B;
-        int32_t above = 0;
-        keys32_of(base, in, m, at, k, x, keys);
-        for (int64_t i = k; i < B; i++) keys[i] = -2.0f;
         if (c->count + B > c->room) return 0;
-        for (int i = 0; i < B; i++) above += keys[i] > high;
-        for (int i = 0; i < B; i++) inside.flags[i] = (keys[i] >= low) & (keys[i] <= high);
-        c->greater += above;
+        if (k == B && m == 1 && in->type == BF16 && base->type == BF16) {
+            c->greater += near_bf16((const uint16_t *)in->data + at, (const uint16_t *)base->data + at, low, high, inside.flags);
+        } else if (k == B && m == 1 && in->type == F32 && base->type == F32) {
+            c->greater += near_f32((const float *)in->data + at, (const float *)base->data + at, low, high, inside.flags);
+        } else {
+            keys32_of(base, in, m, at, k, x, keys);
+            for (int64_t i = k; i < B; i++) keys[i] = -2.0f;
+            for (int i = 0; i < B; i++) inside.flags[i] = (keys[i] >= low) & (keys[i] <= high);
+            for (int i = 0; i < B; i++) c->greater += keys[i] > high;
+        }
         for (int w = 0; w < B / 8; w++)
             for (uint64_t word = inside.words[w]; word; word &= word - 1)
                 c->places[c->count++] = at + w * 8 + __builtin_ctzll(word) / 8;
