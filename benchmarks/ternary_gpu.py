@@ -52,6 +52,10 @@ def check() -> None:
                 error = float((found - expected).abs().max() / expected.abs().max())
                 worst = max(worst, error)
                 assert error < 1e-5, f"{kind} {rows} x {columns} group {group}, {tokens} tokens: error {error:.2g}"
+    bad = torch.randn(4, 64)
+    bad[0, 3], bad[1, 5] = torch.nan, torch.inf
+    finite = gpu.product(bad.cuda(), on_gpu(matrix("2bit", 16, 64))).isfinite().all(1)
+    assert finite.tolist() == [False, False, True, True], "what is not finite must stay so"
     print(f"correct: {len(KINDS)} kinds, odd sizes, groups, batches 1-16; largest relative difference {worst:.1g}")
 
 

@@ -22,12 +22,38 @@ def nearest(x):
 
 
 @triton.jit
+def unit_of(x):
+    """What 1 stands for when the largest magnitude is 127; NaN if something is not finite, so that the product is."""
+    unit = tl.div_rn(tl.maximum(tl.max(tl.abs(x), axis=0), 1e-5), 127.0)
+    strange = tl.max(tl.where(tl.abs(x) <= 3.4028234e38, 0, 1), axis=0)
+    return tl.where(strange > 0, float("nan"), unit)
+
+
+@triton.jit
+def next_codes(word, even, odd, digit: tl.constexpr, DIGITS: tl.constexpr, TRITS: tl.constexpr):
+    """The codes of one digit, a byte each, and what is left of the even and the odd bytes."""
+    if TRITS:  # a byte is a fraction in base 3: times 3, and the digit is what overflows
+        even = even * 3
+        odd = odd * 3
+        codes = ((even >> 8) & 0x00030003) | (odd & 0x03000300)
+        even = even & 0x00FF00FF
+        odd = odd & 0x00FF00FF
+    elif DIGITS == 1:
+        codes = word
+    elif DIGITS == 2:
+        codes = (word >> (4 * digit)) & 0x0F0F0F0F
+    else:
+        codes = (word >> (2 * digit)) & 0x03030303
+    return codes, even, odd
+
+
+@triton.jit
 def quantize_kernel(x_at, numbers_at, units_at, columns, padded, group, width, BLOCK: tl.constexpr) -> None:
     """One token a program: the largest magnitude to 127; the numbers go where the packed columns are."""
     token = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     x = tl.load(x_at + token * columns + column, mask=column < columns, other=0.0).to(tl.float32)
-    unit = tl.div_rn(tl.maximum(tl.max(tl.abs(x), axis=0), 1e-5), 127.0)
+    unit = unit_of(x)
     numbers = nearest(tl.div_rn(x, unit))
     place = (column // group) * width + column % group
     tl.store(numbers_at + token * padded + place, numbers.to(tl.int8), mask=column < columns)
@@ -73,18 +99,7 @@ def product_kernel(
         for digit in tl.static_range(DIGITS):
             at = x_at + token[:, None] * (chunks * DIGITS) + chunk[None, :] * DIGITS + digit
             x = tl.load(at, mask=(token < tokens)[:, None] & there[None, :], other=0)  # [TOKENS, BLOCK]
-            if TRITS:  # a byte is a fraction in base 3: times 3, and the digit is what overflows
-                even = even * 3
-                odd = odd * 3
-                codes = ((even >> 8) & 0x00030003) | (odd & 0x03000300)
-                even = even & 0x00FF00FF
-                odd = odd & 0x00FF00FF
-            elif DIGITS == 1:
-                codes = word
-            elif DIGITS == 2:
-                codes = (word >> (4 * digit)) & 0x0F0F0F0F
-            else:
-                codes = (word >> (2 * digit)) & 0x03030303
+            codes, even, odd = next_codes(word, even, odd, digit, DIGITS, TRITS)
             part = dot4(codes[None, :, :], x[:, :, None], part)
             plain = dot4(tl.full([TOKENS, BLOCK], 0x01010101, dtype=tl.int32), x, plain)
         part = part * STEP - (plain * OFFSET)[:, :, None]
@@ -138,18 +153,7 @@ def batch_kernel(
         even = word & 0x00FF00FF
         odd = (word >> 8) & 0x00FF00FF
         for digit in tl.static_range(DIGITS):
-            if TRITS:
-                even = even * 3
-                odd = odd * 3
-                codes = ((even >> 8) & 0x00030003) | (odd & 0x03000300)
-                even = even & 0x00FF00FF
-                odd = odd & 0x00FF00FF
-            elif DIGITS == 1:
-                codes = word
-            elif DIGITS == 2:
-                codes = (word >> (4 * digit)) & 0x0F0F0F0F
-            else:
-                codes = (word >> (2 * digit)) & 0x03030303
+            codes, even, odd = next_codes(word, even, odd, digit, DIGITS, TRITS)
             for byte in tl.static_range(4):
                 code = (codes >> (8 * byte)) & 0xFF
                 if DIGITS == 1:
@@ -175,7 +179,7 @@ def quantize_planes_kernel(
     token = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     x = tl.load(x_at + token * columns + column, mask=column < columns, other=0.0).to(tl.float32)
-    unit = tl.div_rn(tl.maximum(tl.max(tl.abs(x), axis=0), 1e-5), 127.0)
+    unit = unit_of(x)
     numbers = nearest(tl.div_rn(x, unit))
     place = (column % (4 * DIGITS)) * chunks + column // (4 * DIGITS)
     wide = chunks * 4 * DIGITS  # padding columns are written too: they are zeros here
