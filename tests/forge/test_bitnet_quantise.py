@@ -284,7 +284,7 @@ def test_error_feedback_is_that_of_gptq_and_lowers_the_error_of_the_outputs() ->
     """Against the plain form of the paper (OBQ with a fixed order): after each column, the best of the rest is solved
     for exactly, from the inverse of what is left of H."""
     torch.manual_seed(3)
-    columns = 9
+    columns = 70  # more than one block
     x = torch.randn(200, columns, dtype=torch.float64) @ torch.randn(columns, columns, dtype=torch.float64)
     moment = x.T @ x / 200
     layer = BitLinear.of(torch.nn.Linear(columns, 16, bias=False, dtype=torch.float64), Format())

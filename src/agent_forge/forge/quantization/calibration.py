@@ -17,6 +17,7 @@ from agent_forge.forge.quantization.bitlinear import BitLinear
 from agent_forge.forge.quantization.levels import fit_scales, level_codes, spread
 from agent_forge.forge.training import PackedRows
 
+BLOCK = 64  # columns whose errors are spread over the rest of the matrix at once
 DAMPING = 0.01  # of the mean diagonal: a Hessian from little text is not invertible
 
 
@@ -99,10 +100,16 @@ def feedback_codes(weight_RC: Tensor, scales_SG: Tensor, moment_CC: Tensor, laye
     left = weight_RC.clone()
     wide = spread(scales_SG, weight_RC.shape[1], layer.format.group).expand(-1, weight_RC.shape[1])
     codes = torch.empty_like(left)
-    for column in range(left.shape[1]):
-        scale = wide[:, column : column + 1]
-        now = left[:, column : column + 1]
-        codes[:, column : column + 1] = level_codes(now, scale, layer.format.levels, 1)
-        error = (now - codes[:, column : column + 1] * scale) / factor[column, column]
-        left[:, column + 1 :] -= error @ factor[column : column + 1, column + 1 :]
+    for start in range(0, left.shape[1], BLOCK):
+        end = min(start + BLOCK, left.shape[1])
+        errors = torch.empty_like(left[:, start:end])
+        for column in range(start, end):
+            scale, now = wide[:, column : column + 1], left[:, column : column + 1]
+            codes[:, column : column + 1] = level_codes(now, scale, layer.format.levels, 1)
+            error = (now - codes[:, column : column + 1] * scale) / factor[column, column]
+            left[:, column + 1 : end] -= error @ factor[column : column + 1, column + 1 : end]
+            errors[:, column - start : column - start + 1] = error
+        left[:, end:] -= (
+            errors @ factor[start:end, end:]
+        )  # the rest of the matrix once a block: it is memory that costs
     return codes
