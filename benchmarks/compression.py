@@ -208,12 +208,18 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--student", default="")
     parser.add_argument("--student-steps", type=int, default=800)
     parser.add_argument("--recover", type=int, default=200)
-    parser.add_argument("--lr", type=float, default=0.02)
+    parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--recover-below", default="12MB", help="larger artefacts are measured without recovery")
     parser.add_argument("--codecs", default="grid,integer,ternary,vptq")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--trial-tokens", type=int, default=4096)
+    parser.add_argument("--measured", type=int, default=0, help="options measured a matrix, the rest inferred; 0: all")
+    parser.add_argument("--questions", type=int, default=400)
+    parser.add_argument("--judged", type=int, default=0, help="rows to judge on [--rows]")
+    parser.add_argument("--most-mb", type=float, default=24, help="text read of each source")
+    parser.add_argument("--controls", default="8,4,3,2", help="widths of plain round-to-nearest")
     parser.add_argument("--probe", action="store_true")
     parser.add_argument("--out", type=Path, help="frontier.json, frontier.svg and the recovered models go there")
     parser.add_argument("--keep", default="", help="budgets whose best artefact goes to --out as a tar file")
@@ -231,7 +237,7 @@ def main() -> None:
             given.budgets, given.student, given.student_steps = "120kB,80kB,60kB", given.student or "30kB", 40
             given.recover, given.recover_below = 40, "100kB"
         corpus = read_corpus(
-            {path: Source(path, most_mb=1 if given.quick else 24) for path in given.data}, given.held_out
+            {path: Source(path, most_mb=1 if given.quick else given.most_mb) for path in given.data}, given.held_out
         )
         texts = [text for of in corpus.train.values() for text in of]
         held_out = [text for of in corpus.held_out.values() for text in of]
@@ -243,12 +249,14 @@ def main() -> None:
             recovery_steps=given.recover,
             recovery_lr=given.lr,
             calibration_rows=given.rows,
-            trial_tokens=1024 if given.quick else 4096,
+            trial_tokens=1024 if given.quick else given.trial_tokens,
+            measured=given.measured,
             batch_rows=given.batch,
             length=given.length,
-            questions=60 if given.quick else 400,
+            questions=60 if given.quick else given.questions,
+            seed=0,
         )
-        text = prepare_text(given.model, texts, held_out, settings, given.rows)
+        text = prepare_text(given.model, texts, held_out, settings, given.judged or given.rows)
         print(f"text ready after {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
         explore(given, Search(given.model, text, settings), text, settings, work)
         print(f"{time.perf_counter() - begun:.0f} s in all", file=sys.stderr, flush=True)
@@ -262,8 +270,8 @@ def explore(given: argparse.Namespace, search: Search, text: Text, settings: Set
     fixed = search.overhead(work / "empty")
     frontier = Frontier(search, work, given.probe, given.out, given.keep)
     frontier.add("original", given.model)
-    for bits in (8, 4, 3, 2):
-        frontier.control(bits)
+    for bits in filter(None, given.controls.split(",")):
+        frontier.control(int(bits))
     for budget in given.budgets.split(","):
         steps = given.recover if size(budget) <= size(given.recover_below) else 0
         frontier.budget(size(budget), fixed, steps)

@@ -12,6 +12,8 @@ from agent_forge.cli._app import json_option, json_out
 from agent_forge.errors import UsageError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agent_forge.forge.compression.search import Report
 
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -54,6 +56,7 @@ def share(text: str) -> float:
 @click.option("--length", default=256, show_default=True, help="Tokens in a row.")
 @click.option("--rows", default=64, show_default=True, help="Rows to calibrate on, and to judge on.")
 @click.option("--batch", default=4, show_default=True, help="Rows at a time.")
+@click.option("--measured", default=0, show_default=True, help="Options measured a matrix, the rest inferred; 0: all.")
 @click.option("--picture", type=click.Path(), help="Also draw size against quality of every stage, as SVG.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--strict", is_flag=True, help="Exit 1 unless every gate was passed.")
@@ -69,6 +72,7 @@ def command(
     length: int,
     rows: int,
     batch: int,
+    measured: int,
     picture: str | None,
     seed: int,
     strict: bool,
@@ -83,7 +87,8 @@ def command(
     if budget is None and increase is None:
         raise UsageError("say how far to go", fix="give --budget 6MB or --max-ppl-increase 5%")
     limits = {"budget": size_in_bytes(budget) if budget else None, "max_increase": share(increase) if increase else 0.3}
-    work = {"recovery_steps": steps, "calibration_rows": rows, "length": length, "batch_rows": batch, "seed": seed}
+    work = {"recovery_steps": steps, "calibration_rows": rows, "length": length, "batch_rows": batch, "seed": seed,
+            "measured": measured}  # fmt: skip
     chosen = {"codecs": tuple(codecs.split(","))} if codecs else {}
     report = _compress(model, out, data or ("stories", "problems"), rows, {**limits, **work, **chosen})
     if picture:
@@ -101,11 +106,22 @@ def _compress(model: str, out: str, data: tuple[str, ...], rows: int, options: d
     from agent_forge.forge.corpus import Source, read_corpus
 
     settings = Settings(**options)
-    corpus = read_corpus({path: Source(path, most_mb=20) for path in data}, held_out=0.05)
+    corpus = read_corpus({path: Source(path, most_mb=20) for path in data}, _held_out(Path(model)))
     train = [text for texts in corpus.train.values() for text in texts]
     held_out = [text for texts in corpus.held_out.values() for text in texts]
     text = prepare_text(Path(model), train, held_out, settings, rows)
     return compress(model, out, text, settings, _tell)
+
+
+def _held_out(model: Path) -> float:
+    """The share that our own models were made with: they have learnt from other documents beyond it."""
+    import json
+
+    try:
+        known = json.loads((model / "card.json").read_text(encoding="utf-8"))["config"]["held_out"]
+        return min(0.05, float(known))
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.05
 
 
 def _tell(**said: Any) -> None:

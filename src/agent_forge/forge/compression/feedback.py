@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakIdKeyDictionary
 
 DAMPING = 0.01
 BLOCK = 128
@@ -41,8 +43,23 @@ class Order:
         return torch.argsort(self.columns)
 
 
+_KNOWN: Any = WeakIdKeyDictionary()  # Hessian: {(sort, damping): Order}
+
+
 def order_of(hessian: Tensor, sort: bool = True, damping: float = DAMPING) -> Order:
-    """Factors the damped Hessian. `sort=False` keeps the columns as they are, for codecs that take neighbours."""
+    """Factors the damped Hessian. `sort=False` keeps the columns as they are, for codecs that take neighbours.
+
+    The factor is kept as long as the Hessian is: a matrix is encoded in many ways.
+    """
+    if hessian not in _KNOWN:
+        _KNOWN[hessian] = {}
+    known: dict[tuple[bool, float], Order] = _KNOWN[hessian]
+    if (sort, damping) not in known:
+        known[sort, damping] = _factored(hessian, sort, damping)
+    return known[sort, damping]
+
+
+def _factored(hessian: Tensor, sort: bool, damping: float) -> Order:
     moments = hessian.double()
     diagonal = moments.diagonal()
     spread = damping * diagonal.mean().clamp_min(1e-12)

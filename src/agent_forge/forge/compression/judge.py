@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
 from agent_forge.errors import DataError
 from agent_forge.forge.compression.folder import folder_bytes
 from agent_forge.forge.evaluation.choices import answer_questions, continuations
-from agent_forge.forge.evaluation.text import divergence, measure_text
-from agent_forge.forge.training.evaluation import HeldOut
+from agent_forge.forge.evaluation.text import TextScore
+from agent_forge.forge.training.evaluation import HeldOut, ratio
+from agent_forge.forge.training.packing import IGNORE, Batch
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,10 @@ class Judge:
 
     def __init__(self, original: Any, held_out: HeldOut, batch_rows: int = 4, questions: int = 100) -> None:
         self.original, self.held_out, self.batch_rows = original, held_out, batch_rows
-        self.before = measure_text(original, held_out, batch_rows)
+        self.logits = [logits.cpu() for logits in self._logits(original)]  # every artefact is compared with them
+        self.before, _ = self._compared(iter(self.logits))
         try:
-            self.questions = continuations(held_out, questions)
+            self.questions = continuations(held_out, questions) if questions else []
         except DataError:
             self.questions = []
         self.choices = answer_questions(original, self.questions) if self.questions else None
@@ -89,16 +93,45 @@ class Judge:
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=self.original.dtype)
         return self.of_model(model.to(next(self.original.parameters()).device), folder_bytes(folder))
 
-    @torch.no_grad()
     def of_model(self, model: Any, size: int) -> Figures:
-        text = measure_text(model, self.held_out, self.batch_rows)
-        away = divergence(model, self.original, self.held_out, self.batch_rows)
+        text, kl = self._compared(self._logits(model.eval()))
+        away, error = ratio(kl, text.tokens)
         quality = (text.perplexity, text.perplexity_stderr, text.bits_per_byte)
-        figures = Figures(size, *quality, away.kl, away.kl_stderr, away.agreement)
+        figures = Figures(size, *quality, max(0.0, away), None if math.isnan(error) else error, text.accuracy)
         if not self.questions:
             return figures
         score = answer_questions(model, self.questions)
         return replace(figures, accuracy=score.value, accuracy_stderr=score.stderr, above_chance=score.above_chance)
+
+    def _compared(self, logits: Iterator[torch.Tensor]) -> tuple[TextScore, np.ndarray]:
+        """By document: nats, how often the original's likeliest token was found too (as hits), and the divergence."""
+        count = len(self.held_out.bytes_of)
+        sums, tokens = np.zeros((3, count)), np.zeros(count)
+        for batch, mine, kept in zip(self._batches(), logits, self.logits, strict=True):
+            real, theirs = batch.targets != IGNORE, kept.to(mine.device)
+            where = batch.documents[real].numpy()
+            losses = F.cross_entropy(mine, batch.targets[real].to(mine.device), reduction="none")
+            values = (losses, mine.argmax(-1) == theirs.argmax(-1), _divergence(theirs, mine))
+            sums += [np.bincount(where, value.double().cpu().numpy(), count) for value in values]
+            tokens += np.bincount(where, minlength=count)
+        nats, same, kl = sums
+        return TextScore(nats, same, tokens, np.array(self.held_out.bytes_of, dtype=float)), kl
+
+    def _batches(self) -> Iterator[Batch]:
+        for start in range(0, len(self.held_out.rows), self.batch_rows):
+            yield self.held_out.rows.take(slice(start, start + self.batch_rows))
+
+    @torch.no_grad()
+    def _logits(self, model: Any) -> Iterator[torch.Tensor]:
+        device = next(model.parameters()).device
+        for batch in self._batches():
+            logits = model(input_ids=batch.inputs.to(device), use_cache=False).logits
+            yield logits[(batch.targets != IGNORE).to(device)].float()
+
+
+def _divergence(goal: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
+    told = F.log_softmax(goal, dim=-1)
+    return (told.exp() * (told - F.log_softmax(logits, dim=-1))).sum(-1)
 
 
 def _finite(value: Any) -> Any:

@@ -149,7 +149,7 @@ def recover(
     steps: int,
     *,
     batch_rows: int = 4,
-    lr: float = 0.02,
+    lr: float = 0.01,
     price: float = 0.0,
     seed: int = 0,
     tell: Callable[..., None] = lambda **_: None,
@@ -209,9 +209,10 @@ def _carry(
     weights: Mapping[str, Tensor], places: Mapping[str, nn.Parameter], latents: Mapping[str, Latent], price: float
 ) -> None:
     """Takes the gradients from the student's weights to the latents."""
-    moved = [(weight, places[name].grad) for name, weight in weights.items()]
-    moved = [(weight, grad) for weight, grad in moved if grad is not None and weight.requires_grad]
-    torch.autograd.backward([weight for weight, _ in moved], [grad.to(weight) for weight, grad in moved])
+    learnt = {name: weight for name, weight in weights.items() if weight.requires_grad}
+    gradients = {name: places[name].grad for name in learnt}
+    known = {name: gradient.to(learnt[name]) for name, gradient in gradients.items() if gradient is not None}
+    torch.autograd.backward([learnt[name] for name in known], list(known.values()))
     for latent in latents.values():
         slope = latent.rate_slope() if price else None
         if slope is not None and latent.parameters[0].grad is not None:

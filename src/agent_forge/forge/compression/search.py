@@ -28,6 +28,7 @@ from agent_forge.forge.compression.codecs import raw
 from agent_forge.forge.compression.container import Encoded, pack
 from agent_forge.forge.compression.feedback import Cost
 from agent_forge.forge.compression.judge import Figures, Judge, Stage, Tell
+from agent_forge.forge.compression.loading import METHOD
 from agent_forge.forge.compression.recovery import recover
 from agent_forge.forge.compression.sensitivity import measure_costs
 from agent_forge.forge.compression.trials import USUAL, Reference, Trial, plain_tensors, run_trials
@@ -49,9 +50,10 @@ class Settings:
     max_increase: float = 0.3  # of the perplexity on held-out text
     codecs: Sequence[str] = USUAL
     recovery_steps: int = 100
-    recovery_lr: float = 0.02
+    recovery_lr: float = 0.01  # of a grid's step
     calibration_rows: int = 64
     trial_tokens: int = 2048
+    measured: int = 0  # options measured for each matrix, the others inferred; 0: all are measured
     batch_rows: int = 4
     length: int = 256
     questions: int = 100  # of multiple choice, made from the held-out text
@@ -124,7 +126,8 @@ def prepare_text(source: Path, train: Sequence[str], held_out: Sequence[str], se
 
 def _first(tokenizer: Any, texts: Sequence[str], length: int, most: int) -> list[str]:
     """Documents that together fill about `most` rows."""
-    kept, rows = [], 0
+    kept: list[str] = []
+    rows = 0
     for text, tokens in zip(texts, encode(tokenizer, texts, eos=False), strict=True):
         needed = -(-len(tokens) // length)
         if kept and rows + needed > most:
@@ -161,7 +164,7 @@ class Search:
         costs = measure_costs(self.model, first, self.settings.batch_rows, self.settings.seed)
         reference = Reference(self.model, first, self.settings.trial_tokens)
         self.trials = run_trials(self.model, costs, reference, self.settings.codecs,
-                                 lambda **said: self.tell(stage="trials", **said))  # fmt: skip
+                                 lambda **said: self.tell(stage="trials", **said), self.settings.measured)  # fmt: skip
         self.plain = {name: raw.encode(tensor, Cost()) for name, tensor in plain_tensors(self.model).items()}
 
     def overhead(self, folder: Path) -> int:
@@ -170,7 +173,7 @@ class Search:
         folders.write_tokenizer(self.source, folder, self.text.samples)
         entries = dict.fromkeys((*self.trials, *self.plain), b"")
         folders.write_weights(folder, entries, self.others)
-        room = 8 * len(entries)  # the lengths in the head have more digits than those of nothing
+        room = 27 * len(entries) + 8  # a length and two offsets in the head have up to ten digits, here one; alignment
         return folders.folder_bytes(folder) + room + sum(len(pack(encoded)) for encoded in self.plain.values())
 
     def smallest(self) -> int:
@@ -226,7 +229,7 @@ def load_original(source: Path) -> Any:
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     except (OSError, ValueError, KeyError) as error:
         raise CheckpointError(f"the model cannot be loaded: {error}", where=str(source)) from error
-    if getattr(model, "is_quantized", False) and getattr(model, "quantization_method", "") != folders.METHOD:
+    if getattr(model, "is_quantized", False) and getattr(model, "quantization_method", "") != METHOD:
         model = model.dequantize(torch.float32)
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 

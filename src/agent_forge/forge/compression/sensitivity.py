@@ -82,7 +82,7 @@ def _second_moments(model: nn.Module) -> Iterator[Mapping[str, Tensor]]:
         seen = counts.get(name, 0)
         counts[name] = seen + len(flat)
         share = seen / counts[name]
-        found[name] = found.get(name, 0.0) * share + flat.T @ flat / counts[name]  # type: ignore[assignment]
+        found[name] = found.get(name, 0.0) * share + flat.T @ flat / counts[name]
 
     for module in model.modules():
         if isinstance(module, nn.Linear) and id(module.weight) in names:

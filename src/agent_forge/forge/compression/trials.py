@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -69,8 +71,13 @@ def run_trials(
     reference: Reference,
     codecs: Sequence[str] = USUAL,
     tell: Callable[..., None] = lambda **_: None,
+    measured: int = 0,
 ) -> dict[str, list[Trial]]:
-    """Every matrix in every way, one at a time in the otherwise original model. Raises UsageError."""
+    """Every matrix in every way, one at a time in the otherwise original model. Raises UsageError.
+
+    With `measured` at 2 or more, only so many steps of the grid are measured for each matrix, and the loss of the other
+    options is read off the line through them, log loss against log distortion: for large models on small machines.
+    """
     unknown = [name for name in codecs if name not in GRIDS]
     if unknown:
         raise UsageError(f"there is no codec {unknown[0]!r}", where="codecs", fix=f"the codecs are {', '.join(GRIDS)}")
@@ -79,25 +86,46 @@ def run_trials(
     found: dict[str, list[Trial]] = {}
     for number, (name, weight) in enumerate(weights.items(), 1):
         tell(step=number, of=len(weights), tensor=name)
-        found[name] = list(_trials(model, weight, costs.get(name, Cost()), reference, codecs))
+        found[name] = _trials(model, weight, costs.get(name, Cost()), reference, codecs, measured)
     return found
 
 
 def _trials(
-    model: nn.Module, weight: nn.Parameter, cost: Cost, reference: Reference, codecs: Sequence[str]
-) -> Iterator[Trial]:
-    original = weight.data
+    model: nn.Module, weight: nn.Parameter, cost: Cost, reference: Reference, codecs: Sequence[str], measured: int
+) -> list[Trial]:
+    original, found = weight.data, []
+    asked = [(codec, settings) for codec in codecs for settings in GRIDS[codec]]
+    ways = [settings for codec, settings in asked if codec == "grid"]
+    spread = {round(place * (len(ways) - 1) / (measured - 1)) for place in range(measured)} if measured > 1 else set()
     try:
-        for codec in codecs:
-            for settings in GRIDS[codec]:
-                encoded = encode(codec, original, cost, **settings)
-                decoded = decode(encoded).to(original)
+        for codec, settings in asked:
+            encoded = encode(codec, original, cost, **settings)
+            decoded = decode(encoded).to(original)
+            share = distortion(original, decoded, cost)
+            loss = math.nan
+            if not spread or (codec == "grid" and ways.index(settings) in spread):
                 weight.data = decoded
                 loss = reference.divergence(model)
-                share = distortion(original, decoded, cost)
-                yield Trial(Option(codec, encoded.size(), loss, settings), encoded, share)
+            found.append(Trial(Option(codec, encoded.size(), loss, settings), encoded, share))
     finally:
         weight.data = original
+    return _inferred(found)
+
+
+def _inferred(trials: list[Trial]) -> list[Trial]:
+    """Losses that were not measured, from those that were: between and beyond them, loss = a * distortion^b."""
+    known = sorted((t.distortion, t.option.loss) for t in trials if not math.isnan(t.option.loss))
+    if len(known) == len(trials):
+        return trials
+    x, y = (np.log(np.maximum(column, 1e-12)) for column in np.array(known).T)
+    slopes = np.diff(y) / np.maximum(np.diff(x), 1e-9)
+
+    def loss(trial: Trial) -> float:
+        at = math.log(max(trial.distortion, 1e-12))
+        segment = int(np.clip(np.searchsorted(x, at) - 1, 0, len(slopes) - 1))
+        return math.exp(y[segment] + slopes[segment] * (at - x[segment]))
+
+    return [t if not math.isnan(t.option.loss) else replace(t, option=replace(t.option, loss=loss(t))) for t in trials]
 
 
 def plain_tensors(model: nn.Module) -> dict[str, Tensor]:

@@ -29,6 +29,7 @@ class Compression:
     recovery_steps: int = option(100, help="steps of distillation a stage; 0: none", at_least=0)
     rows: int = option(64, help="rows to calibrate on, and to judge on", at_least=1)
     trial_tokens: int = option(2048, help="tokens that every option of every tensor is tried on", at_least=16)
+    measured: int = option(0, help="options measured for each matrix, the others inferred; 0: all", at_least=0)
     tries: int = option(5, help="sizes that are tried", at_least=1)
     batch_rows: int = option(4, help="rows at a time", at_least=1)
     length: int = option(256, help="tokens in a row", at_least=8)
@@ -53,6 +54,7 @@ def run(work: Work) -> Outcome:
         recovery_steps=config.recovery_steps,
         calibration_rows=config.rows,
         trial_tokens=config.trial_tokens,
+        measured=config.measured,
         batch_rows=config.batch_rows,
         length=config.length,
         tries=config.tries,
