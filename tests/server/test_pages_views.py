@@ -7,6 +7,7 @@ import re
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -206,6 +207,21 @@ def test_a_long_search_stops_shows_what_it_has_and_goes_on(tmp_path: Path, monke
             assert until is not None
         assert found == [f"call {n}" for n in range(98, 0, -2)]
         assert steps > 3
+
+
+def test_a_trace_without_its_outermost_span_is_open(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        part = Span("a" * 32, "1" * 16, "inner", parent_id="2" * 16, start_ns=1, end_ns=2, status="ok")
+        store.add([part])
+        (line,) = (traces_page.trace_line(one) for one in store.traces())
+        assert (line["state"], line["name"]) == ("open", None)
+        store.add(
+            [Span("a" * 32, "2" * 16, "outer", start_ns=0, end_ns=None), replace(part, span_id="3" * 16, end_ns=None)]
+        )
+        assert traces_page.trace_line(store.traces().items[0])["state"] == "running"
+    app = create_app(ServerSettings(home=str(tmp_path), log_level="error"))
+    page = TestClient(app, base_url="http://127.0.0.1", headers=HTML).get(f"/traces/{'a' * 32}")
+    assert "data-live" in page.text
 
 
 def test_trust_has_intervals_that_hold_the_mean(client: httpx.Client) -> None:

@@ -52,6 +52,7 @@ WORDS = Measure(172, 44, 226, 58, 20)
 TALL = Measure(132, 44, 76, 142, 15, downwards=True)
 SQUARES = Measure(12, 12, 34, 18, 0)
 ROOM = 570  # the width beside a time line
+WHOLE = 1_150  # the width of a page
 
 
 def state_class(state: str) -> str:
@@ -63,13 +64,19 @@ def state_class(state: str) -> str:
     return "is-" + "".join(letter if letter.isalnum() else "-" for letter in state.lower())
 
 
-def draw_graph(nodes: Sequence[Node], edges: Iterable[Edge], critical: Collection[Edge] = (), name: str = "") -> Markup:
+def draw_graph(
+    nodes: Sequence[Node],
+    edges: Iterable[Edge],
+    critical: Collection[Edge] = (),
+    name: str = "",
+    room: float = ROOM,
+) -> Markup:
     """The graph as one SVG element; the empty text where there are too many nodes for a picture."""
     if not nodes or len(nodes) > MOST:
         return Markup("")
     kept = list(dict.fromkeys(edges))
     found = layout([node.id for node in nodes], kept if len(kept) <= MOST_EDGES else [])
-    measure = _measure(found, len(nodes))
+    measure = _measure(found, len(nodes), room)
     width, height = (value + 4 for value in _corner(found.layers - 1, found.breadth, measure))
     width, height = width + measure.width, height + measure.height
     lines = [_edge(route, measure, edge in critical) for edge, route in found.routes.items()]
@@ -87,13 +94,13 @@ def draw_graph(nodes: Sequence[Node], edges: Iterable[Edge], critical: Collectio
     )
 
 
-def _measure(found: Layout, nodes: int) -> Measure:
+def _measure(found: Layout, nodes: int, room: float) -> Measure:
     """From left to right, unless that is too wide and downwards is not."""
     if nodes > LABELLED:
         return SQUARES
     across = (found.layers - 1) * WORDS.layer + WORDS.width
     down = found.breadth * TALL.place + TALL.width
-    return TALL if across > ROOM >= down else WORDS
+    return TALL if across > room >= down else WORDS
 
 
 def _corner(layer: float, place: float, measure: Measure) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from agent_forge.server.context import Context
-from agent_forge.server.drawing.graph import Node, draw_graph
+from agent_forge.server.drawing.graph import WHOLE, Node, draw_graph
 from agent_forge.server.drawing.wording import duration, number, share
 from agent_forge.server.page import Document, NotThere, page_routes
 from agent_forge.server.pages import Page
@@ -140,7 +140,7 @@ def view(document: Document) -> dict[str, Any]:
         phase["name"]: [*filter(None, [draw_stages(phase["stages"])]), *(draw(chart) for chart in phase["series"])]
         for phase in document["phases"]
     }
-    return {"graph": draw_graph(graph_nodes(document), edges, name="the pipeline"), "charts": charts}
+    return {"graph": draw_graph(graph_nodes(document), edges, name="the pipeline", room=WHOLE), "charts": charts}
 
 
 def events_file(context: Context, session: str) -> Path:

@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute
 from agent_forge.errors import UsageError
 from agent_forge.server.context import Context
 from agent_forge.server.drawing.charts import Line, pareto, scatter_chart
-from agent_forge.server.drawing.graph import Node, draw_graph
+from agent_forge.server.drawing.graph import WHOLE, Node, draw_graph
 from agent_forge.server.drawing.wording import count, measured, size
 from agent_forge.server.page import Document, NotThere, asked, page_routes
 from agent_forge.server.pages import Page
@@ -169,7 +169,7 @@ def _relative(entry: Mapping[str, Any] | None, digest: str, self_digest: str) ->
 def model_view(document: Document) -> dict[str, Any]:
     """The lineage as a picture."""
     edges = [(parent, child) for parent, child in document["edges"]]
-    return {"graph": draw_graph(graph_nodes(document), edges, name="lineage")}
+    return {"graph": draw_graph(graph_nodes(document), edges, name="lineage", room=WHOLE)}
 
 
 def graph_nodes(document: Mapping[str, Any]) -> list[Node]:

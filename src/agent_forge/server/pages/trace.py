@@ -42,7 +42,9 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 def state_of(summary: Summary) -> str:
-    """How a trace ended, in the words of the runs."""
+    """How a trace ended, in the words of the runs; "open" while its outermost span has not come in."""
+    if summary.status is None:
+        return "open"
     if summary.unfinished and summary.status != "error":
         return "running"
     if summary.status == "error":
