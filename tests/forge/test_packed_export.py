@@ -50,6 +50,7 @@ def test_a_packed_checkpoint_as_it_is_and_dense(tmp_path: Path, capsys: pytest.C
     assert f"| how | {before.name} |" in readme
     assert "| bits per byte | 1.3 | 0.01 | 40 | held-out text | 1.25 ± 0.01 |" in readme
     assert "| tokens/s | 900 |  |  |  | not measured |" in readme
+    assert f"{sum(weight.numel() for weight in llama().parameters()):,} parameters" in readme
     assert "import agent_forge.forge" in readme
     assert "--dense" in readme
     packed = AutoModelForCausalLM.from_pretrained(out)

@@ -127,6 +127,17 @@ def test_many_tokens_none_and_other_types() -> None:
     assert product(x.bfloat16(), packed).dtype == torch.bfloat16
 
 
+def test_threads_share_the_tokens() -> None:
+    packed, x = matrix("2bit", 40, 100, 32), torch.randn(131, 100)
+    expected = torch_product(x, packed)
+    torch.set_num_threads(2)
+    try:
+        assert torch.equal(product(x, packed), expected)
+    finally:
+        torch.set_num_threads(1)
+    assert torch.equal(product(x, packed), expected)
+
+
 def test_without_a_compiler_the_numbers_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     packed, x = matrix("2bit", 40, 100), torch.randn(3, 100)
     expected = product(x, packed)

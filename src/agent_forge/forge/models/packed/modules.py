@@ -52,9 +52,9 @@ class PackedTable(nn.Module):
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., columns] with int8 activations. The way by C is short: this is called for every layer and token."""
         tokens = x.numel() // self.shape.columns
-        if x.device.type == "cpu" and self.packed.device.type == "cpu" and tokens <= products.MOST_TOKENS:
+        if x.device.type == "cpu" and self.packed.device.type == "cpu":
             described, library = self._description(bias)
-            if library is not None:
+            if library is not None and products.worth_it(library, tokens):
                 y = products.call_kernel(x.reshape(tokens, -1), described, library)
                 return y.to(x.dtype).view(*x.shape[:-1], self.shape.rows)
         return products.product(x, self.matrix, bias)

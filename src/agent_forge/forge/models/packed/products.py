@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -24,7 +25,8 @@ from agent_forge.errors import UsageError
 from agent_forge.forge.models.packed.trits import KINDS, LIMITS, ROWS, Shape, pack, scaled, unpack
 
 SOURCE = Path(__file__).with_name("products.c")
-MOST_TOKENS = 48  # beyond so many tokens unpacking once and one large float product is faster
+MOST_PLAIN_TOKENS = 16  # without vector instructions: beyond, unpacking once and one float product is faster
+TOKENS_OF_A_THREAD = 32  # fewer are not worth another one
 EXACT = 1 << 24  # whole numbers below are exact in float32
 
 
@@ -80,8 +82,8 @@ def product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None) -> Tens
     flat = x.reshape(-1, matrix.shape.columns)
     if matrix.packed.is_cuda:
         y = _cuda(flat, matrix, bias)
-    elif flat.shape[0] <= MOST_TOKENS and kernel() is not None:
-        y = native_product(flat, matrix, bias)
+    elif (library := kernel()) is not None and worth_it(library, flat.shape[0]):
+        y = native_product(flat, matrix, bias, library)
     else:
         y = torch_product(flat, matrix, bias)
     return y.to(x.dtype).view(*x.shape[:-1], matrix.shape.rows)
@@ -160,6 +162,11 @@ def _typed(library: Any) -> Any:
     return library
 
 
+def worth_it(library: Any, tokens: int) -> bool:
+    """Whether the kernel is the fastest way for so many tokens: with vector instructions always."""
+    return bool(tokens <= MOST_PLAIN_TOKENS or library.products_path() != b"plain")
+
+
 def native_product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None, library: Any = None) -> Tensor:
     """x [tokens, columns] -> float32 [tokens, rows], by the C kernel."""
     bias = None if bias is None else bias.float().contiguous()
@@ -167,9 +174,20 @@ def native_product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None, 
 
 
 def call_kernel(x: Tensor, matrix: CMatrix, library: Any) -> Tensor:
-    """The kernel itself: `matrix` must still point to living tensors."""
+    """The kernel itself: `matrix` must still point to living tensors. Many tokens go to torch's number of threads."""
     x = x.detach().to(torch.float32).contiguous()
-    y = torch.empty(x.shape[0], matrix.rows)
+    tokens = x.shape[0]
+    y = torch.empty(tokens, matrix.rows)
+    parts = max(1, min(torch.get_num_threads(), tokens // TOKENS_OF_A_THREAD))
+    if parts == 1:
+        _call(x, y, matrix, library)
+        return y
+    share = -(-tokens // parts)
+    with ThreadPoolExecutor(parts) as pool:
+        list(pool.map(lambda a, b: _call(a, b, matrix, library), x.split(share), y.split(share)))
+    return y
+
+
+def _call(x: Tensor, y: Tensor, matrix: CMatrix, library: Any) -> None:
     if x.shape[0] and library.products_linear(ctypes.byref(matrix), x.shape[0], x.data_ptr(), y.data_ptr()):
         raise MemoryError("no memory for the activations of a packed product")
-    return y
