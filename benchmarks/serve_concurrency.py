@@ -122,35 +122,58 @@ async def crowd(port: int, prompts: list[list[int]], most: int) -> tuple[float, 
     return time.perf_counter() - begun, list(answers)
 
 
-def generate(model: Any, prompts: list[list[int]], most: int) -> float:
-    """Seconds of one batch."""
+def generate(model: Any, prompts: list[list[int]], most: int) -> tuple[float, float]:
+    """Seconds of one batch, by the clock and of CPU."""
     import torch
 
     tokens = torch.tensor(prompts)
-    begun = time.perf_counter()
+    begun, spent = time.perf_counter(), time.process_time()
     made = model.generate(
         tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=most, do_sample=False, eos_token_id=None
     )
     assert made.shape[1] == tokens.shape[1] + most
-    return time.perf_counter() - begun
+    return time.perf_counter() - begun, time.process_time() - spent
 
 
-def show(rounds: list[tuple[float, float, list[Answer], float]], clients: int, most: int) -> None:
-    ratios = []
+@dataclass
+class Round:
+    """Both, one after the other."""
+
+    alone_s: float
+    alone_cpu_s: float
+    served_s: float
+    served_cpu_s: float  # of the server's process
+    answers: list[Answer]
+    memory_mb: float
+
+
+def one_round(model: Any, server: Server, prompts: list[list[int]], most: int, before: Round | None) -> Round:
+    """`before`, if given, lends its figures of `generate()`."""
+    alone = (before.alone_s, before.alone_cpu_s) if before is not None else generate(model, prompts, most)
+    spent = server.cpu_s()
+    served, answers = asyncio.run(crowd(server.port, prompts, most))
+    return Round(*alone, served, server.cpu_s() - spent, answers, server.memory_mb())
+
+
+def show(rounds: list[Round], clients: int, most: int) -> None:
+    ratios, cpu_ratios = [], []
     print(f"{clients} clients, {most} tokens each\n")
-    print("| round | generate() tok/s | served tok/s | ratio | first token p50 | p95 | lost | server MB |")
-    print("|---|---|---|---|---|---|---|---|")
-    for number, (alone_s, served_s, answers, memory) in enumerate(rounds, 1):
-        alone, served = clients * most / alone_s, sum(answer.tokens for answer in answers) / served_s
+    print("| round | generate() tok/s | served tok/s | ratio | CPU ratio | first token p50 | p95 | lost | server MB |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for number, one in enumerate(rounds, 1):
+        answers, tokens = one.answers, sum(answer.tokens for answer in one.answers)
+        alone, served = clients * most / one.alone_s, tokens / one.served_s
         firsts = sorted(answer.first_s for answer in answers)
         ratios.append(served / alone)
+        cpu_ratios.append(one.alone_cpu_s / one.served_cpu_s)
         p50, p95 = firsts[len(firsts) // 2], firsts[int(len(firsts) * 0.95)]
         lost = sum(not answer.whole for answer in answers)
-        rates = f"{alone:.0f} | {served:.0f} | {served / alone:.2f}"
-        print(f"| {number} | {rates} | {p50:.2f} s | {p95:.2f} s | {lost} | {memory:.0f} |")
+        rates = f"{alone:.0f} | {served:.0f} | {ratios[-1]:.2f} | {cpu_ratios[-1]:.2f}"
+        print(f"| {number} | {rates} | {p50:.2f} s | {p95:.2f} s | {lost} | {one.memory_mb:.0f} |")
     middle = statistics.median(ratios)
     print(f"\nmedian ratio {middle:.2f} (goal ≥ {GOAL}): {'met' if middle >= GOAL else 'missed'}")
-    memory = [row[3] for row in rounds[1:]] or [rounds[0][3]]
+    print(f"median CPU ratio (generate's over the server's, same tokens) {statistics.median(cpu_ratios):.2f}")
+    memory = [one.memory_mb for one in rounds[1:] or rounds]
     print(
         f"memory after the first round: {memory[0]:.0f} MB, at the end {memory[-1]:.0f} MB, most {max(memory):.0f} MB"
     )
@@ -178,15 +201,14 @@ def main() -> None:
         vocabulary = model.config.vocab_size
         prompts = [[(7 * row + 13 * n) % (vocabulary - 300) + 256 for n in range(32)] for row in range(given.clients)]
         server = Server(place, Path(folder) / "home", given.clients)
-        rounds: list[tuple[float, float, list[Answer], float]] = []
+        rounds: list[Round] = []
         try:
             generate(model, prompts, 4)
             asyncio.run(crowd(server.port, prompts, 4))
             end = time.monotonic() + 60 * (given.minutes or 0)
             while len(rounds) < (2 if given.quick else 4) or time.monotonic() < end:
-                alone = generate(model, prompts, most) if not given.minutes or len(rounds) < 4 else rounds[-1][0]
-                served, answers = asyncio.run(crowd(server.port, prompts, most))
-                rounds.append((alone, served, answers, server.memory_mb()))
+                before = rounds[-1] if given.minutes and len(rounds) >= 4 else None
+                rounds.append(one_round(model, server, prompts, most, before))
         finally:
             server.close()
     show(rounds, given.clients, most)

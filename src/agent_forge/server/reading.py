@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -27,8 +27,23 @@ async def read_json(request: Request, name: str) -> dict[str, Any]:
     error = _fault(_validator(name), document)
     if error is not None:
         raise error
-    found: dict[str, Any] = document
+    found: dict[str, Any] = _with_whole_numbers(document, BODIES[name])
     return found
+
+
+def _with_whole_numbers(value: Any, schema: Mapping[str, Any]) -> Any:
+    """To JSON Schema 1.0 is an integer, to Python it is none: where an integer is asked for, it becomes one."""
+    options = [schema, *schema.get("anyOf", ())]
+    if isinstance(value, float):
+        return int(value) if any(option.get("type") == "integer" for option in options) else value
+    if isinstance(value, list):
+        items = {"anyOf": [option["items"] for option in options if "items" in option]}
+        nested = [one for option in items["anyOf"] for one in (option, *option.get("anyOf", ()))]
+        return [_with_whole_numbers(item, {"anyOf": nested}) for item in value]
+    if isinstance(value, dict):
+        known = {name: one for option in options for name, one in option.get("properties", {}).items()}
+        return {name: _with_whole_numbers(item, known.get(name, {})) for name, item in value.items()}
+    return value
 
 
 def parse_json(body: bytes) -> Any:
