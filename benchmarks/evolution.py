@@ -163,9 +163,11 @@ def main() -> None:
 def report(config: Evolve, seeds: int, folder: Path) -> None:
     examiner = open_examiner(config, folder / "projected")
     generation = one_generation(config, examiner, folder / "generation")
+    show_generation(generation, config)
     measured, yardstick = judged(config, examiner, folder)
     parents = {name: found for name, found in measured.items() if name != "uniform average"}
     rows = [row_of(name, [found], yardstick, parents, config) for name, found in measured.items()]
+    show_row(rows)
     seconds: dict[str, float] = {}
     for arm, changed in arms(config).items():
         found = []
@@ -173,12 +175,15 @@ def report(config: Evolve, seeds: int, folder: Path) -> None:
         for seed in range(seeds):
             champion, jury, looked_at = search(changed, seed, examiner, folder / f"{arm}-{seed}")
             found.append(held_out(examiner, jury, examiner.merged(jury.stages(champion.genome))))
-            print(f"{arm}, seed {seed}: {looked_at} recipes, selection fitness {champion.fitness:.4f}", flush=True)
+            print(f"<!-- {arm}, seed {seed}: {looked_at} recipes, selection fitness {champion.fitness:.4f}, "
+                  f"held out {yardstick.fitness(found[-1]):.4f} -->", flush=True)  # fmt: skip
         seconds[arm] = (time.perf_counter() - started) / seeds
         rows.append(row_of(arm, found, yardstick, parents, config))
+        show_row(rows[-1:])
         for seed, result in enumerate(found):
             measured[f"{arm}, seed {seed}"] = result
-    show(rows, generation, seconds, config)
+    for arm, wall in seconds.items():
+        print(f"\n{arm}: {wall:.1f} s a search", end="")
     show_tasks(measured)
     if place := os.environ.get("OUT"):
         document = {"rows": [vars(row) for row in rows], "generation": generation, "seconds": seconds}
@@ -217,28 +222,30 @@ def row_of(name: str, found: list[Measured], yardstick: Yardstick, parents: dict
     )
 
 
-def show(rows: list[Row], generation: dict[str, float], seconds: dict[str, float], config: Evolve) -> None:
+def show_generation(generation: dict[str, float], config: Evolve) -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
-    print(f"\n{device}; {config.search.evaluations} recipes a search; held-out fitness, the base is 1.0\n")
-    print("| model | fitness | over the best parent | of it | verdict by seed |\n|---|---|---|---|---|")
-    top = max(row.fitness[0] for row in rows if not any(row.verdicts))
+    rest = generation["wall"] - generation["evaluate"]
+    parts = {name: f"{generation[name]:.2f} s" for name in ("wall", "evaluate", "merge")}
+    print(f"{device}; one generation of 8 recipes on {generation['tokens']:,.0f} tokens each: {parts['wall']}")
+    print(f"of it {parts['evaluate']} running models, {parts['merge']} merging; "
+          f"{rest / generation['wall']:.1%} is not model evaluation")  # fmt: skip
+    print(f"\n{config.search.evaluations} recipes a search; held-out fitness, the base is 1.0\n")
+    print("| model | fitness | over the best parent | of it | verdict by seed |\n|---|---|---|---|---|", flush=True)
+
+
+def show_row(rows: list[Row]) -> None:
+    """Printed as soon as they are there: a run that is cut short has shown what it had."""
     for row in rows:
         fitness, gain = float(np.mean(row.fitness)), float(np.mean(row.gains))
         spread = f" ± {np.std(row.fitness, ddof=1) / len(row.fitness) ** 0.5:.4f}" if len(row.fitness) > 1 else ""
         verdicts = ", ".join(verdict for verdict in row.verdicts if verdict)
-        print(f"| {row.name} | {fitness:.4f}{spread} | {gain:+.4f} ± {np.mean(row.errors):.4f} | {gain / top:+.1%} "
-              f"| {verdicts} |")  # fmt: skip
-    rest = generation["wall"] - generation["evaluate"]
-    print(f"\none generation of 8 recipes on {generation['tokens']:,.0f} tokens each: {generation['wall']:.2f} s, "
-          f"of it {generation['evaluate']:.2f} s running models, {generation['merge']:.2f} s merging; "
-          f"{rest / generation['wall']:.1%} is not model evaluation")  # fmt: skip
-    for arm, wall in seconds.items():
-        print(f"{arm}: {wall:.1f} s a search")
+        print(f"| {row.name} | {fitness:.4f}{spread} | {gain:+.4f} ± {np.mean(row.errors):.4f} "
+              f"| {gain / (fitness - gain):+.1%} | {verdicts} |", flush=True)  # fmt: skip
 
 
 def show_tasks(measured: dict[str, Measured]) -> None:
     tasks = list(next(iter(measured.values())).scores)
-    print("\nheld-out perplexity\n\n| model | " + " | ".join(tasks) + " |\n|---|" + "---|" * len(tasks))
+    print("\n\nheld-out perplexity\n\n| model | " + " | ".join(tasks) + " |\n|---|" + "---|" * len(tasks))
     for name, found in measured.items():
         print(f"| {name} | " + " | ".join(f"{perplexity(found.scores[task]) or 0:.3f}" for task in tasks) + " |")
 

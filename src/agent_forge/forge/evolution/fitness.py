@@ -21,6 +21,7 @@ from agent_forge.forge.evolution.tasks import ANSWERS, CHOICES, TEXT
 LOSS, TOKENS, HITS, TRIES = range(4)  # the columns of a task's scores: one row an item
 WITH_PERPLEXITY, WITH_ACCURACY = (TEXT, ANSWERS), (ANSWERS, CHOICES)
 MOST = 2.0  # no ratio counts for more
+LEAST_ITEMS = 6  # of a task, on the first rung
 
 Scores = Mapping[str, np.ndarray]  # by task, [items, 4]
 
@@ -48,12 +49,12 @@ class Measured:
 
 
 def first(items: int, share: float) -> int:
-    """How many items the share of a rung comes to: at least one.
+    """How many items the share of a rung comes to: at least six, or all. On fewer, the wrong ones would be stopped.
 
-    >>> first(10, 0.25), first(3, 0.25), first(3, 1.0)
-    (3, 1, 3)
+    >>> first(40, 0.25), first(10, 0.25), first(3, 0.25)
+    (10, 6, 3)
     """
-    return min(items, max(1, math.ceil(items * share)))
+    return min(items, max(LEAST_ITEMS, math.ceil(items * share)))
 
 
 class Yardstick:

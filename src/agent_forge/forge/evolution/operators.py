@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from agent_forge.forge.evolution.genome import BITS, BOUNDS, Genome, Space, random_genome, tidy
+from agent_forge.forge.evolution.genome import BITS, BOUNDS, Genome, Space, tidy
 
-STEP = 0.15  # the standard deviation of a mutation, as a share of the gene's range
+STEP = 0.3  # the standard deviation of a mutation, as a share of the gene's range
 
 
 def mutate(genome: Genome, space: Space, rng: np.random.Generator, rate: float = 0.1) -> Genome:
@@ -27,7 +27,10 @@ def _mutated(genome: Genome, space: Space, rng: np.random.Generator, rate: float
         if rng.random() < rate:
             changes[name] = next(choice for choice in choices if choice != getattr(genome, name))
     for name in space.sizes():
-        changes[name] = _moved(getattr(genome, name), BOUNDS[name], rng, rate)
+        values = np.array(getattr(genome, name))
+        if name in ("mix", "strength"):
+            values = _with_columns_moved(values, len(space.parents), BOUNDS[name], rng, rate)
+        changes[name] = _moved(values, BOUNDS[name], rng, rate)
     changes["path"] = tuple(
         _step(space, place, rng) if rng.random() < rate else step for place, step in enumerate(genome.path)
     )
@@ -38,9 +41,16 @@ def _mutated(genome: Genome, space: Space, rng: np.random.Generator, rate: float
     return tidy(replace(genome, **changes), space)  # type: ignore[arg-type]
 
 
-def _moved(
-    values: Sequence[float], bounds: tuple[float, float], rng: np.random.Generator, rate: float
-) -> tuple[float, ...]:
+def _with_columns_moved(
+    values: np.ndarray, parents: int, bounds: tuple[float, float], rng: np.random.Generator, rate: float
+) -> np.ndarray:
+    """Now and then a parent counts for more, or for less, in all groups at once: one group alone changes little."""
+    chosen, steps = rng.random(parents) < rate, rng.normal(0, STEP * (bounds[1] - bounds[0]), parents)
+    moved: np.ndarray = values + np.tile(steps * chosen, len(values) // parents)
+    return moved
+
+
+def _moved(values: np.ndarray, bounds: tuple[float, float], rng: np.random.Generator, rate: float) -> tuple[float, ...]:
     width = STEP * (bounds[1] - bounds[0])
     chosen, steps = rng.random(len(values)) < rate, rng.normal(0, width, len(values))
     return tuple(float(value + step * hit) for value, step, hit in zip(values, steps, chosen, strict=True))
@@ -80,8 +90,3 @@ def merge_losers(losers: Sequence[Genome], space: Space, rng: np.random.Generato
     changes["outside"] = losers[int(rng.integers(len(losers)))].outside
     changes["seed"] = int(rng.integers(1 << 16))
     return tidy(replace(losers[0], **changes), space)  # type: ignore[arg-type]
-
-
-def fresh(space: Space, rng: np.random.Generator) -> Genome:
-    """A newcomer, for a population that has become too much alike."""
-    return random_genome(space, rng)

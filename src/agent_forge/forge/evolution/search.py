@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import Protocol
 
@@ -20,7 +21,7 @@ import numpy as np
 
 from agent_forge.forge.evolution.fitness import behaviour_distance
 from agent_forge.forge.evolution.genome import Genome, Space, distance, first_generation, random_genome, usual_distance
-from agent_forge.forge.evolution.operators import cross, fresh, merge_losers, mutate
+from agent_forge.forge.evolution.operators import cross, merge_losers, mutate
 from agent_forge.forge.evolution.settings import Search
 
 NEWCOMERS = 2  # the specification: the bottom two are reseeded
@@ -172,22 +173,24 @@ class Evolution:
         """The next generation of the genetic algorithm."""
         settings, space = self.settings, self.space
         elites = population[: settings.elites]
+        losers = [member.genome for member in population[settings.elites :] or elites]
+        makers: list[Callable[[], Genome]] = [
+            partial(mutate, elites[number % len(elites)].genome, space, rng, settings.mutation)
+            for number in range(settings.elite_mutants)
+        ]
+        makers += [partial(self.of_losers, losers, rng)] * settings.loser_merges
+        places = settings.population - len(elites) - len(makers)
+        newcomers = min(NEWCOMERS, places) if reseed else 0
+        makers += [partial(self.child, population, rng)] * (places - newcomers)
+        makers += [partial(random_genome, space, rng)] * newcomers
         children: list[Genome] = []
-
-        def add(make: Callable[[], Genome]) -> None:
+        for make in makers:
             children.append(self.unseen(make, children))
-
-        for number in range(settings.elite_mutants):
-            add(lambda number=number: mutate(elites[number % len(elites)].genome, space, rng, settings.mutation))  # type: ignore[misc]
-        losers = [member.genome for member in population[settings.elites :]] or [member.genome for member in elites]
-        for _ in range(settings.loser_merges):
-            add(lambda: merge_losers([losers[i] for i in rng.permutation(len(losers))[:3]], space, rng))
-        newcomers = min(NEWCOMERS, settings.population - len(elites) - len(children)) if reseed else 0
-        while len(elites) + len(children) < settings.population - newcomers:
-            add(lambda: self.child(population, rng))
-        for _ in range(newcomers):
-            add(lambda: fresh(space, rng))
         return elites + self.members(children)
+
+    def of_losers(self, losers: list[Genome], rng: np.random.Generator) -> Genome:
+        """One recipe made of three that lost."""
+        return merge_losers([losers[i] for i in rng.permutation(len(losers))[:3]], self.space, rng)
 
     def draw(self, population: list[Member], rng: np.random.Generator, reseed: bool) -> list[Member]:
         """The next batch of random search: the control."""
