@@ -54,12 +54,13 @@ def make_model(folder: Path) -> Path:
 class Server:
     """`agent-forge serve` in a process of its own."""
 
-    def __init__(self, model: Path, home: Path, slots: int) -> None:
+    def __init__(self, model: Path | None, home: Path, slots: int = 64) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         command = [sys.executable, "-m", "agent_forge", "serve", "--port", str(self.port), "--home", str(home)]
-        command += ["--model", f"m={model}", "--slots", str(slots), "--log-level", "error"]
+        command += ["--slots", str(slots), "--log-level", "error"]
+        command += ["--model", f"m={model}"] if model is not None else []
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         self._wait()
 
