@@ -134,3 +134,21 @@ def test_held_tensors_and_folders_give_the_same(tmp_path):
     again = merge_tensors(onward, sources={"made": first})
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert again.config["num_hidden_layers"] == 2
+
+
+def test_two_stacks_of_layers_keep_all_their_tensors(tmp_path):
+    """An encoder and a decoder whose layers have tensors of the same name; and a buffer that only one model stores."""
+    tensors = llama_tensors()
+    stacks = {name: x for name, x in tensors.items() if ".layers." not in name}
+    for name, x in tensors.items():
+        if ".layers." in name:
+            stacks[name.replace("model.layers", "model.encoder.layers")] = x
+            stacks[name.replace("model.layers", "model.decoder.layers")] = x + 1
+    one = str(write_model(tmp_path / "one", {**stacks, "model.decoder.layers.0.rotary_emb.inv_freq": torch.ones(3)}))
+    two = str(write_model(tmp_path / "two", stacks))
+    models = [{"model": name, "parameters": {"weight": 1}} for name in (one, two)]
+    made = merge_tensors(parse_recipe({"merge_method": "linear", "models": models}))
+    assert made.keys() == stacks.keys()
+    assert all(torch.equal(made[name], stacks[name]) for name in stacks)
+    with pytest.raises(CheckpointError, match="several stacks"):
+        merge_tensors(parse_recipe({"merge_method": "dfs", "path": [{"model": two, "layer": 0}]}))

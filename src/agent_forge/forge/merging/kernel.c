@@ -846,7 +846,7 @@ static int64_t rank_in(const double *restrict a, int64_t n, int64_t place) {
 /* An element stays if u < first + rank * span, with u = word / 2^32. For most elements the ends of the range of ranks that
  * their bin covers decide alike, so the rank itself is found for a few in a thousand only. */
 static void decide(const Row *r, int64_t n, uint8_t *keep) {
-    uint32_t start[BINS + 1] = {0}, most = 0;
+    uint32_t start[BINS + 1] = {0}, other[BINS + 1] = {0}, most = 0;
     double first = r->first, span = r->span, last = first + (double)(n - 1) * span;
     uint32_t surely = (uint32_t)ceil(first * 0x1p32), never = (uint32_t)ceil(last * 0x1p32);
     for (int64_t i = 0; i < n; i++) {
@@ -861,8 +861,9 @@ static void decide(const Row *r, int64_t n, uint8_t *keep) {
     }
     for (int64_t i = 0; i < n; i++) keep[i] = r->words[i] < surely;
     for (int64_t i = 0; i < n; i++) r->open[i] = (r->words[i] >= surely) & (r->words[i] < never);
-    for (int64_t i = 0; i < n; i++) start[r->bits[i] + 1]++;
-    for (int b = 0; b < BINS; b++) start[b + 1] += start[b];
+    for (int64_t i = 0; i + 1 < n; i += 2) start[r->bits[i] + 1]++, other[r->bits[i + 1] + 1]++; /* neighbours collide */
+    if (n % 2) start[r->bits[n - 1] + 1]++;
+    for (int b = 0; b < BINS; b++) start[b + 1] += start[b] + other[b + 1];
     for (int64_t at = 0; at < n; at += 8) {
         uint64_t word;
         memcpy(&word, r->open + at, 8);

@@ -22,6 +22,8 @@ HEADS = ("lm_head.weight", "lm_head.bias", "embed_out.weight")
 # what a layer adds to the residual stream: the weights that a scale at a joint changes
 RESIDUAL_WRITERS = ("o_proj", "down_proj", "c_proj", "dense_4h_to_h", "out_proj", "fc2", "w2", "attention.dense")
 POST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm", "post_self_attn_layernorm")
+# what old checkpoints store and models compute themselves: left out where a model lacks it
+BUFFERS = (".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias")
 PROMOTED = {frozenset(("F16", "BF16")): "F32"}
 
 
@@ -127,22 +129,33 @@ class _Builder:
 
     def layer(self, part: Slice, index: int, number: int, t: float) -> list[Output]:
         """The tensors of output layer `number`: layer `index` of this slice's stretch in each source."""
-        suffixes: dict[str, str] = {}
+        parts: dict[tuple[str, str], None] = {}
         for source in part.sources:
-            suffixes |= self._suffixes(source, _start(source) + index)
+            parts |= dict.fromkeys(self._parts(source, _start(source) + index))
         made = []
-        for after, before in suffixes.items():
+        for before, after in parts:
             names = [f"{before}{_start(source) + index}{after}" for source in part.sources]
+            if after.endswith(BUFFERS) and not self._all_have(part, names):
+                continue
             made.append(self._output(f"{before}{number}{after}", part, names, t, self._scale(number, after)))
         return made
 
-    def _suffixes(self, source: Source, layer: int) -> dict[str, str]:
-        """After the layer's number: what stands before it. In the order of the file."""
-        found = {}
+    def _all_have(self, part: Slice, names: list[str]) -> bool:
+        return all(name in self.models[s.model].tensors for s, name in zip(part.sources, names, strict=True))
+
+    def _parts(self, source: Source, layer: int) -> list[tuple[str, str]]:
+        """What stands before and after the number in the names of a layer's tensors, in the order of the file."""
+        found = []
         for name in self.models[source.model].tensors:
             match = LAYER.fullmatch(name)
             if match and int(match["number"]) == layer:
-                found[match["after"]] = match["before"]
+                found.append((match["before"], match["after"]))
+        stacks = {before for before, _ in found}
+        if len(stacks) > 1 and (self.recipe.slices or self.recipe.path):
+            said = ", ".join(sorted(stacks))
+            raise CheckpointError(
+                f"it has several stacks of layers ({said}), which `models` merges only", where=source.model
+            )
         if not found:
             raise CheckpointError(f"there is no layer {layer}", where=source.model)
         return found

@@ -194,6 +194,8 @@ def _shards(folder: Path) -> list[Path]:
             if not shard.is_file() or shard.parent != folder:
                 raise CheckpointError(f"the index names {shard.name}, which is not there", where=str(folder))
         return shards
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
     shards = sorted(folder.glob("*.safetensors"))
     if not shards:
         raise CheckpointError("there are no safetensors weights (pickled weights are never read)", where=str(folder))
