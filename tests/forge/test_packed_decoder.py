@@ -95,6 +95,9 @@ def test_what_it_cannot_run_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     model.config.hidden_act = "gelu"
     assert "gelu" in str(why_not(model))
     assert "loops" in str(why_not(cognate(loops=2)))
+    stretched = cognate()
+    stretched.config.rope_parameters = {"rope_type": "dynamic"}
+    assert "dynamic" in str(why_not(stretched))
     assert why_not(cognate()) is None  # plain weights are run as they are
     assert "main memory" in str(why_not(cognate().to("meta")))
     model.config.model_type = "gpt2"

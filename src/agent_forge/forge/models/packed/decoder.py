@@ -27,6 +27,7 @@ from agent_forge.forge.models.packed.trits import DIGITS, KINDS
 PROMPT = 32  # tokens that go through a layer together
 SCRATCH = 8  # as in decoder.c
 FLOATS = len(KINDS)
+FIXED_ANGLES = ("default", "linear", "llama3", "yarn")  # rotary positions whose angles do not depend on the length
 
 
 class CLayer(ctypes.Structure):
@@ -194,6 +195,9 @@ def why_not(model: Any) -> str | None:
         return f"its architecture is {config.model_type}, not llama or cognate"
     if config.model_type == "llama" and config.hidden_act != "silu":
         return f"its activation is {config.hidden_act}"
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
+    if rope not in FIXED_ANGLES:
+        return f"its rotary positions are of type {rope}"
     if config.model_type == "cognate" and (config.slots != config.num_hidden_layers or config.memory_momentum):
         return "it has loops or a memory with momentum"
     for name, module in model.named_modules():
