@@ -156,6 +156,26 @@ def test_logs_of_other_libraries_come_out_the_same() -> None:
     assert second["exception"][0]["exc_type"] == "ValueError"
 
 
+def test_a_fault_nobody_foresaw_is_an_answer_and_a_line_of_the_log(
+    start_server: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from starlette.routing import Route
+
+    def broken(request: Any) -> Any:
+        raise ZeroDivisionError("a secret")
+
+    server = start_server(log_level="info")
+    server.app.router.routes.insert(0, Route("/broken", broken))
+    with server.client() as client:
+        answer = client.get("/broken")
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal_error"
+    assert "secret" not in answer.text
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if line.startswith("{")]
+    assert any("ZeroDivisionError" in json.dumps(line) for line in lines)
+    assert metrics(server)["agent_forge_http_request_seconds_count"]["GET", "/broken", "500"] == 1
+
+
 # Spans to elsewhere
 
 

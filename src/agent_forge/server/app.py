@@ -58,6 +58,7 @@ def create_app(settings: ServerSettings | None = None) -> Starlette:
             HTTPException: _http_error,
             ClientDisconnect: _left,
             AgentForgeError: _failed,
+            Exception: _broken,
         },
         lifespan=_lifespan,
     )
@@ -95,3 +96,8 @@ async def _http_error(request: Request, error: Any) -> Response:
 async def _failed(request: Request, error: Any) -> Response:
     """A fault of ours that has its own words: a store that is gone, a model that cannot be loaded."""
     return error_answer(400 if error.exit_code == 2 else 500, str(error), code=type(error).__name__)
+
+
+async def _broken(request: Request, error: Exception) -> Response:
+    """A fault that nobody foresaw: the log has it, the client learns no more than that."""
+    return error_answer(500, "something went wrong in the server; its log says what", code="internal_error")

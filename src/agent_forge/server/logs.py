@@ -52,5 +52,5 @@ def take_over(log: Any, names: tuple[str, ...] = ("uvicorn", "uvicorn.error", "a
     """Makes these loggers of the standard library write through ours."""
     for name in names:
         logger = logging.getLogger(name)
-        logger.handlers = [ToLog(log)]
-        logger.propagate = False
+        logger.handlers, logger.propagate = [ToLog(log)], False
+        logger.setLevel(logging.WARNING)  # uvicorn tells of every start and stop; we say that ourselves

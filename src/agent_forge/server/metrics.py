@@ -43,7 +43,6 @@ class Metrics:
             "http_request_seconds", "Time to answer", ("method", "route", "status"), buckets=SECONDS, **made
         )
         self.in_flight = Gauge("http_requests_in_flight", "Requests being answered", **made)
-        self.refused = Counter("http_refused", "Requests that were refused", ("code",), **made)
         self.tokens = Counter("model_tokens", "Tokens read and written", ("model", "kind"), **made)
         self.answers = Counter("model_answers", "Answers", ("model", "finish"), **made)
         self.first_token = Histogram(

@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from agent_forge.errors import UsageError
 from agent_forge.server.answers import error_document, json_answer
 from agent_forge.server.app import create_app
+from agent_forge.server.logs import make_log, take_over
 from agent_forge.server.settings import ServerSettings
 from agent_forge.server.sse import end_streams
 
@@ -45,13 +46,14 @@ def config(settings: ServerSettings) -> uvicorn.Config:
     class Protocol(PatientlessProtocol):
         seconds = settings.header_timeout_s
 
+    take_over(make_log(settings.log_level))
     return uvicorn.Config(
         create_app(settings),
         http=Protocol,
         loop="asyncio",
         ws="none",
         lifespan="on",
-        log_level="warning",
+        log_config=None,
         access_log=False,
         server_header=False,
         proxy_headers=False,
