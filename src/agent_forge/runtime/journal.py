@@ -186,10 +186,11 @@ class RunLog:
         """A handler is about to be called, or waits for the first time."""
         self._append(job, "started", None)
 
-    def ended(self, job: Job) -> None:
-        """A job has ended."""
+    def ended(self, job: Job) -> bool:
+        """A job has ended. Whether so many rows wait now that they should be committed."""
         self.unsaved_ends = True
         self._append(job, job.state, _text(job.result) if job.state == "done" else None)
+        return len(self._values) >= FULL * _WIDTH
 
     def _append(self, job: Job, state: str, result: str | None) -> None:
         origin, started, ended, fan = job.run.origin, job.started, job.ended, job.fan

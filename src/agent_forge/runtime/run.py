@@ -235,7 +235,10 @@ class Run(Places):
         job.result = value
         job.ended = ended = self.clock()
         if self.watch is not None:
-            self._guarded(self.watch.ended, job)
+            try:
+                self.watch.ended(job)
+            except AgentForgeError as problem:
+                self.break_off(problem)
         if job.followers is not None:
             self._share(job)
         if job.fan is not None:

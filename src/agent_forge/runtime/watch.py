@@ -121,8 +121,8 @@ class Watch:
             self._emit("ended", job.id, job.state, job.error)
         log = self._log
         if log is not None and self.broken is None:
-            log.ended(job)
-            if log.full or (job.ended is not None and job.ended - job.began > REAL_S):
+            full = log.ended(job)
+            if full or (job.ended is not None and job.ended - job.began > REAL_S):
                 self._commit()
             elif not self._flush_due:
                 self._commit_soon()

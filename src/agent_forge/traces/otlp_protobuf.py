@@ -1,4 +1,4 @@
-"""OTLP trace requests in protobuf. Needs the extra `otel`."""
+"""OTLP trace requests in protobuf. Needs the extra `otel`, except to read ordinary requests where there is C."""
 
 from __future__ import annotations
 
