@@ -62,6 +62,12 @@ class Family:
         known = {self.base.checkpoint.digest}
         return (self.base, *(parent for parent in self.parents if parent.checkpoint.digest not in known))
 
+    @property
+    def varied(self) -> bool:
+        """Whether there are two different models among them. One alone has nothing to recombine: what a search found
+        would be a change to that model, not a merge."""
+        return len({member.checkpoint.digest for member in (self.base, *self.parents)}) > 1
+
     def paths(self) -> dict[str, str]:
         return {member.name: str(member.path) for member in (self.base, *self.parents)}
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from agent_forge.config import as_dict
@@ -73,11 +73,12 @@ def evolve(config: Evolve, out: Path, tell: Tell = lambda **_: None, models: Pat
     examiner = open_examiner(config, models)
     jury = open_jury(config, out, examiner, models)
     opened = time.perf_counter()
-    search = Evolution(jury.space, jury, config.search, config.seed, tell=lambda generation: _tell(tell, generation))
+    settings = config.search if examiner.family.varied else replace(config.search, generations=1, cma=0)
+    search = Evolution(jury.space, jury, settings, config.seed, tell=lambda generation: _tell(tell, generation))
     try:
         history = search.run()
-        if config.search.cma:
-            polish(search, config.search.cma)
+        if settings.cma:
+            polish(search, settings.cma)
     finally:
         jury.close()
     searched = time.perf_counter()
