@@ -56,7 +56,7 @@ def plain_levels(weight: np.ndarray, granularity: str, group: int, levels: str) 
 def test_levels_are_those_of_the_papers_on_any_shape(granularity: str, levels: str, shape) -> None:
     rows, columns, _, seed = shape
     weight = torch.from_numpy(np.random.default_rng(seed).normal(size=(rows, columns)))
-    format = Format(levels=levels, granularity=granularity, group=8)
+    format = Format(levels=levels, granularity=granularity, group=8, learn_scales=False)
     scales = level_scales(weight, format)
     ours = level_codes(weight, scales, levels, 8) * spread(scales, columns, 8)
     np.testing.assert_allclose(ours.numpy(), plain_levels(weight.numpy(), granularity, 8, levels), rtol=1e-12)
@@ -68,7 +68,9 @@ def test_the_straight_through_gradient_is_that_of_the_layer_without_rounding(sha
     """dL/dW = g^T Q8(x) and dL/dx = g Q(W), with nothing for the rounding itself."""
     rows, columns, tokens, seed = shape
     torch.manual_seed(seed)
-    layer = BitLinear.of(nn.Linear(columns, rows, dtype=torch.float64), Format(granularity="group", group=8))
+    layer = BitLinear.of(
+        nn.Linear(columns, rows, dtype=torch.float64), Format(granularity="group", group=8, learn_scales=False)
+    )
     layer.strength.fill_(1.0)
     x = torch.randn(2, tokens, columns, dtype=torch.float64, requires_grad=True)
     slope = torch.randn(2, tokens, rows, dtype=torch.float64)
@@ -86,7 +88,7 @@ def test_the_straight_through_gradient_is_that_of_the_layer_without_rounding(sha
 def test_strength_moves_from_the_shadow_weight_to_the_levels(strength: float) -> None:
     linear = nn.Linear(20, 5, dtype=torch.float64)
     x = torch.randn(7, 20, dtype=torch.float64)
-    layer = BitLinear.of(linear, Format(activations="none"))
+    layer = BitLinear.of(linear, Format(activations="none", learn_scales=False))
     layer.strength.fill_(strength)
     stored = torch.from_numpy(plain_levels(linear.weight.detach().numpy(), "row", 128, "ternary"))
     between = linear.weight + strength * (stored - linear.weight)
@@ -193,7 +195,7 @@ class Tiny(nn.Module):
 
 def test_layers_are_chosen_by_name_and_the_rest_is_left_alone() -> None:
     model = Tiny()
-    assert to_bitlinear(model, Format()) == ["layers.0.up", "layers.1.up"]
+    assert to_bitlinear(model, Format(learn_scales=False)) == ["layers.0.up", "layers.1.up"]
     assert type(model.beside) is nn.Linear
     assert type(model.layers[0]["gate"]) is nn.Linear
     assert model.head.weight is model.words.weight

@@ -76,10 +76,9 @@ def _shorten_merges(document: dict[str, Any]) -> None:
         model["merges"] = [" ".join(pair) for pair in merges]
 
 
-def write_dense(model: Any, source: Path, out: Path, dtype: torch.dtype = torch.bfloat16) -> None:
-    """Writes a plain model (see `to_dense`) with its tokenizer. bfloat16 holds the levels of a row exactly as one
-    number each, so the rows still have three values."""
-    model.to(dtype).save_pretrained(out)
+def write_dense(model: Any, source: Path, out: Path) -> None:
+    """Writes a plain model (see `to_dense`) with its tokenizer, in float32: a scale times a level is exact there."""
+    model.float().save_pretrained(out)
     copy_tokenizer(source, out)
 
 

@@ -79,6 +79,8 @@ def quantise_folder(source: Path, out: Path, job: Job, tell: Tell = lambda **_: 
 def prepare(source: Path, job: Job, tell: Tell) -> Quantisation:
     """Loads the model, gathers what it is trained and judged on, and puts the levels in place."""
     device = job.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device not in JUDGING or (device == "cuda" and not torch.cuda.is_available()):
+        raise UsageError(f"there is no device {device!r} here", fix="use cpu, or cuda where there is a GPU")
     teacher: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval().to(device)
     if getattr(teacher, "hf_quantizer", None) is not None:
         raise UsageError("the model is quantised already", where=str(source), fix="start from its full-precision form")

@@ -157,7 +157,12 @@ class Quantisation:
             self.teacher,
             self.material.rows,
             steps,
-            settings=recipe.settings(steps, self.seed + (0 if rising else len(self.stages)), pace),
+            settings=recipe.settings(
+                steps,
+                self.seed + (0 if rising else len(self.stages)),
+                pace,
+                save_every=0 if self.folder is None else max(1, steps // 4),
+            ),
             hard=recipe.hard,
             hidden=recipe.hidden,
             temperature=recipe.temperature,
