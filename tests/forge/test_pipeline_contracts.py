@@ -188,3 +188,13 @@ def test_the_format_adapter_makes_a_packed_model_dense_with_the_same_values(tmp_
     assert torch.equal(after[f"{name}.weight"].float(), trits * scales)
     kept = "model.layers.0.mlp.down_proj.weight"
     assert torch.equal(after[kept], dense.state_dict()[kept])
+
+
+def test_a_packed_model_counts_its_weights_not_its_bytes(tmp_path: Path) -> None:
+    source = tiny_llama(tmp_path, tied=False)
+    dense = AutoModelForCausalLM.from_pretrained(source.path)
+    weight = TernaryWeight(torch.ones(32, 16, dtype=torch.int8), torch.ones(32, 1))
+    with staging(tmp_path) as folder:
+        save_packed(dense, folder, ternary={"model.layers.0.mlp.up_proj": weight}, layout="1.6bit", embedding=None)
+        packed = finish(folder, Card("packed", {}), tmp_path)
+    assert packed.card.parameters == source.card.parameters

@@ -245,11 +245,31 @@ def _completed(folder: Path, card: Card) -> Card:
 
 
 def count_parameters(folder: Path) -> int:
-    """The number of stored weights, from the safetensors headers alone (tied weights are stored once)."""
+    """How many weights the model has, from its headers alone (tied weights are stored once).
+
+    A packed model stores several in a byte; its configuration says how large the matrices are.
+    """
     shards = sorted(folder.glob("*.safetensors"))
     if not shards:
         raise CheckpointError("there are no safetensors weights (pickled weights are never read)", where=str(folder))
-    return sum(_elements(header) for shard in shards for header in read_header(shard).values())
+    packed = _packed_sizes(folder)
+    total = sum(packed.values())
+    for shard in shards:
+        for name, tensor in read_header(shard).items():
+            owner, _, part = name.rpartition(".")
+            if owner not in packed or part not in ("packed", "scales"):
+                total += _elements(tensor)
+    return total
+
+
+def _packed_sizes(folder: Path) -> dict[str, int]:
+    """The weights of each packed matrix or table, by the name of its module; none in a dense model."""
+    try:
+        about = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("quantization_config") or {}
+        entries = {**about.get("matrices", {}), **about.get("embeddings", {})}
+        return {name: int(entry["rows"]) * int(entry["columns"]) for name, entry in entries.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"config.json cannot be read: {error}", where=str(folder)) from error
 
 
 def read_header(file: Path) -> dict[str, dict[str, Any]]:

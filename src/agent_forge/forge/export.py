@@ -7,7 +7,6 @@ and beside each figure the same figure of the models that it was made from.
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 from agent_forge.errors import UsageError
 from agent_forge.files import sync_folder
-from agent_forge.forge.checkpoint import CARD, Checkpoint, Metric, files_of, read_header, staging
+from agent_forge.forge.checkpoint import CARD, Checkpoint, Metric, files_of, staging
 
 PACKED = "agent_forge"  # how the quant_method of our own formats begins, in config.json (see models/packed)
 OWN = ("cognate",)  # architectures that transformers knows only after `import agent_forge.forge`
@@ -156,7 +155,7 @@ def model_card(checkpoint: Checkpoint, controls: Sequence[Checkpoint] = (), load
         [
             f"# {checkpoint.name}",
             "",
-            f"{card.architecture}, {_parameters(checkpoint):,} parameters, made by {card.made_by} in phase"
+            f"{card.architecture}, {card.parameters:,} parameters, made by {card.made_by} in phase"
             f" `{card.phase}` with seed {card.seed}.",
             *(["", card.notes] if card.notes else []),
             "",
@@ -176,21 +175,6 @@ def model_card(checkpoint: Checkpoint, controls: Sequence[Checkpoint] = (), load
             "",
         ]
     )
-
-
-def _parameters(checkpoint: Checkpoint) -> int:
-    """How many weights the model has: a packed one stores several in a byte."""
-    config = json.loads((checkpoint.path / "config.json").read_text(encoding="utf-8"))
-    about = config.get("quantization_config") or {}
-    packed = {**about.get("matrices", {}), **about.get("embeddings", {})}
-    if not packed:
-        return checkpoint.card.parameters or 0
-    names = {f"{name}.{part}" for name in packed for part in ("packed", "scales")}
-    headers = [read_header(file) for file in checkpoint.path.glob("*.safetensors")]
-    plain = sum(
-        math.prod(tensor["shape"]) for header in headers for name, tensor in header.items() if name not in names
-    )
-    return plain + sum(entry["rows"] * entry["columns"] for entry in packed.values())
 
 
 def _figure(metric: Metric) -> str:
