@@ -584,7 +584,8 @@ typedef struct {
 #define SMALL 65536  /* tensors up to this size are taken whole */
 
 /* float32 bounds between which the k-th largest lies almost surely, from a sample; 0 if there is no memory. */
-static int bracket(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, double *x, float *low, float *high) {
+static int bracket(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, double *x, float *low, float *high,
+                   double *middle_value) {
     int64_t size = n / 64 < SAMPLE ? n / 64 / 16 * 16 : SAMPLE;
     double *sample = malloc(size * sizeof(double)), keys[B];
     if (!sample) return 0;
@@ -598,6 +599,10 @@ static int bracket(const Input *base, const Input *in, int64_t m, int64_t n, int
     int64_t from = (int64_t)(middle - margin), to = (int64_t)(middle + margin);
     *low = from < 0 ? -1.0f : (float)quickselect(sample, size, from);
     *high = to >= size ? INFINITY : (float)quickselect(sample, size, to);
+    int64_t here = (int64_t)middle < size ? (int64_t)middle : size - 1, equal = 0;
+    *middle_value = quickselect(sample, size, here);
+    for (int64_t i = 0; i < size; i++) equal += sample[i] == *middle_value;
+    if (equal * 128 < size) *middle_value = -1; /* not a value that many elements share */
     free(sample);
     return 1;
 }
@@ -760,17 +765,60 @@ static int slow_select(const Input *base, const Input *in, int64_t m, int64_t n,
     return *place < 0;
 }
 
+static inline __attribute__((always_inline)) void count_block(int type, const void *restrict x, const void *restrict b,
+                                                              double value, int64_t *greater, int64_t *equal) {
+    int64_t above = 0, same = 0;
+    for (int64_t i = 0; i < B; i++) {
+        double key = fabs(wide(type, x, i) - wide(type, b, i));
+        above += key > value, same += key == value;
+    }
+    *greater += above, *equal = same;
+}
+
+/* In 16-bit types many elements share a value, and the threshold is almost surely the sample's: one pass proves it. */
+static int by_value(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, int64_t from_below, double value,
+                    double *x, int64_t *place) {
+    int64_t blocks = (n + B - 1) / B, greater = 0, total = 0, which, block = 0;
+    uint16_t *counts = malloc(blocks * sizeof(uint16_t));
+    double keys[B];
+    if (!counts) return 0;
+    for (int64_t i = 0; i < blocks; i++) {
+        int64_t at = i * B, part = n - at < B ? n - at : B, equal = 0;
+        if (part == B && m == 1 && in->type == BF16 && base->type == BF16) {
+            count_block(BF16, (const uint16_t *)in->data + at, (const uint16_t *)base->data + at, value, &greater, &equal);
+        } else {
+            keys_of(base, in, m, at, part, x, keys);
+            for (int64_t e = 0; e < part; e++) greater += keys[e] > value, equal += keys[e] == value;
+        }
+        counts[i] = (uint16_t)equal;
+        total += equal;
+    }
+    int found = k > greater && k <= greater + total;
+    if (found) {
+        which = from_below ? (n - k) - (n - greater - total) : k - 1 - greater;
+        while (which >= counts[block]) which -= counts[block++];
+        int64_t at = block * B, part = n - at < B ? n - at : B;
+        keys_of(base, in, m, at, part, x, keys);
+        for (int64_t e = 0; e < part; e++)
+            if (keys[e] == value && which-- == 0) *place = at + e;
+    }
+    free(counts);
+    return found;
+}
+
 /* The k-th largest key and its place. Among equals the lower place comes first in the order from above, and also, with
  * `from_below`, in the order from below. */
 int select_key(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, int64_t from_below, double *value, int64_t *place) {
-    double *x = malloc((m + 2) * B * sizeof(double));
+    double *x = malloc((m + 2) * B * sizeof(double)), middle = -1;
     float low = -1, high = INFINITY;
+    if (n > SMALL && x && bracket(base, in, m, n, k, x, &low, &high, &middle) && middle >= 0 &&
+        by_value(base, in, m, n, k, from_below, middle, x, place))
+        return *value = middle, free(x), 0;
     Candidates c = {.room = n <= SMALL ? n + B : n / 12 + 2 * B};
     int found = 0;
     c.values = malloc(c.room * sizeof(double)), c.copy = malloc(c.room * sizeof(double));
     c.places = malloc(c.room * sizeof(int64_t));
-    if (x && c.values && c.copy && c.places && (n <= SMALL || bracket(base, in, m, n, k, x, &low, &high)) &&
-        gather(base, in, m, n, low, high, x, &c) && k > c.greater && k <= c.greater + c.count) {
+    if (x && c.values && c.copy && c.places && gather(base, in, m, n, low, high, x, &c) && k > c.greater && k <= c.greater + c.count) {
         int64_t greater = c.greater, equal = 0, which;
         memcpy(c.copy, c.values, c.count * sizeof(double));
         *value = quickselect(c.copy, c.count, c.count - (k - c.greater));

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import CheckpointError, ConfigError
 from agent_forge.forge.merging.layout import Layout, Output, lay_out
 from agent_forge.forge.merging.recipe import Recipe
 from agent_forge.forge.merging.settings import METHODS
 from agent_forge.forge.merging.sources import Held, Opened, Spec, open_folder
-from agent_forge.forge.merging.vocabulary import TokenMap, map_tokens
+
+if TYPE_CHECKING:
+    from agent_forge.forge.merging.vocabulary import TokenMap
 
 
 @dataclass
@@ -79,12 +81,20 @@ def _stage(recipe: Recipe, opened: Mapping[str, Opened], beside: Path | None) ->
     if len(set(kinds.values())) > 1:
         said = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         raise CheckpointError(f"the models are of different architectures: {said}")
-    token_map = map_tokens(recipe, models)
+    token_map = _token_map(recipe, models)
     layout = lay_out(recipe, models, None if token_map is None else token_map.rows)
     for output in layout.outputs:
         _check_values(output)
     donor = models[layout.donor if vocabulary is None or vocabulary.source in ("base", "union") else vocabulary.source]
     return Stage(recipe.name or "merge", recipe, models, layout, token_map, donor.folder)
+
+
+def _token_map(recipe: Recipe, models: Mapping[str, Opened]) -> TokenMap | None:
+    if recipe.vocabulary is None:
+        return None
+    from agent_forge.forge.merging.vocabulary import map_tokens  # needs numpy
+
+    return map_tokens(recipe, models)
 
 
 def _check_values(output: Output) -> None:

@@ -51,11 +51,10 @@ def read_vocabulary(model: Opened) -> tuple[dict[str, Any], dict[str, int]]:
     return document, dict(sorted(kept.items(), key=lambda item: item[1]))
 
 
-def map_tokens(recipe: Recipe, models: Mapping[str, Opened]) -> TokenMap | None:
-    """The token map that a recipe asks for, or None where it asks for none."""
+def map_tokens(recipe: Recipe, models: Mapping[str, Opened]) -> TokenMap:
+    """The token map that a recipe with a vocabulary asks for."""
     wanted = recipe.vocabulary
-    if wanted is None:
-        return None
+    assert wanted is not None
     names = recipe.references()
     base = recipe.base_model or names[0]
     read = {name: read_vocabulary(models[name]) for name in names}
