@@ -69,7 +69,8 @@ class Family:
         return len({member.checkpoint.digest for member in (self.base, *self.parents)}) > 1
 
     def paths(self) -> dict[str, str]:
-        return {member.name: str(member.path) for member in (self.base, *self.parents)}
+        """Where each is, from anywhere: what a recipe on disk calls it."""
+        return {member.name: str(member.path.absolute()) for member in (self.base, *self.parents)}
 
     def context(self) -> dict[str, str]:
         """What a recipe's result depends on besides the recipe."""
