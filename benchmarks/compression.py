@@ -29,12 +29,13 @@ from agent_forge.forge.compression.codecs import encode as encode_matrix
 from agent_forge.forge.compression.container import pack
 from agent_forge.forge.compression.report import scatter
 from agent_forge.forge.compression.search import PRICE, Search, Settings, Text, prepare_text
-from agent_forge.forge.compression.sensitivity import matrices
+from agent_forge.forge.compression.sensitivity import matrices, measure_costs
 from agent_forge.forge.compression.student import BITS, teach_student
 from agent_forge.forge.corpus import Source, read_corpus
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.training import TrainSettings, train
 from agent_forge.forge.training import pack as pack_rows
+from agent_forge.forge.training.packing import PackedRows
 from agent_forge.forge.training.packing import encode as encode_texts
 from agent_forge.forge.training.tokenizer import train_tokenizer
 
@@ -199,6 +200,35 @@ def tiny_model(folder: Path, texts: list[str]) -> None:
     tokenizer.save_pretrained(folder)
 
 
+RATES = [
+    ("rtn", {"bits": 4}), ("rtn", {"bits": 3}), ("rtn", {"bits": 2}),
+    ("integer", {"bits": 4, "group": 64}), ("integer", {"bits": 3, "group": 64}), ("integer", {"bits": 2, "group": 64}),
+    ("seedlm", {"width": 8, "rank": 3}), ("seedlm", {"width": 12, "rank": 4}),
+    ("hyper", {"bits": 8}), ("hyper", {"bits": 6}),
+    ("vptq", {"width": 4, "entries": 256}), ("vptq", {"width": 2, "entries": 64}),
+    ("ternary", {}), ("lowrank", {"rank": 8, "step": 0.5}), ("lowrank", {"rank": 8, "step": 1.0}),
+    ("grid", {"step": 0.35}), ("grid", {"step": 0.5}), ("grid", {"step": 0.7}), ("grid", {"step": 1.0}),
+    ("grid", {"step": 1.5}),
+]  # fmt: skip
+
+
+def rates(model: Any, costs: Any, name: str) -> None:
+    """Bits (everything counted) and distortion of every codec on one trained matrix."""
+    from agent_forge.forge.compression.codecs import decode
+    from agent_forge.forge.compression.feedback import distortion
+
+    weight, cost = matrices(model)[name].data, replace(costs[name], rows=None)
+    print(
+        f"{name} {tuple(weight.shape)}: bits a weight | distortion, seen by the layer's outputs | seconds", flush=True
+    )
+    for codec, settings in RATES:
+        start = time.perf_counter()
+        encoded = encode_matrix(codec, weight, cost, **settings)
+        lost, took = distortion(weight, decode(encoded), cost), time.perf_counter() - start
+        asked = ", ".join(f"{key} {value:g}" for key, value in settings.items())
+        print(f"{codec} {asked} | {8 * len(pack(encoded)) / weight.numel():.3f} | {lost:.4f} | {took:.1f}", flush=True)
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", nargs="?", type=Path)
@@ -220,6 +250,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--judged", type=int, default=0, help="rows to judge on [--rows]")
     parser.add_argument("--most-mb", type=float, default=24, help="text read of each source")
     parser.add_argument("--controls", default="8,4,3,2", help="widths of plain round-to-nearest")
+    parser.add_argument("--rates", metavar="MATRIX", help="only the codecs on one matrix, by its name in the model")
     parser.add_argument("--probe", action="store_true")
     parser.add_argument("--out", type=Path, help="frontier.json, frontier.svg and the recovered models go there")
     parser.add_argument("--keep", default="", help="budgets whose best artefact goes to --out as a tar file")
@@ -264,6 +295,10 @@ def main() -> None:
 
 def explore(given: argparse.Namespace, search: Search, text: Text, settings: Settings, work: Path) -> None:
     begun = time.perf_counter()
+    if given.rates:
+        first = PackedRows(text.rows.tokens[: given.rows], text.rows.documents[: given.rows])
+        rates(search.model, measure_costs(search.model, first, given.batch), given.rates)
+        return
     search.calibrate()
     print(f"calibrated and tried in {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
     (work / "empty").mkdir()

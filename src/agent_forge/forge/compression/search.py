@@ -161,11 +161,16 @@ class Search:
             *(x[: self.settings.calibration_rows] for x in (self.text.rows.tokens, self.text.rows.documents))
         )
         self.tell(stage="calibrate", step=0)
-        costs = measure_costs(self.model, first, self.settings.batch_rows, self.settings.seed)
-        reference = Reference(self.model, first, self.settings.trial_tokens)
+        costs = measure_costs(self.model, first, self.settings.batch_rows, self.settings.seed, self.text.rows)
+        reference = Reference(self.model, self._others(), self.settings.trial_tokens)
         self.trials = run_trials(self.model, costs, reference, self.settings.codecs,
                                  lambda **said: self.tell(stage="trials", **said), self.settings.measured)  # fmt: skip
         self.plain = {name: raw.encode(tensor, Cost()) for name, tensor in plain_tensors(self.model).items()}
+
+    def _others(self) -> PackedRows:
+        """Rows that were not calibrated on, to try the options with: errors must not hide in the calibration text."""
+        start = min(self.settings.calibration_rows, len(self.text.rows) - 1)
+        return PackedRows(self.text.rows.tokens[start:], self.text.rows.documents[start:])
 
     def overhead(self, folder: Path) -> int:
         """Writes everything but the weights, and says what it takes, heads of the weights' file included."""

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from agent_forge.forge.compression.feedback import Cost
 from agent_forge.forge.training.packing import PackedRows
 
-FLOOR = 0.02  # of the mean: rows that the calibration text never touched still matter a little
+FLOOR = 0.02  # of the mean: outputs that the calibration text never used still matter a little
+UNSEEN = 1.0  # occurrences that a word has before any is counted
 
 
 def matrices(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -30,8 +31,14 @@ def matrices(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: weight for name, weight in model.named_parameters() if weight.dim() == 2 and weight.numel() >= 1024}
 
 
-def measure_costs(model: Any, rows: PackedRows, batch_rows: int = 4, seed: int = 0) -> dict[str, Cost]:
-    """The cost of errors in every matrix, on the model's device. The model is left as it was."""
+def measure_costs(
+    model: Any, rows: PackedRows, batch_rows: int = 4, seed: int = 0, more: PackedRows | None = None
+) -> dict[str, Cost]:
+    """The cost of errors in every matrix, on the model's device. The model is left as it was.
+
+    `rows` are read with gradients. `more` rows are only counted: how often a word occurs is what an error in its row of
+    a table costs, and the few thousand tokens that a model is calibrated on do not have most words of a vocabulary.
+    """
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
     fisher = {name: torch.zeros(len(weight), device=device) for name, weight in matrices(model).items()}
@@ -56,7 +63,23 @@ def measure_costs(model: Any, rows: PackedRows, batch_rows: int = 4, seed: int =
     model.zero_grad(set_to_none=True)
     model.train(was_training)
     known = {**moments, **{name: table for name, table in tables.items() if table.dim() == 2}}
-    return {name: Cost(known.get(name), _floored(found / max(1, tokens))) for name, found in fisher.items()}
+    weights = {name: _floored(found / max(1, tokens)) for name, found in fisher.items()}
+    counted = rows if more is None else more
+    weights.update({name: _occurrences(counted, len(matrices(model)[name])).to(device) for name in tables})
+    return {name: Cost(_shrunk(known.get(name), tokens), weights[name]) for name in fisher}
+
+
+def _occurrences(rows: PackedRows, words: int) -> Tensor:
+    return torch.bincount(torch.from_numpy(rows.tokens[rows.documents >= 0]).long(), minlength=words).float() + UNSEEN
+
+
+def _shrunk(moments: Tensor | None, tokens: int) -> Tensor | None:
+    """Towards its diagonal, the more the fewer tokens it is made of: feedback would else move the errors to where
+    these few tokens, and no others, have nothing."""
+    if moments is None:
+        return None
+    share = len(moments) / (len(moments) + tokens)
+    return (1 - share) * moments + share * torch.diag(moments.diagonal())
 
 
 def _tables(model: nn.Module) -> set[str]:
