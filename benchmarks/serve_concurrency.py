@@ -112,7 +112,7 @@ async def stream(port: int, prompt: list[int], most: int) -> Answer:
             first = time.perf_counter() - begun
     writer.close()
     text = received.decode()
-    whole = "data: [DONE]" in text and '"finish_reason": "length"' in text
+    whole = "data: [DONE]" in text and any(f'"finish_reason": "{end}"' in text for end in ("length", "stop"))
     tokens = int(text.rpartition('"completion_tokens": ')[2].partition(",")[0]) if whole else 0
     return Answer(tokens, first, whole)
 
