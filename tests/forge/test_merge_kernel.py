@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from agent_forge.forge.merging import merge_tensors, native, parse_recipe
+from agent_forge.forge.merging import merge_tensors, parse_recipe
+from agent_forge.forge.merging.binding import library
 
 SHAPES = {"wide.weight": (24, 3001), "flat.weight": (70_001,), "odd.weight": (3, 7, 11), "one.weight": (1,)}
 KINDS = {
@@ -30,7 +31,7 @@ def parents(kind: str, dtype: torch.dtype) -> dict[str, Model]:
     return found
 
 
-@pytest.mark.skipif(native.library() is None, reason="there is no C compiler")
+@pytest.mark.skipif(library() is None, reason="there is no C compiler")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_kernel_and_torch_agree_bit_for_bit(kind, dtype, monkeypatch):
@@ -49,7 +50,7 @@ def test_kernel_and_torch_agree_bit_for_bit(kind, dtype, monkeypatch):
             assert torch.equal(x, results[1][name]), (method, name)
 
 
-@pytest.mark.skipif(native.library() is None, reason="there is no C compiler")
+@pytest.mark.skipif(library() is None, reason="there is no C compiler")
 def test_trimming_keeps_the_exact_number_whatever_the_ties():
     for kind in KINDS:
         sources = parents(kind, torch.bfloat16)

@@ -99,7 +99,7 @@ def merge(
         _finish(stage, shards, staging, target, sync, inputs)
     except OSError as error:
         raise _disk_fault(error, staging) from error
-    from agent_forge.forge.merging import native
+    from agent_forge.forge.merging.binding import library
 
     return MergeReport(
         out=target,
@@ -110,7 +110,7 @@ def merge(
         shards=len(shards),
         resumed=resumed,
         seconds=time.monotonic() - started,
-        kernel="C" if native.library() is not None else "torch",
+        kernel="C" if library() is not None else "torch",
     )
 
 

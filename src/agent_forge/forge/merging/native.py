@@ -11,16 +11,15 @@ import os
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import MergeError
+from agent_forge.forge.merging.binding import ONE, Input, Rule, library
 from agent_forge.forge.merging.counts import band_ends, rescale_factor, top_count, word_below
 from agent_forge.forge.merging.exact import key_of
 from agent_forge.forge.merging.layout import Output
 from agent_forge.forge.merging.settings import METHODS
 from agent_forge.forge.merging.sources import FLOATS
-from agent_forge.native import load
 
 if TYPE_CHECKING:
     from agent_forge.forge.merging.staging import Stage
@@ -29,56 +28,6 @@ STRETCH = 1 << 18  # elements that are computed, then written: they stay in the 
 CODES = {"F64": 0, "F32": 1, "F16": 2, "BF16": 3}
 ALL, NONE, TOP, BAND, RANDOM, GIVEN = range(6)
 _local = threading.local()
-
-
-class _Input(ctypes.Structure):
-    _fields_ = (("data", ctypes.c_void_p), ("type", ctypes.c_int64))
-
-
-class _Rule(ctypes.Structure):
-    _fields_ = (
-        ("kind", ctypes.c_int64),
-        ("low", ctypes.c_double),
-        ("high", ctypes.c_double),
-        ("low_at", ctypes.c_int64),
-        ("high_at", ctypes.c_int64),
-        ("key0", ctypes.c_uint64),
-        ("key1", ctypes.c_uint64),
-        ("below", ctypes.c_uint64),
-        ("given", ctypes.c_void_p),
-        ("probability", ctypes.c_void_p),
-        ("given_at", ctypes.c_int64),
-        ("divide", ctypes.c_double),
-        ("factor", ctypes.c_double),
-        ("weight", ctypes.c_double),
-    )
-
-
-_INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
-_ONE = ctypes.POINTER(_Input)
-_SIGNATURES = {
-    "task_vectors": (_ONE, _ONE, ctypes.POINTER(_Rule), _INT, _INT, _INT, _REAL, _REAL, _AT, _INT, _INT, _INT, _AT),
-    "combination": (_ONE, _ONE, _AT, _INT, _REAL, _INT, _INT, _INT, _AT),
-    "gram": (_ONE, _ONE, _INT, _AT, _INT, _AT),
-    "norms": (_ONE, _ONE, ctypes.POINTER(_Rule), _INT, _AT),
-    "select_key": (_ONE, _ONE, _INT, _INT, _INT, _INT, _AT, _AT),
-    "histogram": (_ONE, _ONE, _INT, _INT, _INT, ctypes.c_uint64, _AT),
-    "occurrence": (_ONE, _ONE, _INT, _INT, _REAL, _INT),
-    "nonzero": (_ONE, _ONE, _INT, _INT),
-    "mask_above": (_ONE, _ONE, _INT, _INT, _REAL, _INT, _AT),
-    "magprune": (_ONE, _ONE, _INT, _INT, _INT, _REAL, _REAL, ctypes.c_uint64, ctypes.c_uint64, _AT, _AT, _AT),
-}
-
-
-def library() -> Any:
-    """The kernel, or None where it cannot be had."""
-    found: Any = load(Path(__file__).with_name("kernel.c"), "-fno-trapping-math")
-    if found is not None and found.gram.argtypes is None:
-        for name, types in _SIGNATURES.items():
-            function = getattr(found, name)
-            function.argtypes = types
-            function.restype = _INT if name in ("occurrence", "nonzero") else ctypes.c_int
-    return found
 
 
 def can(output: Output) -> bool:
@@ -100,8 +49,8 @@ class _Given:
     """The inputs of an output, as addresses; and whatever must not be freed before the job is done."""
 
     output: Output
-    base: Any  # an _Input, or None
-    others: Any  # an array of _Input
+    base: Any  # an Input, or None
+    others: Any  # an array of Input
     places: list[int]  # which pieces the others are
     count: int
     holds: list[Any] = field(default_factory=list)
@@ -127,15 +76,15 @@ def _given(stage: Stage, output: Output) -> _Given:
 
         for table in mapped_tables(stage, output):
             holds.append(table)
-            inputs.append(_Input(table.ctypes.data, CODES["F64" if table.itemsize == 8 else "F32"]))
+            inputs.append(Input(table.ctypes.data, CODES["F64" if table.itemsize == 8 else "F32"]))
     else:
         for piece in output.pieces:
             model = stage.models[piece.model]
             data = np.frombuffer(model.bytes_of(piece.tensor), np.uint8)
             holds.append(data)
-            inputs.append(_Input(data.ctypes.data, CODES[model.tensors[piece.tensor].dtype]))
+            inputs.append(Input(data.ctypes.data, CODES[model.tensors[piece.tensor].dtype]))
     places = [place for place in range(len(inputs)) if place != output.base]
-    others = (_Input * max(1, len(places)))(*(inputs[place] for place in places))
+    others = (Input * max(1, len(places)))(*(inputs[place] for place in places))
     base = None if output.base is None else ctypes.pointer(inputs[output.base])
     return _Given(output, base, others, places, len(places), holds)
 
@@ -175,7 +124,7 @@ def _combination(
 ) -> Job:
     lib, numbers = library(), (ctypes.c_double * len(coefficients))(*coefficients)
     divide = 0.0 if divide == 1.0 else divide  # the same, and faster
-    inputs = ctypes.cast(given.base, _ONE) if only_base else given.others
+    inputs = ctypes.cast(given.base, ONE) if only_base else given.others
     type_ = CODES[given.output.spec.dtype]
     given.holds.append(numbers)
 
@@ -213,7 +162,7 @@ def _passthrough(given: _Given) -> Job:
 def _slerp(given: _Given) -> Job:
     from agent_forge.forge.merging.counts import slerp_coefficients
 
-    given.others = (_Input * 2)(given.base.contents, given.others[0])
+    given.others = (Input * 2)(given.base.contents, given.others[0])
     given.base, given.count = None, 2
     return _combination(given, slerp_coefficients(_gram(given), given.output.values["t"]))
 
@@ -239,7 +188,7 @@ def _model_stock(given: _Given) -> Job:
     from agent_forge.forge.merging.counts import stock_coefficients
 
     coefficients = stock_coefficients(_gram(given, given.base))
-    given.others = (_Input * (given.count + 1))(*given.others[: given.count], given.base.contents)
+    given.others = (Input * (given.count + 1))(*given.others[: given.count], given.base.contents)
     return _combination(given, coefficients)
 
 
@@ -256,7 +205,7 @@ def _sce(given: _Given) -> Job:
         _gram(given, given.base, mask, given.one(i), 1)[0][0] / max(given.elements, 1) for i in range(given.count)
     ]
     late = (ctypes.c_double * given.count)(*sce_weights(squares))
-    rules = (_Rule * given.count)()
+    rules = (Rule * given.count)()
     for rule in rules:
         rule.kind, rule.factor, rule.weight = (ALL if mask is None else GIVEN), 1.0, 1.0
         rule.given = None if mask is None else ctypes.addressof(mask)
@@ -294,7 +243,7 @@ def _task_job(stage: Stage, given: _Given) -> Job:
 
     values = given.output.values
     thresholds = thresholds_of(stage, given.output)
-    rules = (_Rule * given.count)()
+    rules = (Rule * given.count)()
     for i in range(given.count):
         rules[i].factor, rules[i].weight = 1.0, given.own(i)["weight"]
         _set_rule(given, i, rules[i], thresholds[given.places[i]] if thresholds else None)
@@ -424,7 +373,7 @@ def _by_rows(given: _Given, rules: Any, options: dict[str, Any]) -> Job:
     thinned = [i for i in range(given.count) if 0 < given.own(i)["density"] < 1]
 
     def call(at: int, count: int, address: int) -> int:
-        own = (_Rule * given.count)(*rules)
+        own = (Rule * given.count)(*rules)
         holds = []
         for i in thinned:
             keep, chance = (ctypes.c_uint8 * count)(), (ctypes.c_double * count)()

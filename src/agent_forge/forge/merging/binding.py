@@ -1,0 +1,59 @@
+"""The C kernel as Python sees it: its structures, the signatures of its functions, and how it is had."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+from agent_forge.native import load
+
+
+class Input(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("type", ctypes.c_int64))
+
+
+class Rule(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_int64),
+        ("low", ctypes.c_double),
+        ("high", ctypes.c_double),
+        ("low_at", ctypes.c_int64),
+        ("high_at", ctypes.c_int64),
+        ("key0", ctypes.c_uint64),
+        ("key1", ctypes.c_uint64),
+        ("below", ctypes.c_uint64),
+        ("given", ctypes.c_void_p),
+        ("probability", ctypes.c_void_p),
+        ("given_at", ctypes.c_int64),
+        ("divide", ctypes.c_double),
+        ("factor", ctypes.c_double),
+        ("weight", ctypes.c_double),
+    )
+
+
+_INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
+ONE = ctypes.POINTER(Input)
+_SIGNATURES = {
+    "task_vectors": (ONE, ONE, ctypes.POINTER(Rule), _INT, _INT, _INT, _REAL, _REAL, _AT, _INT, _INT, _INT, _AT),
+    "combination": (ONE, ONE, _AT, _INT, _REAL, _INT, _INT, _INT, _AT),
+    "gram": (ONE, ONE, _INT, _AT, _INT, _AT),
+    "norms": (ONE, ONE, ctypes.POINTER(Rule), _INT, _AT),
+    "select_key": (ONE, ONE, _INT, _INT, _INT, _INT, _AT, _AT),
+    "histogram": (ONE, ONE, _INT, _INT, _INT, ctypes.c_uint64, _AT),
+    "occurrence": (ONE, ONE, _INT, _INT, _REAL, _INT),
+    "nonzero": (ONE, ONE, _INT, _INT),
+    "mask_above": (ONE, ONE, _INT, _INT, _REAL, _INT, _AT),
+    "magprune": (ONE, ONE, _INT, _INT, _INT, _REAL, _REAL, ctypes.c_uint64, ctypes.c_uint64, _AT, _AT, _AT),
+}
+
+
+def library() -> Any:
+    """The kernel, or None where it cannot be had."""
+    found: Any = load(Path(__file__).with_name("kernel.c"), "-fno-trapping-math")
+    if found is not None and found.gram.argtypes is None:
+        for name, types in _SIGNATURES.items():
+            function = getattr(found, name)
+            function.argtypes = types
+            function.restype = _INT if name in ("occurrence", "nonzero") else ctypes.c_int
+    return found
