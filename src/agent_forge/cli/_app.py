@@ -29,7 +29,7 @@ COMMANDS = {
     "forge": ("agent_forge.cli.forge", "Make a model: run the pipeline, see where it stands, export."),
     "evolve": ("agent_forge.cli.evolve", "Breed merge recipes, and judge the champion on held-out data."),
     "quantize": ("agent_forge.cli.quantize", "Put a model on three levels, trained for and packed."),
-    "compress": ("agent_forge.cli.compress", "The smallest model that is still good enough, or the best within a byte budget."),
+    "compress": ("agent_forge.cli.compress", "The smallest model that is good enough, or the best in a byte budget."),
     "merge": ("agent_forge.cli.merge", "One model of several, by mergekit's configuration files."),
     "vectors": ("agent_forge.cli.vectors", "Task vectors: extract a LoRA, apply it, see where models contradict."),
     "models": ("agent_forge.cli.models", "The checkpoints in the registry."),
