@@ -27,7 +27,7 @@ from agent_forge.errors import CheckpointError
 from agent_forge.files import sync_folder
 
 CARD = "card.json"
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")  # the first that is there stands for the tokenizer
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer.xz")  # the first found stands for it
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a phase or pipeline: it becomes part of folder names
 FORMAT = 1
 MAX_HEADER = 100 << 20  # the limit that the safetensors library itself keeps
