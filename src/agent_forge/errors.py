@@ -25,7 +25,8 @@ class AgentForgeError(Exception):
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
         if self.fix:
-            text = f"{text.rstrip('.')}. {self.fix.rstrip('.')}."
+            fix = self.fix if self.fix.endswith("?") else f"{self.fix.rstrip('.')}."
+            text = f"{text.rstrip('.')}. {fix}"
         return text
 
 

@@ -21,8 +21,8 @@ from agent_forge.traces.queries import to_ns
 from agent_forge.traces.span import KINDS, STATUSES
 
 SHOWN = 50
-SLICE = 1_000  # traces that a search looks through before it looks at the clock
-PATIENCE_S = 0.15  # after which a search shows what it has and where it stands
+SLICE = 500  # traces that a search looks through before it looks at the clock
+PATIENCE_S = 0.1  # after which a search shows what it has and where it stands
 SESSIONS_AMONG = 500  # the latest traces, among which sessions are listed
 OF_TRACES = ("session", "status")
 OF_SPANS = ("agent", "model", "kind", "category", "text")  # ask for a span in the trace: that takes a look at each
