@@ -33,7 +33,17 @@ from agent_forge.forge.corpus import mixed, read_corpus
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.phases import phase
 from agent_forge.forge.pipeline import read_pipeline
-from agent_forge.forge.training import PRESETS, HeldOut, TrainSettings, encode, evaluate, pack, train, train_tokenizer
+from agent_forge.forge.training import (
+    PRESETS,
+    HeldOut,
+    PackedRows,
+    TrainSettings,
+    encode,
+    evaluate,
+    pack,
+    train,
+    train_tokenizer,
+)
 from agent_forge.forge.training.speed import training_flops
 
 MEMORY, OFF = {"memory_layers": (3,)}, {"memory_layers": ()}  # on: what the arms of the optimiser and the loops have
@@ -123,7 +133,7 @@ def steps_of(arm: Arm, words: int, steps: int, length: int, size: Size) -> int:
 def learn_all(jobs: list[tuple[Arm, int]], file: str, steps: int, size: Size) -> list[dict[str, Any]]:
     """Arms of one shape, one after the other in one process: the model is compiled once."""
     torch._dynamo.config.recompile_limit = 64
-    prepared = torch.load(file, weights_only=False)
+    prepared = dict(np.load(file))
     found = []
     for arm, seed in jobs:
         found.append(learn(arm, seed, prepared, steps, size))
@@ -132,7 +142,8 @@ def learn_all(jobs: list[tuple[Arm, int]], file: str, steps: int, size: Size) ->
 
 
 def learn(arm: Arm, seed: int, prepared: dict[str, Any], steps: int, size: Size) -> dict[str, Any]:
-    rows, held_out, words = prepared["rows"], prepared["held_out"], prepared["words"]
+    rows, words = PackedRows(prepared["tokens"], prepared["documents"]), int(prepared["words"])
+    held_out = HeldOut(PackedRows(prepared["judged"], prepared["whose"]), tuple(prepared["sizes"].tolist()))
     steps = steps_of(arm, words, steps, rows.length, size)
     torch.manual_seed(seed)
     model = make(arm, words, size).to("cuda" if torch.cuda.is_available() else "cpu")
@@ -160,7 +171,11 @@ def prepare(file: Path, steps: int, size: Size) -> None:
     }
     weights = {name: source.weight for name, source in config.sources.items()}
     data = mixed(rows, weights, steps * size.rows * 2, 0)
-    torch.save({"rows": data, "held_out": HeldOut.of(tokenizer, held_out, length), "words": len(tokenizer)}, file)
+    judged = HeldOut.of(tokenizer, held_out, length)
+    np.savez(
+        file, tokens=data.tokens, documents=data.documents, judged=judged.rows.tokens, whose=judged.rows.documents,
+        sizes=np.array(judged.bytes_of), words=np.array(len(tokenizer)),
+    )  # fmt: skip
 
 
 def report(found: list[dict[str, Any]]) -> None:
@@ -193,7 +208,7 @@ def main() -> None:
     options = parser.parse_args()
     size = SIZES["tiny" if options.quick else options.size]
     steps, workers = options.steps or size.steps, 1 if options.quick else options.workers
-    rows = options.rows or Path(tempfile.mkdtemp()) / "rows.pt"
+    rows = options.rows or Path(tempfile.mkdtemp()) / "rows.npz"
     if not rows.exists():
         prepare(rows, steps, size)
     if options.prepare:

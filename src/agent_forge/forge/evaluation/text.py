@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agent_forge.errors import UsageError
-from agent_forge.forge.training.evaluation import Evaluation, HeldOut, ratio
+from agent_forge.forge.training.evaluation import Evaluation, HeldOut, document_scores, ratio
 from agent_forge.forge.training.objective import losses_and_hits
 from agent_forge.forge.training.packing import IGNORE, Batch
 
@@ -84,19 +84,7 @@ def _or_none(value: float) -> float | None:
 
 def measure_text(model: nn.Module, held_out: HeldOut, batch_rows: int = 16) -> TextScore:
     """Reads every held-out document once; one longer than a row is read in pieces, each from its first token."""
-    device, was_training = device_of(model), model.training
-    model.eval()
-    count = len(held_out.bytes_of)
-    nats, hits, tokens = np.zeros(count), np.zeros(count), np.zeros(count)
-    for start in range(0, len(held_out.rows), batch_rows):
-        batch = held_out.rows.take(slice(start, start + batch_rows))
-        losses, right = (x.cpu() for x in token_scores(model, batch.to(device)))
-        real = batch.targets != IGNORE
-        where = batch.documents[real].numpy()
-        nats += np.bincount(where, losses[real].double().numpy(), count)
-        hits += np.bincount(where, right[real].double().numpy(), count)
-        tokens += np.bincount(where, minlength=count)
-    model.train(was_training)
+    nats, hits, tokens = document_scores(model, held_out, batch_rows, token_scores)
     return TextScore(nats, hits, tokens, np.array(held_out.bytes_of, dtype=float))
 
 

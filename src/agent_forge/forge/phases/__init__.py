@@ -8,9 +8,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agent_forge.config import nearest
+from agent_forge.config import as_dict, nearest
 from agent_forge.errors import UsageError
-from agent_forge.forge.checkpoint import Checkpoint
+from agent_forge.forge.checkpoint import Card, Checkpoint, Metric
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.gates import Gate
 
@@ -26,6 +26,11 @@ class Work:
     folder: Path  # the phase's own; after a crash the same work finds the same folder
     models: Path  # where finished checkpoints go
     tell: Callable[..., None] = lambda **_: None  # tell(step=…, loss=…): progress
+
+    def card(self, data: Mapping[str, str], metrics: Mapping[str, Metric], notes: str = "") -> Card:
+        """The card of what came of this work: from which inputs, configuration, data and seed."""
+        inputs = tuple(item.digest for item in self.inputs)
+        return Card(self.name, as_dict(self.config), inputs, data, self.seed, metrics=metrics, notes=notes)
 
 
 @dataclass(frozen=True)

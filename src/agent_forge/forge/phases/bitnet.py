@@ -14,9 +14,9 @@ from typing import Any, Literal
 import torch
 from transformers import AutoModelForCausalLM
 
-from agent_forge.config import as_dict, option
+from agent_forge.config import option
 from agent_forge.errors import ConfigError
-from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, finish, staging
+from agent_forge.forge.checkpoint import Checkpoint, Metric, finish, staging
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.corpus import Corpus, Source, mixed, read_corpus, source_digests
 from agent_forge.forge.evaluation.choices import continuations
@@ -139,14 +139,7 @@ def _save(
     work: Work, quantisation: Quantisation, packed: Path, corpus: Corpus, metrics: dict[str, Metric]
 ) -> Checkpoint:
     """The packed folder as a checkpoint, or the de-quantised model; the figures are the packed one's either way."""
-    card = Card(
-        phase=work.name,
-        config=as_dict(work.config),
-        inputs=tuple(item.digest for item in work.inputs),
-        data=corpus.digests(),
-        seed=work.seed,
-        metrics=metrics,
-    )
+    card = work.card(corpus.digests(), metrics)
     if work.config.output == "packed":
         return finish(packed, card, work.models)
     with staging(work.models) as folder:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from agent_forge.config import as_dict, option
+from agent_forge.config import option
 from agent_forge.errors import ConfigError
-from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, finish, staging
+from agent_forge.forge.checkpoint import Checkpoint, Metric, finish, staging
 from agent_forge.forge.compression.search import Report, Settings, compress, prepare_text
 from agent_forge.forge.compression.trials import GRIDS, USUAL
 from agent_forge.forge.contracts import Contract
@@ -90,16 +90,8 @@ def _save(work: Work, report: Report, folder: Any, corpus: Corpus) -> Checkpoint
         metrics["continuation_accuracy"] = Metric(
             kept.accuracy, kept.accuracy_stderr, how="which of four pieces follows?"
         )
-    card = Card(
-        phase=work.name,
-        config=as_dict(work.config),
-        inputs=tuple(item.digest for item in work.inputs),
-        data=corpus.digests(),
-        seed=work.seed,
-        metrics=metrics,
-        notes="; ".join(f"{stage.name}: {'passed' if stage.passed else 'failed'}" for stage in report.stages),
-    )
-    return finish(folder, card, work.models)
+    notes = "; ".join(f"{stage.name}: {'passed' if stage.passed else 'failed'}" for stage in report.stages)
+    return finish(folder, work.card(corpus.digests(), metrics, notes), work.models)
 
 
 PHASE = Phase(

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent_forge.config import as_dict, option
+from agent_forge.config import option
 from agent_forge.errors import ConfigError
-from agent_forge.forge.checkpoint import CARD, Card, Checkpoint, Metric, finish, staging
+from agent_forge.forge.checkpoint import CARD, Checkpoint, Metric, finish, staging
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.corpus import Source, source_digests
 from agent_forge.forge.evolution.report import write_report
@@ -85,15 +85,8 @@ def save(work: Work, evolved: Evolved, folder: Path) -> Checkpoint:
     how = "relative to the base; the error is of the difference from the best parent, paired by item"
     metrics = {"fitness": Metric(evolved.yardstick.fitness(champion), gate.stderr, how=how)}
     metrics["recipes_evaluated"] = Metric(float(len(evolved.history.members)))
-    card = Card(
-        phase=work.name,
-        config=as_dict(work.config),
-        inputs=tuple(item.digest for item in work.inputs),
-        data=digests(work.config.data),
-        seed=work.seed,
-        metrics=metrics,
-        notes=f"combination {evolved.history.champion.genome.bits}; the recipe is in champion.yaml",
-    )
+    notes = f"combination {evolved.history.champion.genome.bits}; the recipe is in champion.yaml"
+    card = work.card(digests(work.config.data), metrics, notes)
     with staging(work.models) as place:
         for file in evolved.champion.iterdir():
             if file.name != CARD:

@@ -17,8 +17,7 @@ from agent_forge.forge.gates import Gate, judge
 from agent_forge.forge.models.memory import NeuralMemory
 from agent_forge.forge.models.norm import rms_norm
 from agent_forge.forge.training import TrainResult
-from agent_forge.forge.training.evaluation import HeldOut, ratio
-from agent_forge.forge.training.objective import losses_and_hits
+from agent_forge.forge.training.evaluation import HeldOut, document_scores, ratio
 from agent_forge.forge.training.packing import IGNORE
 
 METRIC = "bits per byte"
@@ -26,15 +25,8 @@ METRIC = "bits per byte"
 
 def document_bits(model: Any, held_out: HeldOut, batch_rows: int = 16) -> np.ndarray:
     """The bits that the model needs for each held-out document."""
-    device = next(model.parameters()).device
-    model.eval()
-    bits = np.zeros(len(held_out.bytes_of))
-    for start in range(0, len(held_out.rows), batch_rows):
-        batch = held_out.rows.take(slice(start, start + batch_rows))
-        losses, _ = losses_and_hits(model, batch.to(device))
-        real = batch.targets != IGNORE
-        bits += np.bincount(batch.documents[real].numpy(), losses.cpu()[real].double().numpy(), len(bits))
-    return bits / math.log(2)
+    nats, _, _ = document_scores(model, held_out, batch_rows)
+    return nats / math.log(2)
 
 
 def order_zero_bits(train: Iterable[str], held_out: Sequence[str]) -> np.ndarray:

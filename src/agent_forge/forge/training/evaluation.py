@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -43,27 +44,38 @@ class HeldOut:
         return cls(rows, tuple(len(text.encode()) for text in texts))
 
 
-def evaluate(model: nn.Module, held_out: HeldOut, batch_rows: int = 16) -> Evaluation:
-    """The model as it is, on every document once. A document longer than a row is read in pieces, each from BOS."""
-    device = next(model.parameters()).device
+Scores = Callable[[nn.Module, Batch], tuple[torch.Tensor, torch.Tensor]]  # losses and hits of every target
+
+
+def document_scores(
+    model: nn.Module, held_out: HeldOut, batch_rows: int = 16, scores: Scores = losses_and_hits
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Nats, right guesses and tokens of each document, read once; one longer than a row in pieces, each from BOS."""
+    device = next(chain(model.parameters(), model.buffers())).device
     was_training = model.training
     model.eval()
     count = len(held_out.bytes_of)
     loss, hits, tokens = np.zeros(count), np.zeros(count), np.zeros(count)
     for start in range(0, len(held_out.rows), batch_rows):
         batch = held_out.rows.take(slice(start, start + batch_rows))
-        losses, right = (x.cpu() for x in losses_and_hits(model, batch.to(device)))
+        losses, right = (x.cpu() for x in scores(model, batch.to(device)))
         real = batch.targets != IGNORE
         where = batch.documents[real].numpy()
         loss += np.bincount(where, losses[real].double().numpy(), count)
         hits += np.bincount(where, right[real].double().numpy(), count)
         tokens += np.bincount(where, minlength=count)
     model.train(was_training)
+    return loss, hits, tokens
+
+
+def evaluate(model: nn.Module, held_out: HeldOut, batch_rows: int = 16) -> Evaluation:
+    """The model as it is, on every document once."""
+    loss, hits, tokens = document_scores(model, held_out, batch_rows)
     sizes = np.array(held_out.bytes_of, dtype=float)
     bits, bits_error = ratio(loss / math.log(2), sizes)
     accuracy, accuracy_error = ratio(hits, tokens)
     per_token = float(loss.sum() / tokens.sum())
-    whole = (int(tokens.sum()), int(sizes.sum()), count)
+    whole = (int(tokens.sum()), int(sizes.sum()), len(tokens))
     return Evaluation(bits, bits_error, accuracy, accuracy_error, per_token, *whole)
 
 
