@@ -20,8 +20,8 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object) -> str | None:
-    """Bytes are named by their length: a name made from their content once held gzip's clock, and two test processes that
-    began in different seconds refused to share their work."""
+    """Bytes are named by their length: a name made from their content once held gzip's clock, and two test processes
+    that began in different seconds refused to share their work."""
     return f"{len(val)}B" if isinstance(val, bytes) else None
 
 
