@@ -75,8 +75,12 @@ def test_a_file_is_compiled_once_and_again_when_it_changes(tmp_path: Path) -> No
     assert first.stat().st_mtime_ns == stamp
 
     forget()
-    native.load(write(tmp_path, "return a - b;"))
-    assert len(built(tmp_path)) == 2
+    source = write(tmp_path, 'return a - b; }\n#include "more.c"\nint more(void) { return 0;')
+    for number, part in enumerate(("int one;", "int another;"), 2):
+        (tmp_path / "more.c").write_text(part)
+        forget()
+        assert native.load(source) is not None
+        assert len(built(tmp_path)) == number
 
 
 @needs_compiler

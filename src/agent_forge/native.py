@@ -12,17 +12,20 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
 from contextlib import ExitStack, suppress
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from agent_forge.files import atomic_write
 
 SWITCH = "AGENT_FORGE_NATIVE"  # 0: behave as if there were no compiler
 FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-std=gnu11", "-shared", "-fPIC")
+INCLUDED = re.compile(rb'^#include "([\w.]+)"', re.MULTILINE)
 TUNINGS = (("-march=native",), ())  # not every compiler knows the first
 PROCESSOR = Path("/proc/cpuinfo")
 INSTRUCTIONS = ("flags", "features", "isa")  # lines of it that say what a processor can do
@@ -58,8 +61,14 @@ def _load(source: Path, flags: tuple[str, ...], compiler: tuple[str, ...]) -> ct
 
 
 def _digest(source: Path, flags: tuple[str, ...], compiler: tuple[str, ...]) -> str:
-    parts = [source.read_bytes(), repr((TUNINGS, FLAGS, flags)).encode(), _version(compiler), _processor(compiler)]
+    parts = [*_texts(source), repr((TUNINGS, FLAGS, flags)).encode(), _version(compiler), _processor(compiler)]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+
+
+def _texts(source: Path) -> list[bytes]:
+    """The file, and those that it includes from its own folder."""
+    text = source.read_bytes()
+    return [text, *chain.from_iterable(_texts(source.with_name(name.decode())) for name in INCLUDED.findall(text))]
 
 
 def _opened(library: Path) -> ctypes.CDLL | None:

@@ -10,7 +10,6 @@ import torch
 from tests_packed_tiny import cognate, llama, ternarised
 from transformers import AutoModelForCausalLM
 
-from agent_forge import native
 from agent_forge.errors import UsageError
 from agent_forge.forge.models.packed import Decoder, decoder, fast_generate, fast_tokens, save_packed
 from agent_forge.forge.models.packed.decoder import why_not
@@ -26,7 +25,7 @@ MODELS = {
     "cognate without": (lambda: cognate(memory_layers=[], embedding_rank=None, qk_norm=False), {"half": True}),
 }
 
-pytestmark = pytest.mark.skipif(native.load(decoder.SOURCE) is None, reason="there is no C compiler here")
+pytestmark = pytest.mark.skipif(decoder.library() is None, reason="there is no C compiler here")
 
 
 def packed(make: Any, folder: Path, options: Any, **how: Any) -> Any:

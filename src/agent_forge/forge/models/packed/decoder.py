@@ -8,7 +8,6 @@ Cognate with one loop, one sequence at a time, on one core.
 from __future__ import annotations
 
 import ctypes
-import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,9 +20,10 @@ from torch import Tensor, nn
 from agent_forge import native
 from agent_forge.errors import UsageError
 from agent_forge.forge.models.packed.modules import PackedHead, PackedTable
-from agent_forge.forge.models.packed.products import SOURCE, CMatrix, describe
+from agent_forge.forge.models.packed.products import CMatrix, describe
 from agent_forge.forge.models.packed.trits import DIGITS, KINDS
 
+SOURCE = Path(__file__).with_name("decoder.c")
 PROMPT = 32  # tokens that go through a layer together
 SCRATCH = 8  # as in decoder.c
 FLOATS = len(KINDS)
@@ -62,9 +62,8 @@ class CModel(ctypes.Structure):
 
 @cache
 def library() -> Any:
-    """The compiled decoder, or None. Its build depends on products.c too, so that goes into the key."""
-    used = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:16]
-    found = native.load(Path(__file__).with_name("decoder.c"), "-fopenmp-simd", f"-DPRODUCTS_{used}")
+    """The compiled decoder, or None."""
+    found = native.load(SOURCE, "-fopenmp-simd")
     if found is not None:
         i64, pointer = ctypes.c_int64, ctypes.c_void_p
         found.decoder_step.argtypes = (pointer, i64, i64, pointer, i64, pointer)
