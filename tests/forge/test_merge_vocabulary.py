@@ -74,6 +74,19 @@ def test_the_base_keeps_its_tokens_and_fills_in_for_others(folders, tmp_path):
     assert made.shape[0] == 4
 
 
+def test_without_a_base_all_models_that_have_a_token_fill_in(folders, tmp_path):
+    """As in mergekit, where random recipes beside it showed that we once took the first model for the base here."""
+    third = write_model(tmp_path / "c", llama_tensors(vocabulary=1, seed=9))
+    tokenizer = Tokenizer(WordLevel({"<unk>": 0}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(third)
+    weights = {folders["a"]: 0.5, folders["b"]: 0.125, str(third): 0.375}
+    models = [{"model": folder, "parameters": {"weight": weight}} for folder, weight in weights.items()]
+    recipe = {"merge_method": "linear", "models": models, "tokenizer_source": folders["a"]}
+    made, own = merge_tensors(parse_recipe(recipe))["model.embed_tokens.weight"], rows(tmp_path)
+    a, b = own["a"]["red"].double(), own["b"]["red"].double()
+    torch.testing.assert_close(made[1], (0.5 * a + 0.125 * b + 0.375 * (a + b) / 2).float())
+
+
 def test_the_tokens_of_one_model_and_padding(folders, tmp_path):
     made = merge_tensors(linear(folders, tokenizer={"source": folders["b"], "pad_to_multiple_of": 8}))
     table, own = made["model.embed_tokens.weight"], rows(tmp_path)

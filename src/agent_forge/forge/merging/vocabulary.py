@@ -30,7 +30,7 @@ class TokenMap:
     tokens: Mapping[str, int]
     rows: int
     own: Mapping[str, Array]
-    base: str
+    base: str | None  # whose row a model without the token takes, where the recipe names a base
     extra: Mapping[str, TokenSource] = field(default_factory=dict)
     vocabularies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     tokenizer: Mapping[str, Any] = field(default_factory=dict)  # the output's tokenizer.json
@@ -56,9 +56,8 @@ def map_tokens(recipe: Recipe, models: Mapping[str, Opened]) -> TokenMap:
     wanted = recipe.vocabulary
     assert wanted is not None
     names = recipe.references()
-    base = recipe.base_model or names[0]
     read = {name: read_vocabulary(models[name]) for name in names}
-    source = base if wanted.source in ("base", "union") else wanted.source
+    source = (recipe.base_model or names[0]) if wanted.source in ("base", "union") else wanted.source
     if source not in read:
         read[source] = read_vocabulary(models[source])
     document, tokens = dict(read[source][0]), dict(read[source][1])
@@ -76,7 +75,7 @@ def map_tokens(recipe: Recipe, models: Mapping[str, Opened]) -> TokenMap:
     own = {name: _rows(tokens, count, read[name][1]) for name in names}
     vocabularies = {name: vocabulary for name, (_, vocabulary) in read.items()}
     _check_tokens(wanted.tokens, vocabularies)
-    return TokenMap(tokens, -(-count // multiple) * multiple, own, base, wanted.tokens, vocabularies, document)
+    return TokenMap(tokens, -(-count // multiple) * multiple, own, recipe.base_model, wanted.tokens, vocabularies, document)
 
 
 def _rows(tokens: Mapping[str, int], count: int, vocabulary: Mapping[str, int]) -> Array:
