@@ -75,7 +75,9 @@ def map_tokens(recipe: Recipe, models: Mapping[str, Opened]) -> TokenMap:
     own = {name: _rows(tokens, count, read[name][1]) for name in names}
     vocabularies = {name: vocabulary for name, (_, vocabulary) in read.items()}
     _check_tokens(wanted.tokens, vocabularies)
-    return TokenMap(tokens, -(-count // multiple) * multiple, own, recipe.base_model, wanted.tokens, vocabularies, document)
+    return TokenMap(
+        tokens, -(-count // multiple) * multiple, own, recipe.base_model, wanted.tokens, vocabularies, document
+    )
 
 
 def _rows(tokens: Mapping[str, int], count: int, vocabulary: Mapping[str, int]) -> Array:
