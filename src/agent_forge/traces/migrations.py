@@ -56,6 +56,9 @@ CREATE TABLE rollup_minute (
   minute {int} NOT NULL PRIMARY KEY, spans {int} NOT NULL, errors {int} NOT NULL) {packed}
 """
 
+# The sums hold the spans up to this number; those after it are counted from their rows until they are written.
+_MARK = "CREATE TABLE rollup_mark (seq {int} NOT NULL)"
+
 SCHEMA = Schema(
     name="trace store",
     application_id=0x41467472,  # "AFtr"
@@ -81,5 +84,6 @@ SCHEMA = Schema(
             _BUCKETS,
             _MINUTES,
         ),
+        (_MARK, "INSERT INTO rollup_mark SELECT coalesce(max(seq), 0) FROM spans"),
     ),
 )

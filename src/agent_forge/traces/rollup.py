@@ -3,15 +3,18 @@
 
 By hour and by day, for each group and status: counts, durations, tokens, cost, rewards. By group and duration bucket,
 for each day and in all: what percentiles need. By minute: the time line. And `traces`, one row a trace. All
-of them can be made again from the spans (`rebuild`), and a test holds them to that. They count finished spans only.
+of them can be made again from the spans (`rebuild`), and a test holds them to that. `traces` is kept with every batch;
+the sums are written for some thousand spans at a time (pending.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 from agent_forge.traces.bulk import Insert, adding
+from agent_forge.traces.compiled import function
 from agent_forge.traces.rows import (
     AGENT,
     BUCKET,
@@ -35,6 +38,10 @@ from agent_forge.traces.rows import (
 
 SECOND = 1_000_000_000
 MINUTE, HOUR, DAY = 60 * SECOND, 3600 * SECOND, 86400 * SECOND
+
+Hours = dict[tuple[int, int, str], list[Any]]  # hour, group, status: the SUMS
+Durations = dict[tuple[int, int, int], int]  # day, group, bucket: spans
+Minutes = dict[int, list[int]]  # minute: spans, errors
 
 SUMS = (
     "spans", "duration_ns", "tokens_n", "input_tokens", "output_tokens", "cost_n", "cost", "reward_n", "reward_sum",
@@ -77,87 +84,20 @@ _ADD_TRACE = Insert(
 )
 
 
-_UNKNOWN = (None,) * 12  # what a trace's first span may not tell
-
-
 class Sums:
-    """What a batch of new rows adds to the rollup tables."""
+    """What rows add to the rollup tables. They count finished spans only."""
 
-    def __init__(self, rows: Sequence[Row], *, traces: bool = True) -> None:
-        self._hours: dict[tuple[int, int, str], list[Any]] = {}
-        self._durations: dict[tuple[int, int, int], int] = {}
-        self._minutes: dict[int, list[int]] = {}
-        self._traces: dict[str, list[Any]] = {}
-        self._count([row for row in rows if row[END] is not None])
-        if traces:
-            self._gather(rows)
+    def __init__(self) -> None:
+        self._hours: Hours = {}
+        self._durations: Durations = {}
+        self._minutes: Minutes = {}
 
-    def _count(self, rows: Sequence[Row]) -> None:
-        """One loop, and nothing called in it: it is run for every span that comes."""
-        hours, durations, minutes = self._hours, self._durations, self._minutes
-        for row in rows:
-            start, status, grp = row[START], row[STATUS], row[GROUP]
-            key = (start // HOUR, grp, status)
-            if key in hours:
-                sums = hours[key]
-            else:
-                sums = hours[key] = [0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0]
-            sums[0] += 1
-            sums[1] += row[END] - start
-            if row[INPUT_TOKENS] is not None or row[OUTPUT_TOKENS] is not None:
-                sums[2] += 1
-                sums[3] += row[INPUT_TOKENS] or 0
-                sums[4] += row[OUTPUT_TOKENS] or 0
-            if row[COST] is not None:
-                sums[5] += 1
-                sums[6] += row[COST]
-            if (reward := row[REWARD]) is not None:
-                sums[7] += 1
-                sums[8] += reward
-                sums[9] += reward * reward
-            day = (start // DAY, grp, row[BUCKET])
-            durations[day] = durations[day] + 1 if day in durations else 1
-            at = start // MINUTE
-            if at not in minutes:
-                minutes[at] = [0, 0]
-            minutes[at][0] += 1
-            if status == "error":
-                minutes[at][1] += 1
-
-    def _gather(self, rows: Iterable[Row]) -> None:
-        traces = self._traces
-        for row in rows:
-            start, end, kind = row[START], row[END], row[KIND]
-            trace = traces.get(row[TRACE])
-            if trace is None:
-                trace = traces[row[TRACE]] = [row[TRACE], start, end, 0, 0, 0, *_UNKNOWN]
-            trace[3] += 1
-            trace[1] = min(trace[1], start)
-            if end is None:
-                trace[5] += 1
-            elif trace[2] is None or end > trace[2]:
-                trace[2] = end
-            if row[STATUS] == "error":
-                trace[4] += 1
-            if row[PARENT] is None and trace[6] is None:
-                trace[6:12] = row[NAME], kind, row[STATUS], row[ERROR], row[AGENT], row[CATEGORY]
-                trace[16] = row[REWARD]
-            if trace[12] is None:
-                trace[12] = row[SESSION]
-            if kind == "model":  # other kinds repeat what the calls below them used
-                for place, value in ((13, row[INPUT_TOKENS]), (14, row[OUTPUT_TOKENS]), (15, row[COST])):
-                    if value is not None:
-                        trace[place] = value if trace[place] is None else trace[place] + value
-            elif kind == "reward" and row[REWARD] is not None:
-                trace[17] = row[REWARD]
-
-    def _days(self) -> dict[tuple[int, int, str], list[Any]]:
-        days: dict[tuple[int, int, str], list[Any]] = {}
-        for (hour, grp, status), sums in self._hours.items():
-            key = (hour // 24, grp, status)
-            known = days.get(key)
-            days[key] = sums if known is None else [a + b for a, b in zip(known, sums, strict=True)]
-        return days
+    def add(self, rows: list[Row]) -> None:
+        """Counts rows in. What cannot be counted raises, and the sums are worth nothing then."""
+        sums = (self._hours, self._durations, self._minutes)
+        quick = _counter()
+        if quick is None or quick(rows, sums) is None:
+            count_rows(rows, *sums)
 
     def write(self, cursor: Any) -> None:
         """Adds the sums to the tables, inside the transaction that is open."""
@@ -169,7 +109,101 @@ class Sums:
             buckets[grp, bucket] = buckets.get((grp, bucket), 0) + n
         _ADD_BUCKET.run(cursor, [(*key, n) for key, n in sorted(buckets.items())])
         _ADD_MINUTE.run(cursor, [(minute, *sums) for minute, sums in sorted(self._minutes.items())])
-        _ADD_TRACE.run(cursor, [self._traces[name] for name in sorted(self._traces)])
+
+    def _days(self) -> Hours:
+        days: Hours = {}
+        for (hour, grp, status), sums in self._hours.items():
+            key = (hour // 24, grp, status)
+            known = days.get(key)
+            days[key] = sums if known is None else [a + b for a, b in zip(known, sums, strict=True)]
+        return days
+
+
+@cache
+def _counter() -> Callable[..., Any] | None:
+    return function("span_sums.c", "count", 2)
+
+
+def count_rows(rows: Iterable[Row], hours: Hours, durations: Durations, minutes: Minutes) -> None:
+    """One loop, and nothing called in it: it is run for every span that comes where there is no C."""
+    for row in rows:
+        if row[END] is None:
+            continue
+        start, status, grp = row[START], row[STATUS], row[GROUP]
+        key = (start // HOUR, grp, status)
+        if key in hours:
+            sums = hours[key]
+        else:
+            sums = hours[key] = [0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0]
+        sums[0] += 1
+        sums[1] += row[END] - start
+        if row[INPUT_TOKENS] is not None or row[OUTPUT_TOKENS] is not None:
+            sums[2] += 1
+            sums[3] += row[INPUT_TOKENS] or 0
+            sums[4] += row[OUTPUT_TOKENS] or 0
+        if row[COST] is not None:
+            sums[5] += 1
+            sums[6] += row[COST]
+        if (reward := row[REWARD]) is not None:
+            sums[7] += 1
+            sums[8] += reward
+            sums[9] += reward * reward
+        day = (start // DAY, grp, row[BUCKET])
+        durations[day] = durations[day] + 1 if day in durations else 1
+        at = start // MINUTE
+        if at not in minutes:
+            minutes[at] = [0, 0]
+        minutes[at][0] += 1
+        if status == "error":
+            minutes[at][1] += 1
+
+
+# The rows of traces
+
+
+def add_traces(cursor: Any, rows: list[Row]) -> None:
+    """Takes new rows into the rows of their traces."""
+    quick = _gatherer()
+    found = None if quick is None else quick(rows)
+    _ADD_TRACE.run(cursor, trace_rows(rows) if found is None else found)
+
+
+@cache
+def _gatherer() -> Callable[..., Any] | None:
+    return function("span_sums.c", "gather", 1)
+
+
+_UNKNOWN = (None,) * 12  # what a trace's first span may not tell
+
+
+def trace_rows(rows: Iterable[Row]) -> list[list[Any]]:
+    """The rows of the traces that these rows belong to, in the order of their ids."""
+    traces: dict[str, list[Any]] = {}
+    for row in rows:
+        start, end, kind = row[START], row[END], row[KIND]
+        trace = traces.get(row[TRACE])
+        if trace is None:
+            trace = traces[row[TRACE]] = [row[TRACE], start, end, 0, 0, 0, *_UNKNOWN]
+        trace[3] += 1
+        trace[1] = min(trace[1], start)
+        if end is None:
+            trace[5] += 1
+        elif trace[2] is None or end > trace[2]:
+            trace[2] = end
+        if row[STATUS] == "error":
+            trace[4] += 1
+        if row[PARENT] is None and trace[6] is None:
+            trace[6:12] = row[NAME], kind, row[STATUS], row[ERROR], row[AGENT], row[CATEGORY]
+            trace[16] = row[REWARD]
+        if trace[12] is None:
+            trace[12] = row[SESSION]
+        if kind == "model":  # other kinds repeat what the calls below them used
+            for place, value in ((13, row[INPUT_TOKENS]), (14, row[OUTPUT_TOKENS]), (15, row[COST])):
+                if value is not None:
+                    trace[place] = value if trace[place] is None else trace[place] + value
+        elif kind == "reward" and row[REWARD] is not None:
+            trace[17] = row[REWARD]
+    return [traces[name] for name in sorted(traces)]
 
 
 _TRACE_OF_SPANS = """

@@ -6,20 +6,23 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from agent_forge.database import MEMORY, Database, is_url, open_database
-from agent_forge.errors import DataError, TraceError
+from agent_forge.errors import DataError, StoreError, TraceError
 from agent_forge.home import home
 from agent_forge.traces.bulk import Insert
+from agent_forge.traces.group_commit import Parcel, Turns
 from agent_forge.traces.intern import Interned
 from agent_forge.traces.migrations import SCHEMA
+from agent_forge.traces.pending import MOST as MOST_PENDING
+from agent_forge.traces.pending import Pending, move_mark, places
 from agent_forge.traces.queries import Moment, cursor_of, spans_query, to_ns, traces_query
-from agent_forge.traces.rollup import Sums, rebuild, rebuild_trace
+from agent_forge.traces.rollup import Sums, add_traces, rebuild, rebuild_trace
 from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, Row, to_rows, to_span
 from agent_forge.traces.span import Span
 from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, timeline
@@ -89,6 +92,8 @@ class Store:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._interned = Interned(database)
+        self._pending = Pending()
+        self._turns = Turns(self._write)
 
     @classmethod
     def open(cls, place: str | os.PathLike[str] | None = None) -> Store:
@@ -112,45 +117,69 @@ class Store:
         unfinished is replaced by its finished self; a finished one never changes. Raises TraceError, with nothing
         stored, if a field of a span has a value no database takes; StoreError if the database fails.
         """
-        rows, sums = self._prepared(list(spans))
-        return self._add_rows(rows, sums) if rows else 0
-
-    def _prepared(self, spans: Sequence[Span]) -> tuple[list[Row], Sums]:
-        try:
-            rows = self.rows(spans)
-            return rows, Sums(rows)
-        except (TypeError, AttributeError, ValueError, OverflowError) as error:
-            raise TraceError(f"a span cannot be stored: {error}", fix="give its fields the types of Span") from error
+        rows = self.rows(list(spans))
+        return self._turns.add(rows) if rows else 0
 
     def rows(self, spans: Sequence[Span]) -> list[Row]:
         """The rows of spans, as `add` writes them."""
-        return to_rows(list(spans), self._interned.of(spans))
+        with _values_at_fault():
+            return to_rows(list(spans), self._interned.of(spans))
 
-    def _add_rows(self, rows: Sequence[Row], sums: Sums) -> int:
-        with _values_at_fault(), self._database.write() as cursor:
-            last = cursor.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()[0]
-            if INSERT.run(cursor, rows) == len(rows):
-                sums.write(cursor)
-                return len(rows)
-            return self._add_some(cursor, rows, last)
+    def _write(self, parcels: Sequence[Parcel]) -> None:
+        """Stores the rows of parcels in one transaction and notes in each how many were added."""
+        rows = parcels[0].rows if len(parcels) == 1 else [row for parcel in parcels for row in parcel.rows]
+        try:
+            with _values_at_fault(), self._database.write() as cursor:
+                added = self._write_rows(cursor, rows)
+        except BaseException:
+            self._pending.forget()
+            raise
+        at = 0
+        for parcel in parcels:
+            size = len(parcel.rows)
+            parcel.added = size if added is None else sum(added[at : at + size])
+            at += size
 
-    def _add_some(self, cursor: Any, rows: Sequence[Row], last: int) -> int:
+    def _write_rows(self, cursor: Any, rows: list[Row]) -> list[bool] | None:
+        """Stores rows and says for each whether it was added; None: all were."""
+        mark, last = places(cursor)
+        self._pending.count(rows, mark)
+        if INSERT.run(cursor, rows) < len(rows):
+            return self._add_some(cursor, rows, mark, last)
+        add_traces(cursor, rows)
+        _, now = places(cursor)
+        self._pending.stored(last, now)
+        if now - mark >= MOST_PENDING:
+            self._pending.write(cursor, mark, now)
+        return None
+
+    def _add_some(self, cursor: Any, rows: list[Row], mark: int, last: int) -> list[bool]:
         """Ends a batch of which some spans were there already: counts what is new, and finishes the unfinished."""
+        self._pending.forget()
+        self._pending.write(cursor, mark, last)  # before any of their spans is finished
         found = cursor.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)).fetchall()
         new = {tuple(row) for row in found}
         fresh: list[Row] = []
         finished: list[Row] = []
+        added: list[bool] = []
         for row in rows:
             if row[:2] in new:
                 fresh.append(row)
                 new.discard(row[:2])
             elif row[END] is not None and cursor.execute(_FINISH, (*row[2:], *row[:2])).rowcount == 1:
                 finished.append(row)
-        Sums(fresh).write(cursor)
-        Sums(finished, traces=False).write(cursor)
+            else:
+                added.append(False)
+                continue
+            added.append(True)
+        sums = Sums()
+        sums.add(fresh + finished)
+        sums.write(cursor)
+        move_mark(cursor, places(cursor)[1])
+        add_traces(cursor, fresh)
         for trace_id in sorted({row[0] for row in finished}):
             rebuild_trace(cursor, trace_id)
-        return len(fresh) + len(finished)
+        return added
 
     def add_many(
         self, spans: Iterable[Span], *, batch: int = BATCH, each: Callable[[int], object] | None = None
@@ -167,7 +196,7 @@ class Store:
             try:
                 while (part := list(islice(stream, batch))) or waiting:
                     if part:
-                        waiting.append((len(part), writer.submit(self._add_rows, *self._prepared(part))))
+                        waiting.append((len(part), writer.submit(self._turns.add, self.rows(part))))
                     if len(waiting) > 2 or not part:
                         size, done = waiting.popleft()
                         added += done.result()
@@ -284,13 +313,26 @@ class Store:
         moment = to_ns(before)
         old = "(SELECT trace_id FROM traces t WHERE t.start_ns < ? AND NOT EXISTS"
         old += " (SELECT 1 FROM spans s WHERE s.trace_id = t.trace_id AND s.start_ns >= ?))"
-        with self._database.write() as cursor:
+        with self._turns.turn, self._database.write() as cursor:
+            self._pending.write(cursor, *places(cursor))
             gone = int(cursor.execute(f"DELETE FROM spans WHERE trace_id IN {old}", (moment, moment)).rowcount)
             cursor.execute("DELETE FROM traces WHERE start_ns < ? AND NOT EXISTS"
                            " (SELECT 1 FROM spans WHERE spans.trace_id = traces.trace_id)", (moment,))  # fmt: skip
             if gone:
                 rebuild(cursor, moment)
+            move_mark(cursor, places(cursor)[1])  # SQLite gives the numbers of the last spans again
+            self._pending.forget()
         return gone
+
+    def settle(self) -> None:
+        """Writes the sums of spans that statistics would have to count from their rows. Never needed: it makes the
+        first statistics after a batch quicker by milliseconds. `close` does it.
+        """
+        with self._database.read() as cursor:
+            mark, last = places(cursor)
+        if mark < last:
+            with self._turns.turn, self._database.write() as cursor:
+                self._pending.write(cursor, *places(cursor))
 
     def count(self) -> int:
         """How many spans there are."""
@@ -308,6 +350,8 @@ class Store:
 
     def close(self) -> None:
         """Closes the connections. The store may be used again; it then opens new ones."""
+        with suppress(StoreError):  # a disk that is full, a file that may only be read: whoever reads next counts
+            self.settle()
         self._database.close()
 
     def __enter__(self) -> Store:
@@ -327,5 +371,6 @@ def _file(text: str) -> str:
 def _values_at_fault() -> Iterator[None]:
     try:
         yield
-    except DataError as error:
-        raise TraceError(f"a span cannot be stored: {error.what}", fix="give its fields the types of Span") from error
+    except (DataError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        what = error.what if isinstance(error, DataError) else error
+        raise TraceError(f"a span cannot be stored: {what}", fix="give its fields the types of Span") from error
