@@ -38,13 +38,13 @@ _SIGNATURES = {
     "task_vectors": (ONE, ONE, ctypes.POINTER(Rule), _INT, _INT, _INT, _REAL, _REAL, _AT, _INT, _INT, _INT, _AT),
     "combination": (ONE, ONE, _AT, _INT, _REAL, _INT, _INT, _INT, _AT),
     "gram": (ONE, ONE, _INT, _AT, _INT, _AT),
-    "norms": (ONE, ONE, ctypes.POINTER(Rule), _INT, _AT),
+    "norms": (ONE, ONE, ctypes.POINTER(Rule), _INT, _AT, _AT),
     "select_key": (ONE, ONE, _INT, _INT, _INT, _INT, _AT, _AT),
     "histogram": (ONE, ONE, _INT, _INT, _INT, ctypes.c_uint64, _AT),
     "occurrence": (ONE, ONE, _INT, _INT, _REAL, _INT),
     "nonzero": (ONE, ONE, _INT, _INT),
     "mask_above": (ONE, ONE, _INT, _INT, _REAL, _INT, _AT),
-    "magprune": (ONE, ONE, _INT, _INT, _INT, _REAL, _REAL, ctypes.c_uint64, ctypes.c_uint64, _AT, _AT, _AT),
+    "magprune": (ONE, ONE, _INT, _INT, _INT, _REAL, _REAL, ctypes.c_uint64, ctypes.c_uint64, _AT, _AT, _AT, _AT),
 }
 
 

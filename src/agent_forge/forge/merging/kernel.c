@@ -15,7 +15,7 @@
 #define B 1024 /* the unit of a sum */
 #define K 256  /* the unit of work: a handful of them stays in the first-level cache */
 enum { F64, F32, F16, BF16 };
-enum { ALL, NONE, TOP, BAND, RANDOM, GIVEN };
+enum { ALL, NONE, TOP, BAND, RANDOM, GIVEN, BITS };
 
 typedef struct {
     const void *data;
@@ -28,7 +28,7 @@ typedef struct {
     double low, high;              /* TOP: above low. BAND: from (low, low_at) up to, without, (high, high_at) */
     int64_t low_at, high_at;       /* among equals: TOP keeps those up to low_at */
     uint64_t key0, key1, below;    /* RANDOM */
-    const uint8_t *given;          /* GIVEN: one byte an element, from `given_at` on */
+    const uint8_t *given;          /* GIVEN: one byte an element, from `given_at` on; BITS: one bit, from 0 on */
     const double *probability;     /* divide by these, from `given_at` on */
     int64_t given_at;
     double divide;                 /* 0: do not */
@@ -101,6 +101,30 @@ static uint16_t float_to_half(uint32_t u) {
     return sign | ((size - 0x38000000) >> 13);
 }
 
+/* The float32 whose upper half is x rounded to bfloat16, in one step. Not so for what becomes subnormal (see SIZE) and
+ * for a NaN whose payload reaches below the upper half. */
+static inline __attribute__((always_inline)) uint32_t to_bf16(double x) {
+    union { double d; uint64_t u; } r = {x};
+    r.u = (r.u + 0x0fffffffffffull + ((r.u >> 45) & 1)) & ~0x1fffffffffffull;
+    union { float f; uint32_t u; } y = {(float)r.d};
+    return y.u;
+}
+
+/* Smallest of these over many results: below TINY if one of them is not zero and subnormal. */
+#define SIZE(u) (((u) << 1) - 1u)
+#define TINY 0x01ffffffu
+
+static int store_bf16(const double *restrict x, int64_t n, uint16_t *restrict p) {
+    uint32_t least = 0xffffffffu, nans = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u = to_bf16(x[i]), size = SIZE(u);
+        least = size < least ? size : least;
+        nans |= x[i] != x[i];
+        p[i] = (uint16_t)(u >> 16);
+    }
+    return least >= TINY && !nans;
+}
+
 static void store(const double *restrict x, int64_t n, int64_t type, void *out, int64_t at) {
     uint32_t bits[B];
     if (type == F32) {
@@ -110,6 +134,7 @@ static void store(const double *restrict x, int64_t n, int64_t type, void *out, 
         memcpy((double *)out + at, x, n * sizeof(double));
     } else if (type == BF16) {
         uint16_t *p = (uint16_t *)out + at;
+        if (store_bf16(x, n, p)) return;
         to_odd(x, n, bits);
         for (int64_t i = 0; i < n; i++) {
             uint32_t u = bits[i], nan = (u & 0x7fffffff) > 0x7f800000;
@@ -197,6 +222,25 @@ static void random_words(uint32_t key0, uint32_t key1, int64_t at, int64_t n, ui
     }
 }
 
+/* --- masks of one bit an element -------------------------------------------------------------------------------- */
+
+/* n bytes of 0 or 1, n a multiple of 8, to bits; the first is the lowest. */
+static void pack_bits(const uint8_t *bytes, int64_t n, uint8_t *bits) {
+    for (int64_t i = 0; i < n / 8; i++) {
+        uint64_t word;
+        memcpy(&word, bytes + 8 * i, 8);
+        bits[i] = (uint8_t)((word * 0x0102040810204080ull) >> 56);
+    }
+}
+
+/* And back: byte i is not 0 if bit i is set. `at` is a multiple of 8, `bytes` has room for n rounded up to one. */
+static void unpack_bits(const uint8_t *bits, int64_t at, int64_t n, uint8_t *bytes) {
+    for (int64_t i = 0; i < (n + 7) / 8; i++) {
+        uint64_t word = bits[at / 8 + i] * 0x0101010101010101ull & 0x8040201008040201ull;
+        memcpy(bytes + 8 * i, &word, 8);
+    }
+}
+
 /* --- task vectors ----------------------------------------------------------------------------------------------- */
 
 static void difference(double *restrict x, const double *restrict base, int64_t n) {
@@ -227,7 +271,9 @@ static void thin(const Rule *r, const double *restrict base, int64_t at, int64_t
         random_words((uint32_t)r->key0, (uint32_t)r->key1, at, n, words);
         for (int64_t i = 0; i < n; i++) x[i] = words[i] < below ? (x[i] - base[i]) * factor * weight : 0.0;
     } else {
-        const uint8_t *keep = r->given + (at - r->given_at);
+        uint8_t bytes[B + 8];
+        const uint8_t *keep = r->kind == BITS ? bytes : r->given + (at - r->given_at);
+        if (r->kind == BITS) unpack_bits(r->given, at, n, bytes);
         for (int64_t i = 0; i < n; i++) x[i] = keep[i] ? (x[i] - base[i]) * factor * weight : 0.0;
     }
 }
@@ -273,12 +319,13 @@ static void elect(const double *x, const double *weights, const double *times, i
 /* --- the usual case at full speed: two vectors of one type, elected ------------------------------------------------ */
 
 typedef struct {
-    double low, scale, weight; /* scale: of the vector, before its weight */
-    int64_t last;
-    uint32_t below;
-    const uint32_t *words;
-    const uint8_t *given;
+    double low, factor, weight;
+    const uint8_t *keep;
 } Side;
+
+typedef struct {
+    double first, second, both; /* what is divided by, as to which of the two have the elected sign */
+} Parts;
 
 static inline __attribute__((always_inline)) double wide(int type, const void *p, int64_t i) {
     if (type == F32) return ((const float *)p)[i];
@@ -286,99 +333,222 @@ static inline __attribute__((always_inline)) double wide(int type, const void *p
     return y.f;
 }
 
-/* As store does. */
-static inline __attribute__((always_inline)) void put(int type, void *out, int64_t i, double made) {
+static inline __attribute__((always_inline)) uint32_t put(int type, void *out, int64_t i, double made) {
     if (type == F32) {
         ((float *)out)[i] = (float)made;
-        return;
+        return 0xffffffffu;
     }
-    union { float f; uint32_t u; } r = {(float)made};
-    double back = r.f;
-    uint32_t away = fabs(made) > fabs(back) ? 1u : 0xffffffffu;
-    uint32_t u = r.u + (((made < back) | (made > back)) & ~r.u & 1u) * away;
-    uint32_t nan = (u & 0x7fffffff) > 0x7f800000;
-    ((uint16_t *)out)[i] = (uint16_t)(nan ? (u >> 16) | 0x40 : (u + 0x7fff + ((u >> 16) & 1)) >> 16);
+    uint32_t u = to_bf16(made);
+    ((uint16_t *)out)[i] = (uint16_t)(u >> 16);
+    return SIZE(u);
 }
 
 static inline __attribute__((always_inline)) double kept(int kind, const Side *s, double d, int64_t i) {
-    double a = fabs(d), v = d * s->scale * s->weight;
-    if (kind == TOP) return (a > s->low) | ((a == s->low) & (i <= s->last)) ? v : 0.0;
-    if (kind == RANDOM) return s->words[i] < s->below ? v : 0.0;
-    return s->given[i] ? v : 0.0;
+    if (kind == TOP) return fabs(d) >= s->low ? d * s->weight : 0.0;
+    return s->keep[i] ? d * s->factor * s->weight : 0.0;
 }
 
-/* What vector_of, elect, the sum and store do for m = 2, without going to memory in between. */
-static inline __attribute__((always_inline)) void pair(int type, int kind, const void *restrict base,
-                                                       const void *restrict x, const void *restrict y, Side p, Side q,
-                                                       int normalize, double scale, int64_t n, void *restrict out) {
+static inline __attribute__((always_inline)) double signed_as(double x, uint64_t sign) {
+    union { double d; uint64_t u; } y = {x};
+    y.u ^= sign;
+    return y.d;
+}
+
+/* What vector_of, elect, the sum and store do for m = 2, without going to memory in between. 0 if something became
+ * subnormal, and has to be done again. `mode`: 0 no division, 1 division, 2 a multiplication that comes to the same. */
+static inline __attribute__((always_inline)) int pair(int type, int kind, int mode, const void *restrict base,
+                                                      const void *restrict x, const void *restrict y, Side p, Side q,
+                                                      Parts d, double scale, int64_t n, void *restrict out) {
+    uint32_t least = 0xffffffffu;
     for (int64_t i = 0; i < n; i++) {
         double b = wide(type, base, i);
         double v = kept(kind, &p, wide(type, x, i) - b, i), w = kept(kind, &q, wide(type, y, i) - b, i);
-        double sign = v + w >= 0 ? 1.0 : -1.0;
-        int v_counts = v * sign > 0, w_counts = w * sign > 0;
-        double mixed = (v_counts ? v : 0.0) + (w_counts ? w : 0.0);
-        double below = (v_counts ? p.weight : 0.0) + (w_counts ? q.weight : 0.0);
-        if (normalize) mixed /= below == 0 ? 1.0 : below;
-        double made = b + mixed * scale;
-        put(type, out, i, made);
+        uint64_t sign = v + w >= 0 ? 0 : 1ull << 63;
+        v = signed_as(v, sign) > 0 ? v : 0.0, w = signed_as(w, sign) > 0 ? w : 0.0;
+        double mixed = v + w, part = w != 0 ? d.both : d.first, other = w != 0 ? d.second : 1.0;
+        part = v != 0 ? part : other;
+        if (mode == 1) mixed /= part;
+        if (mode == 2) mixed *= part;
+        uint32_t size = put(type, out, i, b + mixed * scale);
+        least = size < least ? size : least;
     }
+    return least >= TINY;
 }
 
-#define PAIR(TYPE, KIND)                                                                                              \
-    static __attribute__((noinline)) void pair_##TYPE##_##KIND(const void *b, const void *x, const void *y, Side p,      \
-                                                               Side q, int normalize, double scale, int64_t n,         \
-                                                               void *out) {                                            \
-        if (normalize) pair(TYPE, KIND, b, x, y, p, q, 1, scale, n, out);                                              \
-        else pair(TYPE, KIND, b, x, y, p, q, 0, scale, n, out);                                                        \
-    }
-PAIR(BF16, TOP)
-PAIR(BF16, RANDOM)
-PAIR(BF16, GIVEN)
-PAIR(F32, TOP)
-PAIR(F32, RANDOM)
-PAIR(F32, GIVEN)
+typedef int Pair(const void *, const void *, const void *, Side, Side, Parts, double, int64_t, void *);
 
-static Side side_of(const Rule *r, int64_t at, int64_t n, uint32_t *words) {
-    Side s = {.low = r->low, .scale = r->factor, .weight = r->weight, .last = r->low_at - at, .below = (uint32_t)r->below};
-    s.words = words;
-    s.given = r->given ? r->given + (at - r->given_at) : NULL;
-    if (r->kind == RANDOM) random_words((uint32_t)r->key0, (uint32_t)r->key1, at, n, words);
+#define PAIR(TYPE, KIND, MODE)                                                                                        \
+    static __attribute__((noinline)) int pair_##TYPE##_##KIND##_##MODE(                                                \
+        const void *b, const void *x, const void *y, Side p, Side q, Parts d, double scale, int64_t n, void *out) {      \
+        return pair(TYPE, KIND, MODE, b, x, y, p, q, d, scale, n, out);                                                \
+    }
+#define PAIRS(TYPE, KIND) PAIR(TYPE, KIND, 0) PAIR(TYPE, KIND, 1) PAIR(TYPE, KIND, 2)
+PAIRS(BF16, TOP)
+PAIRS(BF16, GIVEN)
+PAIRS(F32, TOP)
+PAIRS(F32, GIVEN)
+#define THREE(TYPE, KIND) {pair_##TYPE##_##KIND##_0, pair_##TYPE##_##KIND##_1, pair_##TYPE##_##KIND##_2}
+static Pair *const pairs[2][2][3] = {{THREE(BF16, TOP), THREE(BF16, GIVEN)}, {THREE(F32, TOP), THREE(F32, GIVEN)}};
+
+static int is_power(double x) {
+    int exponent;
+    return fabs(frexp(x, &exponent)) == 0.5 && exponent > -60 && exponent < 60;
+}
+
+static int parts_of(const Rule *rules, int64_t normalize, Parts *d) {
+    double first = rules[0].weight, second = rules[1].weight, both = first + second;
+    *d = (Parts){first, second, both == 0 ? 1.0 : both};
+    if (!normalize) return 0;
+    if (!is_power(first) || !is_power(second) || !is_power(d->both)) return 1;
+    *d = (Parts){1 / d->first, 1 / d->second, 1 / d->both};
+    return 2;
+}
+
+/* The next larger double; of a number that is not negative. */
+static double above(double x) {
+    union { double d; uint64_t u; } y = {x};
+    y.u += x < INFINITY;
+    return y.d;
+}
+
+static Side side_of(const Rule *r, int64_t at, int64_t n, uint8_t *keep) {
+    Side s = {.low = r->low, .factor = r->factor, .weight = r->weight, .keep = keep};
+    if (r->kind == TOP && at > r->low_at) s.low = above(r->low); /* of equals, the first ones stay */
+    if (r->kind == BITS) unpack_bits(r->given, at, n, keep);
+    if (r->kind == GIVEN) s.keep = r->given + (at - r->given_at);
+    if (r->kind == RANDOM) {
+        uint32_t words[B], below = (uint32_t)r->below;
+        random_words((uint32_t)r->key0, (uint32_t)r->key1, at, n, words);
+        for (int64_t i = 0; i < n; i++) keep[i] = words[i] < below;
+    }
     return s;
 }
 
-/* 1 if the case is a usual one and done. */
-static int usual(const Input *base, const Input *in, const Rule *rules, int64_t m, int64_t normalize, double scale,
-                 int64_t at, int64_t n, int64_t type, void *out) {
-    int64_t kind = rules[0].kind, width = type == F32 ? 4 : 2;
-    if (m != 2 || kind != rules[1].kind || (kind != TOP && kind != RANDOM && kind != GIVEN)) return 0;
+static int is_usual(const Input *base, const Input *in, const Rule *rules, int64_t m, int64_t type) {
+    int64_t kind = rules[0].kind;
+    if (m != 2 || kind != rules[1].kind || kind == ALL || kind == NONE || kind == BAND) return 0;
     if ((type != BF16 && type != F32) || base->type != type || in[0].type != type || in[1].type != type) return 0;
     if (rules[0].divide != 0 || rules[1].divide != 0 || rules[0].probability || rules[1].probability) return 0;
-    uint32_t words[2][B];
-    for (int64_t start = 0; start < n; start += B) {
-        int64_t k = n - start < B ? n - start : B, from = (at + start) * width;
-        Side p = side_of(rules, at + start, k, words[0]), q = side_of(rules + 1, at + start, k, words[1]);
-        const char *b = (const char *)base->data + from, *x = (const char *)in[0].data + from;
-        const char *y = (const char *)in[1].data + from;
-        char *to = (char *)out + start * width;
-        void (*work)(const void *, const void *, const void *, Side, Side, int, double, int64_t, void *) =
-            type == F32 ? (kind == TOP ? pair_F32_TOP : kind == RANDOM ? pair_F32_RANDOM : pair_F32_GIVEN)
-                        : (kind == TOP ? pair_BF16_TOP : kind == RANDOM ? pair_BF16_RANDOM : pair_BF16_GIVEN);
-        work(b, x, y, p, q, normalize != 0, scale, k, to);
+    return kind != TOP || (rules[0].factor == 1 && rules[1].factor == 1);
+}
+
+/* --- the same in float32, where that is exact ------------------------------------------------------------------- */
+
+/* Many recipes weigh all models alike, by a power of two. On bfloat16 numbers whose exponents lie close together every step
+ * is then exact in float32: all of them are multiples of one unit, and none is as large as 2^24 of these. So the result
+ * is that of float64, at twice the speed. Whether the exponents of a group of elements lie close enough is looked at first. */
+#define GROUP 64
+
+/* The largest exponent among numbers less the smallest; zeros do not count. */
+static inline __attribute__((always_inline)) int spread_of(const uint16_t *restrict x, const uint16_t *restrict y,
+                                                           const uint16_t *restrict z, int n) {
+    uint16_t most = 0, least = 0xffff;
+    for (int i = 0; i < n; i++) {
+        uint16_t p = x[i] & 0x7fff, q = y[i] & 0x7fff, r = z[i] & 0x7fff;
+        uint16_t p_less = (uint16_t)(p - 1), q_less = (uint16_t)(q - 1), r_less = (uint16_t)(r - 1);
+        p = p > q ? p : q, p = p > r ? p : r, most = p > most ? p : most;
+        p_less = p_less < q_less ? p_less : q_less, p_less = p_less < r_less ? p_less : r_less;
+        least = p_less < least ? p_less : least;
+    }
+    return most >= 0x7f80 ? 1 << 16 : (most >> 7) - ((least + 1) >> 7);
+}
+
+static inline __attribute__((always_inline)) float float_of(uint16_t x) {
+    union { uint32_t u; float f; } y = {(uint32_t)x << 16};
+    return y.f;
+}
+
+static inline __attribute__((always_inline)) uint16_t nearest_bf16(float x) {
+    union { float f; uint32_t u; } y = {x};
+    return (uint16_t)((y.u + 0x7fff + ((y.u >> 16) & 1)) >> 16);
+}
+
+typedef struct {
+    float low[2], one, both; /* thresholds; what the elected sum is multiplied by, of one vector or of both */
+    int spread;              /* of the exponents, up to which this is exact */
+} Exact;
+
+static float float_above(double x) {
+    float y = (float)x;
+    return (double)y < x ? nextafterf(y, INFINITY) : y;
+}
+
+/* Whether float32 may be exact. With all numbers multiples of a unit q, and smaller than M: a sum of two task vectors is
+ * smaller than 4 M, the result than M + 4 M both or M + 2 M one, and a multiple of the smaller of q and q both. */
+static int exact_of(const Rule *rules, Parts d, int mode, double scale, Exact *e) {
+    double weight = rules[0].weight;
+    if (rules[0].kind != TOP || mode == 1 || weight <= 0 || weight != rules[1].weight || !is_power(weight) || !is_power(scale)) return 0;
+    double one = mode ? scale : scale * weight, both = mode ? scale * weight * d.both : one;
+    double unit = fabs(one) < fabs(both) ? fabs(one) : fabs(both), most = fmax(2 * fabs(one), 4 * fabs(both));
+    if (unit < 0x1p-6 || most > 0x1p6) return 0; /* neither overflow nor underflow */
+    int bits = (int)ceil(log2((1 + most) / (unit < 1 ? unit : 1)));
+    e->one = (float)one, e->both = (float)both, e->spread = 16 - bits < 14 ? 16 - bits : 14;
+    return 1;
+}
+
+static __attribute__((noinline)) int pair_exact(const uint16_t *restrict base, const uint16_t *restrict x, const uint16_t *restrict y,
+                                                Exact e, int n, uint16_t *restrict out) {
+    if (spread_of(base, x, y, n) > e.spread) return 0;
+    for (int i = 0; i < n; i++) {
+        float b = float_of(base[i]), v = float_of(x[i]) - b, w = float_of(y[i]) - b;
+        v = fabsf(v) >= e.low[0] ? v : 0.0f, w = fabsf(w) >= e.low[1] ? w : 0.0f;
+        union { float f; uint32_t u; } p = {v}, q = {w};
+        uint32_t sign = v + w >= 0 ? 0 : 1u << 31;
+        p.u ^= sign, q.u ^= sign;
+        v = p.f > 0 ? v : 0.0f, w = q.f > 0 ? w : 0.0f;
+        float times = w != 0 ? e.both : e.one;
+        times = v != 0 ? times : e.one;
+        out[i] = nearest_bf16(b + (v + w) * times);
     }
     return 1;
+}
+
+/* What is the same for all blocks. */
+typedef struct {
+    Parts parts;
+    Exact exact;
+    int mode, floats;
+} Usual;
+
+/* The first elements of the usual case from `at` on, as many as have one rule; 0 if they have to be done otherwise. */
+static int64_t usual(const Input *base, const Input *in, const Rule *rules, Usual *u, double scale, int64_t at, int64_t n,
+                     int64_t type, void *out) {
+    uint8_t keep[2][B + 8];
+    int64_t width = type == F32 ? 4 : 2, kind = rules[0].kind;
+    n = n < B ? n : B;
+    for (int j = 0; j < 2; j++)
+        if (kind == TOP && at <= rules[j].low_at && rules[j].low_at + 1 - at < n) n = rules[j].low_at + 1 - at;
+    Side p = side_of(rules, at, n, keep[0]), q = side_of(rules + 1, at, n, keep[1]);
+    const char *b = (const char *)base->data + at * width, *x = (const char *)in[0].data + at * width;
+    const char *y = (const char *)in[1].data + at * width;
+    if (!u->floats || type != BF16)
+        return pairs[type == F32][kind != TOP][u->mode](b, x, y, p, q, u->parts, scale, n, out) ? n : 0;
+    u->exact.low[0] = float_above(p.low), u->exact.low[1] = float_above(q.low);
+    for (int64_t o = 0, k; o < 2 * n; o += 2 * k) {
+        k = n - o / 2 < GROUP ? n - o / 2 : GROUP;
+        if (!pair_exact((const uint16_t *)(b + o), (const uint16_t *)(x + o), (const uint16_t *)(y + o), u->exact, (int)k,
+                        (uint16_t *)((char *)out + o)) &&
+            !pairs[0][0][u->mode](b + o, x + o, y + o, p, q, u->parts, scale, k, (char *)out + o))
+            return 0;
+    }
+    return n;
 }
 
 /* base + scale * sum of the vectors; `elect`: of those elements that have the sign of the sum (TIES).
  * `late` holds weights that count only after the election (SCE), with what they are divided by kept above 1e-6. */
 int task_vectors(const Input *base, const Input *in, const Rule *rules, int64_t m, int64_t elects, int64_t normalize,
                  double total, double scale, const double *late, int64_t at, int64_t n, int64_t type, void *out) {
-    if (elects && !late && usual(base, in, rules, m, normalize, scale, at, n, type, out)) return 0;
+    int64_t easy = elects && !late && is_usual(base, in, rules, m, type), width = type == F64 ? 8 : type == F32 ? 4 : 2;
     double *x = malloc(((m + 4) * K + m) * sizeof(double));
     double *b = x + m * K, *whole = b + K, *mixed = whole + K, *below = mixed + K, *weights = below + K;
     if (!x) return 1;
+    Usual u = {0};
+    if (easy) u.mode = parts_of(rules, normalize, &u.parts), u.floats = exact_of(rules, u.parts, u.mode, scale, &u.exact);
     for (int64_t j = 0; j < m; j++) weights[j] = late ? late[j] : rules[j].weight;
-    for (int64_t start = 0; start < n; start += K) {
-        int64_t k = n - start < K ? n - start : K;
+    for (int64_t start = 0, k; start < n; start += k) {
+        k = easy ? usual(base, in, rules, &u, scale, at + start, n - start, type, (char *)out + start * width) : 0;
+        if (k) continue;
+        k = n - start < K ? n - start : K;
         load(*base, at + start, k, b);
         for (int64_t j = 0; j < m; j++) vector_of(in[j], rules + j, b, at + start, k, x + j * K);
         if (elects) {
@@ -397,29 +567,64 @@ int task_vectors(const Input *base, const Input *in, const Rule *rules, int64_t 
     return 0;
 }
 
-static inline __attribute__((always_inline)) void two(int type, const void *restrict x, const void *restrict y, double c,
-                                                      double d, int64_t n, void *restrict out) {
-    for (int64_t i = 0; i < n; i++) put(type, out, i, wide(type, x, i) * c + wide(type, y, i) * d);
+static inline __attribute__((always_inline)) int two(int type, const void *restrict x, const void *restrict y, double c,
+                                                     double d, int64_t n, void *restrict out) {
+    uint32_t least = 0xffffffffu;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t size = put(type, out, i, wide(type, x, i) * c + wide(type, y, i) * d);
+        least = size < least ? size : least;
+    }
+    return least >= TINY;
 }
 
-static __attribute__((noinline)) void two_bf16(const uint16_t *x, const uint16_t *y, const double *c, int64_t n, void *out) {
-    two(BF16, x, y, c[0], c[1], n, out);
+static __attribute__((noinline)) int two_bf16(const uint16_t *x, const uint16_t *y, const double *c, int64_t n, void *out) {
+    return two(BF16, x, y, c[0], c[1], n, out);
 }
 
-static __attribute__((noinline)) void two_f32(const float *x, const float *y, const double *c, int64_t n, void *out) {
-    two(F32, x, y, c[0], c[1], n, out);
+static __attribute__((noinline)) int two_f32(const float *x, const float *y, const double *c, int64_t n, void *out) {
+    return two(F32, x, y, c[0], c[1], n, out);
+}
+
+/* Two inputs in float32, where that is exact: coefficients that are powers of two, exponents close together. */
+static __attribute__((noinline)) int two_exact(const uint16_t *restrict x, const uint16_t *restrict y, float c, float d, int spread, int n,
+                                               uint16_t *restrict out) {
+    if (spread_of(x, x, y, n) > spread) return 0;
+    for (int i = 0; i < n; i++) out[i] = nearest_bf16(float_of(x[i]) * c + float_of(y[i]) * d);
+    return 1;
+}
+
+/* Up to which spread of exponents that is: the sum is smaller than 4 M max(c, d), and a multiple of q min(c, d). */
+static int two_spread(const double *c) {
+    if (!is_power(c[0]) || !is_power(c[1])) return -1;
+    double more = fabs(c[0]) > fabs(c[1]) ? fabs(c[0]) : fabs(c[1]), less = fabs(c[0]) > fabs(c[1]) ? fabs(c[1]) : fabs(c[0]);
+    if (less < 0x1p-6 || more > 0x1p6) return -1;
+    return 15 - (int)log2(more / less);
+}
+
+static int two_group(const uint16_t *x, const uint16_t *y, const double *c, int spread, int64_t n, uint16_t *out) {
+    for (int64_t i = 0, k; i < n; i += k) {
+        k = n - i < GROUP ? n - i : GROUP;
+        if (!two_exact(x + i, y + i, (float)c[0], (float)c[1], spread, (int)k, out + i) && !two_bf16(x + i, y + i, c, k, out + i)) return 0;
+    }
+    return 1;
 }
 
 /* sum_j c_j x_j, divided by `divide` if that is not 0; with a base, base + sum_j c_j (x_j - base). */
 int combination(const Input *base, const Input *in, const double *c, int64_t m, double divide, int64_t at, int64_t n,
                 int64_t type, void *out) {
-    if (m == 2 && !base && divide == 0 && in[0].type == type && in[1].type == type) {
-        if (type == BF16) return two_bf16((const uint16_t *)in[0].data + at, (const uint16_t *)in[1].data + at, c, n, out), 0;
-        if (type == F32) return two_f32((const float *)in[0].data + at, (const float *)in[1].data + at, c, n, out), 0;
-    }
+    int easy = m == 2 && !base && divide == 0 && in[0].type == type && in[1].type == type;
+    if (easy && type == F32) return two_f32((const float *)in[0].data + at, (const float *)in[1].data + at, c, n, out), 0;
+    int spread = easy && type == BF16 ? two_spread(c) : -1;
     double b[K], x[K], total[K];
-    for (int64_t start = 0; start < n; start += K) {
-        int64_t k = n - start < K ? n - start : K;
+    for (int64_t start = 0, k; start < n; start += k) {
+        k = n - start < B ? n - start : B;
+        const uint16_t *p = (const uint16_t *)in[0].data + at + start;
+        if (easy && type == BF16) {
+            const uint16_t *q = (const uint16_t *)in[1].data + at + start;
+            uint16_t *to = (uint16_t *)out + start;
+            if (spread >= 0 ? two_group(p, q, c, spread, k, to) : two_bf16(p, q, c, k, to)) continue;
+        }
+        k = k < K ? k : K;
         if (base) load(*base, at + start, k, b);
         for (int64_t j = 0; j < m; j++) {
             double *to = j ? x : total;
@@ -441,6 +646,28 @@ int combination(const Input *base, const Input *in, const double *c, int64_t m, 
 
 /* --- statistics of a tensor ------------------------------------------------------------------------------------- */
 
+/* <x, x>, <x, y> and <y, y> of one block, with the first two steps of the halving at once. */
+static inline __attribute__((always_inline)) void gram_block(int type, const void *restrict x, const void *restrict y,
+                                                             double *restrict sums, int64_t blocks) {
+    double p[3][B / 4];
+    for (int64_t e = 0; e < B / 4; e++) {
+        double a[4], c[4];
+        for (int q = 0; q < 4; q++) a[q] = wide(type, x, e + q * (B / 4)), c[q] = wide(type, y, e + q * (B / 4));
+        p[0][e] = (a[0] * a[0] + a[2] * a[2]) + (a[1] * a[1] + a[3] * a[3]);
+        p[1][e] = (c[0] * a[0] + c[2] * a[2]) + (c[1] * a[1] + c[3] * a[3]);
+        p[2][e] = (c[0] * c[0] + c[2] * c[2]) + (c[1] * c[1] + c[3] * c[3]);
+    }
+    for (int i = 0; i < 3; i++) sums[i * blocks] = halve(p[i], B / 4);
+}
+
+static __attribute__((noinline)) void gram_bf16(const uint16_t *x, const uint16_t *y, double *sums, int64_t blocks) {
+    gram_block(BF16, x, y, sums, blocks);
+}
+
+static __attribute__((noinline)) void gram_f32(const float *x, const float *y, double *sums, int64_t blocks) {
+    gram_block(F32, x, y, sums, blocks);
+}
+
 /* All inner products of the inputs (less the base, if there is one): out[i * m + j], the lower triangle. With masks
  * (SCE), of what they keep. */
 int gram(const Input *base, const Input *in, int64_t m, const uint8_t *mask, int64_t n, double *out) {
@@ -448,8 +675,17 @@ int gram(const Input *base, const Input *in, int64_t m, const uint8_t *mask, int
     double *x = malloc((m + 2) * B * sizeof(double)), *b = x + m * B, *product = b + B;
     double *sums = malloc((pairs * blocks + 1) * sizeof(double));
     if (!x || !sums) return free(x), free(sums), 1;
+    int64_t easy = m == 2 && !base && !mask && in[0].type == in[1].type ? in[0].type : -1;
     for (int64_t block = 0; block < blocks; block++) {
         int64_t at = block * B, k = n - at < B ? n - at : B, pair = 0;
+        if (k == B && easy == BF16) {
+            gram_bf16((const uint16_t *)in[0].data + at, (const uint16_t *)in[1].data + at, sums + block, blocks);
+            continue;
+        }
+        if (k == B && easy == F32) {
+            gram_f32((const float *)in[0].data + at, (const float *)in[1].data + at, sums + block, blocks);
+            continue;
+        }
         if (base) load(*base, at, k, b);
         for (int64_t j = 0; j < m; j++) {
             double *v = x + j * B;
@@ -474,47 +710,66 @@ int gram(const Input *base, const Input *in, int64_t m, const uint8_t *mask, int
     return 0;
 }
 
-/* One block of the norms of a randomly thinned vector, with the first two steps of the halving at once. */
+/* One block of the norms of a thinned vector, with the first two steps of the halving at once. */
 static inline __attribute__((always_inline)) void norm_block(int type, const void *restrict base, const void *restrict x,
-                                                             const uint32_t *restrict words, uint32_t below,
-                                                             double *restrict before, double *restrict after) {
+                                                             const uint8_t *restrict keep, double *restrict before,
+                                                             double *restrict after) {
+    double p[B / 4], r[B / 4];
     for (int64_t e = 0; e < B / 4; e++) {
         double a[4], t[4];
         for (int q = 0; q < 4; q++) {
             int64_t i = e + q * (B / 4);
             a[q] = fabs(wide(type, x, i) - wide(type, base, i));
-            t[q] = words[i] < below ? a[q] : 0.0;
+            t[q] = keep[i] ? a[q] : 0.0;
         }
-        before[e] = (a[0] + a[2]) + (a[1] + a[3]);
-        after[e] = (t[0] + t[2]) + (t[1] + t[3]);
+        p[e] = (a[0] + a[2]) + (a[1] + a[3]);
+        r[e] = (t[0] + t[2]) + (t[1] + t[3]);
     }
+    *before = halve(p, B / 4), *after = halve(r, B / 4);
 }
 
-static __attribute__((noinline)) void norm_bf16(const uint16_t *b, const uint16_t *x, const uint32_t *words, uint32_t below,
-                                                double *before, double *after) {
-    norm_block(BF16, b, x, words, below, before, after);
+static __attribute__((noinline)) void norm_bf16(const uint16_t *b, const uint16_t *x, const uint8_t *keep, double *before,
+                                                double *after) {
+    norm_block(BF16, b, x, keep, before, after);
 }
 
-static __attribute__((noinline)) void norm_f32(const float *b, const float *x, const uint32_t *words, uint32_t below,
-                                               double *before, double *after) {
-    norm_block(F32, b, x, words, below, before, after);
+static __attribute__((noinline)) void norm_f32(const float *b, const float *x, const uint8_t *keep, double *before, double *after) {
+    norm_block(F32, b, x, keep, before, after);
 }
 
-/* The L1 norms of a task vector before and after thinning out. */
-int norms(const Input *base, const Input *in, const Rule *rule, int64_t n, double *out) {
+/* A whole block of both norms, of what `keep` keeps; block after block, and a last one that may be shorter. */
+static void norms_of_block(const Input *base, const Input *in, int64_t at, int64_t k, const uint8_t *keep, Sum *before, Sum *after) {
+    double b[B], x[B];
+    int64_t type = in->type == base->type ? in->type : -1;
+    if (k == B && (type == BF16 || type == F32)) {
+        double *p = before->blocks + before->count++, *r = after->blocks + after->count++;
+        if (type == BF16) norm_bf16((const uint16_t *)base->data + at, (const uint16_t *)in->data + at, keep, p, r);
+        else norm_f32((const float *)base->data + at, (const float *)in->data + at, keep, p, r);
+        return;
+    }
+    load(*base, at, k, b);
+    load(*in, at, k, x);
+    for (int64_t i = 0; i < k; i++) x[i] = fabs(x[i] - b[i]);
+    sum_add(before, x, k);
+    for (int64_t i = 0; i < k; i++) x[i] = keep[i] ? x[i] : 0.0;
+    sum_add(after, x, k);
+}
+
+/* The L1 norms of a task vector before and after thinning out. What RANDOM keeps is left in `bits`, if there are any. */
+int norms(const Input *base, const Input *in, const Rule *rule, int64_t n, uint8_t *bits, double *out) {
     double b[B], x[B], a[B];
+    uint8_t keep[B];
+    uint32_t words[B], below = (uint32_t)rule->below;
     Sum before, after;
     if (!sum_begin(&before, n)) return 1;
     if (!sum_begin(&after, n)) return free(before.blocks), 1;
-    int64_t type = in->type, fast = rule->kind == RANDOM && base->type == type && (type == BF16 || type == F32);
     for (int64_t at = 0; at < n; at += B) {
         int64_t k = n - at < B ? n - at : B;
-        if (fast && k == B) {
-            uint32_t words[B], below = (uint32_t)rule->below;
-            random_words((uint32_t)rule->key0, (uint32_t)rule->key1, at, k, words);
-            if (type == BF16) norm_bf16((const uint16_t *)base->data + at, (const uint16_t *)in->data + at, words, below, b, x);
-            else norm_f32((const float *)base->data + at, (const float *)in->data + at, words, below, b, x);
-            before.blocks[before.count++] = halve(b, B / 4), after.blocks[after.count++] = halve(x, B / 4);
+        if (rule->kind == RANDOM) {
+            random_words((uint32_t)rule->key0, (uint32_t)rule->key1, at, B, words);
+            for (int i = 0; i < B; i++) keep[i] = words[i] < below;
+            norms_of_block(base, in, at, k, keep, &before, &after);
+            if (bits) pack_bits(keep, (k + 7) / 8 * 8, bits + at / 8);
             continue;
         }
         load(*base, at, k, b);
@@ -532,13 +787,14 @@ int norms(const Input *base, const Input *in, const Rule *rule, int64_t n, doubl
 
 /* --- selection -------------------------------------------------------------------------------------------------- */
 
-/* What is ranked: |x - base| of one input, or, of several, their variance. `x` has room for (m + 2) blocks. */
+/* What is ranked: |x - base| of one input, or, of several, their variance; zero where that is not a number. `x` has room
+ * for (m + 2) blocks. */
 static void keys_of(const Input *base, const Input *in, int64_t m, int64_t at, int64_t k, double *x, double *keys) {
     double *b = x + m * B, *mean = b + B;
     load(*base, at, k, b);
     for (int64_t j = 0; j < m; j++) load(in[j], at, k, x + j * B), difference(x + j * B, b, k);
     if (m == 1) {
-        for (int64_t i = 0; i < k; i++) keys[i] = fabs(x[i]);
+        for (int64_t i = 0; i < k; i++) keys[i] = x[i] == x[i] ? fabs(x[i]) : 0.0;
         return;
     }
     memcpy(mean, x, k * sizeof(double));
@@ -550,12 +806,11 @@ static void keys_of(const Input *base, const Input *in, int64_t m, int64_t at, i
             double d = x[j * B + i] - mean[i];
             keys[i] = (j ? keys[i] : 0.0) + d * d;
         }
-    for (int64_t i = 0; i < k; i++) keys[i] /= (double)m;
+    for (int64_t i = 0; i < k; i++) keys[i] = keys[i] == keys[i] ? keys[i] / (double)m : 0.0;
 }
 
-/* The value that would stand at place k of the sorted array; reorders it. */
-static double quickselect(double *x, int64_t n, int64_t k) {
-    int64_t from = 0, to = n - 1;
+/* The value that would stand at place k of the sorted array, if it stands between `from` and `to`; reorders these. */
+static double quickselect(double *x, int64_t from, int64_t to, int64_t k) {
     while (from < to) {
         double a = x[from], b = x[from + (to - from) / 2], c = x[to];
         double pivot = a < b ? (b < c ? b : (a < c ? c : a)) : (a < c ? a : (b < c ? c : b));
@@ -575,35 +830,42 @@ static double quickselect(double *x, int64_t n, int64_t k) {
     return x[k];
 }
 
+/* Elements near a threshold: their places and their keys, rounded to float32, as bits (in the order of the keys). */
 typedef struct {
-    double *values, *copy;
+    uint32_t *bits;
     int64_t *places, count, room, greater;
 } Candidates;
 
-#define SAMPLE 32768 /* at most; 1 in 64 */
-#define SMALL 65536  /* tensors up to this size are taken whole */
+typedef struct {
+    double *keys, middle;
+    int64_t size;
+    float low, high;
+} Sample;
 
-/* float32 bounds between which the k-th largest lies almost surely, from a sample; 0 if there is no memory. */
-static int bracket(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, double *x, float *low, float *high,
-                   double *middle_value) {
-    int64_t size = n / 64 < SAMPLE ? n / 64 / 16 * 16 : SAMPLE;
-    double *sample = malloc(size * sizeof(double)), keys[B];
-    if (!sample) return 0;
+#define SAMPLE 16384 /* at most; 1 in 32 */
+#define SMALL 65536  /* tensors up to this size are taken whole */
+#define TRIES 4      /* of values that many elements share */
+
+/* From a sample: its own quantile, and float32 bounds between which the k-th largest lies almost surely. */
+static int take_sample(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, double *x, Sample *s) {
+    int64_t size = n / 32 < SAMPLE ? n / 32 / 16 * 16 : SAMPLE;
+    s->size = size, s->low = -1, s->high = INFINITY, s->middle = -1;
+    if (n <= SMALL) return 1;
+    if (!(s->keys = malloc(size * sizeof(double)))) return 0;
     for (int64_t i = 0; i < size / 16; i++) {
         int64_t at = (int64_t)((double)i / (double)(size / 16) * (double)(n - 16));
-        keys_of(base, in, m, at, 16, x, keys);
-        memcpy(sample + i * 16, keys, 16 * sizeof(double));
+        keys_of(base, in, m, at, 16, x, s->keys + i * 16);
     }
-    double share = 1.0 - (double)k / (double)n, middle = share * (double)size;
-    double margin = 5 * sqrt((double)size * share * (1 - share)) + 16;
-    int64_t from = (int64_t)(middle - margin), to = (int64_t)(middle + margin);
-    *low = from < 0 ? -1.0f : (float)quickselect(sample, size, from);
-    *high = to >= size ? INFINITY : (float)quickselect(sample, size, to);
-    int64_t here = (int64_t)middle < size ? (int64_t)middle : size - 1, equal = 0;
-    *middle_value = quickselect(sample, size, here);
-    for (int64_t i = 0; i < size; i++) equal += sample[i] == *middle_value;
-    if (equal * 128 < size) *middle_value = -1; /* not a value that many elements share */
-    free(sample);
+    double share = 1.0 - (double)k / (double)n, place = share * (double)size;
+    int64_t here = (int64_t)place < size ? (int64_t)place : size - 1, equal = 0;
+    s->middle = quickselect(s->keys, 0, size - 1, here);
+    for (int64_t i = 0; i < size; i++) equal += s->keys[i] == s->middle;
+    if (equal * 128 >= size) return 1; /* a value that many elements share: it is tried first */
+    double margin = 4 * sqrt((double)size * share * (1 - share)) + 16;
+    int64_t from = (int64_t)(place - margin), to = (int64_t)(place + margin);
+    s->middle = -1;
+    if (from >= 0) s->low = (float)quickselect(s->keys, 0, here, from);
+    if (to < size) s->high = (float)quickselect(s->keys, here, size - 1, to);
     return 1;
 }
 
@@ -627,6 +889,13 @@ static double value_at(Input in, int64_t at) {
     if (in.type == F32) return ((const float *)in.data)[at];
     if (in.type == F64) return ((const double *)in.data)[at];
     return half_to_float(((const uint16_t *)in.data)[at]);
+}
+
+static double key_at(const Input *base, const Input *in, int64_t m, int64_t at, double *x) {
+    double key = 0;
+    if (m != 1) return keys_of(base, in, m, at, 1, x, &key), key;
+    key = fabs(value_at(*in, at) - value_at(*base, at));
+    return key == key ? key : 0.0;
 }
 
 /* The keys rounded to float32: rounding keeps the order, so this is enough to tell which lie near the threshold. */
@@ -668,6 +937,7 @@ static int32_t near_f32(const float *restrict x, const float *restrict b, float 
 static int gather(const Input *base, const Input *in, int64_t m, int64_t n, float low, float high, double *x, Candidates *c) {
     float keys[B];
     union { uint8_t flags[B]; uint64_t words[B / 8]; } inside;
+    union { float f; uint32_t u; } y;
     c->count = c->greater = 0;
     for (int64_t at = 0; at < n; at += B) {
         int64_t k = n - at < B ? n - at : B;
@@ -683,14 +953,12 @@ static int gather(const Input *base, const Input *in, int64_t m, int64_t n, floa
             for (int i = 0; i < B; i++) c->greater += keys[i] > high;
         }
         for (int w = 0; w < B / 8; w++)
-            for (uint64_t word = inside.words[w]; word; word &= word - 1)
-                c->places[c->count++] = at + w * 8 + __builtin_ctzll(word) / 8;
+            for (uint64_t word = inside.words[w]; word; word &= word - 1) {
+                int64_t place = at + w * 8 + __builtin_ctzll(word) / 8;
+                c->places[c->count++] = place;
+            }
     }
-    for (int64_t i = 0; i < c->count; i++) {
-        int64_t at = c->places[i];
-        if (m == 1) c->values[i] = fabs(value_at(*in, at) - value_at(*base, at));
-        else keys_of(base, in, m, at, 1, x, c->values + i);
-    }
+    for (int64_t i = 0; i < c->count; i++) y.f = (float)key_at(base, in, m, c->places[i], x), c->bits[i] = y.u;
     return 1;
 }
 
@@ -765,37 +1033,59 @@ static int slow_select(const Input *base, const Input *in, int64_t m, int64_t n,
     return *place < 0;
 }
 
-static inline __attribute__((always_inline)) void count_block(int type, const void *restrict x, const void *restrict b,
-                                                              double value, int64_t *greater, int64_t *equal) {
+static __attribute__((noinline)) void count_doubles(const double *restrict keys, int64_t n, double value, int64_t *greater, int64_t *equal) {
     int64_t above = 0, same = 0;
-    for (int64_t i = 0; i < B; i++) {
-        double key = fabs(wide(type, x, i) - wide(type, b, i));
-        above += key > value, same += key == value;
-    }
+    for (int64_t i = 0; i < n; i++) above += keys[i] > value, same += keys[i] == value;
     *greater += above, *equal = same;
 }
 
-/* In 16-bit types many elements share a value, and the threshold is almost surely the sample's: one pass proves it. */
+/* A block in float32; 0 if its differences might not be exact in that type. They are where the numbers' exponents lie
+ * within 15 of each other: then all of them are multiples of one unit, and none is larger than 2^24 of these. */
+static __attribute__((noinline)) int count_bf16(const uint16_t *restrict x, const uint16_t *restrict b, float value, int64_t *greater, int64_t *equal) {
+    uint16_t most = 0, least = 0xffff;
+    int32_t above = 0, same = 0;
+    for (int i = 0; i < B; i++) {
+        uint16_t p = x[i] & 0x7fff, q = b[i] & 0x7fff, p_less = (uint16_t)(p - 1), q_less = (uint16_t)(q - 1);
+        most = p > most ? p : most, most = q > most ? q : most;
+        least = p_less < least ? p_less : least, least = q_less < least ? q_less : least; /* zero is no obstacle */
+    }
+    if ((most >> 7) - ((least + 1) >> 7) > 15) return 0;
+    for (int i = 0; i < B; i++) {
+        union { uint32_t u; float f; } p = {(uint32_t)x[i] << 16}, q = {(uint32_t)b[i] << 16};
+        float key = fabsf(p.f - q.f);
+        above += key > value, same += key == value;
+    }
+    *greater += above, *equal = same;
+    return 1;
+}
+
+/* Which of those that equal the k-th largest it is, counted from the first. */
+static int64_t which_equal(int64_t n, int64_t k, int64_t from_below, int64_t greater, int64_t equal) {
+    return from_below ? (n - k) - (n - greater - equal) : k - 1 - greater;
+}
+
+/* In 16-bit types many elements share a value, and the threshold is likely one that we can name: one pass proves it.
+ * -1 if it is larger, 1 if it is smaller, 0 if it is this one; 2 if there is no memory. */
 static int by_value(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, int64_t from_below, double value,
                     double *x, int64_t *place) {
-    int64_t blocks = (n + B - 1) / B, greater = 0, total = 0, which, block = 0;
+    int64_t blocks = (n + B - 1) / B, greater = 0, total = 0, block = 0;
+    int floats = m == 1 && in->type == BF16 && base->type == BF16 && (double)(float)value == value;
     uint16_t *counts = malloc(blocks * sizeof(uint16_t));
     double keys[B];
-    if (!counts) return 0;
+    if (!counts) return 2;
     for (int64_t i = 0; i < blocks; i++) {
         int64_t at = i * B, part = n - at < B ? n - at : B, equal = 0;
-        if (part == B && m == 1 && in->type == BF16 && base->type == BF16) {
-            count_block(BF16, (const uint16_t *)in->data + at, (const uint16_t *)base->data + at, value, &greater, &equal);
-        } else {
+        if (!(floats && part == B && count_bf16((const uint16_t *)in->data + at, (const uint16_t *)base->data + at,
+                                                (float)value, &greater, &equal))) {
             keys_of(base, in, m, at, part, x, keys);
-            for (int64_t e = 0; e < part; e++) greater += keys[e] > value, equal += keys[e] == value;
+            count_doubles(keys, part, value, &greater, &equal);
         }
         counts[i] = (uint16_t)equal;
         total += equal;
     }
-    int found = k > greater && k <= greater + total;
-    if (found) {
-        which = from_below ? (n - k) - (n - greater - total) : k - 1 - greater;
+    int side = k <= greater ? -1 : k > greater + total ? 1 : 0;
+    if (!side) {
+        int64_t which = which_equal(n, k, from_below, greater, total);
         while (which >= counts[block]) which -= counts[block++];
         int64_t at = block * B, part = n - at < B ? n - at : B;
         keys_of(base, in, m, at, part, x, keys);
@@ -803,31 +1093,71 @@ static int by_value(const Input *base, const Input *in, int64_t m, int64_t n, in
             if (keys[e] == value && which-- == 0) *place = at + e;
     }
     free(counts);
+    return side;
+}
+
+/* The sample's next value in that direction; -1 if it has none. */
+static double neighbour(const Sample *s, double value, int side) {
+    double found = -1;
+    for (int64_t i = 0; i < s->size; i++) {
+        double key = s->keys[i];
+        if (side < 0 ? key > value && (found < 0 || key < found) : key < value && key > found) found = key;
+    }
     return found;
+}
+
+static int by_values(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, int64_t from_below, const Sample *s,
+                     double *x, double *value, int64_t *place) {
+    double tried = s->middle;
+    for (int i = 0; i < TRIES && tried >= 0; i++) {
+        int side = by_value(base, in, m, n, k, from_below, tried, x, place);
+        if (side == 0) return *value = tried, 1;
+        if (side == 2) return 0;
+        tried = neighbour(s, tried, side);
+    }
+    return 0;
+}
+
+#define BUCKETS 2048
+
+/* Of the candidates, the k-th largest among all elements: buckets of their bits first, then the keys of one bucket. */
+static int among(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, int64_t from_below, Candidates *c, double *x,
+                 double *value, int64_t *place) {
+    int64_t counts[BUCKETS] = {0}, bucket = BUCKETS - 1, greater = c->greater, size = 0, equal = 0;
+    uint32_t least = 0xffffffffu, most = 0, shift = 0;
+    for (int64_t i = 0; i < c->count; i++) least = c->bits[i] < least ? c->bits[i] : least, most = c->bits[i] > most ? c->bits[i] : most;
+    while ((most - least) >> shift >= BUCKETS) shift++;
+    for (int64_t i = 0; i < c->count; i++) counts[(c->bits[i] - least) >> shift]++;
+    while (greater + counts[bucket] < k) greater += counts[bucket--];
+    double *keys = malloc(2 * counts[bucket] * sizeof(double)), *copy = keys + counts[bucket];
+    if (!keys) return 0;
+    for (int64_t i = 0; i < c->count; i++)
+        if ((c->bits[i] - least) >> shift == bucket) c->places[size] = c->places[i], keys[size++] = key_at(base, in, m, c->places[i], x);
+    memcpy(copy, keys, size * sizeof(double));
+    *value = quickselect(copy, 0, size - 1, size - (k - greater));
+    count_doubles(keys, size, *value, &greater, &equal);
+    int64_t which = which_equal(n, k, from_below, greater, equal);
+    for (int64_t i = 0; i < size; i++)
+        if (keys[i] == *value && which-- == 0) *place = c->places[i];
+    free(keys);
+    return 1;
 }
 
 /* The k-th largest key and its place. Among equals the lower place comes first in the order from above, and also, with
  * `from_below`, in the order from below. */
 int select_key(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, int64_t from_below, double *value, int64_t *place) {
-    double *x = malloc((m + 2) * B * sizeof(double)), middle = -1;
-    float low = -1, high = INFINITY;
-    if (n > SMALL && x && bracket(base, in, m, n, k, x, &low, &high, &middle) && middle >= 0 &&
-        by_value(base, in, m, n, k, from_below, middle, x, place))
-        return *value = middle, free(x), 0;
+    double *x = malloc((m + 2) * B * sizeof(double));
+    Sample s = {0};
     Candidates c = {.room = n <= SMALL ? n + B : n / 12 + 2 * B};
-    int found = 0;
-    c.values = malloc(c.room * sizeof(double)), c.copy = malloc(c.room * sizeof(double));
-    c.places = malloc(c.room * sizeof(int64_t));
-    if (x && c.values && c.copy && c.places && gather(base, in, m, n, low, high, x, &c) && k > c.greater && k <= c.greater + c.count) {
-        int64_t greater = c.greater, equal = 0, which;
-        memcpy(c.copy, c.values, c.count * sizeof(double));
-        *value = quickselect(c.copy, c.count, c.count - (k - c.greater));
-        for (int64_t i = 0; i < c.count; i++) greater += c.values[i] > *value, equal += c.values[i] == *value;
-        which = from_below ? (n - k) - (n - greater - equal) : k - 1 - greater;
-        for (int64_t i = 0; i < c.count && !found; i++)
-            if (c.values[i] == *value && which-- == 0) *place = c.places[i], found = 1;
+    int found = x && take_sample(base, in, m, n, k, x, &s);
+    if (found && s.middle >= 0) {
+        found = by_values(base, in, m, n, k, from_below, &s, x, value, place);
+    } else if (found) {
+        c.bits = malloc(c.room * sizeof(uint32_t)), c.places = malloc(c.room * sizeof(int64_t));
+        found = c.bits && c.places && gather(base, in, m, n, s.low, s.high, x, &c) && k > c.greater && k <= c.greater + c.count &&
+                among(base, in, m, n, k, from_below, &c, x, value, place);
     }
-    free(x), free(c.values), free(c.copy), free(c.places);
+    free(x), free(s.keys), free(c.bits), free(c.places);
     return found ? 0 : slow_select(base, in, m, n, k, from_below, value, place);
 }
 
@@ -860,15 +1190,23 @@ int mask_above(const Input *base, const Input *in, int64_t m, int64_t n, double 
 
 /* --- DELLA ------------------------------------------------------------------------------------------------------ */
 
-#define BINS 512 /* 32 to an octave */
+#define BINS 512   /* 64 to an octave, from the largest down */
 #define LONG 16384 /* longer rows are sorted */
+#define DOUBTS 32
 
+/* One row at a time: float32 bits of |x - base|, their bins, and random words. */
 typedef struct {
-    double *a;
-    uint32_t *bits, *words;
-    uint8_t *open;
+    const Input *base, *in;
+    int64_t n, at;
+    uint32_t *bits, *words, *limits; /* an element of rank r stays if its word is below limits[r] */
+    uint16_t *bins;
+    uint8_t *open, *keep;
+    int64_t doubtful[DOUBTS];        /* the elements whose bits may be rounded */
+    int doubts;                      /* how many of these; DOUBTS: any of the row; -1: not looked at */
+    double first, span;              /* the probability of rank r is first + r * span */
+    double *a;                       /* of rows that are sorted */
     int64_t *order;
-    double first, span; /* the probability of rank r is first + r * span */
+    void *memory;
 } Row;
 
 static void merge_sort(int64_t *order, int64_t *spare, const double *a, int64_t n) {
@@ -883,86 +1221,217 @@ static void merge_sort(int64_t *order, int64_t *spare, const double *a, int64_t 
     }
 }
 
-static int64_t rank_in(const double *restrict a, int64_t n, int64_t place) {
-    double v = a[place];
-    int64_t rank = 0;
-    for (int64_t i = 0; i < n; i++) rank += a[i] < v;
-    for (int64_t i = 0; i < place; i++) rank += a[i] == v;
+static int row_begin(Row *r, int ranks) {
+    int64_t n = r->n, large = ranks ? n : 1;
+    char *p = r->memory = malloc(3 * large * 8 + 3 * n * 4 + n * 2 + 2 * n + 128);
+    if (!p) return 0;
+    r->a = (double *)p, r->order = (int64_t *)(r->a + large), p += 3 * large * 8;
+    r->bits = (uint32_t *)p, r->words = r->bits + n, r->limits = r->words + n, p += 3 * n * 4;
+    r->bins = (uint16_t *)p, r->keep = (uint8_t *)(r->bins + n), r->open = r->keep + n;
+    memset(r->open, 0, n + 64);
+    for (int64_t i = 0; i < n; i++) {
+        double limit = ceil((r->first + (double)i * r->span) * 0x1p32);
+        if (!(limit >= 0 && limit < 0x1p32)) return ranks; /* a probability of 1 has no limit in 32 bits */
+        r->limits[i] = (uint32_t)limit;
+    }
+    return 1;
+}
+
+static __attribute__((noinline)) void bits_bf16(const uint16_t *restrict x, const uint16_t *restrict b, int64_t n, uint32_t *restrict bits) {
+    for (int64_t i = 0; i < n; i++) {
+        union { float f; uint32_t u; } y = {float_of(x[i]) - float_of(b[i])};
+        bits[i] = y.u & 0x7fffffff;
+    }
+}
+
+static __attribute__((noinline)) void bits_f32(const float *restrict x, const float *restrict b, int64_t n, uint32_t *restrict bits) {
+    for (int64_t i = 0; i < n; i++) {
+        union { float f; uint32_t u; } y = {x[i] - b[i]};
+        bits[i] = y.u & 0x7fffffff;
+    }
+}
+
+static void row_bits(Row *r) {
+    double x[K], b[K];
+    int64_t type = r->in->type == r->base->type ? r->in->type : -1;
+    if (type == BF16) {
+        bits_bf16((const uint16_t *)r->in->data + r->at, (const uint16_t *)r->base->data + r->at, r->n, r->bits);
+    } else if (type == F32) {
+        bits_f32((const float *)r->in->data + r->at, (const float *)r->base->data + r->at, r->n, r->bits);
+    } else {
+        for (int64_t i = 0; i < r->n; i += K) {
+            int64_t k = r->n - i < K ? r->n - i : K;
+            load(*r->in, r->at + i, k, x);
+            load(*r->base, r->at + i, k, b);
+            for (int64_t e = 0; e < k; e++) {
+                union { float f; uint32_t u; } y = {(float)fabs(x[e] - b[e])};
+                r->bits[i + e] = y.u & 0x7fffffff;
+            }
+        }
+    }
+}
+
+static __attribute__((noinline)) int64_t rank_of_exact(const uint32_t *restrict bits, int64_t n, int64_t place) {
+    uint32_t v = bits[place];
+    int32_t rank = 0;
+    for (int64_t i = 0; i < place; i++) rank += bits[i] <= v;
+    for (int64_t i = place + 1; i < n; i++) rank += bits[i] < v;
     return rank;
 }
 
-/* An element stays if u < first + rank * span, with u = word / 2^32. For most elements the ends of the range of ranks that
- * their bin covers decide alike, so the rank itself is found for a few in a thousand only. */
-static void decide(const Row *r, int64_t n, uint8_t *keep) {
-    uint32_t start[BINS + 1] = {0}, other[BINS + 1] = {0}, most = 0;
-    double first = r->first, span = r->span, last = first + (double)(n - 1) * span;
-    uint32_t surely = (uint32_t)ceil(first * 0x1p32), never = (uint32_t)ceil(last * 0x1p32);
-    for (int64_t i = 0; i < n; i++) {
-        union { float f; uint32_t u; } y = {(float)r->a[i]};
-        r->bits[i] = y.u;
-    }
-    for (int64_t i = 0; i < n; i++) most = r->bits[i] > most ? r->bits[i] : most;
-    int32_t lowest = (int32_t)(most >> 18) - (BINS - 1);
-    for (int64_t i = 0; i < n; i++) {
-        int32_t bin = (int32_t)(r->bits[i] >> 18) - lowest;
-        r->bits[i] = (uint32_t)(bin < 0 ? 0 : bin);
-    }
-    for (int64_t i = 0; i < n; i++) keep[i] = r->words[i] < surely;
-    for (int64_t i = 0; i < n; i++) r->open[i] = (r->words[i] >= surely) & (r->words[i] < never);
-    for (int64_t i = 0; i + 1 < n; i += 2) start[r->bits[i] + 1]++, other[r->bits[i + 1] + 1]++; /* neighbours collide */
-    if (n % 2) start[r->bits[n - 1] + 1]++;
-    for (int b = 0; b < BINS; b++) start[b + 1] += start[b] + other[b + 1];
-    for (int64_t at = 0; at < n; at += 8) {
-        uint64_t word;
-        memcpy(&word, r->open + at, 8);
-        for (; word; word &= word - 1) {
-            int64_t i = at + __builtin_ctzll(word) / 8;
-            double u = r->words[i] * 0x1p-32;
-            uint32_t bin = r->bits[i];
-            int lower = u < first + (double)start[bin] * span, upper = u < first + (double)(start[bin + 1] - 1) * span;
-            keep[i] = (uint8_t)lower;
-            if (lower != upper && r->a[i] != 0) /* whether a zero stays makes no difference */
-                keep[i] = u < first + (double)rank_in(r->a, n, i) * span;
+/* Of two bfloat16 numbers the difference is exact in float32 if their exponents lie within 15 of each other. */
+static __attribute__((noinline)) void find_doubts(Row *r) {
+    const uint16_t *x = (const uint16_t *)r->in->data + r->at, *b = (const uint16_t *)r->base->data + r->at;
+    r->doubts = DOUBTS;
+    if (r->in->type != BF16 || r->base->type != BF16) return;
+    r->doubts = 0;
+    if (spread_of(b, b, x, (int)r->n) <= 15) return;
+    for (int64_t from = 0; from < r->n; from += 64) {
+        int k = r->n - from < 64 ? (int)(r->n - from) : 64;
+        if (spread_of(b + from, b + from, x + from, k) <= 15) continue;
+        for (int64_t i = from; i < from + k; i++) {
+            int p = x[i] >> 7 & 255, q = b[i] >> 7 & 255, apart = p > q ? p - q : q - p;
+            if (apart <= 15 || !(x[i] & 0x7fff) || !(b[i] & 0x7fff)) continue;
+            if (r->doubts == DOUBTS) return;
+            r->doubtful[r->doubts++] = i;
         }
     }
 }
 
-/* MagPrune for rows [row, row + rows) of length n: one byte an element; the probabilities, if asked for; and the L1 norms
- * before and after, if asked for (then over these rows only, so all of them at once). */
-int magprune(const Input *base, const Input *in, int64_t row, int64_t rows, int64_t n, double density, double epsilon,
-             uint64_t key0, uint64_t key1, uint8_t *keep, double *probability, double *l1) {
-    Row r = {.first = density - epsilon, .span = 2 * epsilon / (double)(n > 1 ? n - 1 : 1)};
-    double *b = malloc(n * sizeof(double));
-    int ranks = probability || n > LONG, fault = 0;
-    Sum before = {0}, after = {0};
-    r.a = malloc(n * sizeof(double)), r.bits = malloc(n * sizeof(uint32_t)), r.words = malloc(n * sizeof(uint32_t));
-    r.open = calloc(n + 8, 1);
-    r.order = malloc((ranks ? 2 * n : 1) * sizeof(int64_t));
-    if (!b || !r.a || !r.bits || !r.words || !r.open || !r.order || (l1 && !(sum_begin(&before, rows * n) && sum_begin(&after, rows * n))))
-        fault = 1;
-    for (int64_t i = 0; i < rows && !fault; i++, keep += n) {
-        int64_t at = (row + i) * n;
-        load(*base, at, n, b);
-        load(*in, at, n, r.a);
-        for (int64_t e = 0; e < n; e++) r.a[e] = fabs(r.a[e] - b[e]);
-        random_words((uint32_t)key0, (uint32_t)key1, at, n, r.words);
-        if (ranks) {
-            merge_sort(r.order, r.order + n, r.a, n);
-            for (int64_t e = 0; e < n; e++) {
-                double p = r.first + (double)e * r.span;
-                keep[r.order[e]] = r.words[r.order[e]] * 0x1p-32 < p;
-                if (probability) probability[i * n + r.order[e]] = p;
-            }
-        } else {
-            decide(&r, n, keep);
-        }
-        if (l1) {
-            sum_add(&before, r.a, n);
-            for (int64_t e = 0; e < n; e++) r.a[e] = keep[e] ? r.a[e] : 0.0;
-            sum_add(&after, r.a, n);
+/* The rank of an element in its row: rounding to float32 keeps the order, and what it makes equal is compared exactly. */
+static __attribute__((noinline)) int64_t rank_in(Row *r, int64_t place) {
+    const uint32_t *restrict bits = r->bits;
+    uint32_t v = bits[place];
+    int32_t less = 0, equal = 0, doubt = 0;
+    if (r->doubts < 0) find_doubts(r);
+    for (int i = 0; i < r->doubts && r->doubts < DOUBTS; i++) doubt |= bits[r->doubtful[i]] == v;
+    if (!doubt && r->doubts < DOUBTS) return rank_of_exact(bits, r->n, place);
+    for (int64_t i = 0; i < r->n; i++) less += bits[i] < v, equal += bits[i] == v;
+    if (equal == 1) return less;
+    double own = fabs(value_at(*r->in, r->at + place) - value_at(*r->base, r->at + place));
+    for (int64_t i = 0; i < r->n; i++) {
+        if (bits[i] != v) continue;
+        double key = fabs(value_at(*r->in, r->at + i) - value_at(*r->base, r->at + i));
+        less += key < own || (key == own && i < place);
+    }
+    return less;
+}
+
+static __attribute__((noinline)) void row_bins(const uint32_t *restrict bits, int64_t n, uint16_t *restrict bins) {
+    uint32_t most = 0;
+    for (int64_t i = 0; i < n; i++) most = bits[i] > most ? bits[i] : most;
+    int32_t lowest = (int32_t)(most >> 17) - (BINS - 1);
+    for (int64_t i = 0; i < n; i++) {
+        int32_t bin = (int32_t)(bits[i] >> 17) - lowest;
+        bins[i] = (uint16_t)(bin < 0 ? 0 : bin);
+    }
+}
+
+/* start[b]: how many elements lie in lower bins. Four 16-bit sums to a word: rows are shorter than 65536. */
+static __attribute__((noinline)) void row_starts(const uint16_t *bins, int64_t n, uint16_t *start) {
+    union { uint16_t counts[4][BINS]; uint64_t words[4][BINS / 4]; } t = {{{0}}}; /* neighbours do not wait for each other */
+    uint64_t before = 0;
+    int64_t i = 0;
+    for (; i + 3 < n; i += 4)
+        t.counts[0][bins[i]]++, t.counts[1][bins[i + 1]]++, t.counts[2][bins[i + 2]]++, t.counts[3][bins[i + 3]]++;
+    for (; i < n; i++) t.counts[0][bins[i]]++;
+    for (int w = 0; w < BINS / 4; w++) {
+        uint64_t all = t.words[0][w] + t.words[1][w] + t.words[2][w] + t.words[3][w];
+        uint64_t sums = all * 0x0001000100010001ull, up = sums + before;
+        memcpy(start + 1 + 4 * w, &up, 8);
+        before += (sums >> 48) * 0x0001000100010001ull;
+    }
+    start[0] = 0;
+}
+
+static __attribute__((noinline)) void row_open(const uint32_t *restrict words, uint32_t first, uint32_t last, int64_t n,
+                                               uint8_t *restrict keep, uint8_t *restrict open) {
+    for (int64_t i = 0; i < n; i++) keep[i] = words[i] < first;
+    for (int64_t i = 0; i < n; i++) open[i] = words[i] - first < last - first;
+}
+
+/* An element stays if its word is below the limit of its rank. For most the ends of the range of ranks that their bin covers
+ * decide alike, so the rank itself is found for a few in a thousand only. */
+static __attribute__((noinline)) void decide(Row *r) {
+    uint16_t start[BINS + 4];
+    r->doubts = -1;
+    row_bits(r);
+    row_bins(r->bits, r->n, r->bins);
+    row_starts(r->bins, r->n, start);
+    row_open(r->words, r->limits[0], r->limits[r->n - 1], r->n, r->keep, r->open);
+    pack_bits(r->open, (r->n + 7) / 8 * 8, r->open); /* 64 at a time, for the sake of branch prediction */
+    for (int64_t at = 0; at < r->n; at += 64) {
+        uint64_t word;
+        memcpy(&word, r->open + at / 8, 8);
+        if (r->n - at < 64) word &= (1ull << (r->n - at)) - 1;
+        for (; word; word &= word - 1) {
+            int64_t i = at + __builtin_ctzll(word);
+            uint32_t bin = r->bins[i], own = r->words[i];
+            uint32_t lower = r->limits[start[bin]], upper = r->limits[start[bin + 1] - 1];
+            r->keep[i] = own < lower;
+            if (__builtin_expect(own - lower < upper - lower && r->bits[i], 0)) /* whether a zero stays makes no difference */
+                r->keep[i] = own < r->limits[rank_in(r, i)];
         }
     }
-    if (l1 && !fault) l1[0] = sum_end(&before), l1[1] = sum_end(&after);
-    free(b), free(r.a), free(r.bits), free(r.open), free(r.words), free(r.order);
+}
+
+static void decide_by_sorting(Row *r, double *probability) {
+    for (int64_t e = 0; e < r->n; e++) r->a[e] = fabs(value_at(*r->in, r->at + e) - value_at(*r->base, r->at + e));
+    merge_sort(r->order, r->order + r->n, r->a, r->n);
+    for (int64_t e = 0; e < r->n; e++) {
+        double p = r->first + (double)e * r->span;
+        r->keep[r->order[e]] = r->words[r->order[e]] * 0x1p-32 < p;
+        if (probability) probability[r->order[e]] = p;
+    }
+}
+
+/* Rows come in their own lengths, sums and bits in blocks. */
+typedef struct {
+    uint8_t bytes[B];
+    int64_t used, at;
+    uint8_t *bits;
+    int sums;
+    Sum before, after;
+} Blocks;
+
+static void blocks_flush(Blocks *k, const Input *base, const Input *in) {
+    if (k->sums) norms_of_block(base, in, k->at, k->used, k->bytes, &k->before, &k->after);
+    pack_bits(k->bytes, (k->used + 7) / 8 * 8, k->bits + k->at / 8);
+    k->at += k->used, k->used = 0;
+}
+
+static void blocks_add(Blocks *k, const Input *base, const Input *in, const uint8_t *keep, int64_t n) {
+    while (n) {
+        int64_t take = B - k->used < n ? B - k->used : n;
+        memcpy(k->bytes + k->used, keep, take);
+        k->used += take, keep += take, n -= take;
+        if (k->used == B) blocks_flush(k, base, in);
+    }
+}
+
+/* MagPrune for rows [row, row + rows) of length n. Either one byte an element and its probability; or, of all rows at once,
+ * one bit an element and, if asked for, the L1 norms before and after. */
+int magprune(const Input *base, const Input *in, int64_t row, int64_t rows, int64_t n, double density, double epsilon,
+             uint64_t key0, uint64_t key1, uint8_t *bytes, double *probability, uint8_t *bits, double *l1) {
+    Row r = {.base = base, .in = in, .n = n, .first = density - epsilon, .span = 2 * epsilon / (double)(n > 1 ? n - 1 : 1)};
+    int ranks = probability || n > LONG || density + epsilon > 0.999999;
+    Blocks *k = calloc(1, sizeof(Blocks));
+    int fault = !k || !row_begin(&r, ranks);
+    if (!fault && l1) {
+        fault = !sum_begin(&k->before, rows * n) || !sum_begin(&k->after, rows * n);
+        k->sums = 1;
+    }
+    if (!fault) k->bits = bits;
+    for (int64_t i = 0; i < rows && !fault; i++) {
+        r.at = (row + i) * n;
+        random_words((uint32_t)key0, (uint32_t)key1, r.at, n, r.words);
+        if (ranks) decide_by_sorting(&r, probability ? probability + i * n : NULL);
+        else decide(&r);
+        if (bits) blocks_add(k, base, in, r.keep, n);
+        else memcpy(bytes + i * n, r.keep, n);
+    }
+    if (!fault && bits && k->used) blocks_flush(k, base, in);
+    if (!fault && l1) l1[0] = sum_end(&k->before), l1[1] = sum_end(&k->after);
+    free(r.memory), free(k);
     return fault;
 }

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STRETCH = 1 << 18  # elements that are computed, then written: they stay in the cache in between
 CODES = {"F64": 0, "F32": 1, "F16": 2, "BF16": 3}
-ALL, NONE, TOP, BAND, RANDOM, GIVEN = range(6)
+ALL, NONE, TOP, BAND, RANDOM, GIVEN, BITS = range(7)
 _local = threading.local()
 
 
@@ -313,11 +313,21 @@ def _set_rule(given: _Given, i: int, rule: Any, threshold: tuple[float, int] | N
         _set_ranked(given, i, rule, density, own["epsilon"])
     if given.output.values["rescale"] and not (_divides(given) and kind in ("random", "ranked")):
         if kind != "ranked":
-            both = (ctypes.c_double * 2)()
-            _checked(library().norms(given.base, given.one(i), ctypes.pointer(rule), n, both))
+            both, bits = (ctypes.c_double * 2)(), _bits(given, i) if rule.kind == RANDOM else None
+            _checked(library().norms(given.base, given.one(i), ctypes.pointer(rule), n, bits, both))
             rule.factor = rescale_factor(both[0], both[1])
+            if bits is not None:
+                rule.kind, rule.given = BITS, bits
     elif _divides(given) and kind == "random":
         rule.divide = density
+
+
+def _bits(given: _Given, i: int) -> int:
+    """The address of room for a mask of task vector i, one bit an element."""
+    size = given.elements // 8 + 1024
+    buffer = _buffer(size, f"mask {i}")
+    given.holds.append(buffer)
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
 
 
 def _set_top(given: _Given, i: int, rule: Any, density: float, threshold: tuple[float, int] | None) -> None:
@@ -351,16 +361,15 @@ def _rows_of(output: Output) -> tuple[int, int]:
 
 def _set_ranked(given: _Given, i: int, rule: Any, density: float, epsilon: float) -> None:
     rows, length = _rows_of(given.output)
-    keep, both = (ctypes.c_uint8 * given.elements)(), (ctypes.c_double * 2)()
-    given.holds.append(keep)
+    bits, both = _bits(given, i), (ctypes.c_double * 2)()
     rescale = given.output.values["rescale"]
     _checked(
         library().magprune(
-            given.base, given.one(i), 0, rows, length, density, epsilon, rule.key0, rule.key1, keep, None,
+            given.base, given.one(i), 0, rows, length, density, epsilon, rule.key0, rule.key1, None, None, bits,
             both if rescale else None,
         )
     )  # fmt: skip
-    rule.kind, rule.given = GIVEN, ctypes.addressof(keep)
+    rule.kind, rule.given = BITS, bits
     if rescale:
         rule.factor = rescale_factor(both[0], both[1])
 
@@ -381,7 +390,7 @@ def _by_rows(given: _Given, rules: Any, options: dict[str, Any]) -> Job:
             density, epsilon = given.own(i)["density"], given.own(i)["epsilon"]
             fault = library().magprune(
                 given.base, given.one(i), at // length, count // length, length, density, epsilon,
-                own[i].key0, own[i].key1, keep, chance, None,
+                own[i].key0, own[i].key1, keep, chance, None, None,
             )  # fmt: skip
             if fault:
                 return 1
@@ -437,7 +446,7 @@ def write(stage: Stage, output: Output, descriptor: int, at: int) -> None:
         _write(descriptor, stage.models[piece.model].bytes_of(piece.tensor), at)
         return
     job, n = job_of(stage, output), output.spec.elements
-    buffer = _buffer(min(n, job.step) * width)
+    buffer = _buffer(min(n, job.step) * width, "stretch")
     for start in range(0, n, job.step):
         count = min(job.step, n - start)
         job.fill(start, count, ctypes.addressof(ctypes.c_char.from_buffer(buffer)))
@@ -452,12 +461,12 @@ def _is_copy(stage: Stage, output: Output) -> bool:
     return not mapped and stage.models[piece.model].tensors[piece.tensor].dtype == output.spec.dtype
 
 
-def _buffer(size: int) -> bytearray:
-    """This thread's own, kept from tensor to tensor."""
-    found: bytearray | None = getattr(_local, "buffer", None)
-    if found is None or len(found) < size:
-        found = _local.buffer = bytearray(size)
-    return found
+def _buffer(size: int, use: str) -> bytearray:
+    """This thread's own for a use, kept from tensor to tensor."""
+    found: dict[str, bytearray] = _local.__dict__.setdefault("buffers", {})
+    if len(found.get(use, b"")) < size:
+        found[use] = bytearray(size)
+    return found[use]
 
 
 def _write(descriptor: int, data: memoryview, at: int) -> None:
