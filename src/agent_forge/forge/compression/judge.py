@@ -35,6 +35,7 @@ class Figures:
     accuracy: float | None = None  # which of four pieces follows? None: too few documents to ask
     accuracy_stderr: float | None = None
     above_chance: float | None = None  # 0 is guessing, 1 perfect
+    ppl_ratio_stderr: float | None = None  # of ppl over the original's, over documents
 
     def as_dict(self) -> dict[str, Any]:
         return {name: _finite(value) for name, value in asdict(self).items()}
@@ -75,13 +76,22 @@ class Stage:
         }
 
 
+@dataclass(frozen=True)
+class Goal:
+    """What the original says of a batch: logits (half of float32's bits: there are gigabytes of them), and the
+    likeliest tokens."""
+
+    logits: torch.Tensor
+    likeliest: torch.Tensor
+
+
 class Judge:
     """Compares artefacts with the original on held-out text."""
 
     def __init__(self, original: Any, held_out: HeldOut, batch_rows: int = 4, questions: int = 100) -> None:
         self.original, self.held_out, self.batch_rows = original, held_out, batch_rows
-        self.logits = [logits.cpu() for logits in self._logits(original)]  # every artefact is compared with them
-        self.before, _ = self._compared(iter(self.logits))
+        self.goals: list[Goal] = []  # every artefact is compared with them
+        self.before, _ = self._compared(self._logits(original, keep=True))
         try:
             self.questions = continuations(held_out, questions) if questions else []
         except DataError:
@@ -97,21 +107,29 @@ class Judge:
         text, kl = self._compared(self._logits(model.eval()))
         away, error = ratio(kl, text.tokens)
         quality = (text.perplexity, text.perplexity_stderr, text.bits_per_byte)
-        figures = Figures(size, *quality, max(0.0, away), None if math.isnan(error) else error, text.accuracy)
+        figures = Figures(size, *quality, max(0.0, away), _or_none(error), text.accuracy,
+                          ppl_ratio_stderr=self._ratio_error(text))  # fmt: skip
         if not self.questions:
             return figures
         score = answer_questions(model, self.questions)
         return replace(figures, accuracy=score.value, accuracy_stderr=score.stderr, above_chance=score.above_chance)
 
+    def _ratio_error(self, text: TextScore) -> float | None:
+        """Of the perplexity against the original's, document by document: most of what differs between documents
+        is the same for both, and cancels."""
+        more, error = ratio(text.nats - self.before.nats, text.tokens)
+        return _or_none(math.exp(min(more, 700.0)) * error)
+
     def _compared(self, logits: Iterator[torch.Tensor]) -> tuple[TextScore, np.ndarray]:
         """By document: nats, how often the original's likeliest token was found too (as hits), and the divergence."""
         count = len(self.held_out.bytes_of)
         sums, tokens = np.zeros((3, count)), np.zeros(count)
-        for batch, mine, kept in zip(self._batches(), logits, self.logits, strict=True):
-            real, theirs = batch.targets != IGNORE, kept.to(mine.device)
+        for number, (batch, mine) in enumerate(zip(self._batches(), logits, strict=True)):
+            kept = self.goals[number]
+            real, theirs = batch.targets != IGNORE, kept.logits.to(mine.device).float()
             where = batch.documents[real].numpy()
             losses = F.cross_entropy(mine, batch.targets[real].to(mine.device), reduction="none")
-            values = (losses, mine.argmax(-1) == theirs.argmax(-1), _divergence(theirs, mine))
+            values = (losses, mine.argmax(-1) == kept.likeliest.to(mine.device), _divergence(theirs, mine))
             sums += [np.bincount(where, value.double().cpu().numpy(), count) for value in values]
             tokens += np.bincount(where, minlength=count)
         nats, same, kl = sums
@@ -122,16 +140,23 @@ class Judge:
             yield self.held_out.rows.take(slice(start, start + self.batch_rows))
 
     @torch.no_grad()
-    def _logits(self, model: Any) -> Iterator[torch.Tensor]:
+    def _logits(self, model: Any, keep: bool = False) -> Iterator[torch.Tensor]:
         device = next(model.parameters()).device
         for batch in self._batches():
             logits = model(input_ids=batch.inputs.to(device), use_cache=False).logits
-            yield logits[(batch.targets != IGNORE).to(device)].float()
+            found = logits[(batch.targets != IGNORE).to(device)].float()
+            if keep:
+                self.goals.append(Goal(found.half().cpu(), found.argmax(-1).cpu()))
+            yield found
 
 
 def _divergence(goal: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
     told = F.log_softmax(goal, dim=-1)
     return (told.exp() * (told - F.log_softmax(logits, dim=-1))).sum(-1)
+
+
+def _or_none(value: float) -> float | None:
+    return None if math.isnan(value) else value
 
 
 def _finite(value: Any) -> Any:

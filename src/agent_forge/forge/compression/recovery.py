@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from agent_forge.forge.compression.codecs import grid, raw
 from agent_forge.forge.compression.container import Encoded
 from agent_forge.forge.compression.feedback import Cost
+from agent_forge.forge.compression.precision import halved
 from agent_forge.forge.quantization.distillation import Distillation
 from agent_forge.forge.training.packing import PackedRows
 
 WARMUP = 0.05
+INSIDE = 0.2  # of a step
 
 
 class Latent:
@@ -53,8 +55,9 @@ class GridLatent(Latent):
         self.steps = grid.steps_of(encoded.parts, encoded.settings).to(source.device)
         relative = encoded.settings["step"] / float(source.float().square().mean().sqrt().clamp_min(1e-12))
         self.deadzone = min(0.25, grid.DEADZONE * relative)
-        # as near to the original as rounds to the codes that error feedback found
-        start, reach = grid.decode(encoded).to(source.device), (0.48 - self.deadzone) * self.steps
+        # towards the original, but well inside what rounds to the codes that error feedback found: on the edge, the
+        # noise of the first steps would undo its work
+        start, reach = grid.decode(encoded).to(source.device), INSIDE * self.steps
         self.parameters[0].data = start + torch.clamp(source.float() - start, -reach, reach)
 
     def _codes(self, tighter: float = 0.0) -> Tensor:
@@ -176,7 +179,7 @@ def recover(
             places[name].data = weight.detach().to(places[name].dtype)
             places[name].grad = None
         batch = rows.batch(step, batch_rows, seed).to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
+        with halved(student):
             loss = objective(student, batch)
         loss.backward()
         _carry(weights, places, latents, price)

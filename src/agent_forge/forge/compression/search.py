@@ -8,6 +8,7 @@ is thrown away, and the last artefact that passed is what OUT holds in the end: 
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import time
@@ -17,11 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM
 
 from agent_forge.errors import CheckpointError, UsageError
+from agent_forge.forge.checkpoint import count_parameters
 from agent_forge.forge.compression import folder as folders
 from agent_forge.forge.compression.allocation import Allocation, allocate, worthwhile
 from agent_forge.forge.compression.codecs import raw
@@ -31,12 +34,12 @@ from agent_forge.forge.compression.judge import Figures, Judge, Stage, Tell
 from agent_forge.forge.compression.loading import METHOD
 from agent_forge.forge.compression.recovery import recover
 from agent_forge.forge.compression.sensitivity import measure_costs
+from agent_forge.forge.compression.text import Text
 from agent_forge.forge.compression.trials import USUAL, Reference, Trial, plain_tensors, run_trials
-from agent_forge.forge.training.evaluation import HeldOut
-from agent_forge.forge.training.packing import PackedRows, encode
-from agent_forge.forge.training.packing import pack as pack_rows
+from agent_forge.forge.training.packing import PackedRows
 
-SMALLER = 0.8  # how much smaller the next try is
+NEAR = 0.97  # sizes this near to each other are not told apart
+RECOVERED = 0.88  # of the size that passes without recovery: tried with it
 STUDENT_BITS = 1.0
 PRICE = 0.1  # of what a bit was worth before recovery: distillation makes bits cheaper
 STUDENT = "below about 1 bit a weight it is distillation into a smaller student, not compression"
@@ -51,9 +54,10 @@ class Settings:
     codecs: Sequence[str] = USUAL
     recovery_steps: int = 100
     recovery_lr: float = 0.01  # of a grid's step
-    calibration_rows: int = 64
+    calibration_rows: int = 256
+    gradient_rows: int = 48  # of those, with gradients
     trial_tokens: int = 2048
-    measured: int = 0  # options measured for each matrix, the others inferred; 0: all are measured
+    measured: int = 2  # options measured for each matrix, the others inferred; 0: all are measured
     batch_rows: int = 4
     length: int = 256
     questions: int = 100  # of multiple choice, made from the held-out text
@@ -61,13 +65,22 @@ class Settings:
     seed: int = 0
 
 
-@dataclass(frozen=True)
-class Text:
-    """Calibration rows and held-out documents, tokenised for the model."""
+# What a machine without a GPU can do in well under an hour, by the number of weights: few options are measured of a
+# large model, which has many matrices and takes long for a token, and it is not trained.
+WORK: tuple[tuple[float, dict[str, int]], ...] = (
+    (2e6, {"measured": 0}),
+    (5e7, {}),
+    (2.5e8, {"measured": 1, "trial_tokens": 512, "calibration_rows": 96, "gradient_rows": 16, "recovery_steps": 0}),
+    (math.inf, {"measured": 1, "trial_tokens": 256, "calibration_rows": 32, "gradient_rows": 4, "recovery_steps": 0}),
+)
 
-    rows: PackedRows
-    held_out: HeldOut
-    samples: Sequence[str]  # of text, to check a packed tokenizer with
+
+def usual_work(source: Path) -> dict[str, int]:
+    """How much work goes into a model unless it is said: settings that follow from its size and from the device."""
+    if torch.cuda.is_available():
+        return {"measured": 0, "trial_tokens": 4096, "recovery_steps": 300, "batch_rows": 16}
+    weights = count_parameters(source)
+    return next(work for most, work in WORK if weights <= most)
 
 
 @dataclass(frozen=True)
@@ -94,6 +107,7 @@ class Report:
             "ppl_before": self.before.before.perplexity,
             "ppl": self.kept.ppl,
             "ppl_ratio": self.kept.ppl / self.before.before.perplexity,
+            "ppl_ratio_stderr": self.kept.ppl_ratio_stderr,
             "bits_per_byte_before": self.before.before.bits_per_byte,
             "bits_per_byte": self.kept.bits_per_byte,
             "kl": self.kept.kl,
@@ -109,32 +123,6 @@ class Report:
             "reason": self.reason,
             "stages": [stage.as_dict() for stage in self.stages],
         }
-
-
-def prepare_text(source: Path, train: Sequence[str], held_out: Sequence[str], settings: Settings, most: int) -> Text:
-    """Tokenises calibration and held-out texts with the model's own tokenizer. `most` rows are kept to judge on."""
-    tokenizer: Any = AutoTokenizer.from_pretrained(source)
-    if tokenizer.bos_token_id is None:
-        if tokenizer.eos_token_id is None:
-            raise CheckpointError("the tokenizer has neither BOS nor EOS to begin a text with", where=str(source))
-        tokenizer.bos_token = tokenizer.eos_token
-    filler = tokenizer.bos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-    rows = pack_rows(encode(tokenizer, train), settings.length, tokenizer.bos_token_id, filler)
-    judged = HeldOut.of(tokenizer, _first(tokenizer, held_out, settings.length, most), settings.length)
-    return Text(rows, judged, [*held_out[:20], "Ünïcode ✓ 12,345\n\ttabs"])
-
-
-def _first(tokenizer: Any, texts: Sequence[str], length: int, most: int) -> list[str]:
-    """Documents that together fill about `most` rows."""
-    kept: list[str] = []
-    rows = 0
-    for text, tokens in zip(texts, encode(tokenizer, texts, eos=False), strict=True):
-        needed = -(-len(tokens) // length)
-        if kept and rows + needed > most:
-            continue
-        kept.append(text)
-        rows += needed
-    return kept
 
 
 class Search:
@@ -161,7 +149,8 @@ class Search:
             *(x[: self.settings.calibration_rows] for x in (self.text.rows.tokens, self.text.rows.documents))
         )
         self.tell(stage="calibrate", step=0)
-        costs = measure_costs(self.model, first, self.settings.batch_rows, self.settings.seed, self.text.rows)
+        costs = measure_costs(self.model, first, self.settings.batch_rows, self.settings.seed, self.text.rows,
+                              self.settings.gradient_rows)  # fmt: skip
         reference = Reference(self.model, self._others(), self.settings.trial_tokens)
         self.trials = run_trials(self.model, costs, reference, self.settings.codecs,
                                  lambda **said: self.tell(stage="trials", **said), self.settings.measured)  # fmt: skip
@@ -256,8 +245,9 @@ class Progress:
     kept: Stage | None = None
     least: int | None = None
     count: int = field(default=0)
+    grew: list[tuple[int, float]] = field(default_factory=list)  # size, and logarithm of the perplexity's ratio
 
-    def attempt(self, total: int) -> bool:
+    def attempt(self, total: int, recover: bool = False) -> bool:
         """An artefact of at most `total` bytes: as it comes from the codecs, then after recovery. True if one passed
         the gate on quality (whether it is within the budget is asked at the end)."""
         allocation = self.search.allocated(total - self.fixed)
@@ -267,11 +257,26 @@ class Progress:
         self.count += 1
         size = f"{total / 1e6:.3g} MB"
         passed = self._judge(f"codecs {size}", tensors)
-        if self.search.settings.recovery_steps:
+        grew = self.search.stages[-1].figures.ppl / self.search.judge.before.perplexity
+        self.grew.append((total, max(1e-9, math.log(grew))))
+        if recover and self.search.settings.recovery_steps:
             room = total - self.fixed + sum(len(pack(encoded)) for encoded in self.search.plain.values())
             better = self.search.recovered(tensors, PRICE * 8 * allocation.price, room)
             passed = self._judge(f"recovered {size}", better) or passed
         return passed
+
+    def guess(self, low: int, high: int) -> int:
+        """Where between a size that failed and one that passed the gate should lie: the logarithm of the perplexity's
+        ratio falls about exponentially with the size. Not too near either end, so that the two come together."""
+        points = sorted(self.grew)
+        if len(points) < 2:
+            return int(math.sqrt(low * high))
+        sizes, grew = np.array([size for size, _ in points]), np.log([more for _, more in points])
+        order = np.argsort(grew)
+        middle = float(
+            np.interp(math.log(max(1e-9, math.log1p(self.search.settings.max_increase))), grew[order], sizes[order])
+        )
+        return int(np.clip(middle, low + 0.15 * (high - low), high - 0.1 * (high - low)))
 
     def _judge(self, name: str, tensors: Mapping[str, Encoded]) -> bool:
         folder = self.work / f"{len(self.search.stages)}"
@@ -326,34 +331,31 @@ def compress(
 
 
 def _explore(progress: Progress) -> None:
-    """The sizes that are tried. With a budget: twice that, then that, and on failure back up by halves. Without: down
-    while the gate holds, then between the last that passed and the first that did not."""
+    """The sizes that are tried. With a budget that, with recovery. Where it fails, and without one: the least size
+    that passes as it comes from the codecs, then smaller ones with recovery, which takes most of the time."""
     search, settings = progress.search, progress.search.settings
     most, least = progress.fixed + search.largest(), progress.fixed + search.smallest()
+    target = least
     if settings.budget is not None:
         target = min(settings.budget, most)
-        safe = 2 * target if 2 * target < most else most
-        if target >= least and progress.attempt(target):
+        if target >= least and progress.attempt(target, recover=True):
             return
-        low, high = max(target, least), safe
-        if not progress.attempt(safe):
-            high = most
-            if not progress.attempt(most):
-                return
-    else:
-        high = most
-        if not progress.attempt(most):
-            return
-        low = least
-        while progress.count < settings.tries and high * SMALLER > least:
-            smaller = max(int(high * (SMALLER if progress.count > 1 else 0.5)), least)
-            if not progress.attempt(smaller):
-                low = smaller
-                break
-            high = smaller
-    while progress.count < settings.tries and low < 0.95 * high:
-        middle = (low + high) // 2
+    if not progress.attempt(most):
+        return
+    low, high = max(target, least), most
+    while progress.count < settings.tries and low < NEAR * high:
+        middle = progress.guess(low, high)
         low, high = (low, middle) if progress.attempt(middle) else (middle, high)
+    if settings.recovery_steps:
+        _recover_smaller(progress, max(target, least), high)
+
+
+def _recover_smaller(progress: Progress, least: int, passed: int) -> None:
+    """With recovery a smaller artefact may pass: a step down, then another, or half a step back up."""
+    first = max(least, int(RECOVERED * passed))
+    second = RECOVERED**2 if progress.attempt(first, recover=True) else RECOVERED**0.5
+    if max(least, int(second * passed)) != first:
+        progress.attempt(max(least, int(second * passed)), recover=True)
 
 
 def _finished(progress: Progress, out: Path) -> Report:
@@ -386,4 +388,4 @@ def _reason(accepted: bool, kept: Stage, progress: Progress, search: Search) -> 
     return f"{text}; {STUDENT}" if 8 * budget / search.weights < STUDENT_BITS else text
 
 
-__all__ = ["Report", "Search", "Settings", "Text", "compress", "prepare_text"]
+__all__ = ["Report", "Search", "Settings", "compress", "usual_work"]

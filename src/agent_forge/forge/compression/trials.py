@@ -22,7 +22,7 @@ from agent_forge.forge.training.packing import IGNORE, PackedRows
 
 # what each codec is tried with, from fine to coarse
 GRIDS: dict[str, list[dict[str, Any]]] = {
-    "grid": [{"step": step} for step in (0.12, 0.25, 0.35, 0.5, 0.7, 0.9, 1.15, 1.5, 2.0)],
+    "grid": [{"step": step} for step in (0.18, 0.3, 0.42, 0.55, 0.7, 0.85, 1.0, 1.2, 1.45, 1.8, 2.3)],
     "integer": [{"bits": 8, "group": 128}, {"bits": 4, "group": 64}],
     "ternary": [{"group": 128}],
     "vptq": [{"width": 4, "entries": 256}],
@@ -31,7 +31,8 @@ GRIDS: dict[str, list[dict[str, Any]]] = {
     "lowrank": [{"rank": 8, "step": 0.7}, {"rank": 8, "step": 1.15}],
     "rtn": [{"bits": 4, "group": 128}, {"bits": 3, "group": 128}],
 }
-USUAL = ("grid", "integer", "ternary", "vptq")
+SLOPES = (0.7, 1.5)  # of log loss against log distortion: 1 for small errors
+USUAL = ("grid", "integer", "ternary")
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,8 @@ def run_trials(
 ) -> dict[str, list[Trial]]:
     """Every matrix in every way, one at a time in the otherwise original model. Raises UsageError.
 
-    With `measured` at 2 or more, only so many steps of the grid are measured for each matrix, and the loss of the other
-    options is read off the line through them, log loss against log distortion: for large models on small machines.
+    With `measured` at 1 or more, only so many steps of the grid are measured for each matrix, and the loss of the other
+    options is read off the line through them, log loss against log distortion (one: loss in proportion to distortion).
     """
     unknown = [name for name in codecs if name not in GRIDS]
     if unknown:
@@ -96,7 +97,8 @@ def _trials(
     original, found = weight.data, []
     asked = [(codec, settings) for codec in codecs for settings in GRIDS[codec]]
     ways = [settings for codec, settings in asked if codec == "grid"]
-    spread = {round(place * (len(ways) - 1) / (measured - 1)) for place in range(measured)} if measured > 1 else set()
+    # inside the range: the finest steps' losses drown in noise, the coarsest say little about those in between
+    spread = {round((place + 1) * (len(ways) - 1) / (measured + 1)) for place in range(measured)} if ways else set()
     try:
         for codec, settings in asked:
             encoded = encode(codec, original, cost, **settings)
@@ -118,7 +120,7 @@ def _inferred(trials: list[Trial]) -> list[Trial]:
     if len(known) == len(trials):
         return trials
     x, y = (np.log(np.maximum(column, 1e-12)) for column in np.array(known).T)
-    slopes = np.diff(y) / np.maximum(np.diff(x), 1e-9)
+    slopes = np.clip(np.diff(y) / np.maximum(np.diff(x), 1e-9), *SLOPES) if len(known) > 1 else np.ones(1)
 
     def loss(trial: Trial) -> float:
         at = math.log(max(trial.distortion, 1e-12))

@@ -8,7 +8,8 @@ from typing import Any
 from agent_forge.config import option
 from agent_forge.errors import ConfigError
 from agent_forge.forge.checkpoint import Checkpoint, Metric, finish, staging
-from agent_forge.forge.compression.search import Report, Settings, compress, prepare_text
+from agent_forge.forge.compression.search import Report, Settings, compress
+from agent_forge.forge.compression.text import mixed, prepare_text
 from agent_forge.forge.compression.trials import GRIDS, USUAL
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.corpus import Corpus, Source, read_corpus, source_digests
@@ -27,9 +28,11 @@ class Compression:
     max_increase: float = option(0.1, help="by how much the perplexity on held-out text may grow", above=0)
     codecs: list[str] = option(USUAL, help=f"of {', '.join(GRIDS)}")
     recovery_steps: int = option(100, help="steps of distillation a stage; 0: none", at_least=0)
-    rows: int = option(64, help="rows to calibrate on, and to judge on", at_least=1)
+    rows: int = option(256, help="rows to calibrate on", at_least=1)
+    gradient_rows: int = option(48, help="of those, with gradients", at_least=1)
+    judged: int = option(64, help="held-out rows to judge on", at_least=1)
     trial_tokens: int = option(2048, help="tokens that every option of every tensor is tried on", at_least=16)
-    measured: int = option(0, help="options measured for each matrix, the others inferred; 0: all", at_least=0)
+    measured: int = option(2, help="options measured for each matrix, the others inferred; 0: all", at_least=0)
     tries: int = option(5, help="sizes that are tried", at_least=1)
     batch_rows: int = option(4, help="rows at a time", at_least=1)
     length: int = option(256, help="tokens in a row", at_least=8)
@@ -53,6 +56,7 @@ def run(work: Work) -> Outcome:
         codecs=tuple(config.codecs),
         recovery_steps=config.recovery_steps,
         calibration_rows=config.rows,
+        gradient_rows=config.gradient_rows,
         trial_tokens=config.trial_tokens,
         measured=config.measured,
         batch_rows=config.batch_rows,
@@ -60,8 +64,8 @@ def run(work: Work) -> Outcome:
         tries=config.tries,
         seed=work.seed,
     )
-    train, judged = ([text for texts in of.values() for text in texts] for of in (corpus.train, corpus.held_out))
-    text = prepare_text(base.path, train, judged, settings, config.rows)
+    train, held_out = mixed(corpus.train.values()), mixed(corpus.held_out.values())
+    text = prepare_text(base.path, train, held_out, config.length, config.judged, work.seed)
     with staging(work.models) as place:
         report = compress(base.path, place / "compressed", text, settings, work.tell)
         made = _save(work, report, place / "compressed", corpus) if report.accepted else None

@@ -64,7 +64,8 @@ def from_codes(codes: np.ndarray, rows: np.ndarray, columns: np.ndarray, size: f
         **magnitude_classes(codes),
     }
     low = int(codes.min()) if codes.size else 0
-    parts["codes"] = (codes.astype(np.int32) - low).astype(np.uint16)
+    shifted = codes.astype(np.int32) - low
+    parts["codes"] = shifted.astype(np.uint8 if shifted.max(initial=0) < 256 else np.uint16)
     return Encoded("grid", codes.shape, parts, {"step": size, "low": low})
 
 

@@ -1,0 +1,82 @@
+"""The text that a model is calibrated and judged on, tokenised for it.
+
+Rows come from all the text in a drawn order: packing leaves them sorted by document, and the first few hundred would be
+a handful of documents of one source. Of a held-out document only the first rows are read, so that many documents of
+every source are judged on and the error over documents means something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoTokenizer
+
+from agent_forge.errors import CheckpointError
+from agent_forge.forge.training.evaluation import HeldOut
+from agent_forge.forge.training.packing import PackedRows, encode, pack
+
+ROWS_OF_A_DOCUMENT = 2  # at least: more where there are few documents
+
+
+@dataclass(frozen=True)
+class Text:
+    """Calibration rows and held-out documents, tokenised for the model."""
+
+    rows: PackedRows
+    held_out: HeldOut
+    samples: Sequence[str]  # of text, to check a packed tokenizer with
+
+
+def mixed(sources: Iterable[Sequence[str]]) -> list[str]:
+    """The documents of several sources by turns.
+
+    >>> mixed([["a", "b", "c"], ["x"]])
+    ['a', 'x', 'b', 'c']
+    """
+    return [text for turn in zip_longest(*sources) for text in turn if text is not None]
+
+
+def prepare_text(
+    source: Path, train: Sequence[str], held_out: Sequence[str], length: int, judged: int, seed: int = 0
+) -> Text:
+    """Tokenises calibration and held-out texts with the model's own tokenizer; about `judged` rows are judged on."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(source)
+    if tokenizer.bos_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise CheckpointError("the tokenizer has neither BOS nor EOS to begin a text with", where=str(source))
+        tokenizer.bos_token = tokenizer.eos_token
+    filler = tokenizer.bos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    rows = pack(encode(tokenizer, train), length, tokenizer.bos_token_id, filler)
+    drawn = np.random.default_rng(seed).permutation(len(rows))
+    documents = HeldOut.of(tokenizer, _beginnings(tokenizer, held_out, length, judged), length)
+    return Text(
+        PackedRows(rows.tokens[drawn], rows.documents[drawn]), documents, [*held_out[:20], "Ünïcode ✓ 12,345\n\ttabs"]
+    )
+
+
+def _beginnings(tokenizer: Any, texts: Sequence[str], length: int, most: int) -> list[str]:
+    """The beginnings of documents that together fill about `most` rows."""
+    share = min(most, max(ROWS_OF_A_DOCUMENT, most // max(1, len(texts))))
+    kept: list[str] = []
+    rows = 0
+    for text, tokens in (_cut(tokenizer, text, length * share) for text in texts):
+        needed = -(-tokens // length)
+        if needed and (not kept or rows + needed <= most):
+            kept.append(text)
+            rows += needed
+    return kept
+
+
+def _cut(tokenizer: Any, text: str, tokens: int) -> tuple[str, int]:
+    """The beginning of a text that has at most so many tokens, by characters, and how many it has."""
+    part = text[: 8 * tokens]
+    count = len(tokenizer(part, add_special_tokens=False)["input_ids"])
+    while count > tokens:
+        part = part[: int(len(part) * tokens / count * 0.98)]
+        count = len(tokenizer(part, add_special_tokens=False)["input_ids"])
+    return part, count
