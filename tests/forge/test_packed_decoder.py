@@ -11,8 +11,7 @@ from tests_packed_tiny import cognate, llama, ternarised
 from transformers import AutoModelForCausalLM
 
 from agent_forge.errors import UsageError
-from agent_forge.forge.models.packed import Decoder, decoder, fast_generate, fast_tokens, save_packed
-from agent_forge.forge.models.packed.decoder import why_not
+from agent_forge.forge.models.packed import Batch, Decoder, compiled, fast_generate, fast_tokens, save_packed, why_not
 
 IDS = [int(i) for i in torch.randint(1, 60, (50,), generator=torch.Generator().manual_seed(1))]
 MODELS = {
@@ -25,7 +24,7 @@ MODELS = {
     "cognate without": (lambda: cognate(memory_layers=[], embedding_rank=None, qk_norm=False), {"half": True}),
 }
 
-pytestmark = pytest.mark.skipif(decoder.library() is None, reason="there is no C compiler here")
+pytestmark = pytest.mark.skipif(compiled.library() is None, reason="there is no C compiler here")
 
 
 def packed(make: Any, folder: Path, options: Any, **how: Any) -> Any:
@@ -42,14 +41,14 @@ def test_the_logits_are_those_of_transformers(
     model = packed(make, tmp_path, options, layout=layout, embedding=embedding)
     with torch.inference_mode():
         expected = model(input_ids=torch.tensor([IDS])).logits[0]
-    compiled = Decoder(model, 64)
-    found = compiled.read_all(IDS)
+    alone = Decoder(model, 64)
+    found = alone.read_all(IDS)
     # Where sums are taken in another order, an activation may round to its other neighbour: rare, and worth a step.
     error = (found - expected).abs().amax(1) / expected.abs().max()
     assert error.median() < 1e-5
     assert error.max() < 0.05
-    compiled.reset()
-    first, second = compiled.read(IDS[:33]), compiled.read(IDS[33:34])
+    alone.reset()
+    first, second = alone.read(IDS[:33]), alone.read(IDS[33:34])
     assert (first - expected[32]).abs().max() < 0.05 * expected.abs().max()
     assert (second - expected[33]).abs().max() < 0.05 * expected.abs().max()
     with torch.inference_mode():  # the weights moved into one piece of memory, and the model still works
@@ -66,10 +65,10 @@ def test_it_writes_the_likeliest_tokens(tmp_path: Path) -> None:
     assert ((best - logits[range(12), written]) < 0.02 * best.abs()).all()
     assert fast_generate(model, IDS, 12, eos_token_id=written[4]) == written[: written.index(written[4]) + 1]
     assert fast_generate(model, IDS, 12, eos_token_id=[written[4]]) == written[: written.index(written[4]) + 1]
-    compiled = Decoder(model, 80)
-    assert fast_generate(compiled, IDS, 12) == fast_generate(compiled, IDS, 12) == written
+    alone = Decoder(model, 80)
+    assert fast_generate(alone, IDS, 12) == fast_generate(alone, IDS, 12) == written
     some = fast_generate(model, IDS, 20, temperature=1.5, seed=3)
-    assert some == list(fast_tokens(compiled, IDS, 20, temperature=1.5, seed=3))
+    assert some == list(fast_tokens(alone, IDS, 20, temperature=1.5, seed=3))
     assert some != fast_generate(model, IDS, 20, temperature=1.5, seed=4)
     assert len(fast_generate(model, IDS, 5, temperature=1.0)) == 5
 
@@ -83,12 +82,12 @@ def test_what_it_does_not_run_transformers_does(tmp_path: Path) -> None:
 
 def test_what_it_cannot_run_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = packed(llama, tmp_path, {})
-    compiled = Decoder(model, 16)
+    alone = Decoder(model, 16)
     with pytest.raises(UsageError, match="17 tokens, and the decoder holds 16"):
-        compiled.read(IDS[:17])
+        alone.read(IDS[:17])
     with pytest.raises(UsageError, match=r"not in 0\.\.100"):
-        compiled.read([101])
-    assert compiled.position == 0
+        alone.read([101])
+    assert alone.position == 0
     model.model.layers[0].mlp.up_proj.sub_norm = True
     assert "sub-norm" in str(why_not(model))
     model.config.hidden_act = "gelu"
@@ -102,7 +101,7 @@ def test_what_it_cannot_run_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     model.config.model_type = "gpt2"
     with pytest.raises(UsageError, match="gpt2"):
         Decoder(model)
-    monkeypatch.setattr(decoder, "library", lambda: None)
+    monkeypatch.setattr(compiled, "library", lambda: None)
     assert why_not(cognate()) == "there is no C compiler here"
 
 
@@ -111,3 +110,38 @@ def test_it_runs_plain_models_too(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = model(input_ids=torch.tensor([IDS])).logits[0]
     torch.testing.assert_close(Decoder(model, 64).read_all(IDS), expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("make", [llama, cognate], ids=["llama", "cognate"])
+def test_sequences_side_by_side_say_what_each_says_alone(make: Any, tmp_path: Path) -> None:
+    """To the last bit, whoever joins and leaves beside them, and beyond the room that they began with."""
+    model = packed(make, tmp_path, {})
+    alone = Decoder(model, 400)
+    prompts = [IDS[:n] for n in (3, 40, 1, 33, 9, 17, 5, 2, 8, 50)]
+    batch, written = Batch(model), [list(prompt) for prompt in prompts]
+    running = list(range(len(prompts)))
+
+    def take(rows: list[int], logits: torch.Tensor) -> None:
+        for row, one in zip(rows, logits, strict=True):
+            written[row].append(int(one.argmax()))
+
+    take(running[:4], batch.join(prompts[:4]))
+    take(running[4:], batch.join(prompts[4:]))  # more than there were places for
+    for step in range(250):
+        take(running, batch.step([written[row][-1] for row in running]))
+        if step in (2, 3, 60):
+            batch.leave([1, len(running) - 1])
+            running[1] = running[-2]
+            del running[-2:]
+    assert batch.count == len(running) == 4
+    last = batch.step([written[row][-1] for row in running])
+    for prompt, found in zip(prompts, written, strict=True):
+        length = len(found) - len(prompt)
+        assert found[len(prompt) :] == fast_generate(alone, prompt, length)
+    for row, logits in zip(running, last, strict=True):
+        alone.reset()
+        again = alone.read(prompts[row])
+        for token in written[row][len(prompts[row]) :]:
+            again = alone.read([token])
+        assert torch.equal(again, logits)
+    assert batch.bytes(2, 300) == 2 * batch.bytes(1, 257) > batch.bytes(2, 256)

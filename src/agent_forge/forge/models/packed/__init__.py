@@ -6,7 +6,8 @@ wrote.
 
 from __future__ import annotations
 
-from agent_forge.forge.models.packed.decoder import Decoder, fast_generate, fast_tokens
+from agent_forge.forge.models.packed.compiled import why_not
+from agent_forge.forge.models.packed.decoder import Batch, Decoder, fast_generate, fast_tokens
 from agent_forge.forge.models.packed.folder import round_rows, save_packed, unpack_model
 from agent_forge.forge.models.packed.modules import PackedEmbedding, PackedHead, PackedLinear
 from agent_forge.forge.models.packed.products import PackedMatrix, product, quantize_activations
@@ -14,6 +15,7 @@ from agent_forge.forge.models.packed.quantizer import PackedConfig, PackedQuanti
 from agent_forge.forge.models.packed.trits import Shape, TernaryWeight, pack, unpack
 
 __all__ = [
+    "Batch",
     "Decoder",
     "PackedConfig",
     "PackedEmbedding",
@@ -32,4 +34,5 @@ __all__ = [
     "save_packed",
     "unpack",
     "unpack_model",
+    "why_not",
 ]

@@ -1,7 +1,8 @@
-/* A whole decoder in one call: the layers of a Llama- or Cognate-shaped model over packed matrices, with a cache.
+/* A whole decoder in one call: the layers of a Llama- or Cognate-shaped model over packed matrices, with caches.
  *
- * Between the products everything is float32. Several tokens go through a layer together (a prompt), so that the weights
- * are read once for all of them. Only the last token's logits are computed, unless all are wanted.
+ * Between the products everything is float32. Several tokens go through a layer together, so that the weights are read
+ * once for all of them: those of one sequence (a prompt), or one of each of several sequences, which have a cache each.
+ * What a token becomes does not depend on the sequences beside it, to the last bit.
  */
 #include "products.c"
 
@@ -12,15 +13,29 @@ typedef struct {
     Matrix q, k, v, o, gate, up, down; /* rows 0: not there (q holds q, k and v; no gate: the MLP is relu squared) */
     Matrix memory_qkv, memory_rates, memory_out; /* Cognate's neural memory */
     const float *attention_gain, *memory_gain;
-    float *keys, *values; /* cache [groups][length][head width] */
-    float *state; /* memory [heads][width][width] */
+    int64_t memory; /* its number among the layers that have one; -1: none */
 } Layer;
 
+/* One sequence: what its tokens left behind. */
 typedef struct {
-    int64_t layers, width, heads, groups, head_width, length, window, memory_heads, memory_width, most_tokens;
+    float *keys, *values; /* [layers][groups][length][head width] */
+    float *state; /* [layers with a memory][heads][width][width] */
+    int64_t length, read; /* tokens there is room for, and those that were read */
+} History;
+
+/* Where a token stands. */
+typedef struct {
+    History *in;
+    int64_t position;
+} Place;
+
+typedef struct {
+    int64_t layers, width, heads, groups, head_width, window, memory_heads, memory_width, most_tokens;
     int64_t qk_norm, norm_embedding;
     float eps, scale;
-    const float *cosines, *sines; /* [length][head width / 2] */
+    const float *cosines, *sines; /* [reach][head width / 2] */
+    float *weights; /* of attention: reach, the longest sequence that may come */
+    int64_t reach;
     const float *norm_out;
     Matrix table, embed_up, head_down, head;
     Layer *layer;
@@ -30,7 +45,7 @@ typedef struct {
     int64_t numbers_size;
 } Model;
 
-#define SCRATCH 8
+#define SCRATCH 7
 
 /* ---- small things ----------------------------------------------------------------------------------------------- */
 
@@ -140,72 +155,19 @@ static void look_up_row(const Matrix *m, int64_t row, float *out) {
     }
 }
 
-/* ---- attention -------------------------------------------------------------------------------------------------- */
-
-/* The two halves of a head are the two coordinates that turn. */
-static void rotate(float *x, const float *cosines, const float *sines, int64_t half) {
-    for (int64_t i = 0; i < half; i++) {
-        const float a = x[i], b = x[i + half];
-        x[i] = a * cosines[i] - b * sines[i];
-        x[i + half] = a * sines[i] + b * cosines[i];
-    }
-}
-
-static void place_head(const Model *d, float *x, int64_t position) {
-    const int64_t half = d->head_width / 2;
-    if (d->qk_norm) normalise(x, NULL, d->eps, x, d->head_width);
-    rotate(x, d->cosines + position * half, d->sines + position * half, half);
-}
-
-static void attend(const Model *d, const float *q, const float *keys, const float *values, int64_t from, int64_t to,
-                   float *weights, float *out) {
-    const int64_t n = to - from, width = d->head_width;
-    float most = -INFINITY, total = 0;
-    for (int64_t j = 0; j < n; j++) {
-        weights[j] = dot_floats(q, keys + (from + j) * width, width) * d->scale;
-        most = weights[j] > most ? weights[j] : most;
-    }
-    for (int64_t j = 0; j < n; j++) weights[j] = exponential(weights[j] - most);
-    for (int64_t j = 0; j < n; j++) total += weights[j];
-    memset(out, 0, width * sizeof(float));
-    for (int64_t j = 0; j < n; j++) {
-        const float share = weights[j] / total, *value = values + (from + j) * width;
-        for (int64_t i = 0; i < width; i++) out[i] += share * value[i];
-    }
-}
-
-/* q, k, v [tokens][...] -> out [tokens][heads * width]; keys and values go into the cache. */
-static void attention(const Model *d, Layer *layer, int64_t tokens, int64_t position, float *qkv[3], const int64_t stride[3],
-                      float *weights, float *out) {
-    const int64_t width = d->head_width, shared = d->heads / d->groups;
-    for (int64_t t = 0; t < tokens; t++) {
-        const int64_t now = position + t, from = d->window && now + 1 > d->window ? now + 1 - d->window : 0;
-        float *q = qkv[0] + t * stride[0], *k = qkv[1] + t * stride[1], *v = qkv[2] + t * stride[2];
-        for (int64_t g = 0; g < d->groups; g++) {
-            place_head(d, k + g * width, now);
-            memcpy(layer->keys + (g * d->length + now) * width, k + g * width, width * sizeof(float));
-            memcpy(layer->values + (g * d->length + now) * width, v + g * width, width * sizeof(float));
-        }
-        for (int64_t h = 0; h < d->heads; h++) {
-            const int64_t at = h / shared * d->length * width;
-            place_head(d, q + h * width, now);
-            attend(d, q + h * width, layer->keys + at, layer->values + at, from, now + 1, weights,
-                   out + (t * d->heads + h) * width);
-        }
-    }
-}
+#include "attention.c"
 
 /* ---- Cognate's memory, one token at a time: M = keep M + rate (v - M k) k^T, read M q (see memory.py) -------------- */
 
 static float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
 
-static void remember(const Model *d, Layer *layer, const float *qkv, const float *rates, float *read) {
+static void remember(const Model *d, float *state, const float *qkv, const float *rates, float *read) {
     const int64_t heads = d->memory_heads, width = d->memory_width;
     for (int64_t h = 0; h < heads; h++) {
         const float *q = qkv + h * width, *k = qkv + (heads + h) * width, *v = qkv + (2 * heads + h) * width;
         const float rate = sigmoid(rates[h]), keep = sigmoid(-rates[heads + h]);
         for (int64_t i = 0; i < width; i++) {
-            float *row = layer->state + (h * width + i) * width;
+            float *row = state + (h * width + i) * width;
             const float surprise = rate * (v[i] - dot_floats(row, k, width));
             for (int64_t j = 0; j < width; j++) row[j] = keep * row[j] + surprise * k[j];
             read[h * width + i] = dot_floats(row, q, width);
@@ -214,15 +176,16 @@ static void remember(const Model *d, Layer *layer, const float *qkv, const float
 }
 
 /* y becomes norm(y) * gain * 2 sigmoid(norm(memory's answer) * gain) */
-static void memory_gate(const Model *d, Layer *layer, int64_t tokens, const float *x, float *y, float **spare) {
-    const int64_t inner = d->memory_heads * d->memory_width;
+static void memory_gate(const Model *d, const Layer *layer, int64_t tokens, const Place *place, const float *x, float *y,
+                        float **spare) {
+    const int64_t inner = d->memory_heads * d->memory_width, size = inner * d->memory_width;
     multiply_once(d, &layer->memory_qkv, tokens, x, spare[0]);
     multiply_once(d, &layer->memory_rates, tokens, x, spare[1]);
     silu(spare[0], tokens * 3 * inner);
     for (int64_t t = 0; t < tokens; t++) {
         float *qkv = spare[0] + t * 3 * inner;
         for (int64_t h = 0; h < 2 * d->memory_heads; h++) unit_length(qkv + h * d->memory_width, d->memory_width);
-        remember(d, layer, qkv, spare[1] + t * layer->memory_rates.rows, spare[2] + t * inner);
+        remember(d, place[t].in->state + layer->memory * size, qkv, spare[1] + t * layer->memory_rates.rows, spare[2] + t * inner);
     }
     multiply_once(d, &layer->memory_out, tokens, spare[2], spare[0]);
     for (int64_t t = 0; t < tokens; t++) {
@@ -243,7 +206,7 @@ static void norm_rows(const Model *d, const float *x, const float *gain, float *
     for (int64_t t = 0; t < tokens; t++) normalise(x + t * d->width, gain, d->eps, y + t * d->width, d->width);
 }
 
-static void mlp(const Model *d, Layer *layer, int64_t tokens, float *h, float **part) {
+static void mlp(const Model *d, const Layer *layer, int64_t tokens, float *h, float **part) {
     const int64_t inner = tokens * layer->up.rows;
     Rounded kept = {-1, 0, 0, 0, 0, 0};
     norm_rows(d, h, layer->norm_mid, part[0], tokens);
@@ -258,7 +221,8 @@ static void mlp(const Model *d, Layer *layer, int64_t tokens, float *h, float **
     add(h, part[0], tokens * d->width);
 }
 
-static void block(const Model *d, Layer *layer, int64_t tokens, int64_t position, float *h, float **part, float *weights) {
+static void block(const Model *d, int64_t number, int64_t tokens, const Place *place, float *h, float **part) {
+    const Layer *layer = d->layer + number;
     Rounded kept = {-1, 0, 0, 0, 0, 0};
     const int64_t q_width = d->heads * d->head_width, kv_width = d->groups * d->head_width;
     float *qkv[3] = {part[1], part[2], part[3]};
@@ -272,8 +236,8 @@ static void block(const Model *d, Layer *layer, int64_t tokens, int64_t position
         qkv[1] = part[1] + q_width, qkv[2] = qkv[1] + kv_width;
         stride[0] = stride[1] = stride[2] = q_width + 2 * kv_width;
     }
-    attention(d, layer, tokens, position, qkv, stride, weights, part[4]);
-    if (layer->state) memory_gate(d, layer, tokens, part[0], part[4], part + 1);
+    attention(d, number, tokens, place, qkv, stride, part[4]);
+    if (layer->memory >= 0) memory_gate(d, layer, tokens, place, part[0], part[4], part + 1);
     multiply_once(d, &layer->o, tokens, part[4], part[0]);
     add(h, part[0], tokens * d->width);
     mlp(d, layer, tokens, h, part);
@@ -288,22 +252,36 @@ static void embed(const Model *d, int64_t tokens, const int64_t *ids, float *h, 
     if (d->norm_embedding) norm_rows(d, h, NULL, h, tokens);
 }
 
-/* Reads `tokens` <= most_tokens ids at `position`; the logits of the last one, or of all, go to `logits`. */
-int decoder_step(Model *d, int64_t tokens, int64_t position, const int64_t *ids, int64_t all, float *logits) {
-    if (tokens < 1 || tokens > d->most_tokens || position < 0 || position + tokens > d->length) return 1;
-    for (int64_t t = 0; t < tokens; t++)
-        if (ids[t] < 0 || ids[t] >= d->table.rows) return 2;
-    float *part[SCRATCH], *h = d->scratch, *weights = d->scratch + (SCRATCH - 1) * d->most_tokens * d->widest;
-    for (int i = 0; i + 2 < SCRATCH; i++) part[i] = d->scratch + (i + 1) * d->most_tokens * d->widest;
-    embed(d, tokens, ids, h, part[0]);
-    for (int64_t i = 0; i < d->layers; i++) block(d, d->layer + i, tokens, position, h, part, weights);
-    const int64_t wanted = all ? tokens : 1;
+/* The logits of these tokens: `each` of every row's last ones. */
+static void answer(const Model *d, int64_t rows, int64_t tokens, int64_t each, const float *h, float **part, float *logits) {
     float *x = part[0];
-    norm_rows(d, h + (tokens - wanted) * d->width, d->norm_out, x, wanted);
+    for (int64_t r = 0; r < rows; r++)
+        norm_rows(d, h + ((r + 1) * tokens - each) * d->width, d->norm_out, x + r * each * d->width, each);
     if (d->head_down.rows) {
-        multiply_once(d, &d->head_down, wanted, x, part[1]);
+        multiply_once(d, &d->head_down, rows * each, x, part[1]);
         x = part[1];
     }
-    multiply_once(d, &d->head, wanted, x, logits);
+    multiply_once(d, &d->head, rows * each, x, logits);
+}
+
+/* Every one of `rows` sequences reads `tokens` ids, ids [rows][tokens]; together they are at most most_tokens. The logits of
+ * the last `each` of them go to `logits` [rows][each][vocabulary]. */
+int decoder_read(const Model *d, History *history, int64_t rows, int64_t tokens, const int64_t *ids, int64_t each,
+                 float *logits) {
+    const int64_t all = rows * tokens;
+    if (rows < 1 || tokens < 1 || all > d->most_tokens || each < 0 || each > tokens || d->head_width > 256) return 1;
+    Place place[all];
+    for (int64_t t = 0; t < all; t++) {
+        History *in = history + t / tokens;
+        place[t] = (Place){in, in->read + t % tokens};
+        if (in->read < 0 || in->read + tokens > in->length || in->length > d->reach) return 1;
+        if (ids[t] < 0 || ids[t] >= d->table.rows) return 2;
+    }
+    float *part[SCRATCH], *h = d->scratch;
+    for (int i = 0; i + 1 < SCRATCH; i++) part[i] = d->scratch + (i + 1) * d->most_tokens * d->widest;
+    embed(d, all, ids, h, part[0]);
+    for (int64_t i = 0; i < d->layers; i++) block(d, i, all, place, h, part);
+    for (int64_t r = 0; r < rows; r++) history[r].read += tokens;
+    if (each) answer(d, rows, tokens, each, h, part, logits);
     return 0;
 }

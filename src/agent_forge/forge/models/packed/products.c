@@ -217,33 +217,38 @@ static inline void load_scales(const Matrix *m, int64_t at, float *out) {
 #endif
 }
 
+/* The 16 rows of a tile: the compiler makes of it what the processor has. */
+typedef float Floats __attribute__((vector_size(ROWS * sizeof(float))));
+typedef int32_t Whole __attribute__((vector_size(ROWS * sizeof(int32_t))));
+
 /* One tile for n <= TOKENS tokens: y[t][rows of the tile]. */
 static inline __attribute__((always_inline)) void
 tile_product(const Matrix *m, const Layout *l, int64_t tile, int n, const int8_t *q, const int32_t *sums,
              const float *scale_x, float *y) {
     const int kind = m->kind, step = STEP[kind];
     const int64_t first = tile * ROWS, stride = l->chunks * CHUNK[kind];
+    const int rows = m->rows - first < ROWS ? (int)(m->rows - first) : ROWS;
     const uint8_t *w = m->packed + tile * l->chunks * LINE;
-    float total[TOKENS * ROWS] = {0}, scale[ROWS];
-    int32_t found[TOKENS * ROWS];
+    Floats total[TOKENS] = {{0}}, scale, bias = {0};
+    Whole found[TOKENS];
     for (int64_t g = 0; g < l->groups; g++) {
         const int64_t chunks = g + 1 == l->groups ? l->last_chunks : l->group_chunks;
-        dot(kind == LEVEL4 ? BIT2 : kind, n, w, q, stride, chunks, found);
-        load_scales(m, g * l->tiles * ROWS + first, scale);
+        dot(kind == LEVEL4 ? BIT2 : kind, n, w, q, stride, chunks, (int32_t *)(void *)found);
+        load_scales(m, g * l->tiles * ROWS + first, (float *)(void *)&scale);
         for (int t = 0; t < n; t++) {
-            const int32_t shift = OFFSET[kind] * sums[t * l->groups + g];
-            for (int r = 0; r < ROWS; r++)
-                total[ROWS * t + r] += (float)(step * found[ROWS * t + r] - shift) * scale[r];
+            const Whole value = step * found[t] - OFFSET[kind] * sums[t * l->groups + g];
+            total[t] += __builtin_convertvector(value, Floats) * scale;
         }
         w += chunks * LINE;
         q += chunks * CHUNK[kind];
     }
-    const int rows = m->rows - first < ROWS ? (int)(m->rows - first) : ROWS;
+    if (m->bias) memcpy(&bias, m->bias + first, rows * sizeof(float));
     for (int t = 0; t < n; t++) {
-        for (int r = 0; r < ROWS; r++) total[ROWS * t + r] *= scale_x[t];
-        if (m->bias)
-            for (int r = 0; r < rows; r++) total[ROWS * t + r] += m->bias[first + r];
-        memcpy(y + t * m->rows + first, total + ROWS * t, rows * sizeof(float));
+        float *to = y + t * m->rows + first;
+        total[t] *= scale_x[t];
+        if (m->bias) total[t] += bias;
+        if (rows == ROWS) memcpy(to, &total[t], sizeof total[t]); /* of a known size: no call */
+        else memcpy(to, &total[t], rows * sizeof(float));
     }
 }
 
@@ -255,11 +260,13 @@ static void product(const Matrix *m, const Layout *l, int64_t tokens, const int8
         for (int64_t tile = 0; tile < l->tiles; tile++) tile_product(m, l, tile, 1, q, sums, scale_x, y);
         return;
     }
-    for (int64_t tile = 0; tile < l->tiles; tile++)
-        for (int64_t t = 0; t < tokens; t += TOKENS) {
-            const int n = tokens - t < TOKENS ? (int)(tokens - t) : TOKENS;
-            tile_product(m, l, tile, n, q + t * stride, sums + t * l->groups, scale_x + t, y + t * m->rows);
-        }
+    for (int64_t tile = 0; tile < l->tiles; tile++) {
+        int64_t t = 0;
+#define SOME(n) tile_product(m, l, tile, n, q + t * stride, sums + t * l->groups, scale_x + t, y + t * m->rows)
+        for (; t + TOKENS <= tokens; t += TOKENS) SOME(TOKENS);
+        if (t < tokens) SOME((int)(tokens - t));
+#undef SOME
+    }
 }
 
 /* x [tokens][columns] -> y [tokens][rows]. Returns 0, or 1 without memory. */

@@ -1,9 +1,9 @@
 """y = W x for a packed W: activations in int8 by the token's largest magnitude, sums in int32, scales at the end.
 
 Three ways to the same numbers, chosen at run time: a C kernel (AVX-512 VNNI, AVX2, NEON or plain C, whatever the
-machine's compiler makes of `products.c`), a Triton kernel on CUDA (equal but for the order of a few additions), and torch alone.
-torch's own product of the integers as floats is exact as long as no sum leaves float's 24 bits, so it is no
-approximation: the tests compare the C kernel with it bit for bit.
+machine's compiler makes of `products.c`), a Triton kernel on CUDA (equal but for the order of a few additions), and
+torch alone. torch's own product of the integers as floats is exact as long as no sum leaves float's 24 bits, so it is
+no approximation: the tests compare the C kernel with it bit for bit.
 """
 
 from __future__ import annotations
