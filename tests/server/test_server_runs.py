@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 import time
@@ -61,6 +62,29 @@ def test_a_request_is_planned_and_carried_out(plain: Any, capsys: pytest.Capture
     }
     spans = plain.context.traces.trace(result["trace_id"])
     assert {"agent", "plan", "run"} <= {span.kind for span in spans}
+
+
+def test_a_run_that_ends_while_its_events_are_sent_is_followed_to_its_result(plain: Any) -> None:
+    """The last event comes after those that are being sent were listed."""
+    from agent_forge.server.runs import routes
+    from agent_forge.server.runs.run import ActiveRun
+
+    started = start(plain, request=REQUEST)
+    assert [name for name, _ in follow(plain, started)][-2:] == ["finished", "result"]
+    events = routes.runs_of(plain.context).find(started["run"]).events
+
+    async def followed() -> list[bytes]:
+        again = ActiveRun(started["run"], None, lambda *_: None)
+        again.events = events[:-1]
+        source = routes._events(plain.context, again, 0)
+        sent = [await anext(source)]
+        again.keep(events[-1])
+        return sent + [chunk async for chunk in source]
+
+    sent = b"".join(asyncio.run(followed()))
+    assert sent.count(b"event: ") == len(events) + 1
+    assert b"event: finished" in sent
+    assert b"event: result" in sent
 
 
 def test_a_plan_is_carried_out_with_the_servers_tools(live: Any) -> None:

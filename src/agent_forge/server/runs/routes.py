@@ -104,7 +104,7 @@ async def _events(context: Context, run: ActiveRun, seen: int) -> AsyncGenerator
                     document = await run_in_threadpool(runs_of(context).document, run.name)
                     yield encoded(document, "result")
                     return
-            if run.events and run.events[-1]["kind"] == "finished":  # the client has seen it all
+            if at >= len(run.events) and run.events and run.events[-1]["kind"] == "finished":  # it was all sent
                 return
             if await news.next(HEARTBEAT_S) is None:
                 yield b": still here\n\n"
