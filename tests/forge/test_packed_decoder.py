@@ -144,4 +144,4 @@ def test_sequences_side_by_side_say_what_each_says_alone(make: Any, tmp_path: Pa
         for token in written[row][len(prompts[row]) :]:
             again = alone.read([token])
         assert torch.equal(again, logits)
-    assert batch.bytes(2, 300) == 2 * batch.bytes(1, 257) > batch.bytes(2, 256)
+    assert batch.cells(2, 300) == 2 * batch.cells(1, 257) > batch.cells(2, 256)

@@ -73,9 +73,18 @@ def load(source: Source, context: Context) -> Loaded:
         context.registry.load(source.digest)
     model, tokenizer = _smollm2() if source.place == "smollm2" else _folder(source.place, context.settings.device)
     model = model.to(context.settings.device).eval()
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
-    return Loaded(model, tokenizer, parameters, size, time.monotonic() - begun)
+    return Loaded(model, tokenizer, *_size(model), time.monotonic() - begun)
+
+
+def _size(model: Any) -> tuple[int, int]:
+    """Weights and bytes. Packed weights are buffers, several to a byte; a table that is shared counts once."""
+    tensors = list(model.parameters())
+    parameters = sum(tensor.numel() for tensor in tensors)
+    for module in model.modules():
+        if (shape := getattr(module, "shape", None)) is not None and hasattr(module, "packed"):
+            parameters += shape.rows * shape.columns
+            tensors += [module.packed, module.scales]
+    return parameters, sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def _smollm2() -> tuple[Any, Any]:

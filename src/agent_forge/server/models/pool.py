@@ -67,7 +67,8 @@ class Ready:
         self.tokenizer = loaded.tokenizer
         self.ends = end_tokens(loaded.model, loaded.tokenizer)
         self.context: int | None = getattr(loaded.model.config, "max_position_embeddings", None)
-        self.vocabulary = int(loaded.model.get_output_embeddings().weight.shape[0])
+        head = loaded.model.get_output_embeddings()
+        self.vocabulary = int(getattr(head, "out_features", None) or head.weight.shape[0])
         self.grammars = Grammars(loaded.tokenizer, self.vocabulary, self.ends)
         self.engine: Engine = Engine(
             loaded.model, slots=settings.slots, waiting=settings.waiting, cache_bytes=settings.cache_bytes

@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
 from agent_forge.forge.models import CognateCache
+from agent_forge.forge.models.packed import Batch, PackedLinear, why_not
 
 STRIDE = 256  # columns by which the buffers grow at least
 
@@ -49,7 +50,10 @@ class Rows(Protocol):
 
 
 def rows_for(model: Any) -> Rows:
-    """The batch that suits a model's cache: ours, the plain one of transformers, or (unknown) one row at a time."""
+    """The batch that suits a model: the compiled one for packed models in main memory; for others one that suits their
+    cache, which is ours, the plain one of transformers, or (unknown) one row at a time."""
+    if runs_compiled(model):
+        return Batch(model)
     reader = Reader(model)
     cache = reader.fresh()
     if isinstance(cache, CognateCache):
@@ -57,6 +61,11 @@ def rows_for(model: Any) -> Rows:
     if isinstance(cache, DynamicCache) and not getattr(model, "_is_stateful", False) and _plain(model.config):
         return BufferRows(reader)
     return LoneRow(reader)
+
+
+def runs_compiled(model: Any) -> bool:
+    """Whether the weights are packed and the compiled decoder knows the architecture."""
+    return any(isinstance(module, PackedLinear) for module in model.modules()) and why_not(model) is None
 
 
 def _plain(config: Any) -> bool:

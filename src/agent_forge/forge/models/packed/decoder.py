@@ -124,6 +124,8 @@ class Batch:
     Shapes: V vocabulary.
     """
 
+    most: int | None = None  # sequences it can hold: as many as there is memory for
+
     def __init__(self, model: Any) -> None:
         self._model = CompiledModel(model)
         self._rows: list[History] = []
@@ -164,8 +166,8 @@ class Batch:
                 last.show(self._seen[place])
                 self._rows[place] = last
 
-    def bytes(self, rows: int, length: int) -> int:
-        """Memory that so many sequences of this length take."""
+    def cells(self, rows: int, length: int) -> int:
+        """Bytes that so many sequences of this length take."""
         shape = self._model.shape
         cells = 2 * shape.layers * shape.groups * shape.head_width * -(-length // STRIDE) * STRIDE
         state = self._model.memories * shape.memory_heads * shape.memory_width**2
