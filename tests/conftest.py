@@ -1,4 +1,4 @@
-"""What several rooms' tests share: a PostgreSQL server that the tests start themselves."""
+"""What all tests share: names and examples that are the same in every run, and a PostgreSQL server of their own."""
 
 from __future__ import annotations
 
@@ -6,17 +6,72 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, settings
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Started in the background, a shell hands down an ignored Ctrl-C, and so would we to the programs that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples in every run, however slow the machine: what fails here fails everywhere, and what passes passes.
+# `pytest --hypothesis-profile explore` looks for new ones.
+settings.register_profile(
+    "same",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=(Phase.explicit, Phase.generate, Phase.target, Phase.shrink),
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("explore", settings.get_profile("same"), derandomize=False, max_examples=1000)
+settings.load_profile("same")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "untraced: repeats itself so often that measuring its coverage takes minutes.")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Every second test process collects by the clock of another day. A name or a number of tests that depends on it is
+    then refused in every run, and not only in those whose processes happen to begin in different seconds."""
+    if os.environ.get("PYTEST_XDIST_WORKER", "gw0")[-1] not in "13579":
+        return (yield)
+    day = [86_400]
+    seconds, nanoseconds = time.time, time.time_ns
+    time.time = lambda: seconds() + day[0]
+    time.time_ns = lambda: nanoseconds() + day[0] * 10**9
+    try:
+        return (yield)
+    finally:
+        day[0] = 0  # for those who took the function, and not the module
+        time.time, time.time_ns = seconds, nanoseconds
+
+
+def _nothing() -> None:
+    pass
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Without the tracer, what is marked as untraced takes a third of the time. Only this thread is spared: servers
+    that tests share go on being measured, as they would not with pytest-cov's `no_cover`."""
+    tracer = sys.gettrace()
+    if tracer is None or pyfuncitem.get_closest_marker("untraced") is None:
+        return (yield)
+    sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        sys.settrace(tracer)
+        _nothing()  # coverage's tracer takes over again with the next call, so that it sees this function end
 
 
 def pytest_make_parametrize_id(config: pytest.Config, val: object) -> str | None:

@@ -135,6 +135,7 @@ def outcome(text: str, format: str | None = None) -> Plan | list[str]:
     return plan
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("format", WRITERS)
 def test_damaged_texts_are_plans_or_typed_faults(format: str) -> None:
     random = Random(f"mutants of {format}")
@@ -154,6 +155,7 @@ def test_damaged_texts_are_plans_or_typed_faults(format: str) -> None:
     assert refused > MUTANTS / 50
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("format", ["lines", "xml"])
 def test_damaged_texts_stream_to_the_same_end(format: str) -> None:
     """Cut anywhere, a streamed text ends like the whole one; only a missing closing tag is judged more strictly."""

@@ -35,6 +35,7 @@ SHAPES: dict[str, tuple[int, Callable[[int], Task]]] = {
 }
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_hundred_thousand_tasks(shape: str) -> None:
     longest, task = SHAPES[shape]
@@ -47,6 +48,7 @@ def test_a_hundred_thousand_tasks(shape: str) -> None:
     assert len(path) == longest
 
 
+@pytest.mark.untraced
 def test_a_long_chain_needs_no_stack() -> None:
     tasks = [Task(f"t{i}", depends_on=[f"t{i - 1}", f"t{i - 2}"][: min(i, 2)]) for i in range(20_000)]
     limit = sys.getrecursionlimit()
@@ -58,6 +60,7 @@ def test_a_long_chain_needs_no_stack() -> None:
     assert to_mermaid(plan).count("-->") == 39_997
 
 
+@pytest.mark.untraced
 def test_a_large_plan_goes_through_every_format() -> None:
     plan = Plan([Task(f"task_{i}", f"step {i}", depends_on=[f"task_{i - 1}"] if i % 7 else []) for i in range(3000)])
     for write in (to_lines, to_xml, to_json, to_yaml):

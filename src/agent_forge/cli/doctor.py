@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import importlib.util
 import os
@@ -156,6 +157,7 @@ def _version(module: str) -> str:
         return "(version unknown)"
 
 
+@functools.cache  # it takes seconds, and the answer stays the same
 def _accelerator() -> Check:
     """Asks torch in a process of its own: importing it here would cost seconds and could take this command down."""
     if not _found("torch"):
