@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import random
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from pprint import pformat
@@ -17,35 +19,57 @@ from trace_spans import full, make, randoms
 
 from agent_forge import native
 from agent_forge.errors import TraceError
-from agent_forge.traces import Span, Store, otlp_native, otlp_protobuf, read_request, rows
+from agent_forge.traces import Span, Store, otlp_native, otlp_protobuf, rows
 from agent_forge.traces.compiled import function, no_collection
-from agent_forge.traces.conventions import FIELD_RULES, KIND_OF, read_value
+from agent_forge.traces.conventions import FIELD_RULES, KIND_OF, complete, read_value
+from agent_forge.traces.otlp import read_json
 from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
+from agent_forge.traces.packed import Packed, plain_spans
 
 pb = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 FIXTURES = sorted((Path(__file__).parent / "fixtures" / "otlp").glob("*.pb"))
 QUIET = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+Read = Callable[[bytes], Any]
+
+
 @pytest.fixture(scope="module")
-def decode() -> Any:
-    found = otlp_native.decoder()
-    if found is None:
+def decode() -> Read:
+    return plain_reader(otlp_native.protobuf_reader())
+
+
+@pytest.fixture(scope="module")
+def decode_json() -> Read:
+    return plain_reader(otlp_native.json_reader())
+
+
+def plain_reader(read: Read | None) -> Read:
+    """A C reader that gives ordinary spans."""
+    if read is None:
         pytest.skip("there is no C compiler, or no header files of Python")
-    return found
+
+    def spans_of(data: bytes) -> list[Span] | None:
+        found = read(data)
+        return None if found is None else [complete(span) for span in plain_spans(found)]
+
+    return spans_of
 
 
 def in_python(data: bytes) -> list[Span] | None:
     try:
-        return otlp_protobuf._read(data)
+        return [complete(span) for span in otlp_protobuf._read(data)]
     except TraceError:
         return None
 
 
 @pytest.mark.parametrize("file", FIXTURES, ids=lambda file: file.stem)
-def test_real_exports_are_read_alike(file: Path, decode: Any) -> None:
+def test_real_exports_are_read_alike(file: Path, decode: Read) -> None:
     data = file.read_bytes()
-    assert decode(data) == otlp_protobuf._read(data)
+    found = decode(data)
+    assert found == in_python(data)
+    packed = otlp_native.protobuf_reader()(data)  # type: ignore[misc]
+    assert all(type(span) is Packed for span in packed)  # none was left to Python
 
 
 scalars = st.one_of(
@@ -146,27 +170,34 @@ def test_damaged_requests_are_read_alike_or_left_to_python(decode: Any) -> None:
     assert read > 100  # it is no test of refusals alone
 
 
-def test_deep_values_are_left_to_python(decode: Any) -> None:
+def test_deep_values_are_read_by_python(decode: Read) -> None:
     value: Any = 1
-    for _ in range(95):
+    for _ in range(43):
         value = [value]
     request = pb.ExportTraceServiceRequest()
-    span = request.resource_spans.add().scope_spans.add().spans.add(trace_id=b"1" * 16, span_id=b"2" * 8)
-    put_pairs(span.attributes, {"deep": value})
-    assert decode(request.SerializeToString()) is None
+    spans = request.resource_spans.add().scope_spans.add().spans
+    for attributes in ({"plain": 1}, {"deep": value}):
+        span = spans.add(trace_id=b"1" * 16, span_id=b"2" * 8)
+        put_pairs(span.attributes, attributes)
+    found = otlp_native.protobuf_reader()(request.SerializeToString())  # type: ignore[misc]
+    assert [type(span) for span in found] == [Packed, Span]
+    assert found[1].attributes == {"deep": value}
 
 
-def test_without_c_the_same_spans(monkeypatch: pytest.MonkeyPatch, decode: Any) -> None:
-    data = FIXTURES[0].read_bytes()
-    quick = read_protobuf(data)
-    monkeypatch.setattr(otlp_protobuf, "decoder", lambda: None)
+def test_without_c_the_same_spans(monkeypatch: pytest.MonkeyPatch, decode: Read) -> None:
+    data, text = FIXTURES[0].read_bytes(), FIXTURES[0].with_suffix(".json").read_bytes()
+    quick, quick_json = read_protobuf(data), read_json(text)
+    monkeypatch.setattr(otlp_protobuf, "protobuf_reader", lambda: None)
+    monkeypatch.setattr(otlp_native, "json_reader", lambda: None)
     assert read_protobuf(data) == quick
+    assert read_json(text) == quick_json
+    assert {type(span) for span in [*quick, *quick_json]} == {Span}
 
 
 def test_a_compiler_that_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(native.SWITCH, "0")
-    assert function("otlp_decode.c", "decode", 2) is None
-    for reader in (otlp_native.decoder, otlp_native.json_reader):
+    assert function("otlp_rows.c", "from_json", 2) is None
+    for reader in (otlp_native.protobuf_reader, otlp_native.json_reader, otlp_native.numberer):
         reader.cache_clear()
         assert reader() is None
         reader.cache_clear()
@@ -215,42 +246,143 @@ ODD_FIELDS: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-def request_of(*spans: Any) -> dict[str, Any]:
+def request_of(*spans: Any, scope: Any = None, **more: Any) -> dict[str, Any]:
     resource = {"attributes": [{"key": "service.name", "value": {"stringValue": "s"}}]}
-    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": "n"}, "spans": list(spans)}]}]}
+    part = {"scope": {"name": "n"} if scope is None else scope, "spans": list(spans)}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [part], **more}]}
 
 
-def read_or_refusal(request: Any) -> str:
+def read_or_refusal(data: bytes) -> str:
     try:
-        return repr(read_request(request))
-    except TraceError as error:
-        return f"refused: {error}"
+        return written(read_json(data))
+    except (TraceError, ValueError, AttributeError, TypeError) as error:
+        return f"refused: {type(error).__name__}: {error}"
+
+
+def same_without_c(data: bytes, monkeypatch: pytest.MonkeyPatch) -> str:
+    quick = read_or_refusal(data)
+    with monkeypatch.context() as without:
+        without.setattr(otlp_native, "json_reader", lambda: None)
+        assert read_or_refusal(data) == quick
+    return quick
 
 
 @pytest.mark.parametrize("fields", ODD_FIELDS, ids=lambda fields: ",".join(fields) or "none")
-def test_json_spans_are_read_alike(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch, decode: Any) -> None:
-    request = request_of(PLAIN_SPAN, {**PLAIN_SPAN, **fields})
-    quick = read_or_refusal(request)
-    monkeypatch.setattr(otlp_native, "json_reader", lambda: None)
-    assert read_or_refusal(request) == quick
+def test_json_spans_are_read_alike(fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch, decode: Read) -> None:
+    same_without_c(json.dumps(request_of(PLAIN_SPAN, {**PLAIN_SPAN, **fields})).encode(), monkeypatch)
 
 
 @pytest.mark.parametrize("file", FIXTURES, ids=lambda file: file.stem)
-def test_real_exports_in_json_are_read_alike(file: Path, monkeypatch: pytest.MonkeyPatch, decode: Any) -> None:
-    request = json.loads(file.with_suffix(".json").read_text())
-    quick = read_request(request)
-    assert quick
-    monkeypatch.setattr(otlp_native, "json_reader", lambda: None)
-    assert read_request(request) == quick
+def test_real_exports_in_json_are_read_alike(file: Path, monkeypatch: pytest.MonkeyPatch, decode_json: Read) -> None:
+    data = file.with_suffix(".json").read_bytes()
+    assert decode_json(data)
+    same_without_c(data, monkeypatch)
 
 
-def test_lists_that_hold_no_spans_are_refused_alike(monkeypatch: pytest.MonkeyPatch, decode: Any) -> None:
-    for spans in ([None], ["x"], [[]], [{}]):
-        quick = read_or_refusal(request_of(*spans))
-        with monkeypatch.context() as without:
-            without.setattr(otlp_native, "json_reader", lambda: None)
-            assert read_or_refusal(request_of(*spans)) == quick
-        assert quick.startswith("refused")
+TEXTS = [
+    b'{"a":"\\u00e9\\n\\/\\"\\\\\\u0041"}', "é \U0001f600 \u2028".encode(), b"\\ud83d\\ude00", b"lone \\ud800",
+    b"\\ud83dx",
+    b"nul \\u0000", b"bad \\x", b"\xff", b"raw \x01", b"tab \t", b"\\u001f\\b\\f\\r", b"cut \\u12", b"",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["name", "value", "key", "model"])
+@pytest.mark.parametrize("number", range(len(TEXTS)))
+def test_texts_in_json_are_read_alike(number: int, place: str, monkeypatch: pytest.MonkeyPatch, decode: Read) -> None:
+    pairs = {"name": ("k", "v"), "value": ("k", "@"), "key": ("@", "v"), "model": ("gen_ai.request.model", "@")}
+    key, value = pairs[place]
+    span = {**PLAIN_SPAN, "attributes": [{"key": key, "value": {"stringValue": value}}]}
+    if place == "name":
+        span["name"] = "@"
+    data = json.dumps(request_of(PLAIN_SPAN, span)).encode().replace(b'"@"', b'"' + TEXTS[number] + b'"')
+    same_without_c(data, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "number", ["1", "-0", "007", "1.", "-", "1e5", "1E+2", ".5", "1e", "0.1e-3", "9223372036854775808", "1e999", "NaN"]
+)
+@pytest.mark.parametrize("kind", ["intValue", "doubleValue", "boolValue"])
+@pytest.mark.parametrize("marks", ["", '"'], ids=["bare", "quoted"])
+def test_numbers_in_json_are_read_alike(
+    number: str, kind: str, marks: str, monkeypatch: pytest.MonkeyPatch, decode: Read
+) -> None:
+    span = {**PLAIN_SPAN, "attributes": [{"key": "gen_ai.usage.cost", "value": {kind: "@"}}]}
+    data = json.dumps(request_of(span)).replace('"@"', f"{marks}{number}{marks}").encode()
+    same_without_c(data, monkeypatch)
+
+
+def test_what_is_around_the_spans_is_read_alike(monkeypatch: pytest.MonkeyPatch, decode_json: Read) -> None:
+    usual = request_of(PLAIN_SPAN, scope={"name": "n", "version": "1", "attributes": []}, schemaUrl="https://a")
+    late = {"resourceSpans": [dict(reversed(group.items())) for group in usual["resourceSpans"]]}
+    for document in (
+        usual, late, {"resourceSpans": []}, {"resource_spans": []}, {**usual, "more": 1}, {"resourceSpans": None}, [],
+        request_of(PLAIN_SPAN, colour="red"), request_of(PLAIN_SPAN, instrumentationLibrarySpans=[]),
+        {"resourceSpans": [{"scope_spans": [{"spans": [PLAIN_SPAN]}]}]}, request_of(scope=[]), request_of(scope="x"),
+        request_of(None), request_of("x"), request_of([]), request_of({}),
+    ):  # fmt: skip
+        same_without_c(json.dumps(document).encode(), monkeypatch)
+        same_without_c(json.dumps(document, indent=1).encode(), monkeypatch)
+    for document in (usual, late):
+        [span] = decode_json(json.dumps(document).encode())
+        assert span.scope["resourceSchemaUrl"] == "https://a"
+
+
+def test_damaged_json_is_read_alike(monkeypatch: pytest.MonkeyPatch, decode_json: Read) -> None:
+    rng, read = random.Random(7), 0
+    original = json.dumps(request_of(*json.loads(FIXTURES[0].with_suffix(".json").read_text())
+                          ["resourceSpans"][0]["scopeSpans"][0]["spans"][:2])).encode()  # fmt: skip
+    for number in range(400):
+        data = bytearray(original[: rng.randrange(len(original))] if number % 4 == 0 else original)
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(len(data))] = rng.choice(b'{}[]":,\\ 0a\x00\xff')
+        read += not same_without_c(bytes(data), monkeypatch).startswith("refused")
+    assert read > 20
+
+
+# Packed spans
+
+
+def test_a_packed_span_is_made_when_it_is_looked_at(decode: Read) -> None:
+    data = FIXTURES[0].read_bytes()
+    first, second, third, *_ = read_protobuf(data, whole=False)
+    twin = read_protobuf(data)[0]
+    assert isinstance(first, Packed)
+    assert first.row is not None
+    assert first.trace_id == twin.trace_id
+    assert first.row is not None
+    assert first == twin
+    assert twin == first
+    assert first != second
+    assert first != "x"
+    assert first.row is None
+    assert first.plain() == twin
+    second.name = "renamed"  # type: ignore[misc]
+    assert second.row is None
+    assert second.name == "renamed"
+    assert second.trace_id == first.trace_id
+    assert type(copy.copy(third)) is Span
+    assert copy.deepcopy(third) == third
+    with pytest.raises(AttributeError, match="colour"):
+        third.colour  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="colour"):
+        first.colour  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(first)
+
+
+@pytest.mark.parametrize("file", FIXTURES, ids=lambda file: file.stem)
+def test_packed_spans_are_stored_as_ordinary_ones(file: Path, store: Store, decode: Read) -> None:
+    """Also some that are not packed any more, and some that never were."""
+    data = file.read_bytes()
+    mixed = read_protobuf(data, whole=False)
+    mixed[0].name = mixed[0].name
+    mixed.insert(1, make(9999, 9999))
+    assert store.add(mixed) == len(mixed)
+    for trace in {span.trace_id for span in mixed}:
+        wanted = sorted((span for span in read_protobuf(data) if span.trace_id == trace), key=lambda span: span.span_id)
+        found = sorted(store.trace(trace), key=lambda span: span.span_id)
+        assert found == (wanted or [make(9999, 9999)])
+    assert store.add(read_protobuf(data, whole=False)) == 0
 
 
 # Rows

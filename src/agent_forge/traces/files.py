@@ -12,6 +12,7 @@ from typing import Any
 
 from agent_forge.errors import DataError, TraceError
 from agent_forge.traces.otlp import read_request
+from agent_forge.traces.otlp_native import json_reader
 from agent_forge.traces.span import Span
 from agent_forge.traces.store import Store
 from agent_forge.traces.values import restore
@@ -23,14 +24,19 @@ def read_file(path: str | Path, *, whole: bool = True) -> Iterator[Span]:
     Raises DataError for a file that cannot be read as one of them, naming the line; it may have given spans by then.
     """
     path = Path(path)
-    for number, document in _documents(path):
+    quick = None if whole else json_reader()
+    for number, data in _documents(path):
         where = f"{path}:{number}" if number else str(path)
-        try:
-            spans = [Span.from_dict(restore(document))] if _is_ours(document) else read_request(document, whole=whole)
-        except TraceError as error:
-            place = f"{where}: {error.where}" if error.where else where
-            raise DataError(error.what, where=place, fix=error.fix) from error
-        yield from spans
+        found = None if quick is None else quick(data)
+        yield from _spans(_parsed(data, where), where, whole) if found is None else found
+
+
+def _spans(document: Any, where: str, whole: bool) -> list[Span]:
+    try:
+        return [Span.from_dict(restore(document))] if _is_ours(document) else read_request(document, whole=whole)
+    except TraceError as error:
+        place = f"{where}: {error.where}" if error.where else where
+        raise DataError(error.what, where=place, fix=error.fix) from error
 
 
 def import_file(store: Store, path: str | Path, *, each: Callable[[int], object] | None = None) -> tuple[int, int]:
@@ -46,24 +52,31 @@ def _is_ours(document: Any) -> bool:
     return isinstance(document, dict) and "trace_id" in document
 
 
-def _documents(path: Path) -> Iterator[tuple[int, Any]]:
-    """The JSON documents of a file with their line numbers; number 0 is a file that is one document."""
+def _documents(path: Path) -> Iterator[tuple[int, bytes]]:
+    """The JSON documents of a file, not parsed yet, with their line numbers; 0: the file is one document."""
     try:
         with path.open("rb") as file:
             first = file.readline()
             while first and not first.strip():
                 first = file.readline()
-            try:
-                yield 1, parse(first)
-            except ValueError:
+            if not _is_document(first):
                 file.seek(0)
-                yield 0, _parsed(file.read(), str(path))
+                yield 0, file.read()
                 return
+            yield 1, first
             for number, line in enumerate(file, start=2):
                 if line.strip():
-                    yield number, _parsed(line, f"{path}:{number}")
+                    yield number, line
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
+
+
+def _is_document(line: bytes) -> bool:
+    try:
+        parse(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _parsed(data: bytes, where: str) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
 
@@ -47,9 +48,14 @@ class Turns:
             self._forget()
         own = Parcel(rows)
         self._line.append(own)
-        with self.turn:
-            while not own.done:
-                self._write_some(self._taken())
+        try:
+            with self.turn:
+                while not own.done:
+                    self._write_some(self._taken())
+        except BaseException:  # nobody waits for it any more
+            with suppress(ValueError):
+                self._line.remove(own)
+            raise
         if own.error is not None:
             raise own.error
         return own.added

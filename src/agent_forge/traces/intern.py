@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from itertools import compress
 from threading import Lock
 from typing import Any, Protocol
 
+from agent_forge.traces.otlp_native import numberer
+from agent_forge.traces.packed import Packed
+from agent_forge.traces.rows import GROUP, SOURCE, Row, to_rows
 from agent_forge.traces.span import Span
 from agent_forge.traces.values import from_json, storable, to_json
 
@@ -36,6 +40,29 @@ class Interned:
         self._groups: dict[Group, int] = {}
         self._sources: dict[str, int] = {}
         self._bodies: dict[int, dict[str, Any]] = {}
+
+    def rows(self, spans: list[Span]) -> list[Row]:
+        """The rows of spans: those of packed ones as they are, with their numbers, and those of others made now."""
+        number = numberer()
+        if number is None:
+            return to_rows(spans, self.of(spans))
+        if (found := number(spans, self._groups, self._sources)) is not None:
+            return found
+        ready = [type(span) is Packed and span.row is not None for span in spans]
+        packed, others = (
+            list(compress(spans, ready)),
+            [span for span, is_ready in zip(spans, ready, strict=True) if not is_ready],
+        )
+        self._learn_packed(packed)
+        quick, made = iter(number(packed, self._groups, self._sources) or ()), iter(to_rows(others, self.of(others)))
+        return [next(quick if is_ready else made) for is_ready in ready]
+
+    def _learn_packed(self, spans: list[Span]) -> None:
+        rows = [span.row for span in spans if isinstance(span, Packed) and span.row is not None]
+        groups = {row[GROUP] for row in rows} - self._groups.keys()
+        bodies = {row[SOURCE][0] for row in rows} - self._sources.keys()
+        if groups or bodies:
+            self._learn(groups, bodies)
 
     def of(self, spans: Sequence[Span]) -> list[tuple[int, int | None]]:
         """The numbers of each span's group and source. New ones are stored first, in a transaction of their own."""

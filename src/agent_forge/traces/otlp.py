@@ -49,6 +49,23 @@ def read_request(document: Any, *, whole: bool = True) -> list[Span]:
     return spans
 
 
+def read_json(data: bytes, *, whole: bool = True) -> list[Span]:
+    """The spans of a request as it came, in JSON: `read_request`, at a fraction of its cost where there is C.
+
+    With `whole=False` they are still rows (packed.py). Raises TraceError where it is no request, ValueError where it is
+    no JSON.
+    """
+    from agent_forge.traces.files import parse
+    from agent_forge.traces.otlp_native import json_reader
+    from agent_forge.traces.packed import plain_spans
+
+    read = json_reader()
+    spans = None if read is None else read(data)
+    if spans is None:  # no C here, or a request that is not of the ordinary kind: it is read, or refused, in Python
+        return read_request(parse(data), whole=whole)
+    return [complete(span) for span in plain_spans(spans)] if whole else spans
+
+
 def _read(document: Any) -> Iterator[Span]:
     if not isinstance(document, dict) or not document.keys() & {"resourceSpans", "resource_spans"}:
         raise TraceError("this is not an OTLP trace request", fix='it should be an object with "resourceSpans"')
@@ -57,24 +74,12 @@ def _read(document: Any) -> Iterator[Span]:
         scopes = _list(group, "scopeSpans", "scope_spans") or _list(group, "instrumentationLibrarySpans")
         for place, part in enumerate(scopes):
             scope = _scope(part, schema)
-            given = _list(part, "spans")
-            if (quick := _in_c(given, resource, scope)) is not None:
-                yield from quick
-                continue
-            for index, data in enumerate(given):
+            for index, data in enumerate(_list(part, "spans")):
                 try:
                     yield read_span(data, resource, scope)
                 except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
                     where = f"resourceSpans[{number}].scopeSpans[{place}].spans[{index}]"
                     raise TraceError(_fault(error), where=where) from error
-
-
-def _in_c(given: list[Any], resource: dict[str, Any], scope: dict[str, Any]) -> list[Span] | None:
-    """The spans by the C reader; None without it, and where one of them is to be refused."""
-    from agent_forge.traces.otlp_native import json_reader
-
-    read = json_reader()
-    return None if read is None else read(given, {"resource": resource, "scope": scope})
 
 
 def _fault(error: Exception) -> str:
@@ -89,6 +94,12 @@ def _list(data: Any, *names: str) -> list[Any]:
         if found is not None:
             raise TraceError(f"{name!r} is not a list")
     return []
+
+
+def read_source(group: Any, part: Any) -> dict[str, Any]:
+    """{"resource", "scope"} of an entry of "resourceSpans" and one of its "scopeSpans"."""
+    resource, schema = _resource(group)
+    return {"resource": resource, "scope": _scope(part, schema)}
 
 
 def _resource(group: Any) -> tuple[dict[str, Any], str | None]:

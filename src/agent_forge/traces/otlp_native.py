@@ -1,63 +1,102 @@
-"""The C readers of OTLP requests (otlp_decode.c)."""
+"""OTLP requests straight to rows, in C (otlp_rows.c)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, lru_cache
 from typing import Any
 
-from agent_forge.traces.compiled import SLOTS, function, no_collection
-from agent_forge.traces.conventions import FIELD_RULES, KIND_OF, read_value
-from agent_forge.traces.otlp import STATUSES, read_any, read_span
+from agent_forge.traces.compiled import function, no_collection
+from agent_forge.traces.conventions import FIELD_RULES, KIND_OF
+from agent_forge.traces.packed import Packed
+from agent_forge.traces.rows import Row
 from agent_forge.traces.span import Span
+from agent_forge.traces.values import from_json, to_json
 
+Reader = Callable[[bytes], "list[Span] | None"]
 
-@cache
-def decoder() -> Callable[[bytes], list[Span] | None] | None:
-    """Reads the spans of a request that is of the ordinary kind, and gives None for any other; None without C."""
-    decode = function("otlp_decode.c", "decode", 2)
-    if decode is None:
-        return None
-    tables = _tables()
-
-    def spans_of(data: bytes) -> list[Span] | None:
-        with no_collection():
-            found: list[Span] | None = decode(data, tables)
-        return found
-
-    return spans_of
-
-
-@cache
-def json_reader() -> Callable[[list[Any], dict[str, Any]], list[Span] | None] | None:
-    """Reads the parsed JSON spans of one scope, of which {"resource", "scope"} is given; None without C, and None for
-    a list with a span that is to be refused."""
-    decode = function("otlp_decode.c", "json_spans", 3)
-    if decode is None:
-        return None
-    tables = (*_tables(), JSON_NAMES, read_any, read_span)
-
-    def spans_of(given: list[Any], source: dict[str, Any]) -> list[Span] | None:
-        with no_collection():
-            found: list[Span] | None = decode(given, source, tables)
-        return found
-
-    return spans_of
-
-
-# In the order of the C file's names.
-JSON_NAMES = (
-    "traceId", "spanId", "parentSpanId", "name", "kind", "startTimeUnixNano", "endTimeUnixNano", "attributes", "status",
-    "events", "links", "key", "value", "stringValue", "intValue", "doubleValue", "boolValue", "code", "message",
+# The fields that attributes tell, in the order in which the C file names them.
+FIELDS = (
+    "agent", "model", "provider", "session", "category", "policy", "template", "input_tokens", "output_tokens", "cost",
+    "reward",
 )  # fmt: skip
 
 
+@cache
+def protobuf_reader() -> Reader | None:
+    """Reads the spans of a request in protobuf, and gives None for one that Python has to read; None without C."""
+    return _reader("from_protobuf")
+
+
+@cache
+def json_reader() -> Reader | None:
+    """The same for a request in JSON."""
+    return _reader("from_json")
+
+
+def _reader(name: str) -> Reader | None:
+    read = function("otlp_rows.c", name, 2)
+    if read is None:
+        return None
+
+    def spans_of(data: bytes) -> list[Span] | None:
+        with no_collection():
+            found: list[Span] | None = read(data, _tables())
+        return found
+
+    return spans_of
+
+
+@cache
+def numberer() -> Callable[[list[Span], dict[Any, int], dict[str, int]], list[Row] | None] | None:
+    """The rows of packed spans with the numbers of their groups and sources; None without C, and None for spans of
+    which one is not packed or has a group or source without a number."""
+    number = function("otlp_rows.c", "numbered", 2)
+    if number is None:
+        return None
+
+    def rows_of(spans: list[Span], groups: dict[Any, int], sources: dict[str, int]) -> list[Row] | None:
+        with no_collection():
+            found: list[Row] | None = number(spans, (groups, sources, _tables()))
+        return found
+
+    return rows_of
+
+
+@cache
 def _tables() -> tuple[Any, ...]:
-    """What the conventions say, as the C file reads it."""
-    fields = {field: number for number, field in enumerate(dict.fromkeys(rule[1] for rule in FIELD_RULES.values()))}
-    places = {field: SLOTS.index(field) if field in SLOTS else -1 for field in fields}
-    rules = {
-        name: (rank, fields[field], places[field], field, kind, partial(read_value, convert))
-        for name, (rank, field, kind, convert) in FIELD_RULES.items()
-    }
-    return Span, SLOTS, rules, tuple(KIND_OF.items()), STATUSES, "other"
+    """What the conventions say, as the C file reads it, and what it leaves to Python."""
+    from agent_forge.traces.otlp import STATUSES
+
+    rules = {name: (rank, FIELDS.index(field)) for name, (rank, field, _, _) in FIELD_RULES.items()}
+    return Packed, rules, tuple(KIND_OF.items()), STATUSES, "other", _span_of_protobuf, _span_of_json, _source_of
+
+
+def _span_of_protobuf(data: bytes, source: str) -> Span:
+    from agent_forge.traces.otlp_protobuf import read_span_message
+
+    return read_span_message(data, **_source(source))
+
+
+def _span_of_json(data: bytes, source: str) -> Span:
+    from agent_forge.traces.files import parse
+    from agent_forge.traces.otlp import read_span
+
+    return read_span(parse(data), **_source(source))
+
+
+def _source_of(group: dict[str, bytes], part: dict[str, bytes]) -> str | None:
+    """The text of the source that the members of a "resourceSpans" and of a "scopeSpans" tell; None: for Python."""
+    from agent_forge.traces.files import parse
+    from agent_forge.traces.otlp import read_source
+
+    if group.keys() - {"resource", "schemaUrl"} or part.keys() - {"scope", "schemaUrl"}:
+        return None
+    outer, inner = ({name: parse(data) for name, data in found.items()} for found in (group, part))
+    return to_json(read_source(outer, inner))
+
+
+@lru_cache(maxsize=64)
+def _source(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = from_json(text)
+    return found

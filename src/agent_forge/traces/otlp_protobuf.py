@@ -9,23 +9,21 @@ from typing import Any
 from agent_forge.errors import MissingExtraError, TraceError
 from agent_forge.traces.conventions import complete, fill
 from agent_forge.traces.otlp import LAST_NS, STATUSES, pairs, write_request
-from agent_forge.traces.otlp_native import decoder
+from agent_forge.traces.otlp_native import protobuf_reader
+from agent_forge.traces.packed import plain_spans
 from agent_forge.traces.span import Span
 
 
 def read_protobuf(data: bytes, *, whole: bool = True) -> list[Span]:
-    """The spans of a request in protobuf, as `otlp.read_request` gives those of one in JSON.
+    """The spans of a request in protobuf, as `otlp.read_json` gives those of one in JSON.
 
     Raises TraceError where it is none, MissingExtraError without opentelemetry-proto.
     """
-    decode = decoder()
-    spans = None if decode is None else decode(data)
+    read = protobuf_reader()
+    spans = None if read is None else read(data)
     if spans is None:  # no C here, or a request that is not of the ordinary kind: it is read, or refused, in Python
         spans = _read(data)
-    if whole:
-        for span in spans:
-            complete(span)
-    return spans
+    return [complete(span) for span in plain_spans(spans)] if whole else spans
 
 
 def _read(data: bytes) -> list[Span]:
@@ -41,6 +39,18 @@ def _read(data: bytes) -> list[Span]:
             scope = _scope(part, group.schema_url)
             spans += [_span(span, resource, scope) for span in part.spans]
     return spans
+
+
+def read_span_message(data: bytes, resource: dict[str, Any], scope: dict[str, Any]) -> Span:
+    """One Span message. Raises TraceError where it is none."""
+    _message()  # says what to install where it is missing
+    from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
+
+    try:
+        message = Message.FromString(data)
+    except Exception as error:  # as above
+        raise TraceError("this is not an OTLP span in protobuf") from error
+    return _span(message, resource, scope)
 
 
 def write_protobuf(spans: Iterable[Span]) -> bytes:

@@ -10,6 +10,7 @@ a mark that the next one goes on from. What other processes have added after the
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from agent_forge.traces.rollup import Sums
@@ -51,14 +52,19 @@ class Pending:
     def forget(self, mark: int = -1) -> None:
         """Nothing is counted. Always allowed: what is not counted here is counted from the rows."""
         self._mark = mark
+        self._pid = os.getpid()
         self._sums = Sums()
         self._counted: list[tuple[int, int]] = []  # spans after the first and up to the second number
 
     def count(self, rows: list[Row], mark: int) -> None:
         """Counts rows that are about to be stored. Raises where they cannot be counted."""
-        if mark != self._mark:  # another process has written the sums, with what was counted here
-            self.forget(mark)
+        self._go_on_from(mark)
         self._sums.add(rows)
+
+    def _go_on_from(self, mark: int) -> None:
+        """Another process may have written the sums, with what was counted here; a forked child has counted nothing."""
+        if mark != self._mark or os.getpid() != self._pid:
+            self.forget(mark)
 
     def stored(self, last: int, now: int) -> None:
         """Says that what was just counted was given the numbers after `last`, up to `now`."""
@@ -68,8 +74,7 @@ class Pending:
 
     def write(self, cursor: Any, mark: int, now: int) -> None:
         """Writes the sums of all spans up to `now`, and moves the mark there."""
-        if mark != self._mark:
-            self.forget(mark)
+        self._go_on_from(mark)
         at = mark
         for first, last in [*self._counted, (now, now)]:
             if at < first:

@@ -80,7 +80,7 @@ static int is_row(PyObject *row) { return PyTuple_CheckExact(row) && PyTuple_GET
 /* One finished row into the three tables; 0 where it is not the ordinary case. */
 static int count_row(PyObject *row, int status, int error, Table *hours, Table *durations, Table *minutes) {
     int64_t start, end, grp, bucket, in = 0, out = 0, took;
-    double cost, reward;
+    double cost = 0, reward = 0;
     if (whole_of(PyTuple_GET_ITEM(row, START), &start) != 1 || whole_of(PyTuple_GET_ITEM(row, END), &end) != 1) return 0;
     if (whole_of(PyTuple_GET_ITEM(row, GROUP), &grp) != 1 || whole_of(PyTuple_GET_ITEM(row, BUCKET), &bucket) != 1) return 0;
     int has_in = whole_of(PyTuple_GET_ITEM(row, INPUT_TOKENS), &in), has_out = whole_of(PyTuple_GET_ITEM(row, OUTPUT_TOKENS), &out);
@@ -228,8 +228,8 @@ static Trace *trace_of(Traces *all, PyObject *id) {
 }
 
 static int gather_row(Traces *all, PyObject *row) {
-    int64_t start, end, number;
-    double cost, reward;
+    int64_t start, end = 0, number = 0;
+    double cost = 0, reward;
     PyObject *id = PyTuple_GET_ITEM(row, TRACE), *status = PyTuple_GET_ITEM(row, STATUS), *kind = PyTuple_GET_ITEM(row, KIND);
     if (!PyUnicode_CheckExact(id) || !PyUnicode_CheckExact(status) || !PyUnicode_CheckExact(kind)) return 0;
     if (whole_of(PyTuple_GET_ITEM(row, START), &start) != 1) return 0;

@@ -23,7 +23,7 @@ from agent_forge.traces.pending import MOST as MOST_PENDING
 from agent_forge.traces.pending import Pending, move_mark, places
 from agent_forge.traces.queries import Moment, cursor_of, spans_query, to_ns, traces_query
 from agent_forge.traces.rollup import Sums, add_traces, rebuild, rebuild_trace
-from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, Row, to_rows, to_span
+from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, Row, to_span
 from agent_forge.traces.span import Span
 from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, timeline
 
@@ -123,7 +123,7 @@ class Store:
     def rows(self, spans: Sequence[Span]) -> list[Row]:
         """The rows of spans, as `add` writes them."""
         with _values_at_fault():
-            return to_rows(list(spans), self._interned.of(spans))
+            return self._interned.rows(list(spans))
 
     def _write(self, parcels: Sequence[Parcel]) -> None:
         """Stores the rows of parcels in one transaction and notes in each how many were added."""
