@@ -1,7 +1,10 @@
 # Two commands do all the set-up on a machine that has only Python and make: `make demo` and `make test`.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# For what is installed and for what builds it, whatever the version of pip.
+export PIP_CONSTRAINT := constraints.txt
+export PIP_BUILD_CONSTRAINT := constraints.txt
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes, and each would compile everything again
 
