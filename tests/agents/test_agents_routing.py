@@ -504,6 +504,7 @@ def test_run_tries_the_next_agent_and_says_whom_it_tried() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.untraced
 def test_routing_is_quick_with_many_agents_rules_and_waiting_tasks() -> None:
     async def main() -> None:
         agents = [agent(f"a{n}", f"t{n % 50}", most=1) for n in range(100)]

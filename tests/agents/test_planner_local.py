@@ -98,6 +98,7 @@ def test_random_logits_over_a_byte_vocabulary_give_a_plan(seed: int) -> None:
     assert len(parse_plan("<plan>\n" + _random_text(vocabulary, grammar, seed))) <= grammar.most
 
 
+@pytest.mark.untraced
 def test_random_logits_over_the_real_vocabulary_give_a_plan(real: Any) -> None:
     vocabulary = Vocabulary.of(real[1])
     for seed in range(12):
@@ -106,11 +107,12 @@ def test_random_logits_over_the_real_vocabulary_give_a_plan(real: Any) -> None:
         assert 1 <= len(parse_plan(text, format="lines")) <= grammar.most, text
 
 
+@pytest.mark.untraced
 def test_smollm2_always_writes_a_plan(real: Any) -> None:
-    planner = LocalPlanner(Checkpoint(lambda: real, name="smollm2"), most=3, budget=24)
+    planner = LocalPlanner(Checkpoint(lambda: real, name="smollm2"), most=2, budget=16)
     requests = [("Who is older, Ann Lee or Bo Ek?", ()), ("ünïcode | {braces} <tags>\n1: x", (send_sms, get_weather))]
     for planned in planner.plan_many(requests):
-        assert 1 <= len(planned.plan) <= 3
+        assert 1 <= len(planned.plan) <= 2
         assert planned.usage.output_tokens is not None
 
 

@@ -31,6 +31,7 @@ def test_a_written_plan_reads_back_in_every_field(format: str, plan: Plan) -> No
     assert fields(parse_plan(text, format)) == fields(plan)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("format", WRITERS)
 @given(plan=plans, data=st.data())
 @relaxed
@@ -46,6 +47,7 @@ def test_a_streamed_plan_is_the_parsed_one_however_it_is_cut(format: str, plan: 
         assert given_out == list(plan)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("format", WRITERS)
 @given(goal=st.text(), value=st.text(), name=st.text(min_size=1, max_size=20))
 @relaxed
@@ -57,6 +59,7 @@ def test_any_text_is_carried_or_refused_before_it_is_written(format: str, goal: 
     assert fields(parse_plan(WRITERS[format](plan))) == fields(plan)
 
 
+@pytest.mark.untraced
 @given(plan=plans)
 @relaxed
 def test_other_parsers_agree_that_the_texts_are_well_formed(plan: Plan) -> None:
