@@ -24,7 +24,7 @@ FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
-PATIENCE_MS = 30_000  # a guard against hanging, not a promise
+PATIENCE_MS = 120_000  # a guard against hanging, not a promise
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def browser() -> Iterator[Any]:
     if not Path(CHROMIUM).exists():
         pytest.skip("there is no Chromium: `apt-get install chromium` brings it")
     with playwright.sync_playwright() as started:
-        made = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        made = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS, timeout=PATIENCE_MS)
         yield made
         made.close()
 
@@ -42,6 +42,7 @@ class Seen:
     """What went on behind a page: words on the console, requests, dialogs."""
 
     def __init__(self, page: Any) -> None:
+        page.set_default_timeout(PATIENCE_MS)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         page.on("console", lambda message: self.complaints.append(message.text) if message.type == "error" else None)
@@ -57,7 +58,6 @@ class Seen:
 @pytest.fixture
 def page(browser: Any, dashboard: Any) -> Iterator[Any]:
     made = browser.new_page(viewport={"width": 1280, "height": 900})
-    made.set_default_timeout(PATIENCE_MS)
     seen = Seen(made)
     yield made
     seen.check(dashboard.url)
@@ -150,7 +150,7 @@ class Gated:
 
     def _run(self, home: Path, name: str) -> None:
         async def wait(task: Task, inputs: dict[str, Any]) -> str:
-            await asyncio.to_thread(self.turns[task.id].wait, 60)
+            await asyncio.to_thread(self.turns[task.id].wait, 600)
             return f"{task.id} was let go"
 
         journal = Journal.open(home)

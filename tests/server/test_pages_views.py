@@ -410,7 +410,9 @@ def test_an_open_page_does_not_keep_the_server_from_ending(tmp_path: Path) -> No
 
     settings = ServerSettings(port=0, home=str(tmp_path), log_level="error")
     listening = listen(settings)
-    server = Server(config(settings))
+    made = config(settings)
+    made.timeout_graceful_shutdown = 600  # so long would uvicorn wait for those who look on
+    server = Server(made)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/live/overview/all"
@@ -419,5 +421,5 @@ def test_an_open_page_does_not_keep_the_server_from_ending(tmp_path: Path) -> No
         assert next(lines) == "retry: 2000"
         server.should_exit = True
         list(lines)  # to its proper end: httpx raises for a torn answer
-    thread.join(timeout=8)  # uvicorn would wait for ten seconds
+    thread.join(timeout=120)
     assert not thread.is_alive()

@@ -270,7 +270,7 @@ def test_an_unknown_model_is_not_found(client: Any) -> None:
 # What a request leaves
 
 
-def waited(condition: Callable[[], Any], seconds: float = 20) -> Any:
+def waited(condition: Callable[[], Any], seconds: float = 60) -> Any:
     end = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < end, "it did not happen"
