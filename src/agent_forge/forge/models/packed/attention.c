@@ -15,51 +15,85 @@ static void place_head(const Model *d, float *x, int64_t position) {
     rotate(x, d->cosines + position * half, d->sines + position * half, half);
 }
 
-static void attend(const Model *d, const float *q, const float *keys, const float *values, int64_t from, int64_t to,
-                   float *weights, float *out) {
-    const int64_t n = to - from, width = d->head_width;
-    float most = -INFINITY, total = 0;
-    for (int64_t j = 0; j < n; j++) {
-        weights[j] = dot_floats(q, keys + (from + j) * width, width) * d->scale;
-        most = weights[j] > most ? weights[j] : most;
-    }
-    for (int64_t j = 0; j < n; j++) weights[j] = exponential(weights[j] - most);
-    for (int64_t j = 0; j < n; j++) total += weights[j];
-    memset(out, 0, width * sizeof(float));
-    for (int64_t j = 0; j < n; j++) {
-        const float share = weights[j] / total, *value = values + (from + j) * width;
-        for (int64_t i = 0; i < width; i++) out[i] += share * value[i];
+/* Keys lie in blocks of 16 tokens, [head width][16]: a token is a lane, so that no sum is taken across lanes. Values lie
+ * [token][head width]. */
+enum { LANES = ROWS, WIDEST_HEAD = 256 };
+static const float NOTHING = -1e30f; /* the score of what must not be seen */
+
+/* scores of the keys `from` .. `to`, from the start of the first one's block on; the largest of each lane */
+static void scores(const Model *d, const float *q, const float *keys, int64_t from, int64_t to, float *found, float *most) {
+    const int64_t width = d->head_width;
+    for (int l = 0; l < LANES; l++) most[l] = NOTHING;
+    for (int64_t at = from / LANES * LANES; at < to; at += LANES, found += LANES) {
+        const float *key = keys + at * width;
+        Floats part[4] = {{0}};
+        for (int64_t i = 0; i < width; i += 4)
+            for (int a = 0; a < 4; a++) part[a] += q[i + a] * lanes(key + (i + a) * LANES);
+        const Floats sum = ((part[0] + part[1]) + (part[2] + part[3])) * d->scale;
+        memcpy(found, &sum, sizeof sum);
+        if (at < from || at + LANES > to)
+            for (int l = 0; l < LANES; l++)
+                if (at + l < from || at + l >= to) found[l] = NOTHING;
+        for (int l = 0; l < LANES; l++) most[l] = found[l] > most[l] ? found[l] : most[l];
     }
 }
 
-#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
-#define PLUS(sum, a, b) __builtin_fmaf(a, b, sum)
-#else
-#define PLUS(sum, a, b) ((sum) + (a) * (b))
-#endif
-enum { QUERIES = 32, KEYS = 64, AT_ONCE = 4 }; /* KEYS is a multiple of AT_ONCE */
-static const float NOTHING = -1e30f; /* the score of what must not be seen */
+/* scores become their exponentials; returns their sum */
+static float exponentials(float *score, int64_t blocks, const float *lane_most) {
+    float most = NOTHING, lane_total[LANES] = {0}, total = 0;
+    for (int l = 0; l < LANES; l++) most = lane_most[l] > most ? lane_most[l] : most;
+    for (int64_t b = 0; b < blocks; b++, score += LANES)
+        for (int l = 0; l < LANES; l++) {
+            const float share = exponential(score[l] - most);
+            score[l] = score[l] > NOTHING ? share : 0.0f;
+            lane_total[l] += score[l];
+        }
+    for (int l = 0; l < LANES; l++) total += lane_total[l];
+    return total;
+}
 
-/* Successive tokens of one sequence: a query is a lane, so that no sum is taken across lanes. */
+/* One token: out = the values, weighted. */
+static void attend(const Model *d, const float *q, const float *keys, const float *values, int64_t from, int64_t to,
+                   float *out) {
+    const int64_t width = d->head_width, start = from / LANES * LANES;
+    float *weights = d->weights, most[LANES];
+    scores(d, q, keys, from, to, weights, most);
+    const float share = 1.0f / exponentials(weights, (to - start + LANES - 1) / LANES, most);
+    int64_t i = 0;
+    for (; i + 4 * LANES <= width; i += 4 * LANES) {
+        Floats sum[4] = {{0}};
+        for (int64_t j = from; j < to; j++)
+            for (int a = 0; a < 4; a++) sum[a] += weights[j - start] * lanes(values + j * width + i + a * LANES);
+        for (int a = 0; a < 4; a++) sum[a] *= share;
+        memcpy(out + i, sum, sizeof sum);
+    }
+    for (; i < width; i++) {
+        float sum = 0;
+        for (int64_t j = from; j < to; j++) sum += weights[j - start] * values[j * width + i];
+        out[i] = sum * share;
+    }
+}
+
+/* Successive tokens of one sequence: here a query is a lane. */
+enum { QUERIES = 2 * LANES, KEYS = 64, AT_ONCE = 4 }; /* AT_ONCE divides LANES, which divides KEYS */
 typedef struct {
-    float turned[256][QUERIES], sum[256][QUERIES]; /* queries and results, [head width][token] */
+    float turned[WIDEST_HEAD][QUERIES], sum[WIDEST_HEAD][QUERIES]; /* queries and results, [head width][token] */
     float score[KEYS][QUERIES], most[QUERIES], total[QUERIES];
 } Block;
 
-/* score = K q for the keys `at` .. `at + n` */
+/* score = K q for the keys `at` .. `at + n`; `at` begins a block */
 static void block_scores(const Model *d, Block *b, const float *keys, int64_t at, int64_t n, int64_t position) {
     const int64_t width = d->head_width;
-    for (int64_t j = 0; j < n; j += AT_ONCE) {
-        float found[AT_ONCE][QUERIES] = {{0}};
-        const float *key[AT_ONCE];
-        for (int a = 0; a < AT_ONCE; a++) key[a] = keys + (at + (j + a < n ? j + a : n - 1)) * width;
+    for (int64_t j = 0; j < n; j += AT_ONCE) { /* beyond n: what is there has no meaning, and no weight */
+        Floats found[AT_ONCE][2] = {{{0}}};
+        const float *key = keys + (at + j) / LANES * LANES * width + (at + j) % LANES;
         for (int64_t i = 0; i < width; i++)
             for (int a = 0; a < AT_ONCE; a++)
-                for (int t = 0; t < QUERIES; t++) found[a][t] = PLUS(found[a][t], key[a][i], b->turned[i][t]);
+                for (int h = 0; h < 2; h++) found[a][h] += key[i * LANES + a] * lanes(b->turned[i] + h * LANES);
         memcpy(b->score[j], found, sizeof found);
     }
     for (int64_t j = 0; j < n; j++) {
-        const int64_t key = at + j - position; /* the token after which it can be seen, and where its window ends */
+        const int64_t key = at + j - position; /* it is seen from this token on, and until its window ends */
         if (key <= 0 && !(d->window && key + d->window < QUERIES)) continue;
         for (int64_t t = 0; t < QUERIES; t++)
             if (key > t || (d->window && key + d->window <= t)) b->score[j][t] = NOTHING;
@@ -83,14 +117,15 @@ static void block_sums(const Model *d, Block *b, const float *values, int64_t at
             b->total[t] += b->score[j][t];
         }
     memcpy(b->most, most, sizeof most);
-    for (int64_t i = 0; i < d->head_width; i += 2) {
-        float sum[2][QUERIES];
-        for (int a = 0; a < 2; a++)
-            for (int t = 0; t < QUERIES; t++) sum[a][t] = b->sum[i + a][t] * shrink[t];
+    const Floats less[2] = {lanes(shrink), lanes(shrink + LANES)};
+    for (int64_t i = 0; i < d->head_width; i += 4) {
+        Floats sum[4][2];
+        for (int a = 0; a < 4; a++)
+            for (int h = 0; h < 2; h++) sum[a][h] = lanes(b->sum[i + a] + h * LANES) * less[h];
         for (int64_t j = 0; j < n; j++)
-            for (int a = 0; a < 2; a++)
-                for (int t = 0; t < QUERIES; t++)
-                    sum[a][t] = PLUS(sum[a][t], values[(at + j) * d->head_width + i + a], b->score[j][t]);
+            for (int a = 0; a < 4; a++)
+                for (int h = 0; h < 2; h++)
+                    sum[a][h] += values[(at + j) * d->head_width + i + a] * lanes(b->score[j] + h * LANES);
         memcpy(b->sum[i], sum, sizeof sum);
     }
 }
@@ -103,13 +138,13 @@ static void attend_block(const Model *d, int64_t n, const float *q, int64_t q_st
     memset(b.sum, 0, d->head_width * sizeof b.sum[0]);
     for (int64_t i = 0; i < d->head_width; i++)
         for (int64_t t = 0; t < QUERIES; t++) b.turned[i][t] = t < n ? q[t * q_stride + i] * d->scale : 0.0f;
-    for (int64_t at = from; at < end; at += KEYS) {
+    for (int64_t at = from / LANES * LANES; at < end; at += KEYS) {
         const int64_t some = end - at < KEYS ? end - at : KEYS;
         block_scores(d, &b, keys, at, some, position);
         block_sums(d, &b, values, at, some);
     }
-    for (int64_t t = 0; t < n; t++)
-        for (int64_t i = 0; i < d->head_width; i++) out[t * out_stride + i] = b.sum[i][t] / b.total[t];
+    for (int64_t i = 0; i < d->head_width; i++)
+        for (int64_t t = 0; t < n; t++) out[t * out_stride + i] = b.sum[i][t] / b.total[t];
 }
 
 /* Where the keys or values of a group lie in a cache. */
@@ -127,10 +162,11 @@ static void attention(const Model *d, int64_t layer, int64_t tokens, const Place
         const int64_t now = place[t].position;
         for (int64_t h = 0; h < d->heads; h++) place_head(d, q + h * width, now);
         for (int64_t g = 0; g < d->groups; g++) {
-            const int64_t at = at_group(d, in, layer, g) + now * width;
+            const int64_t at = at_group(d, in, layer, g);
+            float *key = in->keys + at + now / LANES * LANES * width + now % LANES;
             place_head(d, k + g * width, now);
-            memcpy(in->keys + at, k + g * width, width * sizeof(float));
-            memcpy(in->values + at, v + g * width, width * sizeof(float));
+            for (int64_t i = 0; i < width; i++) key[i * LANES] = k[g * width + i];
+            memcpy(in->values + at + now * width, v + g * width, width * sizeof(float));
         }
     }
     if (tokens >= QUERIES / 4 && place[0].in == place[last].in) { /* a prompt */
@@ -147,7 +183,7 @@ static void attention(const Model *d, int64_t layer, int64_t tokens, const Place
         const int64_t now = place[t].position, from = d->window && now + 1 > d->window ? now + 1 - d->window : 0;
         for (int64_t h = 0; h < d->heads; h++) {
             const int64_t at = at_group(d, in, layer, h / shared);
-            attend(d, qkv[0] + t * stride[0] + h * width, in->keys + at, in->values + at, from, now + 1, d->weights,
+            attend(d, qkv[0] + t * stride[0] + h * width, in->keys + at, in->values + at, from, now + 1,
                    out + (t * d->heads + h) * width);
         }
     }

@@ -26,7 +26,7 @@ from agent_forge.forge.models.packed.trits import DIGITS, KINDS
 SOURCE = Path(__file__).with_name("decoder.c")
 TOGETHER = 32  # tokens that go through a layer together
 SCRATCH = 7  # as in decoder.c
-WIDEST_HEAD = 256  # as in attention.c
+WIDEST_HEAD, LANES = 256, 16  # as in attention.c: a history holds whole blocks of 16 tokens
 FLOATS = len(KINDS)
 Angles = Callable[[int], tuple[Tensor, Tensor]]  # cosines and sines [length, half a head] of the first positions
 FIXED_ANGLES = ("default", "linear", "llama3", "yarn")  # rotary positions whose angles do not depend on the length
@@ -178,8 +178,9 @@ def why_not(model: Any) -> str | None:
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
     if rope not in FIXED_ANGLES:
         return f"its rotary positions are of type {rope}"
-    if (getattr(config, "head_dim", None) or 0) > WIDEST_HEAD:
-        return f"its heads are {config.head_dim} wide"
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if width > WIDEST_HEAD or width % 4:
+        return f"its heads are {width} wide"
     if config.model_type == "cognate" and (config.slots != config.num_hidden_layers or config.memory_momentum):
         return "it has loops or a memory with momentum"
     for name, module in model.named_modules():

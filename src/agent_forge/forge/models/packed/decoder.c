@@ -18,7 +18,7 @@ typedef struct {
 
 /* One sequence: what its tokens left behind. */
 typedef struct {
-    float *keys, *values; /* [layers][groups][length][head width] */
+    float *keys, *values; /* [layers][groups][length][head width]; see attention.c for how keys lie */
     float *state; /* [layers with a memory][heads][width][width] */
     int64_t length, read; /* tokens there is room for, and those that were read */
 } History;
@@ -34,7 +34,7 @@ typedef struct {
     int64_t qk_norm, norm_embedding;
     float eps, scale;
     const float *cosines, *sines; /* [reach][head width / 2] */
-    float *weights; /* of attention: reach, the longest sequence that may come */
+    float *weights; /* of attention: [reach], the length of the longest sequence that may come */
     int64_t reach;
     const float *norm_out;
     Matrix table, embed_up, head_down, head;
@@ -269,12 +269,13 @@ static void answer(const Model *d, int64_t rows, int64_t tokens, int64_t each, c
 int decoder_read(const Model *d, History *history, int64_t rows, int64_t tokens, const int64_t *ids, int64_t each,
                  float *logits) {
     const int64_t all = rows * tokens;
-    if (rows < 1 || tokens < 1 || all > d->most_tokens || each < 0 || each > tokens || d->head_width > 256) return 1;
+    if (rows < 1 || tokens < 1 || all > d->most_tokens || each < 0 || each > tokens) return 1;
+    if (d->head_width > WIDEST_HEAD || d->head_width % 4) return 1;
     Place place[all];
     for (int64_t t = 0; t < all; t++) {
         History *in = history + t / tokens;
         place[t] = (Place){in, in->read + t % tokens};
-        if (in->read < 0 || in->read + tokens > in->length || in->length > d->reach) return 1;
+        if (in->read < 0 || in->read + tokens > in->length || in->length > d->reach || in->length % LANES) return 1;
         if (ids[t] < 0 || ids[t] >= d->table.rows) return 2;
     }
     float *part[SCRATCH], *h = d->scratch;

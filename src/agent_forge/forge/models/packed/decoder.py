@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agent_forge.errors import UsageError
-from agent_forge.forge.models.packed.compiled import TOGETHER, CHistory, CompiledModel, why_not
+from agent_forge.forge.models.packed.compiled import LANES, TOGETHER, CHistory, CompiledModel, why_not
 
 STRIDE = 256  # tokens by which a history grows at least
 
@@ -23,7 +23,7 @@ class History:
         self.seen = seen  # as C sees it
         shape = model.shape
         self._state = np.zeros((model.memories, shape.memory_heads, shape.memory_width, shape.memory_width), np.float32)
-        self._keys = self._values = np.empty((shape.layers, shape.groups, 0, shape.head_width), np.float32)
+        self._keys = self._values = np.empty((shape.layers, shape.groups, 0, LANES * shape.head_width), np.float32)
         self.seen.length = self.seen.read = 0
 
     def make_room(self, tokens: int) -> None:
@@ -34,7 +34,8 @@ class History:
             self.resize(-(-length // STRIDE) * STRIDE)
 
     def resize(self, length: int) -> None:
-        """Room for `length` tokens, those that were read included."""
+        """Room for `length` tokens, those that were read included, and up to 15 more."""
+        length = -(-length // LANES) * LANES
         self._model.reach(length)
         self._keys, self._values = (_longer(old, self.seen.read, length) for old in (self._keys, self._values))
         self.seen.length = length
@@ -54,8 +55,9 @@ class History:
 
 
 def _longer(old: Any, read: int, length: int) -> Any:
-    new = np.empty((*old.shape[:2], length, old.shape[3]), np.float32)
-    new[:, :, :read] = old[:, :, :read]
+    blocks = -(-read // LANES)
+    new = np.empty((*old.shape[:2], length // LANES, old.shape[3]), np.float32)
+    new[:, :, :blocks] = old[:, :, :blocks]
     return new
 
 

@@ -221,6 +221,12 @@ static inline void load_scales(const Matrix *m, int64_t at, float *out) {
 typedef float Floats __attribute__((vector_size(ROWS * sizeof(float))));
 typedef int32_t Whole __attribute__((vector_size(ROWS * sizeof(int32_t))));
 
+static inline Floats lanes(const float *x) {
+    Floats out;
+    memcpy(&out, x, sizeof out);
+    return out;
+}
+
 /* One tile for n <= TOKENS tokens: y[t][rows of the tile]. */
 static inline __attribute__((always_inline)) void
 tile_product(const Matrix *m, const Layout *l, int64_t tile, int n, const int8_t *q, const int32_t *sums,
@@ -229,14 +235,18 @@ tile_product(const Matrix *m, const Layout *l, int64_t tile, int n, const int8_t
     const int64_t first = tile * ROWS, stride = l->chunks * CHUNK[kind];
     const int rows = m->rows - first < ROWS ? (int)(m->rows - first) : ROWS;
     const uint8_t *w = m->packed + tile * l->chunks * LINE;
-    Floats total[TOKENS] = {{0}}, scale, bias = {0};
-    Whole found[TOKENS];
+    Floats total[TOKENS] = {{0}}, bias = {0};
+    int32_t found[TOKENS * ROWS];
+    float scales[ROWS];
     for (int64_t g = 0; g < l->groups; g++) {
         const int64_t chunks = g + 1 == l->groups ? l->last_chunks : l->group_chunks;
-        dot(kind == LEVEL4 ? BIT2 : kind, n, w, q, stride, chunks, (int32_t *)(void *)found);
-        load_scales(m, g * l->tiles * ROWS + first, (float *)(void *)&scale);
+        dot(kind == LEVEL4 ? BIT2 : kind, n, w, q, stride, chunks, found);
+        load_scales(m, g * l->tiles * ROWS + first, scales);
+        const Floats scale = lanes(scales);
         for (int t = 0; t < n; t++) {
-            const Whole value = step * found[t] - OFFSET[kind] * sums[t * l->groups + g];
+            Whole value;
+            memcpy(&value, found + ROWS * t, sizeof value);
+            value = step * value - OFFSET[kind] * sums[t * l->groups + g];
             total[t] += __builtin_convertvector(value, Floats) * scale;
         }
         w += chunks * LINE;
