@@ -53,6 +53,8 @@ def stage_tensor(stage: Stage, output: Output, device: Any = None) -> Tensor:
 
     from agent_forge.forge.merging.compute import compute, torch_dtype
 
+    if not output.spec.elements:
+        return torch.empty(output.spec.shape, dtype=torch_dtype(output.spec.dtype), device=device)
     if _on_cpu(stage, output, device):
         from agent_forge.forge.merging import native
 
@@ -60,8 +62,11 @@ def stage_tensor(stage: Stage, output: Output, device: Any = None) -> Tensor:
             data = stage_bytes(stage, output.name)
             return torch.frombuffer(data, dtype=torch_dtype(output.spec.dtype)).reshape(output.spec.shape)
     tensors = [tensor.to(device) if device is not None else tensor for tensor in pieces(stage, output)]
+    from agent_forge.forge.merging.blocks import can, compute_blocks
     from agent_forge.forge.merging.thresholds import thresholds_of
 
+    if can(output, tensors):
+        return compute_blocks(output, tensors)
     return compute(output, tensors, thresholds_of(stage, output))
 
 
