@@ -120,9 +120,7 @@ def main() -> None:
         place = Path(given.model) if given.model else make_model(Path(folder) / "model")
         prompts = [[(7 * row + 13 * n) % 7000 + 256 for n in range(32)] for row in range(max(CROWDS))]
         servers = [ByModules(place, Path(folder) / "a"), Server(place, Path(folder) / "b")]
-        print(
-            "| clients | by modules, tok/s | by the decoder | ratio | CPU: by modules | by the decoder | ratio | alone |"
-        )
+        print("| clients | tok/s: modules | decoder | ratio | per CPU s: modules | decoder | ratio | without server |")
         print("|---|---|---|---|---|---|---|---|")
         try:
             for clients in CROWDS:

@@ -217,11 +217,13 @@ static inline void load_scales(const Matrix *m, int64_t at, float *out) {
 #endif
 }
 
-/* The 16 rows of a tile: the compiler makes of it what the processor has. */
+/* The 16 rows of a tile: the compiler makes of it what the processor has (how it would be passed to other files, which it
+ * may warn about, does not matter here). */
+#pragma GCC diagnostic ignored "-Wpsabi"
 typedef float Floats __attribute__((vector_size(ROWS * sizeof(float))));
 typedef int32_t Whole __attribute__((vector_size(ROWS * sizeof(int32_t))));
 
-static inline Floats lanes(const float *x) {
+static inline __attribute__((always_inline)) Floats lanes(const float *x) {
     Floats out;
     memcpy(&out, x, sizeof out);
     return out;
