@@ -20,6 +20,7 @@ LIMIT = 60
 BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_no_function_is_longer_than_sixty_lines(path: Path) -> None:
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)

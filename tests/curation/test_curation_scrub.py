@@ -164,6 +164,7 @@ def test_scrubbing_twice_changes_nothing_more(pieces: list[str], action: str) ->
     assert scrub_line(once, scrubber)[0] == once
 
 
+@pytest.mark.untraced
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)

@@ -33,6 +33,7 @@ def steer(body: dict[str, Any], mode: str) -> None:
         body.pop("max_completion_tokens", None)
 
 
+@pytest.mark.untraced
 @pytest.mark.parametrize("mode", ["POSITIVE", "NEGATIVE"])
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.label)
 def test_no_request_makes_the_server_fail(live: Any, operation: Any, mode: str) -> None:
