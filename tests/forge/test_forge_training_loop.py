@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -257,6 +259,8 @@ def test_compiling_changes_nothing_but_speed():
 
 
 def one_of_two(rank: int, folder: Path) -> None:
+    if sys.platform == "linux":
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # without it gloo asks for the machine's name, which need not resolve
     dist.init_process_group("gloo", init_method=f"file://{folder / 'store'}", rank=rank, world_size=2)
     settings = TrainSettings(**{**example.SETTINGS, "steps": 3, "micro_rows": 1})
     torch.manual_seed(rank)  # every process begins with the first one's weights, whatever its own
