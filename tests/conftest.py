@@ -20,6 +20,10 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Started in the background, a shell hands down an ignored Ctrl-C, and so would we to the programs that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+for _proxy in ("http_proxy", "https_proxy", "all_proxy"):  # what tests ask for listens on this machine
+    os.environ.pop(_proxy, None)
+    os.environ.pop(_proxy.upper(), None)
+
 # The same examples in every run, however slow the machine: what fails here fails everywhere, and what passes passes.
 # `pytest --hypothesis-profile explore` looks for new ones.
 settings.register_profile(
