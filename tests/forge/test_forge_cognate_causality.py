@@ -70,6 +70,7 @@ def test_packed_documents_do_not_see_each_other(tiny, changes):
     assert (before[:, 2:6] - after[:, 2:6]).abs().max() > 1e-2
 
 
+@pytest.mark.untraced
 def test_random_tokens_cannot_be_learnt_below_their_entropy(tiny):
     """A model that sees the future gets near zero here. Fresh tokens each step: nothing can be memorised."""
     model = tiny(vocab_size=16, bos_token_id=None, eos_token_id=None, pad_token_id=None, loops=2).train()
