@@ -22,7 +22,7 @@ from agent_forge.forge.training.packing import IGNORE, PackedRows
 
 # what each codec is tried with, from fine to coarse
 GRIDS: dict[str, list[dict[str, Any]]] = {
-    "grid": [{"step": step} for step in (0.18, 0.3, 0.42, 0.55, 0.7, 0.85, 1.0, 1.2, 1.45, 1.8, 2.3)],
+    "grid": [{"step": step} for step in (0.1, 0.18, 0.3, 0.42, 0.55, 0.7, 0.85, 1.0, 1.2, 1.45, 1.8, 2.3)],
     "integer": [{"bits": 8, "group": 128}, {"bits": 4, "group": 64}],
     "ternary": [{"group": 128}],
     "vptq": [{"width": 4, "entries": 256}],
