@@ -1,9 +1,14 @@
 """How fast are merges, beside mergekit and beside the limit (reading all inputs, writing the output)?
 
-    python benchmarks/merge.py [--quick] [--dtype bfloat16 float32] [--mergekit PYTHON | --no-mergekit] [--torch]
+    python benchmarks/merge.py [--quick] [--dtype bfloat16 float32] [--mergekit PYTHON | --no-mergekit]
+    python benchmarks/merge.py --essential     what there is a goal for, in less than four minutes
+    python benchmarks/merge.py --torch         ours without the compiled kernel
+    python benchmarks/merge.py --growth        three sizes of model
 
-Llama checkpoints of 134 M parameters (`--quick`: 20 M), one thread, page cache warm, after imports, nothing synced;
-ours and the limit take turns, and the fastest of each counts. mergekit 0.1.5 goes into an environment of its own, once.
+Llama checkpoints of 134 M parameters (`--quick`: 29 M), one thread, page cache warm, after imports, nothing synced;
+ours and the limit take turns, and the fastest of each counts. There are two limits, both reading every byte of the
+inputs and writing one output: with the safetensors library, and with bare system calls (mmap and pwrite).
+mergekit 0.1.5 goes into an environment of its own, once.
 """
 
 from __future__ import annotations
@@ -88,6 +93,13 @@ def recipes(folder: Path, dtype: str) -> dict[str, dict[str, Any]]:
         "task_arithmetic": {"merge_method": "task_arithmetic", "models": experts_with(weight=0.5), **task},
         "dare_ties": {"merge_method": "dare_ties", "models": experts_with(**half), **task},
         "ties": {"merge_method": "ties", "models": experts_with(**half), **task},
+        "ties .6 .3": {
+            "merge_method": "ties", **task,
+            "models": [
+                {"model": expert, "parameters": {"weight": weight, "density": 0.5}}
+                for expert, weight in zip(experts, (0.6, 0.3), strict=True)
+            ],
+        },
         "breadcrumbs": {"merge_method": "breadcrumbs", "models": experts_with(**half), **task},
         "della": {"merge_method": "della", "models": experts_with(**half, epsilon=0.15), **task},
         "model_stock": {"merge_method": "model_stock", "models": [{"model": expert} for expert in experts], **task},
@@ -112,17 +124,27 @@ def limit(inputs: list[Path], out: Path) -> None:
 
 
 def floor(inputs: list[Path], out: Path) -> None:
-    """The same with the system's own calls: mapped inputs summed up, the first one written from its map."""
+    """The same with the system's own calls: mapped inputs summed up, the first one written straight from its map."""
     for number, file in enumerate(inputs):
         with open(file, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             data = np.frombuffer(mapped, np.uint64, count=len(mapped) // 8)
             for start in range(0, len(data), 1 << 17):
                 data[start : start + (1 << 17)].sum()
             if number == 0:
-                with open(out, "wb") as made:
-                    for start in range(0, len(mapped), 1 << 20):
-                        os.pwrite(made.fileno(), mapped[start : start + (1 << 20)], start)
+                with open(out, "wb") as made, memoryview(mapped) as view:
+                    for start in range(0, len(mapped), 1 << 19):
+                        os.pwrite(made.fileno(), view[start : start + (1 << 19)], start)
             del data
+
+
+def bandwidth() -> str:
+    """What one core reads and copies from memory, in GB/s; the best of five."""
+    data = np.ones(1 << 25, np.uint64)
+    copy = np.empty_like(data)
+    read = min(timed(data.sum)[1] for _ in range(5))
+    copied = min(timed(lambda: np.copyto(copy, data))[1] for _ in range(5))
+    size = data.nbytes / 1e9
+    return f"memory, one core: {size / read:.1f} GB/s read by a sum, {2 * size / copied:.1f} read and written by a copy"
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
@@ -198,72 +220,138 @@ def anonymous_megabytes(recipe: dict[str, Any], folder: Path) -> float:
     return most / 1024
 
 
-def compare(folder: Path, dtype: str, python: Path | None, rounds: int, names: list[str]) -> None:
-    found = {name: recipe for name, recipe in recipes(folder, dtype).items() if name in names}
+def least(took: list[tuple[float, float]]) -> tuple[float, float]:
+    return min(wall for wall, _ in took), min(cpu for _, cpu in took)
+
+
+def measured(folder: Path, found: dict[str, Any], rounds: int) -> tuple[dict[Any, Any], dict[Any, Any], dict[str, Any]]:
+    """Limits (library, bare) by the number of inputs, and ours by name: wall and CPU seconds, taking turns."""
     inputs = [folder / name / "model.safetensors" for name in ("a", "b", "base")]
-    limits: dict[int, list[tuple[float, float]]] = {2: [], 3: []}
+    library: dict[int, list[tuple[float, float]]] = {2: [], 3: []}
     bare: dict[int, list[tuple[float, float]]] = {2: [], 3: []}
     best: dict[str, list[tuple[float, float]]] = {name: [] for name in found}
+    out = folder / "limit"
     for _ in range(rounds):
-        for count, took in limits.items():
-            took.append(timed(lambda count=count: limit(inputs[:count], folder / "limit")))
-            bare[count].append(timed(lambda count=count: floor(inputs[:count], folder / "limit")))
+        for count in (2, 3):
+            for took, work in ((library[count], limit), (bare[count], floor)):
+                out.unlink(missing_ok=True)
+                took.append(timed(lambda work=work, count=count: work(inputs[:count], out)))
         for name, recipe in found.items():
             best[name].append(ours(recipe, folder / "out"))
-    floors = {count: tuple(min(column) for column in zip(*took, strict=True)) for count, took in limits.items()}
-    for count, (wall, cpu) in floors.items():
-        plain = [min(column) for column in zip(*bare[count], strict=True)]
+    return (
+        {count: least(took) for count, took in library.items()},
+        {count: least(took) for count, took in bare.items()},
+        {name: least(took) for name, took in best.items()},
+    )
+
+
+def compare(folder: Path, dtype: str, python: Path | None, rounds: int, names: list[str], peers: list[str]) -> None:
+    found = {name: recipe for name, recipe in recipes(folder, dtype).items() if name in names}
+    library, bare, best = measured(folder, found, rounds)
+    for count in (2, 3):
         print(
-            f"{dtype}: limit for {count} inputs {wall:.3f} s wall, {cpu:.3f} s CPU "
-            f"(bare system calls: {plain[0]:.3f}, {plain[1]:.3f})"
+            f"{dtype}: limit for {count} inputs, wall and CPU s: safetensors library {library[count][0]:.3f}, "
+            f"{library[count][1]:.3f}; bare system calls {bare[count][0]:.3f}, {bare[count][1]:.3f}"
         )
-    head = f"{'method':16s}{'wall s':>8s}{'x limit':>9s}{'CPU s':>8s}{'x limit':>9s}"
-    print(head + (f"{'mergekit wall':>15s}{'x limit':>9s}{'CPU s':>8s}{'CPU ratio':>11s}" if python else ""))
+    head = f"{'':16s}{'':8s}{'x limit (wall)':>16s}{'':8s}{'x limit (CPU)':>16s}\n"
+    head += f"{'method':16s}{'wall s':>8s}{'library':>8s}{'bare':>8s}{'CPU s':>8s}{'library':>8s}{'bare':>8s}"
+    print(head + (f"{'mergekit wall':>15s}{'x library':>10s}{'CPU s':>8s}{'CPU ratio':>11s}" if peers else ""))
+    before = 0.0
     for name, recipe in found.items():
-        limit_wall, limit_cpu = floors[2 if name in ("linear", "slerp") else 3]
-        wall, cpu = min(w for w, _ in best[name]), min(c for _, c in best[name])
-        line = f"{name:16s}{wall:8.3f}{wall / limit_wall:9.2f}{cpu:8.3f}{cpu / limit_cpu:9.2f}"
-        if python:
+        count = 2 if recipe["merge_method"] in ("linear", "slerp") else 3
+        (lib_wall, lib_cpu), (bare_wall, bare_cpu), (wall, cpu) = library[count], bare[count], best[name]
+        line = f"{name:16s}{wall:8.3f}{wall / lib_wall:8.2f}{wall / bare_wall:8.2f}"
+        line += f"{cpu:8.3f}{cpu / lib_cpu:8.2f}{cpu / bare_cpu:8.2f}"
+        if python and name in peers:
             peer_wall, peer_cpu, before = mergekit(python, recipe, folder / "peer")
-            line += f"{peer_wall:15.2f}{peer_wall / limit_wall:9.1f}{peer_cpu:8.2f}{peer_cpu / cpu:11.1f}"
+            line += f"{peer_wall:15.2f}{peer_wall / lib_wall:10.1f}{peer_cpu:8.2f}{peer_cpu / cpu:11.1f}"
         print(line, flush=True)
-    if python:
+    if before:
         print(f"mergekit uses {before:.1f} CPU s before it begins")
 
 
-def main() -> None:
+SIZES = {"29 M": (4, 512, 1376, 16000), "134 M": (12, 768, 2048, 32000), "267 M": (24, 896, 2432, 32000)}
+
+
+def growth(root: Path, dtype: str, rounds: int, names: list[str]) -> None:
+    """CPU seconds for each million parameters, at three sizes."""
+    print(
+        f"{dtype}: CPU s, and ms for a million parameters\n{'method':16s}" + "".join(f"{size:>18s}" for size in SIZES)
+    )
+    lines = {name: f"{name:16s}" for name in names}
+    for size, shape in SIZES.items():
+        config, shapes = llama(*shape)
+        folder = root / f"size-{size.replace(' ', '')}-{dtype}"
+        make_family(folder, config, shapes, dtype)
+        millions = sum(int(np.prod(shape)) for shape in shapes.values()) / 1e6
+        for name in names:
+            cpu = min(ours(recipes(folder, dtype)[name], folder / "out")[1] for _ in range(rounds))
+            lines[name] += f"{cpu:10.3f}{1000 * cpu / millions:8.2f}"
+        shutil.rmtree(folder)
+    print("\n".join(lines.values()), flush=True)
+
+
+def make_family(folder: Path, config: dict[str, Any], shapes: Shapes, dtype: str) -> None:
+    for seed, name in enumerate(("base", "a", "b")):
+        if not (folder / name).exists():
+            checkpoint(folder / name, config, shapes, dtype, seed)
+
+
+ESSENTIAL = ["linear", "slerp", "dare_ties", "ties", "della"]
+
+
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="29 M parameters")
+    parser.add_argument(
+        "--essential", action="store_true", help="the methods with a goal, mergekit for TIES only, no growth"
+    )
     parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--methods", nargs="+")
     parser.add_argument("--mergekit", type=Path, help="a Python that has mergekit")
+    parser.add_argument("--mergekit-methods", nargs="+", help="which of them mergekit runs, once each")
     parser.add_argument("--no-mergekit", action="store_true")
     parser.add_argument("--torch", action="store_true", help="ours without the compiled kernel")
+    parser.add_argument("--growth", action="store_true", help="three sizes of model, and nothing else")
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--folder", type=Path, help="where the checkpoints are made, and kept")
-    given = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    given = arguments()
     if given.torch:
         os.environ["AGENT_FORGE_NATIVE"] = "0"
         import torch
 
         torch.set_num_threads(1)
-    python = None if given.no_mergekit else given.mergekit or peer()
-    config, shapes = llama(4, 512, 1376, 16000) if given.quick else llama(12, 768, 2048, 32000)
+    alone = given.no_mergekit or given.torch or given.growth
+    python = None if alone else given.mergekit or peer()
+    config, shapes = llama(*SIZES["29 M" if given.quick else "134 M"])
+    rounds = given.rounds or (3 if given.quick or given.torch else 5)
     with tempfile.TemporaryDirectory() as temporary:
+        root = given.folder or Path(temporary)
         for dtype in given.dtype:
-            folder = (given.folder or Path(temporary)) / f"{'small' if given.quick else 'large'}-{dtype}"
-            for seed, name in enumerate(("base", "a", "b")):
-                if not (folder / name).exists():
-                    checkpoint(folder / name, config, shapes, dtype, seed)
-            names = given.methods or list(recipes(folder, dtype))
-            compare(folder, dtype, python, given.rounds or (3 if given.quick else 5), names)
+            if given.growth:
+                growth(root, dtype, rounds, given.methods or ["linear", "ties", "della"])
+                continue
+            folder = root / f"{'small' if given.quick else 'large'}-{dtype}"
+            make_family(folder, config, shapes, dtype)
+            names = given.methods or (ESSENTIAL if given.essential or given.torch else list(recipes(folder, dtype)))
+            peers = given.mergekit_methods or (["ties"] if given.essential else names)
+            compare(folder, dtype, python, rounds, names, peers if python else [])
             if not given.torch:
-                for name in ("linear", "ties", "della"):
-                    memory = anonymous_megabytes(recipes(folder, dtype)[name], folder)
-                    print(f"anonymous memory, {name}: {memory:.0f} MB")
-            parsed = parse_recipe(recipes(folder, dtype)["ties"])
-            checks = [timed(lambda parsed=parsed: prepare(parsed))[0] for _ in range(3)]
-            print(f"configuration checked in {min(checks):.3f} s")
+                memory_and_check(folder, dtype)
+        print(bandwidth())
+
+
+def memory_and_check(folder: Path, dtype: str) -> None:
+    for name in ("linear", "ties", "della"):
+        memory = anonymous_megabytes(recipes(folder, dtype)[name], folder)
+        print(f"anonymous memory, {name}: {memory:.0f} MB")
+    parsed = parse_recipe(recipes(folder, dtype)["ties"])
+    checks = [timed(lambda: prepare(parsed))[0] for _ in range(3)]
+    print(f"configuration checked in {min(checks):.3f} s", flush=True)
 
 
 if __name__ == "__main__":
