@@ -117,7 +117,8 @@ def postgres() -> Iterator[str]:
         shutil.chown(folder, account["user"], account["group"])
     data = folder / "data"
     quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "cwd": folder, **account}
-    made = subprocess.run([initdb, "-D", data, "-A", "trust", "-U", "postgres", "--no-sync"], check=False, **quiet)
+    same = ["-E", "UTF8", "--locale=C", "--no-sync"]  # whatever the language of this machine
+    made = subprocess.run([initdb, "-D", data, "-A", "trust", "-U", "postgres", *same], check=False, **quiet)
     if made.returncode:
         pytest.skip(f"PostgreSQL cannot be set up here: {made.stderr.decode()[-200:]}")
     options = ["-k", str(folder), "-h", "", "-c", "fsync=off", "-c", "shared_buffers=32MB"]

@@ -252,6 +252,20 @@ def test_a_lost_connection_is_replaced(postgres: str) -> None:
     database.close()
 
 
+def test_a_database_without_an_encoding_keeps_text(postgres: str) -> None:
+    import psycopg
+
+    with psycopg.connect(f"postgresql://postgres@/postgres?host={postgres}", autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS bare")
+        connection.execute("CREATE DATABASE bare TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'")
+    url = f"postgresql://postgres@/bare?host={postgres}"
+    open_database(url, SCHEMA).close()
+    database = open_database(url, SCHEMA)  # a second time: it knows its own tables
+    insert(database, "Łódź")
+    assert names(database) == ["Łódź"]
+    database.close()
+
+
 def test_a_server_that_is_not_there_and_a_password_that_stays_secret(tmp_path: Path) -> None:
     pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'agent-forge[scale]'")
     with pytest.raises(StoreError, match="cannot be reached") as caught:

@@ -71,7 +71,9 @@ class PostgresDatabase:
             self._put_back(connection)
 
     def _opened(self, psycopg: Any) -> Any:
-        connection = psycopg.connect(self._url, autocommit=True, application_name="agent-forge")
+        # A database without an encoding (initdb in the C locale makes one) would give bytes for text.
+        text = {"client_encoding": "utf8", "application_name": "agent-forge"}
+        connection = psycopg.connect(self._url, autocommit=True, **text)
         connection.execute(f"SET search_path TO {self.schema.namespace}")
         return connection
 
