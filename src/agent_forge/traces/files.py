@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.errors import DataError, TraceError
+from agent_forge.traces.compiled import no_collection
 from agent_forge.traces.otlp import read_request
 from agent_forge.traces.otlp_native import json_reader
 from agent_forge.traces.span import Span
@@ -59,6 +59,8 @@ def _documents(path: Path) -> Iterator[tuple[int, bytes]]:
             first = file.readline()
             while first and not first.strip():
                 first = file.readline()
+            if not first:
+                raise DataError("is empty", where=str(path), fix="it should hold an OTLP trace request, or spans")
             if not _is_document(first):
                 file.seek(0)
                 yield 0, file.read()
@@ -90,13 +92,11 @@ def parse(data: bytes) -> Any:
     """JSON, as fast as this machine can: with orjson where it is installed, and without pauses for the garbage
     collector, which would look through every object made so far a dozen times a megabyte. Raises ValueError.
     """
-    if not gc.isenabled():
-        return _loads()(data)
-    gc.disable()  # nothing else runs meanwhile: the parser keeps the interpreter lock
     try:
-        return _loads()(data)
-    finally:
-        gc.enable()
+        with no_collection():  # nothing else runs meanwhile: the parser keeps the interpreter lock
+            return _loads()(data)
+    except RecursionError as error:
+        raise ValueError("it nests too deep") from error
 
 
 @lru_cache(maxsize=1)

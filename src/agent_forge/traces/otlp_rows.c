@@ -279,7 +279,10 @@ static int is_new(Part *keys, size_t *count, size_t most, Part key) {
 /* What a value is as a field; NULL where it is not of the type that the field has. */
 static PyObject *field_of(int field, const Scalar *value) {
     if (field < INPUT_TOKENS) return value->kind == S_TEXT ? shared_text(value->text) : NULL;
-    if (field < COST) return value->kind == S_WHOLE ? PyLong_FromLongLong(value->whole) : NULL;
+    if (field < COST) { /* `countable` in values.py */
+        if (value->kind != S_WHOLE || value->whole <= -(1LL << 40) || value->whole >= 1LL << 40) return NULL;
+        return PyLong_FromLongLong(value->whole);
+    }
     if (value->kind != S_FLOAT && value->kind != S_WHOLE) return NULL;
     double number = value->kind == S_FLOAT ? value->number : (double)value->whole;
     return fabs(number) < 1e300 ? PyFloat_FromDouble(number) : NULL;

@@ -43,6 +43,11 @@ Hours = dict[tuple[int, int, str], list[Any]]  # hour, group, status: the SUMS
 Durations = dict[tuple[int, int, int], int]  # day, group, bucket: spans
 Minutes = dict[int, list[int]]  # minute: spans, errors
 
+# ns: two years. A span that seems to have taken longer has no true start or end, and a few dozen of them would be more
+# than a database's whole numbers hold: they count as spans, and take no time.
+LONGEST = 2**56
+TOOK = f"CASE WHEN abs(end_ns - start_ns) < {LONGEST} THEN end_ns - start_ns ELSE 0 END"
+
 SUMS = (
     "spans", "duration_ns", "tokens_n", "input_tokens", "output_tokens", "cost_n", "cost", "reward_n", "reward_sum",
     "reward_sumsq",
@@ -81,6 +86,7 @@ _ADD_TRACE = Insert(
     "traces",
     _TRACE_COLUMNS,
     f"ON CONFLICT (trace_id) DO UPDATE SET {', '.join(_merged(name) for name in _TRACE_COLUMNS[1:])}",
+    (("error",), ("agent", "category"), ("session",), ("cost", "root_reward", "given_reward")),
 )
 
 
@@ -136,7 +142,8 @@ def count_rows(rows: Iterable[Row], hours: Hours, durations: Durations, minutes:
         else:
             sums = hours[key] = [0, 0, 0, 0, 0, 0, 0.0, 0, 0.0, 0.0]
         sums[0] += 1
-        sums[1] += row[END] - start
+        took = row[END] - start
+        sums[1] += took if -LONGEST < took < LONGEST else 0
         if row[INPUT_TOKENS] is not None or row[OUTPUT_TOKENS] is not None:
             sums[2] += 1
             sums[3] += row[INPUT_TOKENS] or 0
@@ -229,8 +236,8 @@ def rebuild_trace(cursor: Any, trace_id: str) -> None:
 
 _ERRORS = "sum(CASE WHEN status = 'error' THEN 1 ELSE 0 END)"
 _TIMED = "FROM spans WHERE end_ns IS NOT NULL AND start_ns < ? GROUP BY"
-_SUMMED = """
-count(*), sum(end_ns - start_ns), sum(CASE WHEN input_tokens IS NULL AND output_tokens IS NULL THEN 0 ELSE 1 END),
+_SUMMED = f"""
+count(*), sum({TOOK}), sum(CASE WHEN input_tokens IS NULL AND output_tokens IS NULL THEN 0 ELSE 1 END),
 coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0), count(cost), coalesce(sum(cost), 0.0), count(reward),
 coalesce(sum(reward), 0.0), coalesce(sum(reward * reward), 0.0)
 """

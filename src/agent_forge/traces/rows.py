@@ -11,7 +11,7 @@ from agent_forge.traces import conventions
 from agent_forge.traces.compiled import SLOTS, function, no_collection
 from agent_forge.traces.conventions import complete, payloads
 from agent_forge.traces.span import Span
-from agent_forge.traces.values import finite, from_json, storable, to_json
+from agent_forge.traces.values import countable, finite, from_json, storable, to_json
 
 Row = tuple[Any, ...]
 
@@ -61,7 +61,7 @@ def to_row(span: Span, grp: int, source: int | None) -> Row:
         span.trace_id, span.span_id, span.parent_id, storable(span.name), span.kind, start, end, span.status,
         error and storable(error), agent and storable(agent), model and storable(model),
         provider and storable(provider), session and storable(session), category and storable(category),
-        policy and storable(policy), template and storable(template), input_tokens, output_tokens,
+        policy and storable(policy), template and storable(template), countable(input_tokens), countable(output_tokens),
         cost and finite(cost), reward and finite(reward), otel_kind,
         grp, None if end is None else bucket_of(end - start), source,
         None if inputs is None else to_json(inputs), None if outputs is None else to_json(outputs),

@@ -139,6 +139,15 @@ static int is_finite(PyObject *value) {
     return PyFloat_CheckExact(value) && fabs(PyFloat_AS_DOUBLE(value)) < 1e300;
 }
 
+/* As `countable` in values.py has it. */
+static int is_countable(PyObject *value) {
+    if (value == Py_None) return 1;
+    int overflow;
+    if (!PyLong_CheckExact(value)) return 0;
+    long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    return !overflow && number > -(1LL << 40) && number < 1LL << 40;
+}
+
 /* Whether the attributes might hold the inputs or outputs already. -1 on an error. */
 static int tells_payloads(const Plan *plan, PyObject *attributes) {
     PyObject *key, *value;
@@ -185,6 +194,7 @@ static PyObject *row_of(const Plan *plan, PyObject *span, PyObject *grp, PyObjec
         for (int i = PROVIDER; i <= TEMPLATE; i++)
             if (!is_storable(some[i])) return NULL;
         if (!is_finite(some[COST]) || !is_finite(some[REWARD])) return NULL;
+        if (!is_countable(some[INPUT_TOKENS]) || !is_countable(some[OUTPUT_TOKENS])) return NULL;
     }
     if (PyDict_GET_SIZE(attributes) && (inputs != Py_None || outputs != Py_None) && tells_payloads(plan, attributes))
         return NULL;

@@ -15,6 +15,7 @@ enum { COST_SUM, REWARD_SUM, REWARD_SUMSQ, BROKEN };
 static const int whole_at[WHOLE] = {0, 1, 2, 3, 4, 5, 7}, broken_at[BROKEN] = {6, 8, 9};
 #define STATUSES 8
 #define SECOND 1000000000LL
+#define LONGEST (1LL << 56) /* ns; see rollup.py */
 
 typedef struct {
     int64_t key[3];
@@ -87,6 +88,7 @@ static int count_row(PyObject *row, int status, int error, Table *hours, Table *
     int has_cost = float_of(PyTuple_GET_ITEM(row, COST), &cost), has_reward = float_of(PyTuple_GET_ITEM(row, REWARD), &reward);
     if (start < 0 || has_in < 0 || has_out < 0 || has_cost < 0 || has_reward < 0) return 0;
     if (__builtin_sub_overflow(end, start, &took)) return 0;
+    if (took <= -LONGEST || took >= LONGEST) took = 0;
     Entry *hour = entry_of(hours, start / (3600 * SECOND), grp, status);
     hour->whole[SPANS]++;
     if (!add_to(&hour->whole[DURATION], took)) return 0;
@@ -318,4 +320,17 @@ PyObject *gather(PyObject *rows) {
     PyMem_Free(all.traces);
     PyMem_Free(all.slots);
     return found;
+}
+
+/* The columns in which some row is not None, as bits, or None where the rows are not tuples of that size. */
+PyObject *filled(PyObject *rows, PyObject *columns) {
+    Py_ssize_t width = PyLong_AsSsize_t(columns);
+    uint64_t found = 0;
+    if (!PyList_CheckExact(rows) || width < 1 || width > 63) return Py_NewRef(Py_None);
+    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(rows); i++) {
+        PyObject *row = PyList_GET_ITEM(rows, i);
+        if (!PyTuple_CheckExact(row) || PyTuple_GET_SIZE(row) != width) return Py_NewRef(Py_None);
+        for (Py_ssize_t at = 0; at < width; at++) found |= (uint64_t)(PyTuple_GET_ITEM(row, at) != Py_None) << at;
+    }
+    return PyLong_FromUnsignedLongLong(found);
 }

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from agent_forge.errors import UsageError
 from agent_forge.traces.queries import Moment, to_ns
-from agent_forge.traces.rollup import DAY, HOUR, MINUTE, SUMS
+from agent_forge.traces.rollup import DAY, HOUR, MINUTE, SUMS, TOOK
 
 Window = tuple[int, int]  # from, and up to but without
 GROUPS = ("agent", "name", "kind", "model", "category", "status")
@@ -73,7 +73,7 @@ class Tick(NamedTuple):
 
 
 _ROW_SUMS = (
-    "1 AS spans, end_ns - start_ns AS duration_ns,"
+    f"1 AS spans, {TOOK} AS duration_ns,"
     " CASE WHEN input_tokens IS NULL AND output_tokens IS NULL THEN 0 ELSE 1 END AS tokens_n,"
     " coalesce(input_tokens, 0) AS input_tokens, coalesce(output_tokens, 0) AS output_tokens,"
     " CASE WHEN cost IS NULL THEN 0 ELSE 1 END AS cost_n, coalesce(cost, 0.0) AS cost,"

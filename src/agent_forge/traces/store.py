@@ -30,7 +30,14 @@ from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, ti
 FILE = "traces.db"
 BATCH = 5_000  # spans a transaction when a long stream is added
 
-INSERT = Insert("spans", COLUMNS, "ON CONFLICT (trace_id, span_id) DO NOTHING")
+_OPTIONAL = (
+    ("error",),
+    ("agent", "session"),
+    ("inputs", "outputs"),
+    ("provider", "otel_kind", "source"),
+    ("category", "policy", "template", "cost", "reward", "links", "extra"),
+)
+INSERT = Insert("spans", COLUMNS, "ON CONFLICT (trace_id, span_id) DO NOTHING", _OPTIONAL)
 _FINISH = (
     f"UPDATE spans SET {', '.join(f'{name} = ?' for name in COLUMNS[2:])}"
     " WHERE trace_id = ? AND span_id = ? AND end_ns IS NULL"

@@ -60,9 +60,13 @@ def validate_file(path: str | Path) -> list[Fault]:
     An OTLP document is read as `traces import` reads it; its line numbers are the numbers of the spans.
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        data = Path(path).read_bytes()
+    except OSError as error:
         raise UsageError(f"cannot be read: {error}", where=str(path)) from error
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        return [Fault("json", data[: error.start].count(b"\n") + 1, "is not UTF-8 text")]
     spans, faults = _spans_in(text)
     return sorted(faults + validate_spans(spans), key=lambda fault: fault.line)
 
@@ -110,10 +114,25 @@ def _spans_in(text: str) -> tuple[list[Located], list[Fault]]:
         elif isinstance(value, dict):
             spans.append((number, value))
         else:
-            faults.append(Fault("json", number, "is not a JSON object" if value is not None else "is not JSON"))
+            faults.append(Fault("json", number, "is not a JSON object" if value is not None else NOT_JSON))
     if not spans and not faults:
         faults.append(Fault("json", 1, "there are no spans"))
+    if not spans and len(faults) > 1 and all(fault.message == NOT_JSON for fault in faults):
+        faults = [_broken(text)]  # one document that is cut short or damaged, not as many faults as it has lines
     return spans, faults
+
+
+NOT_JSON = "is not JSON"
+
+
+def _broken(text: str) -> Fault:
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return Fault("json", error.lineno, f"{NOT_JSON}: {error.msg}")
+    except RecursionError:
+        return Fault("json", 1, f"{NOT_JSON}: it nests too deep")
+    return Fault("json", 1, NOT_JSON)
 
 
 def _one_document(text: str) -> Any:
@@ -128,7 +147,7 @@ def _loads(text: str) -> Any:
 
     try:
         return json.loads(text, parse_constant=refuse)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

@@ -131,3 +131,15 @@ def storable(value: str | None) -> str | None:
 def finite(value: float | None) -> float | None:
     """A sum must not be spoilt by one NaN or infinity: such a number was not measured."""
     return value if value is None or -1e300 < value < 1e300 else None
+
+
+MOST_COUNTED = 2**40  # tokens of one span; sums of a million such spans still fit a database's numbers
+
+
+def countable(value: int | None) -> int | None:
+    """A count that can be added up: a number of tokens that no model can have used was not measured.
+
+    >>> countable(7), countable(2**63)
+    (7, None)
+    """
+    return value if value is None or -MOST_COUNTED < value < MOST_COUNTED else None
