@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import os
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from agent_forge.native import load
+from agent_forge.native import SWITCH, load
 
 
 class Input(ctypes.Structure):
@@ -50,6 +52,12 @@ _SIGNATURES = {
 
 def library() -> Any:
     """The kernel, or None where it cannot be had."""
+    return _found(*(os.environ.get(name) for name in (SWITCH, "CC", "PATH")))
+
+
+@cache
+def _found(*_environment: str | None) -> Any:
+    """Asked for each tensor, so it is looked for once in each environment."""
     found: Any = load(Path(__file__).with_name("kernel.c"), "-fno-trapping-math")
     if found is not None and found.gram.argtypes is None:
         for name, types in _SIGNATURES.items():
