@@ -127,9 +127,9 @@ def test_a_recorder_keeps_what_a_full_disk_refused(tmp_path: Path) -> None:
         pass
     recorder.flush()
     with store._database.read() as cursor:
-        cursor.execute(f"PRAGMA max_page_count={cursor.execute('PRAGMA page_count').fetchone()[0] + 1}")
+        cursor.execute(f"PRAGMA max_page_count={cursor.execute('PRAGMA page_count').fetchone()[0]}")
     for _ in range(200):
-        with recorder.span("big", inputs="x" * 2000):
+        with recorder.span("big", inputs="x" * 20_000):  # none of them fits a page
             pass
     with pytest.raises(StoreError, match="full"):
         recorder.flush()

@@ -3,7 +3,7 @@
 
 Whole days inside the asked time come from the days' sums, whole hours before and after them from the hours', and what
 hangs over at the two ends is summed from the spans themselves; so are the few spans that came after the sums were last
-written. All of it is one statement, which sees one moment. So a figure is what the rows would give, for any window.
+written, if there are any. All of it is one statement. So a figure is what the rows would give, for any window.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from agent_forge.errors import UsageError
+from agent_forge.traces.pending import places
 from agent_forge.traces.queries import Moment, to_ns
 from agent_forge.traces.rollup import DAY, HOUR, MINUTE, SUMS, TOOK
 
@@ -93,8 +94,9 @@ def aggregate(
     hours, ends = _steps(rest, HOUR)
     parts = [(f"{summed} rollup_day WHERE day >= ? AND day < ?", step) for step in days]
     parts += [(f"{summed} rollup_hour WHERE hour >= ? AND hour < ?", step) for step in hours]
-    whole = [(begin * DAY, end * DAY) for begin, end in days] + [(begin * HOUR, end * HOUR) for begin, end in hours]
-    parts += [(f"SELECT grp, status, {_ROW_SUMS} {_NEW_ROWS}", step) for step in whole]
+    if _are_waiting(cursor):
+        whole = [(begin * DAY, end * DAY) for begin, end in days] + [(begin * HOUR, end * HOUR) for begin, end in hours]
+        parts += [(f"SELECT grp, status, {_ROW_SUMS} {_NEW_ROWS}", step) for step in whole]
     parts += [(f"SELECT grp, status, {_ROW_SUMS} {_ROWS}", end) for end in ends]
     if not parts:
         return []
@@ -134,7 +136,7 @@ def percentiles(
         raise UsageError("durations are not kept by status", fix="leave status out")
     columns = _columns(by, "")
     kept, values = _only(only, "")
-    source, times = _buckets(_window(since, until))
+    source, times = _buckets(_window(since, until), _are_waiting(cursor))
     sql = (
         f"SELECT {', '.join(columns)}, a.bucket, sum(a.spans) FROM"
         f" (SELECT grp, bucket, sum(spans) AS spans FROM ({source}) r GROUP BY grp, bucket) a"
@@ -146,16 +148,25 @@ def percentiles(
     return {group: [_quantile(found, share) for share in of] for group, found in counts.items()}
 
 
-def _buckets(window: Window) -> tuple[str, list[int]]:
+def _buckets(window: Window, waiting: bool) -> tuple[str, list[int]]:
     """The counts of durations in a window, a group and bucket at a time."""
-    new = f"SELECT grp, bucket, 1 AS spans {_NEW_ROWS}"
-    if window == (0, _LAST):
-        return f"SELECT grp, bucket, spans FROM rollup_bucket UNION ALL {new}", [*window]
     days, ends = _whole(window, DAY)
-    parts = [("SELECT grp, bucket, spans FROM rollup_duration WHERE day >= ? AND day < ?", step) for step in days]
-    parts += [(new, (begin * DAY, end * DAY)) for begin, end in days]
-    parts += [(f"SELECT grp, bucket, 1 AS spans {_ROWS}", end) for end in ends or [(0, 0)]]
+    if window == (0, _LAST):
+        parts: list[tuple[str, Sequence[int]]] = [("SELECT grp, bucket, spans FROM rollup_bucket", ())]
+    else:
+        select = "SELECT grp, bucket, spans FROM rollup_duration WHERE day >= ? AND day < ?"
+        parts = [(select, step) for step in days]
+        parts += [(f"SELECT grp, bucket, 1 AS spans {_ROWS}", end) for end in ends or [(0, 0)]]
+    if waiting:
+        new = f"SELECT grp, bucket, 1 AS spans {_NEW_ROWS}"
+        parts += [(new, (begin * DAY, end * DAY)) for begin, end in days]
     return " UNION ALL ".join(text for text, _ in parts), [time for _, part in parts for time in part]
+
+
+def _are_waiting(cursor: Any) -> bool:
+    """Whether there are spans that the sums do not hold yet. (Those that come after this look may be left out.)"""
+    mark, last = places(cursor)
+    return mark < last
 
 
 def _quantile(counts: Sequence[tuple[int, int]], share: float) -> float:
@@ -180,47 +191,38 @@ def timeline(cursor: Any, minutes: int, since: Moment | None, until: Moment | No
 
 def _by_minute(cursor: Any, step: int, begin: int, end: int) -> list[Tick]:
     first, last = begin // MINUTE, -(-end // MINUTE)
-    tick = f"minute / {step} * {step}" if step > 1 else "minute"
-    kept, new = "sum(spans), sum(errors)", f"count(*), {_ERRORS}"
-    grouped = f" GROUP BY {tick}"
-    if step == 1:
-        kept, grouped = "spans, errors", ""
-    sql = (
-        f"SELECT {tick}, {kept} FROM rollup_minute WHERE minute >= ? AND minute < ?{grouped}"
-        f" UNION ALL SELECT start_ns / {step * MINUTE} * {step}, {new} {_NEW_ROWS} GROUP BY 1"
-    )
-    return _ticks(cursor.execute(sql, [first, last, *_times(first, last, MINUTE)]).fetchall(), MINUTE)
+    tick, kept, grouped = f"minute * {MINUTE}", "spans, errors", ""
+    if step > 1:
+        tick, kept, grouped = f"minute / {step} * {step * MINUTE}", "sum(spans), sum(errors)", " GROUP BY 1"
+    table = f"SELECT {tick}, {kept} FROM rollup_minute WHERE minute >= ? AND minute < ?{grouped}"
+    return _ticks(cursor, table, [first, last], step, MINUTE)
 
 
 def _by_hour(cursor: Any, step: int, begin: int, end: int, agent: str | None) -> list[Tick]:
     first, last = begin // HOUR, -(-end // HOUR)
     kept = "" if agent is None else " AND grp IN (SELECT id FROM groups WHERE agent = ?)"
-    named = [] if agent is None else [agent]
-    sql = (
-        f"SELECT hour / {step} * {step}, sum(spans), sum(CASE WHEN status = 'error' THEN spans ELSE 0 END)"
+    table = (
+        f"SELECT hour / {step} * {step * HOUR}, sum(spans), sum(CASE WHEN status = 'error' THEN spans ELSE 0 END)"
         f" FROM rollup_hour WHERE hour >= ? AND hour < ?{kept} GROUP BY 1"
-        f" UNION ALL SELECT start_ns / {step * HOUR} * {step}, count(*), {_ERRORS} {_NEW_ROWS}{kept} GROUP BY 1"
     )
-    values = [first, last, *named, *_times(first, last, HOUR), *named]
-    return _ticks(cursor.execute(sql, values).fetchall(), HOUR)
+    return _ticks(cursor, table, [first, last, *([] if agent is None else [agent])], step, HOUR, kept)
 
 
-_ERRORS = "sum(CASE WHEN status = 'error' THEN 1 ELSE 0 END)"
-
-
-def _times(first: int, last: int, width: int) -> list[int]:
-    return [first * width, min(last * width, _LAST)]
-
-
-def _ticks(rows: Sequence[Any], width: int) -> list[Tick]:
-    """Rows of the tables, then rows of spans that are in none yet, as one time line."""
-    found: dict[int, Tick] = {}
-    for at, spans, errors in rows:
-        tick = Tick(int(at) * width, int(spans), int(errors))
-        if (known := found.get(tick.start_ns)) is not None:
-            tick = Tick(tick.start_ns, known.spans + tick.spans, known.errors + tick.errors)
-        found[tick.start_ns] = tick
-    return [found[start] for start in sorted(found)]
+def _ticks(cursor: Any, table: str, values: list[Any], step: int, width: int, kept: str = "") -> list[Tick]:
+    """The time line of a table, and of the spans that are not in it yet."""
+    first, last, *named = values
+    if not _are_waiting(cursor):
+        rows = cursor.execute(f"{table} ORDER BY 1", values).fetchall()
+        return [Tick(int(at), int(spans), int(errors)) for at, spans, errors in rows]
+    errors = "sum(CASE WHEN status = 'error' THEN 1 ELSE 0 END)"
+    new = f"SELECT start_ns / {step * width} * {step * width}, count(*), {errors} {_NEW_ROWS}{kept} GROUP BY 1"
+    times = [first * width, min(last * width, _LAST), *named]
+    found: dict[int, list[int]] = {}
+    for at, spans, failed in cursor.execute(f"{table} UNION ALL {new}", [*values, *times]).fetchall():
+        known = found.setdefault(int(at), [0, 0])
+        known[0] += int(spans)
+        known[1] += int(failed)
+    return [Tick(at, *found[at]) for at in sorted(found)]
 
 
 def _window(since: Moment | None, until: Moment | None) -> Window:

@@ -100,6 +100,8 @@ def _spans_in(text: str) -> tuple[list[Located], list[Fault]]:
         faults = [
             Fault("json", n, "is not a JSON object") for n, x in enumerate(document, 1) if not isinstance(x, dict)
         ]
+        if not document:
+            faults.append(Fault("json", 1, NO_SPANS))
         return [(n, x) for n, x in enumerate(document, 1) if isinstance(x, dict)], faults
     spans: list[Located] = []
     faults = []
@@ -116,13 +118,13 @@ def _spans_in(text: str) -> tuple[list[Located], list[Fault]]:
         else:
             faults.append(Fault("json", number, "is not a JSON object" if value is not None else NOT_JSON))
     if not spans and not faults:
-        faults.append(Fault("json", 1, "there are no spans"))
+        faults.append(Fault("json", 1, NO_SPANS))
     if not spans and len(faults) > 1 and all(fault.message == NOT_JSON for fault in faults):
         faults = [_broken(text)]  # one document that is cut short or damaged, not as many faults as it has lines
     return spans, faults
 
 
-NOT_JSON = "is not JSON"
+NOT_JSON, NO_SPANS = "is not JSON", "there are no spans"
 
 
 def _broken(text: str) -> Fault:
