@@ -20,9 +20,11 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Started in the background, a shell hands down an ignored Ctrl-C, and so would we to the programs that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-for _proxy in ("http_proxy", "https_proxy", "all_proxy"):  # what tests ask for listens on this machine
-    os.environ.pop(_proxy, None)
-    os.environ.pop(_proxy.upper(), None)
+# What tests ask for listens on this machine, and what they print goes to no terminal.
+for _name in ("http_proxy", "https_proxy", "all_proxy", "force_color", "tty_compatible", "tty_interactive"):
+    os.environ.pop(_name, None)
+    os.environ.pop(_name.upper(), None)
+os.environ.update(COLUMNS="80", LINES="24")
 
 # The same examples in every run, however slow the machine: what fails here fails everywhere, and what passes passes.
 # `pytest --hypothesis-profile explore` looks for new ones.
