@@ -4,7 +4,7 @@ Two servers with the same packed model, asked in turns: one as it is, by the com
 the modules of transformers with the same packed products. Beside them the compiled decoder without a server. On a
 shared machine the clock says little, so the CPU time of the server's process is given as well.
 
-    python benchmarks/packed_serving.py [--quick] [--model FOLDER] [--tokens N]
+    python benchmarks/packed_serving.py [--quick] [--model FOLDER] [--clients N] [--tokens N]
 """
 
 from __future__ import annotations
@@ -113,19 +113,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer tokens and rounds")
     parser.add_argument("--model", help="a folder with a packed model; without it, SmolLM2-135M's shape at random")
+    parser.add_argument("--clients", type=int, action="append", help="how many at once; again for another row")
     parser.add_argument("--tokens", type=int, help="tokens each client asks for")
     given = parser.parse_args()
-    most = given.tokens or (32 if given.quick else 96)
+    most = given.tokens or (24 if given.quick else 64)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(given.model) if given.model else make_model(Path(folder) / "model")
-        prompts = [[(7 * row + 13 * n) % 7000 + 256 for n in range(32)] for row in range(max(CROWDS))]
+        prompts = [[(7 * row + 13 * n) % 7000 + 256 for n in range(32)] for row in range(max(given.clients or CROWDS))]
         servers = [ByModules(place, Path(folder) / "a"), Server(place, Path(folder) / "b")]
         print("| clients | tok/s: modules | decoder | ratio | per CPU s: modules | decoder | ratio | without server |")
         print("|---|---|---|---|---|---|---|---|")
         try:
-            for clients in CROWDS:
+            for clients in given.clients or CROWDS:
                 found = []
-                for _ in range(2 if given.quick else 3):
+                for _ in range(1 if given.quick else 2):
                     found.append([ask(server, prompts[:clients], most) for server in servers])
                 best = [[max(one[n][kind] for one in found) for n in (0, 1)] for kind in (0, 1)]
                 alone = without_server(place, prompts[:clients], most)
