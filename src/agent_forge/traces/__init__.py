@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from agent_forge.traces.export import FORMATS, export_traces, send_otlp
     from agent_forge.traces.files import import_file, read_file
     from agent_forge.traces.masking import masked
-    from agent_forge.traces.otlp import read_request, write_request
+    from agent_forge.traces.otlp import read_json, read_request, write_request
     from agent_forge.traces.recorder import Recorder, carry, current_span, use_span
     from agent_forge.traces.span import KINDS, Span
     from agent_forge.traces.stats import Aggregate
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "FORMATS": "export", "export_traces": "export", "send_otlp": "export", "import_file": "files", "read_file": "files",
-    "masked": "masking", "read_request": "otlp", "write_request": "otlp", "Recorder": "recorder", "carry": "recorder",
+    "masked": "masking", "read_json": "otlp", "read_request": "otlp", "write_request": "otlp", "Recorder": "recorder", "carry": "recorder",
     "current_span": "recorder", "use_span": "recorder", "KINDS": "span", "Span": "span", "Aggregate": "stats",
     "Page": "store", "Store": "store", "Summary": "store", "Trajectory": "trajectory", "assemble": "trajectory",
     "TrustTable": "trust",
@@ -46,6 +46,7 @@ __all__ = [
     "import_file",
     "masked",
     "read_file",
+    "read_json",
     "read_request",
     "send_otlp",
     "use_span",
