@@ -261,16 +261,17 @@ def _float_ties(output: Output, tensors: list[Tensor], cuts: list[Cut]) -> Maker
         return None
     spread = min(14, 16 - math.ceil(math.log2((1 + most) / min(unit, 1.0))))
     floats, apart = [torch.empty(SIZE) for _ in range(6)], _Apart()
+    far: list[Any] = []
 
     def part(start: int, end: int, out: Tensor, doubts: Doubts) -> None:
         blocks = [x[start:end] for x in tensors]
         _add_floats(blocks, [_float_low(cut, start) for cut in cuts], (one, both), floats, out)
-        doubtful = apart.more_than(blocks, spread)
-        if not doubtful.size:
+        far.append(apart.more_than(blocks, spread) + start)
+        if end < tensors[0].numel():
             return
-        places = torch.from_numpy(doubtful)
-        chosen = [x[places].double() for x in blocks]
-        doubts.append((doubtful + start, _exactly(chosen, cuts, doubtful + start, weights, normalize, scale).numpy()))
+        places = np.concatenate(far)  # few elements, so all at once
+        chosen = [x[torch.from_numpy(places)].double() for x in tensors]
+        doubts.append((places, _exactly(chosen, cuts, places, weights, normalize, scale).numpy()))
 
     return _split(part, [cut.last + 1 for cut in cuts])
 
