@@ -184,3 +184,13 @@ def test_traces_go_where_the_setting_says(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("AGENT_FORGE_STORE", "postgresql:///forge")
     assert trace_store("here") == "postgresql:///forge"
     assert trace_store("postgresql:///other") == "postgresql:///other", "a flag is stronger than the environment"
+
+
+def test_no_command_takes_the_place_of_a_function(capsys: pytest.CaptureFixture[str]) -> None:
+    """A module is an attribute of its package as soon as it is imported, and would hide a function of that name."""
+    import agent_forge.cli
+    from agent_forge.cli._app import COMMANDS
+
+    assert agent_forge.cli.run(["run", "--help"]) == 0
+    assert callable(agent_forge.cli.run)
+    assert {module.rpartition(".")[2] for module, _ in COMMANDS.values()}.isdisjoint({"run", "main"})

@@ -20,7 +20,7 @@ COMMANDS = {
     "doctor": ("agent_forge.cli.doctor", "What works on this machine, what is missing, and how to get it."),
     "config": ("agent_forge.cli.config", "The settings in force and where each comes from."),
     "plan": ("agent_forge.cli.plan", "Show a request, or a plan file, as a graph."),
-    "run": ("agent_forge.cli.run", "Plan a request, or take a plan file, and carry it out."),
+    "run": ("agent_forge.cli.running", "Plan a request, or take a plan file, and carry it out."),
     "page": ("agent_forge.cli.page", "One run as a single HTML file to send to a colleague."),
     "traces": ("agent_forge.cli.traces", "What happened: list, show, analyse, import and export traces."),
     "delegation": ("agent_forge.cli.delegation", "Traces of a coding agent's subagents."),
