@@ -176,7 +176,8 @@ def test_a_streamed_plan_is_kept_as_far_as_it_was_written(tmp_path: Path) -> Non
     async def stream() -> AsyncIterator[Task]:
         yield PLAN[0]
         yield PLAN[1]
-        await asyncio.sleep(0.1)
+        while not (tmp_path / "copy").exists():  # the crash is before
+            await asyncio.sleep(0.001)
         yield PLAN[2]
 
     journal, _ = crash(tmp_path, stream(), "b")

@@ -86,13 +86,15 @@ def test_threads_run_at_once_with_the_context_of_their_task() -> None:
 
 def test_no_more_threads_than_asked_for() -> None:
     running = most = 0
-    guard = threading.Lock()
+    guard, both = threading.Lock(), threading.Barrier(2)
 
     def work(task: Task, inputs: dict[str, Any]) -> None:
         nonlocal running, most
         with guard:
             running += 1
             most = max(most, running)
+        if task.id in ("t0", "t1"):
+            both.wait(60)
         time.sleep(0.002)
         with guard:
             running -= 1

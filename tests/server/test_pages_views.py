@@ -115,7 +115,7 @@ def test_the_figures_of_a_run_are_those_of_its_tasks(client: httpx.Client) -> No
     durations = {name: task["duration_s"] for name, task in run["tasks"].items()}
     assert run["times"]["work_s"] == pytest.approx(sum(durations.values()))
     assert run["times"]["critical_path_s"] == pytest.approx(sum(durations[name] for name in run["critical_path"]))
-    assert run["times"]["critical_path_s"] <= run["times"]["wall_s"] <= run["times"]["work_s"]
+    assert run["times"]["critical_path_s"] <= min(run["times"]["wall_s"], run["times"]["work_s"])
     model_tasks = [
         name for name, task in server_home.REVIEW.tasks.items() if task.action in ("draft", "summarise", "check")
     ]
