@@ -320,7 +320,7 @@ def test_files_of_one_request_of_many_and_of_ours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "not JSON"), ("{", "not JSON"), ("hello\n", "not JSON"), ('{"a": 1}', "resourceSpans"),
+        ("", "is empty"), ("{", "not JSON"), ("hello\n", "not JSON"), ('{"a": 1}', "resourceSpans"),
         ('{"trace_id": "1", "span_id": "2"}', "no 'name'"),
         ('{"trace_id": "1", "span_id": "2", "name": "n", "colour": 3}', "colour"),
         (json.dumps(write_request([make()])) + "\n{broken\n", r":2: is not JSON"),

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "FORMATS": "export", "export_traces": "export", "send_otlp": "export", "import_file": "files", "read_file": "files",
-    "masked": "masking", "read_json": "otlp", "read_request": "otlp", "write_request": "otlp", "Recorder": "recorder", "carry": "recorder",
-    "current_span": "recorder", "use_span": "recorder", "KINDS": "span", "Span": "span", "Aggregate": "stats",
+    "masked": "masking", "read_json": "otlp", "read_request": "otlp", "write_request": "otlp", "Recorder": "recorder",
+    "carry": "recorder", "current_span": "recorder", "use_span": "recorder", "KINDS": "span", "Span": "span",
+    "Aggregate": "stats",
     "Page": "store", "Store": "store", "Summary": "store", "Trajectory": "trajectory", "assemble": "trajectory",
     "TrustTable": "trust",
 }  # fmt: skip

@@ -98,6 +98,13 @@ def _number(value: Any) -> float:
     raise TraceError(f"{value!r} is not a number")
 
 
+def _count(value: Any) -> int:
+    number = int(value)
+    if -(2**63) <= number < 2**63:
+        return number
+    raise TraceError(f"{value!r} is more than a database holds")
+
+
 def _list(value: Any) -> list[Any]:
     found = from_json(value) if isinstance(value, str) else value
     if isinstance(found, list):
@@ -106,7 +113,7 @@ def _list(value: Any) -> list[Any]:
 
 
 _READ: dict[str, tuple[type, Callable[[Any], Any]]] = {
-    "input_tokens": (int, int), "output_tokens": (int, int), "cost": (float, _number), "reward": (float, _number),
+    "input_tokens": (int, _count), "output_tokens": (int, _count), "cost": (float, _number), "reward": (float, _number),
     "prompt_ids": (list, _list), "output_ids": (list, _list), "logprobs": (list, _list),
 }  # fmt: skip
 _LISTS = ("prompt_ids", "output_ids", "logprobs")
@@ -129,7 +136,7 @@ def fill(span: Span) -> Span:
         if field in ranks and ranks[field] < rank:
             continue
         value = attributes[name]
-        if value.__class__ is not kind and (value := read_value(convert, value)) is None:
+        if (value.__class__ is not kind or kind is int) and (value := read_value(convert, value)) is None:
             continue
         ranks[field] = rank
         setattr(span, field, value)

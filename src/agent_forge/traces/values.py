@@ -137,9 +137,12 @@ MOST_COUNTED = 2**40  # tokens of one span; sums of a million such spans still f
 
 
 def countable(value: int | None) -> int | None:
-    """A count that can be added up: a number of tokens that no model can have used was not measured.
+    """A count that can be added up: a number of tokens that no model can have used was not measured. What no database
+    takes at all stays as it is, to be refused there.
 
-    >>> countable(7), countable(2**63)
+    >>> countable(7), countable(2**50)
     (7, None)
     """
-    return value if value is None or -MOST_COUNTED < value < MOST_COUNTED else None
+    if value is None or -MOST_COUNTED < value < MOST_COUNTED:
+        return value
+    return None if -(2**63) <= value < 2**63 else value
