@@ -16,7 +16,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -240,14 +239,12 @@ def _read_protobuf(body: bytes) -> list[Span]:
 
 
 def _read_json(body: bytes) -> list[Span]:
-    from agent_forge.traces.otlp import read_request
+    from agent_forge.traces.otlp import read_json
 
     try:
-        document: Any = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        return read_json(body, whole=False)
+    except ValueError as error:
         raise TraceError(f"the body is not JSON: {error}") from error
-    try:
-        return read_request(document, whole=False)
     except (RecursionError, AttributeError, TypeError) as error:
         raise TraceError(f"this is not an OTLP trace request: {error}") from error
 
