@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests_compress_tiny import make_tiny, texts
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -19,6 +20,7 @@ from agent_forge.forge.checkpoint import count_parameters
 from agent_forge.forge.compression import folder as folders
 from agent_forge.forge.compression.allocation import Option, allocate, worthwhile
 from agent_forge.forge.compression.codecs import decode, encode
+from agent_forge.forge.compression.container import pack
 from agent_forge.forge.compression.feedback import Cost
 from agent_forge.forge.compression.packed_tokenizer import pack_tokenizer, unpack_tokenizer
 from agent_forge.forge.compression.report import draw_stages, scatter, stage_table
@@ -102,6 +104,19 @@ def test_a_damaged_artefact_is_refused(done, tmp_path) -> None:
         (broken / folders.WEIGHTS).write_bytes(data)
         with pytest.raises(Exception, match=r"checksum|damaged|incomplete|header|safetensors|Safetensor"):
             AutoModelForCausalLM.from_pretrained(broken)
+
+
+def test_a_tensor_of_another_shape_is_refused(done, tmp_path) -> None:
+    _, out = done
+    broken = tmp_path / "broken"
+    shutil.copytree(out, broken)
+    tensors = load_file(broken / folders.WEIGHTS)
+    name = next(name for name in tensors if name.endswith("up_proj.weight"))
+    other = pack(encode("raw", torch.zeros(3, 3)))
+    tensors[name] = torch.frombuffer(bytearray(other), dtype=torch.uint8)
+    save_file(tensors, broken / folders.WEIGHTS, {"format": "pt"})
+    with pytest.raises(CheckpointError, match="should be"):
+        AutoModelForCausalLM.from_pretrained(broken)
 
 
 def test_the_same_seed_gives_the_same_bytes(done, tiny, text, tmp_path) -> None:
@@ -289,6 +304,17 @@ def test_a_tokenizer_is_packed_without_loss(tiny) -> None:
     assert json.loads(unpack_tokenizer(pack_tokenizer(json.dumps(joined)))) == joined
     with pytest.raises(CheckpointError, match="tokenizer"):
         unpack_tokenizer(packed[:-5])
+
+
+def test_tokens_that_double_for_ever_are_refused() -> None:
+    tokens = ["a" * 2**power for power in range(18)]
+    model = {
+        "type": "BPE",
+        "vocab": {token: i for i, token in enumerate(tokens)},
+        "merges": [[t, t] for t in tokens[:-1]],
+    }
+    with pytest.raises(CheckpointError, match="characters"):
+        unpack_tokenizer(pack_tokenizer(json.dumps({"model": model})))
 
 
 def test_a_tokenizer_that_cannot_be_packed_is_kept_as_it_is(tiny, tmp_path, monkeypatch) -> None:

@@ -14,6 +14,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZATION_CONFIG_MAPPING, AUTO_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from agent_forge.errors import CheckpointError
 from agent_forge.forge.compression import packed_tokenizer  # noqa: F401 (registers it)
 
 METHOD = "agent_forge_codecs"
@@ -36,16 +37,19 @@ class CodecsQuantizer(HfQuantizer):
     requires_calibration = True  # only what `agent-forge compress` wrote can be loaded
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
-        self.types = {name: tensor.dtype for name, tensor in model.state_dict().items()}
+        self.wanted = {name: (tensor.dtype, tensor.shape) for name, tensor in model.state_dict().items()}
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         from agent_forge.forge.compression.codecs import decode
         from agent_forge.forge.compression.container import unpack
 
         for name, tensor in _named_tensors(model):
-            if tensor.dtype == torch.uint8 and self.types[name].is_floating_point:
+            kind, shape = self.wanted[name]
+            if tensor.dtype == torch.uint8 and kind.is_floating_point:
                 decoded = decode(unpack(tensor.data.cpu().numpy().tobytes(), where=name))
-                tensor.data = decoded.to(tensor.device, self.types[name])
+                if decoded.shape != shape:
+                    raise CheckpointError(f"it is {tuple(decoded.shape)} and should be {tuple(shape)}", where=name)
+                tensor.data = decoded.to(tensor.device, kind)
                 tensor.requires_grad_(isinstance(tensor, nn.Parameter))
         return model
 

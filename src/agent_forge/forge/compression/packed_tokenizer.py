@@ -21,6 +21,7 @@ from agent_forge.errors import CheckpointError
 FILE = "tokenizer.xz"
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
 MOST_BYTES = 256 << 20
+LONGEST = 1 << 16  # characters of a token: merges of merges could double them for ever
 
 
 def pack_tokenizer(text: str) -> bytes:
@@ -81,6 +82,8 @@ def _put_merges(document: dict[str, Any], pairs: np.ndarray) -> None:
         halves = [tokens[left], tokens[right]]
         merges.append(" ".join(halves) if joined else halves)
         tokens.append("".join(halves))
+        if len(tokens[-1]) > LONGEST:
+            raise ValueError(f"a token has more than {LONGEST} characters")
     model["vocab"], model["merges"] = {token: number for number, token in enumerate(tokens)}, merges
 
 
