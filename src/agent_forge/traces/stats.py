@@ -213,7 +213,9 @@ def _ticks(cursor: Any, table: str, values: list[Any], step: int, width: int, ke
     first, last, *named = values
     if not _are_waiting(cursor):
         rows = cursor.execute(f"{table} ORDER BY 1", values).fetchall()
-        return [Tick(int(at), int(spans), int(errors)) for at, spans, errors in rows]
+        if rows and type(rows[0][1]) is not int:  # PostgreSQL's sums are decimals
+            rows = [(int(at), int(spans), int(errors)) for at, spans, errors in rows]
+        return list(map(Tick._make, rows))
     errors = "sum(CASE WHEN status = 'error' THEN 1 ELSE 0 END)"
     new = f"SELECT start_ns / {step * width} * {step * width}, count(*), {errors} {_NEW_ROWS}{kept} GROUP BY 1"
     times = [first * width, min(last * width, _LAST), *named]
