@@ -1,6 +1,6 @@
 """How many spans a second do trace servers really store? Ours, Arize Phoenix and MLflow, the same requests over HTTP.
 
-    python benchmarks/trace_peers.py [--quick] [--only ours,phoenix,mlflow]
+    python benchmarks/trace_peers.py [--quick] [--rich] [--size 512] [--only ours,phoenix,mlflow]
 
 Each server gets a fresh SQLite database and the same OTLP/protobuf requests, one after the other, each when the one
 before was answered. The clock runs from the first request until every span can be counted in the server's database
@@ -12,6 +12,7 @@ into environments of their own (AGENT_FORGE_PEERS names the folder), a few minut
 from __future__ import annotations
 
 import argparse
+import http.client
 import os
 import signal
 import socket
@@ -124,11 +125,15 @@ def start(server: Server, home: Path) -> tuple[subprocess.Popen[bytes], str]:
 
 
 def send(server: Server, url: str, bodies: list[bytes]) -> None:
+    """One request after the other over one connection, as an exporter does."""
     headers = {"Content-Type": "application/x-protobuf", **server.headers}
-    for body in bodies:
-        post = urllib.request.Request(url + "/v1/traces", body, headers)
-        with urllib.request.urlopen(post, timeout=600) as answer:
+    with closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=600)) as connection:
+        for body in bodies:
+            connection.request("POST", "/v1/traces", body, headers)
+            answer = connection.getresponse()
             answer.read()
+            if answer.status != 200:
+                raise SystemExit(f"the server answered {answer.status}")
 
 
 def stored(server: Server, home: Path) -> int:
@@ -174,18 +179,20 @@ def measure(name: str, bodies: list[bytes], size: int, more: list[bytes]) -> tup
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer spans")
+    parser.add_argument("--rich", action="store_true", help="model calls with messages, eight spans a trace")
+    parser.add_argument("--size", type=int, default=512, help="spans a request; 512 is what the SDK's exporter sends")
     parser.add_argument("--only", default=",".join(SERVERS), help="which servers, with commas between them")
     options = parser.parse_args()
-    size = 100
-    counts = {"ours": 100, "phoenix": 6, "mlflow": 6}  # requests; the peers take seconds for each
+    size = options.size
+    counts = {"ours": 80, "phoenix": 6, "mlflow": 6}  # requests; the peers take seconds for each
     if options.quick:
         counts = {"ours": 20, "phoenix": 3, "mlflow": 3}
-    print(f"light spans, {size} a request; load {os.getloadavg()[0]:.1f}\n")
+    print(f"{'rich' if options.rich else 'light'} spans, {size} a request; load {os.getloadavg()[0]:.1f}\n")
     print(f"{'':10}{'stored spans/s':>16}{'ours is':>10}{'acknowledged':>14}{'kept after SIGTERM':>20}")
     ours: float | None = None
     for name in options.only.split(","):
         total = counts[name] + 3
-        made = [write_protobuf(read_request(request(number, size, rich=False))) for number in range(total)]
+        made = [write_protobuf(read_request(request(number, size, rich=options.rich))) for number in range(total)]
         speed, acknowledged, kept = measure(name, made[: counts[name]], size, made[counts[name] :])
         ours = speed if name == "ours" else ours
         ratio = f"{ours / speed:8.0f} x" if ours and name != "ours" else ""
