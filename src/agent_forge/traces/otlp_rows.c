@@ -16,6 +16,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "json_text.h"
+
 #define DEPTH 40        /* of nested values; protobuf itself gives up at 100 messages, which are about 47 of them */
 #define MOST_KEYS 128   /* of one set of attributes */
 #define MOST_RULES 256  /* places for attribute names that tell a field; a power of two, more than twice what there are */
@@ -28,60 +30,9 @@ static size_t size_of(Part part) { return (size_t)(part.end - part.at); }
 
 static int is(Part part, const char *name) { return size_of(part) == strlen(name) && memcmp(part.at, name, size_of(part)) == 0; }
 
-/* Text that grows. */
-
-typedef struct { char *at; size_t size, room; } Text;
-
-static int grow(Text *text, size_t more) {
-    if (text->size + more <= text->room) return 1;
-    size_t room = 2 * text->room + more + 256;
-    char *at = PyMem_Realloc(text->at, room);
-    if (at == NULL) return 0;
-    text->at = at;
-    text->room = room;
-    return 1;
-}
-
-static int add(Text *text, const char *bytes, size_t size) {
-    if (!grow(text, size)) return 0;
-    memcpy(text->at + text->size, bytes, size);
-    text->size += size;
-    return 1;
-}
-
 static int add_chars(Text *text, const char *chars) { return add(text, chars, strlen(chars)); }
 
-/* What stands for a byte in a JSON text (0: itself), as json.encoder.encode_basestring has it. */
-static char *escaped(char *to, unsigned char byte) {
-    *to++ = '\\';
-    switch (byte) {
-    case '"': case '\\': *to++ = (char)byte; break;
-    case '\n': *to++ = 'n'; break;
-    case '\r': *to++ = 'r'; break;
-    case '\t': *to++ = 't'; break;
-    case '\f': *to++ = 'f'; break;
-    case '\b': *to++ = 'b'; break;
-    default:
-        memcpy(to, "u00", 3);
-        to[3] = (char)('0' + (byte >> 4));
-        to[4] = "0123456789abcdef"[byte & 15];
-        to += 5;
-    }
-    return to;
-}
-
-static int add_string(Text *text, Part part) {
-    if (!grow(text, 6 * size_of(part) + 2)) return 0;
-    char *to = text->at + text->size;
-    *to++ = '"';
-    for (; part.at < part.end; part.at++) {
-        if (*part.at >= 0x20 && *part.at != '"' && *part.at != '\\') *to++ = (char)*part.at;
-        else to = escaped(to, *part.at);
-    }
-    *to++ = '"';
-    text->size = (size_t)(to - text->at);
-    return 1;
-}
+static int add_string(Text *text, Part part) { return add_json_string(text, (const char *)part.at, size_of(part)); }
 
 static int add_whole(Text *text, long long number) {
     char digits[24];

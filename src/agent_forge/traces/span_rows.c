@@ -8,62 +8,18 @@
 #include <math.h>
 #include <string.h>
 
+#include "json_text.h"
+
 #define DEPTH 60 /* of a value; `to_json` cuts deeper ones at 64 */
 
 enum { TRACE, SPAN, NAME, KIND, PARENT, START, END, STATUS, ERROR, INPUTS, OUTPUTS, ATTRIBUTES, LINKS, EVENTS, AGENT,
        MODEL, SESSION, CLOCK, RARE, SLOTS };
 enum { PROVIDER, CATEGORY, POLICY, TEMPLATE, INPUT_TOKENS, OUTPUT_TOKENS, COST, REWARD, OTEL_KIND, SOME };
 
-typedef struct { char *at; size_t size, room; } Text;
-
-static int grow(Text *text, size_t more) {
-    if (text->size + more <= text->room) return 1;
-    size_t room = 2 * text->room + more;
-    char *at = PyMem_Realloc(text->at, room);
-    if (at == NULL) return 0;
-    text->at = at;
-    text->room = room;
-    return 1;
-}
-
-static int add(Text *text, const char *bytes, size_t size) {
-    if (!grow(text, size)) return 0;
-    memcpy(text->at + text->size, bytes, size);
-    text->size += size;
-    return 1;
-}
-
-/* As json.encoder.encode_basestring: only what JSON cannot do without is escaped. */
 static int add_string(Text *text, PyObject *value) {
     Py_ssize_t size;
     const char *from = PyUnicode_AsUTF8AndSize(value, &size); /* fails for lone surrogates */
-    if (from == NULL || !grow(text, 6 * (size_t)size + 2)) return 0;
-    char *to = text->at + text->size;
-    *to++ = '"';
-    for (const char *end = from + size; from < end; from++) {
-        unsigned char byte = (unsigned char)*from;
-        if (byte >= 0x20 && byte != '"' && byte != '\\') {
-            *to++ = (char)byte;
-            continue;
-        }
-        *to++ = '\\';
-        switch (byte) {
-        case '"': case '\\': *to++ = (char)byte; break;
-        case '\n': *to++ = 'n'; break;
-        case '\r': *to++ = 'r'; break;
-        case '\t': *to++ = 't'; break;
-        case '\f': *to++ = 'f'; break;
-        case '\b': *to++ = 'b'; break;
-        default:
-            memcpy(to, "u00", 3);
-            to[3] = (char)('0' + (byte >> 4));
-            to[4] = "0123456789abcdef"[byte & 15];
-            to += 5;
-        }
-    }
-    *to++ = '"';
-    text->size = (size_t)(to - text->at);
-    return 1;
+    return from != NULL && add_json_string(text, from, (size_t)size);
 }
 
 static int add_number(Text *text, PyObject *value) {
