@@ -306,12 +306,20 @@ def test_a_client_that_leaves_stops_the_writing(client: Any, live: Any, model: A
 def test_a_client_that_leaves_a_whole_answer_stops_it_too(live: Any, model: Any) -> None:
     import socket
 
+    def left() -> list[Any]:
+        live.context.recorder.flush()
+        return list(live.context.traces.search(limit=100, status="error"))
+
+    before = len(left())
     body = json.dumps({"model": "tiny", "prompt": "hello", "max_tokens": 1000, "temperature": 0}).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     with socket.create_connection(("127.0.0.1", live.port)) as connection:
         connection.sendall(head.encode() + body)
         waited(lambda: model.engine.running == 1)
     waited(lambda: model.engine.running == 0)
+    waited(lambda: len(left()) == before + 1)
+    assert left()[0].error == "the client left before the end"
+    assert left()[0].output_tokens < 1000
 
 
 def test_many_clients_at_once_each_get_their_own(live: Any, model: Any) -> None:

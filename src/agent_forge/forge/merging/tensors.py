@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_forge.forge.merging.layout import Output
 from agent_forge.forge.merging.recipe import Recipe
-from agent_forge.forge.merging.sources import FLOATS, Held, Opened, Spec
+from agent_forge.forge.merging.sources import Held, Opened
 from agent_forge.forge.merging.staging import Stage, prepare
 from agent_forge.forge.merging.vocabulary import as_floats, mapped
 
@@ -129,10 +129,6 @@ def stage_bytes(stage: Stage, tensor: str) -> memoryview:
     made = stage_tensor(stage, output).cpu().contiguous()
     data: Any = made.reshape(-1).view(torch.uint8).numpy()
     return memoryview(data)
-
-
-def is_float(spec: Spec) -> bool:
-    return spec.dtype in FLOATS
 
 
 Tensors = Sequence["Tensor"]
