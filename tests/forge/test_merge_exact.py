@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests_merge_models import family, read_model
 
 from agent_forge.forge.merging import merge_tensors, parse_recipe
-from agent_forge.forge.merging.exact import key_of, random_words, rounded, tree_sum
+from agent_forge.forge.merging.chance import key_of
+from agent_forge.forge.merging.exact import rounded, tree_sum
 from agent_forge.forge.merging.methods.sparsify import bernoulli, keep_probabilities, largest
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
@@ -134,14 +135,6 @@ def test_the_largest_are_exactly_as_many_and_ties_go_to_the_first(values, data):
     keys = torch.tensor(values, dtype=torch.float64).abs()
     order = torch.sort(keys, descending=True, stable=True).indices[:count]
     assert sorted(largest(keys, count).nonzero()[:, 0].tolist()) == sorted(order.tolist())
-
-
-def test_random_words_are_a_function_of_key_and_position():
-    key = key_of(3, "model.norm.weight", 1)
-    whole = random_words(key, 0, 5000)
-    assert torch.equal(random_words(key, 1234, 100), whole[1234:1334])
-    assert not torch.equal(random_words(key_of(4, "model.norm.weight", 1), 0, 100), whole[:100])
-    assert torch.unique(random_words(key, (1 << 32) - 5, 10)).numel() == 10
 
 
 def test_a_bernoulli_mask_keeps_its_share_and_models_are_independent():

@@ -7,8 +7,7 @@ import torch
 
 from agent_forge.forge.merging import merge_tensors, parse_recipe
 from agent_forge.forge.merging.binding import library
-from agent_forge.forge.merging.blocks import words_of
-from agent_forge.forge.merging.exact import random_words, rounded
+from agent_forge.forge.merging.exact import rounded
 from agent_forge.forge.merging.methods.task_vectors import add_task_vectors
 
 SHAPES = {"wide.weight": (24, 3001), "flat.weight": (70_001,), "odd.weight": (3, 7, 11), "one.weight": (1,)}
@@ -146,12 +145,6 @@ def test_float32_where_it_is_exact_gives_float64s_bits(weight, monkeypatch):
                     x["base"], vectors, [weight] * 2, True, more.get("normalize", True), more.get("lambda", 1.0)
                 )
                 assert torch.equal(kernel[name].reshape(-1), rounded(made, "BF16")), (kind, more, name)
-
-
-def test_words_in_32_bits_are_the_same_words():
-    for start in (0, 12345, (1 << 32) - 7, (1 << 33) + 5):
-        wanted = random_words((123, 456), start, 100)
-        assert torch.equal(torch.from_numpy(words_of((123, 456), start, 100).astype("int64")), wanted)
 
 
 def test_without_a_kernel_inputs_stay_as_they_are(monkeypatch):

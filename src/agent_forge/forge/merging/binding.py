@@ -22,9 +22,6 @@ class Rule(ctypes.Structure):
         ("high", ctypes.c_double),
         ("low_at", ctypes.c_int64),
         ("high_at", ctypes.c_int64),
-        ("key0", ctypes.c_uint64),
-        ("key1", ctypes.c_uint64),
-        ("below", ctypes.c_uint64),
         ("given", ctypes.c_void_p),
         ("probability", ctypes.c_void_p),
         ("given_at", ctypes.c_int64),
@@ -40,13 +37,14 @@ _SIGNATURES = {
     "task_vectors": (ONE, ONE, ctypes.POINTER(Rule), _INT, _INT, _INT, _REAL, _REAL, _AT, _INT, _INT, _INT, _AT),
     "combination": (ONE, ONE, _AT, _INT, _REAL, _INT, _INT, _INT, _AT),
     "gram": (ONE, ONE, _INT, _AT, _INT, _AT),
-    "norms": (ONE, ONE, ctypes.POINTER(Rule), _INT, _AT, _AT),
+    "random_bits": (ctypes.c_uint64, ctypes.c_uint64, _INT, _INT, _AT),
+    "norms": (ONE, ONE, ctypes.POINTER(Rule), _INT, _AT),
     "select_key": (ONE, ONE, _INT, _INT, _INT, _INT, _AT, _AT),
     "histogram": (ONE, ONE, _INT, _INT, _INT, ctypes.c_uint64, _AT),
     "occurrence": (ONE, ONE, _INT, _INT, _REAL, _INT),
     "nonzero": (ONE, ONE, _INT, _INT),
     "mask_above": (ONE, ONE, _INT, _INT, _REAL, _INT, _AT),
-    "magprune": (ONE, ONE, _INT, _INT, _INT, _REAL, _REAL, ctypes.c_uint64, ctypes.c_uint64, _AT, _AT, _AT, _AT),
+    "magprune": (ONE, ONE, _INT, _INT, _INT, _REAL, _REAL, ctypes.c_uint64, _AT, _AT, _AT, _AT),
 }
 
 

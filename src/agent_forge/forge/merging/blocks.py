@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agent_forge.forge.merging.counts import rescale_factor, slerp_coefficients, top_count, total, word_below
+from agent_forge.forge.merging.chance import key_of, random_mask
+from agent_forge.forge.merging.counts import rescale_factor, slerp_coefficients, top_count, total
 from agent_forge.forge.merging.cuts import SIZE, Cut, cut_of
-from agent_forge.forge.merging.exact import BLOCK, key_of, rounded, tree_sum
+from agent_forge.forge.merging.exact import BLOCK, rounded, tree_sum
 from agent_forge.forge.merging.layout import Output
 from agent_forge.forge.merging.methods.task_vectors import add_task_vectors, kept
 from agent_forge.forge.merging.thresholds import trims_model
@@ -361,26 +362,6 @@ def _add_floats(
 # --- DARE ------------------------------------------------------------------------------------------------------------
 
 
-def words_of(key: tuple[int, int], start: int, count: int) -> Any:
-    """`exact.random_words` in 32-bit arithmetic."""
-    if (start + count - 1) >> 32 != start >> 32:
-        first = (1 << 32) - (start & 0xFFFFFFFF)
-        return np.concatenate([words_of(key, start, first), words_of(key, start + first, count - first)])
-    x = np.arange(start & 0xFFFFFFFF, (start & 0xFFFFFFFF) + count, dtype=np.uint64).astype(np.uint32)
-    added = np.uint32((key[1] + (start >> 32) * 0x9E3779B9) & 0xFFFFFFFF)
-    x ^= np.uint32(key[0])
-    spare = np.empty_like(x)
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B), (16, None), (17, 0xED5AD4BB), (11, 0xAC4C1B51),
-                          (15, 0x31848BAB), (14, None)):  # fmt: skip
-        np.right_shift(x, np.uint32(shift), out=spare)
-        x ^= spare
-        if factor is not None:
-            x *= np.uint32(factor)
-        elif shift == 16:
-            x += added
-    return x
-
-
 def _dare(output: Output, tensors: Sequence[Tensor]) -> Maker:
     assert output.base is not None
     base = tensors[output.base]
@@ -390,7 +371,7 @@ def _dare(output: Output, tensors: Sequence[Tensor]) -> Maker:
         if place == output.base:
             continue
         density = piece.values["density"]
-        mask = _mask(key_of(output.values["seed"], output.name, place), base.numel(), word_below(density))
+        mask = random_mask(key_of(output.values["seed"], output.name, place), base.numel(), density)
         masks.append(mask)
         factors.append(1.0 if paper or not rescale else rescale_factor(*_norms(tensors[place], base, mask)))
         divides.append(density if paper and rescale else 1.0)
@@ -407,15 +388,6 @@ def _dare(output: Output, tensors: Sequence[Tensor]) -> Maker:
             vector.mul_(factors[number])
 
     return _task_maker(output, tensors, keep, ())
-
-
-def _mask(key: tuple[int, int], elements: int, below: int) -> Any:
-    mask = np.empty(elements, np.bool_)
-    for start in range(0, elements, SIZE):
-        count = min(SIZE, elements - start)
-        words = words_of(key, start, count)
-        mask[start : start + count] = True if below >> 32 else words < np.uint32(below)
-    return mask
 
 
 def _norms(x: Tensor, base: Tensor, mask: Any) -> list[float]:

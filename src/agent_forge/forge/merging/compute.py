@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from agent_forge.errors import CheckpointError
+from agent_forge.forge.merging.chance import key_of
 from agent_forge.forge.merging.counts import rescale_factor, share
-from agent_forge.forge.merging.exact import key_of, rounded, tree_sum
+from agent_forge.forge.merging.exact import rounded, tree_sum
 from agent_forge.forge.merging.layout import Output
 from agent_forge.forge.merging.methods import linear, sparsify, spherical, stock, task_vectors
 from agent_forge.forge.merging.settings import METHODS

@@ -31,11 +31,6 @@ def band_ends(elements: int, density: float, gamma: float) -> tuple[int, int]:
     return low, low + count
 
 
-def word_below(probability: float) -> int:
-    """A random 32-bit word is below this with that probability."""
-    return max(0, min(1 << 32, round(probability * (1 << 32))))
-
-
 def rescale_factor(before: float, after: float) -> float:
     """mergekit's rescale: what brings the L1 norm back to its value before thinning out."""
     return 1.0 if before < 1e-7 or after < 1e-7 else before / after

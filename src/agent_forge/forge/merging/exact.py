@@ -1,19 +1,17 @@
 """Arithmetic that comes out the same, bit for bit, in torch on any device and in the C kernel.
 
 Everything is computed in float64 and rounded once, to the type of the output. Sums are taken in a fixed order
-(halving), random numbers are a function of key and position; nothing is left to a library's own choice of order.
+(halving), and random numbers are defined bit for bit (`chance`); nothing is left to a library's own choice of order.
 """
 
 from __future__ import annotations
 
-import hashlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK = 1024  # the kernel's unit; part of the definition of a sum
-LOW32 = 0xFFFFFFFF
 
 
 def tree_sum(x: Tensor) -> float:
@@ -75,28 +73,3 @@ def rounded(x: Tensor, dtype: str) -> Tensor:
     away = torch.where(x.abs() > back.abs(), 1, -1).to(torch.int32)
     odd = torch.where((x != back) & ~x.isnan() & (bits & 1 == 0), bits + away, bits)
     return odd.view(torch.float32).to(torch.bfloat16 if dtype == "BF16" else torch.float16)
-
-
-def key_of(seed: int, tensor: str, place: int) -> tuple[int, int]:
-    """The key of the random numbers for one input of one tensor: two 32-bit words."""
-    digest = hashlib.sha256(f"{seed}\0{tensor}\0{place}".encode()).digest()
-    return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
-
-
-def random_words(key: tuple[int, int], start: int, count: int, device: object = None) -> Tensor:
-    """`count` random 32-bit words from position `start` on, as int64: a hash of key and position.
-
-    Two rounds of integer mixing (Wellons' lowbias32, then triple32), so any part can be made on its own, by any
-    thread, on any device.
-    """
-    import torch
-
-    at = torch.arange(start, start + count, dtype=torch.int64, device=device)  # type: ignore[call-overload]
-    x = (at & LOW32) ^ key[0]
-    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        x = ((x ^ (x >> shift)) * factor) & LOW32
-    x = x ^ (x >> 16)
-    x = (x + key[1] + (at >> 32) * 0x9E3779B9) & LOW32
-    for shift, factor in ((17, 0xED5AD4BB), (11, 0xAC4C1B51), (15, 0x31848BAB)):
-        x = ((x ^ (x >> shift)) * factor) & LOW32
-    return x ^ (x >> 14)

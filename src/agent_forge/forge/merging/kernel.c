@@ -15,7 +15,7 @@
 #define B 1024 /* the unit of a sum */
 #define K 256  /* the unit of work: a handful of them stays in the first-level cache */
 enum { F64, F32, F16, BF16 };
-enum { ALL, NONE, TOP, BAND, RANDOM, GIVEN, BITS };
+enum { ALL, NONE, TOP, BAND, GIVEN, BITS };
 
 typedef struct {
     const void *data;
@@ -27,7 +27,6 @@ typedef struct {
     int64_t kind;
     double low, high;              /* TOP: above low. BAND: from (low, low_at) up to, without, (high, high_at) */
     int64_t low_at, high_at;       /* among equals: TOP keeps those up to low_at */
-    uint64_t key0, key1, below;    /* RANDOM */
     const uint8_t *given;          /* GIVEN: one byte an element, from `given_at` on; BITS: one bit, from 0 on */
     const double *probability;     /* divide by these, from `given_at` on */
     int64_t given_at;
@@ -204,21 +203,88 @@ static double sum_end(Sum *s) {
 
 /* --- random numbers --------------------------------------------------------------------------------------------- */
 
-static void random_words(uint32_t key0, uint32_t key1, int64_t at, int64_t n, uint32_t *restrict words) {
-    while (n > 0) { /* up to where the upper half of the position changes */
-        uint32_t low = (uint32_t)at, added = key1 + (uint32_t)((uint64_t)at >> 32) * 0x9e3779b9u;
-        int64_t left = (int64_t)0x100000000 - low, k = n < left ? n : left;
-        for (int64_t i = 0; i < k; i++) {
-            uint32_t x = (low + (uint32_t)i) ^ key0;
-            x = (x ^ (x >> 16)) * 0x7feb352du;
-            x = (x ^ (x >> 15)) * 0x846ca68bu;
-            x = (x ^ (x >> 16)) + added;
-            x = (x ^ (x >> 17)) * 0xed5ad4bbu;
-            x = (x ^ (x >> 11)) * 0xac4c1b51u;
-            x = (x ^ (x >> 15)) * 0x31848babu;
-            words[i] = x ^ (x >> 14);
+/* SFC64, eight at once: chance.py says what they are for, and has them from numpy. */
+#define LANES 8
+#define PAGE (1 << 18) /* elements, after which the generators are seeded anew */
+typedef uint64_t Lanes __attribute__((vector_size(64)));
+
+typedef struct {
+    Lanes a, b, c, step;
+} Generators;
+
+static uint64_t mixed(uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+}
+
+static inline __attribute__((always_inline)) Lanes next_lanes(Generators *g) {
+    Lanes made = g->a + g->b + g->step;
+    g->step += 1;
+    g->a = g->b ^ (g->b >> 11);
+    g->b = g->c + (g->c << 3);
+    g->c = ((g->c << 24) | (g->c >> 40)) + made;
+    return made;
+}
+
+static void seed_page(Generators *g, uint64_t key, int64_t page) {
+    for (int lane = 0; lane < LANES; lane++) {
+        uint64_t at = 3 * ((uint64_t)page * LANES + lane);
+        g->a[lane] = mixed(key + (at + 1) * 0x9e3779b97f4a7c15ull);
+        g->b[lane] = mixed(key + (at + 2) * 0x9e3779b97f4a7c15ull);
+        g->c[lane] = mixed(key + (at + 3) * 0x9e3779b97f4a7c15ull);
+        g->step[lane] = 1;
+    }
+    for (int i = 0; i < 12; i++) next_lanes(g);
+}
+
+/* One bit an element, set with probability value / 2^digits; value is odd. `bits` has room for a multiple of 512. */
+int random_bits(uint64_t key, uint64_t value, int64_t digits, int64_t n, uint8_t *bits) {
+    Generators g;
+    for (int64_t at = 0; at < n; at += 64 * LANES) {
+        if (at % PAGE == 0) seed_page(&g, key, at / PAGE);
+        Lanes below = next_lanes(&g);
+        for (int64_t digit = 1; digit < digits; digit++) {
+            Lanes more = next_lanes(&g);
+            below = value >> digit & 1 ? below | more : below & more;
         }
-        at += k, n -= k, words += k;
+        memcpy(bits + at / 8, &below, sizeof below);
+    }
+    return 0;
+}
+
+/* 16-bit words, one an element, from any element on, then as they come. */
+#define POOL 1024
+typedef struct {
+    Generators g;
+    uint64_t key;
+    int64_t at; /* of the first word that is not in the pool yet */
+    int used;
+    uint16_t pool[POOL];
+} Words;
+
+static void words_fill(Words *w) {
+    if (w->at % PAGE == 0) seed_page(&w->g, w->key, w->at / PAGE);
+    for (int i = 0; i < POOL; i += 4 * LANES) {
+        Lanes made = next_lanes(&w->g);
+        memcpy(w->pool + i, &made, sizeof made);
+    }
+    w->at += POOL, w->used = 0;
+}
+
+static void words_begin(Words *w, uint64_t key, int64_t at) {
+    w->key = key, w->at = at / PAGE * PAGE;
+    do words_fill(w);
+    while (w->at <= at);
+    w->used = (int)(at % POOL);
+}
+
+static void words_take(Words *w, int64_t n, uint16_t *words) {
+    while (n) {
+        if (w->used == POOL) words_fill(w);
+        int64_t take = POOL - w->used < n ? POOL - w->used : n;
+        memcpy(words, w->pool + w->used, take * sizeof(uint16_t));
+        w->used += (int)take, words += take, n -= take;
     }
 }
 
@@ -266,10 +332,6 @@ static void thin(const Rule *r, const double *restrict base, int64_t at, int64_t
             int from = (a > low) | ((a == low) & (i >= low_at)), to = (a < high) | ((a == high) & (i < high_at));
             x[i] = from & to ? d * factor * weight : 0.0;
         }
-    } else if (r->kind == RANDOM) {
-        uint32_t words[B], below = (uint32_t)r->below;
-        random_words((uint32_t)r->key0, (uint32_t)r->key1, at, n, words);
-        for (int64_t i = 0; i < n; i++) x[i] = words[i] < below ? (x[i] - base[i]) * factor * weight : 0.0;
     } else {
         uint8_t bytes[B + 8];
         const uint8_t *keep = r->kind == BITS ? bytes : r->given + (at - r->given_at);
@@ -416,11 +478,6 @@ static Side side_of(const Rule *r, int64_t at, int64_t n, uint8_t *keep) {
     if (r->kind == TOP && at > r->low_at) s.low = above(r->low); /* of equals, the first ones stay */
     if (r->kind == BITS) unpack_bits(r->given, at, n, keep);
     if (r->kind == GIVEN) s.keep = r->given + (at - r->given_at);
-    if (r->kind == RANDOM) {
-        uint32_t words[B], below = (uint32_t)r->below;
-        random_words((uint32_t)r->key0, (uint32_t)r->key1, at, n, words);
-        for (int64_t i = 0; i < n; i++) keep[i] = words[i] < below;
-    }
     return s;
 }
 
@@ -755,21 +812,18 @@ static void norms_of_block(const Input *base, const Input *in, int64_t at, int64
     sum_add(after, x, k);
 }
 
-/* The L1 norms of a task vector before and after thinning out. What RANDOM keeps is left in `bits`, if there are any. */
-int norms(const Input *base, const Input *in, const Rule *rule, int64_t n, uint8_t *bits, double *out) {
+/* The L1 norms of a task vector before and after thinning out. */
+int norms(const Input *base, const Input *in, const Rule *rule, int64_t n, double *out) {
     double b[B], x[B], a[B];
     uint8_t keep[B];
-    uint32_t words[B], below = (uint32_t)rule->below;
     Sum before, after;
     if (!sum_begin(&before, n)) return 1;
     if (!sum_begin(&after, n)) return free(before.blocks), 1;
     for (int64_t at = 0; at < n; at += B) {
         int64_t k = n - at < B ? n - at : B;
-        if (rule->kind == RANDOM) {
-            random_words((uint32_t)rule->key0, (uint32_t)rule->key1, at, B, words);
-            for (int i = 0; i < B; i++) keep[i] = words[i] < below;
+        if (rule->kind == BITS) {
+            unpack_bits(rule->given, at, k, keep);
             norms_of_block(base, in, at, k, keep, &before, &after);
-            if (bits) pack_bits(keep, (k + 7) / 8 * 8, bits + at / 8);
             continue;
         }
         load(*base, at, k, b);
@@ -1198,8 +1252,8 @@ int mask_above(const Input *base, const Input *in, int64_t m, int64_t n, double 
 typedef struct {
     const Input *base, *in;
     int64_t n, at;
-    uint32_t *bits, *words, *limits; /* an element of rank r stays if its word is below limits[r] */
-    uint16_t *bins;
+    uint32_t *bits;
+    uint16_t *words, *limits, *bins; /* an element of rank r stays if its word is below limits[r] */
     uint8_t *open, *keep;
     int64_t doubtful[DOUBTS];        /* the elements whose bits may be rounded */
     int doubts;                      /* how many of these; DOUBTS: any of the row; -1: not looked at */
@@ -1221,19 +1275,22 @@ static void merge_sort(int64_t *order, int64_t *spare, const double *a, int64_t 
     }
 }
 
+/* What an element's word has to be below: its probability, rounded to a multiple of 2^-16. */
+static double limit_of(const Row *r, int64_t rank) {
+    double limit = rint((r->first + (double)rank * r->span) * 0x1p16);
+    return limit < 0 ? 0 : limit;
+}
+
 static int row_begin(Row *r, int ranks) {
     int64_t n = r->n, large = ranks ? n : 1;
-    char *p = r->memory = malloc(3 * large * 8 + 3 * n * 4 + n * 2 + 2 * n + 128);
+    char *p = r->memory = malloc(3 * large * 8 + n * 4 + 3 * n * 2 + 2 * n + 128);
     if (!p) return 0;
     r->a = (double *)p, r->order = (int64_t *)(r->a + large), p += 3 * large * 8;
-    r->bits = (uint32_t *)p, r->words = r->bits + n, r->limits = r->words + n, p += 3 * n * 4;
-    r->bins = (uint16_t *)p, r->keep = (uint8_t *)(r->bins + n), r->open = r->keep + n;
+    r->bits = (uint32_t *)p, p += n * 4;
+    r->words = (uint16_t *)p, r->limits = r->words + n, r->bins = r->limits + n, p += 3 * n * 2;
+    r->keep = (uint8_t *)p, r->open = r->keep + n;
     memset(r->open, 0, n + 64);
-    for (int64_t i = 0; i < n; i++) {
-        double limit = ceil((r->first + (double)i * r->span) * 0x1p32);
-        if (!(limit >= 0 && limit < 0x1p32)) return ranks; /* a probability of 1 has no limit in 32 bits */
-        r->limits[i] = (uint32_t)limit;
-    }
+    for (int64_t i = 0; i < n && !ranks; i++) r->limits[i] = (uint16_t)limit_of(r, i);
     return 1;
 }
 
@@ -1344,10 +1401,10 @@ static __attribute__((noinline)) void row_starts(const uint16_t *bins, int64_t n
     start[0] = 0;
 }
 
-static __attribute__((noinline)) void row_open(const uint32_t *restrict words, uint32_t first, uint32_t last, int64_t n,
+static __attribute__((noinline)) void row_open(const uint16_t *restrict words, uint16_t first, uint16_t last, int64_t n,
                                                uint8_t *restrict keep, uint8_t *restrict open) {
     for (int64_t i = 0; i < n; i++) keep[i] = words[i] < first;
-    for (int64_t i = 0; i < n; i++) open[i] = words[i] - first < last - first;
+    for (int64_t i = 0; i < n; i++) open[i] = (uint16_t)(words[i] - first) < (uint16_t)(last - first);
 }
 
 /* An element stays if its word is below the limit of its rank. For most the ends of the range of ranks that their bin covers
@@ -1379,9 +1436,8 @@ static void decide_by_sorting(Row *r, double *probability) {
     for (int64_t e = 0; e < r->n; e++) r->a[e] = fabs(value_at(*r->in, r->at + e) - value_at(*r->base, r->at + e));
     merge_sort(r->order, r->order + r->n, r->a, r->n);
     for (int64_t e = 0; e < r->n; e++) {
-        double p = r->first + (double)e * r->span;
-        r->keep[r->order[e]] = r->words[r->order[e]] * 0x1p-32 < p;
-        if (probability) probability[r->order[e]] = p;
+        r->keep[r->order[e]] = r->words[r->order[e]] < limit_of(r, e);
+        if (probability) probability[r->order[e]] = r->first + (double)e * r->span;
     }
 }
 
@@ -1412,19 +1468,21 @@ static void blocks_add(Blocks *k, const Input *base, const Input *in, const uint
 /* MagPrune for rows [row, row + rows) of length n. Either one byte an element and its probability; or, of all rows at once,
  * one bit an element and, if asked for, the L1 norms before and after. */
 int magprune(const Input *base, const Input *in, int64_t row, int64_t rows, int64_t n, double density, double epsilon,
-             uint64_t key0, uint64_t key1, uint8_t *bytes, double *probability, uint8_t *bits, double *l1) {
+             uint64_t key, uint8_t *bytes, double *probability, uint8_t *bits, double *l1) {
     Row r = {.base = base, .in = in, .n = n, .first = density - epsilon, .span = 2 * epsilon / (double)(n > 1 ? n - 1 : 1)};
-    int ranks = probability || n > LONG || density + epsilon > 0.999999;
+    int ranks = probability || n > LONG || density + epsilon > 0.9999; /* a probability of 1 has no limit in 16 bits */
     Blocks *k = calloc(1, sizeof(Blocks));
+    Words w;
     int fault = !k || !row_begin(&r, ranks);
     if (!fault && l1) {
         fault = !sum_begin(&k->before, rows * n) || !sum_begin(&k->after, rows * n);
         k->sums = 1;
     }
     if (!fault) k->bits = bits;
+    words_begin(&w, key, row * n);
     for (int64_t i = 0; i < rows && !fault; i++) {
         r.at = (row + i) * n;
-        random_words((uint32_t)key0, (uint32_t)key1, r.at, n, r.words);
+        words_take(&w, n, r.words);
         if (ranks) decide_by_sorting(&r, probability ? probability + i * n : NULL);
         else decide(&r);
         if (bits) blocks_add(k, base, in, r.keep, n);

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import MergeError
 from agent_forge.forge.merging.binding import ONE, Input, Rule, library
-from agent_forge.forge.merging.counts import band_ends, rescale_factor, top_count, word_below
-from agent_forge.forge.merging.exact import key_of
+from agent_forge.forge.merging.chance import digits_of, key_of
+from agent_forge.forge.merging.counts import band_ends, rescale_factor, top_count
 from agent_forge.forge.merging.layout import Output
 from agent_forge.forge.merging.settings import METHODS
 from agent_forge.forge.merging.sources import FLOATS
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 STRETCH = 1 << 18  # elements that are computed, then written: they stay in the cache in between
 CODES = {"F64": 0, "F32": 1, "F16": 2, "BF16": 3}
-ALL, NONE, TOP, BAND, RANDOM, GIVEN, BITS = range(7)
+ALL, NONE, TOP, BAND, GIVEN, BITS = range(6)
 _local = threading.local()
 
 
@@ -295,7 +295,6 @@ def _set_rule(given: _Given, i: int, rule: Any, threshold: tuple[float, int] | N
     """Which elements of task vector i stay, and by what it is rescaled."""
     own, kind, n = given.own(i), METHODS[given.output.method].sparsify, given.elements
     density = own["density"]
-    rule.key0, rule.key1 = key_of(given.output.values["seed"], given.output.name, given.places[i])
     if kind is None or density >= 1 or not n:
         rule.kind = ALL
         return
@@ -307,19 +306,30 @@ def _set_rule(given: _Given, i: int, rule: Any, threshold: tuple[float, int] | N
     elif kind == "band":
         _set_band(given, i, rule, density, own["gamma"])
     elif kind == "random":
-        rule.below = word_below(density)
-        rule.kind = RANDOM if rule.below < 1 << 32 else ALL
+        _set_random(given, i, rule, density)
     elif not _divides(given):
         _set_ranked(given, i, rule, density, own["epsilon"])
     if given.output.values["rescale"] and not (_divides(given) and kind in ("random", "ranked")):
         if kind != "ranked":
-            both, bits = (ctypes.c_double * 2)(), _bits(given, i) if rule.kind == RANDOM else None
-            _checked(library().norms(given.base, given.one(i), ctypes.pointer(rule), n, bits, both))
+            both = (ctypes.c_double * 2)()
+            _checked(library().norms(given.base, given.one(i), ctypes.pointer(rule), n, both))
             rule.factor = rescale_factor(both[0], both[1])
-            if bits is not None:
-                rule.kind, rule.given = BITS, bits
     elif _divides(given) and kind == "random":
         rule.divide = density
+
+
+def _key(given: _Given, i: int) -> int:
+    """The key of the random numbers for task vector i, as 64 bits."""
+    low, high = key_of(given.output.values["seed"], given.output.name, given.places[i])
+    return low | high << 32
+
+
+def _set_random(given: _Given, i: int, rule: Any, density: float) -> None:
+    value, digits = digits_of(density)
+    rule.kind = BITS if digits else ALL if value else NONE
+    if digits:
+        rule.given = _bits(given, i)
+        library().random_bits(_key(given, i), value, digits, given.elements, rule.given)
 
 
 def _bits(given: _Given, i: int) -> int:
@@ -365,7 +375,7 @@ def _set_ranked(given: _Given, i: int, rule: Any, density: float, epsilon: float
     rescale = given.output.values["rescale"]
     _checked(
         library().magprune(
-            given.base, given.one(i), 0, rows, length, density, epsilon, rule.key0, rule.key1, None, None, bits,
+            given.base, given.one(i), 0, rows, length, density, epsilon, _key(given, i), None, None, bits,
             both if rescale else None,
         )
     )  # fmt: skip
@@ -390,7 +400,7 @@ def _by_rows(given: _Given, rules: Any, options: dict[str, Any]) -> Job:
             density, epsilon = given.own(i)["density"], given.own(i)["epsilon"]
             fault = library().magprune(
                 given.base, given.one(i), at // length, count // length, length, density, epsilon,
-                own[i].key0, own[i].key1, keep, chance, None, None,
+                _key(given, i), keep, chance, None, None,
             )  # fmt: skip
             if fault:
                 return 1

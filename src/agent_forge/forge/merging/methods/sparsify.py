@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agent_forge.forge.merging.counts import band_ends, top_count, word_below
-from agent_forge.forge.merging.exact import random_words
+from agent_forge.forge.merging.chance import random_mask, random_words
+from agent_forge.forge.merging.counts import band_ends, top_count
 
 
 def largest(keys: Tensor, count: int) -> Tensor:
@@ -51,8 +51,8 @@ def band(vector: Tensor, density: float, gamma: float) -> Tensor:
 
 def bernoulli(vector: Tensor, density: float, key: tuple[int, int]) -> Tensor:
     """DARE's mask (arXiv:2311.03099, equation 2): every element stays with probability `density`."""
-    words = random_words(key, 0, vector.numel(), vector.device)
-    return (words < word_below(density)).reshape(vector.shape)
+    mask = torch.from_numpy(random_mask(key, vector.numel(), density))
+    return mask.to(vector.device).reshape(vector.shape)
 
 
 def keep_probabilities(vector: Tensor, density: float, epsilon: float) -> Tensor:
@@ -69,6 +69,6 @@ def keep_probabilities(vector: Tensor, density: float, epsilon: float) -> Tensor
 
 
 def ranked(vector: Tensor, probabilities: Tensor, key: tuple[int, int]) -> Tensor:
-    """Every element stays with its own probability."""
+    """Every element stays with its own probability, rounded to a multiple of 2^-16."""
     words = random_words(key, 0, vector.numel(), vector.device).reshape(vector.shape)
-    return words.to(torch.float64) * 2.0**-32 < probabilities
+    return words < torch.round(probabilities * 2.0**16)
