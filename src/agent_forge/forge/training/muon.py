@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+_Pair = tuple[Tensor, Tensor]  # a weight and its direction
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Keller Jordan's quintic: fast, and good enough after five steps
 
 
@@ -65,12 +66,17 @@ def muon_step(
     torch._foreach_lerp_(list(momenta), list(grads), 1 - momentum)
     updates = torch._foreach_lerp(list(grads), list(momenta), momentum) if nesterov else list(momenta)
     torch._foreach_mul_(list(params), 1 - lr * weight_decay)
-    by_shape: dict[tuple[int, int], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    by_shape: dict[tuple[int, int], tuple[list[_Pair], list[_Pair]]] = defaultdict(lambda: ([], []))
     for param, update, blocks in zip(params, updates, row_blocks, strict=True):
         for weight, direction in zip(param.split(list(blocks)), update.split(list(blocks)), strict=True):
-            by_shape[weight.shape[0], weight.shape[1]].append((weight, direction))
-    for (rows, columns), pairs in by_shape.items():
-        weights, directions = zip(*pairs, strict=True)
-        steps = orthogonalize(torch.stack(directions), ns_steps, ns_dtype)
-        rate = lr * shape_factor(rows, columns, adjust_lr)
-        torch._foreach_add_(list(weights), [step.to(weights[0].dtype) for step in steps], alpha=-rate)
+            rows, columns = weight.shape
+            by_shape[min(rows, columns), max(rows, columns)][rows > columns].append((weight, direction))
+    for wide, tall in by_shape.values():  # one batch, tall ones lying down: launching is dearer than multiplying
+        lying = torch.stack([*(direction for _, direction in wide), *(direction.mT for _, direction in tall)])
+        steps = orthogonalize(lying, ns_steps, ns_dtype).to(params[0].dtype)
+        for pairs, found in ((wide, steps[: len(wide)]), (tall, steps[len(wide) :].mT.contiguous())):
+            if pairs:
+                weights = [weight for weight, _ in pairs]
+                rows, columns = weights[0].shape
+                rate = lr * shape_factor(rows, columns, adjust_lr)
+                torch._foreach_add_(weights, list(found.unbind()), alpha=-rate)
