@@ -21,8 +21,8 @@ from agent_forge import native
 from agent_forge.errors import TraceError
 from agent_forge.traces import Span, Store, otlp_native, otlp_protobuf, rows
 from agent_forge.traces.compiled import function, no_collection
-from agent_forge.traces.conventions import FIELD_RULES, KIND_OF, complete, read_value
-from agent_forge.traces.otlp import read_json
+from agent_forge.traces.conventions import FIELD_RULES, KIND_OF, NAMES, complete, read_value
+from agent_forge.traces.otlp import read_json, read_request, write_request
 from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
 from agent_forge.traces.packed import Packed, plain_spans
 
@@ -201,6 +201,74 @@ def test_a_compiler_that_is_switched_off(monkeypatch: pytest.MonkeyPatch) -> Non
         reader.cache_clear()
         assert reader() is None
         reader.cache_clear()
+
+
+# Sessions and agents, which are not told by the span's attributes alone
+
+AROUND = (*NAMES["session"], "user.id")
+TOLD = (*NAMES["session"], *NAMES["agent"])
+told_values = st.sampled_from(["", "s", "caf\u00e9 \U0001f600", "nul \0", 7, True, 1.5, ["s"], {"k": "s"}])
+around = st.dictionaries(st.sampled_from(AROUND), told_values, max_size=2)
+kind_told = st.sampled_from(
+    [{}, {"openinference.span.kind": "AGENT"}, {"openinference.span.kind": "LLM"}, {"traceloop.span.kind": "agent"},
+     {"gen_ai.operation.name": "invoke_agent"}, {"gen_ai.operation.name": "create_agent"},
+     {"gen_ai.operation.name": "chat"}, {"agent_forge.kind": "agent"}, {"gen_ai.operation.name": "?", "traceloop.span.kind": "agent"},
+     {"agent_forge.kind": "agent", "openinference.span.kind": "AGENT"}]
+)  # fmt: skip
+span_names = st.sampled_from(
+    ["", "run", "invoke_agent", "invoke_agent ", "invoke_agent Max", "create_agent \u00e9", "Max.agent", ".agent", "\0"]
+)
+some_spans = st.lists(
+    st.tuples(span_names, kind_told, st.dictionaries(st.sampled_from(TOLD), told_values, max_size=2)), max_size=3
+)
+
+
+@st.composite
+def placements(draw: Any) -> Any:
+    """A request whose sessions, agents and kinds stand on spans, scopes and resources."""
+    request, number = pb.ExportTraceServiceRequest(), 0
+    for _ in range(draw(st.integers(1, 2))):
+        group = request.resource_spans.add()
+        put_pairs(group.resource.attributes, draw(around))
+        for _ in range(draw(st.integers(1, 2))):
+            part = group.scope_spans.add()
+            put_pairs(part.scope.attributes, draw(around))
+            for name, kind, found in draw(some_spans):
+                number += 1
+                span = part.spans.add(name=name, trace_id=b"t" * 16, span_id=b"%08d" % number)
+                put_pairs(span.attributes, kind | found)
+    return request
+
+
+def stored(spans: list[Span]) -> list[Any]:
+    """The columns that hold fields, and the sums by agent."""
+    with Store.open(":memory:") as store:
+        store.add(spans)
+        columns = ", ".join((*rows.PLAIN, "attributes"))
+        found = store._fetch(f"SELECT {columns} FROM spans ORDER BY span_id", [])
+        return [*found, sorted((group.group, group.spans) for group in store.aggregate(["agent", "kind"]))]
+
+
+@given(request=placements(), late=st.booleans())
+@settings(QUIET, max_examples=80)
+def test_sessions_and_agents_are_told_alike_by_all_readers(request: Any, late: bool, decode: Read) -> None:
+    """Both formats, with and without C, whatever comes first in JSON; also the rows that are stored."""
+    data = request.SerializeToString()
+    document = json.loads(json.dumps(write_request(otlp_protobuf._read(data))))
+    if late:
+        for group in document["resourceSpans"]:
+            group["scopeSpans"] = [dict(reversed(part.items())) for part in group["scopeSpans"]]
+        document["resourceSpans"] = [dict(reversed(group.items())) for group in document["resourceSpans"]]
+    wanted = in_python(data)
+    assert wanted is not None
+    text = json.dumps(document).encode()
+    assert written(decode(data)) == written(wanted)
+    by_id = {span.span_id: span for span in read_json(text)}
+    assert written(by_id[span.span_id] for span in wanted) == written(wanted)
+    assert written(read_request(document)) == written(read_json(text))
+    kept = stored(wanted)
+    assert stored(read_protobuf(data, whole=False)) == kept
+    assert stored(read_json(text, whole=False)) == kept
 
 
 # JSON

@@ -153,6 +153,72 @@ def test_a_field_that_differs_from_its_attribute_wins() -> None:
     assert (told.kind, told.inputs, told.model) == ("plan", "new", "b")
 
 
+# An agent without a name, and a session that is told around the span
+
+
+@pytest.mark.parametrize(
+    ("attributes", "name", "agent"),
+    [
+        ({"openinference.span.kind": "AGENT"}, "weather_agent", "weather_agent"),
+        ({"openinference.span.kind": "AGENT"}, "invoke_agent Max", "invoke_agent Max"),
+        ({"openinference.span.kind": "AGENT"}, "", None),
+        ({"openinference.span.kind": "AGENT", "agent.name": "Max"}, "run", "Max"),
+        ({"openinference.span.kind": "AGENT", "agent.name": ""}, "run", "run"),
+        ({"openinference.span.kind": "CHAIN"}, "run", None),
+        ({"gen_ai.operation.name": "invoke_agent"}, "invoke_agent Max", "Max"),
+        ({"gen_ai.operation.name": "create_agent"}, "create_agent Max", "Max"),
+        ({"gen_ai.operation.name": "invoke_agent"}, "invoke_agent", "invoke_agent"),
+        ({"gen_ai.operation.name": "invoke_agent"}, "invoke_agent ", "invoke_agent "),
+        ({"gen_ai.operation.name": "invoke_agent"}, "Max.agent", "Max.agent"),
+        ({"gen_ai.operation.name": "chat"}, "invoke_agent Max", None),
+        ({"traceloop.span.kind": "agent"}, "Max.agent", "Max"),
+        ({"traceloop.span.kind": "agent"}, ".agent", ".agent"),
+        ({"agent_forge.kind": "agent"}, "run", None),
+        ({"agent_forge.kind": "agent", "gen_ai.operation.name": "invoke_agent"}, "run", None),
+    ],
+)
+def test_the_name_of_an_agent_span_stands_in_for_the_agent(
+    attributes: dict[str, Any], name: str, agent: str | None
+) -> None:
+    assert fill(make(name=name, kind="other", attributes=attributes)).agent == agent
+
+
+def test_what_we_recorded_keeps_its_agent_or_has_none() -> None:
+    foreign = {"openinference.span.kind": "AGENT"}
+    for agent, kind, attributes in [
+        (None, "agent", {}), ("run", "agent", {}), ("run", "tool", foreign), ("run", "agent", foreign),
+        ("Max", "agent", {"traceloop.span.kind": "agent"}),
+    ]:  # fmt: skip
+        for name in ("run", "Max.agent"):
+            told = to_attributes(make(name=name, kind=kind, agent=agent, attributes=attributes))
+            back = fill(make(name=name, kind="other", attributes=told))
+            assert (back.agent, back.kind) == (agent, kind), (name, attributes)
+
+
+@pytest.mark.parametrize("name", NAMES["session"])
+def test_the_nearest_place_that_tells_the_session_counts(name: str) -> None:
+    def session(span: Any = None, scope: Any = None, resource: Any = None) -> str | None:
+        places = [{} if value is None else {name: value} for value in (span, scope, resource)]
+        made = make(kind="other", attributes=places[0], scope={"attributes": places[1]}, resource=places[2])
+        return fill(made).session
+
+    assert session("a", "b", "c") == "a"
+    assert session(None, "b", "c") == "b"
+    assert session(None, None, "c") == "c"
+    assert session("", "", "c") == "c"
+    assert session("", None, None) == ""
+    assert session(None, None, 7) == "7"
+    assert session(None, 1.5, ["x"]) is None
+    assert session(None, None, "nul \0") == "nul \ufffd"
+    assert fill(make(kind="other")).session is None
+
+
+def test_a_session_of_the_resource_is_written_only_where_the_resource_is_not() -> None:
+    span = fill(make(kind="other", resource={"session.id": "s"}, otel_kind=1))
+    assert (span.session, to_attributes(span)) == ("s", {})
+    assert to_attributes(span, alone=True) == {"gen_ai.conversation.id": "s"}
+
+
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),

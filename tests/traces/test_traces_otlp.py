@@ -14,6 +14,7 @@ from trace_spans import full, make, randoms
 
 from agent_forge.errors import DataError, TraceError
 from agent_forge.traces import Span, Store, import_file, read_file, read_request, write_request
+from agent_forge.traces.otlp import read_json
 from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
 
 FIXTURES = Path(__file__).parent / "fixtures" / "otlp"
@@ -119,6 +120,7 @@ def test_openinference_langchain() -> None:
     names = by_name("openinference-langchain")
     [agent], [tool], models = names["weather_agent"], names["weather"], names["ChatOpenAI"]
     assert (agent.kind, agent.parent_id, agent.inputs) == ("agent", None, "Weather in Paris?")
+    assert agent.agent == "weather_agent"  # no attribute names it
     assert (tool.kind, tool.parent_id) == ("tool", agent.span_id)
     assert tool.outputs == "sunny in Paris"
     assert [model.kind for model in models] == ["model", "model"]
@@ -227,6 +229,19 @@ def test_what_has_no_field_of_its_own_is_kept() -> None:
         store.add(read_request(request))
         assert canonical(write_request(store.trace(MINIMAL["traceId"]))) == canonical(request)
     assert read_protobuf(write_protobuf(read_request(request))) == read_request(request)
+
+
+def test_an_agent_without_a_name_and_a_session_of_the_process_come_out_as_they_went_in() -> None:
+    kind = {"key": "openinference.span.kind", "value": {"stringValue": "AGENT"}}
+    request = wrapped(attributes=[kind])
+    session = {"key": "session.id", "value": {"stringValue": "s-1"}}
+    request["resourceSpans"][0]["resource"] = {"attributes": [session]}
+    request["resourceSpans"][0]["scopeSpans"][0]["scope"] = {"name": "lib"}
+    with Store.open(":memory:") as store:
+        store.add(read_json(json.dumps(request).encode(), whole=False))
+        [span] = store.search(session="s-1", agent="x")
+        assert canonical(write_request([span])) == canonical(request)
+    assert read_protobuf(write_protobuf([span])) == read_request(request)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from understand_graphs import TRACE, make, sid
 
 from agent_forge.cli.traces_understand import commands
 from agent_forge.errors import UsageError
+from agent_forge.traces.files import import_file
 from agent_forge.traces.store import Store
 
 FIXTURES = Path(__file__).parent / "fixtures"
@@ -122,6 +123,15 @@ def test_stats_of_nothing(tmp_path, capsys):
     captured = capsys.readouterr()
     assert "no agent" in captured.err
     assert "no verified reward" in captured.out
+
+
+def test_an_agent_that_another_program_did_not_name_is_listed_and_valid(tmp_path, capsys):
+    file = FIXTURES / "otlp" / "openinference-langchain.json"
+    with Store.open(tmp_path) as store:
+        import_file(store, file)
+    run("stats", "--json", home=str(tmp_path))
+    assert [agent["agent"] for agent in document(capsys)["agents"]] == ["weather_agent"]
+    assert run("validate", str(file)) == 0
 
 
 # -- validate ----------------------------------------------------------------------------------------------------------

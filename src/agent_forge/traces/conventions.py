@@ -12,7 +12,7 @@ from typing import Any
 
 from agent_forge.errors import TraceError
 from agent_forge.traces.span import KINDS, Span
-from agent_forge.traces.values import from_json, to_json
+from agent_forge.traces.values import from_json, storable, to_json
 
 PREFIX = "agent_forge."  # of every attribute that is ours alone
 
@@ -77,6 +77,14 @@ KIND_OF: dict[str, dict[str, str]] = {
     "traceloop.span.kind": {"workflow": "run", "task": "task", "agent": "agent", "tool": "tool"},
     "llm.request.type": {"chat": "model", "completion": "model", "rerank": "model", "embedding": "model"},
 }  # fmt: skip
+# Where an agent span does not name its agent, the span's own name stands in for it, without what the convention puts
+# around the agent's name there ("invoke_agent Max", "Max.agent"): (before, after). A kind that is told by our own
+# attribute is not here: what we record says who the agent was, or that it is not known.
+AGENT_SPANS: dict[str, tuple[tuple[str, str], ...]] = {
+    "gen_ai.operation.name": (("invoke_agent ", ""), ("create_agent ", "")),
+    "openinference.span.kind": (),
+    "traceloop.span.kind": (("", ".agent"),),
+}
 OPERATION = {"model": "chat", "tool": "execute_tool", "agent": "invoke_agent", "run": "invoke_workflow"}
 
 # Where inputs and outputs stand, in the order in which they win. A name ending in "." is OpenInference's or
@@ -124,11 +132,25 @@ FIELD_RULES = {
     if field not in _LISTS
     for rank, name in enumerate(names)
 }
+_SESSION = frozenset(NAMES["session"])
 _SAMPLING_RULES = {name: key for key, names in SAMPLING.items() for name in reversed(names)}
 
 
 def fill(span: Span) -> Span:
-    """Sets the kind and the plain fields that the span's attributes tell. Returns the span."""
+    """Sets the kind and the plain fields that the span's attributes tell. Returns the span.
+
+    Where they do not tell the session, the scope or the resource may; where they do not name the agent of an agent
+    span, the span's name stands in.
+    """
+    if span.attributes:
+        _fill_plain(span)
+        _fill_kind(span)
+    if not span.session:
+        span.session = session_around(span.resource, span.scope) or span.session
+    return span
+
+
+def _fill_plain(span: Span) -> None:
     attributes = span.attributes
     ranks: dict[str, int] = {}
     for name in attributes.keys() & FIELD_RULES.keys():
@@ -140,11 +162,38 @@ def fill(span: Span) -> Span:
             continue
         ranks[field] = rank
         setattr(span, field, value)
+
+
+def _fill_kind(span: Span) -> None:
     for name, kinds in KIND_OF.items():
-        if (value := attributes.get(name)) is not None and isinstance(value, str) and value in kinds:
+        if (value := span.attributes.get(name)) is not None and isinstance(value, str) and value in kinds:
             span.kind = kinds[value]
-            break
-    return span
+            if span.kind == "agent" and not span.agent and name in AGENT_SPANS:
+                span.agent = _agent_of(span.name, AGENT_SPANS[name]) or span.agent
+            return
+
+
+def _agent_of(name: str, around: tuple[tuple[str, str], ...]) -> str:
+    for before, after in around:
+        if len(name) > len(before) + len(after) and name.startswith(before) and name.endswith(after):
+            return name[len(before) : len(name) - len(after)]
+    return name
+
+
+def session_around(resource: Mapping[str, Any] | None, scope: Mapping[str, Any] | None) -> str | None:
+    """The session that a span's scope tells, or its resource: a process that serves one session says so once.
+
+    >>> session_around({"service.name": "shop", "session.id": "s-1"}, {"name": "openinference"})
+    's-1'
+    """
+    for attributes in (scope.get("attributes") if scope else None, resource):
+        if not attributes or _SESSION.isdisjoint(attributes):
+            continue
+        for name in NAMES["session"]:
+            value = attributes.get(name)
+            if value.__class__ in (str, int) and value != "":
+                return storable(str(value))
+    return None
 
 
 def complete(span: Span) -> Span:
@@ -246,10 +295,18 @@ def text_of(value: Any) -> str:
     return value if isinstance(value, str) and value_of(value) is value else to_json(value)
 
 
-def to_attributes(span: Span) -> dict[str, Any]:
-    """The attributes under which a span is exported: its own, and those of its fields that these do not tell yet."""
-    told = complete(fill(Span(span.trace_id, span.span_id, span.name, "other", attributes=span.attributes)))
+def to_attributes(span: Span, *, alone: bool = False) -> dict[str, Any]:
+    """The attributes under which a span is exported: its own, and those of its fields that these do not tell yet.
+
+    With `alone`, its resource and scope do not go with it: what only they tell becomes an attribute too.
+    """
+    told = Span(span.trace_id, span.span_id, span.name, "other", attributes=span.attributes)
+    if not alone:
+        told.resource, told.scope = span.resource, span.scope
+    complete(fill(told))
     found = dict(span.attributes)
+    if span.kind != told.kind or span.otel_kind is None:
+        told.agent = None  # attributes that come below change who tells the kind, and so whether the name stands in
     for field, names in NAMES.items():
         value = getattr(span, field)
         if value is not None and value != getattr(told, field):

@@ -83,7 +83,7 @@ def _attributes(span: Span) -> dict[str, Any]:
 
     found = {
         name: value
-        for name, value in to_attributes(span).items()
+        for name, value in to_attributes(span, alone=True).items()
         if not name.startswith(_ELSEWHERE) and not name.startswith("agent_forge.reward")
     }
     if span.agent and span.kind == "agent":

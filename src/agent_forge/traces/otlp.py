@@ -134,7 +134,7 @@ def read_span(data: dict[str, Any], resource: dict[str, Any], scope: dict[str, A
         span.otel = {name: data[name] for name in sorted(_KEPT) if data.get(name)} or None
     if "attributes" in data:
         span.attributes = _attributes(data["attributes"])
-        fill(span)
+    fill(span)
     if status := data.get("status"):
         _read_status(span, status)
     if data.get("events"):

@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from agent_forge.traces.compiled import function, no_collection
-from agent_forge.traces.conventions import FIELD_RULES, KIND_OF
+from agent_forge.traces.conventions import AGENT_SPANS, FIELD_RULES, KIND_OF, NAMES, session_around
 from agent_forge.traces.packed import Packed
 from agent_forge.traces.rows import Row
 from agent_forge.traces.span import Span
@@ -69,7 +69,13 @@ def _tables() -> tuple[Any, ...]:
     from agent_forge.traces.otlp import STATUSES
 
     rules = {name: (rank, FIELDS.index(field)) for name, (rank, field, _, _) in FIELD_RULES.items()}
-    return Packed, rules, tuple(KIND_OF.items()), STATUSES, "other", _span_of_protobuf, _span_of_json, _source_of
+    kinds = tuple((name, kinds, _around(AGENT_SPANS.get(name))) for name, kinds in KIND_OF.items())
+    python = (_span_of_protobuf, _span_of_json, _source_of, _session_of)
+    return Packed, rules, kinds, STATUSES, "other", *python
+
+
+def _around(pairs: tuple[tuple[str, str], ...] | None) -> tuple[tuple[bytes, bytes], ...] | None:
+    return None if pairs is None else tuple((before.encode(), after.encode()) for before, after in pairs)
 
 
 def _span_of_protobuf(data: bytes, source: str) -> Span:
@@ -94,6 +100,14 @@ def _source_of(group: dict[str, bytes], part: dict[str, bytes]) -> str | None:
         return None
     outer, inner = ({name: parse(data) for name, data in found.items()} for found in (group, part))
     return to_json(read_source(outer, inner))
+
+
+def _session_of(source: str) -> str | None:
+    """The session that a source's text tells."""
+    for name in NAMES["session"]:
+        if name in source:  # most tell none, and need not be parsed to know
+            return session_around(**_source(source))
+    return None
 
 
 @lru_cache(maxsize=64)

@@ -104,7 +104,7 @@ def _span(theirs: Any, resource: dict[str, Any], scope: dict[str, Any]) -> Span:
     span.resource, span.scope, span.otel_kind = resource, scope, theirs.kind
     if theirs.attributes:
         span.attributes = _attributes(theirs.attributes)
-        fill(span)
+    fill(span)
     _read_status(span, theirs.status)
     if theirs.events:
         _read_events(span, theirs.events)

@@ -73,7 +73,7 @@ static struct {
     PyObject *tables;   /* of which this was made */
     PyTypeObject *type;
     Py_ssize_t trace_at, row_at;
-    PyObject *kinds, *statuses, *other, *span_of_protobuf, *span_of_json, *source_of;
+    PyObject *kinds, *statuses, *other, *span_of_protobuf, *span_of_json, *source_of, *session_of;
     Rule rules[MOST_RULES];
 } plan;
 
@@ -109,8 +109,8 @@ static int slot_of(PyTypeObject *type, const char *name, Py_ssize_t *offset) {
     return known;
 }
 
-/* `tables` is (Packed, {name: (rank, field)}, ((name, {value: kind}), ...), statuses, "other", and what Python does:
-   the span of a protobuf message, of JSON text, and the text of a source). */
+/* `tables` is (Packed, {name: (rank, field)}, ((name, {value: kind}, what stands around an agent's name), ...), statuses,
+   "other", and what Python does: the span of a protobuf message, of JSON text, the text of a source, and its session). */
 static int set_plan(PyObject *tables) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
@@ -123,6 +123,7 @@ static int set_plan(PyObject *tables) {
     plan.span_of_protobuf = PyTuple_GET_ITEM(tables, 5);
     plan.span_of_json = PyTuple_GET_ITEM(tables, 6);
     plan.source_of = PyTuple_GET_ITEM(tables, 7);
+    plan.session_of = PyTuple_GET_ITEM(tables, 8);
     if (PyDict_GET_SIZE(PyTuple_GET_ITEM(tables, 1)) + PyTuple_GET_SIZE(plan.kinds) > MOST_RULES / 2) return 0;
     if (!slot_of(plan.type, "trace_id", &plan.trace_at) || !slot_of(plan.type, "row", &plan.row_at)) return 0;
     while (PyDict_Next(PyTuple_GET_ITEM(tables, 1), &at, &key, &value)) {
@@ -264,6 +265,31 @@ static int tell(Reading *reading, Part key, const Scalar *value) {
     return 1;
 }
 
+/* A name without what a convention puts around the agent's name in it: ((before, after), ...), as bytes. */
+static Part within(Part name, PyObject *around) {
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(around); i++) {
+        PyObject *before = PyTuple_GET_ITEM(PyTuple_GET_ITEM(around, i), 0), *after = PyTuple_GET_ITEM(PyTuple_GET_ITEM(around, i), 1);
+        size_t first = (size_t)PyBytes_GET_SIZE(before), last = (size_t)PyBytes_GET_SIZE(after);
+        if (size_of(name) <= first + last || memcmp(name.at, PyBytes_AS_STRING(before), first) != 0) continue;
+        if (memcmp(name.end - last, PyBytes_AS_STRING(after), last) == 0) return (Part){name.at + first, name.end - last};
+    }
+    return name;
+}
+
+/* The name of a span of an agent that is not named stands in for it: `conventions.fill`. */
+static int stand_in(Reading *reading) {
+    PyObject *agent = reading->field[AGENT];
+    Py_ssize_t size;
+    if (reading->kind_rank == INT32_MAX || (agent != NULL && PyUnicode_GET_LENGTH(agent))) return 1;
+    PyObject *around = PyTuple_GET_ITEM(PyTuple_GET_ITEM(plan.kinds, reading->kind_rank), 2);
+    if (around == Py_None || PyUnicode_CompareWithASCIIString(reading->kind, "agent") != 0) return 1;
+    const char *name = PyUnicode_AsUTF8AndSize(reading->name, &size);
+    if (name == NULL || size == 0) return name != NULL;
+    if ((agent = shared_text(within((Part){(const unsigned char *)name, (const unsigned char *)name + size}, around))) == NULL) return 0;
+    Py_XSETREF(reading->field[AGENT], agent);
+    return 1;
+}
+
 /* {"events": [...], "otel": {...}} of what there is. */
 static PyObject *extra_of(Reading *reading) {
     Text *text = &reading->scratch;
@@ -298,6 +324,7 @@ static PyObject *row_of(Reading *reading, PyObject *source) {
     if (empty == NULL && (empty = PyUnicode_New(0, 127)) == NULL) return NULL;
     PyObject **field = reading->field;
     if (reading->name == NULL) reading->name = Py_NewRef(empty);
+    if (!stand_in(reading)) return NULL;
     PyObject *names[5] = {field[AGENT] ? field[AGENT] : empty, reading->name, reading->kind,
                           field[MODEL] ? field[MODEL] : empty, field[CATEGORY] ? field[CATEGORY] : empty};
     PyObject *values[29] = {
@@ -351,6 +378,24 @@ static PyObject *id_text(PyObject **before, Part digits) {
     memcpy(PyUnicode_1BYTE_DATA(found), digits.at, size_of(digits));
     if (before != NULL) Py_XSETREF(*before, Py_NewRef(found));
     return found;
+}
+
+/* Gives the session that their source tells to the spans from `first` to `last` that have none. Nobody has seen the rows
+   yet. What Python reads, it gives the session itself. */
+static int lend_session(PyObject *spans, Py_ssize_t first, Py_ssize_t last, PyObject *source) {
+    if (first == last) return 1;
+    PyObject *session = PyObject_CallFunctionObjArgs(plan.session_of, source, NULL);
+    if (session == NULL) return 0;
+    for (; session != Py_None && first < last; first++) {
+        PyObject *span = PyList_GET_ITEM(spans, first);
+        if (!Py_IS_TYPE(span, plan.type)) continue;
+        PyObject *row = *(PyObject **)((char *)span + plan.row_at), *own = PyTuple_GET_ITEM(row, 12);
+        if (own != Py_None && PyUnicode_GET_LENGTH(own)) continue;
+        PyTuple_SET_ITEM(row, 12, Py_NewRef(session));
+        Py_DECREF(own);
+    }
+    Py_DECREF(session);
+    return 1;
 }
 
 static PyObject *last_trace, *last_parent; /* most spans share both with the span before */
@@ -695,6 +740,7 @@ static PyObject *in_python(Part part, PyObject *cell) {
 static int read_scope(Reading *reading, Part part, Part resource, Part schema, PyObject *spans) {
     Field field;
     int more = 0, good;
+    Py_ssize_t before = PyList_GET_SIZE(spans);
     Part scope, own;
     if (only(part, 1, &scope) < 0 || only(part, 3, &own) < 0) return 0;
     PyObject *cell = source_cell(&reading->scratch, resource, scope, own, schema);
@@ -709,8 +755,9 @@ static int read_scope(Reading *reading, Part part, Part resource, Part schema, P
             good = append(spans, span != NULL ? span : in_python(field.part, cell));
         }
     }
+    good = good && more == 0 && lend_session(spans, before, PyList_GET_SIZE(spans), PyList_GET_ITEM(cell, 0));
     Py_XDECREF(cell);
-    return good && more == 0;
+    return good;
 }
 
 /* ResourceSpans. */
@@ -1188,31 +1235,35 @@ static int json_kept(PyObject *kept, Part name, Part *part) {
     return good;
 }
 
-/* One of "scopeSpans". Its cell and what tells its source are added to `scopes`, to be filled in when all is known. */
+/* One of "scopeSpans". Its cell, what tells its source and which its spans are is added to `scopes`, to be filled in when
+   all is known. */
 static int json_scope(Reading *reading, Part *part, PyObject *spans, PyObject *scopes, PyObject *odd) {
     Part name;
     int more = -1, first = 1, good, lists = 0;
+    Py_ssize_t before = PyList_GET_SIZE(spans);
     PyObject *cell = Py_BuildValue("[O]", Py_None), *kept = PyDict_New();
     good = cell != NULL && kept != NULL && take(part, '{');
     while (good && (more = member(part, &first, &name)) > 0) {
         if (is(name, "spans")) good = !lists++ && json_spans(reading, part, spans, cell, odd);
         else good = json_kept(kept, name, part);
     }
-    good = good && more == 0 && append(scopes, PyTuple_Pack(2, cell, kept));
+    good = good && more == 0 && append(scopes, Py_BuildValue("OOnn", cell, kept, before, PyList_GET_SIZE(spans)));
     Py_XDECREF(cell);
     Py_XDECREF(kept);
     return good;
 }
 
-/* Asks Python for the sources of the scopes (also where there is none: it looks at the members that were kept), and for
-   the spans that it is to read. */
+/* Asks Python for the sources of the scopes (also where there is none: it looks at the members that were kept), for the
+   sessions that they tell, and for the spans that it is to read. */
 static int json_settle(PyObject *kept, PyObject *scopes, PyObject *spans, PyObject *odd) {
-    if (PyList_GET_SIZE(scopes) == 0 && !append(scopes, Py_BuildValue("[O]{}", Py_None))) return 0;
+    if (PyList_GET_SIZE(scopes) == 0 && !append(scopes, Py_BuildValue("[O]{}nn", Py_None, (Py_ssize_t)0, (Py_ssize_t)0))) return 0;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(scopes); i++) {
         PyObject *scope = PyList_GET_ITEM(scopes, i);
         PyObject *words = PyObject_CallFunctionObjArgs(plan.source_of, kept, PyTuple_GET_ITEM(scope, 1), NULL);
         if (words == NULL || PyList_SetItem(PyTuple_GET_ITEM(scope, 0), 0, words) < 0) return 0;
         if (!PyUnicode_Check(words)) return 0;
+        Py_ssize_t before = PyLong_AsSsize_t(PyTuple_GET_ITEM(scope, 2)), after = PyLong_AsSsize_t(PyTuple_GET_ITEM(scope, 3));
+        if (!lend_session(spans, before, after, words)) return 0;
     }
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(odd); i++) {
         PyObject *one = PyList_GET_ITEM(odd, i), *cell = PyTuple_GET_ITEM(one, 2);
