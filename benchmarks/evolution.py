@@ -4,9 +4,12 @@
     PYTHONPATH=src python benchmarks/evolution.py --home DIR --small  those of `forge run small`, with AGENT_FORGE_DATA
     PYTHONPATH=src python benchmarks/evolution.py --quick             makes its own (a shortened `nano`), two seeds
 
-Every search has the same number of recipes and of rungs, and starts from the same eight combinations; selection and
-judging are on different rows, none of which a parent has learnt from. Fitness is relative to the base (1.0). The error
-of a row is over seeds for a search, and of the difference from the best parent, paired by item, in the last column.
+The tasks are those of the preset's phase `evomerge`. Every search has the same number of recipes and of rungs, and
+starts from the same eight combinations; selection and judging are on different rows, none of which a parent has learnt
+from. Fitness is relative to the base (1.0). The error of a row is over seeds for a search, and of the difference from
+the best parent, paired by item, in the last column.
+
+What is finished is printed at once, and written to $OUT where that is set: a run that is cut short has lost nothing.
 """
 
 from __future__ import annotations
@@ -14,33 +17,37 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import multiprocessing
 import os
+import shutil
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from agent_forge.config import build
 from agent_forge.forge.evolution.cma_search import polish
-from agent_forge.forge.evolution.examiner import Examiner, Times
-from agent_forge.forge.evolution.fitness import Measured, Yardstick, perplexity
-from agent_forge.forge.evolution.genome import first_generation
-from agent_forge.forge.evolution.run import contenders, open_examiner, open_jury
+from agent_forge.forge.evolution.examiner import Examiner, Times, as_lists, as_scores
+from agent_forge.forge.evolution.fitness import WITH_ACCURACY, Measured, Yardstick, accuracy, perplexity
+from agent_forge.forge.evolution.genome import first_generation, random_genome
+from agent_forge.forge.evolution.report import write_report
+from agent_forge.forge.evolution.run import contenders, evolve, open_examiner, open_jury
 from agent_forge.forge.evolution.search import Evolution, Member
-from agent_forge.forge.evolution.settings import Evolve, Search, TaskSource
+from agent_forge.forge.evolution.settings import Evolve
 from agent_forge.forge.evolution.verdict import reach_verdict
+from agent_forge.forge.phases.evomerge import EvoMerge
 from agent_forge.forge.phases.worker import quiet
+from agent_forge.forge.pipeline import read_pipeline
 
 SPECIALISTS = ("reasoning", "memory", "adaptive")
-SMALL = {
-    "openstax": TaskSource("${AGENT_FORGE_DATA}/text_openstax"),
-    "books": TaskSource("${AGENT_FORGE_DATA}/text_books"),
-    "gsm8k": TaskSource("${AGENT_FORGE_DATA}/gsm8k"),
-}
-NANO = {"stories": TaskSource("stories"), "problems": TaskSource("problems")}
+RANDOM, EVOLVED, POLISHED = "random search", "evolution", "evolution, then CMA-ES"
+AVERAGE = "uniform average"
 
 
 @dataclass
@@ -54,9 +61,22 @@ class Row:
     verdicts: list[str]
 
 
+@dataclass
+class Found:
+    """What one search came to: its champion's recipe and what that scores."""
+
+    arm: str
+    seed: int
+    recipes: int
+    selection: float  # fitness on the data that it selected on
+    seconds: float
+    recipe: str
+    combination: str
+    scores: dict[str, Any]  # on the held-out data, as lists
+
+
 def make_parents(home: Path) -> None:
-    """A shortened `nano`, without its last phase."""
-    from agent_forge.forge.pipeline import read_pipeline
+    """A shortened `nano`, without its last phases."""
     from agent_forge.forge.registry import Registry
     from agent_forge.forge.session import Session
     from agent_forge.runtime.workers import Inline
@@ -85,16 +105,20 @@ def parents_in(home: Path) -> dict[str, Path]:
     return found
 
 
-def settings(parents: dict[str, Path], small: bool, evaluations: int) -> Evolve:
-    search = Search(generations=1000, evaluations=evaluations, converged=0.0, patience=1000, groups=4 if small else 3)
+def settings(parents: dict[str, Path], preset: str, evaluations: int) -> Evolve:
+    """The preset's own phase, with a budget of recipes in place of convergence."""
+    phase = build(EvoMerge, read_pipeline(preset).phases["evomerge"].config, preset)
+    search = replace(phase.search, generations=1000, evaluations=evaluations, converged=0.0, patience=1000)
     return Evolve(
         parents=tuple(str(path) for name, path in parents.items() if name != "base"),
         base=str(parents["base"]),
-        data=SMALL if small else NANO,
-        held_out=0.02 if small else 0.05,
-        length=1024 if small else 128,
-        most_tokens=4096 if small else 512,
-        project=True,
+        data=phase.data,
+        held_out=phase.held_out,
+        project=phase.project,
+        length=phase.length,
+        most_tokens=phase.most_tokens,
+        worst_loss=phase.worst_loss,
+        weights=phase.weights,
         search=search,
     )
 
@@ -102,44 +126,80 @@ def settings(parents: dict[str, Path], small: bool, evaluations: int) -> Evolve:
 def arms(config: Evolve) -> dict[str, Evolve]:
     """The searches, each with as many recipes."""
     whole = config.search.evaluations or 0
-    found = {
-        "random search": replace(config, search=replace(config.search, strategy="random")),
-        "evolution": config,
-    }
+    found = {RANDOM: replace(config, search=replace(config.search, strategy="random")), EVOLVED: config}
     if importlib.util.find_spec("cma"):
         numbers = whole // 2 // config.search.population * config.search.population
         half = replace(config.search, evaluations=whole - numbers, cma=numbers)
-        found["evolution, then CMA-ES"] = replace(config, search=half)
+        found[POLISHED] = replace(config, search=half)
     return found
 
 
-def search(config: Evolve, seed: int, examiner: Examiner, out: Path) -> tuple[Member, Any, int]:
-    """Runs one search; its champion, its jury, and how many recipes it looked at."""
-    jury = open_jury(config, out, examiner, out / "projected")
+def search(config: Evolve, arm: str, seed: int, examiner: Examiner, folder: Path) -> Found:
+    """Runs one search and measures its champion on the held-out data."""
+    from agent_forge.forge.merging import parse_recipe, to_yaml
+
+    started = time.perf_counter()
+    jury = open_jury(config, folder / f"{arm}-{seed}", examiner, folder / "projected")
     evolution = Evolution(jury.space, jury, config.search, seed)
     history = evolution.run()
     if config.search.cma:
         polish(evolution, config.search.cma)
-    return history.champion, jury, len(history.members)
+    champion = history.champion
+    scores = examiner.held_out().run(examiner.merged(jury.stages(champion.genome)))[0]
+    seconds = time.perf_counter() - started
+    recipe = to_yaml(parse_recipe(jury.stages(champion.genome, jury.family.paths())))
+    return Found(
+        arm, seed, len(history.members), champion.fitness, seconds, recipe, champion.genome.bits, as_lists(scores)
+    )
 
 
-def one_generation(config: Evolve, examiner: Examiner, out: Path) -> dict[str, float]:
-    """The eight combinations, each on all of the selection data: where the time goes."""
+_EXAMINER: list[Examiner] = []  # of this process
+
+
+def search_apart(config: Evolve, arm: str, seed: int, folder: Path) -> Found:
+    """The same in a process of its own, which opens parents and data once."""
+    if not _EXAMINER:
+        quiet()
+        _EXAMINER.append(open_examiner(config, folder / "projected"))
+    return search(config, arm, seed, _EXAMINER[0], folder)
+
+
+def searches(config: Evolve, seeds: int, examiner: Examiner, folder: Path, processes: int) -> Iterator[Found]:
+    """Every arm with every seed, one after the other or side by side."""
+    jobs = [(changed, arm, seed) for arm, changed in arms(config).items() for seed in range(seeds)]
+    if processes <= 1:
+        yield from (search(*job, examiner, folder) for job in jobs)
+        return
+    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(search_apart, *job, folder) for job in jobs]):
+            yield done.result()
+
+
+def generations(config: Evolve, examiner: Examiner, out: Path) -> dict[str, dict[str, float]]:
+    """Where the time of eight recipes goes, each on all of the selection data: of the eight combinations, then of eight
+    drawn at random. On a GPU the first generation also loads every kernel."""
     whole = replace(config, search=replace(config.search, halving=False))
     alone = Examiner(
         examiner.family, examiner.tasks, examiner.tokenizer, length=config.length, most_tokens=config.most_tokens
     )
     jury = open_jury(whole, out, alone, out / "projected")
-    members = [Member(genome, jury.key(genome)) for genome in first_generation(jury.space)]
-    alone.times = Times()
-    started = time.perf_counter()
-    jury.evaluate(members, 0)
-    wall = time.perf_counter() - started
-    return {"wall": wall, "merge": alone.times.merge, "evaluate": alone.times.evaluate, "tokens": tokens_of(alone)}
+    rng = np.random.default_rng(0)
+    found = {}
+    for name, genomes in (
+        ("first", first_generation(jury.space)),
+        ("later", [random_genome(jury.space, rng) for _ in range(8)]),
+    ):
+        members = [Member(genome, jury.key(genome)) for genome in genomes]
+        alone.times = Times()
+        started = time.perf_counter()
+        jury.evaluate(members, 0)
+        wall = time.perf_counter() - started
+        found[name] = {"wall": wall, **asdict(alone.times), "tokens": tokens_of(alone)}
+    return found
 
 
 def tokens_of(examiner: Examiner) -> float:
-    return float(sum((batch.targets >= 0).sum().item() for batch in examiner.rung(0).batches))
+    return float(sum(batch.inputs.numel() for batch in examiner.rung(0).batches))
 
 
 def main() -> None:
@@ -149,6 +209,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="makes its own parents; few recipes, two seeds")
     parser.add_argument("--evaluations", type=int, default=64, help="recipes of each search")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--processes", type=int, default=1, help="searches side by side; the generation is timed alone")
     options = parser.parse_args()
     quiet()
     with tempfile.TemporaryDirectory() as folder:
@@ -156,42 +217,58 @@ def main() -> None:
         if options.home is None:
             make_parents(home)
         count, seeds = (16, 2) if options.quick else (options.evaluations, options.seeds)
-        config = settings(parents_in(home), options.small, count)
-        report(config, seeds, Path(folder))
+        config = settings(parents_in(home), "small" if options.small else "nano", count)
+        report(config, seeds, Path(folder), options.processes)
 
 
-def report(config: Evolve, seeds: int, folder: Path) -> None:
+def report(config: Evolve, seeds: int, folder: Path, processes: int) -> None:
+    started = time.perf_counter()
     examiner = open_examiner(config, folder / "projected")
-    generation = one_generation(config, examiner, folder / "generation")
-    show_generation(generation, config)
+    counts = ", ".join(f"{task.name} {len(task.select)} and {len(task.judge)}" for task in examiner.tasks)
+    print(f"<!-- opened in {time.perf_counter() - started:.1f} s; items to select on and to judge by: {counts} -->")
+    timed = generations(config, examiner, folder / "generation")
+    show_generations(timed, config)
     measured, yardstick = judged(config, examiner, folder)
-    parents = {name: found for name, found in measured.items() if name != "uniform average"}
+    parents = {name: found for name, found in measured.items() if name != AVERAGE}
     rows = [row_of(name, [found], yardstick, parents, config) for name, found in measured.items()]
     show_row(rows)
-    seconds: dict[str, float] = {}
-    for arm, changed in arms(config).items():
-        found = []
-        started = time.perf_counter()
-        for seed in range(seeds):
-            champion, jury, looked_at = search(changed, seed, examiner, folder / f"{arm}-{seed}")
-            found.append(held_out(examiner, jury, examiner.merged(jury.stages(champion.genome))))
-            print(f"<!-- {arm}, seed {seed}: {looked_at} recipes, selection fitness {champion.fitness:.4f}, "
-                  f"held out {yardstick.fitness(found[-1]):.4f} -->", flush=True)  # fmt: skip
-        seconds[arm] = (time.perf_counter() - started) / seeds
-        rows.append(row_of(arm, found, yardstick, parents, config))
-        show_row(rows[-1:])
-        for seed, result in enumerate(found):
-            measured[f"{arm}, seed {seed}"] = result
-    for arm, wall in seconds.items():
-        print(f"\n{arm}: {wall:.1f} s a search", end="")
-    show_tasks(measured)
+    show_tasks(measured, yardstick.kinds)
+    note({"generations": timed, "parents": {name: as_lists(one.scores) for name, one in measured.items()}})
+    use = measured[AVERAGE].use
+    by_arm: dict[str, list[Found]] = {}
+    for found in searches(config, seeds, examiner, folder, processes):
+        by_arm.setdefault(found.arm, []).append(found)
+        note(asdict(found))
+        fitness = yardstick.fitness(Measured(as_scores(found.scores), use))
+        told = f"{found.recipes} recipes, {found.seconds:.1f} s, combination {found.combination}"
+        print(f"<!-- {found.arm}, seed {found.seed}: {told}, selection fitness {found.selection:.4f}, "
+              f"held out {fitness:.4f} -->", flush=True)  # fmt: skip
+        if len(by_arm[found.arm]) == seeds:
+            ordered = sorted(by_arm[found.arm], key=lambda one: one.seed)
+            champions = [Measured(as_scores(one.scores), use) for one in ordered]
+            show_row([row_of(found.arm, champions, yardstick, parents, config)])
+            show_tasks(
+                {f"{found.arm}, seed {one.seed}": m for one, m in zip(ordered, champions, strict=True)}, yardstick.kinds
+            )
+    keep_report(config, folder)
+
+
+def note(document: dict[str, Any]) -> None:
+    """A line for $OUT/evolution.jsonl, on disk before anything else is done."""
     if place := os.environ.get("OUT"):
-        document = {"rows": [vars(row) for row in rows], "generation": generation, "seconds": seconds}
-        Path(place, "evolution.json").write_text(json.dumps(document, indent=2))
+        with open(Path(place, "evolution.jsonl"), "a") as file:
+            file.write(json.dumps(document) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
-def held_out(examiner: Examiner, jury: Any, model: Any) -> Measured:
-    return Measured(examiner.held_out().run(model)[0], jury.use)
+def keep_report(config: Evolve, folder: Path) -> None:
+    """The phase's own report on the first seed of the evolution, whose evaluations are in its ledger already."""
+    out = folder / f"{EVOLVED}-0"
+    write_report(evolve(config, out), out)
+    if place := os.environ.get("OUT"):
+        for name in ("report.md", "fitness.svg"):
+            shutil.copy(out / name, Path(place, name))
 
 
 def judged(config: Evolve, examiner: Examiner, folder: Path) -> tuple[dict[str, Measured], Yardstick]:
@@ -205,7 +282,7 @@ def judged(config: Evolve, examiner: Examiner, folder: Path) -> tuple[dict[str, 
         measured[name] = Measured(examiner.held_out().run(model)[0], use)
     models = [{"model": parent.name, "parameters": {"weight": 1.0}} for parent in examiner.family.parents]
     average = [{"merge_method": "linear", "models": models, "dtype": "float32"}]
-    measured["uniform average"] = held_out(examiner, jury, examiner.merged(average))
+    measured[AVERAGE] = Measured(examiner.held_out().run(examiner.merged(average))[0], jury.use)
     return measured, Yardstick(measured[examiner.family.base.name], examiner.kinds, config.weights)
 
 
@@ -222,19 +299,18 @@ def row_of(name: str, found: list[Measured], yardstick: Yardstick, parents: dict
     )
 
 
-def show_generation(generation: dict[str, float], config: Evolve) -> None:
+def show_generations(timed: dict[str, dict[str, float]], config: Evolve) -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else f"CPU, {torch.get_num_threads()} threads"
-    rest = generation["wall"] - generation["evaluate"]
-    parts = {name: f"{generation[name]:.2f} s" for name in ("wall", "evaluate", "merge")}
-    print(f"{device}; one generation of 8 recipes on {generation['tokens']:,.0f} tokens each: {parts['wall']}")
-    print(f"of it {parts['evaluate']} running models, {parts['merge']} merging; "
-          f"{rest / generation['wall']:.1%} is not model evaluation")  # fmt: skip
+    print(f"{device}; one generation of 8 recipes on {timed['first']['tokens']:,.0f} tokens each\n")
+    print("| generation | wall | running models | merging | not model evaluation |\n|---|---|---|---|---|")
+    for name, spent in timed.items():
+        share = 1 - spent["evaluate"] / spent["wall"]
+        print(f"| {name} | {spent['wall']:.2f} s | {spent['evaluate']:.2f} s | {spent['merge']:.2f} s | {share:.1%} |")
     print(f"\n{config.search.evaluations} recipes a search; held-out fitness, the base is 1.0\n")
     print("| model | fitness | over the best parent | of it | verdict by seed |\n|---|---|---|---|---|", flush=True)
 
 
 def show_row(rows: list[Row]) -> None:
-    """Printed as soon as they are there: a run that is cut short has shown what it had."""
     for row in rows:
         fitness, gain = float(np.mean(row.fitness)), float(np.mean(row.gains))
         spread = f" ± {np.std(row.fitness, ddof=1) / len(row.fitness) ** 0.5:.4f}" if len(row.fitness) > 1 else ""
@@ -243,11 +319,18 @@ def show_row(rows: list[Row]) -> None:
               f"| {gain / (fitness - gain):+.1%} | {verdicts} |", flush=True)  # fmt: skip
 
 
-def show_tasks(measured: dict[str, Measured]) -> None:
-    tasks = list(next(iter(measured.values())).scores)
-    print("\n\nheld-out perplexity\n\n| model | " + " | ".join(tasks) + " |\n|---|" + "---|" * len(tasks))
+def show_tasks(measured: dict[str, Measured], kinds: dict[str, str]) -> None:
+    """Perplexity on the held-out rows, and accuracy where there are answers."""
+    print("\n| held out | " + " | ".join(kinds) + " |\n|---|" + "---|" * len(kinds))
     for name, found in measured.items():
-        print(f"| {name} | " + " | ".join(f"{perplexity(found.scores[task]) or 0:.3f}" for task in tasks) + " |")
+        print(f"| {name} | " + " | ".join(_cell(found.scores[task], kind) for task, kind in kinds.items()) + " |")
+    print(flush=True)
+
+
+def _cell(rows: np.ndarray, kind: str) -> str:
+    hits = f"{accuracy(rows)[0]:.3f}" if kind in WITH_ACCURACY else ""
+    figure = "" if kind == "choices" else f"{perplexity(rows) or 0:.3f}"
+    return f"{figure} ({hits})" if figure and hits else figure or hits
 
 
 if __name__ == "__main__":

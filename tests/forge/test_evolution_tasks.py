@@ -89,7 +89,7 @@ def test_only_what_training_held_out_is_used() -> None:
     """The same rows as the training phases hold out, by the same rule, also where a row is a question."""
     for source in ("stories", "problems"):
         held_out = {text for text in read_texts(source) if place(text) < 0.05}
-        (task,) = read_tasks({"t": TaskSource(source)}, lambda text: place(text) < 0.05)
+        (task,) = read_tasks({"t": TaskSource(source)}, 0.05)
         assert {item.text for item in (*task.select, *task.judge)} == held_out
 
 

@@ -154,7 +154,7 @@ def test_a_specialist_of_any_hugging_face_model(bos: bool, source: Source, tmp_p
 
 def test_a_specialist_that_could_not_be_judged_is_refused(base: Outcome, source: Source, tmp_path: Path) -> None:
     wider = Specialise({"text": source}, {}, TRAINING, length=32, held_out=0.3)
-    with pytest.raises(HandoffError, match=r"the base was made with 0\.2.*set held_out to 0\.2 or less"):
+    with pytest.raises(HandoffError, match=r"'mini' was made with 0\.2.*set held_out to 0\.2 or less"):
         specialise.run(work(tmp_path, wider, base.checkpoint))
     start = llama(tmp_path / "models", length=16)
     with pytest.raises(HandoffError, match="length is 32, and the model reads 16 tokens"):

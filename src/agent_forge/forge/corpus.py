@@ -19,7 +19,9 @@ from agent_forge.errors import DataError
 from agent_forge.forge.checkpoint import file_digest
 
 BUNDLED = Path(__file__).with_name("data")
+LOADED = ("mbpp", "svamp")  # data sets whose files are not rows as they are read here: `curation` reads those
 GRAM = 13  # words: the length that contamination checks commonly use (GPT-3, appendix C)
+QUESTIONS = ("question", "goal", "prompt")  # what a row may call its question
 WORD = re.compile(r"\w+")
 
 
@@ -28,12 +30,16 @@ class Source:
     """A place that text comes from: `stories` or `problems` (bundled), a JSONL or text file, or a folder of them;
     `${VARIABLES}` in it are filled in from the environment.
 
-    `weight` is its share of the rows that are trained on.
+    `weight` is its share of the rows that are trained on. A small data set that no earlier phase has read can spare
+    more for judging than a large one: `held_out`.
     """
 
     path: str
     weight: float = option(1.0, above=0)
     most_mb: float | None = option(None, help="use at most so much text", above=0)
+    held_out: float | None = option(
+        None, help="share of its documents kept for judging, if not the phase's", above=0, at_most=0.5
+    )
 
 
 @dataclass(frozen=True)
@@ -63,21 +69,21 @@ def read_corpus(sources: Mapping[str, Source], held_out: float, most_held_out_mb
     to split.
     """
     train: dict[str, list[str]] = {}
-    kept: dict[str, list[str]] = {}
+    chosen: dict[str, list[str]] = {}
     for name, source in sources.items():
         texts = _limited(dict.fromkeys(read_texts(source.path)), source.most_mb)
-        chosen = [text for text in texts if place(text) < held_out]
-        kept[name] = _limited(chosen, most_held_out_mb)
-        train[name] = [text for text in texts if place(text) >= held_out]
-        if not kept[name] or not train[name]:
+        share = held_out if source.held_out is None else source.held_out
+        chosen[name] = [text for text in texts if place(text) < share]
+        train[name] = [text for text in texts if place(text) >= share]
+        if not chosen[name] or not train[name]:
             raise DataError(f"{len(texts)} documents are too few to hold some out", where=source.path)
-    leaks = Leaks(text for texts in kept.values() for text in texts)
+    leaks = Leaks(text for texts in chosen.values() for text in texts)  # also those that this phase has no room for
     clean = {name: [text for text in texts if not leaks.found_in(text)] for name, texts in train.items()}
     for name, texts in clean.items():
         if not texts:
             raise DataError("every document has a near copy among those held out", where=sources[name].path)
     removed = sum(len(train[name]) - len(clean[name]) for name in train)
-    return Corpus(clean, kept, removed)
+    return Corpus(clean, {name: _limited(texts, most_held_out_mb) for name, texts in chosen.items()}, removed)
 
 
 def source_digests(sources: Mapping[str, Source]) -> dict[str, str]:
@@ -100,6 +106,12 @@ def read_texts(path: str) -> Iterator[str]:
 
 def read_rows(path: str) -> Iterator[tuple[Any, str]]:
     """The rows of a source as they are, each with where it stands; a text file is one row with a "text"."""
+    if loaded := _loaded(path):
+        from agent_forge.curation.loaders import load
+
+        for record in load(loaded.name, loaded):
+            yield {"question": record.input, "answer": record.target.replace("\r\n", "\n")}, record.id
+        return
     for file in _files(path):
         if file.name.endswith((".txt", ".txt.gz")):
             yield {"text": _open(file)}, str(file)
@@ -109,10 +121,18 @@ def read_rows(path: str) -> Iterator[tuple[Any, str]]:
                 yield _row(line, f"{file}:{number}"), f"{file}:{number}"
 
 
+def _loaded(path: str) -> Path | None:
+    """The folder, if it is one of a data set that has to be loaded."""
+    folder = Path(os.path.expandvars(path)).expanduser()
+    return folder if folder.name in LOADED and folder.is_dir() else None
+
+
 def _files(path: str) -> list[Path]:
     bundled = BUNDLED / f"{path}.jsonl.gz"
     place = bundled if bundled.is_file() else Path(os.path.expandvars(path)).expanduser()
-    if place.is_dir():
+    if _loaded(path):
+        found = sorted(f for f in place.iterdir() if f.is_file())
+    elif place.is_dir():
         found = sorted(
             f
             for f in place.iterdir()
@@ -138,7 +158,7 @@ def _open(file: Path) -> str:
         raise DataError(f"cannot be read: {error}", where=str(file)) from error
 
 
-NO_ROW = 'a row needs a "text", or a "question" and an "answer"'
+NO_ROW = 'a row needs a "text", or a "question" and an "answer"; with "choices", the answer is the number of one'
 
 
 def _row(line: str, where: str) -> Any:
@@ -150,11 +170,32 @@ def _row(line: str, where: str) -> Any:
 
 def _text_of(row: Any, where: str) -> str:
     try:
-        text = row["text"] if "text" in row else f"Question: {row['question']}\nAnswer: {row['answer']}"
+        text = row["text"] if "text" in row else question_and_answer(row)
         text.encode()  # half a surrogate pair is valid JSON and no text
         return str(text)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise DataError(NO_ROW, where=where) from error
+
+
+def question_and_answer(row: Mapping[str, Any]) -> str:
+    """A question with its answer as one text; of choices, the right one.
+
+    >>> question_and_answer({"question": "Is it cold?", "choices": ["no", "yes"], "answer": 1})
+    'Question: Is it cold?\\nAnswer: yes'
+    """
+    question = next((row[name] for name in QUESTIONS if name in row), None)
+    if question is None:
+        raise KeyError("question")
+    return f"Question: {question}\nAnswer: {row['choices'][right_choice(row)] if 'choices' in row else row['answer']}"
+
+
+def right_choice(row: Mapping[str, Any]) -> int:
+    """The number of the right choice, which a row gives as such or by its text. Raises ValueError."""
+    choices, right = list(row["choices"]), row["answer"]
+    number = right if isinstance(right, int) else choices.index(right)
+    if not 0 <= number < len(choices):
+        raise ValueError(f"there is no choice {number}")
+    return number
 
 
 def _limited(texts: Iterable[str], most_mb: float | None) -> list[str]:

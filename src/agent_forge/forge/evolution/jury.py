@@ -82,8 +82,9 @@ class Jury:
         if self._workers is not None and wanted:
             self._examine_in_processes(wanted, rung)
         else:
-            for member in wanted:
-                self.ledger.put(f"{member.key}/{rung}", self.examiner.examine(self.stages(member.genome), rung))
+            recipes = [self.stages(member.genome) for member in wanted]
+            for member, record in zip(wanted, self.examiner.examine_each(recipes, rung), strict=True):
+                self.ledger.put(f"{member.key}/{rung}", record)
         for member in members:
             records = [self.ledger.records[f"{member.key}/{number}"] for number in range(rung + 1)]
             measured = self._measured(records)

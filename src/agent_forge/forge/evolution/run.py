@@ -18,7 +18,6 @@ from pathlib import Path
 from agent_forge.config import as_dict
 from agent_forge.files import atomic_write
 from agent_forge.forge import checkpoint as checkpoints
-from agent_forge.forge.corpus import place
 from agent_forge.forge.evolution.cma_search import polish
 from agent_forge.forge.evolution.examiner import Examiner
 from agent_forge.forge.evolution.fitness import Measured, Yardstick
@@ -106,8 +105,7 @@ def open_examiner(config: Evolve, models: Path) -> Examiner:
     parents = [checkpoints.load(Path(path).expanduser()) for path in config.parents]
     base = parents[0] if config.base is None else checkpoints.load(Path(config.base).expanduser())
     family = open_family(base, parents, names=None, project=config.project, models=models)
-    share = config.held_out
-    tasks = read_tasks(config.data, (lambda text: place(text) < share) if share is not None else (lambda _: True))
+    tasks = read_tasks(config.data, config.held_out)
     from agent_forge.forge.phases.specialise import reading_tokenizer
 
     return Examiner(

@@ -33,6 +33,9 @@ class TaskSource:
 
     path: str
     held_out: str | None = option(None, help="rows for the gate, if they come from elsewhere")
+    share: float | None = option(
+        None, help="the share of these rows that training held out, if not that of the others", above=0, at_most=1
+    )
     most: int = option(400, help="at most so many rows for selection, and so many for the gate", at_least=2)
 
 

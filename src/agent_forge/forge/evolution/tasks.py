@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_forge.errors import DataError
-from agent_forge.forge.corpus import read_rows
+from agent_forge.forge.corpus import NO_ROW, QUESTIONS, place, read_rows, right_choice
 from agent_forge.forge.evolution.settings import TaskSource
 
 TEXT, ANSWERS, CHOICES = "text", "answers", "choices"
@@ -46,15 +46,24 @@ class TaskItems:
         return whole.hexdigest()
 
 
-def read_tasks(sources: Mapping[str, TaskSource], keep: Callable[[str], bool] = lambda _: True) -> list[TaskItems]:
-    """The tasks of a configuration. `keep` says by its text whether an item may be used at all.
+def read_tasks(sources: Mapping[str, TaskSource], held_out: float | None = None) -> list[TaskItems]:
+    """The tasks of a configuration; with `held_out`, only items that a training phase with that share has held out.
 
     Raises DataError for a file that is missing, mixed, or too small to select on and to judge by.
     """
-    return [_task(name, source, keep) for name, source in sources.items()]
+    return [_task(name, source, share_of(source, held_out)) for name, source in sources.items()]
 
 
-def _task(name: str, source: TaskSource, keep: Callable[[str], bool]) -> TaskItems:
+def share_of(source: TaskSource, held_out: float | None) -> float:
+    """The share of a task's rows that may be used: those that training has held out, or all."""
+    share = held_out if source.share is None else source.share
+    return 1.0 if share is None else share
+
+
+def _task(name: str, source: TaskSource, share: float) -> TaskItems:
+    def keep(text: str) -> bool:
+        return place(text) < share
+
     kind, items = _items(source.path, keep)
     if source.held_out is None:
         ordered = sorted(items, key=_place)
@@ -93,20 +102,13 @@ def _item(row: Any, where: str) -> tuple[str, Item]:
     try:
         if "text" in row:
             return TEXT, Item("", (_text(row["text"]),))
-        question = _text(next(row[name] for name in ("question", "goal", "prompt") if name in row))
+        question = _text(next(row[name] for name in QUESTIONS if name in row))
         prompt = f"Question: {question}\nAnswer:"
         if "choices" in row:
-            choices, right = [f" {_text(choice)}" for choice in row["choices"]], row["answer"]
-            right = right if isinstance(right, int) else list(row["choices"]).index(right)
-            if not 0 <= right < len(choices):
-                raise ValueError(f"there is no choice {right}")
-            return CHOICES, Item(prompt, tuple(choices), right)
+            return CHOICES, Item(prompt, tuple(f" {_text(choice)}" for choice in row["choices"]), right_choice(row))
         return ANSWERS, Item(prompt, (f" {_text(row['answer'])}",))
     except (KeyError, TypeError, ValueError, StopIteration) as error:
-        raise DataError(
-            'a row needs a "text", or a "question" and an "answer"; with "choices", the answer is the number of one',
-            where=where,
-        ) from error
+        raise DataError(NO_ROW, where=where) from error
 
 
 def _text(value: Any) -> str:

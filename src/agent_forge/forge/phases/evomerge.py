@@ -20,9 +20,11 @@ from agent_forge.forge.corpus import Source, source_digests
 from agent_forge.forge.evolution.report import write_report
 from agent_forge.forge.evolution.run import Evolved, evolve
 from agent_forge.forge.evolution.settings import Evolve, Search, TaskSource, Weights
+from agent_forge.forge.evolution.tasks import share_of
 from agent_forge.forge.evolution.verdict import METRIC
 from agent_forge.forge.gates import NOT_MEASURED, Gate
 from agent_forge.forge.phases import Outcome, Phase, Work
+from agent_forge.forge.phases.specialise import refuse_seen_documents
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ def run(work: Work) -> Outcome:
     if len(parents) < 2:  # every specialist was passed over: there is nothing to merge
         return Outcome(None, Gate(METRIC, None, None, None, NOT_MEASURED))
     given: EvoMerge = work.config
+    for parent in (work.inputs[0], *parents):
+        for name, task in given.data.items():
+            refuse_seen_documents(parent, name, task.path, share_of(task, given.held_out))
     config = Evolve(
         parents=tuple(str(parent.path) for parent in parents),
         base=str(work.inputs[0].path),

@@ -6,6 +6,7 @@ them later needs.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,8 @@ class Specialise:
 def run(work: Work) -> Outcome:
     config: Specialise = work.config
     base = work.inputs[0]
-    _refuse_seen_documents(base, config.held_out)
+    for name, source in config.sources.items():
+        refuse_seen_documents(base, name, source.path, source.held_out or config.held_out)
     tokenizer = reading_tokenizer(base)
     corpus = read_corpus(config.sources, config.held_out)
     judged = HeldOut.of(tokenizer, [text for texts in corpus.held_out.values() for text in texts], config.length)
@@ -74,14 +76,28 @@ def reading_tokenizer(base: Checkpoint) -> Any:
     return tokenizer
 
 
-def _refuse_seen_documents(base: Checkpoint, held_out: float) -> None:
-    """The same documents are held out by the same share; by a larger one, some that the base has learnt from."""
-    before = base.card.config.get("held_out")
-    if before is not None and before < held_out:
-        raise HandoffError(
-            f"held_out is {held_out}, and the base was made with {before}: it has seen what would be judged on",
-            fix=f"set held_out to {before} or less",
-        )
+def refuse_seen_documents(model: Checkpoint, name: str, path: str, share: float) -> None:
+    """Of one source, the same documents are held out by the same share; by a larger one, some that the model has
+    learnt from. A source of which the model's card names neither the name nor the path, it has not read.
+
+    Raises HandoffError naming the source.
+    """
+    usual = model.card.config.get("held_out")
+    if usual is None:
+        return  # not made by a phase that learns from text: what it has read is not known
+    for known, source in model.card.config.get("sources", {name: {"path": path}}).items():
+        before = source.get("held_out") or usual
+        if (known == name or _same_place(source["path"], path)) and before < share:
+            raise HandoffError(
+                f"held_out is {share}, and the model {model.card.phase!r} was made with {before}: it has seen what "
+                "would be judged on",
+                where=path,
+                fix=f"set held_out to {before} or less",
+            )
+
+
+def _same_place(one: str, other: str) -> bool:
+    return os.path.realpath(os.path.expandvars(one)) == os.path.realpath(os.path.expandvars(other))
 
 
 def _refuse_long_rows(model: Any, length: int) -> None:
