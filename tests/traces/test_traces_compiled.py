@@ -212,7 +212,8 @@ around = st.dictionaries(st.sampled_from(AROUND), told_values, max_size=2)
 kind_told = st.sampled_from(
     [{}, {"openinference.span.kind": "AGENT"}, {"openinference.span.kind": "LLM"}, {"traceloop.span.kind": "agent"},
      {"gen_ai.operation.name": "invoke_agent"}, {"gen_ai.operation.name": "create_agent"},
-     {"gen_ai.operation.name": "chat"}, {"agent_forge.kind": "agent"}, {"gen_ai.operation.name": "?", "traceloop.span.kind": "agent"},
+     {"gen_ai.operation.name": "chat"}, {"agent_forge.kind": "agent"},
+     {"gen_ai.operation.name": "?", "traceloop.span.kind": "agent"},
      {"agent_forge.kind": "agent", "openinference.span.kind": "AGENT"}]
 )  # fmt: skip
 span_names = st.sampled_from(
