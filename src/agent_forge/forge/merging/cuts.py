@@ -1,10 +1,11 @@
-"""Which elements of a task vector TIES keeps, found without a compiled kernel and without sorting: by a value guessed
-from a sample and proved by counting, or by bounds from it that hold few elements."""
+"""Which elements of a task vector TIES keeps, found without a compiled kernel and without sorting: by bounds from a
+sample that hold few elements, and a count of what lies above."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch import Tensor
 
 SIZE = 1 << 16  # elements of a block: a multiple of the unit of a sum
 SAMPLE = 1 << 14
-TRIES = 4
+SIZE_BITS = np.int16(0x7FFF)  # a bfloat16 number without its sign
+INFINITE = 0x7F80
 
 
 @dataclass(frozen=True)
@@ -24,96 +26,160 @@ class Cut:
     last: int
 
 
-def _keys(x: Tensor, base: Tensor) -> Any:
-    """|x - base| in float64; zero where that is not a number."""
-    return (x.double() - base.double()).abs_().nan_to_num_(nan=0.0, posinf=math.inf).numpy()
+@dataclass(frozen=True)
+class Trim(Cut):
+    """The same for a bfloat16 task vector, in terms of |x - base| rounded to bfloat16, as an integer: what is larger
+    than `top` stays, and so do the elements at `places`, in ascending order."""
+
+    top: int
+    places: Any
 
 
 def cut_of(x: Tensor, base: Tensor, count: int) -> Cut:
     """The cut that leaves the `count` largest |x - base|."""
+    if x.dtype == base.dtype == torch.bfloat16:
+        found = trims([x], base, [count])
+        if found is not None:
+            return found[0]
     n = x.numel()
-    step = n * 16 // SAMPLE  # runs of 16, from all over the tensor
-    sample = _keys(*(y[: n // step * step].reshape(-1, step)[:, :16].reshape(-1) for y in (x, base)))
+    sample = _keys(*(_sampled(y) for y in (x, base)))
     share = 1 - count / n
     here = min(int(share * sample.size), sample.size - 1)
     margin = 4 * math.sqrt(sample.size * share * (1 - share)) + 16
     low, high = max(0, int(here - margin)), min(sample.size - 1, int(here + margin))
     sample.partition([low, here, high])
-    if np.count_nonzero(sample == sample[here]) * 128 >= sample.size:
-        found = _by_values(x, base, count, sample, float(sample[here]))
-    else:
-        ends = sample[low] if low else -1.0, sample[high] if high < sample.size - 1 else math.inf
-        found = _between(x, base, count, *ends)
-    return found or _sorted_cut(x, base, count)
+    ends = sample[low] if low else -1.0, sample[high] if high < sample.size - 1 else math.inf
+    return _between(x, base, count, *ends) or _sorted_cut(x, base, count)
 
 
-def _by_values(x: Tensor, base: Tensor, count: int, sample: Any, value: float) -> Cut | None:
-    """In 16-bit types many elements share a value, and the threshold is likely one of those: one pass proves it."""
-    for _ in range(TRIES):
-        greater, equal = _count(x, base, value)
-        if greater < count <= greater + sum(equal):
-            which = count - 1 - greater
-            for block, many in enumerate(equal):
-                if which < many:
-                    start = block * SIZE
-                    keys = _keys(x[start : start + SIZE], base[start : start + SIZE])
-                    return Cut(value, start + int(np.flatnonzero(keys == value)[which]))
-                which -= many
-        others = sample[sample > value] if count <= greater else sample[sample < value]
-        if not others.size:
+def _sampled(x: Tensor) -> Tensor:
+    """Runs of 16, from all over a tensor."""
+    step = x.numel() * 16 // SAMPLE
+    return x[: x.numel() // step * step].reshape(-1, step)[:, :16].reshape(-1)
+
+
+def _keys(x: Tensor, base: Tensor) -> Any:
+    """|x - base| in float64; zero where that is not a number."""
+    return (x.double() - base.double()).abs_().nan_to_num_(nan=0.0, posinf=math.inf).numpy()
+
+
+# --- bfloat16: rounding keeps the order, so only what shares the threshold's rounded value has to be looked at closely
+
+
+def bits_of(x: Tensor) -> Any:
+    """A bfloat16 tensor as 16-bit integers, the same memory."""
+    return x.view(torch.int16).numpy()
+
+
+def trims(vectors: Sequence[Tensor], base: Tensor, counts: Sequence[int]) -> list[Trim] | None:
+    """What leaves the `counts` largest |x - base| of some bfloat16 vectors. None if they are not all finite."""
+    bands = [_Band(x, base, count) for x, count in zip(vectors, counts, strict=True)]
+    found: list[Trim | None] = [None] * len(bands)
+    for margin in (3.0, 12.0, math.inf):
+        waiting = [number for number, trim in enumerate(found) if trim is None]
+        if waiting and not _look([bands[number].opened(margin) for number in waiting], base):
             return None
-        value = float(others.min() if count <= greater else others.max())
-    return None
+        for number in waiting:
+            found[number] = bands[number].trim()
+    return [trim for trim in found if trim is not None]
 
 
-def _count(x: Tensor, base: Tensor, value: float) -> tuple[int, list[int]]:
-    """How many keys are larger than a value, and, block by block, how many equal it."""
-    floats = x.dtype == base.dtype == torch.bfloat16 and float(np.float32(value)) == value
-    a, b, room = torch.empty(SIZE), torch.empty(SIZE), np.empty(SIZE, np.bool_)
-    greater, equal = 0, []
-    for start in range(0, x.numel(), SIZE):
-        here, there = x[start : start + SIZE], base[start : start + SIZE]
-        if floats:
-            p, q = a[: here.numel()], b[: here.numel()]
-            p.copy_(here)
-            q.copy_(there)
-            keys = p.sub_(q).abs_().numpy()
-        else:
-            keys = _keys(here, there)
-        bound, same = (np.float32(value) if floats else value), room[: keys.size]
-        greater += int(np.count_nonzero(np.greater(keys, bound, out=same)))
-        np.equal(keys, bound, out=same)
-        many = np.count_nonzero(same)
-        if floats and many:  # equal to float32's precision: look at these more closely
-            places = torch.from_numpy(np.flatnonzero(same))
-            exact = _keys(here[places], there[places])
-            greater += int(np.count_nonzero(exact > value))
-            many = np.count_nonzero(exact == value)
-        equal.append(int(many))
-    return greater, equal
+def _look(bands: Sequence[_Band], base: Tensor) -> bool:
+    """Every band sees all blocks. False if something is not finite."""
+    difference = torch.empty(SIZE, dtype=torch.bfloat16)
+    spare, inside = np.empty(SIZE, np.uint16), np.empty(SIZE, np.bool_)
+    for start in range(0, base.numel(), SIZE):
+        here = base[start : start + SIZE]
+        n = here.numel()
+        for band in bands:
+            keys = bits_of(torch.sub(band.x[start : start + SIZE], here, out=difference[:n]))
+            np.bitwise_and(keys, SIZE_BITS, out=keys)
+            if int(keys.max()) >= INFINITE:
+                return False
+            band.see(start, keys, spare[:n], inside[:n])
+    return True
+
+
+@dataclass
+class _Band:
+    """The elements of a task vector whose keys, |x - base| rounded to bfloat16, lie between two bounds."""
+
+    x: Tensor
+    base: Tensor
+    count: int
+    up: Any = None  # how many keys of a sample are not larger than an integer
+    low: int = 0
+    high: int = 0
+    greater: int = 0
+    places: list[Any] = field(default_factory=list)
+    keys: list[Any] = field(default_factory=list)
+
+    def opened(self, margin: float) -> _Band:
+        """With bounds that are `margin` standard errors of a sample's quantile away from it."""
+        if self.up is None:
+            sample = bits_of(torch.sub(_sampled(self.x), _sampled(self.base)))
+            self.up = np.cumsum(np.bincount(sample & SIZE_BITS, minlength=INFINITE))
+        size, share = int(self.up[-1]), 1 - self.count / self.x.numel()
+        away = margin * math.sqrt(size * share * (1 - share)) + 2 if margin < math.inf else size
+        ends = max(share * size - away, 0), min(share * size + away, size)
+        low, high = (max(int(place), 1) for place in np.searchsorted(self.up, ends))
+        self.low = low if ends[0] else 1
+        self.high = high if ends[1] < size else INFINITE
+        self.greater, self.places, self.keys = 0, [], []
+        return self
+
+    def see(self, start: int, keys: Any, spare: Any, inside: Any) -> None:
+        """Takes in a block."""
+        self.greater += int(np.count_nonzero(np.greater(keys, np.int16(self.high), out=inside)))
+        np.subtract(keys.view(np.uint16), np.uint16(self.low), out=spare)
+        found = np.less_equal(spare, np.uint16(self.high - self.low), out=inside).nonzero()[0]
+        self.keys.append(keys[found])
+        self.places.append(found + start)
+
+    def trim(self) -> Trim | None:
+        """What stays, if the threshold lies between the bounds."""
+        need, keys, places = self.count - self.greater, np.concatenate(self.keys), np.concatenate(self.places)
+        if need > keys.size and self.low == 1:  # all that is not zero stays; whether zeros do makes no difference
+            return Trim(0.0, -1, self.high, places)
+        if not 0 < need <= keys.size:
+            return None
+        above = np.cumsum(np.bincount(keys - self.low)[::-1])
+        step = int(np.searchsorted(above, need))
+        key = above.size - 1 - step + self.low
+        equal = np.flatnonzero(keys == key)
+        stays = keys > key
+        cut, chosen = _within(self.x, self.base, places[equal], need - (int(above[step - 1]) if step else 0))
+        stays[equal[chosen]] = True
+        return Trim(cut.low, cut.last, self.high, places[stays])
+
+
+def _within(x: Tensor, base: Tensor, places: Any, count: int) -> tuple[Cut, Any]:
+    """The cut that leaves the `count` largest of some elements, and which of them these are."""
+    at = torch.from_numpy(places)
+    keys = _keys(x[at], base[at])
+    value = float(np.partition(keys, keys.size - count)[keys.size - count])
+    stays = keys > value
+    equal = np.flatnonzero(keys == value)[: count - int(np.count_nonzero(stays))]
+    stays[equal] = True
+    return Cut(value, int(places[equal[-1]])), stays
+
+
+# --- other types ------------------------------------------------------------------------------------------------------
 
 
 def _between(x: Tensor, base: Tensor, count: int, low: float, high: float) -> Cut | None:
     """The cut, if it lies between two bounds that hold few elements."""
     least, most = np.float32(low), np.float32(high)
-    greater, places, keys = 0, [], []
+    greater, places = 0, []
     for start in range(0, x.numel(), SIZE):
-        here, there = x[start : start + SIZE], base[start : start + SIZE]
-        near = (here.float() - there.float()).abs_().numpy()  # rounding keeps the order
+        near = (x[start : start + SIZE].float() - base[start : start + SIZE].float()).abs_().numpy()  # keeps the order
         greater += int(np.count_nonzero(near > most))
-        found = np.flatnonzero((near >= least) & (near <= most))
-        chosen = torch.from_numpy(found)
-        keys.append(_keys(here[chosen], there[chosen]))
-        places.append(found + start)
-    inside, at = np.concatenate(keys), np.concatenate(places)
+        places.append(np.flatnonzero((near >= least) & (near <= most)) + start)
+    inside = np.concatenate(places)
     if x.dtype == torch.float64 or not greater < count <= greater + inside.size:
         return None
-    value = float(np.partition(inside, inside.size - (count - greater))[inside.size - (count - greater)])
-    which = count - 1 - greater - int(np.count_nonzero(inside > value))
-    return Cut(value, int(at[np.flatnonzero(inside == value)[which]]))
+    return _within(x, base, inside, count - greater)[0]
 
 
 def _sorted_cut(x: Tensor, base: Tensor, count: int) -> Cut:
-    keys = _keys(x, base)
-    value = float(np.partition(keys, keys.size - count)[keys.size - count])
-    return Cut(value, int(np.flatnonzero(keys == value)[count - 1 - int(np.count_nonzero(keys > value))]))
+    return _within(x, base, np.arange(x.numel()), count)[0]

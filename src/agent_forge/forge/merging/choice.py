@@ -1,0 +1,106 @@
+"""TIES of two bfloat16 models as a choice among their own numbers, for where there is no compiled kernel.
+
+Let two task vectors have one weight, a power of two, let the sum be divided by the weights of those that agree, and
+lambda be 1. An element of the merge is then the base's (nothing stays), one model's (the other does not stay, or points
+the other way and is smaller), or the mean of both. Which of them it is depends on signs and on which difference is
+larger; that can be told from differences rounded to bfloat16, since rounding keeps the order, except where they become
+equal. So all but the differences and the mean are operations on 16-bit integers, the cheapest there are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from agent_forge.forge.merging.cuts import SIZE, SIZE_BITS, Trim, bits_of
+from agent_forge.forge.merging.layout import Output
+
+SIGN = np.int16(15)  # the shift that makes a mask of a sign
+APART = 40 << 7  # binary orders of magnitude between the base and a result, up to which float64 loses nothing
+TINY = 0x0200  # below this a mean may be subnormal
+
+
+def can_choose(output: Output) -> bool:
+    """Whether an output of TIES, with inputs in bfloat16, is such a choice."""
+    weights = [p.values["weight"] for place, p in enumerate(output.pieces) if place != output.base]
+    if len(weights) != 2 or weights[0] != weights[1] or math.frexp(weights[0])[0] != 0.5:
+        return False
+    usual = output.values["normalize"] and output.values["lambda"] == 1 and output.spec.dtype == "BF16"
+    return bool(usual) and 2.0**-20 < weights[0] < 2.0**20
+
+
+class Choice:
+    """Fills blocks of the merge of `base`, `x` and `y`."""
+
+    def __init__(self, base: Tensor, x: Tensor, y: Tensor, trims: Sequence[Trim]) -> None:
+        self.tensors = base, x, y
+        self.bits = [bits_of(tensor) for tensor in self.tensors]
+        self.tops = [np.int16(trim.top) for trim in trims]
+        self.places = [trim.places for trim in trims]
+        self.floats = [torch.empty(SIZE, dtype=torch.bfloat16) for _ in range(3)]
+        self.room = [np.empty(SIZE, np.int16) for _ in range(5)]
+        self.marks = [np.empty(SIZE, np.bool_) for _ in range(2)]
+
+    def fill(self, start: int, end: int, out: Tensor) -> list[Any]:
+        """Fills a block of the output; gives the places that have to be done otherwise."""
+        n = end - start
+        base, x, y = (tensor[start:end] for tensor in self.tensors)
+        v, w, mean = (buffer[:n] for buffer in self.floats)
+        torch.sub(x, base, out=v)
+        torch.sub(y, base, out=w)
+        torch.lerp(x, y, 0.5, out=mean)  # exact in float32, or far from where rounding twice could matter
+        made, both = bits_of(out), [bits_of(v), bits_of(w)]
+        opposite = self._choose(start, end, both, bits_of(mean), made)
+        return [start + places for places in (opposite, self._lost(start, end, made)) if places.size]
+
+    def _choose(self, start: int, end: int, both: list[Any], mean: Any, out: Any) -> Any:
+        """Chooses; gives the places where two opposite differences may be equal."""
+        n = end - start
+        base, x, y = (bits[start:end] for bits in self.bits)
+        v, w, v_stays, w_stays, spare = (buffer[:n] for buffer in self.room)
+        np.bitwise_xor(both[0], both[1], out=spare)  # the sign: whether they are opposite
+        for number, (size, stays) in enumerate(((v, v_stays), (w, w_stays))):
+            np.bitwise_and(both[number], SIZE_BITS, out=size)
+            np.subtract(self.tops[number], size, out=stays)
+            np.right_shift(stays, SIGN, out=stays)
+            first, last = np.searchsorted(self.places[number], (start, end))
+            stays[self.places[number][first:last] - start] = -1
+            np.bitwise_and(size, stays, out=size)
+        _select(v_stays, x, base, out)
+        agree, opposite = v_stays, w_stays
+        np.bitwise_and(v_stays, w_stays, out=agree)
+        np.bitwise_and(agree, spare, out=opposite)
+        np.bitwise_xor(agree, opposite, out=agree)
+        np.subtract(v, w, out=v)
+        equal, marks = (buffer[:n] for buffer in self.marks)
+        np.logical_and(np.equal(v, 0, out=equal), np.less(opposite, 0, out=marks), out=equal)
+        np.right_shift(v, SIGN, out=v)
+        _select(v, y, out, out, spare)
+        np.right_shift(agree, SIGN, out=agree)
+        _select(agree, mean, out, out, spare)
+        return equal.nonzero()[0]
+
+    def _lost(self, start: int, end: int, out: Any) -> Any:
+        """Takes their sign from zeros; gives the places where the result is so much smaller than the base that float64
+        may have lost some of it."""
+        base = self.bits[0][start:end]
+        negative, positive = int(out.min()), int(out.view(np.uint16).min())  # those of the smallest size, if any
+        most = max(int(base.max()), int(base.view(np.uint16).max()) & 0x7FFF)
+        least = max(most - APART, TINY)
+        if positive >= least and (negative >= 0 or negative + 0x8000 >= least):
+            return np.empty(0, np.int64)
+        out[out == np.int16(-0x8000)] = 0
+        return (((out & SIZE_BITS) < least) & (((out | base) & SIZE_BITS) != 0)).nonzero()[0]
+
+
+def _select(mask: Any, yes: Any, no: Any, out: Any, spare: Any = None) -> None:
+    """`yes` where all bits of the mask are set, `no` where none is."""
+    spare = out if spare is None else spare
+    np.bitwise_xor(yes, no, out=spare)
+    np.bitwise_and(spare, mask, out=spare)
+    np.bitwise_xor(spare, no, out=out)
