@@ -193,6 +193,24 @@ def test_what_we_recorded_keeps_its_agent_or_has_none() -> None:
             told = to_attributes(make(name=name, kind=kind, agent=agent, attributes=attributes))
             back = fill(make(name=name, kind="other", attributes=told))
             assert (back.agent, back.kind) == (agent, kind), (name, attributes)
+    asked = {"openinference.span.kind": "LLM", "llm.invocation_parameters": '{"model": "m"}'}
+    assert read(to_attributes(make(kind="tool", model="m", attributes=asked))).model == "m"
+
+
+@pytest.mark.parametrize(
+    ("kind", "told", "model"),
+    [
+        ("LLM", '{"model": "tiny-1", "top_p": 0.9}', "tiny-1"), ("LLM", '{"model_name": "tiny-1"}', "tiny-1"),
+        ("LLM", '{"model": "a", "model_name": "b"}', "a"), ("LLM", '{"model": ""}', None),
+        ("LLM", '{"model": 3}', None), ("LLM", "tiny-1", None), ("LLM", "{broken", None), ("TOOL", '{"model": "tiny-1"}', None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["llm.invocation_parameters", "embedding.invocation_parameters"])
+def test_a_call_that_failed_before_the_answer_names_the_model_that_was_asked(
+    name: str, kind: str, told: str, model: str | None
+) -> None:
+    assert read({"openinference.span.kind": kind, name: told}).model == model
+    assert read({"openinference.span.kind": kind, name: told, "llm.model_name": "x"}).model == "x"
 
 
 @pytest.mark.parametrize("name", NAMES["session"])

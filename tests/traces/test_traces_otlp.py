@@ -95,6 +95,8 @@ def test_openinference_openai() -> None:
     assert failed.status == "error"
     assert "APIConnectionError" in str(failed.error)
     assert (failed.input_tokens, failed.outputs) == (None, None)
+    assert failed.model == "tiny-1"  # the one that was asked; none answered
+    assert {span.session for span in (tool, plain, failed)} == {"s-1"}  # the resource tells it
 
 
 def test_openllmetry_openai() -> None:

@@ -59,6 +59,8 @@ SAMPLING: dict[str, tuple[str, ...]] = {
 }
 _SAMPLING_PREFIX, _ASSESSMENT_PREFIX = PREFIX + "sampling.", PREFIX + "assessment."
 _INVOCATION = "llm.invocation_parameters"  # OpenInference: all settings as one JSON object
+# They name the model that was asked, which is all there is where a call failed before one answered.
+ASKED = (_INVOCATION, "embedding.invocation_parameters")
 _INVOCATION_NAMES = {**{name: name for name in SAMPLING}, "max_completion_tokens": "max_tokens"}
 
 # The kind of a span, by the attribute that says it and the value it has there.
@@ -140,11 +142,13 @@ def fill(span: Span) -> Span:
     """Sets the kind and the plain fields that the span's attributes tell. Returns the span.
 
     Where they do not tell the session, the scope or the resource may; where they do not name the agent of an agent
-    span, the span's name stands in.
+    span, the span's name stands in, and for the model that answered the one that was asked.
     """
     if span.attributes:
         _fill_plain(span)
         _fill_kind(span)
+        if span.kind == "model" and not span.model:
+            span.model = _asked(span.attributes) or span.model
     if not span.session:
         span.session = session_around(span.resource, span.scope) or span.session
     return span
@@ -171,6 +175,16 @@ def _fill_kind(span: Span) -> None:
             if span.kind == "agent" and not span.agent and name in AGENT_SPANS:
                 span.agent = _agent_of(span.name, AGENT_SPANS[name]) or span.agent
             return
+
+
+def _asked(attributes: Mapping[str, Any]) -> str | None:
+    for name in ASKED:
+        settings = value_of(attributes.get(name))
+        told = [settings.get("model"), settings.get("model_name")] if isinstance(settings, dict) else []
+        for model in told:
+            if isinstance(model, str) and model:
+                return model
+    return None
 
 
 def _agent_of(name: str, around: tuple[tuple[str, str], ...]) -> str:
@@ -306,7 +320,7 @@ def to_attributes(span: Span, *, alone: bool = False) -> dict[str, Any]:
     complete(fill(told))
     found = dict(span.attributes)
     if span.kind != told.kind or span.otel_kind is None:
-        told.agent = None  # attributes that come below change who tells the kind, and so whether the name stands in
+        told.agent = told.model = None  # attributes that come below change who tells the kind, and so what stands in
     for field, names in NAMES.items():
         value = getattr(span, field)
         if value is not None and value != getattr(told, field):

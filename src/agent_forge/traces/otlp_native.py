@@ -7,7 +7,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from agent_forge.traces.compiled import function, no_collection
-from agent_forge.traces.conventions import AGENT_SPANS, FIELD_RULES, KIND_OF, NAMES, session_around
+from agent_forge.traces.conventions import AGENT_SPANS, ASKED, FIELD_RULES, KIND_OF, NAMES, session_around
 from agent_forge.traces.packed import Packed
 from agent_forge.traces.rows import Row
 from agent_forge.traces.span import Span
@@ -71,7 +71,7 @@ def _tables() -> tuple[Any, ...]:
     rules = {name: (rank, FIELDS.index(field)) for name, (rank, field, _, _) in FIELD_RULES.items()}
     kinds = tuple((name, kinds, _around(AGENT_SPANS.get(name))) for name, kinds in KIND_OF.items())
     python = (_span_of_protobuf, _span_of_json, _source_of, _session_of)
-    return Packed, rules, kinds, STATUSES, "other", *python
+    return Packed, rules, kinds, STATUSES, "other", *python, tuple(name.encode() for name in ASKED)
 
 
 def _around(pairs: tuple[tuple[str, str], ...] | None) -> tuple[tuple[bytes, bytes], ...] | None:

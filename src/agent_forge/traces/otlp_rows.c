@@ -73,7 +73,7 @@ static struct {
     PyObject *tables;   /* of which this was made */
     PyTypeObject *type;
     Py_ssize_t trace_at, row_at;
-    PyObject *kinds, *statuses, *other, *span_of_protobuf, *span_of_json, *source_of, *session_of;
+    PyObject *kinds, *statuses, *other, *span_of_protobuf, *span_of_json, *source_of, *session_of, *asked;
     Rule rules[MOST_RULES];
 } plan;
 
@@ -110,7 +110,8 @@ static int slot_of(PyTypeObject *type, const char *name, Py_ssize_t *offset) {
 }
 
 /* `tables` is (Packed, {name: (rank, field)}, ((name, {value: kind}, what stands around an agent's name), ...), statuses,
-   "other", and what Python does: the span of a protobuf message, of JSON text, the text of a source, and its session). */
+   "other", what Python does: the span of a protobuf message, of JSON text, the text of a source, and its session; and the
+   names of attributes in which Python finds the model of a call that has none). */
 static int set_plan(PyObject *tables) {
     PyObject *key, *value;
     Py_ssize_t at = 0;
@@ -124,6 +125,7 @@ static int set_plan(PyObject *tables) {
     plan.span_of_json = PyTuple_GET_ITEM(tables, 6);
     plan.source_of = PyTuple_GET_ITEM(tables, 7);
     plan.session_of = PyTuple_GET_ITEM(tables, 8);
+    plan.asked = PyTuple_GET_ITEM(tables, 9);
     if (PyDict_GET_SIZE(PyTuple_GET_ITEM(tables, 1)) + PyTuple_GET_SIZE(plan.kinds) > MOST_RULES / 2) return 0;
     if (!slot_of(plan.type, "trace_id", &plan.trace_at) || !slot_of(plan.type, "row", &plan.row_at)) return 0;
     while (PyDict_Next(PyTuple_GET_ITEM(tables, 1), &at, &key, &value)) {
@@ -290,6 +292,17 @@ static int stand_in(Reading *reading) {
     return 1;
 }
 
+/* A call of a model that is not named, with an attribute in which Python may find it: rare, as only a call that failed
+   has no name of the model that answered. */
+static int only_asked(const Reading *reading) {
+    PyObject *model = reading->field[MODEL];
+    if ((model != NULL && PyUnicode_GET_LENGTH(model)) || PyUnicode_CompareWithASCIIString(reading->kind, "model") != 0) return 0;
+    for (size_t i = 0; i < reading->count; i++)
+        for (Py_ssize_t n = 0; n < PyTuple_GET_SIZE(plan.asked); n++)
+            if (is(reading->keys[i], PyBytes_AS_STRING(PyTuple_GET_ITEM(plan.asked, n)))) return 1;
+    return 0;
+}
+
 /* {"events": [...], "otel": {...}} of what there is. */
 static PyObject *extra_of(Reading *reading) {
     Text *text = &reading->scratch;
@@ -324,7 +337,7 @@ static PyObject *row_of(Reading *reading, PyObject *source) {
     if (empty == NULL && (empty = PyUnicode_New(0, 127)) == NULL) return NULL;
     PyObject **field = reading->field;
     if (reading->name == NULL) reading->name = Py_NewRef(empty);
-    if (!stand_in(reading)) return NULL;
+    if (!stand_in(reading) || only_asked(reading)) return NULL;
     PyObject *names[5] = {field[AGENT] ? field[AGENT] : empty, reading->name, reading->kind,
                           field[MODEL] ? field[MODEL] : empty, field[CATEGORY] ? field[CATEGORY] : empty};
     PyObject *values[29] = {
