@@ -202,7 +202,8 @@ def test_what_we_recorded_keeps_its_agent_or_has_none() -> None:
     [
         ("LLM", '{"model": "tiny-1", "top_p": 0.9}', "tiny-1"), ("LLM", '{"model_name": "tiny-1"}', "tiny-1"),
         ("LLM", '{"model": "a", "model_name": "b"}', "a"), ("LLM", '{"model": ""}', None),
-        ("LLM", '{"model": 3}', None), ("LLM", "tiny-1", None), ("LLM", "{broken", None), ("TOOL", '{"model": "tiny-1"}', None),
+        ("LLM", '{"model": 3}', None), ("LLM", "tiny-1", None), ("LLM", "{broken", None),
+        ("TOOL", '{"model": "tiny-1"}', None),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["llm.invocation_parameters", "embedding.invocation_parameters"])
