@@ -129,6 +129,19 @@ def combination(space: Space, interpolation: str, deltas: str, selection: str) -
     return tidy(Genome(interpolation, deltas, selection, path=path, outside=outside, **genes), space)
 
 
+def founders(space: Space) -> list[Genome]:
+    """One genome for each parent: an average, or a sum of task vectors, in which that parent alone counts. They join
+    the first generation, so that the search knows the surroundings of every parent and not only of their middle."""
+    found = []
+    for place in range(len(space.parents)):
+        alone = tuple(float(number == place) for number in range(len(space.parents)))
+        numbers: dict[str, Any] = {name: alone * (len(space.groups) + 1) for name in ("mix", "strength")}
+        path = tuple((INTERP, layer) for layer in range(space.layers))
+        start = combination(space, "linear", "dare", "franken")
+        found.append(tidy(replace(start, **numbers, density=(1.0,) * len(alone), path=path, outside=INTERP), space))
+    return found
+
+
 def start_path(layers: int, selection: str) -> tuple[tuple[tuple[str, int], ...], str]:
     """Franken: the first half from `interp`, the rest from `deltas`. DFS: the two by turns, `deltas` first."""
     if selection == "franken":

@@ -1,6 +1,7 @@
 """The search: generations of recipes, raced against each other on growing parts of the selection data.
 
-One generation (population 8, elites 2):
+First the eight combinations, then a recipe for each parent in which it alone counts; the best of all are the first
+population. One generation (population 8, elites 2):
 
     2 elites as they are │ 2 mutants of elites │ 1 merged of three losers │ 3 bred: two parents with probability 0.7
 
@@ -20,7 +21,15 @@ from typing import Protocol
 import numpy as np
 
 from agent_forge.forge.evolution.fitness import behaviour_distance
-from agent_forge.forge.evolution.genome import Genome, Space, distance, first_generation, random_genome, usual_distance
+from agent_forge.forge.evolution.genome import (
+    Genome,
+    Space,
+    distance,
+    first_generation,
+    founders,
+    random_genome,
+    usual_distance,
+)
 from agent_forge.forge.evolution.operators import cross, merge_losers, mutate
 from agent_forge.forge.evolution.settings import Search
 
@@ -109,6 +118,8 @@ class Evolution:
     def run(self) -> History:
         """Runs generations until the best fitness stands still, or the budget is spent."""
         population = self.race(self.members(first_generation(self.space)))
+        if self.settings.generations > 1:
+            population = self.with_founders(population)
         self.record(0, population, reseeded=False)
         for number in range(1, self.settings.generations):
             if self.over():
@@ -120,6 +131,12 @@ class Evolution:
             self.record(number, population, reseeded=reseed)
         self.history.ended = self.history.ended or "the last generation"
         return self.history
+
+    def with_founders(self, population: list[Member]) -> list[Member]:
+        """The best of the first generation and of the parents' own recipes, which race among themselves."""
+        joined = population + self.race(self.fitting(self.members(founders(self.space))))
+        ordered = sorted(joined, key=lambda member: (*(-part for part in member.rank), member.key))
+        return ordered[: self.settings.population]
 
     def over(self) -> bool:
         """Whether the search has converged or spent its evaluations."""
