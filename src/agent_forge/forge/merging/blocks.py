@@ -25,15 +25,16 @@ from agent_forge.forge.merging.methods.task_vectors import add_task_vectors, kep
 from agent_forge.forge.merging.thresholds import trims_model
 
 LEAST = 1 << 16  # smaller tensors are left to `compute`
+MANY = 1 << 12  # places in doubt that are worth the calls, and still in a cache
 
 
 @dataclass(frozen=True)
 class Way:
-    """How an output is made: `fill(start, end, out)` makes a block and gives the places (numpy arrays of them) where it
-    may be wrong; these are few, so `exactly(places)` makes them all at once, in float64."""
+    """How an output is made: `fill(start, end, out)` makes a block and gives the places in it (a numpy array) where it
+    may be wrong; these are few, so `exactly(places, inputs)` makes them for many blocks at once, in float64."""
 
-    fill: Callable[[int, int, Tensor], list[Any]]
-    exactly: Callable[[Any], Tensor]
+    fill: Callable[[int, int, Tensor], Any]
+    exactly: Callable[[Any, Sequence[Tensor]], Tensor]
 
 
 def can(output: Output, tensors: Sequence[Tensor]) -> bool:
@@ -57,17 +58,45 @@ def compute_blocks(output: Output, tensors: Sequence[Tensor]) -> Tensor:
 
     flat = [x.detach().reshape(-1) for x in tensors]
     way = _WAYS[output.method](output, flat)
-    doubts: list[Any] = []
     made = torch.empty(output.spec.elements, dtype=torch_dtype(output.spec.dtype))
+    doubts = _Doubts(flat)
     for start in range(0, made.numel(), SIZE):
         end = min(start + SIZE, made.numel())
-        doubts += way.fill(start, end, made[start:end])
-    if doubts:
-        places = np.concatenate(doubts)
-        made[torch.from_numpy(places)] = rounded(way.exactly(places), output.spec.dtype)
+        doubts.add(start, way.fill(start, end, made[start:end]))
+        if doubts.count >= MANY or end == made.numel():
+            doubts.settle(way, made)
     return made.reshape(output.spec.shape)
 
 
+class _Doubts:
+    """Places that have to be made again, and the inputs there, taken while they are in the cache."""
+
+    def __init__(self, inputs: Sequence[Tensor]) -> None:
+        self.types = [x.dtype for x in inputs]
+        self.inputs = [x.view(_SAME_SIZE[x.element_size()]).numpy() for x in inputs]
+        self.found: list[tuple[Any, ...]] = []
+        self.count = 0
+
+    def add(self, start: int, places: Any) -> None:
+        if places.size:
+            self.found.append((places + start, *(x[start : start + SIZE][places] for x in self.inputs)))
+            self.count += places.size
+
+    def settle(self, way: Way, made: Tensor) -> None:
+        if not self.found:
+            return
+        places, *inputs = (np.concatenate(column) for column in zip(*self.found, strict=True))
+        typed = [torch.from_numpy(x).view(dtype) for x, dtype in zip(inputs, self.types, strict=True)]
+        exact = way.exactly(places, typed)
+        near = exact.to(made.dtype)
+        if not torch.equal(near.double(), exact):  # a second rounding, or NaN
+            near = rounded(exact, _CODES[made.dtype])
+        made.view(_SAME_SIZE[made.element_size()]).numpy()[places] = near.view(_SAME_SIZE[near.element_size()]).numpy()
+        self.found, self.count = [], 0
+
+
+_SAME_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_CODES = {torch.float64: "F64", torch.float32: "F32", torch.bfloat16: "BF16"}
 _NOWHERE: Any = np.empty(0, np.int64)
 
 
@@ -105,7 +134,10 @@ class _Rounding:
 # --- linear combinations ---------------------------------------------------------------------------------------------
 
 
-def _combination(tensors: Sequence[Tensor], coefficients: Sequence[float], divide: float = 1.0) -> Way:
+def _combination(
+    tensors: Sequence[Tensor], order: Sequence[int], coefficients: Sequence[float], divide: float = 1.0
+) -> Way:
+    """sum_i c_i x_i / divide, over the tensors in some order."""
     wide, rounding = _doubles(2), _Rounding()
 
     def mix(parts: Sequence[Tensor], mixed: Tensor, part: Tensor) -> Tensor:
@@ -117,26 +149,25 @@ def _combination(tensors: Sequence[Tensor], coefficients: Sequence[float], divid
                 mixed.add_(part)
         return mixed.div_(divide) if divide != 1.0 else mixed
 
-    def fill(start: int, end: int, out: Tensor) -> list[Any]:
-        mixed = mix([x[start:end] for x in tensors], *(buffer[: end - start] for buffer in wide))
-        return [rounding(mixed, out) + start]
+    def fill(start: int, end: int, out: Tensor) -> Any:
+        return rounding(mix([tensors[i][start:end] for i in order], *(buffer[: end - start] for buffer in wide)), out)
 
-    def exactly(places: Any) -> Tensor:
-        parts = [x[torch.from_numpy(places)] for x in tensors]
-        return mix(parts, *(torch.empty(places.size, dtype=torch.float64) for _ in wide))
+    def exactly(places: Any, inputs: Sequence[Tensor]) -> Tensor:
+        return mix([inputs[i] for i in order], *(torch.empty(places.size, dtype=torch.float64) for _ in wide))
 
     return Way(fill, exactly)
 
 
 def _linear(output: Output, tensors: Sequence[Tensor]) -> Way:
     weights = [piece.values["weight"] for piece in output.pieces]
-    return _combination(tensors, weights, total(weights) if output.values["normalize"] else 1.0)
+    return _combination(tensors, range(len(weights)), weights, total(weights) if output.values["normalize"] else 1.0)
 
 
 def _slerp(output: Output, tensors: Sequence[Tensor]) -> Way:
     assert output.base is not None
-    pair = [tensors[output.base], tensors[1 - output.base]]
-    return _combination(pair, slerp_coefficients(_gram(pair), output.values["t"]))
+    order = [output.base, 1 - output.base]
+    products = _gram([tensors[i] for i in order])
+    return _combination(tensors, order, slerp_coefficients(products, output.values["t"]))
 
 
 class _Sums:
@@ -214,12 +245,13 @@ def _elected(vectors: list[Tensor], weights: Sequence[float], normalize: bool) -
 def _task_way(output: Output, tensors: Sequence[Tensor], rules: Sequence[Rule]) -> Way:
     """base + lambda * what is elected; a rule for each task vector says what of it stays."""
     assert output.base is not None
-    base, scale, normalize = tensors[output.base], output.values["lambda"], output.values["normalize"]
+    at = output.base
+    base, scale, normalize = tensors[at], output.values["lambda"], output.values["normalize"]
     others = [x for place, x in enumerate(tensors) if place != output.base]
     weights = [p.values["weight"] for place, p in enumerate(output.pieces) if place != output.base]
     wide, rounding = _doubles(1 + len(others)), _Rounding()
 
-    def fill(start: int, end: int, out: Tensor) -> list[Any]:
+    def fill(start: int, end: int, out: Tensor) -> Any:
         b, *vectors = (buffer[: end - start] for buffer in wide)
         b.copy_(base[start:end])
         for vector, x, weight, rule in zip(vectors, others, weights, rules, strict=True):
@@ -231,13 +263,13 @@ def _task_way(output: Output, tensors: Sequence[Tensor], rules: Sequence[Rule]) 
             mixed.mul_(scale)
         made = mixed.add_(b)
         if math.isnan(float(made.max())):  # a sum with NaN in it elects minus, and NaN is not counted
-            made = exactly(np.arange(start, end))
-        return [rounding(made, out) + start]
+            made = exactly(np.arange(start, end), [x[start:end] for x in tensors])
+        return rounding(made, out)
 
-    def exactly(places: Any) -> Tensor:
-        at = torch.from_numpy(places)
-        b = base[at].double()
-        vectors = [rule.kept(places, x[at].double() - b) for x, rule in zip(others, rules, strict=True)]
+    def exactly(places: Any, inputs: Sequence[Tensor]) -> Tensor:
+        b = inputs[at].double()
+        parts = [x for place, x in enumerate(inputs) if place != at]
+        vectors = [rule.kept(places, x.double() - b) for x, rule in zip(parts, rules, strict=True)]
         return add_task_vectors(b, vectors, weights, True, normalize, scale)
 
     return Way(fill, exactly)

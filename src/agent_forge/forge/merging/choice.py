@@ -38,38 +38,43 @@ class Choice:
     """Fills blocks of the merge of `base`, `x` and `y`."""
 
     def __init__(self, base: Tensor, x: Tensor, y: Tensor, trims: Sequence[Trim]) -> None:
-        self.tensors = base, x, y
-        self.bits = [bits_of(tensor) for tensor in self.tensors]
-        self.tops = [np.int16(trim.top) for trim in trims]
-        self.places = [trim.places for trim in trims]
+        tensors = base, x, y
+        self.blocks = list(zip(*(tensor.split(SIZE) for tensor in tensors), strict=True))
+        self.bits = [bits_of(tensor) for tensor in tensors]
         self.floats = [torch.empty(SIZE, dtype=torch.bfloat16) for _ in range(3)]
-        self.room = [np.empty(SIZE, np.int16) for _ in range(5)]
-        self.marks = [np.empty(SIZE, np.bool_) for _ in range(2)]
+        self.float_bits = [bits_of(buffer) for buffer in self.floats]
+        self.room: list[Any] = [np.empty(SIZE, np.int16) for _ in range(5)]
+        self.marks: list[Any] = [np.empty(SIZE, np.bool_) for _ in range(2)]
+        self.tops = [np.int16(trim.top) for trim in trims]
+        self.places = [_by_block(trim.places, len(self.blocks)) for trim in trims]
+        self.least = max(max(trim.most for trim in trims) - APART, TINY)
 
-    def fill(self, start: int, end: int, out: Tensor) -> list[Any]:
-        """Fills a block of the output; gives the places that have to be done otherwise."""
+    def fill(self, start: int, end: int, out: Tensor) -> Any:
+        """Fills a block of the output; gives the places in it that have to be done otherwise."""
         n = end - start
-        base, x, y = (tensor[start:end] for tensor in self.tensors)
-        v, w, mean = (buffer[:n] for buffer in self.floats)
-        torch.sub(x, base, out=v)
-        torch.sub(y, base, out=w)
-        torch.lerp(x, y, 0.5, out=mean)  # exact in float32, or far from where rounding twice could matter
-        made, both = bits_of(out), [bits_of(v), bits_of(w)]
-        opposite = self._choose(start, end, both, bits_of(mean), made)
-        return [start + places for places in (opposite, self._lost(start, end, made)) if places.size]
+        if n < SIZE:  # the last one
+            self.floats = [buffer[:n] for buffer in self.floats]
+            self.float_bits, self.room, self.marks = (
+                [buffer[:n] for buffer in buffers] for buffers in (self.float_bits, self.room, self.marks)
+            )
+        base, x, y = self.blocks[start // SIZE]
+        torch.sub(x, base, out=self.floats[0])
+        torch.sub(y, base, out=self.floats[1])
+        torch.lerp(x, y, 0.5, out=self.floats[2])  # exact in float32, or far from where rounding twice could matter
+        made = bits_of(out)
+        self._choose(start, end, made)
+        return self._lost(start, end, made)
 
-    def _choose(self, start: int, end: int, both: list[Any], mean: Any, out: Any) -> Any:
-        """Chooses; gives the places where two opposite differences may be equal."""
-        n = end - start
+    def _choose(self, start: int, end: int, out: Any) -> None:
+        """Chooses; marks the places where two opposite differences may be equal."""
         base, x, y = (bits[start:end] for bits in self.bits)
-        v, w, v_stays, w_stays, spare = (buffer[:n] for buffer in self.room)
-        np.bitwise_xor(both[0], both[1], out=spare)  # the sign: whether they are opposite
+        v, w, v_stays, w_stays, spare = self.room
+        np.bitwise_xor(self.float_bits[0], self.float_bits[1], out=spare)  # the sign: whether they are opposite
         for number, (size, stays) in enumerate(((v, v_stays), (w, w_stays))):
-            np.bitwise_and(both[number], SIZE_BITS, out=size)
+            np.bitwise_and(self.float_bits[number], SIZE_BITS, out=size)
             np.subtract(self.tops[number], size, out=stays)
             np.right_shift(stays, SIGN, out=stays)
-            first, last = np.searchsorted(self.places[number], (start, end))
-            stays[self.places[number][first:last] - start] = -1
+            stays[self.places[number][start // SIZE]] = -1
             np.bitwise_and(size, stays, out=size)
         _select(v_stays, x, base, out)
         agree, opposite = v_stays, w_stays
@@ -77,25 +82,29 @@ class Choice:
         np.bitwise_and(agree, spare, out=opposite)
         np.bitwise_xor(agree, opposite, out=agree)
         np.subtract(v, w, out=v)
-        equal, marks = (buffer[:n] for buffer in self.marks)
-        np.logical_and(np.equal(v, 0, out=equal), np.less(opposite, 0, out=marks), out=equal)
+        equal, marks = self.marks
+        np.bitwise_and(np.equal(v, 0, out=equal), np.less(opposite, 0, out=marks), out=equal)
         np.right_shift(v, SIGN, out=v)
         _select(v, y, out, out, spare)
         np.right_shift(agree, SIGN, out=agree)
-        _select(agree, mean, out, out, spare)
-        return equal.nonzero()[0]
+        _select(agree, self.float_bits[2], out, out, spare)
 
     def _lost(self, start: int, end: int, out: Any) -> Any:
-        """Takes their sign from zeros; gives the places where the result is so much smaller than the base that float64
-        may have lost some of it."""
-        base = self.bits[0][start:end]
+        """Takes their sign from zeros; gives what is marked, and where the result is so much smaller than the base, and
+        so than what was added to it, that float64 may have lost some of it."""
         negative, positive = int(out.min()), int(out.view(np.uint16).min())  # those of the smallest size, if any
-        most = max(int(base.max()), int(base.view(np.uint16).max()) & 0x7FFF)
-        least = max(most - APART, TINY)
-        if positive >= least and (negative >= 0 or negative + 0x8000 >= least):
-            return np.empty(0, np.int64)
+        if positive >= self.least and (negative >= 0 or negative + 0x8000 >= self.least):
+            return self.marks[0].nonzero()[0]
         out[out == np.int16(-0x8000)] = 0
-        return (((out & SIZE_BITS) < least) & (((out | base) & SIZE_BITS) != 0)).nonzero()[0]
+        base = self.bits[0][start:end]
+        lost = ((out & SIZE_BITS) < self.least) & (((out | base) & SIZE_BITS) != 0)
+        return (lost | self.marks[0]).nonzero()[0]
+
+
+def _by_block(places: Any, blocks: int) -> list[Any]:
+    """Places in ascending order, block by block, from the block's own beginning."""
+    ends = np.searchsorted(places, np.arange(1, blocks) * SIZE)
+    return np.split(places % SIZE, ends)
 
 
 def _select(mask: Any, yes: Any, no: Any, out: Any, spare: Any = None) -> None:

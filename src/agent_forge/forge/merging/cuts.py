@@ -29,10 +29,11 @@ class Cut:
 @dataclass(frozen=True)
 class Trim(Cut):
     """The same for a bfloat16 task vector, in terms of |x - base| rounded to bfloat16, as an integer: what is larger
-    than `top` stays, and so do the elements at `places`, in ascending order."""
+    than `top` stays, and so do the elements at `places`, in ascending order. None is larger than `most`."""
 
     top: int
     places: Any
+    most: int
 
 
 def cut_of(x: Tensor, base: Tensor, count: int) -> Cut:
@@ -75,7 +76,7 @@ def trims(vectors: Sequence[Tensor], base: Tensor, counts: Sequence[int]) -> lis
     """What leaves the `counts` largest |x - base| of some bfloat16 vectors. None if they are not all finite."""
     bands = [_Band(x, base, count) for x, count in zip(vectors, counts, strict=True)]
     found: list[Trim | None] = [None] * len(bands)
-    for margin in (3.0, 12.0, math.inf):
+    for margin in (2.5, 10.0, math.inf):
         waiting = [number for number, trim in enumerate(found) if trim is None]
         if waiting and not _look([bands[number].opened(margin) for number in waiting], base):
             return None
@@ -94,7 +95,8 @@ def _look(bands: Sequence[_Band], base: Tensor) -> bool:
         for band in bands:
             keys = bits_of(torch.sub(band.x[start : start + SIZE], here, out=difference[:n]))
             np.bitwise_and(keys, SIZE_BITS, out=keys)
-            if int(keys.max()) >= INFINITE:
+            band.most = max(band.most, int(keys.max()))
+            if band.most >= INFINITE:
                 return False
             band.see(start, keys, spare[:n], inside[:n])
     return True
@@ -111,8 +113,11 @@ class _Band:
     low: int = 0
     high: int = 0
     greater: int = 0
-    places: list[Any] = field(default_factory=list)
-    keys: list[Any] = field(default_factory=list)
+    most: int = 0
+    found: list[tuple[Any, ...]] = field(default_factory=list)  # places, keys, x, base
+
+    def __post_init__(self) -> None:
+        self.bits = bits_of(self.x), bits_of(self.base)
 
     def opened(self, margin: float) -> _Band:
         """With bounds that are `margin` standard errors of a sample's quantile away from it."""
@@ -125,7 +130,7 @@ class _Band:
         low, high = (max(int(place), 1) for place in np.searchsorted(self.up, ends))
         self.low = low if ends[0] else 1
         self.high = high if ends[1] < size else INFINITE
-        self.greater, self.places, self.keys = 0, [], []
+        self.greater, self.found = 0, []
         return self
 
     def see(self, start: int, keys: Any, spare: Any, inside: Any) -> None:
@@ -133,14 +138,15 @@ class _Band:
         self.greater += int(np.count_nonzero(np.greater(keys, np.int16(self.high), out=inside)))
         np.subtract(keys.view(np.uint16), np.uint16(self.low), out=spare)
         found = np.less_equal(spare, np.uint16(self.high - self.low), out=inside).nonzero()[0]
-        self.keys.append(keys[found])
-        self.places.append(found + start)
+        x, base = (bits[start : start + SIZE][found] for bits in self.bits)  # now, while they are in the cache
+        self.found.append((found + start, keys[found], x, base))
 
     def trim(self) -> Trim | None:
         """What stays, if the threshold lies between the bounds."""
-        need, keys, places = self.count - self.greater, np.concatenate(self.keys), np.concatenate(self.places)
+        need = self.count - self.greater
+        places, keys, x, base = (np.concatenate(column) for column in zip(*self.found, strict=True))
         if need > keys.size and self.low == 1:  # all that is not zero stays; whether zeros do makes no difference
-            return Trim(0.0, -1, self.high, places)
+            return Trim(0.0, -1, self.high, places, self.most)
         if not 0 < need <= keys.size:
             return None
         above = np.cumsum(np.bincount(keys - self.low)[::-1])
@@ -148,16 +154,15 @@ class _Band:
         key = above.size - 1 - step + self.low
         equal = np.flatnonzero(keys == key)
         stays = keys > key
-        cut, chosen = _within(self.x, self.base, places[equal], need - (int(above[step - 1]) if step else 0))
+        pair = (torch.from_numpy(bits[equal]).view(torch.bfloat16) for bits in (x, base))
+        cut, chosen = _within(_keys(*pair), places[equal], need - (int(above[step - 1]) if step else 0))
         stays[equal[chosen]] = True
-        return Trim(cut.low, cut.last, self.high, places[stays])
+        return Trim(cut.low, cut.last, self.high, places[stays], self.most)
 
 
-def _within(x: Tensor, base: Tensor, places: Any, count: int) -> tuple[Cut, Any]:
-    """The cut that leaves the `count` largest of some elements, and which of them these are."""
-    at = torch.from_numpy(places)
-    keys = _keys(x[at], base[at])
-    value = float(np.partition(keys, keys.size - count)[keys.size - count])
+def _within(keys: Any, places: Any, count: int) -> tuple[Cut, Any]:
+    """The cut that leaves the `count` largest keys, and which of them these are."""
+    value = float(np.sort(keys)[keys.size - count])  # many are equal, which makes `np.partition` ten times as slow
     stays = keys > value
     equal = np.flatnonzero(keys == value)[: count - int(np.count_nonzero(stays))]
     stays[equal] = True
@@ -178,8 +183,9 @@ def _between(x: Tensor, base: Tensor, count: int, low: float, high: float) -> Cu
     inside = np.concatenate(places)
     if x.dtype == torch.float64 or not greater < count <= greater + inside.size:
         return None
-    return _within(x, base, inside, count - greater)[0]
+    at = torch.from_numpy(inside)
+    return _within(_keys(x[at], base[at]), inside, count - greater)[0]
 
 
 def _sorted_cut(x: Tensor, base: Tensor, count: int) -> Cut:
-    return _within(x, base, np.arange(x.numel()), count)[0]
+    return _within(_keys(x, base), np.arange(x.numel()), count)[0]
