@@ -80,6 +80,13 @@ def test_openinference_messages() -> None:
     assert span.outputs == [{"tool_calls": [{"function": {"name": "weather"}}]}]
 
 
+def test_the_schema_of_a_tool_is_not_what_it_was_called_with() -> None:
+    hidden = {"openinference.span.kind": "TOOL", "tool.parameters": '{"type": "object"}', "input.value": "Paris"}
+    assert read(hidden).inputs == "Paris"
+    del hidden["input.value"]
+    assert read(hidden).inputs is None
+
+
 def test_openllmetry_messages() -> None:
     span = read(
         {

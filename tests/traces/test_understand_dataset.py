@@ -100,7 +100,42 @@ def test_offered_tools_are_found_where_they_were_recorded():
     span = call("a", 0, "x", "y")
     assert tools_offered(span) is None
     span.attributes["gen_ai.tool.definitions"] = [{"name": "f"}]
-    assert tools_offered(span) == [{"name": "f"}]
+    assert tools_offered(span) == [{"type": "function", "function": {"name": "f"}}]
+
+
+@pytest.mark.parametrize(
+    ("attributes", "parameters"),
+    [
+        ({"gen_ai.tool.definitions": '[{"type": "function", "name": "f", "parameters": {"type": "object"}}]'}, True),
+        ({"llm.tools.0.tool.json_schema": '{"function": {"name": "f", "parameters": {"type": "object"}}, '
+                                          '"type": "function"}'}, True),
+        ({"llm.request.functions.0.name": "f", "llm.request.functions.0.parameters": '{"type": "object"}'}, True),
+        ({"llm.request.functions.0.name": "f"}, False),
+    ],
+)  # fmt: skip
+def test_tools_of_every_dialect_come_out_as_openai_has_them(attributes, parameters):
+    span = call("a", 0, "x", "y")
+    span.attributes |= attributes
+    function = {"name": "f", "parameters": {"type": "object"}} if parameters else {"name": "f"}
+    assert tools_offered(span) == [{"type": "function", "function": function}]
+
+
+def test_tools_that_cannot_be_read_were_not_offered():
+    for name in ("gen_ai.tool.definitions", "llm.tools.0.tool.json_schema"):
+        span = call("a", 0, "x", "y")
+        span.attributes[name] = "{cut short"
+        assert tools_offered(span) is None
+
+
+@pytest.mark.parametrize("text", ['[{"type": "text", "content": "Be brief."}]', "Be brief."])
+def test_instructions_that_stand_beside_the_messages_are_the_first_message(text):
+    span = call("a", 0, [turn("user", "Hello")], "Hi")
+    span.attributes["gen_ai.system_instructions"] = text
+    assert conversation(span)[0] == [turn("system", "Be brief."), turn("user", "Hello")]
+    span.inputs = [turn("system", "Be long."), turn("user", "Hello")]
+    assert conversation(span)[0] == span.inputs
+    span.inputs = None
+    assert conversation(span)[0] == []
 
 
 # -- supervised --------------------------------------------------------------------------------------------------------

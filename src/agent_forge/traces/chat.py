@@ -11,6 +11,8 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from agent_forge.traces.conventions import unflatten, value_of
+
 if TYPE_CHECKING:
     from agent_forge.traces.span import Span
 
@@ -25,13 +27,38 @@ def conversation(span: Span) -> tuple[list[Message], list[Message]]:
     >>> conversation(span)
     ([{'role': 'user', 'content': 'Hello'}], [{'role': 'assistant', 'content': 'Hi'}])
     """
-    return _messages(span.inputs, "user"), _messages(span.outputs, "assistant")
+    given = _messages(span.inputs, "user")
+    if given and not any(message["role"] == "system" for message in given):
+        # the GenAI conventions' place for instructions that are no part of the history
+        given = _system({"system": value_of(span.attributes.get("gen_ai.system_instructions"))}) + given
+    return given, _messages(span.outputs, "assistant")
 
 
 def tools_offered(span: Span) -> Any:
-    """The definitions of the tools that a model could call, as they were recorded; None where they were not."""
+    """The definitions of the tools that a model could call; None where they were not recorded.
+
+    Those that stand in attributes of other programs come as OpenAI's chat API takes them.
+    """
     inside = span.inputs.get("tools") if isinstance(span.inputs, Mapping) else None
-    return inside or span.attributes.get("gen_ai.tool.definitions")
+    if inside:
+        return inside
+    told = value_of(span.attributes.get("gen_ai.tool.definitions"))
+    for prefix in () if isinstance(told, list) else ("llm.tools.", "llm.request.functions."):
+        if told := unflatten(span.attributes, prefix):
+            break
+    tools = [_tool(item) for item in told if isinstance(item, Mapping)] if isinstance(told, list) else []
+    return [tool for tool in tools if tool] or None
+
+
+def _tool(item: Mapping[str, Any]) -> Any:
+    """A tool as GenAI (flat), OpenInference (its schema as text) or OpenLLMetry (the parameters as text) tell it."""
+    if isinstance(item.get("tool"), Mapping):
+        schema = value_of(item["tool"].get("json_schema"))
+        return _tool(schema) if isinstance(schema, Mapping) else None
+    if "function" in item or "name" not in item or item.get("type", "function") != "function":
+        return item
+    function = {name: value_of(value) if name == "parameters" else value for name, value in item.items()}
+    return {"type": "function", "function": {name: value for name, value in function.items() if name != "type"}}
 
 
 def _messages(value: Any, role: str) -> list[Message]:

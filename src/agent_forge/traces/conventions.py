@@ -93,8 +93,7 @@ OPERATION = {"model": "chat", "tool": "execute_tool", "agent": "invoke_agent", "
 # OpenLLMetry's flattened list of messages ("llm.input_messages.0.message.role").
 INPUTS = (
     "agent_forge.inputs", "gen_ai.input.messages", "gen_ai.tool.call.arguments", "llm.input_messages.",
-    "gen_ai.prompt.", "input.value", "traceloop.entity.input", "tool.parameters", "gen_ai.retrieval.query.text",
-    "gen_ai.prompt",
+    "gen_ai.prompt.", "input.value", "traceloop.entity.input", "gen_ai.retrieval.query.text", "gen_ai.prompt",
 )  # fmt: skip
 OUTPUTS = (
     "agent_forge.outputs", "gen_ai.output.messages", "gen_ai.tool.call.result", "llm.output_messages.",
@@ -255,14 +254,14 @@ def payloads(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
 def _payload(attributes: Mapping[str, Any], names: tuple[str, ...]) -> Any:
     for name in names:
         if name.endswith("."):
-            if messages := _unflatten(attributes, name):
+            if messages := unflatten(attributes, name):
                 return messages
         elif (value := attributes.get(name)) is not None:
             return value_of(value)
     return None
 
 
-def _unflatten(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
+def unflatten(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
     """The list behind "prefix0.role", "prefix0.tool_calls.0.name", "prefix1.message.content" …"""
     root: dict[str, Any] = {}
     for name, value in attributes.items():
