@@ -135,6 +135,25 @@ def otlp_span(span_id="b7ad6b7169203331", **fields):
     }
 
 
+@pytest.mark.parametrize(
+    ("groups", "scopes"),
+    [
+        ("resourceSpans", "scopeSpans"),
+        ("resource_spans", "scope_spans"),
+        ("resourceSpans", "instrumentationLibrarySpans"),
+    ],
+)
+def test_otlp_is_checked_under_every_name_that_import_reads(tmp_path, groups, scopes):
+    path = tmp_path / "trace.json"
+    backwards = {"traceId": TRACE, "spanId": "b" * 16, "name": "x", "startTimeUnixNano": "5", "endTimeUnixNano": "3"}
+    for text in (json.dumps({groups: [{scopes: [{"spans": [backwards]}]}]}, indent=indent) for indent in (None, 1)):
+        path.write_text(text)
+        assert [fault.code for fault in validate_file(path)] == ["end_before_start"]
+    for empty in ([], [{scopes: []}], [{scopes: [{"spans": []}]}], None):
+        path.write_text(json.dumps({groups: empty}))
+        assert validate_file(path) == [Fault("json", 1, "there are no spans")]
+
+
 def test_otlp_documents_and_lines(tmp_path):
     path = tmp_path / "otlp.json"
     path.write_text(json.dumps(otlp(otlp_span()), indent=1))

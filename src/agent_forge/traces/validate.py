@@ -94,8 +94,9 @@ def validate_spans(spans: Iterable[Located]) -> list[Fault]:
 
 def _spans_in(text: str) -> tuple[list[Located], list[Fault]]:
     document = _one_document(text)
-    if isinstance(document, dict) and "resourceSpans" in document:
-        return _from_otlp(document)
+    if _is_otlp(document):
+        spans, faults = _from_otlp(document)
+        return spans, faults if spans or faults else [Fault("json", 1, NO_SPANS)]
     if isinstance(document, list):
         faults = [
             Fault("json", n, "is not a JSON object") for n, x in enumerate(document, 1) if not isinstance(x, dict)
@@ -103,13 +104,12 @@ def _spans_in(text: str) -> tuple[list[Located], list[Fault]]:
         if not document:
             faults.append(Fault("json", 1, NO_SPANS))
         return [(n, x) for n, x in enumerate(document, 1) if isinstance(x, dict)], faults
-    spans: list[Located] = []
-    faults = []
+    spans, faults = [], []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         value = _loads(line)
-        if isinstance(value, dict) and "resourceSpans" in value:
+        if _is_otlp(value):
             more, wrong = _from_otlp(value)
             spans += [(number, span) for _, span in more]
             faults += [Fault(fault.code, number, fault.message) for fault in wrong]
@@ -153,6 +153,10 @@ def _loads(text: str) -> Any:
         return None
 
 
+def _is_otlp(document: Any) -> bool:
+    return isinstance(document, dict) and not document.keys().isdisjoint(_RESOURCES)
+
+
 def _from_otlp(document: dict[str, Any]) -> tuple[list[Located], list[Fault]]:
     """The spans of an OTLP document; each is read by itself, so that one fault does not hide the next."""
     spans: list[Located] = []
@@ -167,12 +171,22 @@ def _from_otlp(document: dict[str, Any]) -> tuple[list[Located], list[Fault]]:
 
 def _single_requests(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
     try:
-        for group in document["resourceSpans"]:
-            for part in group.get("scopeSpans", ()):
+        for group in _first(document, _RESOURCES)[1]:
+            name, parts = _first(group, _SCOPES)
+            for part in parts:
                 for span in part.get("spans", ()):
-                    yield {"resourceSpans": [{**group, "scopeSpans": [{**part, "spans": [span]}]}]}
+                    yield {"resourceSpans": [{**group, name: [{**part, "spans": [span]}]}]}
     except (TypeError, AttributeError):
         yield {"resourceSpans": "?"}  # not the shape of a request: `read_request` says so
+
+
+# the names that `traces import` reads too: OTLP's, protobuf's, and OTLP's before 2022
+_RESOURCES = ("resourceSpans", "resource_spans")
+_SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
+
+
+def _first(data: Mapping[str, Any], names: Sequence[str]) -> tuple[str, Any]:
+    return next(((name, data[name]) for name in names if data.get(name)), (names[0], ()))
 
 
 # -- the schema --------------------------------------------------------------------------------------------------------
