@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import token_file
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -30,7 +31,7 @@ from agent_forge.forge.checkpoint import Card, Checkpoint
 from agent_forge.forge.corpus import Source, read_corpus
 from agent_forge.forge.evaluation import measure_text, read_choices
 from agent_forge.forge.evaluation.choices import continuations, questions_of
-from agent_forge.forge.phases.bitnet import Bitnet, material_of
+from agent_forge.forge.phases.bitnet import Bitnet, Tokenised, material_of, tokenised
 from agent_forge.forge.phases.specialise import reading_tokenizer
 from agent_forge.forge.quantization import Demands, Format, Quantisation, Recipe, settled
 from agent_forge.forge.quantization.folder import float32_bytes, folder_bytes, write_packed
@@ -47,6 +48,7 @@ FORMATS = {
 ANCHOR = {"ternary": (1.32, 0.847), "two_bit": (1.21, 0.89)}
 SETS = ("text_openstax", "text_books", "text_fairytales", "text_childrens", "gsm8k")
 WEIGHTS = {"text_openstax": 5.0, "text_books": 3.0, "text_fairytales": 0.5, "text_childrens": 0.25, "gsm8k": 0.75}
+BUNDLED = ("stories", "problems")
 PART = 15 << 20  # bytes of a file that is left
 MULTIPLE_CHOICE = ("arc_easy", "piqa")
 
@@ -64,10 +66,12 @@ def main() -> None:
         for name in args.only:
             packed = Path(scratch) / f"{args.name}-{name}"
             lines.append(measure(args, ground, name, packed))
-            keep(packed, out)
+            if args.keep:
+                keep(packed, out)
             print_table(lines[-1:])  # as it goes: a run that is cut short has said something
+            found = json.dumps(lines, indent=1, default=str)
+            (out / f"{args.name}-quantization.json").write_text(found, encoding="utf-8")
     print_table(lines)
-    (out / f"{args.name}-quantization.json").write_text(json.dumps(lines, indent=1, default=str), encoding="utf-8")
 
 
 def arguments() -> argparse.Namespace:
@@ -87,10 +91,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--embedding-lr", type=float, default=Recipe.embedding_lr)
     parser.add_argument("--scalar-lr", type=float, default=Recipe.scalar_lr)
     parser.add_argument("--evaluations", type=int, default=Recipe.evaluations)
+    parser.add_argument("--patience", type=int, default=Recipe.patience)
     parser.add_argument("--hard", type=float, default=0.0)
     parser.add_argument("--most-mb", type=float, default=12.0, help="text of each set")
+    parser.add_argument("--tokens", type=Path, help="the text as tokens: read if the file is there, else written")
     parser.add_argument("--judged", type=int, default=131_072, help="held-out tokens")
     parser.add_argument("--questions", type=int, default=512)
+    parser.add_argument("--keep", action=argparse.BooleanOptionalAction, default=True, help="leave the packed folders")
     parser.add_argument("--quick", action="store_true", help="a few steps, to see that it runs")
     args = parser.parse_args()
     if args.quick:
@@ -111,10 +118,13 @@ def model_folder(model: str, scratch: Path) -> Path:
     return folder
 
 
-def sources(data: str | None, most_mb: float) -> dict[str, Source]:
+def sources(data: str | None, most_mb: float, known: bool = False) -> dict[str, Source]:
+    """The sets that are there; of text that is known as tokens only the weights matter."""
+    if known:
+        return {name: Source(name, WEIGHTS.get(name, 1.0)) for name in (*SETS, *BUNDLED)}
     found = [name for name in SETS if data and (Path(data) / name).is_dir()]
     if not found:
-        return {name: Source(name, most_mb=most_mb) for name in ("stories", "problems")}
+        return {name: Source(name, most_mb=most_mb) for name in BUNDLED}
     return {name: Source(str(Path(data or "") / name), WEIGHTS[name], most_mb) for name in found}
 
 
@@ -125,14 +135,28 @@ class Ground:
         self.folder = folder
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.teacher: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(device)
-        config = Bitnet(sources(args.data, args.most_mb), recipe=recipe_of(args), most_judged=args.judged)
-        tokenizer = reading_tokenizer(Checkpoint("", folder, Card("benchmark", {})))
-        self.material = material_of(config, read_corpus(config.sources, 0.02), tokenizer, 0)
-        self.asked = {"continuation": continuations(self.material.judged, args.questions)}
-        for task in MULTIPLE_CHOICE:
-            if args.data and (Path(args.data) / task).is_dir():
-                choices = read_choices(task, Path(args.data), most=args.questions)
-                self.asked[task] = questions_of(choices, tokenizer)
+        known = args.tokens is not None and args.tokens.is_file()
+        config = Bitnet(sources(args.data, args.most_mb, known), recipe=recipe_of(args), most_judged=args.judged)
+        text, self.asked = read_text(args, config, folder)
+        self.material = material_of(config, text, 0)
+        print(f"{sum(len(rows) for rows in text.rows.values()):,} rows of text", file=sys.stderr, flush=True)
+
+
+def read_text(args: argparse.Namespace, config: Bitnet, folder: Path) -> tuple[Tokenised, dict[str, Any]]:
+    """The text and the questions, from the file of an earlier run if there is one, or for a later run."""
+    if args.tokens and args.tokens.is_file():
+        known = token_file.read(args.tokens)
+        return Tokenised(dict(known.rows), known.held_out["watched"], known.held_out["judged"]), dict(known.questions)
+    tokenizer = reading_tokenizer(Checkpoint("", folder, Card("benchmark", {})))
+    text = tokenised(config, read_corpus(config.sources, 0.02), tokenizer)
+    asked = {"continuation": continuations(text.judged, args.questions)}
+    for task in MULTIPLE_CHOICE:
+        if args.data and (Path(args.data) / task).is_dir():
+            asked[task] = questions_of(read_choices(task, Path(args.data), most=args.questions), tokenizer)
+    if args.tokens:
+        held_out = {"watched": text.watched, "judged": text.judged}
+        token_file.write(args.tokens, token_file.TokenFile(text.rows, held_out, asked))
+    return text, asked
 
 
 def recipe_of(args: argparse.Namespace, **changes: Any) -> Recipe:
@@ -146,6 +170,7 @@ def recipe_of(args: argparse.Namespace, **changes: Any) -> Recipe:
         "scalar_lr": args.scalar_lr,
         "hard": args.hard,
         "evaluations": args.evaluations,
+        "patience": args.patience,
         "recoveries": 0,
     }
     return Recipe(**{**given, **changes})

@@ -23,6 +23,7 @@ from agent_forge.forge.compression.codecs import decode, encode
 from agent_forge.forge.compression.container import pack
 from agent_forge.forge.compression.feedback import Cost
 from agent_forge.forge.compression.packed_tokenizer import pack_tokenizer, unpack_tokenizer
+from agent_forge.forge.compression.recovery import recover
 from agent_forge.forge.compression.report import draw_stages, scatter, stage_table
 from agent_forge.forge.compression.search import Search, Settings, compress, load_original, usual_work
 from agent_forge.forge.compression.sensitivity import matrices, measure_costs
@@ -169,6 +170,16 @@ def test_recovery_lowers_the_divergence_at_a_coarse_step(tiny, text) -> None:
     assert after < 0.8 * before
 
 
+def test_the_price_of_a_bit_holds_the_size_of_the_codes(tiny, text) -> None:
+    search = Search(tiny, text, FAST)
+    coarse = {name: encode("grid", weight.data, step=0.8) for name, weight in matrices(search.model).items()}
+    size = sum(encoded.size() for encoded in coarse.values())
+    latents = recover(search.model, search.model, coarse, text.rows, 40, lr=0.05, price=1e-6)
+    bits = float(sum(latent.bits() for latent in latents.values() if latent.bits() is not None))
+    assert 0.97 < sum(latent.encoded().size() for latent in latents.values()) / size < 1.03
+    assert 0.6 < bits / 8 / size < 1  # an estimate of the same thing, without heads and tables
+
+
 @pytest.mark.parametrize("codec", ["ternary", "vptq", "integer"])
 def test_every_codec_goes_through_recovery(tiny, text, codec: str) -> None:
     search = Search(tiny, text, replace(FAST, recovery_steps=12))
@@ -242,6 +253,8 @@ def test_calibration_rows_come_from_all_the_text_and_judging_reads_many_document
 def test_the_work_follows_the_size(tiny, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert usual_work(tiny) == {"measured": 0}
+    monkeypatch.setattr("agent_forge.forge.compression.search.count_parameters", lambda _: 25_000_000)
+    assert usual_work(tiny) == {"recovery_steps": 0}
     monkeypatch.setattr("agent_forge.forge.compression.search.count_parameters", lambda _: 135_000_000)
     large = usual_work(tiny)
     assert large["measured"] == 1

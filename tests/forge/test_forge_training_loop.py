@@ -21,6 +21,7 @@ from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.training import TrainingDiverged, TrainSettings, checkpoints, load_checkpoint, read_log, train
 from agent_forge.forge.training.checkpoint import save_checkpoint, weights_of
 from agent_forge.forge.training.report import RunLog
+from agent_forge.forge.training.speed import compiled
 
 STEPS = 10
 FORK = multiprocessing.get_context("fork")  # a real process, without ten seconds of imports
@@ -256,6 +257,18 @@ def test_compiling_changes_nothing_but_speed():
             torch.compiler.set_stance("default")
     assert _same(model, run(None, steps=2)[0])
     assert "refine" not in vars(model.model)
+
+
+def test_of_a_foreign_model_the_layers_are_compiled_one_by_one():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=32, **shape))
+    layers = [*model.model.layers]
+    with compiled(model):
+        assert all(layer._compiled_call_impl is not None for layer in layers)
+        assert model.model._compiled_call_impl is None
+    assert all(layer._compiled_call_impl is None for layer in layers)
 
 
 def one_of_two(rank: int, folder: Path) -> None:

@@ -25,6 +25,7 @@ from agent_forge.forge.training.packing import PackedRows
 
 WARMUP = 0.05
 INSIDE = 0.2  # of a step
+HOLD, GAIN, MOST = 5, 30.0, 0.5  # every so many steps the price is changed: by 3 % for a thousandth of the bits
 
 
 class Latent:
@@ -46,6 +47,10 @@ class Latent:
 
     def rate_slope(self) -> Tensor | None:
         """How the bits of the first parameter grow with it; None where they do not change."""
+        return None
+
+    def bits(self) -> Tensor | None:
+        """The entropy of its codes, about what the coder makes of them; None where it does not change."""
         return None
 
 
@@ -76,6 +81,12 @@ class GridLatent(Latent):
     def rate_slope(self) -> Tensor:
         latent = self.parameters[0].detach()
         return torch.sign(latent) / (latent.abs() + self.steps) / math.log(2)
+
+    @torch.no_grad()
+    def bits(self) -> Tensor:
+        codes = self._codes().flatten().long()
+        counts = torch.bincount(codes - codes.min()).double()
+        return -(counts * (counts / counts.sum()).clamp_min(1e-300).log2()).sum()
 
 
 class TernaryLatent(Latent):
@@ -159,8 +170,8 @@ def recover(
 ) -> dict[str, Latent]:
     """Trains a copy of `model` in the form of `chosen` towards the teacher, which may be the model itself.
 
-    The learning rate is in units of a grid's step, elsewhere of the root mean square; `price` (nats per token for a
-    bit) keeps the codes from growing.
+    The learning rate is in units of a grid's step, elsewhere of the root mean square. `price` (nats per token for a
+    bit) keeps the codes from growing; it rises and falls on the way, so that they take as many bits as at the start.
     """
     student = copy.deepcopy(model)
     teacher.eval(), student.train()
@@ -171,6 +182,7 @@ def recover(
     optimizer = torch.optim.AdamW(_groups(latents, lr), betas=(0.9, 0.99), weight_decay=0.0)
     objective = Distillation(teacher)
     device = next(model.parameters()).device
+    size = _bits(latents) if price else 0.0
     for step in range(steps):
         for group in optimizer.param_groups:
             group["lr"] = group["initial"] * _pace(step, steps)
@@ -186,9 +198,16 @@ def recover(
         torch.nn.utils.clip_grad_norm_([p for latent in latents.values() for p in latent.parameters], 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
+        if price and step % HOLD == HOLD - 1:
+            price *= math.exp(min(MOST, max(-MOST, GAIN * (_bits(latents) / size - 1))))
         if step % max(1, steps // 20) == 0:
             tell(step=step, of=steps, loss=float(loss.detach()))
     return latents
+
+
+def _bits(latents: Mapping[str, Latent]) -> float:
+    found = [bits for latent in latents.values() if (bits := latent.bits()) is not None]
+    return float(torch.stack(found).sum()) if found else 1.0
 
 
 def _groups(latents: Mapping[str, Latent], lr: float) -> list[dict[str, Any]]:

@@ -88,7 +88,7 @@ def measure_text(model: nn.Module, held_out: HeldOut, batch_rows: int = 16) -> T
     return TextScore(nats, hits, tokens, np.array(held_out.bytes_of, dtype=float))
 
 
-MOST_LOGITS = 1 << 26  # held at once: 256 MB in float32
+MOST_LOGITS = 1 << 26  # held at once: 256 MB in float32; on a GPU eight times as many
 
 
 @torch.no_grad()
@@ -103,7 +103,8 @@ def token_scores(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     if isinstance(weight, nn.Parameter) and weight.is_floating_point() and not hasattr(find(), "effective"):
         return losses_and_hits(model, batch)
     width = max(1, getattr(model.config, "vocab_size", 1) * batch.inputs.shape[1])
-    parts = [_scores_of_logits(model, part) for part in batch.split(max(1, MOST_LOGITS // width))]
+    most = MOST_LOGITS << 3 if batch.inputs.is_cuda else MOST_LOGITS
+    parts = [_scores_of_logits(model, part) for part in batch.split(max(1, most // width))]
     return torch.cat([losses for losses, _ in parts]), torch.cat([hits for _, hits in parts])
 
 

@@ -32,7 +32,7 @@ from agent_forge.forge.quantization.levels import Format
 from agent_forge.forge.quantization.material import Material
 from agent_forge.forge.quantization.quantise import Measured, Quantisation, measure_folder
 from agent_forge.forge.quantization.recipe import Recipe
-from agent_forge.forge.training import encode, pack
+from agent_forge.forge.training import PackedRows, encode, pack
 from agent_forge.forge.training.evaluation import HeldOut
 
 
@@ -63,7 +63,7 @@ def run(work: Work) -> Outcome:
     corpus = read_corpus(config.sources, config.held_out)
     teacher: Any = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32)
     teacher.to(device()).eval()
-    material = material_of(config, corpus, tokenizer, work.seed)
+    material = material_of(config, tokenised(config, corpus, tokenizer), work.seed)
     quantisation = Quantisation(
         teacher,
         material,
@@ -89,8 +89,17 @@ def run(work: Work) -> Outcome:
     return Outcome(made, as_gate(clauses, before.bits_per_byte, after.bits_per_byte, difference.stderr))
 
 
-def material_of(config: Bitnet, corpus: Corpus, tokenizer: Any, seed: int) -> Material:
-    """Rows by the sources' weights; the last documents of each source are only looked at while training."""
+@dataclass(frozen=True)
+class Tokenised:
+    """The text as tokens: rows of each source to learn from, and documents to watch and to judge on."""
+
+    rows: dict[str, PackedRows]
+    watched: HeldOut
+    judged: HeldOut
+
+
+def tokenised(config: Bitnet, corpus: Corpus, tokenizer: Any) -> Tokenised:
+    """The last documents of each source are only looked at while training."""
     length, rows = config.recipe.length, {}
     watched: list[str] = []
     for name, texts in corpus.train.items():
@@ -98,13 +107,17 @@ def material_of(config: Bitnet, corpus: Corpus, tokenizer: Any, seed: int) -> Ma
         watched += [text[: 8 * length] for text in texts[-apart:]]  # two rows or so of each
         learned = texts[:-apart] or texts
         rows[name] = pack(encode(tokenizer, learned), length, tokenizer.bos_token_id, tokenizer.pad_token_id)
-    available = sum(len(of) for of in rows.values())
-    total = min((config.recipe.steps or available) * config.recipe.batch_rows, 4 * available)
-    learned_rows = mixed(rows, {name: source.weight for name, source in config.sources.items()}, total, seed)
     held_out = [text for texts in corpus.held_out.values() for text in texts]
     judged = _up_to(held_out, tokenizer, config.most_judged, length)
-    about = ", ".join(config.sources)
-    return Material(learned_rows, HeldOut.of(tokenizer, watched, length), HeldOut.of(tokenizer, judged, length), about)
+    return Tokenised(rows, HeldOut.of(tokenizer, watched, length), HeldOut.of(tokenizer, judged, length))
+
+
+def material_of(config: Bitnet, text: Tokenised, seed: int) -> Material:
+    """Rows by the sources' weights, as many as the training asks for."""
+    available = sum(len(of) for of in text.rows.values())
+    total = min((config.recipe.steps or available) * config.recipe.batch_rows, 4 * available)
+    rows = mixed(text.rows, {name: source.weight for name, source in config.sources.items()}, total, seed)
+    return Material(rows, text.watched, text.judged, ", ".join(config.sources))
 
 
 def _up_to(texts: list[str], tokenizer: Any, tokens: int, length: int) -> list[str]:

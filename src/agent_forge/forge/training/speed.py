@@ -62,17 +62,30 @@ def wait(device: torch.device) -> None:
 
 @contextmanager
 def compiled(model: nn.Module) -> Iterator[None]:
-    """The model's layers compiled inside the block; its embedding, masks and head stay as they are."""
+    """The model's layers compiled inside the block; its embedding, masks and head stay as they are.
+
+    Of a foreign model one layer is compiled, and the others run the same code: thirty layers in one graph would take
+    minutes to compile.
+    """
     body: Any = getattr(model, "base_model", model)
+    alike = [] if isinstance(body, CognateModel) else _alike(body)
     if isinstance(body, CognateModel):
         body.__dict__["refine"] = torch.compile(body.refine, dynamic=False)
-    else:
-        body.compile(dynamic=False)
+    for part in alike:
+        part.compile(dynamic=False)
     try:
         yield
     finally:
-        body._compiled_call_impl = None
+        for part in alike:
+            part._compiled_call_impl = None
         body.__dict__.pop("refine", None)
+
+
+def _alike(body: nn.Module) -> list[nn.Module]:
+    """The layers of one kind that make up the model, or the model itself where there are none."""
+    lists = [list(part) for part in body.modules() if isinstance(part, nn.ModuleList)]
+    layers = max(lists, key=len, default=[])
+    return layers if len(layers) > 1 and len({type(layer) for layer in layers}) == 1 else [body]
 
 
 class Later:
