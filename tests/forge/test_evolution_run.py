@@ -19,15 +19,17 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from agent_forge.cli import run as cli
 from agent_forge.errors import HandoffError
 from agent_forge.forge import checkpoint as checkpoints
-from agent_forge.forge.evolution.examiner import Examination
+from agent_forge.forge.checkpoint import Checkpoint
+from agent_forge.forge.evolution.examiner import Examination, Examiner, hold, merged_on_host
 from agent_forge.forge.evolution.fitness import Measured, perplexity
-from agent_forge.forge.evolution.genome import first_generation
+from agent_forge.forge.evolution.genome import DELTA, first_generation, founders
 from agent_forge.forge.evolution.report import write_report
 from agent_forge.forge.evolution.run import Evolved, evolve, open_examiner, open_jury
 from agent_forge.forge.evolution.search import Member
 from agent_forge.forge.evolution.settings import Evolve, Search, TaskSource
 from agent_forge.forge.evolution.tasks import Item, TaskItems, rows_of
-from agent_forge.forge.merging import merge, parse_recipe
+from agent_forge.forge.merging import merge, merge_tensors, parse_recipe
+from agent_forge.forge.merging.binding import library
 from agent_forge.forge.phases import Work
 from agent_forge.forge.phases.evomerge import PHASE, EvoMerge
 from agent_forge.forge.training.evaluation import Choice, HeldOut, choice_accuracy, evaluate
@@ -82,6 +84,38 @@ def test_the_eight_combinations_are_eight_models(family: dict[str, Path], tmp_pa
     for (a, one), (b, other) in combinations(enumerate(zip(weights, probes, strict=True)), 2):
         assert not torch.equal(one[0], other[0]), (a, b)
         assert one[1] != other[1], (a, b)
+
+
+def test_merging_ahead_on_the_host_gives_the_same_records(family: dict[str, Path], tmp_path: Path) -> None:
+    """What a machine with a GPU does: threads merge one recipe while the one before is run."""
+    config = config_of(family)
+    plain = examiner_of(config, tmp_path)
+    jury = open_jury(config, tmp_path, plain, tmp_path)
+    ahead = Examiner(plain.family, plain.tasks, plain.tokenizer, length=64, rungs=plain.rungs, ahead=True)
+    assert ahead.ahead == (library() is not None)
+    recipes = [jury.stages(genome) for genome in (*first_generation(jury.space), *founders(jury.space))]
+    one, other = (list(examiner.examine_each(recipes, 0)) for examiner in (plain, ahead))
+    for record, same in zip(one, other, strict=True):
+        assert record.pop("seconds").keys() == same.pop("seconds").keys() == {"merge", "evaluate"}
+        assert record == same
+    assert list(ahead.examine_each([], 0)) == []
+    sources = {name: hold(name, path, "cpu") for name, path in plain.family.paths().items()}
+    made = merged_on_host(parse_recipe(recipes[3]), sources, "cpu", threads=3)
+    expected = merge_tensors(parse_recipe(recipes[3]), sources=sources)
+    assert made.config == expected.config
+    assert made.keys() == expected.keys()
+    assert all(torch.equal(made[name], expected[name]) for name in expected)
+
+
+def test_a_founder_is_its_parent(family: dict[str, Path], tmp_path: Path) -> None:
+    config = config_of(family)
+    examiner = examiner_of(config, tmp_path)
+    jury = open_jury(config, tmp_path, examiner, tmp_path)
+    for parent, genome in zip(examiner.family.parents, founders(jury.space), strict=True):
+        weights = dict(examiner.model_at(parent.path).named_parameters())
+        for made in (genome, replace(genome, path=tuple((DELTA, n) for n in range(jury.space.layers)), outside=DELTA)):
+            for name, tensor in examiner.merged(jury.stages(made)).named_parameters():
+                assert torch.allclose(tensor, weights[name], atol=1e-3), (parent.name, name)
 
 
 def test_a_weight_space_mutation_changes_a_few_weights_to_those_of_a_parent(
@@ -353,3 +387,24 @@ def test_the_phase_with_nothing_to_merge(family: dict[str, Path], tmp_path: Path
     data = {"stories": TaskSource(str(family["stories rows"]))}
     outcome = PHASE.run(Work("evomerge", EvoMerge(data=data), inputs, 0, tmp_path, tmp_path))
     assert (outcome.checkpoint, outcome.gate.verdict, outcome.passes_on) == (None, "not measured", 0)
+
+
+def test_rows_that_a_parent_has_learnt_from_are_refused(family: dict[str, Path], tmp_path: Path) -> None:
+    """By the cards: a source that was read with a smaller share held out, under its name or at its place."""
+    inputs = [checkpoints.load(family[name]) for name in ("base", "tales", "maths")]
+    rows = str(family["stories rows"])
+
+    def learnt(name: str, **source: object) -> list[Checkpoint]:
+        card = replace(inputs[2].card, config={"held_out": 0.1, "sources": {name: {"path": "elsewhere", **source}}})
+        return [*inputs[:2], replace(inputs[2], card=card)]
+
+    def run(given: list[Checkpoint], **changes: object) -> None:
+        task = TaskSource(rows, **changes)  # type: ignore[arg-type]
+        config = EvoMerge(data={"stories": task}, held_out=0.1, length=64, search=Search(generations=1))
+        PHASE.run(Work("evomerge", config, given, 0, tmp_path / "work", tmp_path / "models"))
+
+    for given in (learnt("stories"), learnt("others", path=rows)):
+        with pytest.raises(HandoffError, match=r"held_out is 0\.5, and the model .* was made with 0\.1"):
+            run(given, share=0.5)
+    run(learnt("stories", held_out=0.5), share=0.5)
+    run(learnt("others"), share=0.5)

@@ -91,6 +91,15 @@ def test_only_what_training_held_out_is_used() -> None:
         held_out = {text for text in read_texts(source) if place(text) < 0.05}
         (task,) = read_tasks({"t": TaskSource(source)}, 0.05)
         assert {item.text for item in (*task.select, *task.judge)} == held_out
+        (own,) = read_tasks({"t": TaskSource(source, share=0.05)}, 0.3)
+        assert own == task, "a task's own share counts before the common one"
+
+
+def test_choices_are_held_out_as_training_reads_them(tmp_path: Path) -> None:
+    rows = [{"question": f"{n}?", "choices": ["no", f"yes {n}"], "answer": 1} for n in range(60)]
+    path = write(tmp_path / "quiz.jsonl", rows)
+    (task,) = read_tasks({"t": TaskSource(path)}, 0.2)
+    assert {item.text for item in (*task.select, *task.judge)} == {t for t in read_texts(path) if place(t) < 0.2}
 
 
 class Letters:

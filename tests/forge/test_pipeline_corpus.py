@@ -131,9 +131,63 @@ def test_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(list(read_texts("stories"))) > 50, "text comes with the package"
 
 
+def test_a_source_may_hold_out_a_share_of_its_own(tmp_path: Path) -> None:
+    texts = documents(400)
+    path = jsonl(tmp_path / "a.jsonl", texts)
+    other = jsonl(tmp_path / "b.jsonl", documents(400, seed=5))
+    corpus = read_corpus({"a": Source(path, held_out=0.2), "b": Source(other)}, 0.1)
+    assert (set(corpus.train["a"]), set(corpus.held_out["a"])) == split(path)
+    assert set(corpus.held_out["b"]) == split(other, 0.1)[1]
+
+
+def test_copies_of_documents_that_are_held_out_but_not_judged_by_are_removed_too(tmp_path: Path) -> None:
+    """A later phase judges by them."""
+    texts = documents(200)
+    _, held = split(jsonl(tmp_path / "a.jsonl", texts))
+    path = jsonl(tmp_path / "b.jsonl", [*texts, *(text + "." for text in sorted(held))])
+    corpus = read_corpus({"a": Source(path)}, 0.2, most_held_out_mb=0.001)
+    assert len(corpus.held_out["a"]) < len(held) / 4
+    assert not {text.rstrip(".") for text in corpus.train["a"]} & held
+
+
+def test_choices_and_published_data_sets(tmp_path: Path) -> None:
+    """A question with choices is read with its right answer; SVAMP's CSV and MBPP's rows by the loaders of curation."""
+    rows = [{"question": "Hot?", "choices": ["ice", "fire"], "answer": n} for n in (1, "ice")]
+    (tmp_path / "quiz.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert list(read_texts(str(tmp_path / "quiz.jsonl"))) == [
+        "Question: Hot?\nAnswer: fire",
+        "Question: Hot?\nAnswer: ice",
+    ]
+    (tmp_path / "svamp").mkdir()
+    (tmp_path / "svamp" / "svamp_train.csv").write_text(
+        "Question,Numbers,Equation,Answer\n"
+        "She had number0 and ate number1 . How many are left ?,8.0 3.0,- number0 number1,5.0\n"
+    )
+    (tmp_path / "mbpp").mkdir()
+    row = {"task_id": 601, "text": "Add one.", "code": "def f(x):\r\n  return x + 1", "test_list": []}
+    (tmp_path / "mbpp" / "mbpp.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode()))
+    assert list(read_texts(str(tmp_path / "svamp"))) == [
+        "Question: She had 8 and ate 3 . How many are left ?\nAnswer: 5"
+    ]
+    assert list(read_texts(str(tmp_path / "mbpp"))) == ["Question: Add one.\nAnswer: def f(x):\n  return x + 1"]
+    before = source_digests({"a": Source(str(tmp_path / "svamp"))})
+    (tmp_path / "svamp" / "svamp_train.csv").write_text("other\n")
+    assert source_digests({"a": Source(str(tmp_path / "svamp"))}) != before
+
+
 @pytest.mark.parametrize(
     "row",
-    ["{", "[1]", "5", '{"txet": "x"}', '{"text": 5}', '{"text": null}', '{"question": "x"}', '{"text": "\\ud800"}'],
+    [
+        "{",
+        '{"question": "x", "choices": ["y"], "answer": 1}',
+        "[1]",
+        "5",
+        '{"txet": "x"}',
+        '{"text": 5}',
+        '{"text": null}',
+        '{"question": "x"}',
+        '{"text": "\\ud800"}',
+    ],
 )
 def test_an_odd_row_is_named_with_file_and_line(row: str, tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
