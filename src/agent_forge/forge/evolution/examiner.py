@@ -37,6 +37,9 @@ from agent_forge.forge.training.speed import wait
 
 PROBE = 512  # tokens whose probabilities stand for a model's behaviour
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}  # a small batch stays in the cache and pads less; a GPU wants many rows
+WHOLE = (
+    1024  # on a GPU, rows longer than this are padded to a multiple: their attention is traced anew for every length
+)
 KEPT_BYTES = 2 << 30  # of merged models that wait for their next rung
 
 
@@ -129,6 +132,8 @@ def _batched(rows: list[tuple[int, Row]], most: int) -> Iterator[list[tuple[int,
 
 def _as_batch(rows: Sequence[Row], device: str) -> Batch:
     width = max(len(row.tokens) for row in rows)
+    if device != "cpu" and width > WHOLE + 1:
+        width = 1 + -(-(width - 1) // WHOLE) * WHOLE
     tokens = torch.zeros(len(rows), width, dtype=torch.long)
     targets = torch.full((len(rows), width), IGNORE)
     for number, row in enumerate(rows):
