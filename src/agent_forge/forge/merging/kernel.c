@@ -35,6 +35,12 @@ typedef struct {
     double weight;
 } Rule;
 
+/* What will be read two blocks later is fetched to the second-level cache: the processor itself stops at every page, and loses
+ * track of several inputs that are read in short pieces. */
+static inline __attribute__((always_inline)) void ahead(const void *p, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch((const char *)p + 2 * bytes + i, 0, 2);
+}
+
 /* --- types ------------------------------------------------------------------------------------------------------ */
 
 static float half_to_float(uint16_t h) {
@@ -473,11 +479,9 @@ static double above(double x) {
     return y.d;
 }
 
-static Side side_of(const Rule *r, int64_t at, int64_t n, uint8_t *keep) {
-    Side s = {.low = r->low, .factor = r->factor, .weight = r->weight, .keep = keep};
+static Side side_of(const Rule *r, int64_t at) {
+    Side s = {.low = r->low, .factor = r->factor, .weight = r->weight};
     if (r->kind == TOP && at > r->low_at) s.low = above(r->low); /* of equals, the first ones stay */
-    if (r->kind == BITS) unpack_bits(r->given, at, n, keep);
-    if (r->kind == GIVEN) s.keep = r->given + (at - r->given_at);
     return s;
 }
 
@@ -489,49 +493,18 @@ static int is_usual(const Input *base, const Input *in, const Rule *rules, int64
     return kind != TOP || (rules[0].factor == 1 && rules[1].factor == 1);
 }
 
-/* --- the same in float32, where that is exact ------------------------------------------------------------------- */
+/* --- the same in float32 ------------------------------------------------------------------------------------------ */
 
-/* Many recipes weigh all models alike, by a power of two. On bfloat16 numbers whose exponents lie close together every step
- * is then exact in float32: all of them are multiples of one unit, and none is as large as 2^24 of these. So the result
- * is that of float64, at twice the speed. Whether the exponents of a group of elements lie close enough is looked at first. */
-#define GROUP 64
-
-/* The largest exponent among numbers less the smallest; zeros do not count. */
-static inline __attribute__((always_inline)) int spread_of(const uint16_t *restrict x, const uint16_t *restrict y,
-                                                           const uint16_t *restrict z, int n) {
-    uint16_t most = 0, least = 0xffff;
-    for (int i = 0; i < n; i++) {
-        uint16_t p = x[i] & 0x7fff, q = y[i] & 0x7fff, r = z[i] & 0x7fff;
-        uint16_t p_less = (uint16_t)(p - 1), q_less = (uint16_t)(q - 1), r_less = (uint16_t)(r - 1);
-        p = p > q ? p : q, p = p > r ? p : r, most = p > most ? p : most;
-        p_less = p_less < q_less ? p_less : q_less, p_less = p_less < r_less ? p_less : r_less;
-        least = p_less < least ? p_less : least;
-    }
-    return most >= 0x7f80 ? 1 << 16 : (most >> 7) - ((least + 1) >> 7);
-}
-
-static inline __attribute__((always_inline)) float float_of(uint16_t x) {
-    union { uint32_t u; float f; } y = {(uint32_t)x << 16};
-    return y.f;
-}
-
-static inline __attribute__((always_inline)) uint16_t nearest_bf16(float x) {
-    union { float f; uint32_t u; } y = {x};
-    return (uint16_t)((y.u + 0x7fff + ((y.u >> 16) & 1)) >> 16);
-}
-
-typedef struct {
-    float low[2], one, both; /* thresholds; what the elected sum is multiplied by, of one vector or of both */
-    int spread;              /* of the exponents, up to which this is exact */
-} Exact;
+#include "couples.c"
 
 static float float_above(double x) {
     float y = (float)x;
     return (double)y < x ? nextafterf(y, INFINITY) : y;
 }
 
-/* Whether float32 may be exact. With all numbers multiples of a unit q, and smaller than M: a sum of two task vectors is
- * smaller than 4 M, the result than M + 4 M both or M + 2 M one, and a multiple of the smaller of q and q both. */
+/* Many recipes weigh all models alike, by a power of two. On bfloat16 numbers whose exponents lie close together every step
+ * is then exact in float32: all of them are multiples of a unit q, and smaller than M; a sum of two task vectors is smaller than
+ * 4 M, the result than M + 4 M both or M + 2 M one, and a multiple of the smaller of q and q both. */
 static int exact_of(const Rule *rules, Parts d, int mode, double scale, Exact *e) {
     double weight = rules[0].weight;
     if (rules[0].kind != TOP || mode == 1 || weight <= 0 || weight != rules[1].weight || !is_power(weight) || !is_power(scale)) return 0;
@@ -543,52 +516,83 @@ static int exact_of(const Rule *rules, Parts d, int mode, double scale, Exact *e
     return 1;
 }
 
-static __attribute__((noinline)) int pair_exact(const uint16_t *restrict base, const uint16_t *restrict x, const uint16_t *restrict y,
-                                                Exact e, int n, uint16_t *restrict out) {
-    if (spread_of(base, x, y, n) > e.spread) return 0;
-    for (int i = 0; i < n; i++) {
-        float b = float_of(base[i]), v = float_of(x[i]) - b, w = float_of(y[i]) - b;
-        v = fabsf(v) >= e.low[0] ? v : 0.0f, w = fabsf(w) >= e.low[1] ? w : 0.0f;
-        union { float f; uint32_t u; } p = {v}, q = {w};
-        uint32_t sign = v + w >= 0 ? 0 : 1u << 31;
-        p.u ^= sign, q.u ^= sign;
-        v = p.f > 0 ? v : 0.0f, w = q.f > 0 ? w : 0.0f;
-        float times = w != 0 ? e.both : e.one;
-        times = v != 0 ? times : e.one;
-        out[i] = nearest_bf16(b + (v + w) * times);
-    }
-    return 1;
+/* With other weights, or factors that restore a norm, nothing is exact; but most results are far enough from the middle
+ * between two bfloat16 numbers. */
+static Near near_of(const Rule *rules, Parts d, int mode, double scale) {
+    double p = rules[0].factor * rules[0].weight, q = rules[1].factor * rules[1].weight;
+    double first = mode == 0 ? scale : mode == 1 ? scale / d.first : scale * d.first;
+    double second = mode == 0 ? scale : mode == 1 ? scale / d.second : scale * d.second;
+    double both = mode == 0 ? scale : mode == 1 ? scale / d.both : scale * d.both;
+    Near e = {.times = {(float)p, (float)q}, .first = (float)first, .second = (float)second, .both = (float)both};
+    double all[] = {p, q, p * first, q * second, p * both, q * both};
+    e.same = e.first == e.second && e.first == e.both, e.usable = rules[0].kind == TOP || rules[0].kind == BITS;
+    for (int i = 0; i < 6; i++) e.usable &= fabs(all[i]) >= 0x1p-10 && fabs(all[i]) <= 0x1p10;
+    return e;
 }
 
-/* What is the same for all blocks. */
+/* What is the same for all blocks, and where this block is. */
 typedef struct {
     Parts parts;
     Exact exact;
+    Near near;
     int mode, floats;
+    double scale;
+    const Rule *rules;
+    const char *base, *x, *y;
+    char *out;
+    Side p, q;
+    int64_t at, type;
 } Usual;
 
-/* The first elements of the usual case from `at` on, as many as have one rule; 0 if they have to be done otherwise. */
-static int64_t usual(const Input *base, const Input *in, const Rule *rules, Usual *u, double scale, int64_t at, int64_t n,
-                     int64_t type, void *out) {
+/* k elements of a block, from `from` on, in float64. */
+static int in_doubles(const Usual *u, int64_t from, int64_t k) {
+    int64_t o = from * (u->type == F32 ? 4 : 2), kind = u->rules[0].kind;
     uint8_t keep[2][B + 8];
-    int64_t width = type == F32 ? 4 : 2, kind = rules[0].kind;
-    n = n < B ? n : B;
-    for (int j = 0; j < 2; j++)
-        if (kind == TOP && at <= rules[j].low_at && rules[j].low_at + 1 - at < n) n = rules[j].low_at + 1 - at;
-    Side p = side_of(rules, at, n, keep[0]), q = side_of(rules + 1, at, n, keep[1]);
-    const char *b = (const char *)base->data + at * width, *x = (const char *)in[0].data + at * width;
-    const char *y = (const char *)in[1].data + at * width;
-    if (!u->floats || type != BF16)
-        return pairs[type == F32][kind != TOP][u->mode](b, x, y, p, q, u->parts, scale, n, out) ? n : 0;
-    u->exact.low[0] = float_above(p.low), u->exact.low[1] = float_above(q.low);
-    for (int64_t o = 0, k; o < 2 * n; o += 2 * k) {
-        k = n - o / 2 < GROUP ? n - o / 2 : GROUP;
-        if (!pair_exact((const uint16_t *)(b + o), (const uint16_t *)(x + o), (const uint16_t *)(y + o), u->exact, (int)k,
-                        (uint16_t *)((char *)out + o)) &&
-            !pairs[0][0][u->mode](b + o, x + o, y + o, p, q, u->parts, scale, k, (char *)out + o))
-            return 0;
+    Side sides[2] = {u->p, u->q};
+    for (int j = 0; j < 2; j++) {
+        sides[j].keep = kind == GIVEN ? u->rules[j].given + (u->at + from - u->rules[j].given_at) : keep[j];
+        if (kind == BITS) unpack_bits(u->rules[j].given, u->at + from, k, keep[j]);
     }
-    return n;
+    return pairs[u->type == F32][kind != TOP][u->mode](u->base + o, u->x + o, u->y + o, sides[0], sides[1], u->parts, u->scale, k, u->out + o);
+}
+
+/* A multiple of 32 elements of a block in float32, and again in float64 what that cannot prove. */
+#define SHARED 256 /* elements that are done again together */
+
+static int in_floats(Usual *u, int64_t n) {
+    const uint16_t *b = (const uint16_t *)u->base, *x = (const uint16_t *)u->x, *y = (const uint16_t *)u->y;
+    uint16_t *out = (uint16_t *)u->out;
+    union { uint8_t bytes[B]; uint64_t words[B / 8]; } far;
+    int top = u->rules[0].kind == TOP;
+    if (top && !far_apart(b, x, y, u->floats ? u->exact.spread : 15, n, far.bytes)) return in_doubles(u, 0, n);
+    uint32_t low[2] = {as_bits(float_above(u->p.low)), as_bits(float_above(u->q.low))};
+    memcpy(u->floats ? u->exact.low : u->near.low, low, sizeof low);
+    if (u->floats) pair_exact(b, x, y, &u->exact, n, out);
+    for (int64_t o = 0; o < n && !u->floats; o += SHARED) {
+        int64_t k = n - o < SHARED ? n - o : SHARED, bit = (u->at + o) / 8;
+        const uint8_t *p = top ? NULL : u->rules[0].given + bit, *q = top ? NULL : u->rules[1].given + bit;
+        if (!surely_of[top][u->near.same](b + o, x + o, y + o, p, q, &u->near, k, out + o) && !in_doubles(u, o, k)) return 0;
+    }
+    for (int64_t w = 0; top && w < n / 8; w++)
+        if (__builtin_expect(far.words[w] != 0, 0) && !in_doubles(u, 8 * w, 8)) return 0;
+    return 1;
+}
+
+/* The first elements of the usual case from `at` on, as many as have one rule; 0 if they have to be done otherwise. */
+static int64_t usual(const Input *base, const Input *in, Usual *u, int64_t at, int64_t n, char *out) {
+    int64_t width = u->type == F32 ? 4 : 2, kind = u->rules[0].kind;
+    n = n < B ? n : B;
+    for (int j = 0; j < 2; j++) {
+        int64_t last = u->rules[j].low_at;
+        if (kind == TOP && at <= last && last + 1 - at < n) n = last + 1 - at;
+    }
+    u->p = side_of(u->rules, at), u->q = side_of(u->rules + 1, at), u->at = at, u->out = out;
+    u->base = (const char *)base->data + at * width;
+    u->x = (const char *)in[0].data + at * width, u->y = (const char *)in[1].data + at * width;
+    ahead(u->base, width * n), ahead(u->x, width * n), ahead(u->y, width * n);
+    if (u->type == BF16 && n >= COUPLES && (u->floats || u->near.usable))
+        return in_floats(u, n / COUPLES * COUPLES) ? n / COUPLES * COUPLES : 0;
+    return in_doubles(u, 0, n) ? n : 0;
 }
 
 /* base + scale * sum of the vectors; `elect`: of those elements that have the sign of the sum (TIES).
@@ -599,11 +603,14 @@ int task_vectors(const Input *base, const Input *in, const Rule *rules, int64_t 
     double *x = malloc(((m + 4) * K + m) * sizeof(double));
     double *b = x + m * K, *whole = b + K, *mixed = whole + K, *below = mixed + K, *weights = below + K;
     if (!x) return 1;
-    Usual u = {0};
-    if (easy) u.mode = parts_of(rules, normalize, &u.parts), u.floats = exact_of(rules, u.parts, u.mode, scale, &u.exact);
+    Usual u = {.rules = rules, .scale = scale, .type = type};
+    if (easy) {
+        u.mode = parts_of(rules, normalize, &u.parts);
+        u.floats = exact_of(rules, u.parts, u.mode, scale, &u.exact), u.near = near_of(rules, u.parts, u.mode, scale);
+    }
     for (int64_t j = 0; j < m; j++) weights[j] = late ? late[j] : rules[j].weight;
     for (int64_t start = 0, k; start < n; start += k) {
-        k = easy ? usual(base, in, rules, &u, scale, at + start, n - start, type, (char *)out + start * width) : 0;
+        k = easy ? usual(base, in, &u, at + start, n - start, (char *)out + start * width) : 0;
         if (k) continue;
         k = n - start < K ? n - start : K;
         load(*base, at + start, k, b);
@@ -642,28 +649,21 @@ static __attribute__((noinline)) int two_f32(const float *x, const float *y, con
     return two(F32, x, y, c[0], c[1], n, out);
 }
 
-/* Two inputs in float32, where that is exact: coefficients that are powers of two, exponents close together. */
-static __attribute__((noinline)) int two_exact(const uint16_t *restrict x, const uint16_t *restrict y, float c, float d, int spread, int n,
-                                               uint16_t *restrict out) {
-    if (spread_of(x, x, y, n) > spread) return 0;
-    for (int i = 0; i < n; i++) out[i] = nearest_bf16(float_of(x[i]) * c + float_of(y[i]) * d);
-    return 1;
-}
-
-/* Up to which spread of exponents that is: the sum is smaller than 4 M max(c, d), and a multiple of q min(c, d). */
-static int two_spread(const double *c) {
-    if (!is_power(c[0]) || !is_power(c[1])) return -1;
-    double more = fabs(c[0]) > fabs(c[1]) ? fabs(c[0]) : fabs(c[1]), less = fabs(c[0]) > fabs(c[1]) ? fabs(c[1]) : fabs(c[0]);
-    if (less < 0x1p-6 || more > 0x1p6) return -1;
-    return 15 - (int)log2(more / less);
-}
-
-static int two_group(const uint16_t *x, const uint16_t *y, const double *c, int spread, int64_t n, uint16_t *out) {
-    for (int64_t i = 0, k; i < n; i += k) {
-        k = n - i < GROUP ? n - i : GROUP;
-        if (!two_exact(x + i, y + i, (float)c[0], (float)c[1], spread, (int)k, out + i) && !two_bf16(x + i, y + i, c, k, out + i)) return 0;
+/* Two bfloat16 inputs; 0 if something has to be done otherwise. */
+static int two_couples(const uint16_t *x, const uint16_t *y, const double *c, int64_t n, uint16_t *out) {
+    double more = fmax(fabs(c[0]), fabs(c[1])), less = fmin(fabs(c[0]), fabs(c[1]));
+    int64_t whole = n / COUPLES * COUPLES;
+    if (is_power(c[0]) && is_power(c[1]) && less >= 0x1p-6 && more <= 1) {
+        sum_exact(x, y, (float)c[0], (float)c[1], whole, out);
+    } else if (less >= 0x1p-10 && more <= 0x1p10) {
+        for (int64_t i = 0, k; i < whole; i += k) {
+            k = whole - i < SHARED ? whole - i : SHARED;
+            if (!sum_surely(x + i, y + i, (float)c[0], (float)c[1], k, out + i) && !two_bf16(x + i, y + i, c, k, out + i)) return 0;
+        }
+    } else {
+        whole = 0;
     }
-    return 1;
+    return two_bf16(x + whole, y + whole, c, n - whole, out + whole);
 }
 
 /* sum_j c_j x_j, divided by `divide` if that is not 0; with a base, base + sum_j c_j (x_j - base). */
@@ -671,7 +671,6 @@ int combination(const Input *base, const Input *in, const double *c, int64_t m, 
                 int64_t type, void *out) {
     int easy = m == 2 && !base && divide == 0 && in[0].type == type && in[1].type == type;
     if (easy && type == F32) return two_f32((const float *)in[0].data + at, (const float *)in[1].data + at, c, n, out), 0;
-    int spread = easy && type == BF16 ? two_spread(c) : -1;
     double b[K], x[K], total[K];
     for (int64_t start = 0, k; start < n; start += k) {
         k = n - start < B ? n - start : B;
@@ -679,7 +678,8 @@ int combination(const Input *base, const Input *in, const double *c, int64_t m, 
         if (easy && type == BF16) {
             const uint16_t *q = (const uint16_t *)in[1].data + at + start;
             uint16_t *to = (uint16_t *)out + start;
-            if (spread >= 0 ? two_group(p, q, c, spread, k, to) : two_bf16(p, q, c, k, to)) continue;
+            ahead(p, 2 * k), ahead(q, 2 * k);
+            if (two_couples(p, q, c, k, to)) continue;
         }
         k = k < K ? k : K;
         if (base) load(*base, at + start, k, b);
@@ -703,26 +703,42 @@ int combination(const Input *base, const Input *in, const double *c, int64_t m, 
 
 /* --- statistics of a tensor ------------------------------------------------------------------------------------- */
 
-/* <x, x>, <x, y> and <y, y> of one block, with the first two steps of the halving at once. */
-static inline __attribute__((always_inline)) void gram_block(int type, const void *restrict x, const void *restrict y,
-                                                             double *restrict sums, int64_t blocks) {
+/* c + a b. Of float32 numbers the product is exact in float64, so rounding once or twice is the same. */
+#ifdef __FMA__
+#define PLUS(a, b, c) __builtin_fma(a, b, c)
+#else
+#define PLUS(a, b, c) ((c) + (a) * (b))
+#endif
+
+/* The first two steps of the halving at once. */
+static inline __attribute__((always_inline)) double four(const double *a, const double *c) {
+    return PLUS(a[2], c[2], a[0] * c[0]) + PLUS(a[3], c[3], a[1] * c[1]);
+}
+
+/* <x, x>, <x, y> and <y, y> of one block. */
+static __attribute__((noinline)) void gram_f32(const float *restrict x, const float *restrict y, double *restrict sums, int64_t blocks) {
     double p[3][B / 4];
     for (int64_t e = 0; e < B / 4; e++) {
         double a[4], c[4];
-        for (int q = 0; q < 4; q++) a[q] = wide(type, x, e + q * (B / 4)), c[q] = wide(type, y, e + q * (B / 4));
-        p[0][e] = (a[0] * a[0] + a[2] * a[2]) + (a[1] * a[1] + a[3] * a[3]);
-        p[1][e] = (c[0] * a[0] + c[2] * a[2]) + (c[1] * a[1] + c[3] * a[3]);
-        p[2][e] = (c[0] * c[0] + c[2] * c[2]) + (c[1] * c[1] + c[3] * c[3]);
+        for (int q = 0; q < 4; q++) a[q] = x[e + q * (B / 4)], c[q] = y[e + q * (B / 4)];
+        p[0][e] = four(a, a), p[1][e] = four(c, a), p[2][e] = four(c, c);
     }
     for (int i = 0; i < 3; i++) sums[i * blocks] = halve(p[i], B / 4);
 }
 
-static __attribute__((noinline)) void gram_bf16(const uint16_t *x, const uint16_t *y, double *sums, int64_t blocks) {
-    gram_block(BF16, x, y, sums, blocks);
-}
-
-static __attribute__((noinline)) void gram_f32(const float *x, const float *y, double *sums, int64_t blocks) {
-    gram_block(F32, x, y, sums, blocks);
+/* Even and odd places apart: their sum is the last step of the halving. */
+static __attribute__((noinline)) void gram_bf16(const Couple *restrict x, const Couple *restrict y, double *restrict sums, int64_t blocks) {
+    double p[6][B / 8];
+    for (int64_t e = 0; e < B / 8; e++) {
+        double a[4], c[4], d[4], f[4];
+        for (int q = 0; q < 4; q++) {
+            uint32_t u = x[e + q * (B / 8)], v = y[e + q * (B / 8)];
+            a[q] = first_of(u), c[q] = first_of(v), d[q] = second_of(u), f[q] = second_of(v);
+        }
+        p[0][e] = four(a, a), p[1][e] = four(c, a), p[2][e] = four(c, c);
+        p[3][e] = four(d, d), p[4][e] = four(f, d), p[5][e] = four(f, f);
+    }
+    for (int i = 0; i < 3; i++) sums[i * blocks] = halve(p[i], B / 8) + halve(p[i + 3], B / 8);
 }
 
 /* All inner products of the inputs (less the base, if there is one): out[i * m + j], the lower triangle. With masks
@@ -735,12 +751,12 @@ int gram(const Input *base, const Input *in, int64_t m, const uint8_t *mask, int
     int64_t easy = m == 2 && !base && !mask && in[0].type == in[1].type ? in[0].type : -1;
     for (int64_t block = 0; block < blocks; block++) {
         int64_t at = block * B, k = n - at < B ? n - at : B, pair = 0;
-        if (k == B && easy == BF16) {
-            gram_bf16((const uint16_t *)in[0].data + at, (const uint16_t *)in[1].data + at, sums + block, blocks);
-            continue;
-        }
-        if (k == B && easy == F32) {
-            gram_f32((const float *)in[0].data + at, (const float *)in[1].data + at, sums + block, blocks);
+        if (k == B && (easy == BF16 || easy == F32)) {
+            int64_t width = easy == BF16 ? 2 : 4;
+            const char *p = (const char *)in[0].data + at * width, *q = (const char *)in[1].data + at * width;
+            ahead(p, width * B), ahead(q, width * B);
+            if (easy == BF16) gram_bf16((const Couple *)p, (const Couple *)q, sums + block, blocks);
+            else gram_f32((const float *)p, (const float *)q, sums + block, blocks);
             continue;
         }
         if (base) load(*base, at, k, b);
@@ -1296,7 +1312,7 @@ static int row_begin(Row *r, int ranks) {
 
 static __attribute__((noinline)) void bits_bf16(const uint16_t *restrict x, const uint16_t *restrict b, int64_t n, uint32_t *restrict bits) {
     for (int64_t i = 0; i < n; i++) {
-        union { float f; uint32_t u; } y = {float_of(x[i]) - float_of(b[i])};
+        union { float f; uint32_t u; } y = {first_of(x[i]) - first_of(b[i])};
         bits[i] = y.u & 0x7fffffff;
     }
 }
@@ -1336,16 +1352,27 @@ static __attribute__((noinline)) int64_t rank_of_exact(const uint32_t *restrict 
     return rank;
 }
 
+/* The largest exponent among numbers less the smallest; zeros do not count. */
+static inline __attribute__((always_inline)) int spread_of(const uint16_t *restrict x, const uint16_t *restrict y, int64_t n) {
+    uint16_t most = 0, least = 0xffff;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t p = x[i] & 0x7fff, q = y[i] & 0x7fff, p_less = (uint16_t)(p - 1), q_less = (uint16_t)(q - 1);
+        p = p > q ? p : q, most = p > most ? p : most;
+        p_less = p_less < q_less ? p_less : q_less, least = p_less < least ? p_less : least;
+    }
+    return most >= 0x7f80 ? 1 << 16 : (most >> 7) - ((least + 1) >> 7);
+}
+
 /* Of two bfloat16 numbers the difference is exact in float32 if their exponents lie within 15 of each other. */
 static __attribute__((noinline)) void find_doubts(Row *r) {
     const uint16_t *x = (const uint16_t *)r->in->data + r->at, *b = (const uint16_t *)r->base->data + r->at;
     r->doubts = DOUBTS;
     if (r->in->type != BF16 || r->base->type != BF16) return;
     r->doubts = 0;
-    if (spread_of(b, b, x, (int)r->n) <= 15) return;
+    if (spread_of(b, x, r->n) <= 15) return;
     for (int64_t from = 0; from < r->n; from += 64) {
         int k = r->n - from < 64 ? (int)(r->n - from) : 64;
-        if (spread_of(b + from, b + from, x + from, k) <= 15) continue;
+        if (spread_of(b + from, x + from, k) <= 15) continue;
         for (int64_t i = from; i < from + k; i++) {
             int p = x[i] >> 7 & 255, q = b[i] >> 7 & 255, apart = p > q ? p - q : q - p;
             if (apart <= 15 || !(x[i] & 0x7fff) || !(b[i] & 0x7fff)) continue;
