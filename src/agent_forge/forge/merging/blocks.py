@@ -18,13 +18,15 @@ from torch import Tensor
 from agent_forge.forge.merging.chance import key_of, random_mask
 from agent_forge.forge.merging.choice import Choice, can_choose
 from agent_forge.forge.merging.counts import rescale_factor, slerp_coefficients, top_count, total
-from agent_forge.forge.merging.cuts import SIZE, Cut, cut_of, trims
+from agent_forge.forge.merging.cuts import SIZE, Cut, bits_of, cut_of, trims
 from agent_forge.forge.merging.exact import BLOCK, rounded, tree_sum
 from agent_forge.forge.merging.layout import Output
 from agent_forge.forge.merging.methods.task_vectors import add_task_vectors, kept
+from agent_forge.forge.merging.near import ROUNDING, SIZES, SUMS, Interval, Unsure, largest, products
 from agent_forge.forge.merging.thresholds import trims_model
 
 LEAST = 1 << 16  # smaller tensors are left to `compute`
+FEW = 1 / 32  # the share of a block that is worth doing again element by element
 MANY = 1 << 12  # places in doubt that are worth the calls, and still in a cache
 
 
@@ -35,6 +37,7 @@ class Way:
 
     fill: Callable[[int, int, Tensor], Any]
     exactly: Callable[[Any, Sequence[Tensor]], Tensor]
+    error: Callable[[Sequence[Tensor]], Tensor] | None = None  # what `exactly` is wrong by at most; None: nothing
 
 
 def can(output: Output, tensors: Sequence[Tensor]) -> bool:
@@ -57,15 +60,21 @@ def compute_blocks(output: Output, tensors: Sequence[Tensor]) -> Tensor:
     from agent_forge.forge.merging.compute import torch_dtype
 
     flat = [x.detach().reshape(-1) for x in tensors]
-    way = _WAYS[output.method](output, flat)
     made = torch.empty(output.spec.elements, dtype=torch_dtype(output.spec.dtype))
+    try:
+        _make(_WAYS[output.method](output, flat, False), flat, made)
+    except Unsure:
+        _make(_WAYS[output.method](output, flat, True), flat, made)
+    return made.reshape(output.spec.shape)
+
+
+def _make(way: Way, flat: Sequence[Tensor], made: Tensor) -> None:
     doubts = _Doubts(flat)
     for start in range(0, made.numel(), SIZE):
         end = min(start + SIZE, made.numel())
         doubts.add(start, way.fill(start, end, made[start:end]))
         if doubts.count >= MANY or end == made.numel():
             doubts.settle(way, made)
-    return made.reshape(output.spec.shape)
 
 
 class _Doubts:
@@ -87,12 +96,25 @@ class _Doubts:
             return
         places, *inputs = (np.concatenate(column) for column in zip(*self.found, strict=True))
         typed = [torch.from_numpy(x).view(dtype) for x, dtype in zip(inputs, self.types, strict=True)]
-        exact = way.exactly(places, typed)
-        near = exact.to(made.dtype)
-        if not torch.equal(near.double(), exact):  # a second rounding, or NaN
-            near = rounded(exact, _CODES[made.dtype])
+        near = _rounded(way.exactly(places, typed), made.dtype, None if way.error is None else way.error(typed))
         made.view(_SAME_SIZE[made.element_size()]).numpy()[places] = near.view(_SAME_SIZE[near.element_size()]).numpy()
         self.found, self.count = [], 0
+
+
+def _rounded(exact: Tensor, dtype: torch.dtype, error: Tensor | None) -> Tensor:
+    """Float64 numbers, wrong by no more than `error`, in another type; raises Unsure if two results are possible."""
+    away = exact.abs() * 2.0**-22
+    if error is not None:
+        away += error
+    near = exact.to(dtype)
+    doubtful = torch.nonzero(exact.sub(away).to(dtype) != exact.add(away).to(dtype))[:, 0]  # a second rounding, NaN
+    few, code = exact[doubtful], _CODES[dtype]
+    near[doubtful] = rounded(few, code)
+    if error is not None:
+        ends = [rounded(few + sign * error[doubtful], code) for sign in (-1, 1)]
+        if not torch.equal(*ends):
+            raise Unsure
+    return near
 
 
 _SAME_SIZE = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -135,9 +157,9 @@ class _Rounding:
 
 
 def _combination(
-    tensors: Sequence[Tensor], order: Sequence[int], coefficients: Sequence[float], divide: float = 1.0
+    tensors: Sequence[Tensor], coefficients: Sequence[float], divide: float = 1.0, errors: Sequence[float] = ()
 ) -> Way:
-    """sum_i c_i x_i / divide, over the tensors in some order."""
+    """sum_i c_i x_i / divide, with what the coefficients are wrong by at most."""
     wide, rounding = _doubles(2), _Rounding()
 
     def mix(parts: Sequence[Tensor], mixed: Tensor, part: Tensor) -> Tensor:
@@ -150,24 +172,67 @@ def _combination(
         return mixed.div_(divide) if divide != 1.0 else mixed
 
     def fill(start: int, end: int, out: Tensor) -> Any:
-        return rounding(mix([tensors[i][start:end] for i in order], *(buffer[: end - start] for buffer in wide)), out)
+        return rounding(mix([x[start:end] for x in tensors], *(buffer[: end - start] for buffer in wide)), out)
 
     def exactly(places: Any, inputs: Sequence[Tensor]) -> Tensor:
-        return mix([inputs[i] for i in order], *(torch.empty(places.size, dtype=torch.float64) for _ in wide))
+        return mix(inputs, *(torch.empty(places.size, dtype=torch.float64) for _ in wide))
 
-    return Way(fill, exactly)
+    def error(inputs: Sequence[Tensor]) -> Tensor:
+        parts = zip(inputs, coefficients, errors, strict=True)
+        return torch.stack([x.double().abs_() * (e + abs(c) * 2.0**-50) for x, c, e in parts]).sum(0)
+
+    return Way(fill, exactly, error if errors else None)
 
 
-def _linear(output: Output, tensors: Sequence[Tensor]) -> Way:
+def _near_combination(
+    tensors: Sequence[Tensor], coefficients: Sequence[float], divide: float = 1.0, errors: Sequence[float] = ()
+) -> Way:
+    """The same in float32, of bfloat16 tensors; in float64 where that leaves many doubts."""
+    way = _combination(tensors, coefficients, divide, errors)
+    bits, interval, room = [bits_of(x) for x in tensors], Interval(), [torch.empty(SIZE) for _ in range(2)]
+    factors = [c / divide for c in coefficients]
+    share = (len(factors) + 3.25) * ROUNDING * total([abs(c) for c in factors])
+
+    def fill(start: int, end: int, out: Tensor) -> Any:
+        size = largest([x[start:end] for x in bits])
+        mixed, part = (buffer[: end - start] for buffer in room)
+        mixed.copy_(tensors[0][start:end])
+        mixed.mul_(factors[0])
+        for x, c in zip(tensors[1:], factors[1:], strict=True):
+            part.copy_(x[start:end])
+            mixed.add_(part, alpha=c)
+        marks = interval.round(mixed, share * size, out)
+        if SIZES[0] < size < SIZES[1] and np.count_nonzero(marks) < FEW * (end - start):
+            return marks.nonzero()[0]
+        if errors:
+            raise Unsure
+        return way.fill(start, end, out)
+
+    return Way(fill, way.exactly, way.error)
+
+
+def _all_bfloat16(output: Output, tensors: Sequence[Tensor]) -> bool:
+    return output.spec.dtype == "BF16" and all(x.dtype == torch.bfloat16 for x in tensors)
+
+
+def _linear(output: Output, tensors: Sequence[Tensor], sure: bool) -> Way:
     weights = [piece.values["weight"] for piece in output.pieces]
-    return _combination(tensors, range(len(weights)), weights, total(weights) if output.values["normalize"] else 1.0)
+    return _combination(tensors, weights, total(weights) if output.values["normalize"] else 1.0)
 
 
-def _slerp(output: Output, tensors: Sequence[Tensor]) -> Way:
+def _slerp(output: Output, tensors: Sequence[Tensor], sure: bool) -> Way:
     assert output.base is not None
-    order = [output.base, 1 - output.base]
-    products = _gram([tensors[i] for i in order])
-    return _combination(tensors, order, slerp_coefficients(products, output.values["t"]))
+    first, second, t = tensors[output.base], tensors[1 - output.base], output.values["t"]
+    if sure or not _all_bfloat16(output, tensors):
+        found, errors = slerp_coefficients(_gram([first, second]), t), []
+    else:
+        near = products(first, second)
+        found, away = slerp_coefficients(near, t), 3 * SUMS * math.sqrt(near[0][0] * near[1][1])
+        ends = [slerp_coefficients([[near[0][0], near[0][1] + e], near[1]], t) for e in (away, -away)]
+        errors = [max(abs(end[i] - found[i]) for end in ends) for i in (0, 1)]
+    order = [0, 1] if output.base == 0 else [1, 0]  # a sum of two is the same in either order
+    way = _near_combination if _all_bfloat16(output, tensors) else _combination
+    return way(tensors, [found[i] for i in order], errors=[errors[i] for i in order] if any(errors) else ())
 
 
 class _Sums:
@@ -324,7 +389,7 @@ class _Dropped:
         return vector.mul_(self.factor) if self.factor != 1.0 else vector
 
 
-def _ties(output: Output, tensors: Sequence[Tensor]) -> Way:
+def _ties(output: Output, tensors: Sequence[Tensor], sure: bool) -> Way:
     assert output.base is not None
     base = tensors[output.base]
     others = [place for place in range(len(tensors)) if place != output.base]
@@ -340,7 +405,7 @@ def _ties(output: Output, tensors: Sequence[Tensor]) -> Way:
     return Way(Choice(base, vectors[0], vectors[1], found).fill, way.exactly)
 
 
-def _dare(output: Output, tensors: Sequence[Tensor]) -> Way:
+def _dare(output: Output, tensors: Sequence[Tensor], sure: bool) -> Way:
     assert output.base is not None
     base, rules = tensors[output.base], []
     rescale, paper = output.values["rescale"], output.values["rescale_by"] == "probability"
@@ -375,7 +440,7 @@ def _norms(x: Tensor, base: Tensor, mask: Any) -> list[float]:
     return [tree_sum(key), tree_sum(kept(key, torch.from_numpy(mask)))]
 
 
-_WAYS: dict[str, Callable[[Output, Sequence[Tensor]], Way]] = {
+_WAYS: dict[str, Callable[[Output, Sequence[Tensor], bool], Way]] = {
     "linear": _linear,
     "slerp": _slerp,
     "ties": _ties,
