@@ -93,6 +93,15 @@ def test_our_reading_of_an_sdk_span_is_that_of_its_own_otlp_encoder(provider: Tr
         assert one == other
 
 
+def test_a_session_of_the_process_and_an_agent_without_a_name_are_read_in_process_too() -> None:
+    provider, kept = TracerProvider(resource=Resource({"session.id": "s-1"})), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    with provider.get_tracer("shop").start_as_current_span("invoke_agent Max") as span:
+        span.set_attribute("gen_ai.operation.name", "invoke_agent")
+    [found] = map(from_otel, kept.get_finished_spans())
+    assert (found.session, found.agent) == ("s-1", "Max")
+
+
 def test_a_store_that_fails_is_reported(provider: TracerProvider) -> None:
     class Full:
         def add(self, spans: object) -> int:
