@@ -257,7 +257,7 @@ def stored(spans: list[Span]) -> list[Any]:
 
 
 @given(request=placements(), late=st.booleans())
-@settings(QUIET, max_examples=80)
+@settings(QUIET, max_examples=50)
 def test_sessions_and_agents_are_told_alike_by_all_readers(request: Any, late: bool, decode: Read) -> None:
     """Both formats, with and without C, whatever comes first in JSON; also the rows that are stored."""
     data = request.SerializeToString()
