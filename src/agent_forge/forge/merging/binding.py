@@ -38,7 +38,7 @@ _SIGNATURES = {
     "combination": (ONE, ONE, _AT, _INT, _REAL, _INT, _INT, _INT, _AT),
     "gram": (ONE, ONE, _INT, _AT, _INT, _AT),
     "random_bits": (ctypes.c_uint64, ctypes.c_uint64, _INT, _INT, _AT),
-    "norms": (ONE, ONE, ctypes.POINTER(Rule), _INT, _AT),
+    "norms": (ONE, ONE, ctypes.POINTER(Rule), _INT, _INT, _AT),
     "select_key": (ONE, ONE, _INT, _INT, _INT, _INT, _AT, _AT),
     "histogram": (ONE, ONE, _INT, _INT, _INT, ctypes.c_uint64, _AT),
     "occurrence": (ONE, ONE, _INT, _INT, _REAL, _INT),

@@ -217,3 +217,63 @@ SURELY(bits_other, 0, 0)
 SURELY(top_same, 1, 1)
 SURELY(top_other, 1, 0)
 static Surely *const surely_of[2][2] = {{bits_other, bits_same}, {top_other, top_same}};
+
+/* --- norms --------------------------------------------------------------------------------------------------------- */
+
+/* The first two steps of the halving of a block bring together four elements, a quarter of a block apart, of both inputs.
+ * Their absolute differences are added exactly in float32 where exponents lie within 13 of each other. Which do not; 0 if
+ * not all are finite. */
+static __attribute__((noinline)) int columns_apart(const uint16_t *restrict x, const uint16_t *restrict y, uint8_t *restrict far) {
+    uint16_t largest = 0;
+    for (int e = 0; e < B / 4; e++) {
+        uint16_t most = 0, least = 0xffff;
+        for (int q = 0; q < 4; q++) {
+            uint16_t p = x[e + q * (B / 4)] & 0x7fff, r = y[e + q * (B / 4)] & 0x7fff;
+            uint16_t p_less = (uint16_t)(p - 1), r_less = (uint16_t)(r - 1);
+            most = p > most ? p : most, most = r > most ? r : most;
+            least = p_less < least ? p_less : least, least = r_less < least ? r_less : least;
+        }
+        far[e] = (uint16_t)(most - least - 1) > (13 << 7);
+        largest = most > largest ? most : largest;
+    }
+    return largest < 0x7f80;
+}
+
+static inline __attribute__((always_inline)) void put_doubles(double *out, Floats x) {
+    typedef double Doubles __attribute__((vector_size(128)));
+    Doubles wide = __builtin_convertvector(x, Doubles);
+    memcpy(out, &wide, sizeof wide);
+}
+
+/* |x - base| of one block, added up; whole, and what has a bit. Even and odd places apart: their sum is the last step of the
+ * halving. 0 if it has to be done otherwise. */
+static __attribute__((noinline)) int norm_couples(const uint16_t *base, const uint16_t *x, const uint8_t *bits, double *before, double *after) {
+    double p[2][B / 8], r[2][B / 8];
+    union { uint8_t bytes[B / 4]; uint64_t words[B / 32]; } far;
+    if (!columns_apart(base, x, far.bytes)) return 0;
+    for (int e = 0; e < B / 4; e += COUPLES)
+        for (int second = 0; second < 2; second++) {
+            Floats d[4], t[4];
+            for (int q = 0; q < 4; q++) {
+                uint32_t mask;
+                int at = e + q * (B / 4);
+                memcpy(&mask, bits + at / 8, 4);
+                d[q] = (Floats)size_of(half_of(couples(x + at), second) - half_of(couples(base + at), second));
+                t[q] = with_bit(d[q], mask, second);
+            }
+            put_doubles(p[second] + e / 2, (d[0] + d[2]) + (d[1] + d[3]));
+            put_doubles(r[second] + e / 2, (t[0] + t[2]) + (t[1] + t[3]));
+        }
+    for (int w = 0; w < B / 32; w++)
+        for (uint64_t word = far.words[w]; word; word &= word - 1) {
+            int e = w * 8 + __builtin_ctzll(word) / 8;
+            double d[4], t[4];
+            for (int q = 0; q < 4; q++) {
+                int at = e + q * (B / 4);
+                d[q] = fabs((double)first_of(x[at]) - (double)first_of(base[at])), t[q] = bits[at / 8] >> at % 8 & 1 ? d[q] : 0.0;
+            }
+            p[e % 2][e / 2] = (d[0] + d[2]) + (d[1] + d[3]), r[e % 2][e / 2] = (t[0] + t[2]) + (t[1] + t[3]);
+        }
+    *before = halve(p[0], B / 8) + halve(p[1], B / 8), *after = halve(r[0], B / 8) + halve(r[1], B / 8);
+    return 1;
+}

@@ -784,15 +784,14 @@ int gram(const Input *base, const Input *in, int64_t m, const uint8_t *mask, int
 }
 
 /* One block of the norms of a thinned vector, with the first two steps of the halving at once. */
-static inline __attribute__((always_inline)) void norm_block(int type, const void *restrict base, const void *restrict x,
-                                                             const uint8_t *restrict keep, double *restrict before,
-                                                             double *restrict after) {
+static __attribute__((noinline)) void norm_f32(const float *restrict base, const float *restrict x, const uint8_t *restrict keep,
+                                               double *restrict before, double *restrict after) {
     double p[B / 4], r[B / 4];
     for (int64_t e = 0; e < B / 4; e++) {
         double a[4], t[4];
         for (int q = 0; q < 4; q++) {
             int64_t i = e + q * (B / 4);
-            a[q] = fabs(wide(type, x, i) - wide(type, base, i));
+            a[q] = fabs((double)x[i] - (double)base[i]);
             t[q] = keep[i] ? a[q] : 0.0;
         }
         p[e] = (a[0] + a[2]) + (a[1] + a[3]);
@@ -801,25 +800,22 @@ static inline __attribute__((always_inline)) void norm_block(int type, const voi
     *before = halve(p, B / 4), *after = halve(r, B / 4);
 }
 
-static __attribute__((noinline)) void norm_bf16(const uint16_t *b, const uint16_t *x, const uint8_t *keep, double *before,
-                                                double *after) {
-    norm_block(BF16, b, x, keep, before, after);
-}
-
-static __attribute__((noinline)) void norm_f32(const float *b, const float *x, const uint8_t *keep, double *before, double *after) {
-    norm_block(F32, b, x, keep, before, after);
-}
-
-/* A whole block of both norms, of what `keep` keeps; block after block, and a last one that may be shorter. */
-static void norms_of_block(const Input *base, const Input *in, int64_t at, int64_t k, const uint8_t *keep, Sum *before, Sum *after) {
+/* A whole block of both norms, of what has a bit; block after block, and a last one that may be shorter. */
+static void norms_of_block(const Input *base, const Input *in, int64_t at, int64_t k, const uint8_t *bits, Sum *before, Sum *after) {
     double b[B], x[B];
-    int64_t type = in->type == base->type ? in->type : -1;
+    uint8_t keep[B];
+    int64_t type = in->type == base->type ? in->type : -1, width = type == F32 ? 4 : 2;
     if (k == B && (type == BF16 || type == F32)) {
-        double *p = before->blocks + before->count++, *r = after->blocks + after->count++;
-        if (type == BF16) norm_bf16((const uint16_t *)base->data + at, (const uint16_t *)in->data + at, keep, p, r);
-        else norm_f32((const float *)base->data + at, (const float *)in->data + at, keep, p, r);
-        return;
+        const char *p = (const char *)base->data + at * width, *q = (const char *)in->data + at * width;
+        double *sum = before->blocks + before->count, *rest = after->blocks + after->count;
+        ahead(p, width * B), ahead(q, width * B);
+        if (type == F32) unpack_bits(bits, 0, B, keep), norm_f32((const float *)p, (const float *)q, keep, sum, rest);
+        if (type == F32 || norm_couples((const uint16_t *)p, (const uint16_t *)q, bits, sum, rest)) {
+            before->count++, after->count++;
+            return;
+        }
     }
+    unpack_bits(bits, 0, k, keep);
     load(*base, at, k, b);
     load(*in, at, k, x);
     for (int64_t i = 0; i < k; i++) x[i] = fabs(x[i] - b[i]);
@@ -828,31 +824,34 @@ static void norms_of_block(const Input *base, const Input *in, int64_t at, int64
     sum_add(after, x, k);
 }
 
-/* The L1 norms of a task vector before and after thinning out. */
-int norms(const Input *base, const Input *in, const Rule *rule, int64_t n, double *out) {
+static void norms_by_rule(const Input *base, const Input *in, const Rule *rule, int64_t at, int64_t k, Sum *before, Sum *after) {
     double b[B], x[B], a[B];
-    uint8_t keep[B];
-    Sum before, after;
-    if (!sum_begin(&before, n)) return 1;
-    if (!sum_begin(&after, n)) return free(before.blocks), 1;
-    for (int64_t at = 0; at < n; at += B) {
-        int64_t k = n - at < B ? n - at : B;
-        if (rule->kind == BITS) {
-            unpack_bits(rule->given, at, k, keep);
-            norms_of_block(base, in, at, k, keep, &before, &after);
-            continue;
+    load(*base, at, k, b);
+    load(*in, at, k, x);
+    for (int64_t i = 0; i < k; i++) a[i] = fabs(x[i] - b[i]);
+    sum_add(before, a, k);
+    thin(rule, b, at, k, 1.0, x);
+    for (int64_t i = 0; i < k; i++) a[i] = fabs(x[i]);
+    sum_add(after, a, k);
+}
+
+/* The L1 norms of m task vectors before and after thinning out, in turn. */
+int norms(const Input *base, const Input *in, const Rule *rules, int64_t m, int64_t n, double *out) {
+    Sum *sums = calloc(2 * m, sizeof(Sum));
+    int fault = !sums;
+    for (int64_t j = 0; j < 2 * m && !fault; j++) fault = !sum_begin(sums + j, n);
+    for (int64_t at = 0; at < n && !fault; at += B)
+        for (int64_t j = 0; j < m; j++) {
+            int64_t k = n - at < B ? n - at : B;
+            if (rules[j].kind == BITS) norms_of_block(base, in + j, at, k, rules[j].given + at / 8, sums + 2 * j, sums + 2 * j + 1);
+            else norms_by_rule(base, in + j, rules + j, at, k, sums + 2 * j, sums + 2 * j + 1);
         }
-        load(*base, at, k, b);
-        load(*in, at, k, x);
-        for (int64_t i = 0; i < k; i++) a[i] = fabs(x[i] - b[i]);
-        sum_add(&before, a, k);
-        thin(rule, b, at, k, 1.0, x);
-        for (int64_t i = 0; i < k; i++) a[i] = fabs(x[i]);
-        sum_add(&after, a, k);
+    for (int64_t j = 0; j < 2 * m && sums; j++) {
+        if (fault) free(sums[j].blocks);
+        else out[j] = sum_end(sums + j);
     }
-    out[0] = sum_end(&before);
-    out[1] = sum_end(&after);
-    return 0;
+    free(sums);
+    return fault;
 }
 
 /* --- selection -------------------------------------------------------------------------------------------------- */
@@ -1478,8 +1477,8 @@ typedef struct {
 } Blocks;
 
 static void blocks_flush(Blocks *k, const Input *base, const Input *in) {
-    if (k->sums) norms_of_block(base, in, k->at, k->used, k->bytes, &k->before, &k->after);
     pack_bits(k->bytes, (k->used + 7) / 8 * 8, k->bits + k->at / 8);
+    if (k->sums) norms_of_block(base, in, k->at, k->used, k->bits + k->at / 8, &k->before, &k->after);
     k->at += k->used, k->used = 0;
 }
 

@@ -247,6 +247,7 @@ def _task_job(stage: Stage, given: _Given) -> Job:
     for i in range(given.count):
         rules[i].factor, rules[i].weight = 1.0, given.own(i)["weight"]
         _set_rule(given, i, rules[i], thresholds[given.places[i]] if thresholds else None)
+    _set_factors(given, rules)
     given.holds.append(rules)
     weight = total([given.own(i)["weight"] for i in range(given.count)])
     options = {
@@ -292,7 +293,7 @@ def _divides(given: _Given) -> bool:
 
 
 def _set_rule(given: _Given, i: int, rule: Any, threshold: tuple[float, int] | None) -> None:
-    """Which elements of task vector i stay, and by what it is rescaled."""
+    """Which elements of task vector i stay."""
     own, kind, n = given.own(i), METHODS[given.output.method].sparsify, given.elements
     density = own["density"]
     if kind is None or density >= 1 or not n:
@@ -309,13 +310,18 @@ def _set_rule(given: _Given, i: int, rule: Any, threshold: tuple[float, int] | N
         _set_random(given, i, rule, density)
     elif not _divides(given):
         _set_ranked(given, i, rule, density, own["epsilon"])
-    if given.output.values["rescale"] and not (_divides(given) and kind in ("random", "ranked")):
-        if kind != "ranked":
-            both = (ctypes.c_double * 2)()
-            _checked(library().norms(given.base, given.one(i), ctypes.pointer(rule), n, both))
-            rule.factor = rescale_factor(both[0], both[1])
-    elif _divides(given) and kind == "random":
-        rule.divide = density
+
+
+def _set_factors(given: _Given, rules: Any) -> None:
+    """mergekit's rescaling, of all task vectors in one pass (DELLA's has been found along with its masks)."""
+    kind = METHODS[given.output.method].sparsify
+    if kind in (None, "ranked") or not given.output.values["rescale"] or (kind == "random" and _divides(given)):
+        return
+    both = (ctypes.c_double * (2 * given.count))()
+    _checked(library().norms(given.base, given.others, rules, given.count, given.elements, both))
+    for i in range(given.count):
+        if 0 < given.own(i)["density"] < 1:
+            rules[i].factor = rescale_factor(both[2 * i], both[2 * i + 1])
 
 
 def _key(given: _Given, i: int) -> int:
@@ -327,6 +333,7 @@ def _key(given: _Given, i: int) -> int:
 def _set_random(given: _Given, i: int, rule: Any, density: float) -> None:
     value, digits = digits_of(density)
     rule.kind = BITS if digits else ALL if value else NONE
+    rule.divide = density if _divides(given) else 0.0
     if digits:
         rule.given = _bits(given, i)
         library().random_bits(_key(given, i), value, digits, given.elements, rule.given)

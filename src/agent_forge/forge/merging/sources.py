@@ -86,9 +86,9 @@ SPACER = 2 << 20  # bytes
 class _Apart(mmap.mmap):
     """A mapped file with some unused addresses before it.
 
-    Models of one size may otherwise lie a power of two apart (268 MB are mapped to 2^28 addresses). Processors that tell
-    the lines of their cache apart by a few bits of the address then take the same place in two models for one, and
-    a merge takes up to twice as long.
+    Models of one size may otherwise lie a power of two apart (268 MB are mapped to 2^28 addresses). Processors that
+    tell the lines of their cache apart by a few bits of the address then take the same place in two models for one,
+    and a merge takes up to twice as long.
     """
 
     spacer: mmap.mmap
