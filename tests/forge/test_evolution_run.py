@@ -107,15 +107,16 @@ def test_merging_ahead_on_the_host_gives_the_same_records(family: dict[str, Path
     assert all(torch.equal(made[name], expected[name]) for name in expected)
 
 
-def test_a_founder_is_its_parent(family: dict[str, Path], tmp_path: Path) -> None:
+def test_the_founders_are_the_average_and_the_parents(family: dict[str, Path], tmp_path: Path) -> None:
     config = config_of(family)
     examiner = examiner_of(config, tmp_path)
     jury = open_jury(config, tmp_path, examiner, tmp_path)
-    for parent, genome in zip(examiner.family.parents, founders(jury.space), strict=True):
-        weights = dict(examiner.model_at(parent.path).named_parameters())
+    models = [dict(examiner.model_at(parent.path).named_parameters()) for parent in examiner.family.parents]
+    average = {name: sum(model[name] for model in models) / len(models) for name in models[0]}
+    for weights, genome in zip((average, *models), founders(jury.space), strict=True):
         for made in (genome, replace(genome, path=tuple((DELTA, n) for n in range(jury.space.layers)), outside=DELTA)):
             for name, tensor in examiner.merged(jury.stages(made)).named_parameters():
-                assert torch.allclose(tensor, weights[name], atol=1e-3), (parent.name, name)
+                assert torch.allclose(tensor, weights[name], atol=1e-3), name
 
 
 def test_a_weight_space_mutation_changes_a_few_weights_to_those_of_a_parent(

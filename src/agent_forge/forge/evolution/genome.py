@@ -130,15 +130,17 @@ def combination(space: Space, interpolation: str, deltas: str, selection: str) -
 
 
 def founders(space: Space) -> list[Genome]:
-    """One genome for each parent: an average, or a sum of task vectors, in which that parent alone counts. They join
-    the first generation, so that the search knows the surroundings of every parent and not only of their middle."""
+    """The plain average of the parents, and one genome for each parent in which it alone counts, in the average and in
+    the sum of task vectors. They join the first generation: its recipes all stand near the parents' middle, and none
+    is the average itself."""
+    count = len(space.parents)
+    shares = [(1 / count,) * count, *(tuple(float(i == place) for i in range(count)) for place in range(count))]
+    path = tuple((INTERP, layer) for layer in range(space.layers))
+    start = combination(space, "linear", "dare", "franken")
     found = []
-    for place in range(len(space.parents)):
-        alone = tuple(float(number == place) for number in range(len(space.parents)))
-        numbers: dict[str, Any] = {name: alone * (len(space.groups) + 1) for name in ("mix", "strength")}
-        path = tuple((INTERP, layer) for layer in range(space.layers))
-        start = combination(space, "linear", "dare", "franken")
-        found.append(tidy(replace(start, **numbers, density=(1.0,) * len(alone), path=path, outside=INTERP), space))
+    for share in shares:
+        numbers: dict[str, Any] = {name: share * (len(space.groups) + 1) for name in ("mix", "strength")}
+        found.append(tidy(replace(start, **numbers, density=(1.0,) * count, path=path, outside=INTERP), space))
     return found
 
 

@@ -1,7 +1,7 @@
 """The search: generations of recipes, raced against each other on growing parts of the selection data.
 
-First the eight combinations, then a recipe for each parent in which it alone counts; the best of all are the first
-population. One generation (population 8, elites 2):
+First the eight combinations, then the founders (the parents' average, and each parent alone); the best of all are the
+first population. One generation (population 8, elites 2):
 
     2 elites as they are │ 2 mutants of elites │ 1 merged of three losers │ 3 bred: two parents with probability 0.7
 
@@ -133,7 +133,7 @@ class Evolution:
         return self.history
 
     def with_founders(self, population: list[Member]) -> list[Member]:
-        """The best of the first generation and of the parents' own recipes, which race among themselves."""
+        """The best of the first generation and of the founders, which race among themselves."""
         joined = population + self.race(self.fitting(self.members(founders(self.space))))
         ordered = sorted(joined, key=lambda member: (*(-part for part in member.rank), member.key))
         return ordered[: self.settings.population]
