@@ -277,3 +277,26 @@ static __attribute__((noinline)) int norm_couples(const uint16_t *base, const ui
     *before = halve(p[0], B / 8) + halve(p[1], B / 8), *after = halve(r[0], B / 8) + halve(r[1], B / 8);
     return 1;
 }
+
+/* --- counts -------------------------------------------------------------------------------------------------------- */
+
+/* How many |x - base| of one block are larger than a float32 value, and how many equal it. A difference is rounded where the
+ * exponents lie more than 15 apart; that keeps the order, so only what seems equal can be wrong: 0 if there is such a one. */
+static __attribute__((noinline)) int count_couples(const uint16_t *x, const uint16_t *base, float value, int64_t *greater, int64_t *equal) {
+    Bits above = {0}, same = {0}, wrong = {0};
+    const uint32_t bits = as_bits(value), apart = 15u << 23;
+    for (int i = 0; i < B; i += COUPLES) {
+        Bits p = couples(x + i), q = couples(base + i);
+        for (int second = 0; second < 2; second++) {
+            Floats a = half_of(p, second), b = half_of(q, second);
+            Bits key = size_of(a - b), hit = negative((key ^ bits) - 1), between = size_of(a) - size_of(b);
+            above -= negative(bits - key), same -= hit;
+            wrong |= hit & ((between + apart) | (apart - between));
+        }
+    }
+    uint32_t more = 0, many = 0, doubt = 0;
+    for (int i = 0; i < COUPLES / 2; i++) more += above[i], many += same[i], doubt |= wrong[i];
+    if (doubt & SIGN) return 0;
+    *greater += more, *equal = many;
+    return 1;
+}

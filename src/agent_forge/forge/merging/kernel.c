@@ -160,10 +160,13 @@ static void store(const double *restrict x, int64_t n, int64_t type, void *out, 
 
 /* --- sums by halving -------------------------------------------------------------------------------------------- */
 
-static double halve(double *x, int n) {
-    for (int h = n / 2; h; h /= 2)
-        for (int i = 0; i < h; i++) x[i] += x[i + h];
-    return x[0];
+static inline __attribute__((always_inline)) double halve(double *x, int n) {
+    int h = n / 2;
+    for (; h >= 8; h /= 2)
+        for (int i = 0; i < h; i += 8)
+            for (int k = 0; k < 8; k++) x[i + k] += x[i + k + h];
+    for (int i = 0; i < 4; i++) x[i] += x[i + 4]; /* n is 16 at least */
+    return (x[0] + x[2]) + (x[1] + x[3]);
 }
 
 static double halve_all(double *x, int64_t n) {
@@ -912,18 +915,19 @@ typedef struct {
 } Sample;
 
 #define SAMPLE 16384 /* at most; 1 in 32 */
+#define RUN 64        /* from so many places: every one costs a wait for memory */
 #define SMALL 65536  /* tensors up to this size are taken whole */
 #define TRIES 4      /* of values that many elements share */
 
 /* From a sample: its own quantile, and float32 bounds between which the k-th largest lies almost surely. */
 static int take_sample(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, double *x, Sample *s) {
-    int64_t size = n / 32 < SAMPLE ? n / 32 / 16 * 16 : SAMPLE;
+    int64_t size = n / 32 < SAMPLE ? n / 32 / RUN * RUN : SAMPLE;
     s->size = size, s->low = -1, s->high = INFINITY, s->middle = -1;
     if (n <= SMALL) return 1;
     if (!(s->keys = malloc(size * sizeof(double)))) return 0;
-    for (int64_t i = 0; i < size / 16; i++) {
-        int64_t at = (int64_t)((double)i / (double)(size / 16) * (double)(n - 16));
-        keys_of(base, in, m, at, 16, x, s->keys + i * 16);
+    for (int64_t i = 0; i < size / RUN; i++) {
+        int64_t at = (int64_t)((double)i / (double)(size / RUN) * (double)(n - RUN));
+        keys_of(base, in, m, at, RUN, x, s->keys + i * RUN);
     }
     double share = 1.0 - (double)k / (double)n, place = share * (double)size;
     int64_t here = (int64_t)place < size ? (int64_t)place : size - 1, equal = 0;
@@ -952,7 +956,7 @@ static void load32(Input in, int64_t at, int64_t n, float *restrict x) {
     for (int64_t i = 0; i < n; i++) x[i] = (float)wide[i];
 }
 
-static double value_at(Input in, int64_t at) {
+static inline __attribute__((always_inline)) double value_at(Input in, int64_t at) {
     union { uint32_t u; float f; } y;
     if (in.type == BF16) return y.u = (uint32_t)((const uint16_t *)in.data)[at] << 16, y.f;
     if (in.type == F32) return ((const float *)in.data)[at];
@@ -960,7 +964,7 @@ static double value_at(Input in, int64_t at) {
     return half_to_float(((const uint16_t *)in.data)[at]);
 }
 
-static double key_at(const Input *base, const Input *in, int64_t m, int64_t at, double *x) {
+static inline __attribute__((always_inline)) double key_at(const Input *base, const Input *in, int64_t m, int64_t at, double *x) {
     double key = 0;
     if (m != 1) return keys_of(base, in, m, at, 1, x, &key), key;
     key = fabs(value_at(*in, at) - value_at(*base, at));
@@ -981,7 +985,7 @@ static void keys32_of(const Input *base, const Input *in, int64_t m, int64_t at,
     for (int64_t i = 0; i < k; i++) keys[i] = (float)wide[i];
 }
 
-static int32_t near_bf16(const uint16_t *restrict x, const uint16_t *restrict b, float low, float high, uint8_t *restrict flags) {
+static __attribute__((noinline)) int32_t near_bf16(const uint16_t *restrict x, const uint16_t *restrict b, float low, float high, uint8_t *restrict flags) {
     int32_t above = 0;
     for (int i = 0; i < B; i++) {
         union { uint32_t u; float f; } p = {(uint32_t)x[i] << 16}, q = {(uint32_t)b[i] << 16};
@@ -992,7 +996,7 @@ static int32_t near_bf16(const uint16_t *restrict x, const uint16_t *restrict b,
     return above;
 }
 
-static int32_t near_f32(const float *restrict x, const float *restrict b, float low, float high, uint8_t *restrict flags) {
+static __attribute__((noinline)) int32_t near_f32(const float *restrict x, const float *restrict b, float low, float high, uint8_t *restrict flags) {
     int32_t above = 0;
     for (int i = 0; i < B; i++) {
         float key = fabsf(x[i] - b[i]);
@@ -1002,32 +1006,38 @@ static int32_t near_f32(const float *restrict x, const float *restrict b, float 
     return above;
 }
 
+/* Which keys of a block round into [low, high], one byte each; how many lie above. */
+static int64_t near_keys(const Input *base, const Input *in, int64_t m, int64_t at, int64_t k, float low, float high, double *x, uint8_t *flags) {
+    float keys[B];
+    int64_t above = 0, type = m == 1 && in->type == base->type ? in->type : -1, width = type == BF16 ? 2 : 4;
+    if (k == B && (type == BF16 || type == F32)) {
+        const char *p = (const char *)in->data + at * width, *q = (const char *)base->data + at * width;
+        ahead(p, B * width), ahead(q, B * width);
+        if (type == BF16) return near_bf16((const uint16_t *)p, (const uint16_t *)q, low, high, flags);
+        return near_f32((const float *)p, (const float *)q, low, high, flags);
+    }
+    keys32_of(base, in, m, at, k, x, keys);
+    for (int64_t i = k; i < B; i++) keys[i] = -2.0f;
+    for (int i = 0; i < B; i++) flags[i] = (keys[i] >= low) & (keys[i] <= high), above += keys[i] > high;
+    return above;
+}
+
 /* All keys that round into [low, high], in order of their places, and how many lie above; 0 if there is no room. */
 static int gather(const Input *base, const Input *in, int64_t m, int64_t n, float low, float high, double *x, Candidates *c) {
-    float keys[B];
-    union { uint8_t flags[B]; uint64_t words[B / 8]; } inside;
+    union { uint8_t flags[B]; uint64_t words[B / 64]; } inside;
     union { float f; uint32_t u; } y;
     c->count = c->greater = 0;
     for (int64_t at = 0; at < n; at += B) {
-        int64_t k = n - at < B ? n - at : B;
         if (c->count + B > c->room) return 0;
-        if (k == B && m == 1 && in->type == BF16 && base->type == BF16) {
-            c->greater += near_bf16((const uint16_t *)in->data + at, (const uint16_t *)base->data + at, low, high, inside.flags);
-        } else if (k == B && m == 1 && in->type == F32 && base->type == F32) {
-            c->greater += near_f32((const float *)in->data + at, (const float *)base->data + at, low, high, inside.flags);
-        } else {
-            keys32_of(base, in, m, at, k, x, keys);
-            for (int64_t i = k; i < B; i++) keys[i] = -2.0f;
-            for (int i = 0; i < B; i++) inside.flags[i] = (keys[i] >= low) & (keys[i] <= high);
-            for (int i = 0; i < B; i++) c->greater += keys[i] > high;
-        }
-        for (int w = 0; w < B / 8; w++)
+        c->greater += near_keys(base, in, m, at, n - at < B ? n - at : B, low, high, x, inside.flags);
+        pack_bits(inside.flags, B, inside.flags); /* 64 at a time, for the sake of branch prediction */
+        for (int w = 0; w < B / 64; w++)
             for (uint64_t word = inside.words[w]; word; word &= word - 1) {
-                int64_t place = at + w * 8 + __builtin_ctzll(word) / 8;
-                c->places[c->count++] = place;
+                int64_t place = at + w * 64 + __builtin_ctzll(word);
+                y.f = (float)key_at(base, in, m, place, x);
+                c->places[c->count] = place, c->bits[c->count++] = y.u;
             }
     }
-    for (int64_t i = 0; i < c->count; i++) y.f = (float)key_at(base, in, m, c->places[i], x), c->bits[i] = y.u;
     return 1;
 }
 
@@ -1108,26 +1118,6 @@ static __attribute__((noinline)) void count_doubles(const double *restrict keys,
     *greater += above, *equal = same;
 }
 
-/* A block in float32; 0 if its differences might not be exact in that type. They are where the numbers' exponents lie
- * within 15 of each other: then all of them are multiples of one unit, and none is larger than 2^24 of these. */
-static __attribute__((noinline)) int count_bf16(const uint16_t *restrict x, const uint16_t *restrict b, float value, int64_t *greater, int64_t *equal) {
-    uint16_t most = 0, least = 0xffff;
-    int32_t above = 0, same = 0;
-    for (int i = 0; i < B; i++) {
-        uint16_t p = x[i] & 0x7fff, q = b[i] & 0x7fff, p_less = (uint16_t)(p - 1), q_less = (uint16_t)(q - 1);
-        most = p > most ? p : most, most = q > most ? q : most;
-        least = p_less < least ? p_less : least, least = q_less < least ? q_less : least; /* zero is no obstacle */
-    }
-    if ((most >> 7) - ((least + 1) >> 7) > 15) return 0;
-    for (int i = 0; i < B; i++) {
-        union { uint32_t u; float f; } p = {(uint32_t)x[i] << 16}, q = {(uint32_t)b[i] << 16};
-        float key = fabsf(p.f - q.f);
-        above += key > value, same += key == value;
-    }
-    *greater += above, *equal = same;
-    return 1;
-}
-
 /* Which of those that equal the k-th largest it is, counted from the first. */
 static int64_t which_equal(int64_t n, int64_t k, int64_t from_below, int64_t greater, int64_t equal) {
     return from_below ? (n - k) - (n - greater - equal) : k - 1 - greater;
@@ -1144,8 +1134,9 @@ static int by_value(const Input *base, const Input *in, int64_t m, int64_t n, in
     if (!counts) return 2;
     for (int64_t i = 0; i < blocks; i++) {
         int64_t at = i * B, part = n - at < B ? n - at : B, equal = 0;
-        if (!(floats && part == B && count_bf16((const uint16_t *)in->data + at, (const uint16_t *)base->data + at,
-                                                (float)value, &greater, &equal))) {
+        const uint16_t *p = (const uint16_t *)in->data + at, *q = (const uint16_t *)base->data + at;
+        if (floats && part == B) ahead(p, 2 * B), ahead(q, 2 * B);
+        if (!(floats && part == B && count_couples(p, q, (float)value, &greater, &equal))) {
             keys_of(base, in, m, at, part, x, keys);
             count_doubles(keys, part, value, &greater, &equal);
         }
