@@ -15,14 +15,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agent_forge.forge.merging.chance import key_of, random_mask
+from agent_forge.forge.merging.chance import key_of, random_bits
 from agent_forge.forge.merging.choice import Choice, can_choose
 from agent_forge.forge.merging.counts import rescale_factor, slerp_coefficients, top_count, total
 from agent_forge.forge.merging.cuts import SIZE, Cut, bits_of, cut_of, trims
 from agent_forge.forge.merging.exact import BLOCK, rounded, tree_sum
 from agent_forge.forge.merging.layout import Output
 from agent_forge.forge.merging.methods.task_vectors import add_task_vectors, kept
-from agent_forge.forge.merging.near import ROUNDING, SIZES, SUMS, Interval, Unsure, largest, products
+from agent_forge.forge.merging.near import (
+    ROUNDING,
+    SIZES,
+    SUMS,
+    Interval,
+    Mask,
+    Pair,
+    Unsure,
+    largest,
+    norms,
+    products,
+)
 from agent_forge.forge.merging.thresholds import trims_model
 
 LEAST = 1 << 16  # smaller tensors are left to `compute`
@@ -37,7 +48,7 @@ class Way:
 
     fill: Callable[[int, int, Tensor], Any]
     exactly: Callable[[Any, Sequence[Tensor]], Tensor]
-    error: Callable[[Sequence[Tensor]], Tensor] | None = None  # what `exactly` is wrong by at most; None: nothing
+    error: Callable[[Any, Sequence[Tensor]], Tensor] | None = None  # what `exactly` is wrong by at most; None: nothing
 
 
 def can(output: Output, tensors: Sequence[Tensor]) -> bool:
@@ -96,7 +107,7 @@ class _Doubts:
             return
         places, *inputs = (np.concatenate(column) for column in zip(*self.found, strict=True))
         typed = [torch.from_numpy(x).view(dtype) for x, dtype in zip(inputs, self.types, strict=True)]
-        near = _rounded(way.exactly(places, typed), made.dtype, None if way.error is None else way.error(typed))
+        near = _rounded(way.exactly(places, typed), made.dtype, None if way.error is None else way.error(places, typed))
         made.view(_SAME_SIZE[made.element_size()]).numpy()[places] = near.view(_SAME_SIZE[near.element_size()]).numpy()
         self.found, self.count = [], 0
 
@@ -177,7 +188,7 @@ def _combination(
     def exactly(places: Any, inputs: Sequence[Tensor]) -> Tensor:
         return mix(inputs, *(torch.empty(places.size, dtype=torch.float64) for _ in wide))
 
-    def error(inputs: Sequence[Tensor]) -> Tensor:
+    def error(places: Any, inputs: Sequence[Tensor]) -> Tensor:
         parts = zip(inputs, coefficients, errors, strict=True)
         return torch.stack([x.double().abs_() * (e + abs(c) * 2.0**-50) for x, c, e in parts]).sum(0)
 
@@ -344,7 +355,10 @@ def _task_way(output: Output, tensors: Sequence[Tensor], rules: Sequence[Rule]) 
 
 
 class Rule(Protocol):
-    """What stays of a task vector."""
+    """What stays of a task vector, times a factor or divided."""
+
+    factor: float
+    divide: float
 
     def thin(self, start: int, vector: Tensor) -> None:
         """Thins out a block of it, in place; NaN may stay or come up."""
@@ -353,9 +367,11 @@ class Rule(Protocol):
         """What is left of some of its elements."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Trimmed:
     cut: Cut
+    factor: float = 1.0
+    divide: float = 1.0
 
     def thin(self, start: int, vector: Tensor) -> None:
         equals = min(max(self.cut.last + 1 - start, 0), vector.numel())  # of equals, the first ones stay
@@ -369,19 +385,27 @@ class _Trimmed:
         )
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Dropped:
-    mask: Any
-    factor: float
-    divide: float
+    bits: Any  # one for each element
+    factor: float = 1.0
+    divide: float = 1.0
+
+    def among(self, start: int, end: int) -> Any:
+        """Which elements stay, from a multiple of eight on."""
+        return np.unpackbits(self.bits[start // 8 :][: -(-end // 8)], bitorder="little", count=end - start).view(
+            np.bool_
+        )
 
     def thin(self, start: int, vector: Tensor) -> None:
         with np.errstate(invalid="ignore"):  # infinity times zero; it is noticed later
-            np.multiply(vector.numpy(), self.mask[start : start + vector.numel()], out=vector.numpy())
+            np.multiply(vector.numpy(), self.among(start, start + vector.numel()), out=vector.numpy())
         self._rescale(vector)
 
     def kept(self, places: Any, vector: Tensor) -> Tensor:
-        return self._rescale(kept(vector, torch.from_numpy(self.mask[places])))
+        return self._rescale(
+            kept(vector, torch.from_numpy((self.bits[places >> 3] >> (places & 7) & 1).astype(np.bool_)))
+        )
 
     def _rescale(self, vector: Tensor) -> Tensor:
         if self.divide != 1.0:
@@ -399,28 +423,82 @@ def _ties(output: Output, tensors: Sequence[Tensor], sure: bool) -> Way:
     if found is None:
         cuts = [cut_of(x, base, count) for x, count in zip(vectors, counts, strict=True)]
         return _task_way(output, tensors, [_Trimmed(cut) for cut in cuts])
-    way = _task_way(output, tensors, [_Trimmed(trim) for trim in found])
-    if not can_choose(output):
-        return way
-    return Way(Choice(base, vectors[0], vectors[1], found).fill, way.exactly)
+    rules = [_Trimmed(trim) for trim in found]
+    if not _two_alike(output, tensors):
+        return _task_way(output, tensors, rules)
+    if can_choose(output):
+        return Way(Choice(base, vectors[0], vectors[1], found).fill, _task_way(output, tensors, rules).exactly)
+    masks = [trim.among(x, base) for trim, x in zip(found, vectors, strict=True)]
+    return _pair_way(output, tensors, rules, masks, 0.0)
 
 
 def _dare(output: Output, tensors: Sequence[Tensor], sure: bool) -> Way:
     assert output.base is not None
-    base, rules = tensors[output.base], []
-    rescale, paper = output.values["rescale"], output.values["rescale_by"] == "probability"
-    for place, piece in enumerate(output.pieces):
-        if place == output.base:
-            continue
-        density = piece.values["density"]
-        mask = random_mask(key_of(output.values["seed"], output.name, place), base.numel(), density)
-        factor = 1.0 if paper or not rescale else rescale_factor(*_norms(tensors[place], base, mask))
-        rules.append(_Dropped(mask, factor, density if paper and rescale else 1.0))
-    return _task_way(output, tensors, rules)
+    base, others = tensors[output.base], [place for place in range(len(tensors)) if place != output.base]
+    seed, density = output.values["seed"], [output.pieces[place].values["density"] for place in others]
+    rules = [
+        _Dropped(random_bits(key_of(seed, output.name, place), base.numel(), share))
+        for place, share in zip(others, density, strict=True)
+    ]
+    by_norm = output.values["rescale"] and output.values["rescale_by"] != "probability"
+    floats = _two_alike(output, tensors)
+    if by_norm:
+        sums = norms if floats and not sure else _norms
+        found = sums([tensors[place] for place in others], base, [rule.among for rule in rules])
+        for rule, (before, after) in zip(rules, found, strict=True):
+            rule.factor = rescale_factor(before, after)
+    elif output.values["rescale"]:
+        for rule, share in zip(rules, density, strict=True):
+            rule.divide = share
+    if not floats:
+        return _task_way(output, tensors, rules)
+    return _pair_way(output, tensors, rules, [rule.among for rule in rules], SUMS if by_norm and not sure else 0.0)
 
 
-def _norms(x: Tensor, base: Tensor, mask: Any) -> list[float]:
-    """The L1 norms of a task vector, whole and under a mask."""
+def _two_alike(output: Output, tensors: Sequence[Tensor]) -> bool:
+    """Whether `Pair` can do it: two bfloat16 task vectors, and one share where both count."""
+    weights = [piece.values["weight"] for place, piece in enumerate(output.pieces) if place != output.base]
+    alike = len(weights) == 2 and (weights[0] == weights[1] or not output.values["normalize"])
+    return alike and _all_bfloat16(output, tensors)
+
+
+def _pair_way(
+    output: Output, tensors: Sequence[Tensor], rules: Sequence[Rule], masks: Sequence[Mask], wrong: float
+) -> Way:
+    """Two task vectors in float32. Factors may be quotients of sums that are wrong by the share `wrong`."""
+    way = _task_way(output, tensors, rules)
+    assert output.base is not None
+    order = [output.base, *(place for place in range(3) if place != output.base)]
+    weights = [output.pieces[place].values["weight"] for place in order[1:]]
+    scale, normalize = output.values["lambda"], output.values["normalize"]
+    counts = [scale if normalize else scale * weight for weight in weights]
+    gains = [rule.factor / rule.divide * count for rule, count in zip(rules, counts, strict=True)]
+    pair = Pair([tensors[place] for place in order], masks, gains, 0.5 if normalize else 1.0)
+
+    def fill(start: int, end: int, out: Tensor) -> Any:
+        marks = pair.fill(start, end, out)
+        if marks is not None and np.count_nonzero(marks) < FEW * (end - start):
+            return marks.nonzero()[0]
+        if wrong:
+            raise Unsure
+        return way.fill(start, end, out)
+
+    def error(places: Any, inputs: Sequence[Tensor]) -> Tensor:
+        b, *others = (inputs[place].double() for place in order)
+        parts = [rule.kept(places, x - b) for x, rule in zip(others, rules, strict=True)]
+        v, w = (part.abs_() * abs(count) for part, count in zip(parts, counts, strict=True))
+        away = (v + w) * (2.1 * wrong + 2.0**-49)
+        return away.masked_fill_((v - w).abs_() < 4 * away, math.inf)  # they may cancel
+
+    return Way(fill, way.exactly, error if wrong else None)
+
+
+def _norms(vectors: Sequence[Tensor], base: Tensor, masks: Sequence[Mask]) -> list[tuple[float, float]]:
+    """The L1 norms of task vectors, whole and under their masks, summed up as is defined."""
+    return [_norms_of(x, base, mask) for x, mask in zip(vectors, masks, strict=True)]
+
+
+def _norms_of(x: Tensor, base: Tensor, mask: Mask) -> tuple[float, float]:
     n = x.numel()
     sums, (wide,) = _Sums(2, n), _doubles(1)
     for start in range(0, n, SIZE):
@@ -431,13 +509,13 @@ def _norms(x: Tensor, base: Tensor, mask: Any) -> list[float]:
         b.copy_(base[start:end])
         key.sub_(b).abs_()
         with np.errstate(invalid="ignore"):
-            np.multiply(key.numpy(), mask[start:end], out=sums.parts[1, : end - start].numpy())
+            np.multiply(key.numpy(), mask(start, end), out=sums.parts[1, : end - start].numpy())
         sums.add(end - start)
-    found = sums.end()
-    if math.isfinite(found[0]):
-        return found
+    before, after = sums.end()
+    if math.isfinite(before):
+        return before, after
     key = (x.double() - base.double()).abs()
-    return [tree_sum(key), tree_sum(kept(key, torch.from_numpy(mask)))]
+    return tree_sum(key), tree_sum(kept(key, torch.from_numpy(mask(0, n))))
 
 
 _WAYS: dict[str, Callable[[Output, Sequence[Tensor], bool], Way]] = {

@@ -47,24 +47,32 @@ def digits_of(probability: float) -> tuple[int, int]:
 
 
 def random_mask(key: Key, count: int, probability: float) -> Any:
-    """`count` booleans that are true with `probability` (as `digits_of` rounds it): a numpy array.
+    """`count` booleans that are true with `probability` (as `digits_of` rounds it): a numpy array."""
+    bits = random_bits(key, count, probability)
+    return np.unpackbits(bits, bitorder="little", count=count).view(np.bool_)
+
+
+def random_bits(key: Key, count: int, probability: float) -> Any:
+    """The same as bytes, eight elements in each, the first one the lowest bit.
 
     Each is the comparison of a random number, digit by digit, with the probability. 512 are compared at once, from the
     last digit to the first, so it takes as many bits an element as the probability has digits: one for 0.5.
     """
     value, digits = digits_of(probability)
+    size = -(-count // STEP) * STEP // 8
     if digits == 0:
-        return np.full(count, bool(value), np.bool_)
-    mask: Any = np.empty(count, np.bool_)
+        return np.full(size, 255 if value else 0, np.uint8)
+    bits: Any = np.empty(size, np.uint8)
+    generator = np.random.SFC64(0)
     for page in range(-(-count // PAGE)):
-        size = min(PAGE, count - page * PAGE)
-        words = _words(key, page, digits * -(-size // STEP)).reshape(-1, digits, LANES)
-        below = words[:, 0].copy()
+        steps = -(-min(PAGE, count - page * PAGE) // STEP)
+        words = _words(key, page, digits * steps, generator).reshape(-1, digits, LANES)
+        below = words[:, 0].copy() if digits > 1 else words
         for digit in range(1, digits):
             (np.bitwise_or if value >> digit & 1 else np.bitwise_and)(below, words[:, digit], out=below)
-        bits = np.unpackbits(below.reshape(-1).astype("<u8", copy=False).view(np.uint8), bitorder="little", count=size)
-        mask[page * PAGE : page * PAGE + size] = bits.view(np.bool_)
-    return mask
+        found = below.reshape(-1).astype("<u8", copy=False).view(np.uint8)
+        bits[page * PAGE // 8 : page * PAGE // 8 + found.size] = found
+    return bits
 
 
 def random_words(key: Key, start: int, count: int, device: object = None) -> Tensor:
@@ -86,10 +94,10 @@ def _word_parts(key: Key, start: int, count: int) -> Iterator[Any]:
         start = (page + 1) * PAGE
 
 
-def _words(key: Key, page: int, steps: int) -> Any:
+def _words(key: Key, page: int, steps: int, generator: Any = None) -> Any:
     """The first steps of a page: 64-bit words by step and lane."""
     words: Any = np.empty((steps, LANES), np.uint64)
-    generator = np.random.SFC64(0)
+    generator = np.random.SFC64(0) if generator is None else generator  # only its method counts, not its state
     for lane in range(LANES):
         state = np.array([*_seeds(key, page * LANES + lane), 1], np.uint64)
         generator.state = {"bit_generator": "SFC64", "state": {"state": state}, "has_uint32": 0, "uinteger": 0}

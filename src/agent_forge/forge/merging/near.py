@@ -9,7 +9,7 @@ it leaves a doubt even in float64, about once in a model, the tensor is done aga
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,12 @@ from torch import Tensor
 
 from agent_forge.forge.merging.cuts import SIZE, bits_of
 
+Mask = Callable[[int, int], Any]  # which elements of a task vector stay, from one place to another
+LEAST = 2.0**-126
 ROUNDING = 2.0**-24  # of float32, to nearest
-CHUNKS = 8  # sums of a block's eighths; any order of 8,192 additions is wrong by less than SUMS of the sum of sizes
+CHUNKS = (
+    64  # a block is summed up in so many parts; in whatever order, that is wrong by less than SUMS of the sum of sizes
+)
 SUMS = SIZE / CHUNKS * 2.0**-53
 SIZES = 2.0**-100, 2.0**12  # of the largest number in a block: no underflow that counts, no overflow
 
@@ -63,6 +67,74 @@ def products(x: Tensor, y: Tensor) -> list[list[float]]:
             buffer[: block.numel()].copy_(block)
             buffer[block.numel() :] = 0
         for found, (i, j) in zip(sums, ((0, 0), (0, 1), (1, 1)), strict=True):
-            found.append(np.matmul(rows[i], columns[j]))
+            with np.errstate(invalid="ignore"):
+                found.append(np.matmul(rows[i], columns[j]))
     xx, xy, yy = (math.fsum(np.concatenate(found).reshape(-1)) for found in sums)
     return [[xx, xy], [xy, yy]]
+
+
+def norms(vectors: Sequence[Tensor], base: Tensor, masks: Sequence[Mask]) -> list[tuple[float, float]]:
+    """The L1 norms of each x - base, whole and under its mask, each wrong by less than SUMS of itself."""
+    b, key = (torch.zeros(SIZE, dtype=torch.float64) for _ in range(2))
+    kept = np.zeros(SIZE)
+    row, column = key.numpy().reshape(CHUNKS, 1, -1), kept.reshape(CHUNKS, -1, 1)
+    sums: list[Any] = [([], []) for _ in vectors]
+    for start in range(0, base.numel(), SIZE):
+        end = min(start + SIZE, base.numel())
+        b[: end - start].copy_(base[start:end])
+        for x, mask, (before, after) in zip(vectors, masks, sums, strict=True):
+            key[: end - start].copy_(x[start:end])
+            key[end - start :] = b[end - start :]
+            key.sub_(b).abs_()
+            np.copyto(kept[: end - start], mask(start, end))
+            before.append(key.view(CHUNKS, -1).sum(1).numpy())
+            with np.errstate(invalid="ignore"):
+                after.append(np.matmul(row, column).reshape(-1))
+    return [(math.fsum(np.concatenate(before)), math.fsum(np.concatenate(after))) for before, after in sums]
+
+
+class Pair:
+    """Two task vectors of bfloat16 models, thinned out, elected and added to their base.
+
+    V and W are what the vectors count alone. Where their signs differ, or one is zero, the one counts that is larger:
+    (s + d) / 2, with s = V + W and d = |V - W| with the sign of s. Where their signs agree, `share` times s counts.
+    """
+
+    CANCEL = 2.0**40  # the sign of s is not certain if V W < 0 and s^2 times this is smaller than -V W
+
+    def __init__(self, tensors: Sequence[Tensor], masks: Sequence[Mask], gains: Sequence[float], share: float) -> None:
+        self.tensors, self.masks, self.gains, self.share = tensors, masks, gains, share
+        self.base = bits_of(tensors[0])
+        self.room = [torch.empty(SIZE) for _ in range(6)]
+        self.interval = Interval()
+
+    def fill(self, start: int, end: int, out: Tensor) -> Any:
+        """Makes a block; marks where it may be wrong. None if float32 does not do for it."""
+        size = largest([self.base[start:end]])
+        if not SIZES[0] < size < SIZES[1]:
+            return None
+        unit = 2.0 ** (40 - math.frexp(size)[1])  # products do not underflow unless they do not count
+        b, v, w, *spare = (buffer[: end - start] for buffer in self.room)
+        for buffer, x in zip((b, v, w), self.tensors, strict=True):
+            buffer.copy_(x[start:end])
+        for vector, mask, gain in zip((v, w), self.masks, self.gains, strict=True):
+            part = vector.sub_(b).numpy()
+            np.multiply(part, mask(start, end), out=part)
+            vector.mul_(gain * unit)
+        cancel, mixed = self._elect(v, w, *spare)
+        most = max(float(mixed.numpy().max()), -float(mixed.numpy().min())) / unit
+        if not math.isfinite(most):
+            return None
+        marks = self.interval.round(b.add_(mixed, alpha=0.5 / unit), ROUNDING * (4 * size + 7 * most), out)
+        return marks if cancel is None else np.logical_or(marks, cancel, out=marks)
+
+    def _elect(self, v: Tensor, w: Tensor, s: Tensor, t: Tensor, z: Tensor) -> tuple[Any, Tensor]:
+        """Where the sum's sign is not certain, and twice what is elected. Rounding leaves that wrong by less than ten
+        times ROUNDING of the larger of V and W."""
+        torch.add(v, w, out=s)
+        torch.mul(v, w, out=t)
+        torch.addcmul(t, s, s, value=self.CANCEL, out=z)
+        cancel = z.numpy() < 0 if float(z.numpy().min()) < 0 else None
+        torch.copysign(v.sub_(w), s, out=v)
+        v.addcmul_(t.clamp_(0.0, LEAST), v if self.share == 0.5 else v.sub(s), value=-1 / LEAST)
+        return cancel, s.add_(v)
