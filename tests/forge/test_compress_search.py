@@ -29,6 +29,7 @@ from agent_forge.forge.compression.search import Search, Settings, compress, loa
 from agent_forge.forge.compression.sensitivity import matrices, measure_costs
 from agent_forge.forge.compression.student import student_config, teach_student
 from agent_forge.forge.compression.text import mixed, prepare_text
+from agent_forge.forge.compression.trials import plain_tensors
 from agent_forge.forge.evaluation.text import measure_text
 from agent_forge.forge.training.packing import PackedRows
 
@@ -363,3 +364,28 @@ def test_the_report_has_a_table_and_a_picture(done, tmp_path) -> None:
 
 def test_costs_of_a_matrix_without_gradient_are_even() -> None:
     assert Cost().to("cpu") == Cost()
+
+
+def test_a_model_with_buffers_that_are_computed_loads_again(tiny, text, tmp_path) -> None:
+    """A Llama's rotary frequencies are in no file: they are left as the model makes them."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    words = count_words(tiny)
+    shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(vocab_size=words, **shape, tie_word_embeddings=True)).save_pretrained(
+        tmp_path / "llama"
+    )
+    for file in tiny.glob("tokenizer*"):
+        shutil.copy(file, tmp_path / "llama" / file.name)
+    search = Search(tmp_path / "llama", text, replace(FAST, questions=0))
+    tensors = {name: encode("rtn", weight.data, bits=8, group=32) for name, weight in matrices(search.model).items()}
+    plain = {name: encode("raw", weight) for name, weight in plain_tensors(search.model).items()}
+    search.write(tmp_path / "out", {**tensors, **plain})
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    assert torch.equal(loaded.model.rotary_emb.inv_freq, search.model.model.rotary_emb.inv_freq)
+    assert search.judge.of_folder(tmp_path / "out").kl < 1e-3
+
+
+def count_words(folder: Path) -> int:
+    return int(json.loads((folder / "config.json").read_text())["vocab_size"])

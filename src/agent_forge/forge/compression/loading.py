@@ -44,6 +44,8 @@ class CodecsQuantizer(HfQuantizer):
         from agent_forge.forge.compression.container import unpack
 
         for name, tensor in _named_tensors(model):
+            if name not in self.wanted:  # computed, not stored: the frequencies of rotary positions, say
+                continue
             kind, shape = self.wanted[name]
             if tensor.dtype == torch.uint8 and kind.is_floating_point:
                 decoded = decode(unpack(tensor.data.cpu().numpy().tobytes(), where=name))
