@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 SIZE = 1 << 17  # elements of a block: a multiple of the unit of a sum. Smaller ones cost more calls, larger ones cache
-SAMPLE = 1 << 14
+SAMPLES = 1 << 14, 1 << 16  # elements of a sample: one in 48, but not fewer nor more than these
 SIZE_BITS = np.int16(0x7FFF)  # a bfloat16 number without its sign
 INFINITE = 0x7F80
 
@@ -69,7 +69,8 @@ def cut_of(x: Tensor, base: Tensor, count: int) -> Cut:
 
 def _sampled(x: Tensor) -> Tensor:
     """Runs of 16, from all over a tensor."""
-    step = x.numel() * 16 // SAMPLE
+    least, most = SAMPLES
+    step = x.numel() * 16 // min(max(x.numel() // 48, least), most)
     return x[: x.numel() // step * step].reshape(-1, step)[:, :16].reshape(-1)
 
 
@@ -90,7 +91,7 @@ def trims(vectors: Sequence[Tensor], base: Tensor, counts: Sequence[int]) -> lis
     """What leaves the `counts` largest |x - base| of some bfloat16 vectors. None if they are not all finite."""
     bands = [_Band(x, base, count) for x, count in zip(vectors, counts, strict=True)]
     found: list[Trim | None] = [None] * len(bands)
-    for margin in (2.5, 10.0, math.inf):
+    for margin in (2.2, 9.0, math.inf):
         waiting = [number for number, trim in enumerate(found) if trim is None]
         if waiting and not _look([bands[number].opened(margin) for number in waiting], base):
             return None
@@ -169,15 +170,19 @@ class _Band:
         equal = np.flatnonzero(keys == key)
         stays = keys > key
         pair = (torch.from_numpy(bits[equal]).view(torch.bfloat16) for bits in (x, base))
-        cut, chosen = _within(_keys(*pair), places[equal], need - (int(above[step - 1]) if step else 0))
+        left = need - (int(above[step - 1]) if step else 0)
+        middle = float(np.array(key << 16, np.int32).view(np.float32))  # most differences need no rounding
+        cut, chosen = _within(_keys(*pair), places[equal], left, middle)
         stays[equal[chosen]] = True
         return Trim(cut.low, cut.last, self.high, places[stays], self.most)
 
 
-def _within(keys: Any, places: Any, count: int) -> tuple[Cut, Any]:
-    """The cut that leaves the `count` largest keys, and which of them these are."""
-    value = float(np.sort(keys)[keys.size - count])  # many are equal, which makes `np.partition` ten times as slow
-    stays = keys > value
+def _within(keys: Any, places: Any, count: int, guess: float = -1.0) -> tuple[Cut, Any]:
+    """The cut that leaves the `count` largest keys, and which of them these are. `guess` may be its value."""
+    value, stays = guess, keys > guess
+    if not np.count_nonzero(stays) < count <= np.count_nonzero(keys >= guess):
+        value = float(np.sort(keys)[keys.size - count])  # many are equal, which makes `np.partition` ten times as slow
+        stays = keys > value
     equal = np.flatnonzero(keys == value)[: count - int(np.count_nonzero(stays))]
     stays[equal] = True
     return Cut(value, int(places[equal[-1]])), stays
