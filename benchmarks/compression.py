@@ -153,7 +153,7 @@ class Frontier:
         if steps:
             start = time.perf_counter()
             room = total - fixed + sum(len(pack(encoded)) for encoded in search.plain.values())
-            better = search.recovered(tensors, PRICE * 8 * allocation.price, room)
+            better = search.recovered(tensors, PRICE * allocation.price, room)
             folder = self.work / f"recovered-{total}"
             search.write(folder, better)
             self.add(f"recovered, {total / 1e6:g} MB ({steps} steps, {time.perf_counter() - start:.0f} s)", folder)
@@ -179,7 +179,7 @@ def student(frontier: Frontier, text: Text, total: int, steps: int, settings: Se
         print(f"the student of {weights:,} weights does not fit in {total:,} bytes", flush=True)
         return
     room = total - fixed + sum(len(pack(encoded)) for encoded in small.plain.values())
-    better = small.recovered(small.encoded(allocation), PRICE * 8 * allocation.price, room)
+    better = small.recovered(small.encoded(allocation), PRICE * allocation.price, room)
     folder = frontier.work / f"student-{total}"
     small.write(folder, better)
     took = time.perf_counter() - start

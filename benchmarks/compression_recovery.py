@@ -95,7 +95,7 @@ def trained_on(frontier: Frontier, folder: Path, price: float, given: argparse.N
     tensors = tensors_of(folder, search)
     start = time.perf_counter()
     room = sum(len(pack(encoded)) for encoded in tensors.values())
-    found = search.recovered(tensors, PRICE * 8 * price, room)
+    found = search.recovered(tensors, PRICE * price, room)
     place = frontier.work / f"recovered-{folder.name}"
     search.write(place, found)
     tokens, seconds = given.batch * search.text.rows.length, time.perf_counter() - start
@@ -134,7 +134,7 @@ def student(frontier: Frontier, text: Text, total: int, given: argparse.Namespac
     frontier.add(f"student, codecs, {total / 1e6:g} MB", place, weights)
     room = total - fixed + sum(len(pack(encoded)) for encoded in small.plain.values())
     place = frontier.work / f"student-{total}"
-    small.write(place, small.recovered(tensors, PRICE * 8 * allocation.price, room))
+    small.write(place, small.recovered(tensors, PRICE * allocation.price, room))
     took = f"{time.perf_counter() - start:.0f} s"
     frontier.add(f"distilled into a student of {weights / 1e6:.2f} M, {total / 1e6:g} MB ({took})", place, weights)
     keep(place, given.out)

@@ -41,7 +41,7 @@ from agent_forge.forge.training.packing import PackedRows
 NEAR = 0.97  # sizes this near to each other are not told apart
 RECOVERED = 0.88  # of the size that passes without recovery: tried with it
 STUDENT_BITS = 1.0
-PRICE = 0.1  # of what a bit was worth before recovery: distillation makes bits cheaper
+PRICE = 0.8  # of what a byte was worth: what a bit costs at the start of recovery, which then holds the size
 STUDENT = "below about 1 bit a weight it is distillation into a smaller student, not compression"
 
 
@@ -79,7 +79,7 @@ WORK: tuple[tuple[float, dict[str, int]], ...] = (
 def usual_work(source: Path) -> dict[str, int]:
     """How much work goes into a model unless it is said: settings that follow from its size and from the device."""
     if torch.cuda.is_available():
-        return {"measured": 0, "trial_tokens": 4096, "recovery_steps": 300, "batch_rows": 16}
+        return {"measured": 0, "trial_tokens": 4096, "recovery_steps": 600, "batch_rows": 32}  # 5 M tokens of recovery
     weights = count_parameters(source)
     return next(work for most, work in WORK if weights <= most)
 
@@ -262,7 +262,7 @@ class Progress:
         self.grew.append((total, max(1e-9, math.log(grew))))
         if recover and self.search.settings.recovery_steps:
             room = total - self.fixed + sum(len(pack(encoded)) for encoded in self.search.plain.values())
-            better = self.search.recovered(tensors, PRICE * 8 * allocation.price, room)
+            better = self.search.recovered(tensors, PRICE * allocation.price, room)
             passed = self._judge(f"recovered {size}", better) or passed
         return passed
 
