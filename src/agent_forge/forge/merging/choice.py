@@ -21,7 +21,7 @@ from agent_forge.forge.merging.cuts import SIZE, SIZE_BITS, Trim, bits_of
 from agent_forge.forge.merging.layout import Output
 
 SIGN = np.int16(15)  # the shift that makes a mask of a sign
-APART = 40 << 7  # binary orders of magnitude between the base and a result, up to which float64 loses nothing
+APART = 40 << 7  # binary orders of magnitude, up to which float64 loses nothing
 TINY = 0x0200  # below this a mean may be subnormal
 
 
@@ -90,15 +90,22 @@ class Choice:
         _select(agree, self.float_bits[2], out, out, spare)
 
     def _lost(self, start: int, end: int, out: Any) -> Any:
-        """Takes their sign from zeros; gives what is marked, and where the result is so much smaller than the base, and
-        so than what was added to it, that float64 may have lost some of it."""
-        negative, positive = int(out.min()), int(out.view(np.uint16).min())  # those of the smallest size, if any
-        if positive >= self.least and (negative >= 0 or negative + 0x8000 >= self.least):
-            return self.marks[0].nonzero()[0]
-        out[out == np.int16(-0x8000)] = 0
+        """Takes their sign from zeros; gives what is marked, and where float64 may have lost something because the
+        result or the base is so much smaller than the differences."""
         base = self.bits[0][start:end]
-        lost = ((out & SIZE_BITS) < self.least) & (((out | base) & SIZE_BITS) != 0)
-        return (lost | self.marks[0]).nonzero()[0]
+        lost = self.marks[0]
+        if _smallest(out) < self.least:
+            out[out == np.int16(-0x8000)] = 0
+            lost |= ((out & SIZE_BITS) < self.least) & (((out | base) & SIZE_BITS) != 0)
+        if _smallest(base) < self.least:
+            lost |= ((base & SIZE_BITS) - np.int16(1)).view(np.uint16) < self.least - 1  # zero is no trouble
+        return lost.nonzero()[0]
+
+
+def _smallest(bits: Any) -> int:
+    """The smallest size of bfloat16 numbers."""
+    negative, positive = int(bits.min()), int(bits.view(np.uint16).min())
+    return min(positive, negative + 0x8000) if negative < 0 else positive
 
 
 def _by_block(places: Any, blocks: int) -> list[Any]:

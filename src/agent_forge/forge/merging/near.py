@@ -43,15 +43,18 @@ class Interval:
 
     def __init__(self) -> None:
         self.low = torch.empty(SIZE, dtype=torch.bfloat16)
+        self.bits = bits_of(self.low)
         self.marks = np.empty(SIZE, np.bool_)
 
     def round(self, x: Tensor, error: float, out: Tensor) -> Any:
         """Rounds x, which is wrong by no more than `error`, and spoils it; marks and gives the places where two results
         are possible."""
-        low, marks = self.low[: x.numel()], self.marks[: x.numel()]
-        low.copy_(x.sub_(error))
-        out.copy_(x.add_(2 * error))
-        return np.not_equal(bits_of(low), bits_of(out), out=marks)
+        n, near = x.numel(), x.numpy()
+        np.subtract(near, np.float32(error), out=near)
+        self.low[:n].copy_(x)
+        np.add(near, np.float32(2 * error), out=near)
+        out.copy_(x)
+        return np.not_equal(self.bits[:n], bits_of(out), out=self.marks[:n])
 
 
 def products(x: Tensor, y: Tensor) -> list[list[float]]:
@@ -114,27 +117,31 @@ class Pair:
         if not SIZES[0] < size < SIZES[1]:
             return None
         unit = 2.0 ** (40 - math.frexp(size)[1])  # products do not underflow unless they do not count
-        b, v, w, *spare = (buffer[: end - start] for buffer in self.room)
-        for buffer, x in zip((b, v, w), self.tensors, strict=True):
+        b, v, w, s, *_ = room = [buffer[: end - start] for buffer in self.room]
+        for buffer, x in zip(room, self.tensors, strict=False):
             buffer.copy_(x[start:end])
-        for vector, mask, gain in zip((v, w), self.masks, self.gains, strict=True):
-            part = vector.sub_(b).numpy()
-            np.multiply(part, mask(start, end), out=part)
-            vector.mul_(gain * unit)
-        cancel, mixed = self._elect(v, w, *spare)
-        most = max(float(mixed.numpy().max()), -float(mixed.numpy().min())) / unit
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):  # what is not finite is noticed
+            for vector, mask, gain in zip((v, w), self.masks, self.gains, strict=True):
+                part = vector.numpy()
+                np.subtract(part, b.numpy(), out=part)
+                np.multiply(part, mask(start, end), out=part)
+                np.multiply(part, np.float32(gain * unit), out=part)
+            cancel = self._elect(*room[1:])
+        most = max(float(s.numpy().max()), -float(s.numpy().min())) / unit
         if not math.isfinite(most):
             return None
-        marks = self.interval.round(b.add_(mixed, alpha=0.5 / unit), ROUNDING * (4 * size + 7 * most), out)
+        marks = self.interval.round(b.add_(s, alpha=0.5 / unit), ROUNDING * (4 * size + 7 * most), out)
         return marks if cancel is None else np.logical_or(marks, cancel, out=marks)
 
-    def _elect(self, v: Tensor, w: Tensor, s: Tensor, t: Tensor, z: Tensor) -> tuple[Any, Tensor]:
-        """Where the sum's sign is not certain, and twice what is elected. Rounding leaves that wrong by less than ten
-        times ROUNDING of the larger of V and W."""
-        torch.add(v, w, out=s)
-        torch.mul(v, w, out=t)
+    def _elect(self, v: Tensor, w: Tensor, s: Tensor, t: Tensor, z: Tensor) -> Any:
+        """Puts twice what is elected into s, and gives where the sum's sign is not certain. Rounding leaves that wrong
+        by less than ten times ROUNDING of the larger of V and W."""
+        np.add(v.numpy(), w.numpy(), out=s.numpy())
+        np.multiply(v.numpy(), w.numpy(), out=t.numpy())
         torch.addcmul(t, s, s, value=self.CANCEL, out=z)
         cancel = z.numpy() < 0 if float(z.numpy().min()) < 0 else None
-        torch.copysign(v.sub_(w), s, out=v)
+        np.subtract(v.numpy(), w.numpy(), out=v.numpy())
+        torch.copysign(v, s, out=v)
         v.addcmul_(t.clamp_(0.0, LEAST), v if self.share == 0.5 else v.sub(s), value=-1 / LEAST)
-        return cancel, s.add_(v)
+        np.add(s.numpy(), v.numpy(), out=s.numpy())
+        return cancel
