@@ -35,6 +35,24 @@ _INT, _REAL, _AT = ctypes.c_int64, ctypes.c_double, ctypes.c_void_p
 ONE = ctypes.POINTER(Input)
 _SIGNATURES = {
     "task_vectors": (ONE, ONE, ctypes.POINTER(Rule), _INT, _INT, _INT, _REAL, _REAL, _AT, _INT, _INT, _INT, _AT),
+    "to_file": (
+        ONE,
+        ONE,
+        ctypes.POINTER(Rule),
+        _AT,
+        _INT,
+        _INT,
+        _INT,
+        _REAL,
+        _REAL,
+        _AT,
+        _INT,
+        _INT,
+        _INT,
+        _AT,
+        _INT,
+        _INT,
+    ),
     "combination": (ONE, ONE, _AT, _INT, _REAL, _INT, _INT, _INT, _AT),
     "gram": (ONE, ONE, _INT, _AT, _INT, _AT),
     "random_bits": (ctypes.c_uint64, ctypes.c_uint64, _INT, _INT, _AT),
@@ -48,9 +66,12 @@ _SIGNATURES = {
 }
 
 
+_ENVIRONMENT = SWITCH, "CC", "PATH"
+
+
 def library() -> Any:
     """The kernel, or None where it cannot be had."""
-    return _found(*(os.environ.get(name) for name in (SWITCH, "CC", "PATH")))
+    return _found(*map(os.environ.get, _ENVIRONMENT))
 
 
 @cache

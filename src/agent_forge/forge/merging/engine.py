@@ -34,6 +34,7 @@ from agent_forge.forge.merging.writing import to_mapping, to_yaml
 SHARD_BYTES = 5 * 10**9
 RECIPE = "recipe.yaml"
 NOTE = ".merging.jsonl"
+PAGE = 4096
 Progress = Callable[[int, int, str], None]
 
 
@@ -153,7 +154,7 @@ def _shard(file: Path, outputs: list[Output]) -> _Shard:
         }
         at = end
     text = json.dumps(entries, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % PAGE)  # tensors of whole pages then begin at one, which are cheaper to write
     header = len(text).to_bytes(8, "little") + text
     places = {name: len(header) + entry["data_offsets"][0] for name, entry in entries.items() if "dtype" in entry}
     return _Shard(file, header, places, len(header) + at)

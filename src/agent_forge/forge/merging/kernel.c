@@ -4,10 +4,12 @@
  * blocks), so they come out bit for bit as in exact.py; random numbers are the same function of key and position.
  * Compiled without contraction to fused multiply-adds, which would round differently from torch.
  */
+#include <errno.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef __F16C__
 #include <immintrin.h>
 #endif
@@ -1509,4 +1511,38 @@ int magprune(const Input *base, const Input *in, int64_t row, int64_t rows, int6
     if (!fault && l1) l1[0] = sum_end(&k->before), l1[1] = sum_end(&k->after);
     free(r.memory), free(k);
     return fault;
+}
+
+/* --- to a file ---------------------------------------------------------------------------------------------------- */
+
+static int write_all(int file, const char *data, int64_t size, int64_t at) {
+    while (size) {
+        ssize_t written = pwrite(file, data, (size_t)size, (off_t)at);
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) return errno;
+        data += written, size -= written, at += written;
+    }
+    return 0;
+}
+
+/* How many elements come first, so that the rest is written in whole stretches of the file: whole pages are cheaper. Masks are
+ * read from whole bytes. */
+static int64_t first_stretch(int64_t step, int64_t width, int64_t at) {
+    int64_t behind = at % (step * width), left = (step * width - behind) / width;
+    return behind % (64 * width) ? step : left;
+}
+
+/* What `combination` (rules = NULL) or `task_vectors` makes, in stretches that stay in the cache until they are written. -1 if
+ * there is no memory, else 0 or errno. */
+int to_file(const Input *base, const Input *in, const Rule *rules, const double *c, int64_t m, int64_t elects, int64_t normalize,
+            double total, double scale, const double *late, int64_t n, int64_t type, int64_t step, void *room, int64_t file, int64_t at) {
+    int64_t width = type == F64 ? 8 : type == F32 ? 4 : 2, k = first_stretch(step, width, at);
+    for (int64_t start = 0; start < n; start += k, k = step) {
+        k = n - start < k ? n - start : k;
+        int fault = rules ? task_vectors(base, in, rules, m, elects, normalize, total, scale, late, start, k, type, room)
+                          : combination(base, in, c, m, total, start, k, type, room);
+        if (fault) return -1;
+        if ((fault = write_all((int)file, room, k * width, at + start * width))) return fault;
+    }
+    return 0;
 }

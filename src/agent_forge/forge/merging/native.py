@@ -96,6 +96,7 @@ class Job:
     given: _Given
     step: int
     call: Any  # call(at, count, address)
+    to_file: Any = None  # to_file(room, file, at): all stretches at once, computed and written
 
     def fill(self, at: int, count: int, address: int) -> None:
         _checked(self.call(at, count, address))
@@ -104,6 +105,12 @@ class Job:
 def _checked(code: int) -> None:
     if code:
         raise MergeError("the kernel ran out of memory")
+
+
+def _written(code: int) -> None:
+    if code > 0:
+        raise OSError(code, os.strerror(code))
+    _checked(code)
 
 
 def job_of(stage: Stage, output: Output) -> Job:
@@ -132,7 +139,11 @@ def _combination(
         made: int = lib.combination(base, inputs, numbers, len(coefficients), divide, at, count, type_, address)
         return made
 
-    return Job(given, STRETCH, call)
+    def to_file(room: int, file: int, at: int) -> None:
+        what = base, inputs, None, numbers, len(coefficients), False, False, divide, 1.0, None, given.elements, type_
+        _written(lib.to_file(*what, STRETCH, room, file, at))
+
+    return Job(given, STRETCH, call, to_file)
 
 
 def _gram(given: _Given, base: Any = None, mask: Any = None, inputs: Any = None, count: int | None = None) -> Any:
@@ -267,24 +278,15 @@ def _task_call(
     lib, type_ = library(), CODES[given.output.spec.dtype]
 
     def call(at: int, count: int, address: int) -> int:
-        made: int = lib.task_vectors(
-            given.base,
-            given.others,
-            rules,
-            given.count,
-            elect,
-            normalize,
-            total,
-            scale,
-            late,
-            at,
-            count,
-            type_,
-            address,
-        )
+        what = given.base, given.others, rules, given.count, elect, normalize, total, scale, late
+        made: int = lib.task_vectors(*what, at, count, type_, address)
         return made
 
-    return Job(given, STRETCH, call)
+    def to_file(room: int, file: int, at: int) -> None:
+        what = given.base, given.others, rules, None, given.count, elect, normalize, total, scale, late
+        _written(lib.to_file(*what, given.elements, type_, STRETCH, room, file, at))
+
+    return Job(given, STRETCH, call, to_file)
 
 
 def _divides(given: _Given) -> bool:
@@ -464,9 +466,13 @@ def write(stage: Stage, output: Output, descriptor: int, at: int) -> None:
         return
     job, n = job_of(stage, output), output.spec.elements
     buffer = _buffer(min(n, job.step) * width, "stretch")
+    room = ctypes.addressof(ctypes.c_char.from_buffer(buffer)) if n else 0
+    if job.to_file is not None:
+        job.to_file(room, descriptor, at)
+        return
     for start in range(0, n, job.step):
         count = min(job.step, n - start)
-        job.fill(start, count, ctypes.addressof(ctypes.c_char.from_buffer(buffer)))
+        job.fill(start, count, room)
         _write(descriptor, memoryview(buffer)[: count * width], at + start * width)
 
 
