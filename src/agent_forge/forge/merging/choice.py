@@ -43,7 +43,7 @@ class Choice:
         self.bits = [bits_of(tensor) for tensor in tensors]
         self.floats = [torch.empty(SIZE, dtype=torch.bfloat16) for _ in range(3)]
         self.float_bits = [bits_of(buffer) for buffer in self.floats]
-        self.room: list[Any] = [np.empty(SIZE, np.int16) for _ in range(5)]
+        self.room: list[Any] = [np.empty(SIZE, np.int16) for _ in range(3)]
         self.marks: list[Any] = [np.empty(SIZE, np.bool_) for _ in range(2)]
         self.tops = [np.int16(trim.top) for trim in trims]
         self.places = [_by_block(trim.places, len(self.blocks)) for trim in trims]
@@ -68,10 +68,11 @@ class Choice:
     def _choose(self, start: int, end: int, out: Any) -> None:
         """Chooses; marks the places where two opposite differences may be equal."""
         base, x, y = (bits[start:end] for bits in self.bits)
-        v, w, v_stays, w_stays, spare = self.room
-        np.bitwise_xor(self.float_bits[0], self.float_bits[1], out=spare)  # the sign: whether they are opposite
+        v, w, mean = self.float_bits
+        v_stays, w_stays, spare = self.room
+        np.bitwise_xor(v, w, out=spare)  # the sign: whether they are opposite
         for number, (size, stays) in enumerate(((v, v_stays), (w, w_stays))):
-            np.bitwise_and(self.float_bits[number], SIZE_BITS, out=size)
+            np.bitwise_and(size, SIZE_BITS, out=size)
             np.subtract(self.tops[number], size, out=stays)
             np.right_shift(stays, SIGN, out=stays)
             stays[self.places[number][start // SIZE]] = -1
@@ -87,7 +88,7 @@ class Choice:
         np.right_shift(v, SIGN, out=v)
         _select(v, y, out, out, spare)
         np.right_shift(agree, SIGN, out=agree)
-        _select(agree, self.float_bits[2], out, out, spare)
+        _select(agree, mean, out, out, spare)
 
     def _lost(self, start: int, end: int, out: Any) -> Any:
         """Takes their sign from zeros; gives what is marked, and where float64 may have lost something because the
