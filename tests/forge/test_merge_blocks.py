@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from agent_forge.forge.merging import blocks, merge_tensors, near, parse_recipe
-from agent_forge.forge.merging.cuts import SIZE, bits_of, trims
+from agent_forge.forge.merging.cuts import WIDE, bits_of, trims
 
-COUNT = SIZE + 70_003  # two blocks, the second one not full
+COUNT = WIDE + 70_003  # two blocks, the second one not full
 
 
 class Model(dict):
@@ -118,7 +118,7 @@ def test_sums_that_are_not_known_well_enough_are_taken_as_defined(wrong, monkeyp
 
 def test_infinite_and_missing_numbers_take_the_slow_way(monkeypatch):
     sources = family("plain")
-    for name, place, value in (("a", 5, math.inf), ("base", SIZE + 9, -math.inf), ("b", 77, math.nan)):
+    for name, place, value in (("a", 5, math.inf), ("base", WIDE + 9, -math.inf), ("b", 77, math.nan)):
         sources[name]["w"][place] = value
     for method in ("ties", "dare_ties"):
         recipe = recipe_of(method, [{"weight": 0.5, "density": 0.5}] * 2, {})
@@ -140,7 +140,7 @@ def test_a_trim_keeps_what_a_stable_sort_does(kind):
         wanted = torch.zeros(COUNT, dtype=torch.bool)
         wanted[order[:count]] = True
         mask = found[0].among(x, base)
-        stays = torch.from_numpy(np.concatenate([mask(0, SIZE).copy(), mask(SIZE, COUNT)]))
+        stays = torch.from_numpy(np.concatenate([mask(0, WIDE).copy(), mask(WIDE, COUNT)]))
         assert torch.equal(stays & (keys > 0), wanted & (keys > 0)), density
         at = torch.arange(COUNT)
         by_cut = (keys > found[0].low) | ((keys == found[0].low) & (at <= found[0].last))
@@ -149,8 +149,8 @@ def test_a_trim_keeps_what_a_stable_sort_does(kind):
 
 def test_an_interval_marks_all_that_might_round_otherwise():
     made = torch.Generator().manual_seed(7)
-    x = torch.randn(SIZE, generator=made).double()
-    out = torch.empty(SIZE, dtype=torch.bfloat16)
+    x = torch.randn(WIDE, generator=made).double()
+    out = torch.empty(WIDE, dtype=torch.bfloat16)
     error = 1e-5
     marks = near.Interval().round(x.float(), error, out)
     for moved in (-0.99 * error, 0.0, 0.99 * error):

@@ -18,7 +18,7 @@ from torch import Tensor
 from agent_forge.forge.merging.chance import key_of, random_bits
 from agent_forge.forge.merging.choice import Choice, can_choose
 from agent_forge.forge.merging.counts import rescale_factor, slerp_coefficients, top_count, total
-from agent_forge.forge.merging.cuts import SIZE, Cut, bits_of, cut_of, trims
+from agent_forge.forge.merging.cuts import SIZE, WIDE, Cut, bits_of, cut_of, trims
 from agent_forge.forge.merging.exact import BLOCK, rounded, tree_sum
 from agent_forge.forge.merging.layout import Output
 from agent_forge.forge.merging.methods.task_vectors import add_task_vectors, kept
@@ -49,6 +49,7 @@ class Way:
     fill: Callable[[int, int, Tensor], Any]
     exactly: Callable[[Any, Sequence[Tensor]], Tensor]
     error: Callable[[Any, Sequence[Tensor]], Tensor] | None = None  # what `exactly` is wrong by at most; None: nothing
+    size: int = WIDE  # of a block
 
 
 def can(output: Output, tensors: Sequence[Tensor]) -> bool:
@@ -81,8 +82,8 @@ def compute_blocks(output: Output, tensors: Sequence[Tensor]) -> Tensor:
 
 def _make(way: Way, flat: Sequence[Tensor], made: Tensor) -> None:
     doubts = _Doubts(flat)
-    for start in range(0, made.numel(), SIZE):
-        end = min(start + SIZE, made.numel())
+    for start in range(0, made.numel(), way.size):
+        end = min(start + way.size, made.numel())
         doubts.add(start, way.fill(start, end, made[start:end]))
         if doubts.count >= MANY or end == made.numel():
             doubts.settle(way, made)
@@ -99,7 +100,7 @@ class _Doubts:
 
     def add(self, start: int, places: Any) -> None:
         if places.size:
-            self.found.append((places + start, *(x[start : start + SIZE][places] for x in self.inputs)))
+            self.found.append((places + start, *(x[start:][places] for x in self.inputs)))
             self.count += places.size
 
     def settle(self, way: Way, made: Tensor) -> None:
@@ -134,7 +135,7 @@ _NOWHERE: Any = np.empty(0, np.int64)
 
 
 def _doubles(count: int) -> list[Tensor]:
-    return [torch.empty(SIZE, dtype=torch.float64) for _ in range(count)]
+    return [torch.empty(WIDE, dtype=torch.float64) for _ in range(count)]
 
 
 # --- rounding --------------------------------------------------------------------------------------------------------
@@ -145,9 +146,9 @@ class _Rounding:
     step, not exact, lands in the middle between two numbers: those few places are given."""
 
     def __init__(self) -> None:
-        self.near = torch.empty(SIZE)
-        self.bits = np.empty(SIZE, np.int32)
-        self.marks = np.empty(SIZE, np.bool_)
+        self.near = torch.empty(WIDE)
+        self.bits = np.empty(WIDE, np.int32)
+        self.marks = np.empty(WIDE, np.bool_)
 
     def __call__(self, x: Tensor, out: Tensor) -> Any:
         if out.dtype != torch.bfloat16:
@@ -200,7 +201,7 @@ def _near_combination(
 ) -> Way:
     """The same in float32, of bfloat16 tensors; in float64 where that leaves many doubts."""
     way = _combination(tensors, coefficients, divide, errors)
-    bits, interval, room = [bits_of(x) for x in tensors], Interval(), [torch.empty(SIZE) for _ in range(2)]
+    bits, interval, room = [bits_of(x) for x in tensors], Interval(), [torch.empty(WIDE) for _ in range(2)]
     factors = [c / divide for c in coefficients]
     share = (len(factors) + 3.25) * ROUNDING * total([abs(c) for c in factors])
 
@@ -250,7 +251,7 @@ class _Sums:
     """Several sums of blocks at once, by halving, as `exact.tree_sum` takes one."""
 
     def __init__(self, count: int, elements: int) -> None:
-        self.parts = torch.empty((count, SIZE), dtype=torch.float64)
+        self.parts = torch.empty((count, WIDE), dtype=torch.float64)
         self.rows = torch.empty((count, -(-elements // BLOCK), 16), dtype=torch.float64)
         self.used = 0
 
@@ -282,8 +283,8 @@ class _Sums:
 def _gram(pair: Sequence[Tensor]) -> list[list[float]]:
     n = pair[0].numel()
     sums, wide = _Sums(3, n), _doubles(2)
-    for start in range(0, n, SIZE):
-        end = min(start + SIZE, n)
+    for start in range(0, n, WIDE):
+        end = min(start + WIDE, n)
         a, b = (buffer[: end - start] for buffer in wide)
         a.copy_(pair[0][start:end])
         b.copy_(pair[1][start:end])
@@ -427,7 +428,8 @@ def _ties(output: Output, tensors: Sequence[Tensor], sure: bool) -> Way:
     if not _two_alike(output, tensors):
         return _task_way(output, tensors, rules)
     if can_choose(output):
-        return Way(Choice(base, vectors[0], vectors[1], found).fill, _task_way(output, tensors, rules).exactly)
+        exactly = _task_way(output, tensors, rules).exactly
+        return Way(Choice(base, vectors[0], vectors[1], found).fill, exactly, size=SIZE)
     masks = [trim.among(x, base) for trim, x in zip(found, vectors, strict=True)]
     return _pair_way(output, tensors, rules, masks, 0.0)
 
@@ -501,8 +503,8 @@ def _norms(vectors: Sequence[Tensor], base: Tensor, masks: Sequence[Mask]) -> li
 def _norms_of(x: Tensor, base: Tensor, mask: Mask) -> tuple[float, float]:
     n = x.numel()
     sums, (wide,) = _Sums(2, n), _doubles(1)
-    for start in range(0, n, SIZE):
-        end = min(start + SIZE, n)
+    for start in range(0, n, WIDE):
+        end = min(start + WIDE, n)
         key = sums.parts[0, : end - start]
         key.copy_(x[start:end])
         b = wide[: end - start]

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SIZE = 1 << 17  # elements of a block: a multiple of the unit of a sum. Smaller ones cost more calls, larger ones cache
+SIZE = 1 << 17  # elements of a block of 16-bit integers. Smaller ones cost more calls, larger ones leave the cache
+WIDE = 1 << 18  # of floats: there the calls cost more than the cache
 SAMPLES = 1 << 14, 1 << 16  # elements of a sample: one in 48, but not fewer nor more than these
 SIZE_BITS = np.int16(0x7FFF)  # a bfloat16 number without its sign
 INFINITE = 0x7F80
@@ -37,7 +38,7 @@ class Trim(Cut):
 
     def among(self, x: Tensor, base: Tensor) -> Callable[[int, int], Any]:
         """Which elements stay, from one place to another."""
-        room, marks = torch.empty(SIZE, dtype=torch.bfloat16), np.empty(SIZE, np.bool_)
+        room, marks = torch.empty(WIDE, dtype=torch.bfloat16), np.empty(WIDE, np.bool_)
 
         def mask(start: int, end: int) -> Any:
             keys = bits_of(torch.sub(x[start:end], base[start:end], out=room[: end - start]))

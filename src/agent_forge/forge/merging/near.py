@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agent_forge.forge.merging.cuts import SIZE, bits_of
+from agent_forge.forge.merging.cuts import WIDE, bits_of
 
 Mask = Callable[[int, int], Any]  # which elements of a task vector stay, from one place to another
 LEAST = 2.0**-126
@@ -24,7 +24,7 @@ ROUNDING = 2.0**-24  # of float32, to nearest
 CHUNKS = (
     64  # a block is summed up in so many parts; in whatever order, that is wrong by less than SUMS of the sum of sizes
 )
-SUMS = SIZE / CHUNKS * 2.0**-53
+SUMS = WIDE / CHUNKS * 2.0**-53
 SIZES = 2.0**-100, 2.0**12  # of the largest number in a block: no underflow that counts, no overflow
 
 
@@ -42,9 +42,9 @@ class Interval:
     """Rounds float32 blocks to bfloat16."""
 
     def __init__(self) -> None:
-        self.low = torch.empty(SIZE, dtype=torch.bfloat16)
+        self.low = torch.empty(WIDE, dtype=torch.bfloat16)
         self.bits = bits_of(self.low)
-        self.marks = np.empty(SIZE, np.bool_)
+        self.marks = np.empty(WIDE, np.bool_)
 
     def round(self, x: Tensor, error: float, out: Tensor) -> Any:
         """Rounds x, which is wrong by no more than `error`, and spoils it; marks and gives the places where two results
@@ -60,13 +60,13 @@ class Interval:
 def products(x: Tensor, y: Tensor) -> list[list[float]]:
     """The inner products of two tensors with themselves and each other, each wrong by less than SUMS of the sum of the
     sizes that were added."""
-    wide = [torch.zeros(SIZE, dtype=torch.float64) for _ in range(2)]
+    wide = [torch.zeros(WIDE, dtype=torch.float64) for _ in range(2)]
     rows = [buffer.numpy().reshape(CHUNKS, 1, -1) for buffer in wide]
     columns = [buffer.numpy().reshape(CHUNKS, -1, 1) for buffer in wide]
     sums: list[list[Any]] = [[], [], []]
-    for start in range(0, x.numel(), SIZE):
+    for start in range(0, x.numel(), WIDE):
         for buffer, tensor in zip(wide, (x, y), strict=True):
-            block = tensor[start : start + SIZE]
+            block = tensor[start : start + WIDE]
             buffer[: block.numel()].copy_(block)
             buffer[block.numel() :] = 0
         for found, (i, j) in zip(sums, ((0, 0), (0, 1), (1, 1)), strict=True):
@@ -78,12 +78,12 @@ def products(x: Tensor, y: Tensor) -> list[list[float]]:
 
 def norms(vectors: Sequence[Tensor], base: Tensor, masks: Sequence[Mask]) -> list[tuple[float, float]]:
     """The L1 norms of each x - base, whole and under its mask, each wrong by less than SUMS of itself."""
-    b, key = (torch.zeros(SIZE, dtype=torch.float64) for _ in range(2))
-    kept = np.zeros(SIZE)
+    b, key = (torch.zeros(WIDE, dtype=torch.float64) for _ in range(2))
+    kept = np.zeros(WIDE)
     row, column = key.numpy().reshape(CHUNKS, 1, -1), kept.reshape(CHUNKS, -1, 1)
     sums: list[Any] = [([], []) for _ in vectors]
-    for start in range(0, base.numel(), SIZE):
-        end = min(start + SIZE, base.numel())
+    for start in range(0, base.numel(), WIDE):
+        end = min(start + WIDE, base.numel())
         b[: end - start].copy_(base[start:end])
         for x, mask, (before, after) in zip(vectors, masks, sums, strict=True):
             key[: end - start].copy_(x[start:end])
@@ -108,7 +108,7 @@ class Pair:
     def __init__(self, tensors: Sequence[Tensor], masks: Sequence[Mask], gains: Sequence[float], share: float) -> None:
         self.tensors, self.masks, self.gains, self.share = tensors, masks, gains, share
         self.base = bits_of(tensors[0])
-        self.room = [torch.empty(SIZE) for _ in range(6)]
+        self.room = [torch.empty(WIDE) for _ in range(6)]
         self.interval = Interval()
 
     def fill(self, start: int, end: int, out: Tensor) -> Any:
