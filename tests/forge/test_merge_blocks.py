@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from agent_forge.forge.merging import blocks, merge_tensors, near, parse_recipe
+from agent_forge.forge.merging import blocks, merge_tensors, near, parse_recipe, thinned
 from agent_forge.forge.merging.cuts import WIDE, bits_of, trims
 
 COUNT = WIDE + 70_003  # two blocks, the second one not full
@@ -102,6 +102,7 @@ def test_sums_that_are_not_known_well_enough_are_taken_as_defined(wrong, monkeyp
     """With a bound that leaves doubts in float64, everything is done again."""
     sources = family("plain")
     monkeypatch.setattr(blocks, "SUMS", wrong)
+    monkeypatch.setattr(thinned, "SUMS", wrong)
     seen = []
     for method, made in list(blocks._WAYS.items()):
         monkeypatch.setitem(
