@@ -291,3 +291,18 @@ def test_values_that_mergekit_stumbles_over_later_are_refused_first(folders, tmp
     del recipe["models"][0]["parameters"]
     with pytest.raises(ConfigError, match="weight"):
         merge(parse_recipe(recipe), tmp_path / "out")
+
+
+def test_models_of_2_to_the_28_bytes_are_not_mapped_that_far_apart(tmp_path):
+    """Their elements would meet in the same lines of the first-level cache."""
+    import numpy as np
+
+    from agent_forge.forge.merging.sources import _mapped
+
+    maps = []
+    for name in "abc":
+        with open(tmp_path / name, "wb") as file:
+            file.truncate((1 << 28) - 5000)  # no blocks on the disk
+        maps.append(_mapped(tmp_path / name))
+    places = [np.frombuffer(mapped, np.uint8).ctypes.data % (1 << 28) for mapped in maps]
+    assert len(set(places)) == 3
