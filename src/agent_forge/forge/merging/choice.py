@@ -47,6 +47,7 @@ class Choice:
         self.marks: list[Any] = [np.empty(SIZE, np.bool_) for _ in range(2)]
         self.tops = [np.int16(trim.top) for trim in trims]
         self.places = [_by_block(trim.places, len(self.blocks)) for trim in trims]
+        self.trims = trims
         self.least = max(max(trim.most for trim in trims) - APART, TINY)
 
     def fill(self, start: int, end: int, out: Tensor) -> Any:
@@ -101,6 +102,20 @@ class Choice:
         if _smallest(base) < self.least:
             lost |= ((base & SIZE_BITS) - np.int16(1)).view(np.uint16) < self.least - 1  # zero is no trouble
         return lost.nonzero()[0]
+
+    def exactly(self, places: Any, base: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """Some elements in float64: the definition, in few steps."""
+        b = base.double().numpy()
+        v, w = (_kept(other.double().numpy() - b, places, t) for other, t in zip((x, y), self.trims, strict=True))
+        plus = v + w >= 0
+        v, w = (np.where(plus, np.maximum(part, 0.0), np.minimum(part, 0.0)) for part in (v, w))
+        shares = np.where((v != 0) & (w != 0), 0.5, 1.0)
+        return torch.from_numpy(b + ((v + w) * shares + 0.0))
+
+
+def _kept(vector: Any, places: Any, trim: Trim) -> Any:
+    size = np.abs(vector)
+    return vector * ((size > trim.low) | ((size == trim.low) & (places <= trim.last)))
 
 
 def _smallest(bits: Any) -> int:

@@ -149,8 +149,8 @@ def ties(output: Output, tensors: Sequence[Tensor], sure: bool) -> Way:
     if not _two_alike(output, tensors):
         return _task_way(output, tensors, rules)
     if can_choose(output):
-        exactly = _task_way(output, tensors, rules).exactly
-        return Way(Choice(base, vectors[0], vectors[1], found).fill, exactly, size=SIZE)
+        order, choice = [output.base, *others], Choice(base, vectors[0], vectors[1], found)
+        return Way(choice.fill, lambda places, inputs: choice.exactly(places, *(inputs[i] for i in order)), size=SIZE)
     masks = [trim.among(x, base) for trim, x in zip(found, vectors, strict=True)]
     return _pair_way(output, tensors, rules, masks, 0.0)
 
