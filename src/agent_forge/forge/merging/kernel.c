@@ -904,6 +904,26 @@ static double quickselect(double *x, int64_t from, int64_t to, int64_t k) {
     return x[k];
 }
 
+#define BUCKETS 2048
+
+/* The same for positive numbers, which stay where they are: buckets of their bits first, then one bucket. `room` holds
+ * as many. */
+static double bucketselect(const double *x, int64_t n, int64_t k, double *room) {
+    int64_t counts[BUCKETS] = {0}, bucket = 0, size = 0;
+    uint64_t least = UINT64_MAX, most = 0, bits;
+    int shift = 0;
+    for (int64_t i = 0; i < n; i++) memcpy(&bits, x + i, 8), least = bits < least ? bits : least, most = bits > most ? bits : most;
+    while ((most - least) >> shift >= BUCKETS) shift++;
+    for (int64_t i = 0; i < n; i++) memcpy(&bits, x + i, 8), counts[(bits - least) >> shift]++;
+    while (k >= counts[bucket]) k -= counts[bucket++];
+    for (int64_t i = 0; i < n; i++) {
+        memcpy(&bits, x + i, 8);
+        room[size] = x[i];
+        size += (bits - least) >> shift == (uint64_t)bucket;
+    }
+    return quickselect(room, 0, size - 1, k);
+}
+
 /* Elements near a threshold: their places and their keys, rounded to float32, as bits (in the order of the keys). */
 typedef struct {
     uint32_t *bits;
@@ -926,21 +946,22 @@ static int take_sample(const Input *base, const Input *in, int64_t m, int64_t n,
     int64_t size = n / 32 < SAMPLE ? n / 32 / RUN * RUN : SAMPLE;
     s->size = size, s->low = -1, s->high = INFINITY, s->middle = -1;
     if (n <= SMALL) return 1;
-    if (!(s->keys = malloc(size * sizeof(double)))) return 0;
+    if (!(s->keys = malloc((2 * size + 1) * sizeof(double)))) return 0;
+    double *room = s->keys + size; /* one more: the bucket's end is written before it is known not to belong */
     for (int64_t i = 0; i < size / RUN; i++) {
         int64_t at = (int64_t)((double)i / (double)(size / RUN) * (double)(n - RUN));
         keys_of(base, in, m, at, RUN, x, s->keys + i * RUN);
     }
     double share = 1.0 - (double)k / (double)n, place = share * (double)size;
     int64_t here = (int64_t)place < size ? (int64_t)place : size - 1, equal = 0;
-    s->middle = quickselect(s->keys, 0, size - 1, here);
+    s->middle = bucketselect(s->keys, size, here, room);
     for (int64_t i = 0; i < size; i++) equal += s->keys[i] == s->middle;
     if (equal * 128 >= size) return 1; /* a value that many elements share: it is tried first */
     double margin = 4 * sqrt((double)size * share * (1 - share)) + 16;
     int64_t from = (int64_t)(place - margin), to = (int64_t)(place + margin);
     s->middle = -1;
-    if (from >= 0) s->low = (float)quickselect(s->keys, 0, here, from);
-    if (to < size) s->high = (float)quickselect(s->keys, here, size - 1, to);
+    if (from >= 0) s->low = (float)bucketselect(s->keys, size, from, room);
+    if (to < size) s->high = (float)bucketselect(s->keys, size, to, room);
     return 1;
 }
 
@@ -1179,8 +1200,6 @@ static int by_values(const Input *base, const Input *in, int64_t m, int64_t n, i
     }
     return 0;
 }
-
-#define BUCKETS 2048
 
 /* Of the candidates, the k-th largest among all elements: buckets of their bits first, then the keys of one bucket. */
 static int among(const Input *base, const Input *in, int64_t m, int64_t n, int64_t k, int64_t from_below, Candidates *c, double *x,
