@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from agent_forge.forge.merging import blocks, merge_tensors, near, parse_recipe, thinned
-from agent_forge.forge.merging.cuts import WIDE, bits_of, trims
+from agent_forge.forge.merging import blocks, merge_tensors, parse_recipe
+from agent_forge.forge.merging.blocks import near, thinned
+from agent_forge.forge.merging.blocks.cuts import WIDE, bits_of, trims
 
 COUNT = WIDE + 70_003  # two blocks, the second one not full
 

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agent_forge.forge.merging.blocks.choice import Choice, can_choose
+from agent_forge.forge.merging.blocks.cuts import SIZE, WIDE, Cut, cut_of, trims
+from agent_forge.forge.merging.blocks.near import SUMS, Mask, Pair, Unsure, norms
+from agent_forge.forge.merging.blocks.ways import FEW, Rounding, Sums, Way, all_bfloat16, doubles
 from agent_forge.forge.merging.chance import key_of, random_bits
-from agent_forge.forge.merging.choice import Choice, can_choose
 from agent_forge.forge.merging.counts import rescale_factor, top_count
-from agent_forge.forge.merging.cuts import SIZE, WIDE, Cut, cut_of, trims
 from agent_forge.forge.merging.exact import tree_sum
 from agent_forge.forge.merging.layout import Output
 from agent_forge.forge.merging.methods.task_vectors import add_task_vectors, kept
-from agent_forge.forge.merging.near import SUMS, Mask, Pair, Unsure, norms
-from agent_forge.forge.merging.ways import FEW, Rounding, Sums, Way, all_bfloat16, doubles
 
 
 def _elected(vectors: list[Tensor], weights: Sequence[float], normalize: bool) -> Tensor:

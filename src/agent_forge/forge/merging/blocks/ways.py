@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agent_forge.forge.merging.cuts import WIDE
+from agent_forge.forge.merging.blocks.cuts import WIDE
+from agent_forge.forge.merging.blocks.near import Unsure
 from agent_forge.forge.merging.exact import BLOCK, rounded
 from agent_forge.forge.merging.layout import Output
-from agent_forge.forge.merging.near import Unsure
 
 FEW = 1 / 32  # the share of a block that is worth doing again element by element
 MANY = 1 << 12  # places in doubt that are worth the calls, and still in a cache

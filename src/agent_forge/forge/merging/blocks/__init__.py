@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agent_forge.forge.merging.blocks.cuts import WIDE, bits_of
+from agent_forge.forge.merging.blocks.near import ROUNDING, SIZES, SUMS, Interval, Unsure, largest, products
+from agent_forge.forge.merging.blocks.thinned import dare, ties
+from agent_forge.forge.merging.blocks.ways import FEW, Rounding, Sums, Way, all_bfloat16, doubles, make
 from agent_forge.forge.merging.counts import slerp_coefficients, total
-from agent_forge.forge.merging.cuts import WIDE, bits_of
 from agent_forge.forge.merging.layout import Output
-from agent_forge.forge.merging.near import ROUNDING, SIZES, SUMS, Interval, Unsure, largest, products
-from agent_forge.forge.merging.thinned import dare, ties
 from agent_forge.forge.merging.thresholds import trims_model
-from agent_forge.forge.merging.ways import FEW, Rounding, Sums, Way, all_bfloat16, doubles, make
 
 LEAST = 1 << 16  # smaller tensors are left to `compute`
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agent_forge.forge.merging.cuts import WIDE, bits_of
+from agent_forge.forge.merging.blocks.cuts import WIDE, bits_of
 
 Mask = Callable[[int, int], Any]  # which elements of a task vector stay, from one place to another
 LEAST = 2.0**-126

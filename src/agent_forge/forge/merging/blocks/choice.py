@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agent_forge.forge.merging.cuts import SIZE, SIZE_BITS, Trim, bits_of
+from agent_forge.forge.merging.blocks.cuts import SIZE, SIZE_BITS, Trim, bits_of
 from agent_forge.forge.merging.layout import Output
 
 SIGN = np.int16(15)  # the shift that makes a mask of a sign
