@@ -225,6 +225,19 @@ def test_costs_are_second_moments_and_fisher_information(tiny, text) -> None:
     assert all(weight.grad is None for weight in model.parameters())
 
 
+def test_the_rows_of_a_table_of_positions_cost_the_same(text) -> None:
+    """Only of the table of words do rows cost what their words occur; GPT-2 has another, with as many rows as positions."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    rows = PackedRows(text.rows.tokens[:4], text.rows.documents[:4])
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=290, n_positions=64, n_embd=32, n_layer=1, n_head=2))
+    costs = measure_costs(model, rows, 4)
+    assert costs["transformer.wte.weight"].rows.shape == (290,)
+    positions = costs["transformer.wpe.weight"]
+    assert positions.rows is None
+    assert positions.hessian.shape == (32, 32)
+
+
 def test_moments_need_no_gradients(tiny, text) -> None:
     """Rows beyond `gradient_rows` sharpen the moments and leave the Fisher information as it was."""
     model = load_original(tiny)

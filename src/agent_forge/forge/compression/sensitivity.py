@@ -54,8 +54,13 @@ def measure_costs(
     known = {name: _shrunk(found, tokens) for name, found in moments.items()}
     known.update({name: _shrunk(found, drawn) for name, found in tables.items()})
     weights = {name: _floored(found) for name, found in fisher.items()}
-    counted, sizes = rows if more is None else more, {name: len(fisher[name]) for name in tables}
-    weights.update({name: _occurrences(counted, size).to(fisher[name].device) for name, size in sizes.items()})
+    counted, words = rows if more is None else more, model.get_input_embeddings().weight
+    for name in tables:
+        found = fisher[name]
+        if matrices(model)[name] is words:
+            weights[name] = _occurrences(counted, len(found)).to(found.device)
+        else:  # of positions, say: later ones are not in the calibration text, and matter as much
+            weights[name] = None
     return {name: Cost(known.get(name), weights[name]) for name in fisher}
 
 
