@@ -226,7 +226,7 @@ def test_costs_are_second_moments_and_fisher_information(tiny, text) -> None:
 
 
 def test_the_rows_of_a_table_of_positions_cost_the_same(text) -> None:
-    """Only of the table of words do rows cost what their words occur; GPT-2 has another, with as many rows as positions."""
+    """Only in the table of words do rows cost what their words occur; GPT-2 has another one, of positions."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     rows = PackedRows(text.rows.tokens[:4], text.rows.documents[:4])
