@@ -4,7 +4,7 @@
 
 MODEL is the original's folder, an artefact one that `agent-forge compress` made of it; its codes are trained on from
 where they are, within the bytes that it has. A student is a smaller model of the same kind, taught by the original and
-then compressed. FILE (see token_file.py) holds the text: rows, and held-out documents called "frontier". Every row is
+then compressed. FILE (see _token_file.py) holds the text: rows, and held-out documents called "frontier". Every row is
 printed and saved as it comes.
 """
 
@@ -22,7 +22,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-import token_file
+import _token_file
 import torch
 from compression import Frontier, size
 from safetensors.numpy import load_file
@@ -82,7 +82,7 @@ def arguments() -> argparse.Namespace:
 
 def text_of(path: Path, count: int) -> Text:
     """The rows by weight in a drawn order, and the documents that all artefacts are judged on."""
-    known = token_file.read(path)
+    known = _token_file.read(path)
     rows = mixed(dict(known.rows), {name: SHARES.get(name, 1.0) for name in known.rows}, count, 0)
     drawn = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)).numpy()
     return Text(PackedRows(rows.tokens[drawn], rows.documents[drawn]), known.held_out["frontier"], known.samples)

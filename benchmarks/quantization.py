@@ -22,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import token_file
+import _token_file
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -145,7 +145,7 @@ class Ground:
 def read_text(args: argparse.Namespace, config: Bitnet, folder: Path) -> tuple[Tokenised, dict[str, Any]]:
     """The text and the questions, from the file of an earlier run if there is one, or for a later run."""
     if args.tokens and args.tokens.is_file():
-        known = token_file.read(args.tokens)
+        known = _token_file.read(args.tokens)
         return Tokenised(dict(known.rows), known.held_out["watched"], known.held_out["judged"]), dict(known.questions)
     tokenizer = reading_tokenizer(Checkpoint("", folder, Card("benchmark", {})))
     text = tokenised(config, read_corpus(config.sources, 0.02), tokenizer)
@@ -155,7 +155,7 @@ def read_text(args: argparse.Namespace, config: Bitnet, folder: Path) -> tuple[T
             asked[task] = questions_of(read_choices(task, Path(args.data), most=args.questions), tokenizer)
     if args.tokens:
         held_out = {"watched": text.watched, "judged": text.judged}
-        token_file.write(args.tokens, token_file.TokenFile(text.rows, held_out, asked))
+        _token_file.write(args.tokens, _token_file.TokenFile(text.rows, held_out, asked))
     return text, asked
 
 

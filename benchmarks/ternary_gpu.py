@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,44 +108,6 @@ def packed_seconds(matrices: list[PackedMatrix], tokens: int) -> tuple[float, fl
     return both, seconds(lambda: [gpu.multiply(numbers, units, each) for each in matrices], len(matrices))
 
 
-LAUNCHES = {
-    "batch": [(block, warps) for block in (32, 64, 128) for warps in (2, 4, 8)],
-    "one": [(block, warps) for block in (64, 128, 256) for warps in (4, 8)],
-}
-
-
-def launches(sizes: tuple[int, ...] = (2048, 4096)) -> list[dict[str, Any]]:
-    """Which number of chunks a step and of warps is the fastest, product by product (compiling takes the time)."""
-    found = []
-    for size in sizes:
-        matrices = sweep(size, "2bit")
-        for tokens in (1, 16):
-            times = launch_times(matrices, tokens)
-            best = ", ".join(f"{name} warps {times[name]:.2f}" for name in sorted(times, key=times.__getitem__)[:4])
-            print(f"{size}, batch {tokens}: {best} (chunks x warps, microseconds)", flush=True)
-            found.append({"size": size, "batch": tokens, "microseconds": times})
-    return found
-
-
-def launch_times(matrices: list[PackedMatrix], tokens: int) -> dict[str, float]:
-    shape = matrices[0].shape
-    x = torch.randn(tokens, shape.columns, device="cuda", dtype=torch.bfloat16)
-    several = tokens >= gpu.TENSOR_CORES
-    made: Any = gpu.quantize_planes(x, matrices[0]) if several else gpu.quantize(x, matrices[0])
-    multiply: Any = gpu.multiply_batch if several else gpu.multiply
-    times = {}
-    for launch in LAUNCHES["batch" if several else "one"]:
-        if launch[0] <= shape.chunks:
-            sweep_all = partial(_each, multiply, made, matrices, launch)
-            times["{} x {}".format(*launch)] = seconds(sweep_all, len(matrices), 5) * 1e6
-    return times
-
-
-def _each(multiply: Any, made: Any, matrices: list[PackedMatrix], launch: tuple[int, int]) -> None:
-    for matrix in matrices:
-        multiply(*made, matrix, launch=launch)
-
-
 def dense_seconds(size: int, tokens: int) -> float:
     count = max(4, SWEEP_BYTES // (2 * size * size))
     weights = [torch.randn(size, size, device="cuda", dtype=torch.bfloat16) for _ in range(count)]
@@ -154,16 +115,10 @@ def dense_seconds(size: int, tokens: int) -> float:
     return seconds(lambda: [torch.nn.functional.linear(x, each) for each in weights], count)
 
 
-def save(found: dict[str, Any]) -> None:
-    if os.environ.get("OUT"):
-        Path(os.environ["OUT"], "ternary_gpu.json").write_text(json.dumps(found), encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one size, two batches")
     parser.add_argument("--brief", action="store_true", help="check three batch sizes, not five: compiling takes long")
-    parser.add_argument("--launches", action="store_true", help="afterwards, look for better launch settings")
     given = parser.parse_args()
     quick = given.quick
     if not gpu.available():
@@ -190,9 +145,8 @@ def main() -> None:
                 )
             del matrices
             torch.cuda.empty_cache()
-    save({"read_bytes_per_s": limit, "rows": rows})
-    if given.launches:
-        save({"read_bytes_per_s": limit, "rows": rows, "launches": launches()})
+    if os.environ.get("OUT"):
+        Path(os.environ["OUT"], "ternary_gpu.json").write_text(json.dumps({"read_bytes_per_s": limit, "rows": rows}))
 
 
 if __name__ == "__main__":

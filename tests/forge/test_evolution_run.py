@@ -20,7 +20,7 @@ from agent_forge.cli import run as cli
 from agent_forge.errors import HandoffError
 from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.checkpoint import Checkpoint
-from agent_forge.forge.evolution.examiner import Examination, Examiner, hold, merged_on_host
+from agent_forge.forge.evolution.examiner import Examination, Examiner, hold
 from agent_forge.forge.evolution.fitness import Measured, perplexity
 from agent_forge.forge.evolution.genome import DELTA, first_generation, founders
 from agent_forge.forge.evolution.report import write_report
@@ -100,7 +100,7 @@ def test_merging_ahead_on_the_host_gives_the_same_records(family: dict[str, Path
         assert record == same
     assert list(ahead.examine_each([], 0)) == []
     sources = {name: hold(name, path, "cpu") for name, path in plain.family.paths().items()}
-    made = merged_on_host(parse_recipe(recipes[3]), sources, "cpu", threads=3)
+    made = merge_tensors(parse_recipe(recipes[3]), sources=sources, threads=3)
     expected = merge_tensors(parse_recipe(recipes[3]), sources=sources)
     assert made.config == expected.config
     assert made.keys() == expected.keys()

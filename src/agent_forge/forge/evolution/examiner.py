@@ -29,17 +29,14 @@ from agent_forge.forge.evolution.parents import BOOKKEEPING, Family
 from agent_forge.forge.evolution.tasks import CHOICES, Item, Row, TaskItems, rows_of
 from agent_forge.forge.merging import merge_tensors
 from agent_forge.forge.merging.binding import library
-from agent_forge.forge.merging.staging import prepare
-from agent_forge.forge.merging.tensors import MergedTensors, stage_tensor
 from agent_forge.forge.training.objective import losses_and_hits
 from agent_forge.forge.training.packing import IGNORE, Batch
 from agent_forge.forge.training.speed import wait
 
 PROBE = 512  # tokens whose probabilities stand for a model's behaviour
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}  # a small batch stays in the cache and pads less; a GPU wants many rows
-WHOLE = (
-    1024  # on a GPU, rows longer than this are padded to a multiple: their attention is traced anew for every length
-)
+WHOLE = 1024  # on a GPU longer rows are padded to a multiple: their attention is traced anew for every length
+THREADS = 8  # that merge on the host, at most
 KEPT_BYTES = 2 << 30  # of merged models that wait for their next rung
 
 
@@ -212,7 +209,7 @@ class Examiner:
     def _merged_in_turn(self, recipes: Sequence[Sequence[Mapping[str, Any]]]) -> Iterator[tuple[Any, float]]:
         """The tensors of each recipe, and the seconds of waiting for them."""
         with ThreadPoolExecutor(1) as host:
-            coming = host.submit(self._tensors, recipes[0]) if recipes else None
+            coming = host.submit(self._tensors, recipes[0]) if recipes and self.ahead else None
             for number, stages in enumerate(recipes):
                 started = time.perf_counter()
                 made = coming.result() if coming is not None else self._tensors(stages)
@@ -233,7 +230,11 @@ class Examiner:
         return self._filled(made, made.config)
 
     def _tensors(self, stages: Sequence[Mapping[str, Any]]) -> Any:
-        """The merged tensors. The latest are kept: a recipe that goes on to the next rung need not be merged again."""
+        """The merged tensors. The latest are kept: a recipe that goes on to the next rung need not be merged again.
+
+        Beside a GPU the host merges, with the compiled kernel: to the GPU a merge is many small operations, which would
+        stand in the way of the model's own.
+        """
         from agent_forge.forge.merging import parse_recipe
 
         name = name_of(list(stages))
@@ -241,13 +242,10 @@ class Examiner:
             self._merged.move_to_end(name)
             return self._merged[name]
         recipe = parse_recipe(list(stages))
-        place = "cpu" if self.ahead else self.device
+        place, threads = ("cpu", min(THREADS, os.cpu_count() or 1)) if self.ahead else (self.device, 1)
         sources = {model: self._source(model, place) for model in recipe.models_on_disk()}
-        made = (
-            merged_on_host(recipe, sources, self.device)
-            if self.ahead
-            else merge_tensors(recipe, device=self.device, sources=sources)
-        )
+        made = merge_tensors(recipe, device=place, sources=sources, threads=threads)
+        made.update({name: tensor.to(self.device) for name, tensor in made.items()})
         self._merged[name] = made
         while len(self._merged) > 1 and sum(map(_bytes, self._merged.values())) > KEPT_BYTES:
             self._merged.popitem(last=False)
@@ -291,22 +289,6 @@ class Examiner:
         if missing:
             raise CheckpointError(f"the merge has no tensor {missing[0]}", where=str(config.get("model_type")))
         return model
-
-
-def merged_on_host(recipe: Any, sources: Mapping[str, Any], device: str, threads: int | None = None) -> MergedTensors:
-    """What `merge_tensors` gives, by the compiled kernel in several threads, largest tensor first; then to the device.
-
-    The kernel needs a fraction of a second for the 25 M model. On a GPU the same merge is some ten thousand small
-    operations, which would stand in the way of the model's own.
-    """
-    stage = prepare(recipe, sources)
-    made = MergedTensors()
-    made.config = dict(stage.config)
-    outputs = sorted(stage.layout.outputs, key=lambda output: -output.spec.elements)
-    with ThreadPoolExecutor(threads or min(8, os.cpu_count() or 1)) as pool:
-        for output, tensor in zip(outputs, pool.map(lambda one: stage_tensor(stage, one), outputs), strict=True):
-            made[output.name] = tensor.to(device)
-    return made
 
 
 def hold(name: str, folder: str, device: str) -> Any:

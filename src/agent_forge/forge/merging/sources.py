@@ -103,7 +103,7 @@ _living: weakref.WeakSet[_Apart] = weakref.WeakSet()
 
 def _mapped(file: Path) -> memoryview:
     # a private mapping, because ctypes and torch take the address of writable buffers only; nothing writes to it
-    tried = []
+    tried = []  # keeps its addresses until another place is found
     with open(file, "rb") as handle:
         for times in (1, 17, 65, 257):  # a small one may fit into a gap elsewhere
             spacer = mmap.mmap(-1, times * SPACER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ def merge_tensors(
     sources: Mapping[str, Any] | None = None,
     beside: Path | None = None,
     progress: Callable[[int, int, str], None] | None = None,
+    threads: int = 1,
 ) -> MergedTensors:
     """Carries a recipe out in memory: {tensor name: tensor}, bit for bit what `merge` writes; `.config` comes with it.
 
@@ -39,11 +41,17 @@ def merge_tensors(
     stage = prepare(recipe, sources, beside)
     made = MergedTensors()
     made.config = dict(stage.config)
-    total = len(stage.layout.outputs)
-    for number, output in enumerate(stage.layout.outputs, 1):
-        made[output.name] = stage_tensor(stage, output, device)
-        if progress is not None:
-            progress(number, total, output.name)
+    outputs = stage.layout.outputs
+
+    def one(output: Output) -> Tensor:
+        return stage_tensor(stage, output, device)
+
+    with ThreadPoolExecutor(threads) as pool:
+        in_turn = pool.map(one, outputs) if threads > 1 else map(one, outputs)
+        for number, (output, tensor) in enumerate(zip(outputs, in_turn, strict=True), 1):
+            made[output.name] = tensor
+            if progress is not None:
+                progress(number, len(outputs), output.name)
     return made
 
 

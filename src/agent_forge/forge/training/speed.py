@@ -64,8 +64,8 @@ def wait(device: torch.device) -> None:
 def compiled(model: nn.Module) -> Iterator[None]:
     """The model's layers compiled inside the block; its embedding, masks and head stay as they are.
 
-    Of a foreign model one layer is compiled, and the others run the same code: thirty layers in one graph would take
-    minutes to compile.
+    Of a foreign model one layer is compiled, and the others run the same code: many layers in one graph take long
+    to compile.
     """
     body: Any = getattr(model, "base_model", model)
     alike = [] if isinstance(body, CognateModel) else _alike(body)

@@ -21,9 +21,7 @@ from agent_forge.forge.merging.blocks.cuts import WIDE, bits_of
 Mask = Callable[[int, int], Any]  # which elements of a task vector stay, from one place to another
 LEAST = 2.0**-126
 ROUNDING = 2.0**-24  # of float32, to nearest
-CHUNKS = (
-    64  # a block is summed up in so many parts; in whatever order, that is wrong by less than SUMS of the sum of sizes
-)
+CHUNKS = 64  # a block is summed up in so many parts; in any order that is wrong by less than SUMS of the sum of sizes
 SUMS = WIDE / CHUNKS * 2.0**-53
 SIZES = 2.0**-100, 2.0**12  # of the largest number in a block: no underflow that counts, no overflow
 

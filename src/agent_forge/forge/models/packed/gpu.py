@@ -60,16 +60,10 @@ def quantize_planes(x: Tensor, matrix: PackedMatrix) -> tuple[Tensor, Tensor, Te
 
 
 def multiply_batch(
-    numbers: Tensor,
-    units: Tensor,
-    sums: Tensor,
-    matrix: PackedMatrix,
-    bias: Tensor | None = None,
-    launch: tuple[int, int] | None = None,
+    numbers: Tensor, units: Tensor, sums: Tensor, matrix: PackedMatrix, bias: Tensor | None = None
 ) -> Tensor:
-    """The product on the tensor cores, for one scale a row. `launch`: chunks a step, and warps."""
+    """The product on the tensor cores, for one scale a row."""
     shape, tokens = matrix.shape, numbers.shape[0]
-    block, warps = launch or (64 if shape.chunks > 32 else 32, 4)
     y = torch.empty(tokens, shape.rows, dtype=torch.float32, device=numbers.device)
     kernels().batch_kernel[(shape.tiles,)](
         matrix.packed.view(torch.int32),
@@ -87,8 +81,8 @@ def multiply_batch(
         OFFSET=OFFSET[shape.kind],
         STEP=STEP[shape.kind],
         BIAS=bias is not None,
-        BLOCK=block,
-        num_warps=warps,
+        BLOCK=64 if shape.chunks > 32 else 32,
+        num_warps=4,
     )
     return y
 
@@ -109,17 +103,11 @@ def quantize(x: Tensor, matrix: PackedMatrix) -> tuple[Tensor, Tensor]:
     return numbers, units
 
 
-def multiply(
-    numbers: Tensor,
-    units: Tensor,
-    matrix: PackedMatrix,
-    bias: Tensor | None = None,
-    launch: tuple[int, int] | None = None,
-) -> Tensor:
-    """The product of what `quantize` made. `launch`: chunks a step, and warps."""
+def multiply(numbers: Tensor, units: Tensor, matrix: PackedMatrix, bias: Tensor | None = None) -> Tensor:
+    """The product of what `quantize` made."""
     shape, tokens = matrix.shape, numbers.shape[0]
     y = torch.empty(tokens, shape.rows, dtype=torch.float32, device=numbers.device)
-    block, warps = launch or _launch(shape.chunks, tokens)
+    block, warps = _launch(shape.chunks, tokens)
     kernels().product_kernel[(shape.tiles,)](
         matrix.packed.view(torch.int32),
         numbers.view(torch.int32),
