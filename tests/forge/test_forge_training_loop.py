@@ -18,7 +18,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import AgentForgeError, DataError
 from agent_forge.forge.models import CognateForCausalLM
-from agent_forge.forge.training import TrainingDiverged, TrainSettings, checkpoints, load_checkpoint, read_log, train
+from agent_forge.forge.training import (
+    TrainingDiverged,
+    TrainSettings,
+    checkpoints,
+    load_checkpoint,
+    loop,
+    read_log,
+    train,
+)
 from agent_forge.forge.training.checkpoint import save_checkpoint, weights_of
 from agent_forge.forge.training.report import RunLog
 from agent_forge.forge.training.speed import compiled
@@ -269,6 +277,68 @@ def test_of_a_foreign_model_the_layers_are_compiled_one_by_one():
         assert all(layer._compiled_call_impl is not None for layer in layers)
         assert model.model._compiled_call_impl is None
     assert all(layer._compiled_call_impl is None for layer in layers)
+
+
+class Repeating:
+    """Stands for a CUDA graph: knows no arguments, only the places that it was recorded on."""
+
+    def __init__(self, work):
+        self.work, self.loss, self.replays = work, torch.zeros(()), 0
+
+    def replay(self):
+        self.replays += 1
+        self.loss.copy_(self.work())
+
+
+class TestReplay:
+    @pytest.fixture
+    def graphs(self, monkeypatch):
+        made: list[Repeating] = []
+
+        def record(work):
+            made.append(Repeating(work))
+            return made[-1], made[-1].loss
+
+        monkeypatch.setattr(loop, "cuda_graph", record)
+        monkeypatch.setattr(loop.Run, "_recordable", lambda self, loss: True)
+        return made
+
+    @pytest.mark.parametrize(("micro", "replays"), [(4, 2), (2, 5), (3, 2)])  # 3 leaves one row over: run as it is
+    def test_it_makes_the_same_steps(self, graphs, micro, replays, monkeypatch):
+        replayed, _ = run(None, steps=3, micro_rows=micro)
+        assert [graph.replays for graph in graphs] == [replays]
+        graphs.clear()
+        monkeypatch.setattr(loop.Run, "_recordable", lambda self, loss: False)
+        plain, _ = run(None, steps=3, micro_rows=micro)
+        assert not graphs
+        assert _same(replayed, plain)
+        assert all(p.grad is None for p in replayed.parameters())
+
+    def test_a_full_memory_records_anew(self, graphs):
+        reference, _ = run(None, steps=3, micro_rows=1)
+        graphs.clear()
+        model = example.model()
+        model.model.layers[1].register_forward_pre_hook(_refuse_more_than_one_row)
+        small, result = run(None, steps=3, model=model, micro_rows=4)
+        assert result.micro_rows == 1
+        assert len(graphs) == 1
+        assert _same(small, reference)
+
+    def test_what_cannot_be_recorded_runs_as_it_is_and_says_so(self, graphs, monkeypatch):
+        def fail(work):
+            raise RuntimeError("operation not permitted when capturing\nand more")
+
+        reference, _ = run(None, steps=3, micro_rows=2)
+        monkeypatch.setattr(loop, "cuda_graph", fail)
+        with pytest.warns(
+            UserWarning, match=r"without a CUDA graph: operation not permitted when capturing$"
+        ):
+            model, _ = run(None, steps=3, micro_rows=2)
+        assert _same(model, reference)
+
+    def test_only_a_gpu_records(self):
+        settings = TrainSettings(**{**example.SETTINGS, "graph": True})
+        assert loop.Run(example.model(), example.data(), settings, None, None, None, None, None).passes.record is None
 
 
 def one_of_two(rank: int, folder: Path) -> None:

@@ -30,6 +30,7 @@ from agent_forge.forge.training.objective import objective
 from agent_forge.forge.training.optimizer import MuGrokfast
 from agent_forge.forge.training.packing import IGNORE, Batch, PackedRows
 from agent_forge.forge.training.qk_clip import clip_heads, largest_logits
+from agent_forge.forge.training.replay import Replayed, cuda_graph
 from agent_forge.forge.training.report import Progress, RunLog
 from agent_forge.forge.training.schedule import schedule_factor
 from agent_forge.forge.training.settings import TrainSettings
@@ -116,6 +117,7 @@ class Run:
         self.optimizer = MuGrokfast.for_phase(model, settings.optimizer, **settings.optimizer_changes)
         self.average = WeightAverage(model, settings.ema) if settings.ema else None
         self.micro_rows = min(settings.micro_rows, settings.batch_rows)
+        self.passes = Replayed(self._both_ways, self.device, cuda_graph if self._recordable(loss) else None)
         self.step, self.stopped_early, self.evaluations_without_gain = 0, False, 0
         self.result = TrainResult(0, 0, micro_rows=self.micro_rows)
         self.pending: list[Later] = []  # losses since the last log
@@ -132,6 +134,7 @@ class Run:
         self.model.train()
         if self.settings.gradient_checkpointing:
             self.model.gradient_checkpointing_enable()  # type: ignore[operator]
+        self._clear_gradients()
         self._resume()
         self.log_file = RunLog(self.folder / "log.jsonl" if self.folder and self.rank == 0 else None, self.step)
         self.meter = Meter(self.model, self.data.length, self.device)
@@ -141,6 +144,8 @@ class Run:
                 yield
         finally:
             gc.unfreeze()
+            self.passes.forget()
+            self._clear_gradients()
             self.progress.end()
             self.model.eval()
 
@@ -162,7 +167,7 @@ class Run:
         self._check(loss)
         self._set_rate()
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._clear_gradients()
         if self.settings.qk_clip and (self.step + 1) % self.settings.qk_clip_every == 0:
             clip_heads(self.model, largest_logits(self.model, batch.inputs[:4].to(self.device)), self.settings.qk_clip)
         if self.average is not None:
@@ -170,15 +175,20 @@ class Run:
 
     def _gradients(self, batch: Batch, targets: int) -> Tensor:
         """The batch's mean loss; its gradient is in the parameters, whatever the micro-batch."""
-        self.optimizer.zero_grad(set_to_none=True)
         total = torch.zeros((), device=self.device)
         for part in batch.split(self.micro_rows):
-            weight = int((part.targets != IGNORE).sum()) / max(1, targets)
-            with self._precision():
-                loss = self.objective(self.model, part.to(self.device)) * weight
-            loss.backward()
-            total += loss.detach()
+            total += self.passes(part, int((part.targets != IGNORE).sum()) / max(1, targets), self.micro_rows)
         return total
+
+    def _both_ways(self, batch: Batch, weight: Tensor) -> Tensor:
+        """Forward and backward: the weighted loss; its gradient is added to the parameters'."""
+        with self._precision():
+            loss = self.objective(self.model, batch) * weight
+        loss.backward()
+        return loss.detach()
+
+    def _clear_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=self.passes.recording is None)  # a recording knows where they lie
 
     def _set_rate(self) -> None:
         s = self.settings
@@ -192,7 +202,8 @@ class Run:
                 "one row does not fit into memory", where="train", fix="shorten the rows or use gradient checkpointing"
             )
         self.micro_rows = max(1, self.micro_rows // 2)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.passes.forget()
+        self._clear_gradients()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -332,6 +343,13 @@ class Run:
         on_gpu = self.device.type == "cuda"
         low = self.settings.precision == "bf16" or (self.settings.precision == "auto" and on_gpu)
         return torch.autocast(self.device.type, torch.bfloat16) if low else nullcontext()
+
+    def _recordable(self, loss: Objective | None) -> bool:
+        """Whether a micro-batch's launches are always the same: not with masks by document, nor checkpointing, which
+        asks the GPU for its random state; of a foreign loss nobody knows."""
+        if self.settings.graph is not None or self.device.type != "cuda":
+            return bool(self.settings.graph) and self.device.type == "cuda"
+        return loss is None and not self.settings.document_mask and not self.settings.gradient_checkpointing
 
     @contextmanager
     def _as_evaluated(self) -> Iterator[None]:

@@ -88,6 +88,12 @@ class Batch:
         moved = (x.pin_memory().to(device, non_blocking=True) for x in (self.inputs, self.targets, self.documents))
         return Batch(*moved)
 
+    def copy(self, other: Batch) -> None:
+        """Takes over another batch's numbers, in place."""
+        pairs = ((self.inputs, other.inputs), (self.targets, other.targets), (self.documents, other.documents))
+        for mine, its in pairs:
+            mine.copy_(its.pin_memory() if mine.is_cuda else its, non_blocking=True)
+
 
 def encode(tokenizer: Any, texts: Sequence[str], eos: bool = True) -> list[np.ndarray]:
     """Token numbers of each text, without BOS (packing adds it), with EOS at the end unless told otherwise."""

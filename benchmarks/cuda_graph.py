@@ -1,0 +1,128 @@
+"""Does a step that is replayed as a CUDA graph do what a launched one does? On a GPU; elsewhere there is none.
+
+    PYTHONPATH=src python benchmarks/cuda_graph.py
+
+The same training twice, with and without the graph, over the axes of Cognate and for a Llama; then what must not go
+wrong: a model that cannot be recorded, and a memory that is too small for the micro-batch. Exit code 1 if a loss
+differs by more than 0.001 nats (two launched runs differ too: some kernels add in any order; that is the last column).
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from agent_forge.forge.models import CognateConfig, CognateForCausalLM
+from agent_forge.forge.training import PackedRows, TrainResult, TrainSettings, train
+
+SHAPE: dict[str, Any] = {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
+LENGTH, ROWS = 256, 24
+
+
+def rows() -> PackedRows:
+    """Numbers that count on in steps of one to three: something to learn; some places are padding."""
+    rng = np.random.default_rng(0)
+    steps = rng.integers(1, 4, (200, LENGTH + 1)).cumsum(1) + rng.integers(0, 4000, (200, 1))
+    documents = np.zeros_like(steps)
+    documents[::3, 200:] = -1
+    return PackedRows((steps % 4093 + 3).astype(np.int32), documents.astype(np.int32))
+
+
+def cognate(**changes: Any) -> CognateForCausalLM:
+    shape = {**SHAPE, "num_attention_heads": 4, "num_key_value_heads": 2, "embedding_rank": 128}
+    return CognateForCausalLM(CognateConfig(**{**shape, **changes}))
+
+
+def llama() -> LlamaForCausalLM:
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, num_attention_heads=4, num_key_value_heads=2))
+
+
+class Looking(CognateForCausalLM):
+    """Looks at its numbers while it computes, which cannot be recorded."""
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        found = super().forward(*args, **named)
+        assert float(found.loss) >= 0
+        return found
+
+
+CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
+    "memory off": (cognate, {}),
+    "memory on": (lambda: cognate(memory_layers=(1,)), {}),
+    "memory with momentum": (lambda: cognate(memory_layers=(1,), memory_momentum=True), {}),
+    "window below the length": (lambda: cognate(sliding_window=100), {}),
+    "two loops, halting": (lambda: cognate(loops=2, halting=True), {}),
+    "latent steps, cycles": (lambda: cognate(loops=2, latent_steps=1, cycles=2), {}),
+    "not compiled": (cognate, {"compile": False}),
+    "one micro-batch a step": (cognate, {"micro_rows": ROWS}),
+    "micro-batches that do not come out even": (cognate, {"micro_rows": 10}),
+    "average of the weights, QK-clip": (cognate, {"ema": 0.9, "qk_clip": 100.0, "qk_clip_every": 2}),
+    "float32": (cognate, {"precision": "float32"}),
+    "llama": (llama, {}),
+    "llama, not compiled": (llama, {"compile": False}),
+}
+
+
+def losses(build: Callable[[], Any], graph: bool | None, **settings: Any) -> tuple[list[float], TrainResult]:
+    torch.manual_seed(0)
+    given = {"steps": 24, "batch_rows": ROWS, "micro_rows": 8, "log_every": 1, "warmup": 4, **settings}
+    result = train(build().cuda(), rows(), TrainSettings(**given, graph=graph), progress=None)
+    torch._dynamo.reset()
+    return result.losses, result
+
+
+def apart(one: list[float], other: list[float]) -> float:
+    return max(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+def refused() -> bool:
+    """A model that cannot be recorded trains as it is, and says so."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found, _ = losses(lambda: Looking(cognate().config), True, compile=False)
+    plain, _ = losses(lambda: Looking(cognate().config), False, compile=False)
+    print(
+        f"cannot be recorded: {[str(w.message) for w in said if 'graph' in str(w.message)]}, {apart(found, plain):.1e}"
+    )
+    return any("without a CUDA graph" in str(w.message) for w in said) and apart(found, plain) < 1e-3
+
+
+def full() -> bool:
+    """A GPU with room for a part of the micro-batch: it is halved, and the steps stay the same."""
+    free = torch.cuda.get_device_properties(0).total_memory
+    plain, _ = losses(cognate, False, micro_rows=2, compile=False)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 0.35 * 2**30) / free)
+    found, result = losses(cognate, True, micro_rows=ROWS, compile=False)
+    torch.cuda.set_per_process_memory_fraction(1.0)
+    print(f"too small a memory: micro-batch {ROWS} -> {result.micro_rows} rows, {apart(found, plain):.1e}")
+    return result.micro_rows < ROWS and apart(found, plain) < 1e-3
+
+
+def main() -> None:
+    if not torch.cuda.is_available():
+        sys.exit("no GPU: there is nothing to record")
+    good = True
+    print(f"{'':42}{'loss':>8}{'graph':>10}{'launched again':>16}")
+    for name, (build, settings) in CASES.items():
+        launched, _ = losses(build, False, **settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            replayed, _ = losses(build, None, **settings)
+        again, _ = losses(build, False, **settings)
+        difference = apart(replayed, launched)
+        good &= difference < 1e-3
+        print(f"{name:42}{launched[-1]:8.4f}{difference:10.1e}{apart(again, launched):16.1e}", flush=True)
+    good &= refused()
+    good &= full()
+    sys.exit(0 if good else 1)
+
+
+if __name__ == "__main__":
+    main()
