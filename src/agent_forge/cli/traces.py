@@ -177,7 +177,7 @@ def _line(span: Span) -> str:
 @home_option
 @json_option
 def import_(files: tuple[str, ...], home: str | None, as_json: bool) -> None:
-    """Store the spans of FILES: OTLP/JSON (one request, or one a line) or our own JSON lines.
+    """Store the spans of FILES: OTLP/JSON (one request, or one a line) or our own JSON lines, gzipped or not.
 
     A file that cannot be read whole is refused, and nothing of it is stored. Importing a file again adds nothing.
     """

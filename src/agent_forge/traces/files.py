@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from shutil import copyfileobj
+from tempfile import TemporaryFile
+from typing import IO, Any
 
-from agent_forge.errors import DataError, TraceError
+from agent_forge.errors import AgentForgeError, DataError, TraceError
 from agent_forge.traces.compiled import no_collection
 from agent_forge.traces.otlp import read_request
 from agent_forge.traces.otlp_native import json_reader
@@ -17,16 +22,70 @@ from agent_forge.traces.span import Span
 from agent_forge.traces.store import Store
 from agent_forge.traces.values import restore
 
+MOST_UNPACKED = 2**30  # bytes of a compressed file when unpacked
+
 
 def read_file(path: str | Path, *, whole: bool = True) -> Iterator[Span]:
-    """The spans of a file: one OTLP request, a request a line, or our own JSON lines (told apart by looking).
+    """The spans of a file: one OTLP request, a request a line, or our own JSON lines, each of them gzipped or not (told
+    apart by looking).
 
     Raises DataError for a file that cannot be read as one of them, naming the line; it may have given spans by then.
     """
-    path = Path(path)
+    with opened(path) as file:
+        yield from _read(file, str(path), whole)
+
+
+def import_file(store: Store, path: str | Path, *, each: Callable[[int], object] | None = None) -> tuple[int, int]:
+    """Adds the spans of a file to a store. Returns how many it holds and how many of them were new.
+
+    The file is read twice: a fault in its last line is found before the first span is stored. Raises DataError.
+    """
+    with opened(path) as file:
+        found = sum(1 for _ in _read(file, str(path), whole=False))
+        file.seek(0)
+        return found, store.add_many(_read(file, str(path), whole=False), each=each)
+
+
+@contextmanager
+def opened(path: str | Path, unreadable: type[AgentForgeError] = DataError) -> Iterator[IO[bytes]]:
+    """A trace file as one that can be read more than once: what is gzipped, or comes through a pipe, is copied first.
+
+    Raises `unreadable` where it cannot be read, DataError where it is damaged or unpacks to more than MOST_UNPACKED.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            packed = file.peek(2)[:2] == b"\x1f\x8b"
+            if not packed and file.seekable():
+                yield file
+                return
+            with TemporaryFile() as copy:
+                if packed:
+                    _unpack(file, copy, str(path))
+                else:
+                    copyfileobj(file, copy)
+                copy.seek(0)
+                yield copy
+    except OSError as error:
+        raise unreadable(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+
+
+def _unpack(file: IO[bytes], copy: IO[bytes], where: str) -> None:
+    size, unpacked = 0, gzip.GzipFile(fileobj=file)
+    try:
+        while block := unpacked.read(1 << 20):
+            size += len(block)
+            if size > MOST_UNPACKED:  # a few kilobytes can unpack to gigabytes
+                what = f"unpacks to more than {MOST_UNPACKED / 2**30:g} GiB"
+                raise DataError(what, where=where, fix="unpack it yourself if you trust it, and give that file")
+            copy.write(block)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"the compressed file is damaged: {error}", where=where) from error
+
+
+def _read(file: IO[bytes], path: str, whole: bool) -> Iterator[Span]:
     quick = None if whole else json_reader()
-    for number, data in _documents(path):
-        where = f"{path}:{number}" if number else str(path)
+    for number, data in _documents(file, path):
+        where = f"{path}:{number}" if number else path
         found = None if quick is None else quick(data)
         yield from _spans(_parsed(data, where), where, whole) if found is None else found
 
@@ -39,38 +98,22 @@ def _spans(document: Any, where: str, whole: bool) -> list[Span]:
         raise DataError(error.what, where=place, fix=error.fix) from error
 
 
-def import_file(store: Store, path: str | Path, *, each: Callable[[int], object] | None = None) -> tuple[int, int]:
-    """Adds the spans of a file to a store. Returns how many it holds and how many of them were new.
-
-    The file is read twice: a fault in its last line is found before the first span is stored. Raises DataError.
-    """
-    found = sum(1 for _ in read_file(path, whole=False))
-    return found, store.add_many(read_file(path, whole=False), each=each)
-
-
 def _is_ours(document: Any) -> bool:
     return isinstance(document, dict) and "trace_id" in document
 
 
-def _documents(path: Path) -> Iterator[tuple[int, bytes]]:
+def _documents(file: IO[bytes], where: str) -> Iterator[tuple[int, bytes]]:
     """The JSON documents of a file, not parsed yet, with their line numbers; 0: the file is one document."""
-    try:
-        with path.open("rb") as file:
-            first = file.readline()
-            while first and not first.strip():
-                first = file.readline()
-            if not first:
-                raise DataError("is empty", where=str(path), fix="it should hold an OTLP trace request, or spans")
-            if not _is_document(first):
-                file.seek(0)
-                yield 0, file.read()
-                return
-            yield 1, first
-            for number, line in enumerate(file, start=2):
-                if line.strip():
-                    yield number, line
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
+    number, first = next(lines, (0, b""))
+    if not first:
+        raise DataError("is empty", where=where, fix="it should hold an OTLP trace request, or spans")
+    if not _is_document(first):
+        file.seek(0)
+        yield 0, file.read()
+        return
+    yield number, first
+    yield from lines
 
 
 def _is_document(line: bytes) -> bool:

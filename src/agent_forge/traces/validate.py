@@ -30,7 +30,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from agent_forge.errors import TraceError, UsageError
+from agent_forge.errors import DataError, TraceError, UsageError
+from agent_forge.traces.files import opened
 from agent_forge.traces.graph import components
 from agent_forge.traces.otlp import read_request
 
@@ -55,14 +56,16 @@ Located = tuple[int, Mapping[str, Any]]  # a line and its span
 
 
 def validate_file(path: str | Path) -> list[Fault]:
-    """The faults of a file of spans: JSON lines, a JSON array, or an OTLP/JSON document. Raises UsageError.
+    """The faults of a file of spans: JSON lines, a JSON array, or an OTLP/JSON document, gzipped or not.
 
-    An OTLP document is read as `traces import` reads it; its line numbers are the numbers of the spans.
+    An OTLP document is read as `traces import` reads it; its line numbers are the numbers of the spans. Raises
+    UsageError where the file cannot be opened.
     """
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise UsageError(f"cannot be read: {error}", where=str(path)) from error
+        with opened(path, UsageError) as file:
+            data = file.read()
+    except DataError as error:
+        return [Fault("json", 1, error.what)]
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
