@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def test_the_first_name_wins_in_any_order(field: str) -> None:
     ("name", "value", "kind"), [(n, v, k) for n, kinds in KIND_OF.items() for v, k in kinds.items()]
 )
 def test_every_kind_is_read_and_known(name: str, value: str, kind: str) -> None:
-    assert read({name: value}).kind == kind
+    assert read({name: value, "agent_forge.reward": 0.5}).kind == kind
     assert kind in KINDS
 
 
@@ -63,6 +64,21 @@ def test_openinference_settings_are_one_object() -> None:
     assert read({"llm.invocation_parameters": text}).sampling == {"temperature": 0.1, "max_tokens": 5}
     assert read({"llm.invocation_parameters": "[1]"}).sampling is None
     assert read({"llm.invocation_parameters": "{broken"}).sampling is None
+
+
+@pytest.mark.parametrize(
+    "told", [{"openinference.span.kind": "EVALUATOR"}, {"gen_ai.operation.name": "evaluate"}], ids=str
+)
+def test_an_evaluation_is_a_reward_only_where_it_tells_one(told: dict[str, Any]) -> None:
+    scored = {**told, "gen_ai.evaluation.score.value": 0.5}
+    assert (read(scored).kind, read(scored).reward) == ("reward", 0.5)
+    # OpenInference says nothing about the range and direction of a score: 1 may be the worst there is
+    for unknown in ({}, {"evaluations.0.evaluation.score": 1.0}, {"gen_ai.evaluation.score.value": "good"}):
+        span = read({**told, **unknown})
+        assert (span.kind, span.reward) == ("task", None)
+        assert read(to_attributes(span)).kind == "task"
+    assert read({**told, "gen_ai.evaluation.score.value": math.nan}).kind == "task"
+    assert read({**told, "agent_forge.kind": "reward"}).kind == "reward"  # what we recorded is what we said
 
 
 def test_openinference_messages() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from agent_forge.errors import TraceError
 from agent_forge.traces.span import KINDS, Span
-from agent_forge.traces.values import from_json, storable, to_json
+from agent_forge.traces.values import finite, from_json, storable, to_json
 
 PREFIX = "agent_forge."  # of every attribute that is ours alone
 
@@ -87,6 +87,10 @@ AGENT_SPANS: dict[str, tuple[tuple[str, str], ...]] = {
     "openinference.span.kind": (),
     "traceloop.span.kind": (("", ".agent"),),
 }
+# Another program's evaluation that tells no reward judges nothing that can be counted: it is a step of that program.
+# OpenInference leaves range and direction of its scores to whoever names them (a "hallucination" of 1 is a bad one), so
+# what `evaluations.N.evaluation.score` holds is no reward.
+UNSCORED = "task"
 OPERATION = {"model": "chat", "tool": "execute_tool", "agent": "invoke_agent", "run": "invoke_workflow"}
 
 # Where inputs and outputs stand, in the order in which they win. A name ending in "." is OpenInference's or
@@ -171,6 +175,8 @@ def _fill_kind(span: Span) -> None:
     for name, kinds in KIND_OF.items():
         if (value := span.attributes.get(name)) is not None and isinstance(value, str) and value in kinds:
             span.kind = kinds[value]
+            if span.kind == "reward" and name != KIND and finite(span.reward) is None:
+                span.kind = UNSCORED
             if span.kind == "agent" and not span.agent and name in AGENT_SPANS:
                 span.agent = _agent_of(span.name, AGENT_SPANS[name]) or span.agent
             return

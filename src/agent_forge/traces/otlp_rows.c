@@ -303,6 +303,11 @@ static int only_asked(const Reading *reading) {
     return 0;
 }
 
+/* An evaluation of another program that tells no reward: what it is then, Python says (`conventions.UNSCORED`). */
+static int is_unscored(const Reading *reading) {
+    return reading->field[REWARD] == NULL && reading->kind_rank != 0 && PyUnicode_CompareWithASCIIString(reading->kind, "reward") == 0;
+}
+
 /* {"events": [...], "otel": {...}} of what there is. */
 static PyObject *extra_of(Reading *reading) {
     Text *text = &reading->scratch;
@@ -337,7 +342,7 @@ static PyObject *row_of(Reading *reading, PyObject *source) {
     if (empty == NULL && (empty = PyUnicode_New(0, 127)) == NULL) return NULL;
     PyObject **field = reading->field;
     if (reading->name == NULL) reading->name = Py_NewRef(empty);
-    if (!stand_in(reading) || only_asked(reading)) return NULL;
+    if (!stand_in(reading) || only_asked(reading) || is_unscored(reading)) return NULL;
     PyObject *names[5] = {field[AGENT] ? field[AGENT] : empty, reading->name, reading->kind,
                           field[MODEL] ? field[MODEL] : empty, field[CATEGORY] ? field[CATEGORY] : empty};
     PyObject *values[29] = {
