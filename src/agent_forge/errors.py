@@ -55,6 +55,10 @@ class ToolError(AgentForgeError):
     """A tool that is unknown, was called wrongly, or failed."""
 
 
+class ToolTimeout(ToolError):
+    """A tool that took longer than its `timeout_s`."""
+
+
 class ModelError(AgentForgeError):
     """A model that could not be reached or did not give a usable answer."""
 

@@ -433,3 +433,20 @@ def test_a_schema_cannot_make_us_fetch_something() -> None:
             asyncio.run(foreign.call({"x": 1}))
         with pytest.raises(TimeoutError):
             trap.accept()
+
+
+def test_a_tool_that_ignores_its_cancellation_does_not_keep_the_loop() -> None:
+    @tool(timeout_s=0.05)
+    async def stubborn() -> None:
+        "Never stops."
+        while True:
+            try:
+                await asyncio.sleep(100)
+            except asyncio.CancelledError:
+                continue
+
+    async def main() -> None:
+        with pytest.raises(ToolTimeout):
+            await stubborn.call({})
+
+    asyncio.run(main())  # which waits for every task that it can see

@@ -234,3 +234,13 @@ def test_the_result_as_json_has_the_promised_keys() -> None:
 
 def test_the_top_level_names() -> None:
     assert {"plan", "run", "aplan", "arun", "tool", "Task", "Plan", "execute"} <= set(dir(agent_forge))
+
+
+def test_a_tool_of_the_callers_named_answer_is_called() -> None:
+    @tool
+    def answer(text: str) -> str:
+        "Answers."
+        return text.upper()
+
+    task = Task("a", "difference of 7 and 4", action="answer", args={"text": "mine"})
+    assert run([task], tools=[answer], record=False).tasks["a"].result == "MINE"

@@ -53,7 +53,7 @@ class Worker:
         """Carries out a task. Raises ToolError where nothing here can."""
         goal = goal_of(task)
         asked = parse_goal(goal)
-        if isinstance(asked, Combine) and (task.action or "answer") == "answer":
+        if isinstance(asked, Combine) and (task.action or "answer") == "answer" and "answer" not in self.toolbox:
             return await self._combine(task, asked, goal, inputs)
         if self.reads and SEARCH in self.toolbox and task.action in {SEARCH, None} and self._is_look_up(task, asked):
             return await self._look_up(task, goal, inputs)

@@ -41,8 +41,8 @@ class Budget:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             value = getattr(self, name)
-            if value is not None and value < 0:
-                raise UsageError(f"Budget: {name} must not be negative, got {value}")
+            if value is not None and not value >= 0:
+                raise UsageError(f"Budget: {name} must be a number from 0 on, got {value}")
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from contextvars import Context
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.runtime.agenda import Agenda
-from agent_forge.runtime.lifetime import clock_of
+from agent_forge.runtime.lifetime import clock_of, leave_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 SLICE_S = 0.005  # how long jobs that never wait may keep the event loop to themselves
 SLICE_JOBS = 256
-
-_ABANDONED: set[asyncio.Task[None]] = set()  # handlers that ignored their cancellation; kept so they are not collected
 
 
 class Rest:
@@ -77,13 +75,13 @@ class Crew:
 
     async def join(self) -> None:
         """Waits until every worker has gone, but not for abandoned ones."""
-        while staying := self._workers - _ABANDONED:
-            await asyncio.wait(staying)
+        while self._workers:
+            await asyncio.wait(self._workers)
 
     def abandon(self, worker: asyncio.Task[None]) -> None:
         """Gives up on a worker whose handler will not stop."""
-        _ABANDONED.add(worker)
-        worker.add_done_callback(_ABANDONED.discard)
+        self._workers.discard(worker)
+        leave_behind(worker)
 
     def _left(self, worker: asyncio.Task[None]) -> None:
         self._workers.discard(worker)

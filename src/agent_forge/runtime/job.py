@@ -38,6 +38,7 @@ class Terms:
     side_effects: bool = False
     memo: bool = True
     approval: bool = False
+    fault: str | None = None  # what in its `meta` cannot be used: the task fails instead of being called
 
 
 class TermsOf:
@@ -66,6 +67,8 @@ class TermsOf:
         return Terms(timeout_s, retry, rules.side_effects, self._memo and rules.memo and not rules.side_effects)
 
     def _of_meta(self, plain: Terms, meta: Mapping[str, Any]) -> Terms:
+        if (fault := _meta_fault(meta)) is not None:
+            return Terms(side_effects=plain.side_effects, fault=fault)
         side_effects = bool(meta.get("side_effects", plain.side_effects))
         retry = ONCE if side_effects and not plain.side_effects else plain.retry
         if "retries" in meta:
@@ -82,6 +85,16 @@ class TermsOf:
         timeout_s = meta.get("timeout_s", plain.timeout_s)
         memo = plain.memo and not side_effects and meta.get("cache", True) is not False
         return Terms(timeout_s, retry, side_effects, memo, bool(meta.get("approval", False)))
+
+
+def _meta_fault(meta: Mapping[str, Any]) -> str | None:
+    """What in a task's `meta` the executor cannot use; the rest of it is free."""
+    retries, timeout_s = meta.get("retries", 0), meta.get("timeout_s", 1.0)
+    if not isinstance(retries, int) or retries < 0:
+        return f"its meta has retries {retries!r:.40}, which is no whole number from 0 on"
+    if timeout_s is not None and not (isinstance(timeout_s, (int, float)) and timeout_s > 0):
+        return f"its meta has timeout_s {timeout_s!r:.40}, which is no number above 0"
+    return None
 
 
 class Flight:

@@ -50,7 +50,11 @@ class Lifetime(ABC):
     def break_off(self, error: BaseException) -> None:
         """Ends the run because what carries it broke: the journal, or the executor itself."""
         self.exception = self.exception or error
-        self.stop("failed", error_text(error))
+        try:
+            self.stop("failed", error_text(error))
+        except Exception as worse:  # then there is no telling how each task ended; raising beats waiting for ever
+            if not self.ended.done():
+                self.ended.set_exception(worse)
 
     def chore(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Runs something beside the handlers that ends with the run: a stream, a question, an update."""
@@ -74,10 +78,15 @@ class Lifetime(ABC):
         self.after(self._grace_s, self._abandon_chores)
 
     def _abandon_chores(self) -> None:
-        if self._chores:
-            self.warnings.append("a stream or a callback ignored its cancellation and was left running")
-            self._chores.clear()
-            self.check_end()
+        for chore in list(self._chores):
+            self.abandon_chore(chore)
+
+    def abandon_chore(self, chore: asyncio.Task[None]) -> None:
+        """Gives up on a chore that will not stop."""
+        self.warnings.append("a stream or a callback ignored its cancellation and was left running")
+        self._chores.discard(chore)
+        leave_behind(chore)
+        self.check_end()
 
     def check_end(self) -> None:
         """Ends the run when nothing of it is left."""
@@ -86,6 +95,19 @@ class Lifetime(ABC):
         for timer in self._timers:
             timer.cancel()
         self.ended.set_result(None)
+
+
+_LEFT_BEHIND: set[asyncio.Task[Any]] = set()  # kept, so that they are not collected while they wait
+
+
+def leave_behind(task: asyncio.Task[Any]) -> None:
+    """Gives up on a task that ignores its cancellation. It cannot be killed, only no longer waited for.
+
+    `asyncio.run` waits for every task that it can see, for ever if need be, so the task is taken out of its sight.
+    """
+    _LEFT_BEHIND.add(task)
+    task.add_done_callback(_LEFT_BEHIND.discard)
+    asyncio._unregister_task(task)
 
 
 def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:

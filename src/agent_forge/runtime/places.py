@@ -140,7 +140,8 @@ class Places(Lifetime):
     def _is_plain(self, job: Job) -> bool:
         """Whether there is nothing to work out before the handler is called: so it is with most tasks."""
         task = job.task
-        if task.args or "{" in task.goal or task.for_each is not None or job.terms.approval:
+        terms = job.terms
+        if task.args or "{" in task.goal or task.for_each is not None or terms.approval or terms.fault is not None:
             return False
         return not self.children or job.id not in self.children
 

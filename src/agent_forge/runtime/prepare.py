@@ -26,7 +26,9 @@ ITEM = "item"
 def prepare(run: Run, job: Job) -> None:
     """Takes a pending job whose inputs are there to the queue, to a park, or to its end."""
     job.state = PARKED
-    if job.id in run.children:  # a group of a streamed plan: its children are its inputs
+    if job.terms.fault is not None:
+        run.settle(job, "failed", job.terms.fault)
+    elif job.id in run.children:  # a group of a streamed plan: its children are its inputs
         run.done(job, {name: run.results[name] for name in run.children[job.id] if name in run.results})
     elif job.terms.approval and job.fan is None:
         job.wake = run.chore(_ask(run, job)).cancel

@@ -239,7 +239,10 @@ def error_text(error: BaseException) -> str:
     >>> error_text(ValueError("no such city"))
     'ValueError: no such city'
     """
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # a tool's own exception may be broken too, and a run must end all the same
+        text = "(its message cannot be shown)"
     if isinstance(error, AgentForgeError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -248,9 +251,12 @@ def error_text(error: BaseException) -> str:
 def jsonable(value: Any) -> Any:
     """The value itself where it is JSON, else its repr: a report must never fail on an odd result."""
     try:
-        json.dumps(value)
+        json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
-        return repr(value)
+        try:
+            return repr(value)
+        except Exception:
+            return object.__repr__(value)
     return value
 
 

@@ -14,7 +14,7 @@ from inspect import isawaitable
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.errors import AgentForgeError
+from agent_forge.errors import AgentForgeError, ToolTimeout
 from agent_forge.plans import Plan, PlanFault
 from agent_forge.runtime.budget import CURRENT, WAIT
 from agent_forge.runtime.job import PARKED, PENDING, READY, RUNNING, STOP, TIMEOUT, Flight, Job
@@ -195,7 +195,7 @@ class Run(Places):
         elif isinstance(error, asyncio.CancelledError):
             self.settle(job, "cancelled", "its handler was cancelled from outside of the run", error)
         else:
-            self._failed(job, "failed", error_text(error), error)
+            self._failed(job, "timed_out" if isinstance(error, ToolTimeout) else "failed", error_text(error), error)
         if self.watch is not None and self.watch.broken is not None:
             self.break_off(self.watch.broken)
 

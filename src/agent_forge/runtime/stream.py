@@ -33,6 +33,7 @@ class Stream:
         self._dependents: dict[str, list[str]] = {}
         self._held: dict[str, list[Task]] = {}  # children whose group has not come
         self._stalled = False
+        self._given_up = False
         run.growing = True
         run.tasks, run.needs, run.dependents = self._tasks, self._needs, self._dependents
 
@@ -49,7 +50,8 @@ class Stream:
             self._fault("malformed", f"the plan broke off: {error_text(error)}")
         finally:
             await self._close_source()
-        self._close()
+        if not self._given_up:
+            self._close()
 
     async def _read_all(self) -> None:
         loop = asyncio.get_running_loop()
@@ -61,6 +63,8 @@ class Stream:
                 return
             finally:
                 alarm.cancel()
+            if self._given_up:
+                return
             self._arrive(task)
             self._run.crew.cover()
 
@@ -68,6 +72,15 @@ class Stream:
         self._stalled = True
         if reader is not None:
             reader.cancel()
+            self._run.after(self._run.options.grace_s, self._give_up, reader)
+
+    def _give_up(self, reader: asyncio.Task[Any]) -> None:
+        """The source ignored its cancellation: the plan is what has come so far."""
+        if not reader.done():
+            self._given_up = True
+            self._fault("malformed", f"the plan broke off: nothing came for {self._idle_s:g} s")
+            self._close()
+            self._run.abandon_chore(reader)
 
     async def _close_source(self) -> None:
         close = getattr(self._source, "aclose", None)

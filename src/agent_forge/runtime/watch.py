@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import AgentForgeError, StoreError
@@ -19,7 +20,16 @@ if TYPE_CHECKING:
 
 
 REAL_S = 25e-6  # a handler that took longer than a commit does is committed at once
-_SCALARS = (str, int, float, bool, type(None))
+_PLAIN = (str, int, bool, type(None))  # JSON, whatever the value
+
+
+def _tellable(error: BaseException | None) -> BaseException | None:
+    """The exception, unless it cannot even say what it is."""
+    try:
+        str(error)
+    except Exception:
+        return None
+    return error
 
 
 class ResultNotJSON(AgentForgeError):
@@ -104,10 +114,10 @@ class Watch:
 
     def keep(self, job: Job, value: Any) -> Any:
         """The result as it will be after a resume; raises ResultNotJSON where a journal cannot keep it."""
-        if self._log is None or value is None or isinstance(value, _SCALARS):
+        if self._log is None or isinstance(value, _PLAIN) or (isinstance(value, float) and isfinite(value)):
             return value
         try:
-            return json.loads(json.dumps(value))
+            return json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
             raise ResultNotJSON(
                 f"its result is not JSON: {error}",
@@ -147,7 +157,7 @@ class Watch:
             span.outputs = job.result
             recorder.finish(span)
         else:
-            recorder.end(span, outputs=job.result, error=job.exception or job.error or job.state)
+            recorder.end(span, outputs=job.result, error=_tellable(job.exception) or job.error or job.state)
 
     def known(self, name: str, outcome: TaskResult) -> None:
         """A result was there before the run: it is kept like the others. Raises ResultNotJSON where it cannot be."""

@@ -7,8 +7,9 @@ from agent_forge.agents.tools.python import python_tool
 from agent_forge.agents.tools.retrieval import Corpus, Hit, Passage, bundled_corpus, bundled_questions, retrieval
 from agent_forge.agents.tools.schema import UnsupportedAnnotation
 from agent_forge.agents.tools.tables import query_csv, query_json
-from agent_forge.agents.tools.tool import ArgumentsInvalid, Tool, ToolTimeout, tool
+from agent_forge.agents.tools.tool import ArgumentsInvalid, Tool, tool
 from agent_forge.agents.tools.toolbox import Toolbox, UnknownTool, as_handler, check
+from agent_forge.errors import ToolTimeout
 
 __all__ = [
     "ArgumentsInvalid",

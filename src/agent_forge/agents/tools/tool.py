@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, overload
 from agent_forge.agents.tools.docstring import read_docstring
 from agent_forge.agents.tools.schema import Schema, Shape, hints_of, object_schema, shape_of, with_default
 from agent_forge.agents.tools.threads import THREADS
-from agent_forge.errors import ToolError
+from agent_forge.errors import ToolError, ToolTimeout
+from agent_forge.runtime.lifetime import leave_behind
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
@@ -30,10 +31,6 @@ class ArgumentsInvalid(ToolError):
     def __init__(self, tool: str, faults: list[str], fix: str | None = None) -> None:
         super().__init__("; ".join(faults), where=f"tool {tool!r}", fix=fix)
         self.faults = faults
-
-
-class ToolTimeout(ToolError):
-    """A tool that took longer than its `timeout_s`."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -140,7 +137,7 @@ class Tool:
     async def _attempt(self, values: dict[str, Any]) -> Any:
         if self.timeout_s is None:
             return await self._invoke(values)
-        attempt = asyncio.ensure_future(self._invoke(values))
+        attempt = asyncio.create_task(self._invoke(values))
         if await _ended(attempt, self.timeout_s):
             return attempt.result()
         raise ToolTimeout(f"no result within {self.timeout_s:g} s", where=f"tool {self.name!r}")
@@ -153,7 +150,7 @@ class Tool:
         return await result if inspect.isawaitable(result) else result
 
 
-async def _ended(attempt: asyncio.Future[Any], timeout_s: float) -> bool:
+async def _ended(attempt: asyncio.Task[Any], timeout_s: float) -> bool:
     """Whether the attempt ended in time; if not, or if the waiter itself is cancelled, the attempt is cancelled.
 
     Not asyncio.wait_for: a TimeoutError that the tool raised itself must stay the tool's own.
@@ -168,10 +165,12 @@ async def _ended(attempt: asyncio.Future[Any], timeout_s: float) -> bool:
     return bool(done)
 
 
-async def _cancel(attempt: asyncio.Future[Any]) -> None:
+async def _cancel(attempt: asyncio.Task[Any]) -> None:
     attempt.cancel()
-    await asyncio.wait([attempt], timeout=1.0)  # a function that swallows its cancellation is left behind
-    if attempt.done() and not attempt.cancelled():
+    await asyncio.wait([attempt], timeout=1.0)
+    if not attempt.done():  # it swallowed its cancellation
+        leave_behind(attempt)
+    elif not attempt.cancelled():
         attempt.exception()
 
 
