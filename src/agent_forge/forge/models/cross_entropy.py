@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -74,13 +75,13 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         losses = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
         hidden_grad = torch.empty_like(hidden) if differentiate else None
         head_grad = torch.zeros_like(head, dtype=torch.float32) if differentiate else None
-        step = _step_of(hidden.device.type)
+        step = _step_of(hidden.device.type, head.shape[0])
         for part in _chunks(hidden.shape[0], chunk):
             logits = hidden[part] @ low.T
             losses[part], slope = step(logits, targets[part], weights[part])
             if hidden_grad is not None and head_grad is not None:
                 torch.mm(slope, low, out=hidden_grad[part])
-                head_grad += slope.T @ hidden[part]
+                _add_product(head_grad, slope.T, hidden[part])
         ctx.save_for_backward(hidden_grad, head_grad, losses)
         ctx.head_type = head.dtype
         return (losses * weights).sum()
@@ -109,10 +110,26 @@ def _loss_and_slope(logits: Tensor, targets: Tensor, weights: Tensor) -> tuple[T
     return losses, slope.to(logits.dtype)
 
 
-@lru_cache(maxsize=2)
-def _step_of(device: str) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """On a GPU the element-wise part is compiled into one kernel; on a CPU it would not pay."""
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """total += a @ b, where total may have more digits; on a GPU the product is not rounded in between."""
+    if total.is_cuda and total.dtype != a.dtype:
+        torch.ops.aten.addmm.dtype_out(total, a, b, total.dtype, out=total)
+    else:
+        total += a @ b
+
+
+_Step = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+@lru_cache(maxsize=8)
+def _step_of(device: str, words: int) -> _Step:
+    """The element-wise part: in Triton on a GPU, where it fits; otherwise compiled there, and as it is on a CPU."""
     if device != "cuda":
         return _loss_and_slope
-    compiled: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = torch.compile(_loss_and_slope, dynamic=False)
+    if find_spec("triton") is not None:
+        from agent_forge.forge.models import loss_kernel
+
+        if words <= loss_kernel.MOST_WORDS:
+            return loss_kernel.loss_and_slope
+    compiled: _Step = torch.compile(_loss_and_slope, dynamic=False)
     return compiled

@@ -1,10 +1,11 @@
-"""Does a step that is replayed as a CUDA graph do what a launched one does? On a GPU; elsewhere there is none.
+"""What only a GPU can show: that the fast ways of training compute the same as the plain ones.
 
-    PYTHONPATH=src python benchmarks/cuda_graph.py
+    PYTHONPATH=src python benchmarks/gpu_checks.py
 
-The same training twice, with and without the graph, over the axes of Cognate and for a Llama; then what must not go
-wrong: a model that cannot be recorded, and a memory that is too small for the micro-batch. Exit code 1 if a loss
-differs by more than 0.001 nats (two launched runs differ too: some kernels add in any order; that is the last column).
+The kernel of the loss beside float64. Then the same training twice, as a CUDA graph and launched, over the axes of
+Cognate and for a Llama (two launched runs differ too, where kernels add in any order: the last column). Then what must
+not go wrong: a model that cannot be recorded, and a memory that is too small for the micro-batch. Exit code 1 if a
+loss differs by more than 0.001 nats.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
+from agent_forge.forge.models.cross_entropy import chunked_cross_entropy
 from agent_forge.forge.training import PackedRows, TrainResult, TrainSettings, train
 
 SHAPE: dict[str, Any] = {"vocab_size": 4096, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 3}
@@ -77,6 +80,27 @@ def losses(build: Callable[[], Any], graph: bool | None, **settings: Any) -> tup
     return result.losses, result
 
 
+def loss_kernel(words: int) -> bool:
+    """Losses and both gradients in bf16, beside float64 on the same numbers."""
+    generator = torch.Generator("cuda").manual_seed(words)
+    hidden = torch.randn(5000, 64, device="cuda", generator=generator).bfloat16().requires_grad_()
+    head = (torch.randn(words, 64, device="cuda", generator=generator) / 4).bfloat16().float().requires_grad_()
+    targets = torch.randint(0, words, (5000,), device="cuda", generator=generator)
+    targets[::7] = -100
+    weights = torch.rand(5000, device="cuda", generator=generator)
+    mine = chunked_cross_entropy(hidden, head, targets, weights)
+    mine.backward()
+    wide, top = hidden.detach().double().requires_grad_(), head.detach().double().requires_grad_()
+    full = (F.cross_entropy(wide @ top.T, targets, reduction="none") * weights).sum()
+    full.backward()
+    pairs = ((mine.detach(), full.detach()), (hidden.grad, wide.grad), (head.grad, top.grad))
+    found = [float((a.double() - b).norm() / b.norm()) for a, b in pairs]  # type: ignore[union-attr]
+    print(
+        f"loss over {words} words: relative errors of loss {found[0]:.1e}, of the gradients {found[1]:.1e} {found[2]:.1e}"
+    )
+    return found[0] < 1e-3 and max(found) < 1e-2
+
+
 def apart(one: list[float], other: list[float]) -> float:
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
@@ -108,12 +132,12 @@ def full() -> bool:
 def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("no GPU: there is nothing to record")
-    good = True
+    good = all([loss_kernel(words) for words in (50, 4096, 32768, 50257, 100000)])
     print(f"{'':42}{'loss':>8}{'graph':>10}{'launched again':>16}")
     for name, (build, settings) in CASES.items():
         launched, _ = losses(build, False, **settings)
         with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)
+            warnings.filterwarnings("error", message="training without")
             replayed, _ = losses(build, None, **settings)
         again, _ = losses(build, False, **settings)
         difference = apart(replayed, launched)
