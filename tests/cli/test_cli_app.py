@@ -194,3 +194,28 @@ def test_no_command_takes_the_place_of_a_function(capsys: pytest.CaptureFixture[
     assert agent_forge.cli.run(["run", "--help"]) == 0
     assert callable(agent_forge.cli.run)
     assert {module.rpartition(".")[2] for module, _ in COMMANDS.values()}.isdisjoint({"run", "main"})
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_text_is_printed_in_any_encoding(encoding: str, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.json"
+    plan.write_text(r'{"tasks": [{"id": "a", "goal": "日本 → \ud83d\ude00"}]}', encoding="utf-8")
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    program = [sys.executable, "-m", "agent_forge", "plan", "--text", str(plan)]
+    as_json = subprocess.run([*program, "--json"], env=environment, capture_output=True, timeout=60, check=True)
+    assert json.loads(as_json.stdout)["tasks"][0]["goal"] == "日本 → 😀"
+    shown = subprocess.run(program, env=environment, capture_output=True, timeout=60, check=True).stdout
+    assert ("日本".encode() in shown) == (encoding != "latin-1")
+
+
+def test_a_closed_or_full_output_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "plan.json").write_text('{"tasks": [{"id": "a"}]}')
+    call = f"{sys.executable} -m agent_forge plan --text plan.json --json"
+
+    def said(redirection: str) -> tuple[int, str]:
+        ended = subprocess.run(["sh", "-c", f"{call} {redirection}"], capture_output=True, text=True, timeout=60)
+        return ended.returncode, ended.stderr
+
+    assert said(">&-") == (0, "")
+    if Path("/dev/full").exists():
+        assert said("> /dev/full") == (1, "agent-forge: No space left on device\n")

@@ -242,3 +242,20 @@ def test_a_terminal_gets_a_live_tree(capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert run(["run", "--plan", "plan.txt", "--tools", "mytools.py"]) == 0
     assert "c: 10" in capsys.readouterr().out
+
+
+def test_a_plan_that_is_not_utf_8_is_a_bad_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad = tmp_path / "plan.txt"
+    bad.write_bytes(b"<plan>\nTask 1: caf\xe9 | Dependencies: none\n</plan>")
+    for call in (["plan", "--text", str(bad), "--json"], ["run", "--plan", str(bad), "--json"]):
+        assert run(call) == 1
+        (fault,) = json.loads(capsys.readouterr().out)["errors"]
+        assert fault == {"code": "malformed", "message": "the text is not UTF-8", "task": None, "line": 2}
+
+
+def test_half_a_character_in_a_result_is_printed(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text('from agent_forge import tool\n@tool\ndef odd() -> str:\n    return "\\ud83d!"\n')
+    (tmp_path / "plan.json").write_text('{"tasks": [{"id": "a", "action": "odd"}]}')
+    call = [sys.executable, "-m", "agent_forge", "run", "--plan", "plan.json", "--tools", "odd.py", "--home", "home"]
+    ran = subprocess.run([*call, "--json"], cwd=tmp_path, capture_output=True, timeout=60, check=True)
+    assert json.loads(ran.stdout)["tasks"]["a"]["result"] == "\ud83d!"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -81,6 +83,7 @@ def app(debug: bool) -> None:
 
 def run_command(arguments: list[str]) -> int:
     debug = "--debug" in arguments or bool(os.environ.get("AGENT_FORGE_DEBUG"))
+    _write_any_text()
     try:
         with _settings_in_environment():
             code = app.main(arguments, prog_name="agent-forge", standalone_mode=False)
@@ -101,6 +104,10 @@ def run_command(arguments: list[str]) -> int:
         if debug:
             raise
         return _say(str(error), error.exit_code)
+    except OSError as error:  # a full disk, a folder that may not be written: no fault of ours
+        if debug:
+            raise
+        return _say(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error), 1)
     except Exception as error:
         if debug:
             raise
@@ -114,8 +121,20 @@ def _say(text: str, code: int) -> int:
 
 
 def _flush() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # as with `>&-`
+            stream.flush()
+
+
+def _write_any_text() -> None:
+    """Makes output never fail on a character that the terminal's encoding, or UTF-8 itself, does not have.
+
+    ASCII is what a machine without a locale says, and hardly ever what its terminal can show: there we write UTF-8.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            plain = codecs.lookup(stream.encoding).name == "ascii"
+            stream.reconfigure(encoding="utf-8" if plain else None, errors="backslashreplace")
 
 
 @contextlib.contextmanager
@@ -140,18 +159,30 @@ def json_out(document: Any) -> None:
     """Prints one JSON document on stdout."""
     import json
 
-    click.echo(json.dumps(document, ensure_ascii=False, indent=2, allow_nan=False))
+    unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
+    click.echo(json.dumps(document, ensure_ascii=not unicode, indent=2, allow_nan=False))
 
 
-def require_file(path: str) -> str:
-    """The text of a file or, for '-', of stdin. Raises UsageError."""
+def require_bytes(path: str) -> bytes:
+    """The content of a file or, for '-', of stdin. Raises UsageError."""
     try:
         if path == "-":
-            return sys.stdin.read()
-        with open(path, encoding="utf-8") as file:
+            return click.get_binary_stream("stdin").read()
+        with open(path, "rb") as file:
             return file.read()
     except OSError as error:
         raise UsageError(f"cannot be read: {error.strerror}", where=path) from error
+
+
+def decoded(content: bytes) -> str:
+    """UTF-8 text with any kind of line end. Raises UnicodeDecodeError."""
+    return io.TextIOWrapper(io.BytesIO(content), "utf-8").read()
+
+
+def require_file(path: str) -> str:
+    """The text of a file or, for '-', of stdin, which is UTF-8 whatever the locale. Raises UsageError."""
+    try:
+        return decoded(require_bytes(path))
     except UnicodeDecodeError as error:
         raise UsageError("is not UTF-8 text", where=path) from error
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._app import json_option, json_out, require_file
+from agent_forge.cli._app import decoded, json_option, json_out, require_bytes
 
 if TYPE_CHECKING:
     from agent_forge.agents.planner import Planned
@@ -40,13 +40,13 @@ def command(
     with exit code 1 and, with --json, with all its errors.
     """
     from agent_forge.agents.planner import PlanningFailed
-    from agent_forge.plans import PlanInvalid, parse_plan
+    from agent_forge.plans import PlanInvalid
 
     if (request is None) == (text is None):
         raise click.UsageError("give a request or --text FILE, one of them")
     try:
         if text is not None:
-            return _print(parse_plan(require_file(text)), None, shown, as_json)
+            return _print(read_plan(text), None, shown, as_json)
         from agent_forge.agents.api import plan as make_plan
 
         planned = make_plan(request or "", tools=tools, model=model, planner=planner)
@@ -55,6 +55,19 @@ def command(
         if not as_json:
             raise
         return errors_out(error.errors, str(error))
+
+
+def read_plan(path: str) -> Plan:
+    """The plan in a file, '-' for stdin. Raises PlanInvalid, and UsageError where there is no such file."""
+    from agent_forge.plans import PlanFault, PlanInvalid, parse_plan
+
+    content = require_bytes(path)
+    try:
+        text = decoded(content)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise PlanInvalid([PlanFault("malformed", "the text is not UTF-8", line=line)]) from None
+    return parse_plan(text)
 
 
 def errors_out(faults: list[PlanFault], what: str) -> int:

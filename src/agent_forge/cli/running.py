@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._app import home_option, json_option, json_out, require_file
+from agent_forge.cli._app import home_option, json_option, json_out
 from agent_forge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,10 +64,10 @@ def command(request: str | None, plan_file: str | None, listed: bool, as_json: b
 def _run(request: str | None, plan_file: str | None, as_json: bool, options: dict[str, Any]) -> Result:
     from agent_forge.agents.api import run
     from agent_forge.cli._live import live_view
-    from agent_forge.plans import parse_plan
+    from agent_forge.cli.plan import read_plan
     from agent_forge.runtime import new_run_id
 
-    work = parse_plan(require_file(plan_file)) if plan_file is not None else request
+    work = read_plan(plan_file) if plan_file is not None else request
     name = options["resume"] or new_run_id()
     settings = {
         **{key: value for key, value in options.items() if key != "budget"},
