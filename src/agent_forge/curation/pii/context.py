@@ -6,18 +6,31 @@ import re
 from collections import deque
 
 _PHONE_WORDS = (
-    r"phones?|telephone|telefone?|tel[ée]fonos?|t[ée]l[ée]phone|telefon\w*|tel|t[ée]l|mobiles?|mob|mobil|m[óo]vil|celular|"
-    r"cell|cellphone|cellular|handy|fax|dial(?:led|ed|ing)?|sms|whatsapp|viber|telegram|hotline|helpline|landline|"
-    r"voicemail|desk|pager|phone\s?number|ph|(?:contact|my|his|her|our|your) number|numéro|numero|"
-    r"rufnummer|cellulare|gsm|switchboard|toll.free|телефон\w*|тел|моб|电话|電話|手机|전화|هاتف"
+    r"phones?|telephone|telefone?|tel[ée]fonos?|t[ée]l[ée]phone|telefon\w*|mobiles?|mobil|m[óo]vil|celular|"
+    r"cellphone|cellular|handy|fax|dial(?:led|ed|ing)?|sms|whatsapp|wa\.me|viber|telegram|hotline|helpline|landline|"
+    r"voicemail|desk|pager|phone\s?number|(?:contact|my|his|her|our|your) number|numéro|numero|"
+    r"rufnummer|cellulare|gsm|switchboard|toll.free|телефон\w*"
 )
+# Their full stop ends no sentence. Two letters need it, or a colon: "ph 7.35" is something else.
+_PHONE_ABBREVIATIONS = (
+    r"(?:tel|t[ée]l|tlf|mob|cell|cel|тел|моб)(?:(?![\w])\.?)|ph(?:[.:]|(?=\s?(?:no|nr|#)))|[☎☏✆📞📱📲]"
+)
+# Scripts that part no words with spaces.
+_UNSPACED_PHONE_WORDS = r"电话|電話|手机|手機|携帯|전화|휴대폰|핸드폰|هاتف"
 # Verbs label a number only when it is their object: "call me at …", not "they call it the 1048576 problem".
-_PHONE_VERBS = (
-    r"call(?:s|ed|ing)?|ring|rang|reach(?:ed)?|text(?:ed|ing)?|contact(?:ed)?|answer(?:ing|ed)?|messages?|my registered"
-)
+_PHONE_VERBS = r"call(?:s|ed|ing)?|ring|rang|text(?:ed|ing)?|contact(?:ed)?|my registered"
+# These have other objects ("the answer is 5040", "reach 300000 users"): only a preposition makes it a telephone.
+_REACHING_VERBS = r"reach(?:ed)?|answer(?:ing|ed)?|messages?"
 _OBJECT = re.compile(
-    r"\W{0,3}(?:(?:me|us|him|her|them|you|back|now|here|please|directly|someone)\W{1,3}){0,3}\Z|"
-    r"[^.!?;\n]{0,36}\b(?:at|on|to|is|via|using|number|no|nr)\W{0,3}\Z"
+    r"(?:[^\w:=]{0,3}(?:(?:me|us|him|her|them|you|back|now|here|please|directly|someone)\W{1,3}){0,3}|"
+    r"[^.!?;,\n]{0,36}\b(?:at|on|to|is|via|using|number|no|nr)\W{0,3})\Z"
+)
+_AT = re.compile(r"[^.!?;\n]{0,36}\b(?:at|on|to|via|using|number)\W{0,3}\Z")
+# What may stand between a noun and its number: not "mobile games made 50000000", but "phone, for Jo Ann: 50000000".
+_LABELLED = re.compile(
+    r"(?:[\W_]{0,6}|[^.!?;\n]{0,36}(?:[:=#/|]|['’]s|\b(?:at|on|to|is|are|was|via|using|numbers?|no|nr|me|us|now|est|ist|es|"
+    r"lautet|le|al|au|il|unter))[\W_]{0,4})\Z|"
+    r"[号番は是]{1,4}[\W_]{0,3}\Z|번호\w?[\W_]{0,3}\Z"
 )
 _OTHER_WORDS = (
     r"orders?|invoices?|tickets?|tracking|track|isbn|issn|serial|part|sku|refs?|reference|accounts?|acct|cases?|po|"
@@ -28,13 +41,22 @@ _OTHER_WORDS = (
     r"passport|routing|iban|swift|ssn|vat|ein|tin"
 )
 _BEFORE = re.compile(
-    rf"(?<![\w])(?:(?P<phone>{_PHONE_WORDS})|(?P<verb>{_PHONE_VERBS})|(?P<other>{_OTHER_WORDS}))(?![\w])|"
-    r"[.!?;](?=\s)(?P<stop>)"
+    rf"(?<![\w])(?:(?P<phone>{_PHONE_WORDS})|(?P<verb>{_PHONE_VERBS})|(?P<reaching>{_REACHING_VERBS})|"
+    rf"(?P<other>{_OTHER_WORDS}))(?![\w])|(?P<unspaced>{_UNSPACED_PHONE_WORDS})|"
+    rf"(?<![\w])(?P<short>{_PHONE_ABBREVIATIONS})|[.!?;](?=\s)(?P<stop>)"
 )
+# How a label of each kind may be joined to its number.
+_JOINED = {"phone": _LABELLED, "short": _LABELLED, "unspaced": _LABELLED, "verb": _OBJECT, "reaching": _AT}
 _AFTER = re.compile(
     r"[\s\-,(\[/]{0,4}(?:office|fax|mobile|mob|cell|home|work|desk|tel|phone|direct|landline|whatsapp)(?![\w])"
 )
 _ADJACENT_OTHER = re.compile(rf"(?<![\w])(?:{_OTHER_WORDS})(?:\s?(?:no|nr|num|number|code|id)\b\.?)?\W{{0,3}}\Z")
+# Goods and papers that are numbered in the form of a card or of a social security number.
+_GOODS = re.compile(
+    r"(?<![\w])(?:orders?|invoices?|tickets?|tracking|isbn|serial|part|sku|batch|lot|shipment|parcel|rma)"
+    r"(?:\s?(?:no|nr|num|number|code|id)\b\.?)?(?:\s(?:is|was))?\W{0,3}\Z"
+)
+_DOI = re.compile(r"\b10\.\d{4,9}/")
 _CARD = re.compile(
     r"card|visa|master|amex|american express|discover|diners|maestro|jcb|credit|debit|\bcc\b|pan\b|payment"
 )
@@ -73,16 +95,35 @@ def phone_context(text: str, start: int, end: int) -> bool:
     if _STREET_NAME.match(text, end):
         return False  # "call a taxi to 14 3684 Court Street"
     if nearest is not None and not _BETWEEN.search(words, nearest.end()):
-        if nearest.lastgroup == "phone" or (nearest.lastgroup == "verb" and _OBJECT.match(words, nearest.end())):
+        joined = _JOINED.get(nearest.lastgroup or "")
+        if joined is not None and joined.match(words, nearest.end()):
             return True
         if nearest.lastgroup == "other" and "\n" not in words[nearest.end() :]:
             return False
     return _AFTER.match(text[end : end + 16].lower()) is not None
 
 
+def joins(char: str) -> bool:
+    """Whether a letter or digit beside a number is part of the same word: not in scripts that write without spaces."""
+    return char.isalnum() and char < "\u0e00"
+
+
 def labelled_otherwise(text: str, start: int) -> bool:
     """The word directly before says that this is an order number, an ISBN or the like."""
     return _ADJACENT_OTHER.search(before(text, start)) is not None
+
+
+def goods_label(text: str, start: int) -> bool:
+    """The word directly before says that goods or papers are numbered here."""
+    return _GOODS.search(before(text, start)) is not None
+
+
+def in_path(text: str, start: int) -> bool:
+    """A part of the path of a URL or of a DOI begins here: `https://a.org/2020/09/02/1007938`."""
+    if text[start - 1 : start] != "/":
+        return False
+    token = text[max(0, start - WINDOW) : start].rsplit(maxsplit=1)[-1]
+    return "://" in token or "www." in token or _DOI.search(token) is not None
 
 
 def address_around(text: str, start: int, end: int) -> bool:

@@ -12,13 +12,15 @@ _MONTH = (
     r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
     r"nov(?:ember)?|dec(?:ember)?)"
 )
+_DAY, _MONTH_NUMBER = r"(?:0?[1-9]|[12]\d|3[01])", r"(?:0?[1-9]|1[0-2])"
 _YEAR = r"(?:1[89]|20)\d{2}"
 _DATE = (
-    rf"(?:{_YEAR}[\-/.]\d{{1,2}}[\-/.]\d{{1,2}}|\d{{1,2}}[\-/. ]\d{{1,2}}[\-/. ](?:{_YEAR}|\d{{2}})(?!\d)|"
+    rf"(?:{_YEAR}[\-/.]\d{{1,2}}[\-/.]\d{{1,2}}|(?:{_DAY}(?P<a>[\-/. ]){_MONTH_NUMBER}(?P=a)|"
+    rf"{_MONTH_NUMBER}(?P<b>[\-/. ]){_DAY}(?P=b))(?:{_YEAR}|\d{{2}})(?!\d)|"
     rf"{_MONTH}\.? \d{{1,2}}(?:st|nd|rd|th)?,? {_YEAR}|\d{{1,2}}(?:st|nd|rd|th)?(?: of)? {_MONTH}\.?,? {_YEAR})"
 )
 _BIRTH = re.compile(
-    rf"(?:birth(?:day|date)?|born|d\.?o\.?b\.?)(?![A-Za-z])[^0-9\n]{{0,40}}?\n?(?<!\d)(?P<value>{_DATE})(?!\d)",
+    rf"(?:birth(?:day|date)?|born|d\.?o\.?b\.?)(?![A-Za-z])(?:(?!//)[^0-9\n]){{0,40}}?\n?(?<!\d)(?P<value>{_DATE})(?!\d)",
     re.IGNORECASE,
 )
 _BIRTH_OF = re.compile(r"(?:my|his|her|their|the) (?:date of )?\Z", re.IGNORECASE)
@@ -36,10 +38,11 @@ _LICENCE = re.compile(
     rf"licen[cs]e{_NUMBER_LINK}(?P<value>(?=[A-Z\-]{{0,6}}\d)[A-Z0-9][A-Z0-9\-]{{4,18}}[A-Z0-9])(?![A-Za-z0-9])",
     re.IGNORECASE,
 )
+_NO_LETTER = re.compile(r"(?<![A-Za-z])\Z")  # newborn and reborn say nothing about a date
 # word: type, pattern from the word on, what must stand before the word
 LABELS: dict[str, tuple[str, re.Pattern[str], re.Pattern[str] | None]] = {
     "birth": ("DATE_OF_BIRTH", _BIRTH, None),
-    "born": ("DATE_OF_BIRTH", _BIRTH, None),
+    "born": ("DATE_OF_BIRTH", _BIRTH, _NO_LETTER),
     "dob": ("DATE_OF_BIRTH", _BIRTH, None),
     "passport": ("PASSPORT", _PASSPORT, None),
     "licen": ("DRIVER_LICENSE", _LICENCE, _DRIVER),

@@ -12,6 +12,9 @@ _LOCAL = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._%+-'&"
 _LOCAL_MOST = 64
 _DOMAIN = re.compile(r"\w[\w\-]{0,62}(?:\.\w[\w\-]{0,62}){1,9}")
 _TOP = re.compile(r"(?:[^\W\d_]{2,24}|xn--[A-Za-z0-9\-]{2,59})\Z")
+# Words of scripts without spaces around an address: 请联系jo@corp.io谢谢.
+_UNSPACED_HEAD = re.compile(r".*[\u0e00-\U0010ffff](?=[A-Za-z0-9])", re.DOTALL)
+_UNSPACED_TAIL = re.compile(r"(?<=[A-Za-z])[\u0e00-\U0010ffff][^.]*\Z")
 _RESERVED_DOMAINS = re.compile(r"(?:^|\.)(?:example\.(?:com|net|org|edu)|example|test|invalid|localhost|local)\Z")
 _SPELLED_AT = re.compile(
     r"(?<![\w.])[\w.+\-]{1,64} ?[\[({<] ?at ?[\])}>] ?[\w\-]{1,63}"
@@ -60,6 +63,8 @@ def _local_start(text: str, at: int) -> int:
     kept = len(head.rstrip(_LOCAL))
     while kept and head[kept - 1].isalnum():  # letters beyond ASCII, and what was joined to them
         kept = len(head[: kept - 1].rstrip(_LOCAL))
+    if unspaced := _UNSPACED_HEAD.match(head, kept):
+        kept = unspaced.end()
     while kept < len(head) and head[kept] in ".%-'&":
         kept += 1
     return at if head.endswith(".") else at - len(head) + kept
@@ -68,7 +73,7 @@ def _local_start(text: str, at: int) -> int:
 def _real_domain(host: str) -> str | None:
     """`host` without what the sentence put behind it, or None when it has no top-level domain."""
     while True:
-        host = host.rstrip("-_")
+        host = _UNSPACED_TAIL.sub("", host.rstrip("-_"))
         top = host.rpartition(".")[2]
         if "." not in host:
             return None
@@ -113,7 +118,7 @@ def find_v4(text: str) -> Iterator[Match]:
 def _is_v4(text: str, start: int, end: int) -> bool:
     """Not part of a longer dotted number, and not a version."""
     head, tail = text[max(0, start - 2) : start], text[end : end + 2]
-    if head[-1:].isalnum() or head[-1:] == "_" or tail[:1].isalnum() or tail[:1] == "_":
+    if context.joins(head[-1:]) or head[-1:] == "_" or context.joins(tail[:1]) or tail[:1] == "_":
         return False
     if tail[:1] in (".", "-") and tail[1:].isalnum() and (tail[1:].isdigit() or tail[0] == "-"):
         return False
@@ -149,9 +154,11 @@ def _v6(text: str, start: int, end: int) -> Match | None:
     written = text[start:end]
     address = checksums.parse_ip(written)
     before, after = text[start - 1 : start], text[end : end + 1]
-    if address is None or before.isalnum() or before in ("_", ".") or after.isalnum() or after in ("_", ":"):
+    if address is None or context.joins(before) or before in ("_", ".") or context.joins(after) or after in ("_", ":"):
         return None
     groups = [group for group in written.split(":") if group]
+    if "::" not in written and all(len(group) < 3 and group.isdecimal() for group in groups):
+        return None  # a ratio, or the bytes of a hardware address
     if len(groups) < 3 and "." not in written and not _is_short_v6(written, text[max(0, start - 3) : start]):
         return None
     return Match("IP", start, end, written, not address.is_global)

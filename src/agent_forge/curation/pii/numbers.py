@@ -18,6 +18,7 @@ _CARD_SHAPES = re.compile(
     r"(?:4(?: 4){2,3}(?: [1-4])?|4 6 [45]|6 13|8 8|4 4 5|4 5 6|4 5 5|4 7 4|6 6|6 4 6|5 5 5|1[2-9])\Z"
 )
 _IBAN = re.compile(r"[A-Za-z]{2}[0-9]{2}(?:[ \-]?[A-Za-z0-9]){8,30}")
+_IBAN_GROUPS = re.compile(r"[A-Za-z0-9]{4}(?: [A-Z0-9]{4}){2,7}(?: [A-Z0-9]{1,3})?(?![A-Za-z0-9])|[A-Za-z0-9]+")
 _IBAN_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}")
 _LONGEST_RUN = 4096
 Span = tuple[int, int]
@@ -61,7 +62,7 @@ def _begins(text: str, groups: list[Span], at: int) -> bool:
     if not head:
         return True
     last = head[-1]
-    if last.isalnum() or last == "_":
+    if context.joins(last) or last == "_":
         return False
     return not (last in ".-" and len(head) == 2 and (head[0].isalnum() or head[0] in "_."))
 
@@ -89,16 +90,16 @@ def _ssn(text: str, start: int) -> Match | None:
     found = _SSN.match(text, start)
     if found is None:
         bare = text[start : start + 9]
-        whole = len(bare) == 9 and bare.isdigit() and not text[start + 9 : start + 10].isalnum()
+        whole = len(bare) == 9 and bare.isdigit() and not context.joins(text[start + 9 : start + 10])
         if whole and checksums.is_ssn(bare[:3], bare[3:5], bare[5:]) and context.ssn_context(text, start):
             return Match("SSN", start, start + 9, bare, bare in checksums.SAMPLE_SSNS)
         return None
     area, separator, group, serial = found.groups()
     end = found.end()
     tail = text[end : end + 2]
-    if tail[:1].isalpha() or tail[:1] == "_" or (tail[:1] in ("-", ".") and tail[1:].isdigit()):
+    if context.joins(tail[:1]) or tail[:1] == "_" or (tail[:1] in ("-", ".") and tail[1:].isdigit()):
         return None
-    if not checksums.is_ssn(area, group, serial):
+    if not checksums.is_ssn(area, group, serial) or context.goods_label(text, start):
         return None
     # "Suite 680 36 4022 Oakridge Drive": spaces alone are weak evidence
     weak = separator != "-" and not context.ssn_context(text, start)
@@ -125,7 +126,8 @@ def _card(text: str, groups: list[Span], at: int) -> Match | None:
             break
         if len(digits) >= 12 and _card_ends(text, stop) and checksums.is_card(digits):
             usual = len(separators) < 2 and _CARD_SHAPES.match(" ".join(sizes))
-            if (usual and not _is_long_integer(text, start, stop)) or context.card_context(text, start):
+            other = _is_long_integer(text, start, stop) or context.goods_label(text, start)
+            if (usual and not other) or context.card_context(text, start):
                 best = Match("CARD", start, stop, text[start:stop], checksums.is_test_card(digits))
     return best
 
@@ -139,7 +141,7 @@ def _is_long_integer(text: str, start: int, end: int) -> bool:
 
 def _card_ends(text: str, end: int) -> bool:
     tail = text[end : end + 2]
-    if tail[:1].isalnum() or tail[:1] == "_":
+    if context.joins(tail[:1]) or tail[:1] == "_":
         return False
     return not (tail[:1] in ("-", ".") and tail[1:].isdigit())
 
@@ -163,7 +165,7 @@ def _iban(text: str, start: int) -> Match | None:
         at += 1
     if checksums.is_iban(compact.upper()) and not text[at : at + 1].isalnum():
         return Match("IBAN", start, at, text[start:at], checksums.is_sample_iban(compact.upper()))
-    token = re.match(r"[A-Za-z0-9]+", found.group())
-    if token and context.iban_context(text, start) and checksums.mod97(token.group().upper()):
+    token = _IBAN_GROUPS.match(found.group())
+    if token and context.iban_context(text, start) and checksums.mod97(token.group().replace(" ", "").upper()):
         return Match("IBAN", start, start + token.end(), token.group())
     return None

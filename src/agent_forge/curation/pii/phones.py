@@ -60,7 +60,7 @@ def _form(name: str, pattern: str, digits: tuple[int, int], sure: bool) -> Form:
 
 
 _S = r"[ .\-]"  # one separator
-_GAP = r"(?:[ .\-/]|[ ]?-[ ]|[ ]{2})?"
+_GAP = r"(?:[ .\-/]|[ ]?[\-/][ ]|[ ]{2})?"
 _TAIL = rf"\d{{1,5}}(?:{_GAP}\d{{1,5}}){{0,7}}"
 FORMS = (
     _form("international", rf"\(?\+\(?[1-9]\d{{0,2}}\)?{_GAP}(?:\(\d{{1,5}}\){_GAP})?{_TAIL}", (7, 15), True),
@@ -70,7 +70,7 @@ FORMS = (
     _form("nanp spaced", r"(?:1 )?[2-9]\d{2} \d{3}[ \-]\d{4}", (10, 11), True),
     _form("double zero", rf"00{_GAP}[1-9]\d{{0,2}}(?:{_GAP}\(0?\d{{1,4}}\))?[ .\-/]{_TAIL}", (10, 17), True),
     _form("area in parentheses", rf"(?:\+?\d{{1,3}} ?)?\(\d{{2,5}}\){_GAP}{_TAIL}", (8, 13), True),
-    _form("trunk zero", r"0[1-9]\d{0,4}(?:[ \-/.]|[ ][\-/][ ])\d{2,8}(?:[ \-.]\d{2,8}){0,4}", (9, 11), True),
+    _form("trunk zero", r"0[1-9]\d{0,4}(?:[ \-/.]|[ ][\-/][ ])\d{2,8}(?:[ \-.]\d{2,8}){0,4}", (9, 12), True),
     _form("grouped", r"\(?\d{1,5}\)?(?:[ .\-/]{1,2}\d{1,8}){1,6}", (6, 15), False),
     _form("bare", r"\d{7,15}", (7, 15), False),
 )
@@ -88,9 +88,11 @@ _SOMETHING_ELSE = re.compile(
     r"(?:\d{1,2}[./\- ]\d{1,2}[./\- ](?:19|20)\d{2}|(?:19|20)\d{2}[./\- ]\d{1,2}[./\- ]\d{1,2}(?: \d{1,2})?|"
     r"(?:0?[1-9]|[12]\d|3[01])[./\- ](?:0?[1-9]|1[0-2])[./\- ]\d{2}|"
     r"(?:0?[1-9]|1[0-2])[./\- ](?:0?[1-9]|[12]\d|3[01])[./\- ]\d{2}|"
-    r"\(?(?:1\d|20)\d{2}(?:[ \-/.]+(?:1\d|20)\d{2})+\)?|\+\d+\.\d+|\d{1,3}(?:\.\d{1,3}){3}|"
-    r"\+?[01]+)\Z"  # dates, ranges of years, decimals, IP addresses, binary numbers
+    r"\(?(?:1\d|20)\d{2}(?:[ \-/.)]+(?:1\d|20)\d{2})+\)?|(?!\d{3}\.\d{4}\Z)\d+\.\d+(?:[ \-]\d+\.\d+)*|"
+    r"\d{1,3}(?:\.\d{1,3}){3}|\+?[01]+)\Z"  # dates, ranges of years, decimals, IP addresses, binary numbers
 )
+_SIGNED_DECIMAL = re.compile(r"\(?\+\(?\d+\.\d+\)?\Z")  # registrars write +1.4155552671 all the same
+_IN_PATHS = ("double zero", "trunk zero", "grouped")  # what parts of a path can look like
 _AND = re.compile(r"\s{0,3}(?:or|and|,|/|;|&|oder|ou|y|\||-)?\s{0,3}\Z")
 _NOT_BEFORE = frozenset("$€£¥%_@&=^~\\")
 _NOT_AFTER = frozenset("%_@°")
@@ -152,7 +154,7 @@ def _ends_here(text: str, end: int) -> bool:
     first = tail[0]
     if first in _NOT_AFTER:
         return False
-    if first.isalnum():
+    if context.joins(first):
         return _EXTENSION.match(text, end) is not None
     return not (first in ".-/:," and tail[1:].isdigit() and not _is_new_number(text, end))
 
@@ -172,11 +174,13 @@ def _previous_group_end(text: str, start: int, end: int) -> int:
 
 
 def _believable(form: Form, text: str, start: int, end: int, previous: Match | None) -> bool:
-    if start and text[start - 1] in _NOT_BEFORE and not (text[start - 1] == "=" and form.sure):
+    if start and text[start - 1] in _NOT_BEFORE - {"="}:
         return False
     written = text[start:end]
-    if _SOMETHING_ELSE.match(written):
+    if _SOMETHING_ELSE.match(written) or (form.name in _IN_PATHS and context.in_path(text, start)):
         return False
+    if _SIGNED_DECIMAL.match(written):
+        return context.phone_context(text, start, end)
     if form.sure and not _looks_like_a_list(form, text, start, end):
         return not context.labelled_otherwise(text, start) or form.name == "international"
     if form.name == "bare" and written[0] == "1" and len(written) != 11:
