@@ -211,6 +211,41 @@ def test_killed_it_leaves_nothing_and_goes_on(tensors, folders, tmp_path):
     assert not list(tmp_path.glob(".*"))
 
 
+def test_two_merges_do_not_write_to_one_output(folders, tmp_path):
+    first, second = parse_recipe(ties(folders)), parse_recipe({**ties(folders), "merge_method": "breadcrumbs"})
+    refused = []
+
+    def meanwhile(done, total, name):
+        for other in (first, second):
+            with pytest.raises(UsageError, match="another merge is writing") as error:
+                merge(other, tmp_path / "out", resume=False)
+            refused.append(error)
+
+    merge(first, tmp_path / "out", progress=meanwhile)
+    merge(first, tmp_path / "alone")
+    assert refused
+    assert contents(tmp_path / "out") == contents(tmp_path / "alone")
+    with pytest.raises(UsageError, match="something already"):
+        merge(second, tmp_path / "out")
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_output_may_be_a_link_but_not_below_a_file(folders, tmp_path):
+    recipe = parse_recipe(ties(folders))
+    for name, there in (("to nothing", False), ("to an empty folder", True)):
+        made, link = tmp_path / f"made {name}", tmp_path / f"link {name}"
+        link.symlink_to(made)
+        if there:
+            made.mkdir()
+        assert merge(recipe, link).out == link
+        assert link.is_symlink()
+        assert "model.safetensors" in contents(made)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MergeError, match="cannot be written"):
+        merge(recipe, tmp_path / "file" / "out")
+    assert not list(tmp_path.glob(".*"))
+
+
 def test_what_another_merge_has_left_is_not_used(folders, tmp_path):
     stopped = []
 

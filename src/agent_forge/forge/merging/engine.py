@@ -7,6 +7,7 @@ looks sees nothing or a complete model. A note of every finished tensor lets the
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,24 +88,24 @@ def merge(
     Raises ConfigError, CheckpointError, MergeError.
     """
     started = time.monotonic()
-    target = Path(out)
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError("there is something already", where=str(target), fix="name a folder that does not exist")
+    target = Path(os.path.realpath(out))  # a link stays, and what it points to is made
+    _refuse_taken(target)  # before the models are opened, which takes longer
     stage = prepare(recipe, sources, beside)
     shards = _shards(stage, shard_bytes)
     staging = target.parent / f".{target.name}.merging"
-    target.parent.mkdir(parents=True, exist_ok=True)
     try:
-        done = _begin(staging, _identity(stage, shards), shards, resume and not sources)
-        resumed = len(done)
-        _write_all(stage, shards, staging, done, threads, progress)
-        _finish(stage, shards, staging, target, sync, inputs)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _held(staging, target):
+            done = _begin(staging, _identity(stage, shards), shards, resume and not sources)
+            resumed = len(done)
+            _write_all(stage, shards, staging, done, threads, progress)
+            _finish(stage, shards, staging, target, sync, inputs)
     except OSError as error:
         raise _disk_fault(error, staging) from error
     from agent_forge.forge.merging.binding import library
 
     return MergeReport(
-        out=target,
+        out=Path(out),
         method=recipe.merge_method,
         tensors=len(stage.layout.outputs),
         parameters=stage.layout.parameters,
@@ -113,6 +115,48 @@ def merge(
         seconds=time.monotonic() - started,
         kernel="C" if library() is not None else "torch",
     )
+
+
+def _refuse_taken(target: Path) -> None:
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError("there is something already", where=str(target), fix="name a folder that does not exist")
+
+
+@contextmanager
+def _held(staging: Path, target: Path) -> Iterator[None]:
+    """The folder, for one process at a time: two that write to it at once would make a model of neither recipe.
+
+    The lock is on the folder itself, so it goes with it when it takes its name, and with the process when that dies.
+    """
+    while True:
+        _refuse_taken(target)
+        staging.mkdir(exist_ok=True)
+        descriptor = os.open(staging, os.O_RDONLY)
+        try:
+            _lock(descriptor, staging)
+            if not _is(descriptor, staging):
+                continue  # it took its name, or was removed, before the lock was had
+            yield
+            return
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, staging: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        fix = "wait for it, or name another folder"
+        raise UsageError("another merge is writing to this output", where=str(staging), fix=fix) from error
+    except OSError:
+        return  # a file system on which folders cannot be locked (NFS)
+
+
+def _is(descriptor: int, folder: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), folder.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _disk_fault(error: OSError, staging: Path) -> AgentForgeError:
@@ -189,8 +233,8 @@ def _begin(staging: Path, identity: str, shards: list[_Shard], resume: bool) -> 
     done = _read_note(staging / NOTE, identity) if resume else None
     if done is not None and all(_right_size(staging / shard.file, shard.size) for shard in shards):
         return done
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir()
+    for left in staging.iterdir():
+        left.unlink()
     for shard in shards:
         with open(staging / shard.file, "wb") as file:
             _reserve(file.fileno(), shard.size, staging)
@@ -316,9 +360,7 @@ def _finish(
         for file in staging.iterdir():
             with open(file, "rb") as handle:
                 os.fsync(handle.fileno())
-    if target.is_dir():
-        target.rmdir()
-    staging.rename(target)
+    staging.rename(target)  # an empty folder of that name gives way
     sync_folder(target.parent)
 
 
