@@ -263,3 +263,46 @@ def test_too_many_tasks_and_too_much_text() -> None:
         parse_plan("<plan>\nTask 1: " + "x" * 9_000_000)
     assert refused.value.codes == ["too_large"]
     assert len(plan_of(*rows[:10_000])) == 10_000
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "| Dependecies: Task 1",
+        "| Needs: T1",
+        "| Blocked by: Task 1 and Task 1",
+        "| **Dependencies (tasks):** #1",
+        "(Dependecies: Task 1)",
+        "\n  Waits for: Task 1",
+        "| After: Task 1 | Limit: 3",
+    ],
+)
+def test_a_dependency_under_a_name_that_is_not_known_is_refused_not_lost(tail: str) -> None:
+    with pytest.raises(PlanInvalid) as refused:
+        parse_plan(f"<plan>\nTask 1: look | Dependencies: none\nTask 2: tell {tail}\n</plan>")
+    (fault,) = refused.value.errors
+    assert (fault.code, fault.task) == ("malformed", "task_2")
+    assert "Dependencies:" in fault.message
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        "| depends_on: Task 1",
+        "| Depends-On: 1",
+        "[depends: T1]",
+        "(requires Task 1)",
+        "(after: Task 1)",
+        "{depends: 1}",
+    ],
+)
+def test_more_names_of_the_dependencies(tail: str) -> None:
+    plan = parse_plan(f"<plan>\nTask 1: look | Dependencies: none\nTask 2: tell {tail}\n</plan>")
+    assert (plan["task_2"].goal, plan["task_2"].depends_on) == ("tell", ("task_1",))
+
+
+@pytest.mark.parametrize(
+    "goal", ["sort by size | order: largest first", "compare (focus: price)", "cat a | wc: lines", "see (after lunch)"]
+)
+def test_colons_in_a_goal_are_text(goal: str) -> None:
+    assert parse_plan(f"<plan>\nTask 1: {goal}\n</plan>")["task_1"].goal == goal

@@ -31,7 +31,7 @@ _HEADER = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _KEYS = {
-    "depends_on": r"dependenc(?:y|ies)|depends?(?:[ \t]+on)?|deps?|requires|prerequisites?",
+    "depends_on": r"dependenc(?:y|ies)|depends?(?:[ \t_-]*on)?|deps?|requires|prerequisites?",
     "action": r"action|tool",
     "args": r"args|arguments",
     "parent": r"parent|part[ \t]+of",
@@ -47,6 +47,17 @@ _TAIL = re.compile(
     rf"""(?:[(\[]|[-–—;,.][ \t]|[ \t])[ \t]{{0,3}}{_MARKS}{_DEPENDENCY_WORDS}{_MARKS}[ \t]*:?{_MARKS}
     (?P<list>[^()\[\]]*)[)\]]?{_MARKS}[.]?[ \t]*\Z""",
     re.IGNORECASE | re.VERBOSE,
+)
+_BRACKETED = re.compile(
+    rf"""[(\[{{][ \t]*{_MARKS}(?:depends?|requires|needs|after)\b{_MARKS}[ \t]*:?{_MARKS}
+    (?P<list>[^()\[\]{{}}]*)[)\]}}]{_MARKS}[.]?[ \t]*\Z""",
+    re.IGNORECASE | re.VERBOSE,
+)
+# `| Dependecies: Task 1`, `(blocked by: T2)`: a name that we do not know, and a list of tasks after its colon.
+_UNKNOWN_FIELD = re.compile(
+    rf"""(?:[|(\[]|\n)[ \t]*{_MARKS}(?P<key>[^\W\d][\w \t()-]{{0,40}}?){_MARKS}[ \t]*[:=：]{_MARKS}
+    (?P<list>[^|()\[\]\n]*)[)\]]?{_MARKS}[.]?[ \t]*(?=\||\n|\Z)""",
+    re.VERBOSE,
 )
 _LONGEST_TAIL = 2000
 _TASK_WORD = re.compile(r"\b(?:task|step|t)[ \t_#-]*\d|#\d", re.IGNORECASE)
@@ -260,8 +271,10 @@ class LineReader:
 
     def _tail(self, goal: str, draft: _Draft) -> str:
         """Dependencies in the goal itself: `Compare them (depends on Task 1 and Task 2)`."""
-        found = _TAIL.search(goal, max(0, len(goal) - _LONGEST_TAIL))
+        start = max(0, len(goal) - _LONGEST_TAIL)
+        found = _TAIL.search(goal, start) or _BRACKETED.search(goal, start)
         if found is None:
+            self._refuse_unknown_field(goal[start:], draft)
             return goal
         listed = found.group("list")
         try:
@@ -273,7 +286,15 @@ class LineReader:
         if not all(name.startswith("task_") or name in self._exact for name in names):
             return goal  # "… depends on the weather" is prose
         draft.fields["depends_on"] = tuple(names)
-        return goal[: found.start()].rstrip()
+        return goal[: found.start()].rstrip(" \t\n|")
+
+    def _refuse_unknown_field(self, goal: str, draft: _Draft) -> None:
+        """A misspelt `Dependencies:` must not become part of the goal, and the dependency be lost."""
+        for found in _UNKNOWN_FIELD.finditer(goal):
+            listed = found.group("list")
+            if _TASK_WORD.search(listed) and _is_list(listed):
+                what = f"{found.group('key').strip()!r} of task {draft.id!r} is not known"
+                self._fault(f"{what}; is `Dependencies: {listed.strip()}` meant?", draft, draft.line)
 
     def _fault(self, what: str, draft: _Draft | None = None, line: int | None = None) -> None:
         if draft is not None:
@@ -284,6 +305,13 @@ class LineReader:
 def _next_field(text: str, start: int) -> int:
     found = FIELD.search(text, start)
     return found.start() if found else len(text)
+
+
+def _is_list(text: str) -> bool:
+    try:
+        return bool(read_dependencies(text, str))
+    except NotAList:
+        return False
 
 
 def _as_reference(text: str) -> str:
