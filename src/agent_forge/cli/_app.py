@@ -167,7 +167,7 @@ def require_bytes(path: str) -> bytes:
     """The content of a file or, for '-', of stdin. Raises UsageError."""
     try:
         if path == "-":
-            return click.get_binary_stream("stdin").read()
+            return b"" if sys.stdin is None else sys.stdin.buffer.read()  # None, as with `<&-`: nothing to read
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
