@@ -109,6 +109,15 @@ LABELLED = [
     ("DATE_OF_BIRTH", "date of birth is April 5, 1987", "April 5, 1987"),
     ("DATE_OF_BIRTH", "1990-01-31 is my date of birth", "1990-01-31"),
     ("SECRET", "password: hunter22", "hunter22"),
+    ("SECRET", "Passwort: Geheim123", "Geheim123"),
+    ("SECRET", "docker login -p dckr_pat_Ab1dEfGhIjKlMnOpQrStUvWxYz0", "dckr_pat_Ab1dEfGhIjKlMnOpQrStUvWxYz0"),
+    ("EMAIL", "mv jane@corp.com-old x", "jane@corp.com"),
+    ("EMAIL", "jane [AT] corp [DOT] com", "jane [AT] corp [DOT] com"),
+    ("EMAIL", "jane {at} corp {dot} com", "jane {at} corp {dot} com"),
+    ("CARD", "4539-5787 6362-1486", "4539-5787 6362-1486"),
+    ("CARD", "4539\u200b5787\u200b6362\u200b1486", "4539\u200b5787\u200b6362\u200b1486"),
+    ("SSN", "SSN 219 - 09 - 9998", "219 - 09 - 9998"),
+    ("IP", "block 8.8.8.8-8.8.8.20", "8.8.8.20"),
     ("SECRET", 'api_key = "d41d8cd98f00b204e9800998ecf8427e"', "d41d8cd98f00b204e9800998ecf8427e"),
     ("SECRET", "Authorization: Bearer abc123def456ghi789", "abc123def456ghi789"),
     ("URL_CREDENTIALS", "postgres://admin:s3cret@db.corp.com:5432/x", "admin:s3cret@db.corp.com:5432"),
@@ -144,6 +153,7 @@ LEFT_ALONE = [
     "the ratio is 27:9:9:9:3:3:3:1, EUI 00:11:22:33:44:55:66:77, +(64.927786) and +3.14159265",
     "SKU 123-45-6780, order number is 4539 5787 6362 1486",
     "newborn (accessed July 2, 2013); the average length at birth is 35.5–40.5 cm; birthday ?,39.0 61.0",
+    "sk-learn-contrib-categorical-encoding, rpm-1.2.3.4-5.el7, f(at), x[at], 219 - 09 - 9998, deploy@web-1.prod-eu",
     "at birth. Time. http://world.time.com/2013/11/12/boy",
 ]
 

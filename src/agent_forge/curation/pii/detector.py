@@ -9,6 +9,7 @@ from functools import lru_cache
 from agent_forge.curation.pii.identity import LABELS, find_base58, find_bech32, find_ethereum, find_labelled
 from agent_forge.curation.pii.match import Match, resolve_overlaps
 from agent_forge.curation.pii.network import (
+    SPELLED,
     V4_MIDDLE,
     V6_MIDDLE,
     find_emails,
@@ -43,13 +44,12 @@ _WITH_DIGITS: tuple[_Scan, ...] = (
 )
 _SCANS: tuple[_Scan, ...] = (
     (V6_MIDDLE.search, find_v6, frozenset({"IP"})),
+    (SPELLED.search, find_spelled_emails, frozenset({"EMAIL"})),
     *((anchor.search, find_tokens, _SECRETS) for anchor in (FIXED, *TAILS)),
 )
 _ANCHORS: tuple[tuple[str, Finder, frozenset[str]], ...] = (
     ("@", find_emails, frozenset({"EMAIL"})),
     ("@", find_url_credentials, frozenset({"URL_CREDENTIALS"})),
-    ("[at]", find_spelled_emails, frozenset({"EMAIL"})),
-    ("(at)", find_spelled_emails, frozenset({"EMAIL"})),
     ("-----BEGIN", find_private_keys, _SECRETS),
     ("0x", find_ethereum, frozenset({"CRYPTO"})),
     ("bc1", find_bech32, frozenset({"CRYPTO"})),
@@ -84,6 +84,7 @@ _KEYWORD = re.compile(
 _FOLDS = {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}
 _FOLDS |= dict.fromkeys("‐‑‒–—−﹣", "-") | dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u202f\u3000\t", " ")
 _FOLDS |= {chr(zero + digit): str(digit) for zero in (0x660, 0x6F0, 0x966, 0x9E6) for digit in range(10)}
+_FOLDS |= dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", " ") | {"\u00ad": "-"}  # what cannot be seen between digits
 _FOLDS |= dict.fromkeys("․。", ".") | {"﹫": "@"}
 _FOLDED = re.compile(f"[{re.escape(''.join(_FOLDS))}]")
 

@@ -12,6 +12,7 @@ _LOCAL = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._%+-'&"
 _LOCAL_MOST = 64
 _DOMAIN = re.compile(r"\w[\w\-]{0,62}(?:\.\w[\w\-]{0,62}){1,9}")
 _TOP = re.compile(r"(?:[^\W\d_]{2,24}|xn--[A-Za-z0-9\-]{2,59})\Z")
+_TOP_JOINED = re.compile(r"(?:[A-Za-z]{2}|com|net|org|edu|gov|info)(?=[\-_])", re.IGNORECASE)
 # Words of scripts without spaces around an address: 请联系jo@corp.io谢谢.
 _UNSPACED_HEAD = re.compile(r".*[\u0e00-\U0010ffff](?=[A-Za-z0-9])", re.DOTALL)
 _UNSPACED_TAIL = re.compile(r"(?<=[A-Za-z])[\u0e00-\U0010ffff][^.]*\Z")
@@ -22,8 +23,10 @@ _SPELLED_AT = re.compile(
     re.IGNORECASE,
 )
 _USERINFO = re.compile(r"[^\s/?#:@\"'<>`\\]{0,256}:[^\s/@\"'<>`\\]{1,256}@[\w\[][\w.\-:\[\]]{0,255}")
+SPELLED = re.compile(r"[\[({<] ?[aA][tT] ?[\])}>]")
 V4_MIDDLE = re.compile(r"\.[0-9]{1,3}\.[0-9]")
 _V4 = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?:/[0-9]{1,2}(?![0-9]))?")
+_V4_RANGE = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:\.[0-9]{1,3}){3}-[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?![0-9.]*[0-9])")
 V6_MIDDLE = re.compile(r":(?:[0-9A-Fa-f]{1,4})?:")
 _V6 = re.compile(r"[0-9A-Fa-f:]{1,30}:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9A-Fa-f:]{2,39}")
 _HEX_COLON = frozenset("0123456789abcdefABCDEF:")
@@ -79,6 +82,8 @@ def _real_domain(host: str) -> str | None:
             return None
         if _TOP.match(top):
             return host
+        if joined := _TOP_JOINED.match(top):  # jane@corp.com-old
+            return host[: len(host) - len(top) + joined.end()]
         host = host.rpartition(".")[0]
 
 
@@ -120,9 +125,10 @@ def _is_v4(text: str, start: int, end: int) -> bool:
     head, tail = text[max(0, start - 2) : start], text[end : end + 2]
     if context.joins(head[-1:]) or head[-1:] == "_" or context.joins(tail[:1]) or tail[:1] == "_":
         return False
-    if tail[:1] in (".", "-") and tail[1:].isalnum() and (tail[1:].isdigit() or tail[0] == "-"):
+    ranged = _V4_RANGE.match(text, start) or _V4_RANGE.search(text, max(0, start - 16), end)
+    if tail[:1] in (".", "-") and tail[1:].isalnum() and (tail[1:].isdigit() or tail[0] == "-") and not ranged:
         return False
-    if head[-1:] in (".", "-") and head[:1].isalnum():
+    if head[-1:] in (".", "-") and head[:1].isalnum() and not ranged:
         return False
     if head in ("==", ">=", "<=", "~=", "^") or (head[-1:] == "/" and head[:1].isalpha()):
         return False

@@ -13,7 +13,7 @@ from agent_forge.curation.pii.phones import find_phone
 # step is decided by one character, so the search skips fast over prose and takes linear time on anything.
 RUN = re.compile(r"[0-9](?:[ ().\-/]{0,3}[0-9]){5,}")
 _GROUP = re.compile(r"[0-9]+")
-_SSN = re.compile(r"([0-9]{3})([-. ])([0-9]{2})\2([0-9]{4})(?![0-9])")
+_SSN = re.compile(r"([0-9]{3})([-. /]| - )([0-9]{2})\2([0-9]{4})(?![0-9])")
 _CARD_SHAPES = re.compile(
     r"(?:4(?: 4){2,3}(?: [1-4])?|4 6 [45]|6 13|8 8|4 4 5|4 5 6|4 5 5|4 7 4|6 6|6 4 6|5 5 5|1[2-9])\Z"
 )
@@ -103,6 +103,8 @@ def _ssn(text: str, start: int) -> Match | None:
         return None
     # "Suite 680 36 4022 Oakridge Drive": spaces alone are weak evidence
     weak = separator != "-" and not context.ssn_context(text, start)
+    if weak and separator not in ". ":
+        return None
     if weak and (context.phone_context(text, start, end) or context.address_around(text, start, end)):
         return None
     return Match("SSN", start, end, found.group(), area + group + serial in checksums.SAMPLE_SSNS)
@@ -125,7 +127,7 @@ def _card(text: str, groups: list[Span], at: int) -> Match | None:
         if len(digits) > 19:
             break
         if len(digits) >= 12 and _card_ends(text, stop) and checksums.is_card(digits):
-            usual = len(separators) < 2 and _CARD_SHAPES.match(" ".join(sizes))
+            usual = _CARD_SHAPES.match(" ".join(sizes)) and (len(separators) < 2 or sizes == ["4"] * 4)
             other = _is_long_integer(text, start, stop) or context.goods_label(text, start)
             if (usual and not other) or context.card_context(text, start):
                 best = Match("CARD", start, stop, text[start:stop], checksums.is_test_card(digits))

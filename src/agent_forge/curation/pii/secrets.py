@@ -37,16 +37,18 @@ _TOKEN = re.compile(
     r"lin_api_[A-Za-z0-9]{32,64}|figd_[A-Za-z0-9_\-]{30,60}|glsa_[A-Za-z0-9_]{32,64}|glc_[A-Za-z0-9+/=]{32,250}|"
     r"tskey-[A-Za-z0-9\-]{20,80}|NRAK-[A-Z0-9]{27}|sntry[su]_[A-Za-z0-9+/=_]{40,250}|rubygems_[0-9a-f]{48}|dapi[0-9a-f]{32}(?:-\d)?|"
     r"nfp_[A-Za-z0-9]{36,40}|pat[A-Za-z0-9]{14}\.[0-9a-f]{64}|CFPAT-[A-Za-z0-9_\-]{40,50}|secret_[A-Za-z0-9]{40,60}|"
+    r"dckr_pat_[A-Za-z0-9_\-]{20,60}|pplx-[A-Za-z0-9]{40,60}|tvly-[A-Za-z0-9\-]{20,60}|"
     r"ntn_[A-Za-z0-9]{40,60}|PMAK-[0-9a-f]{24}-[0-9a-f]{34}|AGE-SECRET-KEY-1[0-9A-Z]{40,80}"
     r")(?![A-Za-z0-9])"
 )
 _JWT = re.compile(r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_\-]{8,2000}\.eyJ[A-Za-z0-9_\-]{8,4000}(?:\.[A-Za-z0-9_\-]{8,1000})?")
 _LEAST_ENTROPY = 2.8
+_WORDS = re.compile(r"[a-z]+(?:[\-_.][a-z]+)*\Z")  # sk-learn-contrib-categorical-encoding
 
 # A keyword, then what links it to its value. `key` counts only behind a word that says which key.
 _KEY_OF = re.compile(r"(?:api|access|auth|secret|encryption|signing|account|private|client|master)[_\- ]?\Z")
 _ASSIGNMENT = re.compile(
-    r"(?:passw(?:or)?d|passphrase|pwd|secret|token|key|bearer|credential)s?(?:[_\- ](?:access|key|id|token|value)){0,2}"
+    r"(?:passw(?:or)?[dt]|passphrase|pwd|secret|token|key|bearer|credential)s?(?:[_\- ](?:access|key|id|token|value)){0,2}"
     r"(?P<link>[\"']?\s{0,3}(?::=|=>|:|=|\bis\b|\bwas\b)\s{0,3}(?:bearer\s|basic\s|token\s)?|\s)"
     r"(?P<quote>\\?[\"'`]?)(?P<value>[^\s\"'`,;<>(){}\[\]]{6,128})",
     re.IGNORECASE,
@@ -108,7 +110,7 @@ def _strong(found: Iterator[re.Match[str]]) -> Iterator[Match]:
     """The tokens that are random enough; those from manuals are marked as reserved."""
     for token in found:
         written = token.group()
-        if entropy(written[4:]) >= _LEAST_ENTROPY:
+        if entropy(written[4:]) >= _LEAST_ENTROPY and not _WORDS.match(written):
             sample = "EXAMPLE" in written or "_test_" in written[:10]
             yield Match("SECRET", token.start(), token.end(), written, sample)
 
