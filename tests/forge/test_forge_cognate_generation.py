@@ -28,6 +28,26 @@ def test_any_split_of_the_text_gives_the_same_logits(axis_model, splits):
 
 
 @torch.no_grad()
+def test_in_float64_nothing_is_rounded_to_less(axis_model):
+    model, text = axis_model.double(), tokens()
+    whole = model(text, use_cache=False).logits
+    cache = CognateCache(model.config)
+    parts = [model(part, past_key_values=cache).logits for part in text.split([5, 1, 17], dim=1)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-11, rtol=1e-11)
+
+
+@torch.no_grad()
+def test_packed_documents_are_read_as_each_alone(axis_model):
+    model, sizes = axis_model.double(), [1, 6, 1, 9, 1]
+    for row in (sizes, [1]):  # a row may hold a single token
+        documents = [tokens(1, size) for size in row]
+        numbers = torch.cat([torch.full_like(text, number) for number, text in enumerate(documents)], dim=1)
+        packed = model(torch.cat(documents, dim=1), document_ids=numbers, use_cache=False).logits
+        alone = torch.cat([model(text, use_cache=False).logits for text in documents], dim=1)
+        torch.testing.assert_close(packed, alone, atol=1e-11, rtol=1e-11)
+
+
+@torch.no_grad()
 def test_the_cache_keeps_a_window_and_no_more(tiny):
     model = tiny(sliding_window=8)
     cache = model(tokens()).past_key_values

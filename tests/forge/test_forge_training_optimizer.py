@@ -11,6 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import UsageError
 from agent_forge.forge.models import CognateForCausalLM
+from agent_forge.forge.models.attention import _blocks, _largest_logits, attention_mask
 from agent_forge.forge.training import PRESETS, MuGrokfast, clip_heads, largest_logits, route
 from agent_forge.forge.training.checkpoint import optimizer_tensors, restore_optimizer
 from agent_forge.forge.training.muon import muon_step, orthogonalize, shape_factor
@@ -266,6 +267,30 @@ class TestQKClip:
         logits = (q @ k.transpose(-1, -2) * attention.scale).masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)
         torch.testing.assert_close(found, logits.amax((0, 2, 3)))
         assert attention.probed is None
+
+    def test_heads_whose_logits_are_all_negative_are_left_alone(self):
+        model, name = self.model(4), "model.layers.0.attention"
+        before = model.get_parameter(f"{name}.qkv_proj.weight").clone()
+        assert clip_heads(model, {name: torch.tensor([-5.0, -0.1, 0.0, 99.0])}, 100.0) == 0
+        assert torch.equal(model.get_parameter(f"{name}.qkv_proj.weight"), before)
+
+    def test_the_probe_counts_every_pass_of_a_model_with_loops(self):
+        single, text = self.model(2), torch.randint(3, 64, (2, 9))
+        looped = CognateForCausalLM(tiny_config(qk_norm=False, memory_layers=[], loops=3))
+        looped.load_state_dict(single.state_dict())
+        name = "model.layers.0.attention"
+        assert (largest_logits(looped, text)[name] >= largest_logits(single, text)[name]).all()
+
+    def test_the_probe_reads_the_masks_of_the_gpu_too(self):
+        q, k = torch.randn(1, 4, 40, 8), torch.randn(1, 2, 40, 8)
+        dense = attention_mask(40, 0, 7, torch.device("cpu"))
+        torch.testing.assert_close(
+            _largest_logits(q, k, _blocks(40, 7, None, torch.device("cpu")), 1.0), _largest_logits(q, k, dense, 1.0)
+        )
+
+    def test_a_model_without_our_attention_cannot_be_clipped(self):
+        with pytest.raises(UsageError, match="qk_clip"):
+            largest_logits(torch.nn.Linear(2, 2), torch.zeros(1, 2))
 
     def test_qk_norm_bounds_the_logits_by_itself(self, tiny):
         model = tiny()

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agent_forge.forge.models.config import CognateConfig
-from agent_forge.forge.models.norm import rms_norm
+from agent_forge.forge.models.norm import rms_norm, widened
 
 if TYPE_CHECKING:
     from agent_forge.forge.models.recursion import Reading
@@ -41,8 +41,9 @@ class SlidingWindowAttention(nn.Module):
         k, v = reading.keep(slot, "attention", (k, v))
         if reading.cache is not None:
             k, v = reading.cache.update(k, v, slot)
-        if self.probing:
-            self.probed = _largest_logits(q, k, reading.mask, self.scale)
+        if self.probing:  # the same heads read in every pass of a model with loops
+            found = _largest_logits(q, k, reading.mask, self.scale)
+            self.probed = found if self.probed is None else torch.maximum(self.probed, found)
         y_BHTK = attend(q, k, v, reading.mask, self.scale)
         return y_BHTK.transpose(1, 2).reshape(x_BTD.shape[0], x_BTD.shape[1], -1)
 
@@ -67,16 +68,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Any, scale: float) -> Tensor:
     )
 
 
-def rotary_angles(positions_BT: Tensor, width: int, theta: float) -> tuple[Tensor, Tensor]:
-    """cos and sin, [B, 1, T, width/2], in float32 (computed, never stored: nothing to lose when weights are loaded)."""
-    exponents = torch.arange(0, width, 2, device=positions_BT.device, dtype=torch.float32) / width
-    angles = positions_BT.float()[:, None, :, None] * theta**-exponents
+def rotary_angles(
+    positions_BT: Tensor, width: int, theta: float, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    """cos and sin, [B, 1, T, width/2], in float32 at least (computed, never stored: nothing to lose in loading)."""
+    kind = torch.promote_types(dtype, torch.float32)
+    exponents = torch.arange(0, width, 2, device=positions_BT.device, dtype=kind) / width
+    angles = positions_BT.to(kind)[:, None, :, None] * theta**-exponents
     return angles.cos(), angles.sin()
 
 
 def rotate(x_BHTK: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rotary position embedding (RoFormer, 2104.09864) on the two halves of each head."""
-    first, second = x_BHTK.float().chunk(2, dim=-1)
+    first, second = widened(x_BHTK).chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1).to(x_BHTK.dtype)
 
 
@@ -133,4 +137,8 @@ def _largest_logits(q: Tensor, k: Tensor, mask: Any, scale: float) -> Tensor:
     logits = (q.float() @ shared.float().transpose(-1, -2)) * scale
     if mask is None:
         mask = torch.ones(logits.shape[-2:], dtype=torch.bool, device=q.device).tril()
+    elif not isinstance(mask, Tensor):
+        from torch.nn.attention.flex_attention import create_mask
+
+        mask = create_mask(mask.mask_mod, mask.shape[0], None, q.shape[2], k.shape[2], str(q.device))
     return logits.masked_fill(~mask, -torch.inf).amax(dim=(0, 2, 3))

@@ -165,7 +165,7 @@ class CognateModel(CognatePreTrainedModel):
             padding = None
         if positions is None:
             positions = torch.arange(seen, seen + length, device=device)[None]
-        cos, sin = rotary_angles(positions, config.head_dim, config.rope_theta)
+        cos, sin = rotary_angles(positions, config.head_dim, config.rope_theta, embedded.dtype)
         mask = attention_mask(length, seen, config.sliding_window, device, padding, documents)
         valid = None if padding is None else padding[:, -length:].bool()
         starts = None if documents is None else _document_starts(documents)
@@ -205,8 +205,8 @@ class CognateModel(CognatePreTrainedModel):
 
 
 def _document_starts(documents_BT: Tensor) -> Tensor:
-    changed = documents_BT[:, 1:] != documents_BT[:, :-1]
-    return torch.cat([torch.ones_like(changed[:, :1]), changed], dim=1)
+    first = torch.ones_like(documents_BT[:, :1], dtype=torch.bool)
+    return torch.cat([first, documents_BT[:, 1:] != documents_BT[:, :-1]], dim=1)
 
 
 @dataclass

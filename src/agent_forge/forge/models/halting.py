@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from agent_forge.forge.models.config import CognateConfig
+from agent_forge.forge.models.norm import widened
 
 
 class HaltingHead(nn.Linear):
@@ -20,7 +21,7 @@ class HaltingHead(nn.Linear):
         super().__init__(config.hidden_size, 1)
 
     def forward(self, y_BTD: Tensor) -> Tensor:
-        return super().forward(y_BTD).squeeze(-1).float()
+        return widened(super().forward(y_BTD).squeeze(-1))
 
 
 def halting_distribution(logits: list[Tensor]) -> Tensor:

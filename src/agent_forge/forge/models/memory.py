@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from agent_forge.forge.models.config import CognateConfig
-from agent_forge.forge.models.norm import rms_norm
+from agent_forge.forge.models.norm import rms_norm, widened
 
 if TYPE_CHECKING:
     from agent_forge.forge.models.recursion import Reading
@@ -66,16 +66,16 @@ class NeuralMemory(nn.Module):
         writes = Writes(*reading.keep(slot, "memory", writes))
         read_BHTE = self.advance(query, writes, reading, slot)
         read_BTD = self.out_proj(read_BHTE.transpose(1, 2).flatten(2).to(x_BTD.dtype))
-        gate = 2 * torch.sigmoid(rms_norm(read_BTD, self.eps).float() * self.memory_gain)
-        return (rms_norm(y_BTD, self.eps).float() * self.attention_gain * gate).to(y_BTD.dtype)
+        gate = 2 * torch.sigmoid(widened(rms_norm(read_BTD, self.eps)) * self.memory_gain)
+        return (widened(rms_norm(y_BTD, self.eps)) * self.attention_gain * gate).to(y_BTD.dtype)
 
     def propose(self, x_BTD: Tensor, valid_BT: Tensor | None) -> tuple[Tensor, Writes]:
         """Queries, and what each token would write."""
         batch, length, _ = x_BTD.shape
-        parts = F.silu(self.qkv_proj(x_BTD)).float().view(batch, length, 3, self.heads, self.width)
+        parts = widened(F.silu(self.qkv_proj(x_BTD))).view(batch, length, 3, self.heads, self.width)
         query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
         query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
-        theta, *decays = self.rates(x_BTD).float().view(batch, length, -1, self.heads).permute(2, 0, 3, 1).unbind(0)
+        theta, *decays = widened(self.rates(x_BTD)).view(batch, length, -1, self.heads).permute(2, 0, 3, 1).unbind(0)
         rate, log_decay = torch.sigmoid(theta), F.logsigmoid(-torch.stack(decays, dim=-1))
         if valid_BT is not None:
             real = valid_BT[:, None, :].to(rate.dtype)

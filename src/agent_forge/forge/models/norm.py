@@ -6,7 +6,12 @@ import torch
 from torch import Tensor
 
 
+def widened(x: Tensor) -> Tensor:
+    """x in float32 at least: what is wider stays, so that a model in float64 computes in float64 throughout."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
 def rms_norm(x: Tensor, eps: float = 1e-6) -> Tensor:
-    """x / rms(x) over the last dimension, computed in float32 and returned in x's own type."""
-    wide = x.float()
+    """x / rms(x) over the last dimension, computed in float32 at least and returned in x's own type."""
+    wide = widened(x)
     return (wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)).to(x.dtype)

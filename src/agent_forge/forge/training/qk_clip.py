@@ -10,13 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from agent_forge.errors import UsageError
 from agent_forge.forge.models.attention import SlidingWindowAttention
 
 
 @torch.no_grad()
 def largest_logits(model: nn.Module, input_ids: Tensor) -> dict[str, Tensor]:
-    """The largest attention logit of each head on a probe batch, by the name of the attention module."""
+    """The largest attention logit of each head on a probe batch, by the name of the attention module.
+
+    Raises UsageError for a model of another architecture: its heads are not known here.
+    """
     found = {name: m for name, m in model.named_modules() if isinstance(m, SlidingWindowAttention)}
+    if not found:
+        raise UsageError(f"a {type(model).__name__} has no heads to clip", fix="leave qk_clip at 0: it is for Cognate")
     for module in found.values():
         module.probing = True
     try:
@@ -38,7 +44,7 @@ def clip_heads(model: nn.Module, logits: dict[str, Tensor], limit: float = 100.0
     modules: dict[str, Any] = dict(model.named_modules())
     for name, largest in logits.items():
         attention: SlidingWindowAttention = modules[name]
-        gamma = (limit / largest).clamp(max=1.0)
+        gamma = limit / largest.clamp(min=limit)  # 1 below the limit, and where every logit is negative
         clipped += int((gamma < 1).sum())
         query, key, _ = attention.qkv_proj.weight.split(attention.row_blocks)
         if attention.groups == attention.heads:
