@@ -48,7 +48,8 @@ _WORDS = re.compile(r"[a-z]+(?:[\-_.][a-z]+)*\Z")  # sk-learn-contrib-categorica
 # A keyword, then what links it to its value. `key` counts only behind a word that says which key.
 _KEY_OF = re.compile(r"(?:api|access|auth|secret|encryption|signing|account|private|client|master)[_\- ]?\Z")
 _ASSIGNMENT = re.compile(
-    r"(?:passw(?:or)?[dt]|passphrase|pwd|secret|token|key|bearer|credential)s?(?:[_\- ](?:access|key|id|token|value)){0,2}"
+    r"(?:passw(?:or)?[dt]|passphrase|pwd|secret|token|key|bearer|credential)s?"
+    r"(?:[_\- ](?:access|key|id|token|value)){0,2}"
     r"(?P<link>[\"']?\s{0,3}(?::=|=>|:|=|\bis\b|\bwas\b)\s{0,3}(?:bearer\s|basic\s|token\s)?|\s)"
     r"(?P<quote>\\?[\"'`]?)(?P<value>[^\s\"'`,;<>(){}\[\]]{6,128})",
     re.IGNORECASE,
