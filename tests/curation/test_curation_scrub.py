@@ -274,3 +274,31 @@ def test_an_interrupted_scrub_leaves_no_half_output(tmp_path: Path, stop: signal
     assert process.returncode == 130, error
     assert b"interrupted" in error
     assert list(out.parent.iterdir()) == []
+
+
+def test_a_field_that_no_row_has_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from agent_forge.cli import run
+
+    source = _write(tmp_path / "in.jsonl", ROWS * 3)
+    call = ["data", "scrub", str(source), str(tmp_path / "out.jsonl"), "--fields", "messages.content,mesages"]
+    assert run([*call, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["fields"] == {"messages.content": 9, "mesages": 0}
+    assert run(call) == 0
+    assert "no row has text under mesages" in capsys.readouterr().err
+    assert "fields" not in scrub_file(source, tmp_path / "out.jsonl").as_dict()
+
+
+def test_output_and_rejects_are_two_files(tmp_path: Path) -> None:
+    source = _write(tmp_path / "in.jsonl", ROWS)
+    with pytest.raises(UsageError, match="share a file"):
+        scrub_file(source, tmp_path / "out.jsonl", reject=tmp_path / "." / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_a_pipe_is_not_taken_for_a_file_that_is_not_there(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UsageError, match="no regular file"):
+        scrub_file(tmp_path / "pipe", tmp_path / "out.jsonl")
+    with pytest.raises(UsageError, match="no such file"):
+        scrub_file(tmp_path / "nothing", tmp_path / "out.jsonl")

@@ -103,11 +103,11 @@ def scrub(
     as_json: bool,
 ) -> None:
     """Write IN without personal data and secrets to OUT (.jsonl, .gz, .zst). IN is never touched."""
+    from agent_forge.curation.lines import require_regular
     from agent_forge.curation.replace import Scrubber
     from agent_forge.curation.scrub import default_workers, scrub_file
 
-    if not Path(source).is_file():
-        raise UsageError("no such file", where=source)
+    require_regular(source)
     finder = None
     if ner:
         from agent_forge.curation.pii.names import load_names
@@ -151,6 +151,8 @@ def _talk_about_scrub(report: dict[str, Any], target: str) -> None:
         f"{report['rejected']:,} rejected → {target}",
         err=True,
     )
+    if absent := [name for name, count in report.get("fields", {}).items() if not count]:
+        click.echo(f"no row has text under {', '.join(absent)}: nothing was scrubbed there", err=True)
     if not report["names_covered"]:
         click.echo("names of people, places and firms are not covered; --ner MODEL finds them", err=True)
 

@@ -26,12 +26,21 @@ def _zstandard() -> Any:
     return zstandard
 
 
+def require_regular(path: str | os.PathLike[str]) -> Path:
+    """The path of a file that can be read more than once. Raises UsageError."""
+    source = Path(path)
+    if not source.is_file():
+        what = "this is no regular file" if source.exists() else "no such file"
+        raise UsageError(
+            what, where=str(source), fix="save what it holds to a file first" if source.is_fifo() else None
+        )
+    return source
+
+
 @contextmanager
 def open_lines(path: str | os.PathLike[str]) -> Iterator[Iterable[bytes]]:
     """The lines of a file, decompressed by its suffix (.gz, .zst). Raises DataError where the file is damaged."""
-    source = Path(path)
-    if not source.is_file():
-        raise UsageError("no such file", where=str(source))
+    source = require_regular(path)
     with ExitStack() as stack:
         raw: Any = stack.enter_context(open(source, "rb"))
         if source.suffix == ".gz":

@@ -30,7 +30,8 @@ _BATCH_LINES = 2048
 
 @dataclass(slots=True)
 class ScrubReport:
-    """What a scrub did. `reserved` counts those of `replaced` that belong to nobody (example.com, test cards)."""
+    """What a scrub did. `reserved` counts those of `replaced` that belong to nobody (example.com, test cards); `fields`
+    counts the strings under each of the fields that were asked for."""
 
     rows: int = 0
     rejected: int = 0
@@ -38,10 +39,12 @@ class ScrubReport:
     changed: int = 0
     replaced: dict[str, int] = field(default_factory=dict)
     reserved: dict[str, int] = field(default_factory=dict)
+    fields: dict[str, int] | None = None
     names_covered: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        found = asdict(self)
+        return found if self.fields is not None else {key: found[key] for key in found if key != "fields"}
 
     def add(self, other: ScrubReport) -> None:
         self.rows += other.rows
@@ -50,6 +53,9 @@ class ScrubReport:
         self.changed += other.changed
         self.replaced = dict(sorted((Counter(self.replaced) + Counter(other.replaced)).items()))
         self.reserved = dict(sorted((Counter(self.reserved) + Counter(other.reserved)).items()))
+        for name, count in (other.fields or {}).items():
+            self.fields = self.fields or {}
+            self.fields[name] = self.fields.get(name, 0) + count
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -59,10 +65,14 @@ class _Pairs(list[tuple[str, Any]]):
 _DECODER = json.JSONDecoder(object_pairs_hook=_Pairs)
 
 
-def leaves(value: Any, fields: tuple[str, ...] | None = None) -> list[tuple[str, str | None]]:
+Fields = dict[str, int]  # the names of fields, and how many strings were seen under each
+
+
+def leaves(value: Any, fields: Fields | None = None) -> list[tuple[str, str | None]]:
     """The strings of a parsed line that are values, in order, each with what its key hints at.
 
-    With `fields` ("messages.content"; lists between do not count) strings elsewhere come as ("", None).
+    With `fields` ("messages.content"; lists between do not count) strings elsewhere come as ("", None); those under
+    them are counted there.
 
     >>> leaves(json.loads('{"phone": "5551234567", "n": [1.10, "x"]}', object_pairs_hook=_Pairs))
     [('5551234567', 'phone'), ('x', None)]
@@ -76,7 +86,7 @@ def leaves(value: Any, fields: tuple[str, ...] | None = None) -> list[tuple[str,
 
 
 def _walk(
-    item: list[Any], hint: str | None, path: str, fields: tuple[str, ...] | None, found: list[tuple[str, str | None]]
+    item: list[Any], hint: str | None, path: str, fields: Fields | None, found: list[tuple[str, str | None]]
 ) -> None:
     if type(item) is _Pairs:
         for key, inner in item:
@@ -96,8 +106,11 @@ def _walk(
             _walk(inner, hint, path, fields, found)
 
 
-def _is_under(path: str, fields: tuple[str, ...]) -> bool:
-    return any(path == name or path.startswith(f"{name}.") for name in fields)
+def _is_under(path: str, fields: Fields) -> bool:
+    names = [name for name in fields if path == name or path.startswith(f"{name}.")]
+    for name in names:
+        fields[name] += 1
+    return bool(names)
 
 
 def _encoded(text: str, ascii_only: bool) -> str:
@@ -110,7 +123,7 @@ def _encoded(text: str, ascii_only: bool) -> str:
 
 
 def scrub_line(
-    line: str, scrubber: Scrubber, fields: tuple[str, ...] | None = None, *, where: str = "line", number: int = 1
+    line: str, scrubber: Scrubber, fields: Fields | Iterable[str] | None = None, *, where: str = "line", number: int = 1
 ) -> tuple[str, list[Match]]:
     """One line of JSON without personal data, and what was found. Raises DataError when it is no JSON.
 
@@ -122,6 +135,8 @@ def scrub_line(
     pool: Surrogates | None = None
     found: list[Match] = []
     changes: dict[int, str] = {}
+    if fields is not None and not isinstance(fields, dict):
+        fields = dict.fromkeys(fields, 0)
     try:
         strings = leaves(_DECODER.decode(line), fields)
     except (ValueError, RecursionError) as error:
@@ -159,7 +174,7 @@ def _scrub_batch(job: _Job, first: int, lines: list[bytes]) -> tuple[bytes, byte
     """The scrubbed lines, the rejected ones, and the counts. Raises DataError on a bad line unless those are kept."""
     clean: list[bytes] = []
     bad: list[bytes] = []
-    report = ScrubReport()
+    report = ScrubReport(fields=dict.fromkeys(job.fields, 0) if job.fields else None)
     kinds: Counter[str] = Counter()
     reserved: Counter[str] = Counter()
     for number, raw in enumerate(lines, first):
@@ -169,7 +184,7 @@ def _scrub_batch(job: _Job, first: int, lines: list[bytes]) -> tuple[bytes, byte
         report.rows += 1
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            written, found = scrub_line(line, job.scrubber, job.fields, where=job.where, number=number)
+            written, found = scrub_line(line, job.scrubber, report.fields, where=job.where, number=number)
         except (UnicodeDecodeError, DataError) as error:
             if not job.keep_bad:
                 raise _bad_line(error, number, job.where) from error
@@ -225,6 +240,8 @@ def scrub_file(
     """
     if same_file(source, target) or (reject is not None and same_file(source, reject)):
         raise UsageError("the output would overwrite the input", where=str(source), fix="name another file")
+    if reject is not None and Path(reject).resolve() == Path(target).resolve():
+        raise UsageError("the output and the rejected lines cannot share a file", where=str(target))
     job = _Job(scrubber or Scrubber(), tuple(fields) if fields else None, str(source), reject is not None)
     report = ScrubReport(names_covered=job.scrubber.names is not None)
     with ExitStack() as stack:
