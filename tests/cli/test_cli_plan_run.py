@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -220,7 +221,7 @@ def test_interrupted_it_says_what_was_saved_and_resumes(tmp_path: Path, capsys: 
         {"id": "b", "action": "wait", "args": {"seconds": 60}, "depends_on": ["a"]},
     ]}))  # fmt: skip
     process = subprocess.Popen(
-        [sys.executable, "-m", "agent_forge", "run", "--plan", "slow", "--tools", "mytools.py"],
+        [sys.executable, "-m", "agent_forge", "run", "--plan", "slow", "--tools", "mytools.py", "--home", "my home"],
         stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stderr is not None
@@ -231,9 +232,9 @@ def test_interrupted_it_says_what_was_saved_and_resumes(tmp_path: Path, capsys: 
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "1 finished task saved; go on with: agent-forge run --resume " in err
-    name = err.split("--resume ")[1].split()[0]
+    said = err.split("agent-forge run ")[1].splitlines()[0]  # to be copied as it stands
     Path("mytools.py").write_text(TOOLS.replace("time.sleep(seconds)", "pass"))
-    code, document = called(capsys, "run", "--resume", name, "--json")
+    code, document = called(capsys, "run", *shlex.split(said), "--json")
     assert code == 0
     assert document["tasks"]["b"]["result"] == "waited"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -108,7 +110,8 @@ def _interrupted(name: str, home: str | None) -> str:
         journal.close()
     except StoreError:
         return "nothing had begun, so nothing was saved"
-    return f"{done} finished task{'s' if done != 1 else ''} saved; go on with: agent-forge run --resume {name}"
+    where = "" if home in (None, os.environ.get("AGENT_FORGE_HOME")) else f" --home {shlex.quote(str(home))}"
+    return f"{done} finished task{'s' if done != 1 else ''} saved; go on with: agent-forge run --resume {name}{where}"
 
 
 def _show(result: Result, as_json: bool) -> int:
