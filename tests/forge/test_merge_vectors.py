@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from tests_merge_models import family, llama_tensors, read_model, write_model
 
 from agent_forge.cli import run
@@ -69,9 +70,91 @@ def test_adapters_that_do_not_fit_are_refused(folders, tmp_path):
     with pytest.raises(UsageError, match="something already"):
         extract_lora(folders["base"], folders["a"], tmp_path / "lora")
     (tmp_path / "lora" / "adapter_model.safetensors").write_bytes(b"no")
-    with pytest.raises(CheckpointError, match="cannot be read"):
+    with pytest.raises(CheckpointError, match="not a sound safetensors file"):
         apply_lora(folders["base"], tmp_path / "lora", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+    with pytest.raises(UsageError, match="something already"):
+        extract_lora(folders["base"], folders["a"], tmp_path / "base" / "config.json")
+
+
+MODULE = "model.layers.1.mlp.up_proj"
+
+
+def adapter(folder, tensors, **config):
+    """An adapter as PEFT writes it (its names and settings; scales as in peft.tuners.lora.layer.update_layer)."""
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 8, "lora_alpha": 16, **config}))
+    save_file(
+        {f"base_model.model.{name}": x.contiguous() for name, x in tensors.items()},
+        folder / "adapter_model.safetensors",
+    )
+    return folder
+
+
+def factors_of(rows, columns, rank, dtype=torch.float32):
+    made = torch.Generator().manual_seed(3)
+    return torch.randn(rank, columns, generator=made).to(dtype), torch.randn(rows, rank, generator=made).to(dtype)
+
+
+@pytest.mark.parametrize(
+    ("config", "factor"),
+    [
+        ({}, 16 / 4),  # the rank is the matrix's own, as rank_pattern makes it
+        ({"use_rslora": True}, 16 / 4**0.5),
+        ({"alpha_pattern": {"q_proj": 1, r"layers\.1\.mlp\.up_proj": 2}}, 2 / 4),
+        ({"alpha_pattern": {"proj": 9, "up_proj": 3, "mlp.up_proj": 2}}, 3 / 4),  # whole names, the first that fits
+    ],
+    ids=["plain", "rank-stabilised", "alpha by layer", "alpha by name"],
+)
+def test_an_adapter_of_pefts_is_scaled_as_there(config, factor, folders, tmp_path):
+    down, up = factors_of(24, 16, 4, torch.bfloat16)
+    whole = {f"{MODULE}.lora_A.weight": down, f"{MODULE}.lora_B.weight": up}
+    copy = {"lm_head.base_layer.weight": read_model(Path(folders["base"]))["lm_head.weight"]}  # PEFT adds it
+    apply_lora(folders["base"], adapter(tmp_path / "lora", {**whole, **copy}, **config), tmp_path / "out")
+    base, made = read_model(Path(folders["base"])), read_model(tmp_path / "out")
+    wanted = base[f"{MODULE}.weight"].double() + factor * (up.double() @ down.double())
+    assert torch.equal(made[f"{MODULE}.weight"], wanted.float())
+    assert all(torch.equal(made[name], x) for name, x in base.items() if name != f"{MODULE}.weight")
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "lm_head.weight",
+        f"{MODULE}.bias",
+        f"{MODULE}.lora_B.bias",
+        f"{MODULE}.lora_magnitude_vector",
+        "model.embed_tokens.lora_embedding_A",
+    ],
+)
+def test_an_adapter_that_is_more_than_products_is_refused_by_name(more, folders, tmp_path):
+    down, up = factors_of(24, 16, 4)
+    tensors = {f"{MODULE}.lora_A.weight": down, f"{MODULE}.lora_B.weight": up, more: torch.zeros(30, 16)}
+    with pytest.raises(CheckpointError, match=more):
+        apply_lora(folders["base"], adapter(tmp_path / "lora", tensors), tmp_path / "out")
+    with pytest.raises(CheckpointError, match="IA3"):
+        apply_lora(folders["base"], adapter(tmp_path / "ia3", tensors, peft_type="IA3"), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_matrices_of_gpt2_lie_the_other_way(tmp_path):
+    """Conv1D stores [in, out] and PEFT then says fan_in_fan_out; a rank above a matrix's own is filled with zeros."""
+    name = "transformer.h.0.attn.c_attn"
+    made = torch.Generator().manual_seed(0)
+    first = {f"{name}.weight": torch.randn(16, 48, generator=made), "transformer.wte.weight": torch.ones(9, 16)}
+    second = {f"{name}.weight": torch.randn(16, 48, generator=made), "transformer.wte.weight": torch.ones(9, 16)}
+    for folder, tensors in (("one", first), ("two", second)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "config.json").write_text('{"model_type": "gpt2", "n_layer": 1}')
+        save_file(tensors, tmp_path / folder / "model.safetensors")
+    extract_lora(str(tmp_path / "one"), str(tmp_path / "two"), tmp_path / "lora", rank=20)
+    assert json.loads((tmp_path / "lora" / "adapter_config.json").read_text())["fan_in_fan_out"] is True
+    lora = read_model(tmp_path / "lora")
+    down, up = (lora[f"base_model.model.{name}.lora_{end}.weight"] for end in "AB")
+    assert (down.shape, up.shape) == ((20, 16), (48, 20))
+    torch.testing.assert_close((up @ down).T, second[f"{name}.weight"] - first[f"{name}.weight"])
+    apply_lora(str(tmp_path / "one"), tmp_path / "lora", tmp_path / "out")
+    torch.testing.assert_close(read_model(tmp_path / "out")[f"{name}.weight"], second[f"{name}.weight"])
 
 
 @pytest.mark.parametrize("density", [1.0, 0.3])

@@ -165,18 +165,29 @@ def open_folder(reference: str, beside: Path | None = None) -> Folder:
     """
     folder = find_folder(reference, beside)
     config = read_json(folder / "config.json")
+    return _opened(reference, folder, config, _shards(folder))
+
+
+def open_file(file: Path) -> Folder:
+    """A safetensors file by itself, as an adapter has it. Raises CheckpointError."""
+    if not file.is_file():
+        raise CheckpointError("there is no such file", where=str(file))
+    return _opened(str(file), None, {}, [file])
+
+
+def _opened(name: str, folder: Path | None, config: Mapping[str, Any], files: list[Path]) -> Folder:
     tensors: dict[str, Spec] = {}
-    opened = Folder(reference, folder, config, tensors)
-    for shard in _shards(folder):
-        start = _data_start(shard)
-        for tensor, entry in read_header(shard).items():
+    opened = Folder(name, folder, config, tensors)
+    for file in files:
+        start = _data_start(file)
+        for tensor, entry in read_header(file).items():
             if tensor in tensors:
-                raise CheckpointError(f"{tensor} stands in two files", where=str(folder))
+                raise CheckpointError(f"{tensor} stands in two files", where=str(file.parent))
             if entry["dtype"] not in BYTES_OF:
-                raise CheckpointError(f"{tensor} is of type {entry['dtype']}, which is not known", where=str(shard))
+                raise CheckpointError(f"{tensor} is of type {entry['dtype']}, which is not known", where=str(file))
             first, end = entry["data_offsets"]
             tensors[tensor] = Spec(entry["dtype"], tuple(entry["shape"]))
-            opened.places[tensor] = (shard, start + first, start + end)
+            opened.places[tensor] = (file, start + first, start + end)
     return opened
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
@@ -14,12 +15,14 @@ import numpy as np
 from agent_forge.errors import CheckpointError, UsageError
 from agent_forge.files import atomic_write
 from agent_forge.forge.merging.engine import MergeReport, merge
+from agent_forge.forge.merging.layout import LAYER
 from agent_forge.forge.merging.recipe import parse_recipe
-from agent_forge.forge.merging.sources import FLOATS, Folder, Opened, Spec, open_folder, read_json
+from agent_forge.forge.merging.sources import FLOATS, Folder, Opened, Spec, open_file, open_folder, read_json
 from agent_forge.forge.merging.vocabulary import as_floats
 
 Array = Any
 PREFIX = "base_model.model."  # how PEFT begins the names in an adapter
+TURNED = ("gpt2", "openai-gpt")  # architectures whose matrices are stored as [in, out]; PEFT: fan_in_fan_out
 
 
 # --- interference ----------------------------------------------------------------------------------------------------
@@ -148,21 +151,26 @@ def extract_lora(base: str, tuned: str, out: str | Path, rank: int = 16, beside:
     Eckart and Young: the truncated singular value decomposition. It is found from the eigenvectors of v v^T on the
     smaller side, in float64. Embeddings, heads and norms are not part of an adapter: those that differ are named.
     """
+    if Path(out).exists() and not (Path(out).is_dir() and not any(Path(out).iterdir())):
+        raise UsageError("there is something already", where=str(out), fix="name a folder that does not exist")
     first, second = open_folder(base, beside), open_folder(tuned, beside)
     made: dict[str, Array] = {}
     kept: dict[str, float] = {}
     left_out = []
+    turned = first.config.get("model_type") in TURNED
     for tensor, vector in _differences(first, second):
-        if vector.ndim != 2 or not tensor.endswith(".weight") or ".layers." not in tensor:
+        if vector.ndim != 2 or not tensor.endswith(".weight") or not LAYER.fullmatch(tensor):
             left_out.append(tensor)
             continue
-        down, up, share = factors(vector, rank)
+        down, up, share = factors(vector.T if turned else vector, rank)
         module = tensor.removesuffix(".weight")
-        made[f"{PREFIX}{module}.lora_A.weight"], made[f"{PREFIX}{module}.lora_B.weight"] = down, up
+        short = rank - len(down)  # PEFT wants one rank for all: a matrix with fewer rows than that gets zeros
+        made[f"{PREFIX}{module}.lora_A.weight"] = np.pad(down, ((0, short), (0, 0)))
+        made[f"{PREFIX}{module}.lora_B.weight"] = np.pad(up, ((0, 0), (0, short)))
         kept[tensor] = share
     if not made:
         raise CheckpointError("no matrix of a layer differs from the base", where=tuned)
-    _write_adapter(Path(out), made, rank, first, sorted({name.rsplit(".", 2)[-2] for name in kept}))
+    _write_adapter(Path(out), made, rank, first, sorted({name.rsplit(".", 2)[-2] for name in kept}), turned)
     return Extraction(Path(out), rank, kept, tuple(left_out))
 
 
@@ -189,11 +197,11 @@ def factors(vector: Array, rank: int) -> tuple[Array, Array, float]:
     return np.ascontiguousarray(down, np.float32), np.ascontiguousarray(up, np.float32), share
 
 
-def _write_adapter(out: Path, tensors: dict[str, Array], rank: int, base: Folder, modules: list[str]) -> None:
+def _write_adapter(
+    out: Path, tensors: dict[str, Array], rank: int, base: Folder, modules: list[str], turned: bool
+) -> None:
     from safetensors.numpy import save
 
-    if out.exists() and any(out.iterdir()):
-        raise UsageError("there is something already", where=str(out), fix="name a folder that does not exist")
     out.mkdir(parents=True, exist_ok=True)
     config = {
         "peft_type": "LORA",
@@ -204,6 +212,7 @@ def _write_adapter(out: Path, tensors: dict[str, Array], rank: int, base: Folder
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": modules,
+        "fan_in_fan_out": turned,
     }
     with atomic_write(out / "adapter_model.safetensors", "wb") as file:
         file.write(save(tensors, {"format": "pt"}))
@@ -217,7 +226,7 @@ class _Adapted:
 
     name: str
     model: Folder
-    parts: Mapping[str, tuple[Array, Array]]
+    adapter: Adapter
     scale: float
 
     def __post_init__(self) -> None:
@@ -225,11 +234,10 @@ class _Adapted:
 
     def bytes_of(self, tensor: str) -> memoryview:
         data = self.model.bytes_of(tensor)
-        if tensor not in self.parts:
+        if tensor not in self.adapter:
             return data
-        down, up = (part.astype(np.float64) for part in self.parts[tensor])
         spec = self.tensors[tensor]
-        total = as_floats(data, spec).astype(np.float64) + self.scale * (up @ down)
+        total = as_floats(data, spec).astype(np.float64) + self.scale * self.adapter.product(tensor)
         return memoryview(rounded_bytes(total, spec.dtype))
 
 
@@ -251,33 +259,78 @@ def apply_lora(
 ) -> MergeReport:
     """Writes the model `base` + scale * adapter, as `merge` writes: atomically, in the base's own types.
 
-    Raises CheckpointError for an adapter whose matrices do not fit the base's, naming the tensor.
+    Raises CheckpointError for an adapter whose matrices do not fit the base's, or that holds something else than
+    products of two matrices (DoRA's magnitudes, whole layers, biases, embeddings), naming the tensor.
     """
     folder = open_folder(base, beside)
-    parts, own = _read_adapter(Path(adapter), folder)
-    layers = {"model": base}
-    recipe = parse_recipe({"merge_method": "passthrough", "models": [layers]})
-    return merge(recipe, out, threads=threads, sources={base: _Adapted(base, folder, parts, scale * own)})
+    read = Adapter.open(Path(adapter), folder)
+    recipe = parse_recipe({"merge_method": "passthrough", "models": [{"model": base}]})
+    return merge(recipe, out, threads=threads, sources={base: _Adapted(base, folder, read, scale)})
 
 
-def _read_adapter(adapter: Path, base: Folder) -> tuple[dict[str, tuple[Array, Array]], float]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load_file
+@dataclass(frozen=True)
+class Adapter:
+    """A LoRA adapter as PEFT writes it: what it adds to each matrix of a base."""
 
-    config = read_json(adapter / "adapter_config.json")
-    try:
-        tensors = load_file(adapter / "adapter_model.safetensors")
-        scale = config["lora_alpha"] / config["r"]
-    except (OSError, SafetensorError, KeyError, TypeError) as error:
-        raise CheckpointError(f"the adapter cannot be read: {error}", where=str(adapter)) from error
-    parts = {}
-    for name, down in tensors.items():
-        if not name.endswith(".lora_A.weight"):
-            continue
-        tensor = f"{name.removeprefix(PREFIX).removesuffix('.lora_A.weight')}.weight"
-        up = tensors.get(name.replace(".lora_A.", ".lora_B."))
-        spec = base.tensors.get(tensor)
-        if up is None or spec is None or (up.shape[0], down.shape[1]) != spec.shape or up.shape[1] != down.shape[0]:
-            raise CheckpointError(f"{name} does not fit {tensor} of the base", where=str(adapter))
-        parts[tensor] = (down, up)
-    return parts, float(scale)
+    file: Folder
+    modules: Mapping[str, str]  # tensor of the base: module in the adapter
+    config: Mapping[str, Any]
+
+    @classmethod
+    def open(cls, folder: Path, base: Folder) -> Adapter:
+        """Raises CheckpointError for an adapter that is not sound, does not fit, or is more than products."""
+        config, where = read_json(folder / "adapter_config.json"), str(folder)
+        if config.get("peft_type") != "LORA":
+            raise CheckpointError(f"the adapter is of the kind {config.get('peft_type')!r}, not LORA", where=where)
+        file = open_file(folder / "adapter_model.safetensors")
+        modules = {}
+        for name in file.tensors:
+            module, _, end = name.removeprefix(PREFIX).rpartition(".lora_")
+            if end in ("A.weight", "B.weight") and file.tensors[name].dtype in FLOATS:
+                modules[f"{module}.weight"] = name.rpartition(".lora_")[0]
+            elif not _is_of(base, name, file):
+                fix = "make the model with PEFT's merge_and_unload"
+                raise CheckpointError(f"{name} is not part of a product of two matrices", where=where, fix=fix)
+        found = cls(file, modules, config)
+        for tensor, module in modules.items():
+            if not found._fits(tensor, base):
+                raise CheckpointError(f"{module}.lora_A and B do not fit {tensor} of the base", where=where)
+        if not modules or not all(isinstance(found._alpha(module), (int, float)) for module in modules.values()):
+            raise CheckpointError("the adapter has no products, or no lora_alpha", where=where)
+        return found
+
+    def _fits(self, tensor: str, base: Folder) -> bool:
+        ends = [self.file.tensors.get(f"{self.modules[tensor]}.lora_{end}.weight") for end in "AB"]
+        down, up = [() if spec is None else spec.shape for spec in ends]
+        if tensor not in base.tensors or not len(down) == len(up) == 2 or up[1] != down[0] or not down[0]:
+            return False
+        shape = base.tensors[tensor].shape
+        return (up[0], down[1]) == (shape[::-1] if self.config.get("fan_in_fan_out") else shape)
+
+    def _alpha(self, module: str) -> Any:
+        """`alpha_pattern` goes before `lora_alpha`; the first pattern that the end of the name matches, as in PEFT."""
+        patterns = (self.config.get("alpha_pattern") or {}).items()
+        fitting = (alpha for end, alpha in patterns if re.match(rf"(.*\.)?({end})$", module))
+        return next(fitting, self.config.get("lora_alpha"))
+
+    def __contains__(self, tensor: str) -> bool:
+        return tensor in self.modules
+
+    def product(self, tensor: str) -> Array:
+        """B A alpha / r, or alpha / sqrt(r) for rank-stabilised LoRA; r is the matrix's own (`rank_pattern`)."""
+        module = self.modules[tensor]
+        names = [f"{module}.lora_{end}.weight" for end in "AB"]
+        parts = [as_floats(self.file.bytes_of(name), self.file.tensors[name]) for name in names]
+        down, up = (part.astype(np.float64) for part in parts)
+        rank = len(down) ** 0.5 if self.config.get("use_rslora") else len(down)
+        whole = self._alpha(module) / rank * (up @ down)
+        return whole.T if self.config.get("fan_in_fan_out") else whole
+
+
+def _is_of(base: Folder, name: str, file: Folder) -> bool:
+    """Whether it is a copy of a matrix of the base, as PEFT adds of the embedding and the head that it adapts."""
+    tensor = name.removeprefix(PREFIX).replace(".base_layer.", ".")
+    found, spec = base.tensors.get(tensor), file.tensors[name]
+    if found is None or found.shape != spec.shape or not {found.dtype, spec.dtype} <= set(FLOATS):
+        return False
+    return np.array_equal(as_floats(base.bytes_of(tensor), found), as_floats(file.bytes_of(name), spec))
