@@ -36,6 +36,42 @@ def test_exact_groups_ignore_case_punctuation_and_spacing() -> None:
     assert exact_groups(["Hello, World!", "x", "hello   world", "HELLO world.", "y"]) == [[0, 2, 3]]
 
 
+@pytest.mark.parametrize("near", [False, True])
+def test_what_differs_in_an_operator_or_a_number_is_not_the_same(near: bool) -> None:
+    asked = [
+        "5 + 3",
+        "5 - 3",
+        "5 * 3",
+        "5 / 3",
+        "x > 3",
+        "x < 3",
+        "x >= 3",
+        "(2 + 3) * 4",
+        "2 + 3 * 4",
+        "C",
+        "C++",
+        "C#",
+    ]
+    rows = [{"question": f"What is {text}?"} for text in [*asked, "5", "-5", "3.5", "3, 5"]]
+    rows += [{"a": a, "op": "+", "b": b} for a in range(3) for b in range(3)]
+    rows += [{"n": n, "square": n * n} for n in range(5)]
+    groups, report = find_duplicates(rows, near=near)  # type: ignore[arg-type]
+    assert (groups, report.duplicates) == ([], 0)
+    same = [{"row_id": n, "score": n / 7, "text": "well-known: the (best) one"} for n in range(3)]
+    assert find_duplicates([*same, {"text": "Well known -- the best one!"}], near=near)[0] == [[0, 1, 2, 3]]
+
+
+def test_scripts_without_spaces_are_compared_by_letters() -> None:
+    lunch = "今天的天气非常好，我们决定去公园散步，然后在湖边的小餐馆吃午饭，最后坐公交车回家。"
+    rows = [
+        {"t": lunch},
+        {"t": lunch.replace("午", "晚")},
+        {"t": "机器学习是人工智能的一个分支，它研究如何让计算机从数据中学习。"},
+    ]
+    assert find_duplicates(rows)[0] == [[0, 1]]
+    assert find_leakage(rows[:1], [{"t": f"开头不同{lunch[5:30]}结尾也不同"}, rows[2]]).overlapping == 1
+
+
 def test_near_groups_find_what_brute_force_finds() -> None:
     texts = _corpus(4)
     pairs = {(i, j) for j in range(len(texts)) for i in range(j) if _jaccard(texts[i], texts[j]) >= 0.8}
@@ -72,6 +108,9 @@ def test_the_file_without_duplicates_keeps_the_first_of_each(tmp_path: Path) -> 
     assert report.duplicates == 1
     with pytest.raises(UsageError, match="overwrite"):
         deduplicate_file(tmp_path / "in.jsonl", tmp_path / "in.jsonl")
+    (tmp_path / "odd.jsonl").write_text('\n{"n": 1.10,  "t": "caf\\u00e9", "t": "x"}\n\n{"t": "y"}')
+    deduplicate_file(tmp_path / "odd.jsonl", tmp_path / "out.jsonl")  # kept rows stay as they are written
+    assert (tmp_path / "out.jsonl").read_text() == '{"n": 1.10,  "t": "caf\\u00e9", "t": "x"}\n{"t": "y"}\n'
 
 
 def test_without_rensa_near_duplicates_say_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

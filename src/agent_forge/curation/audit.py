@@ -17,7 +17,7 @@ from agent_forge.curation.audit_checks import Check, judge_audit
 from agent_forge.curation.difficulties import STRATA, difficulty, estimate
 from agent_forge.curation.duplicates import exact_groups, find_leakage, near_groups
 from agent_forge.curation.language import language_of
-from agent_forge.curation.lines import Row, open_lines, parse_row, text_of
+from agent_forge.curation.lines import Row, content_of, open_lines, parse_row, text_of
 from agent_forge.curation.replace import Scrubber
 from agent_forge.curation.scrub import scrub_line
 from agent_forge.errors import DataError, MissingExtraError
@@ -227,7 +227,7 @@ def _good_rows(path: str | os.PathLike[str]) -> Iterator[Any]:
 
 def _duplicates(path: str | os.PathLike[str], *, near: bool) -> dict[str, Any]:
     def texts() -> Iterator[str]:
-        return (text_of(row) for row in _good_rows(path))
+        return (content_of(row) for row in _good_rows(path))
 
     exact = exact_groups(texts())
     groups: dict[str, list[list[int]] | None] = {"exact": exact, "near": None}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,11 +12,10 @@ from itertools import islice
 from typing import Any
 from zlib import crc32
 
-from agent_forge.curation.lines import Row, read_rows, text_of
+from agent_forge.curation.lines import Row, content_of, open_lines, read_rows, same_file, words_of, write_lines
 from agent_forge.errors import MissingExtraError, UsageError
 
 _SAMPLES = 5
-_WORD = re.compile(r"\w+")
 
 
 @dataclass(slots=True)
@@ -47,12 +45,12 @@ class DuplicateReport:
 
 
 def normalised(text: str) -> str:
-    """Letter case, punctuation and spacing make no difference between two rows.
+    """Letter case, punctuation and spacing make no difference between two rows; operators do (`words_of`).
 
     >>> normalised("Hello,  World!") == normalised("hello world")
     True
     """
-    return " ".join(_WORD.findall(text.lower()))
+    return " ".join(words_of(text))
 
 
 def _digest(text: str) -> bytes:
@@ -80,7 +78,7 @@ def _rensa() -> Any:
 
 def shingles(text: str, size: int = 3) -> list[str]:
     """Runs of `size` words; of a shorter text, its words."""
-    words = _WORD.findall(text.lower())
+    words = words_of(text)
     if len(words) <= size:
         return words or [""]
     return [" ".join(words[at : at + size]) for at in range(len(words) - size + 1)]
@@ -196,7 +194,7 @@ def find_duplicates(
     >>> find_duplicates([{"task": "Add 1 and 2"}, {"task": "add 1 and 2."}], near=False)[1].duplicates
     1
     """
-    texts = [text_of(row, fields) for row in rows]
+    texts = [content_of(row, fields) for row in rows]
     groups = near_groups(texts, threshold=threshold) if near else exact_groups(texts)
     return groups, duplicate_report("near" if near else "exact", texts, groups)
 
@@ -232,14 +230,14 @@ def find_leakage(
     rows = 0
     for row, item in enumerate(train):
         rows = row + 1
-        text = normalised(text_of(item, fields))
+        text = normalised(content_of(item, fields))
         whole.setdefault(_digest(text), row)
         for piece in _runs(text, run):
             runs.setdefault(piece, row)
     report = LeakageReport(rows, 0, 0, 0)
     for row, item in enumerate(test):
         report.test_rows = row + 1
-        _check_leak(report, row, text_of(item, fields), whole, runs, run)
+        _check_leak(report, row, content_of(item, fields), whole, runs, run)
     return report
 
 
@@ -273,14 +271,15 @@ def deduplicate_file(
     threshold: float = 0.8,
     fields: tuple[str, ...] | None = None,
 ) -> DuplicateReport:
-    """Writes the first row of each group of duplicates, and every row that has none, in order."""
-    from agent_forge.curation.lines import same_file, write_rows
-
+    """Writes the first row of each group of duplicates, and every row that has none, in order and byte for byte."""
     if same_file(source, target):
         raise UsageError("the output would overwrite the input", where=str(source), fix="name another file")
     groups, report = find_duplicates(read_rows(source), near=near, threshold=threshold, fields=fields)
     gone = {row for rows in groups for row in rows[1:]}
-    write_rows(target, (row for number, row in enumerate(read_rows(source)) if number not in gone))
+    with open_lines(source) as lines, write_lines(target) as file:
+        for number, line in enumerate(line for line in lines if line.strip()):
+            if number not in gone:
+                file.write(line if line.endswith(b"\n") else line + b"\n")
     return report
 
 
@@ -291,7 +290,7 @@ def diversity_order(texts: Sequence[str]) -> list[int]:
     """
     import heapq
 
-    words = [frozenset(_WORD.findall(text.lower())) for text in texts]
+    words = [frozenset(words_of(text)) for text in texts]
     seen: Counter[str] = Counter(word for row in words for word in row)
     weight = {word: 1.0 / count for word, count in seen.items()}
     taken: Counter[str] = Counter()

@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_forge.curation.difficulties import Difficulty, estimate
 from agent_forge.curation.duplicates import normalised, shingles
-from agent_forge.curation.lines import Row, text_of
+from agent_forge.curation.lines import Row, content_of
 from agent_forge.curation.replace import Scrubber, mask_pii
 from agent_forge.errors import ModelError
 
@@ -133,7 +133,7 @@ class Intake:
 
 
 def _content(row: Row) -> str:
-    return text_of(row)
+    return content_of(row)
 
 
 def _parsed(answer: str) -> Row | None:

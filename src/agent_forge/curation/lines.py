@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -178,3 +179,54 @@ def text_of(row: Any, fields: tuple[str, ...] | None = None) -> str:
         else:
             row = [value for key, value in row.items() if key not in _BOOKKEEPING] or row
     return "\n".join(strings_of(row))
+
+
+# What a row counts and measures about itself: numbers under these names make no difference between two rows.
+_COUNTERS = re.compile(
+    r"(?:^|_)(?:id|ids|idx|index|uuid|row|line|seq|seed|hash|timestamp|created|created_at|duration|latency|score|reward|"
+    r"rating|weight|tokens|label|labels|level|difficulty|pass_rate)$",
+    re.IGNORECASE,
+)
+
+
+def content_of(row: Any, fields: tuple[str, ...] | None = None) -> str:
+    """What makes a row the same as another: what it says (`text_of`), and the numbers in it that are no ids or counts.
+
+    >>> content_of({"id": 7, "a": 3, "op": "+", "b": [4.5]})
+    '+\\n3 4.5'
+    """
+    if fields and isinstance(row, dict):
+        row = {name: row.get(name) for name in fields}
+    numbers = " ".join(_numbers(row))
+    text = text_of(row)
+    return f"{text}\n{numbers}" if numbers else text
+
+
+def _numbers(value: Any) -> Iterator[str]:
+    stack = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, dict):
+            stack.extend(inner for key, inner in reversed(item.items()) if not _COUNTERS.search(key))
+        elif isinstance(item, list):
+            stack.extend(reversed(item))
+        elif isinstance(item, (int, float)):
+            yield str(item)
+
+
+# Letters of scripts without spaces one by one, numbers whole, other words, and the signs that change what is said:
+# operators, a minus, the parentheses of a formula. Other punctuation is none.
+_UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+_WORD = re.compile(
+    rf"\d+(?:[.,]\d+)+|[^\W{_UNSPACED}]+|[{_UNSPACED}]|[+*/=<>%^&|~#@$€£×÷−]|"
+    r"-(?=[\w(.])(?<![^\W\d_]-)|(?<=\d )-(?= )|\((?=[\d.\-])|\)(?=\s?[+*/^=<>%\-])"
+)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text in lower case, as two texts are compared.
+
+    >>> words_of("Well-known: is (5 - 3) * 4.5 > -2?"), words_of("天气好")
+    (['well', 'known', 'is', '(', '5', '-', '3', ')', '*', '4.5', '>', '-', '2'], ['天', '气', '好'])
+    """
+    return _WORD.findall(text.lower())
