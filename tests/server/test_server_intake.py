@@ -247,3 +247,13 @@ def test_unpacking_stops_at_the_limit() -> None:
     with pytest.raises(Exception, match="more than") as refused:
         unpack(gzip.compress(b"\0" * 10_000_000), 1000)
     assert refused.value.status == 413
+    assert unpack(gzip.compress(b"abc") + gzip.compress(b"def"), 6) == b"abcdef"
+    with pytest.raises(Exception, match="more than"):
+        unpack(gzip.compress(b"abc") + gzip.compress(b"def"), 5)
+    with pytest.raises(TraceError):
+        unpack(gzip.compress(b"abc") + b"more", 100)
+
+
+def test_a_request_without_spans_is_a_request(plain: Any) -> None:
+    assert post(plain, b"", PROTOBUF).status_code == 200
+    assert post(plain, b" {} ", JSON).status_code == 200

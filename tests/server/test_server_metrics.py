@@ -148,6 +148,7 @@ def test_logs_of_other_libraries_come_out_the_same() -> None:
     logger = logging.getLogger("test.other")
     logger.handlers, logger.propagate = [ToLog(make_log("info", file))], False
     logger.warning("disk %d %% full", 93)
+    token = "to be kept to oneself"
     try:
         raise ValueError("broken")
     except ValueError:
@@ -155,6 +156,8 @@ def test_logs_of_other_libraries_come_out_the_same() -> None:
     first, second = (json.loads(line) for line in file.getvalue().splitlines())
     assert (first["event"], first["level"], first["logger"]) == ("disk 93 % full", "warning", "test.other")
     assert second["exception"][0]["exc_type"] == "ValueError"
+    assert second["exception"][0]["frames"]
+    assert token not in file.getvalue()  # the values of variables are nobody's business
 
 
 def test_a_fault_nobody_foresaw_is_an_answer_and_a_line_of_the_log(

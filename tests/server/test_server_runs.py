@@ -223,3 +223,17 @@ def test_a_server_that_stops_ends_its_runs(tmp_path: Any) -> None:
     closing.join(timeout=30)
     assert not closing.is_alive()
     assert run.state == "cancelled"
+
+
+def test_half_a_character_in_a_result_reaches_the_reader(start_server: Any, tmp_path: Any) -> None:
+    tools = tmp_path / "odd.py"
+    tools.write_text('from agent_forge import tool\n@tool\ndef odd() -> str:\n    return "\\ud83d!"\n')
+    server = start_server(tools=str(tools), home=str(tmp_path / "home"))
+    started = start(server, plan={"tasks": [{"id": "a", "action": "odd"}]})
+    assert list(follow(server, started))[-1][1]["tasks"]["a"]["result"] == "\ud83d!"
+    assert fetch(server, started)["tasks"]["a"]["result"] == "\ud83d!"
+    with server.client() as client:
+        for page in ("/tasks/a", ".json", "/page"):
+            answer = client.get(f"/runs/{started['run']}{page}", headers={"Accept": "text/html"})
+            assert answer.status_code == 200
+            assert b"ud83d!" in answer.content

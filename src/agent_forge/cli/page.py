@@ -28,11 +28,11 @@ def command(run: str, output: str | None, home: str | None, as_json: bool) -> No
     kept = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in run)
     path = Path(output or f"run-{kept}.html")
     try:
-        path.write_text(page, encoding="utf-8")
+        path.write_text(page, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", where=str(path)) from error
     if as_json:
-        json_out({"run": run, "path": str(path), "bytes": len(page.encode())})
+        json_out({"run": run, "path": str(path), "bytes": path.stat().st_size})
     else:
         click.echo(str(path))
 

@@ -47,9 +47,18 @@ class Refused(AgentForgeError):
         return error_answer(self.status, str(self), code=self.code, param=self.param, headers=self.headers)
 
 
+def utf8(text: str) -> bytes:
+    """Text as it is sent. What UTF-8 does not have, half of a character in a tool's result, goes as its escape.
+
+    >>> utf8('{"result": "\\ud83d!"}')
+    b'{"result": "\\\\ud83d!"}'
+    """
+    return text.encode("utf-8", "backslashreplace")
+
+
 def json_answer(document: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A JSON document as an answer."""
-    body = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    body = utf8(json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
     return Response(body, status, headers, "application/json")
 
 

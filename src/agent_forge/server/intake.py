@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agent_forge.errors import AgentForgeError, StoreError, TraceError
-from agent_forge.server.answers import Refused
+from agent_forge.server.answers import Refused, utf8
 from agent_forge.server.context import Context
 from agent_forge.server.metrics import metrics_of
 from agent_forge.server.settings import MIB
@@ -217,19 +217,25 @@ def _unstored(why: str) -> Refused:
 
 
 def unpack(body: bytes, most: int) -> bytes:
-    """Unpacks gzip or zlib. Raises Refused (413) as soon as it becomes too large, TraceError for what is neither."""
-    inflating = zlib.decompressobj(wbits=47)  # the format is told by its first bytes
-    try:
-        found = inflating.decompress(body, most + 1)
-    except zlib.error as error:
-        raise TraceError(f"the body cannot be unpacked: {error}") from error
-    if len(found) > most:
-        raise Refused(
-            413, f"the body unpacks to more than {most / MIB:g} MiB", code="too_large", fix="send smaller batches"
-        )
-    if not inflating.eof:
-        raise TraceError("the body cannot be unpacked: its end is missing")
-    return found
+    """Unpacks gzip or zlib, of several members too.
+
+    Raises Refused (413) as soon as it becomes too large, TraceError for what is neither.
+    """
+    found = b""
+    while True:
+        inflating = zlib.decompressobj(wbits=47)  # the format is told by its first bytes
+        try:
+            found += inflating.decompress(body, most + 1 - len(found))
+        except zlib.error as error:
+            raise TraceError(f"the body cannot be unpacked: {error}") from error
+        if len(found) > most:
+            what = f"the body unpacks to more than {most / MIB:g} MiB"
+            raise Refused(413, what, code="too_large", fix="send smaller batches")
+        if not inflating.eof:
+            raise TraceError("the body cannot be unpacked: its end is missing")
+        body = inflating.unused_data
+        if not body:
+            return found
 
 
 def _read_protobuf(body: bytes) -> list[Span]:
@@ -241,6 +247,8 @@ def _read_protobuf(body: bytes) -> list[Span]:
 def _read_json(body: bytes) -> list[Span]:
     from agent_forge.traces.otlp import read_json
 
+    if body.strip() == b"{}":  # a request without spans, as protobuf's JSON writes it
+        return []
     try:
         return read_json(body, whole=False)
     except ValueError as error:
@@ -254,11 +262,11 @@ def status_answer(refused: Refused, kind: str) -> Response:
     code = {400: 3, 413: 8, 415: 3, 429: 8}.get(refused.status, 14)
     message = str(refused)
     if kind == PROTOBUF:
-        text = message.encode()
+        text = utf8(message)
         body = b"\x08" + _varint(code) + b"\x12" + _varint(len(text)) + text
         return Response(body, refused.status, refused.headers, PROTOBUF)
     document = {"code": code, "message": message}
-    return Response(json.dumps(document, ensure_ascii=False), refused.status, refused.headers, JSON)
+    return Response(utf8(json.dumps(document, ensure_ascii=False)), refused.status, refused.headers, JSON)
 
 
 def _varint(number: int) -> bytes:

@@ -8,6 +8,8 @@ from typing import Any, TextIO
 
 import structlog
 
+# Without the values of variables: they hold what callers sent, tokens included.
+TRACEBACK = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -26,7 +28,7 @@ def _processors() -> list[Any]:
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.dict_tracebacks,
+        structlog.processors.ExceptionRenderer(TRACEBACK),
         structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
     ]
 

@@ -25,7 +25,7 @@ from starlette.routing import BaseRoute, Route
 
 from agent_forge._version import __version__
 from agent_forge.errors import AgentForgeError, StoreError, UsageError
-from agent_forge.server.answers import Refused, json_answer
+from agent_forge.server.answers import Refused, json_answer, utf8
 from agent_forge.server.context import Context
 from agent_forge.server.drawing import charts, graph, wording
 from agent_forge.server.sse import HEARTBEAT_S, encoded, event_stream
@@ -143,7 +143,7 @@ def answer(context: Context, request: Request, template: str, data: Data, view: 
         made = json_answer(finite(document), status)
     else:
         shown = {**document, **(view(document) if view else {})}
-        made = HTMLResponse(render(context, request, template, shown), status)
+        made = HTMLResponse(utf8(render(context, request, template, shown)), status)
     spent = (found - started, time.perf_counter() - found)
     made.headers["Server-Timing"] = f"data;dur={spent[0] * 1e3:.1f}, page;dur={spent[1] * 1e3:.1f}"
     made.headers["Cache-Control"] = "no-cache"

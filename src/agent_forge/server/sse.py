@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from agent_forge.server.answers import utf8
 from agent_forge.server.hub import Event, Subscription
 
 HEARTBEAT_S = 15.0
@@ -24,7 +25,7 @@ def encoded(event: Event, name: str | None = None, number: int | None = None) ->
     head = "" if number is None else f"id: {number}\n"
     if name is not None:
         head += f"event: {name}\n"
-    return f"{head}data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    return utf8(f"{head}data: {json.dumps(event, ensure_ascii=False, separators=(',', ':'))}\n\n")
 
 
 _ENDLESS: set[asyncio.Future[None]] = set()

@@ -17,6 +17,7 @@ from starlette.routing import BaseRoute, Route
 
 from agent_forge.plans import Plan
 from agent_forge.runtime.history import History, RunRecord
+from agent_forge.server.answers import utf8
 from agent_forge.server.context import Context
 from agent_forge.server.drawing.graph import Node, draw_graph
 from agent_forge.server.drawing.wording import duration
@@ -51,7 +52,7 @@ def routes(context: Context) -> list[BaseRoute]:
         page = single_page(run_document(context.home, context.traces, name, None))
         kept = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
         attached = {"Content-Disposition": f'attachment; filename="run-{kept}.html"'}
-        return Response(page, media_type="text/html", headers=attached)
+        return Response(utf8(page), media_type="text/html", headers=attached)
 
     return [
         Route("/runs/{run}/page", export),
