@@ -77,11 +77,9 @@ def _rensa() -> Any:
 
 
 def shingles(text: str, size: int = 3) -> list[str]:
-    """Runs of `size` words; of a shorter text, its words."""
+    """Runs of `size` words; a shorter text is one run."""
     words = words_of(text)
-    if len(words) <= size:
-        return words or [""]
-    return [" ".join(words[at : at + size]) for at in range(len(words) - size + 1)]
+    return [" ".join(words[at : at + size]) for at in range(max(1, len(words) - size + 1))]
 
 
 @dataclass(slots=True)
