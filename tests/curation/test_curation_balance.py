@@ -121,7 +121,9 @@ def test_how_many_to_drop_and_to_generate_is_the_least_that_does_it() -> None:
         assert effort <= sum(abs(total * TARGET[name] - have[name]) for name in have) + 2
 
 
-@pytest.mark.parametrize("text", ["easy=1,hard=1", "tiny=1", "easy=x", "easy=-0.5,hard=1.5"])
+@pytest.mark.parametrize(
+    "text", ["easy=1,hard=1", "tiny=1", "easy=x", "easy=-0.5,hard=1.5", "easy=nan,medium=0.5,hard=0.5"]
+)
 def test_a_target_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_target(text)

@@ -72,7 +72,7 @@ def parse_target(text: str) -> dict[str, float]:
             shares[name.strip()] = float(value)
         except ValueError:
             raise UsageError(f"'{value}' is no number", where="--target", fix="for example easy=0.3") from None
-    if any(share < 0 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
+    if not all(0 <= share <= 1 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
         raise UsageError(f"the shares add up to {sum(shares.values()):g}, not to 1", where="--target")
     return shares
 

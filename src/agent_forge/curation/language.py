@@ -29,6 +29,10 @@ _SMALL_WORDS = {
     }.items()
 }
 _WORD = re.compile(r"[^\W\d_]+")
+_LANGUAGES_OF = {
+    word: tuple(language for language, small in _SMALL_WORDS.items() if word in small)
+    for word in frozenset().union(*_SMALL_WORDS.values())
+}
 _LOOKED_AT = 2000
 
 
@@ -39,11 +43,14 @@ def language_of(text: str) -> str:
     ('en', 'und')
     """
     head = text[:_LOOKED_AT]
-    letters = sum(map(str.isalpha, head))
-    for language, script in _SCRIPTS.items():
-        if letters and len(script.findall(head)) > 0.2 * letters:
-            return language
-    words = Counter(_WORD.findall(head.lower()))
-    hits = {language: sum(words[word] for word in small) for language, small in _SMALL_WORDS.items()}
-    best = max(hits, key=lambda language: hits[language])
-    return best if hits[best] >= 2 and hits[best] >= 0.08 * sum(words.values()) else "und"
+    if not head.isascii():
+        letters = sum(map(str.isalpha, head))
+        for language, script in _SCRIPTS.items():
+            if letters and len(script.findall(head)) > 0.2 * letters:
+                return language
+    words = _WORD.findall(head.lower())
+    hits: Counter[str] = Counter()
+    for word in words:
+        hits.update(_LANGUAGES_OF.get(word, ()))
+    best = max(_SMALL_WORDS, key=lambda language: hits[language])
+    return best if hits[best] >= 2 and hits[best] >= 0.08 * len(words) else "und"
