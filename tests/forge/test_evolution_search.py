@@ -13,7 +13,7 @@ from agent_forge.errors import ConfigError
 from agent_forge.forge.evolution.cma_search import polish
 from agent_forge.forge.evolution.genome import Genome, first_generation, name_of, space_of, vector
 from agent_forge.forge.evolution.search import Evolution, Generation, History, Member
-from agent_forge.forge.evolution.settings import Search
+from agent_forge.forge.evolution.settings import Evolve, Search, TaskSource
 
 SPACE = space_of(["a", "b"], ["x", "x", "x"], groups=3)
 
@@ -155,3 +155,8 @@ def test_cma_moves_the_numbers_and_leaves_the_choices() -> None:
 def test_more_children_than_places_are_refused() -> None:
     with pytest.raises(ConfigError, match="more than the 2 children"):
         Search(population=4, elites=2, elite_mutants=2, loser_merges=1)
+
+
+def test_a_parent_that_is_named_twice_is_refused_before_any_work() -> None:
+    with pytest.raises(ConfigError, match="'models/one' is named twice"):
+        Evolve(parents=("models/one", "two", "./models/one"), data={"rows": TaskSource("rows.jsonl")})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -101,5 +102,8 @@ class Evolve:
     def __post_init__(self) -> None:
         if len(self.parents) < 2:
             raise ConfigError("name at least two parents", where="parents")
+        folders = [os.path.normpath(parent) for parent in self.parents]
+        if twice := next((folder for folder in folders if folders.count(folder) > 1), None):
+            raise ConfigError(f"{twice!r} is named twice", where="parents")
         if not self.data:
             raise ConfigError("name at least one task", where="data")
