@@ -7,30 +7,38 @@ import math
 import os
 import random
 import select
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM, pipeline
 
 import agent_forge.forge
-from agent_forge.errors import ConfigError, HandoffError
+from agent_forge.errors import ConfigError, DataError, HandoffError
 from agent_forge.forge.checkpoint import Card, Checkpoint, finish, load, staging
-from agent_forge.forge.corpus import Source
+from agent_forge.forge.corpus import Source, Stage, read_corpus, set_aside
 from agent_forge.forge.models.norm import rms_norm
 from agent_forge.forge.phases import Outcome, Work, cognate, specialise
 from agent_forge.forge.phases.cognate import Cognate, settings_of
 from agent_forge.forge.phases.measure import behaviour_metrics, document_bits, gates_of, order_zero_bits, use_metrics
-from agent_forge.forge.phases.specialise import Specialise, reading_tokenizer
+from agent_forge.forge.phases.specialise import (
+    Specialise,
+    changed_config,
+    reading_tokenizer,
+    refuse_seen_documents,
+)
 from agent_forge.forge.phases.worker import end_with, settle_in
-from agent_forge.forge.training import HeldOut, evaluate, train_tokenizer
+from agent_forge.forge.training import HeldOut, PackedRows, evaluate, train_tokenizer
 
 HERE = Path(__file__).parent
 MODEL = {
@@ -157,7 +165,7 @@ def test_a_specialist_that_could_not_be_judged_is_refused(base: Outcome, source:
     with pytest.raises(HandoffError, match=r"'mini' was made with 0\.2.*set held_out to 0\.2 or less"):
         specialise.run(work(tmp_path, wider, base.checkpoint))
     start = llama(tmp_path / "models", length=16)
-    with pytest.raises(HandoffError, match="length is 32, and the model reads 16 tokens"):
+    with pytest.raises(ConfigError, match="length is 32, and the model reads 16 tokens"):
         specialise.run(work(tmp_path, Specialise({"text": source}, {}, TRAINING, length=32), start))
     tokenizer = AutoTokenizer.from_pretrained(start.path)
     tokenizer.bos_token = tokenizer.eos_token = None
@@ -165,6 +173,60 @@ def test_a_specialist_that_could_not_be_judged_is_refused(base: Outcome, source:
     (tmp_path / "bare" / "config.json").write_text((start.path / "config.json").read_text())
     with pytest.raises(HandoffError, match="neither BOS nor EOS"):
         reading_tokenizer(Checkpoint("x", tmp_path / "bare", Card("x", {})))
+
+
+def test_what_the_base_of_the_base_has_read_counts_too(base: Outcome, source: Source, tmp_path: Path) -> None:
+    assert base.checkpoint is not None
+    models = tmp_path / "models"
+    shutil.copytree(base.checkpoint.path, models / base.checkpoint.name)
+    middle = llama(models)  # as if it were made from the base, of something else
+    card = Card("middle", {"held_out": 0.3, "sources": {"other": {"path": "elsewhere"}}}, (base.checkpoint.digest,))
+    child = Checkpoint(middle.digest, middle.path, card)
+    refuse_seen_documents(child, "text", source.path, 0.2)
+    with pytest.raises(HandoffError, match=r"'mini' was made with 0\.2"):
+        refuse_seen_documents(child, "text", source.path, 0.25)
+
+
+def test_changes_to_the_bases_configuration_are_checked(base: Outcome) -> None:
+    assert base.checkpoint is not None
+    assert changed_config(base.checkpoint, {"loops": 2, "halting": True}).loops == 2
+    for change, said in (({"lops": 2}, "did you mean 'loops'"), ({"loops": 0}, "loops 0 is below 1")):
+        with pytest.raises(ConfigError, match=said):
+            changed_config(base.checkpoint, change)
+
+
+def test_a_curriculum_reads_other_sources_stage_by_stage(source: Source, tmp_path: Path) -> None:
+    other = tmp_path / "numbers.jsonl"
+    other.write_text("".join(json.dumps({"text": f"{n} {n * n} {n**3} " * 3}) + "\n" for n in range(40)))
+    sources = {"text": source, "numbers": Source(str(other))}
+    stages = (Stage(0.5, {"text": 1.0}), Stage(0.5, {"text": 0.5, "numbers": 0.5}))
+    rows = {"text": PackedRows(np.full((9, 5), 1), np.zeros((9, 5))), "numbers": PackedRows(*np.full((2, 3, 5), 2))}
+    made = Cognate(sources, stages=stages)
+    mix = cognate._mix(work(tmp_path, made), rows, settings_of({"steps": 10, "batch_rows": 4}, 0))
+    seen = [sorted(mix.batch(step, 4, seed=3).inputs[:, 0].tolist()) for step in range(10)]
+    assert {number for batch in seen[:5] for number in batch} == {1}
+    assert sum(batch.count(2) for batch in seen[5:]) == 10
+    config = Cognate(sources, MODEL, TRAINING, stages, vocab_size=300, length=32, held_out=0.2)
+    outcome = cognate.run(work(tmp_path, config))
+    assert outcome.checkpoint is not None
+    assert [stage["share"] for stage in outcome.checkpoint.card.config["stages"]] == [0.5, 0.5]
+
+
+def test_training_may_be_watched_on_documents_of_its_own(source: Source, tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+    training = {**TRAINING, "steps": 40, "evaluate_every": 2, "patience": 1, "least_gain": 9.0}
+    config = Cognate({"text": source}, MODEL, training, vocab_size=300, length=32, held_out=0.2)
+    cognate.run(work(tmp_path, config, tell=lambda **fields: told.append(fields)))
+    watched = [fields["evaluation"]["documents"] for fields in told if "evaluation" in fields]
+    assert watched == [1, 1], "stopped at the second: it had not gained nine bits"
+    assert {fields["steps"] for fields in told} == {40}
+    corpus = read_corpus({"text": source}, 0.2)
+    rest, apart = set_aside(corpus, share=0.1)
+    assert sorted([*rest.train["text"], *apart]) == sorted(corpus.train["text"])
+    assert len(apart) == round(0.1 * len(corpus.train["text"]))
+    assert not set(apart) & set(corpus.held_out["text"])
+    with pytest.raises(DataError, match="too few documents"):
+        set_aside(replace(corpus, train={"text": ["one"]}))
 
 
 @pytest.mark.parametrize(
@@ -176,6 +238,16 @@ def test_a_specialist_that_could_not_be_judged_is_refused(base: Outcome, source:
         ({"training": {"stesp": 3}}, "stesp"),
         ({"training": {"seed": 3}}, "the seed is the pipeline's"),
         ({"training": {"optimizer": "sgd"}}, "there is no optimizer preset 'sgd'"),
+        ({"model": {"loops": 1.5}}, "loops is 1.5, not int"),
+        ({"model": {"num_attention_heads": 0}}, "num_attention_heads 0 is below 1"),
+        ({"length": 8192}, "length is 8192, and the model reads 4096 tokens"),
+        ({"training": {"schedule": "linear"}}, "no schedule 'linear'"),
+        ({"training": {"optimizer_changes": {"lrr": 1}}}, "unexpected keyword argument 'lrr'"),
+        ({"training": {"optimizer_changes": {"lr": "fast"}}}, "optimizer_changes"),
+        ({"training": {"patience": 2}}, "set `evaluate_every` too"),
+        ({"stages": (Stage(0.5, {"a": 1.0}),)}, "the shares add up to 0.5, not 1"),
+        ({"stages": (Stage(1.0, {"b": 1.0}),)}, "unknown source 'b'"),
+        ({"stages": (Stage(1.0, {"a": 0.0}),)}, "weights above 0"),
         ({"sources": {}}, "name at least one source of text"),
     ],
 )

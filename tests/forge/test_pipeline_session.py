@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from agent_forge.cli import run as cli
-from agent_forge.errors import AgentForgeError, ConfigError, UsageError
+from agent_forge.errors import AgentForgeError, ConfigError, DataError, UsageError
 from agent_forge.forge.events import Bus, Event, read_events
 from agent_forge.forge.phases.worker import locked
 from agent_forge.forge.pipeline import read_pipeline
@@ -282,7 +282,11 @@ def test_two_processes_do_not_do_the_same_phase(tmp_path: Path) -> None:
         ({"phases": {"a": {"phase": "congate"}}}, "did you mean 'cognate'?"),
         ({"phases": {"a": {"phase": "no.such.module"}}}, "cannot be loaded"),
         ({"phases": {"a": {"config": {"nubmer": 1}}}}, "unknown key 'nubmer'; did you mean 'number'?"),
+        ({"phases": {"a": {"phase": "..x"}}}, "cannot be loaded"),
+        ({"phases": {}}, "the plan has no task"),
         ({"phases": {"a": {}, "b": {"after": ["c"]}}}, "there is no such task"),
+        ({"phases": {"a": {"after": ["b"]}, "b": {"after": ["a"]}}}, "tasks wait for each other"),
+        ({"phases": {"a": {}}, "start": ["x"]}, "start: no phase takes what is named there"),
         ({"phases": {"a": {"phase": "toys.add"}}}, "takes 1 to 3 checkpoints, and is given 0"),
         ({"phases": {"../a": {}}}, "'../a' cannot be part of a folder's name"),
         ({"phases": {"a": {}}, "name": "x/y"}, "'x/y' cannot be part of a folder's name"),
@@ -297,9 +301,16 @@ def test_a_pipeline_that_cannot_work_is_refused_before_anything_is_done(
     change: dict[str, dict[str, dict[str, object]]], said: str, tmp_path: Path
 ) -> None:
     path = pipeline_file(tmp_path, **change)
-    with pytest.raises(AgentForgeError) as caught:
+    with pytest.raises(UsageError) as caught:  # the call was wrong: exit code 2
         read_pipeline(path)
     assert said in str(caught.value)
+
+
+def test_missing_data_stops_it_before_anything_is_done(tmp_path: Path) -> None:
+    last = {"phase": "specialise", "after": ["base"], "config": {"sources": {"text": {"path": "not/there"}}}}
+    with pytest.raises(DataError, match="no text there"):
+        run(pipeline_file(tmp_path, {"base": {}, "last": last}), tmp_path / "home")
+    assert Registry(tmp_path / "home").sessions() == []
 
 
 def test_presets_are_sound_and_unknown_ones_named() -> None:

@@ -10,12 +10,12 @@ import re
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from agent_forge.config import option
-from agent_forge.errors import DataError
+from agent_forge.config import nearest, option
+from agent_forge.errors import ConfigError, DataError
 from agent_forge.forge.checkpoint import file_digest
 
 BUNDLED = Path(__file__).with_name("data")
@@ -40,6 +40,27 @@ class Source:
     held_out: float | None = option(
         None, help="share of its documents kept for judging, if not the phase's", above=0, at_most=0.5
     )
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a curriculum: its share of the steps, and the weights of the sources that are read in it."""
+
+    share: float = option(above=0, at_most=1)
+    weights: dict[str, float] = option()
+
+
+def check_stages(stages: Sequence[Stage], sources: Mapping[str, Source]) -> None:
+    """Refuses a curriculum that names unknown sources, or whose shares do not make up the whole. Raises ConfigError."""
+    for number, stage in enumerate(stages):
+        where = f"stages[{number}].weights"
+        for name in stage.weights.keys() - sources.keys():
+            near = nearest(name, sources)
+            raise ConfigError(f"unknown source {name!r}", where=where, fix=f"did you mean {near!r}?" if near else None)
+        if not stage.weights or min(stage.weights.values()) <= 0:
+            raise ConfigError("name the sources of the stage, with weights above 0", where=where)
+    if stages and abs(sum(stage.share for stage in stages) - 1) > 1e-6:
+        raise ConfigError(f"the shares add up to {sum(stage.share for stage in stages):g}, not 1", where="stages")
 
 
 @dataclass(frozen=True)
@@ -84,6 +105,19 @@ def read_corpus(sources: Mapping[str, Source], held_out: float, most_held_out_mb
             raise DataError("every document has a near copy among those held out", where=sources[name].path)
     removed = sum(len(train[name]) - len(clean[name]) for name in train)
     return Corpus(clean, {name: _limited(texts, most_held_out_mb) for name, texts in chosen.items()}, removed)
+
+
+def set_aside(corpus: Corpus, share: float = 0.02, most_mb: float = 0.25) -> tuple[Corpus, list[str]]:
+    """The corpus without some of its training documents, and those: for watching the training, while what is judged on
+    stays unseen. Raises DataError if there are too few."""
+    train, watched = dict(corpus.train), list[str]()
+    for name, texts in corpus.train.items():
+        chosen = set(_limited(sorted(texts, key=place)[: round(share * len(texts)) or len(texts) > 1], most_mb))
+        train[name] = [text for text in texts if text not in chosen]
+        watched += [text for text in texts if text in chosen]
+    if not watched:
+        raise DataError("there are too few documents to watch the training with", fix="leave evaluate_every at 0")
+    return replace(corpus, train=train), watched
 
 
 def source_digests(sources: Mapping[str, Source]) -> dict[str, str]:

@@ -158,5 +158,5 @@ def _numbers(event: Event) -> dict[str, float]:
     return {
         name: float(value)
         for name, value in event.fields.items()
-        if name != "step" and isinstance(value, (int, float)) and not isinstance(value, bool)
+        if name not in ("step", "steps") and isinstance(value, (int, float)) and not isinstance(value, bool)
     }

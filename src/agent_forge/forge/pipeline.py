@@ -18,7 +18,7 @@ from agent_forge.config import build as build_config
 from agent_forge.errors import ConfigError, UsageError
 from agent_forge.forge.checkpoint import NAME, Checkpoint
 from agent_forge.forge.phases import Phase, phase
-from agent_forge.plans import Plan, Task
+from agent_forge.plans import Plan, PlanInvalid, Task
 
 PRESETS = Path(__file__).with_name("presets")
 
@@ -84,9 +84,19 @@ def check(pipeline: Pipeline, where: str) -> None:
             wanted = str(low) if low == high else f"{low} to {high}"
             faults.append(f"phases.{name}: {step.phase!r} takes {wanted} checkpoints, and is given {given}")
         faults.extend(_broken_handoffs(pipeline, name, step, kind))
+    if pipeline.start and not any(phase(step.phase).takes.checkpoints[1] for step in _first(pipeline)):
+        faults.append("start: no phase takes what is named there: each waits for another, or begins from nothing")
+    try:
+        pipeline.plan()
+    except PlanInvalid as error:  # no phases, unknown names in `after`, cycles
+        faults.append(f"phases: {error}")
     if faults:
         raise ConfigError("\n".join(faults), where=where)
-    pipeline.plan()  # unknown names in `after`, cycles
+
+
+def _first(pipeline: Pipeline) -> list[Step]:
+    """The phases that wait for nothing."""
+    return [step for step in pipeline.phases.values() if not step.after]
 
 
 def _broken_handoffs(pipeline: Pipeline, name: str, step: Step, kind: Phase) -> Iterable[str]:

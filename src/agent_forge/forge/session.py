@@ -64,9 +64,13 @@ class Session:
 
     def run(self) -> Report:
         """Runs every phase that is not finished yet. Raises KeyboardInterrupt after marking the session as paused, and
-        UsageError or CheckpointError, before anything is done, if there is nothing to start from."""
+        UsageError, CheckpointError or DataError, before anything is done, if there is nothing to start or learn from.
+        """
         for start in self.pipeline.start:
             self._start(start)
+        for name, step in self.pipeline.phases.items():
+            kind = phase(step.phase)
+            kind.data(build_config(kind.config, step.config, f"phases.{name}.config"))
         self.registry.start_session(self.id, as_dict(self.pipeline))
         try:
             result = asyncio.run(self._execute())

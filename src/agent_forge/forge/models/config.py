@@ -62,12 +62,13 @@ class CognateConfig(PretrainedConfig):
     def __init__(self, **kwargs: Any) -> None:
         for name in _OWN:
             setattr(self, name, kwargs.pop(name, getattr(type(self), name)))
-        self.memory_layers = list(self.memory_layers)
+        if isinstance(self.memory_layers, Sequence):
+            self.memory_layers = list(self.memory_layers)
         if self.embedding_rank is None:
             self.embedding_rank = self.hidden_size
+        _check(self)
         given = {"tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, **kwargs}
         super().__init__(**given)
-        _check(self)
 
     @property
     def rank(self) -> int:
@@ -97,14 +98,35 @@ class CognateConfig(PretrainedConfig):
         return (1.44 if self.qk_norm else 1.0) * self.head_dim**-0.5
 
 
-_OWN = tuple(name for name in CognateConfig.__annotations__ if name != "model_type")
+_OWN: dict[str, str] = {name: kind for name, kind in CognateConfig.__annotations__.items() if name != "model_type"}
+TYPES: dict[str, Any] = {"int": int, "float": (int, float), "bool": bool}
+COUNTS = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("intermediate_size", "max_position_embeddings", "memory_heads", "memory_head_dim", "memory_chunk"),
+    *("loops", "cycles"),
+)
 
 
 def _check(config: CognateConfig) -> None:
-    """Refuses what cannot be built, naming the field and both values."""
-    faults = [message for holds, message in _rules(config) if not holds]
+    """Refuses what cannot be built, naming the field and what it is."""
+    faults = [
+        f"{name} is {getattr(config, name)!r}, not {kind.removeprefix('Sequence')}"
+        for name, kind in _OWN.items()
+        if not _is(getattr(config, name), kind)
+    ]
+    faults = faults or [f"{name} {getattr(config, name)} is below 1" for name in COUNTS if getattr(config, name) < 1]
+    faults = faults or [message for holds, message in _rules(config) if not holds]
     if faults:
         raise ConfigError("; ".join(faults), where="CognateConfig")
+
+
+def _is(value: Any, kind: str) -> bool:
+    """Whether the value is of the kind that the field's annotation names; `True` is no number."""
+    if kind.endswith(" | None"):
+        return value is None or _is(value, kind.removesuffix(" | None"))
+    if kind == "Sequence[int]":
+        return isinstance(value, list) and all(_is(one, "int") for one in value)
+    return isinstance(value, TYPES[kind]) and isinstance(value, bool) == (kind == "bool")
 
 
 def _rules(c: CognateConfig) -> list[tuple[bool, str]]:
@@ -114,10 +136,8 @@ def _rules(c: CognateConfig) -> list[tuple[bool, str]]:
         (heads % groups == 0, f"num_attention_heads {heads} is not a multiple of num_key_value_heads {groups}"),
         (1 <= c.rank <= c.hidden_size, f"embedding_rank {c.rank} is not in 1..{c.hidden_size}"),
         (c.sliding_window >= 2, f"sliding_window {c.sliding_window} is below 2"),
-        (c.loops >= 1, f"loops {c.loops} is below 1"),
+        (c.rope_theta > 0, f"rope_theta {c.rope_theta} is not above 0"),
         (c.latent_steps >= 0, f"latent_steps {c.latent_steps} is negative"),
-        (c.cycles >= 1, f"cycles {c.cycles} is below 1"),
-        (c.memory_chunk >= 1, f"memory_chunk {c.memory_chunk} is below 1"),
         (0.0 < c.halt_threshold <= 1.0, f"halt_threshold {c.halt_threshold} is not in (0, 1]"),
         (
             all(0 <= layer < c.num_hidden_layers for layer in c.memory_layers),

@@ -74,6 +74,6 @@ def phase(name: str) -> Phase:
         raise UsageError(f"there is no phase {name!r}", fix=fix)
     try:
         found: Phase = import_module(MODULES.get(name, name)).PHASE
-    except (ModuleNotFoundError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: "..x" and "." are no names
         raise UsageError(f"the phase {name!r} cannot be loaded: {error}") from error
     return found

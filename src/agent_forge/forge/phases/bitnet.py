@@ -24,7 +24,7 @@ from agent_forge.forge.evaluation.scores import retention
 from agent_forge.forge.phases import Outcome, Phase, Work
 from agent_forge.forge.phases.cognate import device
 from agent_forge.forge.phases.measure import compare, text_metrics
-from agent_forge.forge.phases.specialise import reading_tokenizer
+from agent_forge.forge.phases.specialise import reading_tokenizer, refuse_seen_documents
 from agent_forge.forge.quantization.bitlinear import INSIDE_BLOCKS, to_dense
 from agent_forge.forge.quantization.folder import float32_bytes, write_dense, write_packed
 from agent_forge.forge.quantization.gate import Demands, as_gate
@@ -59,6 +59,8 @@ class Bitnet:
 def run(work: Work) -> Outcome:
     config: Bitnet = work.config
     base = work.inputs[0]
+    for name, source in config.sources.items():
+        refuse_seen_documents(base, name, source.path, source.held_out or config.held_out)
     tokenizer = reading_tokenizer(base)
     corpus = read_corpus(config.sources, config.held_out)
     teacher: Any = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32)

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
+from transformers import PretrainedConfig
 
 from agent_forge.config import as_dict, build, nearest, option
-from agent_forge.errors import ConfigError
+from agent_forge.errors import ConfigError, UsageError
 from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, finish, staging
 from agent_forge.forge.contracts import Contract
-from agent_forge.forge.corpus import Corpus, Source, mixed, read_corpus, source_digests
+from agent_forge.forge.corpus import (
+    Corpus,
+    Source,
+    Stage,
+    check_stages,
+    mixed,
+    read_corpus,
+    set_aside,
+    source_digests,
+)
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.phases import Outcome, Phase, Work
 from agent_forge.forge.phases.measure import (
@@ -24,8 +35,10 @@ from agent_forge.forge.phases.measure import (
     training_metrics,
     use_metrics,
 )
-from agent_forge.forge.training import PRESETS, TrainResult, TrainSettings, encode, pack, train
-from agent_forge.forge.training.evaluation import HeldOut
+from agent_forge.forge.training import PRESETS, MuGrokfast, TrainResult, TrainSettings, encode, pack, train
+from agent_forge.forge.training.evaluation import HeldOut, evaluate
+from agent_forge.forge.training.packing import PackedRows, StagedRows
+from agent_forge.forge.training.schedule import schedule_factor
 from agent_forge.forge.training.tokenizer import train_tokenizer
 
 
@@ -36,6 +49,7 @@ class Cognate:
     sources: dict[str, Source]
     model: dict[str, Any] = option({})
     training: dict[str, Any] = option({})
+    stages: tuple[Stage, ...] = option((), help="a curriculum: shares of the steps with other weights of the sources")
     vocab_size: int = option(32768, help="tokens of the tokenizer", at_least=288)
     length: int = option(1024, help="tokens in a row", at_least=8)
     held_out: float = option(0.05, help="share of the documents kept for judging", above=0, at_most=0.5)
@@ -44,17 +58,25 @@ class Cognate:
         if not self.sources:
             raise ConfigError("name at least one source of text", where="sources")
         settings_of(self.training, 0)
-        _refuse_unknown_fields(self.model)
-        CognateConfig(**{**self.model, "vocab_size": self.vocab_size})
+        check_stages(self.stages, self.sources)
+        refuse_unknown_fields(self.model, CognateConfig())
+        refuse_long_rows(CognateConfig(**{**self.model, "vocab_size": self.vocab_size}), self.length)
 
 
-def _refuse_unknown_fields(model: Mapping[str, Any]) -> None:
+def refuse_unknown_fields(model: Mapping[str, Any], config: PretrainedConfig) -> None:
     """transformers takes any key into a configuration; a misspelt one would be lost there."""
-    known = CognateConfig().to_dict().keys() - {"vocab_size"}
+    known = config.to_dict().keys() - {"vocab_size"}
     for name in sorted(model.keys() - known):
         near = nearest(name, known)
         fix = "it belongs beside `model`" if name == "vocab_size" else f"did you mean {near!r}?" if near else None
         raise ConfigError(f"unknown key {name!r}", where="model", fix=fix)
+
+
+def refuse_long_rows(config: PretrainedConfig, length: int) -> None:
+    """Raises ConfigError for rows that are longer than the model can read."""
+    most = getattr(config, "max_position_embeddings", None)
+    if most is not None and length > most:
+        raise ConfigError(f"length is {length}, and the model reads {most} tokens", fix="shorten `length`")
 
 
 def settings_of(training: Mapping[str, Any], seed: int) -> TrainSettings:
@@ -65,7 +87,24 @@ def settings_of(training: Mapping[str, Any], seed: int) -> TrainSettings:
     if settings.optimizer not in PRESETS:
         fix = f"the presets are {', '.join(PRESETS)}"
         raise ConfigError(f"there is no optimizer preset {settings.optimizer!r}", where="training", fix=fix)
+    if settings.patience and not settings.evaluate_every:
+        raise ConfigError("patience counts evaluations", where="training", fix="set `evaluate_every` too")
+    _try_out(settings)
     return settings
+
+
+def _try_out(settings: TrainSettings) -> None:
+    """Settings that only show themselves at work are put to work, on next to nothing. Raises ConfigError."""
+    toy = torch.nn.Linear(16, 16)
+    try:
+        schedule_factor(settings.warmup, settings.steps, settings.schedule, settings.warmup)
+        optimizer = MuGrokfast.for_phase(toy, settings.optimizer, **settings.optimizer_changes)
+        toy(torch.ones(1, 16)).sum().backward()
+        optimizer.step()
+    except UsageError as error:
+        raise ConfigError(str(error), where="training") from error
+    except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise ConfigError(f"optimizer_changes: {error}", where="training") from error
 
 
 def run(work: Work) -> Outcome:
@@ -88,18 +127,41 @@ def run(work: Work) -> Outcome:
 
 
 def learn(work: Work, model: Any, tokenizer: Any, corpus: Corpus, settings: TrainSettings, length: int) -> TrainResult:
-    """Trains on the sources in the shares of their weights, resuming what an earlier process left."""
-    weights = {name: source.weight for name, source in work.config.sources.items()}
+    """Trains on the sources in the shares of their weights, resuming what an earlier process left.
+
+    With `evaluate_every`, a few of the training documents are only looked at.
+    """
+    watch = None
+    if settings.evaluate_every:
+        corpus, watched = set_aside(corpus)
+        watch = partial(evaluate, held_out=HeldOut.of(tokenizer, watched, length))
     rows = {
         name: pack(encode(tokenizer, texts), length, tokenizer.bos_token_id, tokenizer.pad_token_id)
         for name, texts in corpus.train.items()
     }
-    wanted = settings.steps * settings.batch_rows
-    available = sum(len(of) for of in rows.values())
-    data = mixed(rows, weights, min(wanted, 4 * available), work.seed)
     model.to(device())
-    folder = work.folder / "training"
-    return train(model, data, settings, folder, on_record=lambda record: work.tell(**record), progress=None)
+    return train(
+        model,
+        _mix(work, rows, settings),
+        settings,
+        work.folder / "training",
+        watch,
+        on_record=lambda record: work.tell(**record, steps=settings.steps),
+        progress=None,
+    )
+
+
+def _mix(work: Work, rows: Mapping[str, PackedRows], settings: TrainSettings) -> PackedRows:
+    """The rows by the weights of the sources, or, in a curriculum, by those of each stage."""
+    usual = Stage(1.0, {name: source.weight for name, source in work.config.sources.items()})
+    stages, done = [], 0.0
+    for number, stage in enumerate(work.config.stages or (usual,)):
+        first, done = round(done * settings.steps), done + stage.share
+        read = {name: rows[name] for name in rows if name in stage.weights}
+        wanted = (round(done * settings.steps) - first) * settings.batch_rows
+        available = sum(len(of) for of in read.values())
+        stages.append((first, mixed(read, stage.weights, min(wanted, 4 * available), work.seed + number)))
+    return stages[0][1] if len(stages) == 1 else StagedRows.of(stages)
 
 
 def device() -> str:

@@ -15,6 +15,7 @@ from agent_forge.forge.contracts import Contract
 from agent_forge.forge.corpus import Corpus, Source, read_corpus, source_digests
 from agent_forge.forge.gates import NO_GAIN, PASSED, Gate
 from agent_forge.forge.phases import Outcome, Phase, Work
+from agent_forge.forge.phases.specialise import refuse_seen_documents
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class Compression:
 def run(work: Work) -> Outcome:
     config: Compression = work.config
     base = work.inputs[0]
+    for name, source in config.sources.items():
+        refuse_seen_documents(base, name, source.path, source.held_out or config.held_out)
     corpus = read_corpus(config.sources, config.held_out)
     settings = Settings(
         budget=None if config.budget_mb is None else int(config.budget_mb * 1e6),

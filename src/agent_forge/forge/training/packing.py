@@ -58,6 +58,36 @@ class PackedRows:
         return Batch(tokens[:, :-1], tokens[:, 1:].masked_fill(~follows, IGNORE), documents[:, :-1])
 
 
+@dataclass(frozen=True)
+class StagedRows(PackedRows):
+    """Rows of a curriculum: each stage has its own, from its first step on. `stages` are (first step, first row).
+
+    >>> tokens = np.arange(12).reshape(4, 3)
+    >>> rows = StagedRows(tokens, np.zeros_like(tokens), ((0, 0), (10, 3)))
+    >>> rows.batch(9, 2, seed=0).inputs.max() < 9, rows.batch(10, 2, seed=0).inputs.tolist()
+    (tensor(True), [[9, 10], [9, 10]])
+    """
+
+    stages: tuple[tuple[int, int], ...] = ((0, 0),)
+
+    @staticmethod
+    def of(stages: Sequence[tuple[int, PackedRows]]) -> StagedRows:
+        """The stages' rows in one; each comes with its first step, the first with 0."""
+        sizes = [0, *(len(rows) for _, rows in stages)]
+        firsts = [int(first) for first in np.cumsum(sizes)[:-1]]
+        tokens, documents = ([getattr(rows, name) for _, rows in stages] for name in ("tokens", "documents"))
+        starts = tuple((step, first) for (step, _), first in zip(stages, firsts, strict=True))
+        return StagedRows(np.concatenate(tokens), np.concatenate(documents), starts)
+
+    def batch(self, step: int, rows: int, seed: int) -> Batch:
+        """The batch of a step, from the rows of the stage that the step is in."""
+        now = max(number for number, (first_step, _) in enumerate(self.stages) if first_step <= step)
+        first_step, first = self.stages[now]
+        end = self.stages[now + 1][1] if now + 1 < len(self.stages) else len(self)
+        part = PackedRows(self.tokens[first:end], self.documents[first:end])
+        return part.batch(step - first_step, rows, seed)
+
+
 @lru_cache(maxsize=4)
 def _order(rows: int, epoch: int, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(rows)
