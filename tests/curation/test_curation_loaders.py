@@ -165,3 +165,11 @@ def test_an_unreachable_home_and_one_without_address(tmp_path: Path, monkeypatch
         fetch("gsm8k", published=[Published("http://127.0.0.1:9/x", "x")], timeout_s=5)
     with pytest.raises(UsageError, match="by hand"):
         fetch("worfbench")
+
+
+def test_a_line_ends_where_the_line_ends(tmp_path: Path) -> None:
+    """JSON strings and quoted CSV fields may hold what Python takes for the end of a line."""
+    row = {"question": "one\u2028two\x85three", "answer": "1\n#### 1"}
+    (tmp_path / "train.jsonl").write_text(json.dumps(row, ensure_ascii=False), "utf-8")
+    (record,) = load("gsm8k", tmp_path)
+    assert record.input == "one\u2028two\x85three"

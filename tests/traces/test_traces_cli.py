@@ -109,3 +109,19 @@ def test_a_beginning_that_fits_two_traces(capsys: pytest.CaptureFixture[str], ho
     with Store.open(home) as store:
         store.add([make(n, trace=n) for n in range(3)])
     assert "2 or more" in call(capsys, "show", "0000", code=2)
+
+
+def test_a_list_in_a_pipe_cuts_nothing_that_is_needed(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    with Store.open(home) as store:
+        store.add([make(0, name="a name of many words " * 5, agent="an agent with a long name too", reward=0.5)])
+    row = call(capsys, "ls").splitlines()[1]
+    assert row.startswith(f"{trace_id(0)[:12]}  2026-01-01T00:00:00  a name of")
+    assert "an agent with a long name too" in row
+    assert row.endswith("0.50")
+
+
+def test_a_trace_whose_parents_form_a_circle_is_shown(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    with Store.open(home) as store:
+        store.add([make(n, name=f"link {n}", parent_id=span_id((n + 1) % 3)) for n in range(3)])
+    shown = call(capsys, "show", trace_id(0))
+    assert [shown.count(f"link {n}") for n in range(3)] == [1, 1, 1]

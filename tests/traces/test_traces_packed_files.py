@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from trace_spans import randoms
+from trace_spans import make, randoms
 
 from agent_forge.cli import run
 from agent_forge.errors import DataError
@@ -75,6 +75,28 @@ def test_a_pipe_can_be_imported(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert run(["traces", "import", str(pipe), "--home", str(tmp_path / "home"), "--json"]) == 0
     writer.join()
     assert json.loads(capsys.readouterr().out)["added"] == 12
+
+
+def test_an_array_of_requests_or_spans_is_read_as_validate_reads_it(tmp_path: Path) -> None:
+    for name, items in (
+        ("requests", [write_request([span]) for span in SPANS]),
+        ("ours", [span.to_dict() for span in SPANS]),
+    ):
+        path = tmp_path / f"{name}.json"
+        path.write_text(json.dumps(items))
+        assert [span.span_id for span in read_file(path)] == [span.span_id for span in SPANS]
+        assert {fault.code for fault in validate_file(path)} <= {"kind_fields", "outside_root"}  # as random spans have
+    path.write_text(json.dumps([items[0], {"a": 1}]))
+    with pytest.raises(DataError, match=r"json:1\[1\]: this is not"):
+        list(read_file(path))
+
+
+def test_a_line_ends_where_the_line_ends(tmp_path: Path) -> None:
+    """JSON strings may hold what Python takes for the end of a line."""
+    span = make(name="a\u2028b\x85c", inputs="\u2029")
+    (tmp_path / "spans.jsonl").write_text(json.dumps(span.to_dict(), ensure_ascii=False), "utf-8")
+    assert validate_file(tmp_path / "spans.jsonl") == []
+    assert list(read_file(tmp_path / "spans.jsonl")) == [span]
 
 
 def test_the_line_of_a_fault_counts_empty_lines_too(tmp_path: Path) -> None:

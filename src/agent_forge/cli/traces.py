@@ -92,10 +92,12 @@ def _table(traces: list[Summary]) -> None:
         seconds = "" if trace.end_ns is None else f"{(trace.end_ns - trace.start_ns) / 1e9:.3f}"
         used = [count for count in (trace.input_tokens, trace.output_tokens) if count is not None]
         reward = "" if trace.reward is None else f"{trace.reward:.2f}"
-        cells = (trace.trace_id[:12], _moment(trace.start_ns)[:19], trace.name, trace.agent, trace.status, trace.spans)
+        called = trace.name if trace.name is None or len(trace.name) <= 60 else trace.name[:59] + "…"
+        cells = (trace.trace_id[:12], _moment(trace.start_ns)[:19], called, trace.agent, trace.status, trace.spans)
         row = [*cells, seconds, sum(used) if used else "", reward]
         table.add_row(*("" if cell is None else _plain(str(cell)) for cell in row))
-    Console(soft_wrap=True).print(table)
+    # As wide as it is: what is cut from an id cannot be used. A narrow terminal wraps the lines.
+    Console(soft_wrap=True, width=240).print(table)
 
 
 def _plain(text: str) -> str:
@@ -150,11 +152,15 @@ def _tree(spans: list[Span]) -> None:
     for span in spans:
         below.setdefault(span.parent_id if span.parent_id in known else None, []).append(span)
     tree = Tree(f"trace {spans[0].trace_id}")
-    waiting = [(tree, span) for span in reversed(below.get(None, []))]
-    while waiting:
-        branch, span = waiting.pop()
-        here = branch.add(_line(span))
-        waiting += [(here, child) for child in reversed(below.pop(span.span_id, []))]
+    shown: set[str] = set()
+    for root in [*below.pop(None, []), *spans]:  # where parents form a circle, none of them is a root
+        waiting = [(tree, root)]
+        while waiting:
+            branch, span = waiting.pop()
+            if span.span_id not in shown:
+                shown.add(span.span_id)
+                here = branch.add(_line(span))
+                waiting += [(here, child) for child in reversed(below.get(span.span_id, []))]
     Console(soft_wrap=True).print(tree)
 
 

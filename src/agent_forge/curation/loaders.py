@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import re
@@ -21,7 +22,7 @@ Parser = Callable[[Path], Iterator[Fields]]
 
 
 def _jsonl(path: Path) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(read_text(path).splitlines()):
+    for number, line in enumerate(read_text(path).split("\n")):  # U+2028 may stand in a JSON string
         if line.strip():
             yield number, json.loads(line)
 
@@ -50,7 +51,7 @@ def svamp(path: Path) -> Iterator[Fields]:
                 "meta": {"equation": row["Equation"]},
             }
         return
-    for number, row in enumerate(csv.DictReader(read_text(path).splitlines())):
+    for number, row in enumerate(csv.DictReader(io.StringIO(read_text(path), newline=""))):
         numbers = row["Numbers"].split()
         meta = {"equation": _fill(row["Equation"], numbers)}
         yield {

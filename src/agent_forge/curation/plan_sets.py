@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
     if text.lstrip().startswith("["):
         yield from enumerate(json.loads(text))
     else:
-        yield from enumerate(json.loads(line) for line in text.splitlines() if line.strip())
+        yield from enumerate(json.loads(line) for line in text.split("\n") if line.strip())
 
 
 def asynchow(path: Path) -> Iterator[Fields]:
@@ -106,7 +107,7 @@ def _decomposed(steps: list[str]) -> dict[str, Any]:
 
 
 def break_qdmr(path: Path) -> Iterator[Fields]:
-    for row in csv.DictReader(read_text(path).splitlines()):
+    for row in csv.DictReader(io.StringIO(read_text(path), newline="")):
         steps = [step.strip().removeprefix("return ").strip() for step in row["decomposition"].split(";")]
         meta = {"operators": row["operators"]}
         yield {

@@ -26,8 +26,8 @@ MOST_UNPACKED = 2**30  # bytes of a compressed file when unpacked
 
 
 def read_file(path: str | Path, *, whole: bool = True) -> Iterator[Span]:
-    """The spans of a file: one OTLP request, a request a line, or our own JSON lines, each of them gzipped or not (told
-    apart by looking).
+    """The spans of a file: one OTLP request, a request a line, our own JSON lines, or a JSON array of either; each of
+    them gzipped or not (told apart by looking).
 
     Raises DataError for a file that cannot be read as one of them, naming the line; it may have given spans by then.
     """
@@ -91,6 +91,8 @@ def _read(file: IO[bytes], path: str, whole: bool) -> Iterator[Span]:
 
 
 def _spans(document: Any, where: str, whole: bool) -> list[Span]:
+    if isinstance(document, list):
+        return [span for number, item in enumerate(document) for span in _spans(item, f"{where}[{number}]", whole)]
     try:
         return [Span.from_dict(restore(document))] if _is_ours(document) else read_request(document, whole=whole)
     except TraceError as error:

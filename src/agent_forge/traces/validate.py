@@ -101,17 +101,12 @@ def _spans_in(text: str) -> tuple[list[Located], list[Fault]]:
         spans, faults = _from_otlp(document)
         return spans, faults if spans or faults else [Fault("json", 1, NO_SPANS)]
     if isinstance(document, list):
-        faults = [
-            Fault("json", n, "is not a JSON object") for n, x in enumerate(document, 1) if not isinstance(x, dict)
-        ]
-        if not document:
-            faults.append(Fault("json", 1, NO_SPANS))
-        return [(n, x) for n, x in enumerate(document, 1) if isinstance(x, dict)], faults
+        values = list(enumerate(document, 1))
+    else:  # not `splitlines`: U+2028 and others may stand in a JSON string
+        lines = enumerate(text.split("\n"), 1)
+        values = [(number, _loads(line)) for number, line in lines if line.strip()]
     spans, faults = [], []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        value = _loads(line)
+    for number, value in values:
         if _is_otlp(value):
             more, wrong = _from_otlp(value)
             spans += [(number, span) for _, span in more]
