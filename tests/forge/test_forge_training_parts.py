@@ -142,6 +142,8 @@ class TestPacking:
         halves = torch.cat([batch.every(2, rank).inputs for rank in range(2)])
         assert sorted(halves[:, 1].tolist()) == list(range(8))
         assert torch.equal(torch.cat([part.inputs for part in batch.split(3)]), batch.inputs)
+        with pytest.raises(UsageError, match="8 rows cannot be shared by 9 processes"):
+            batch.every(9, 0)
 
 
 class TestTokenizer:

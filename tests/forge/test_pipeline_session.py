@@ -306,6 +306,14 @@ def test_a_pipeline_that_cannot_work_is_refused_before_anything_is_done(
     assert said in str(caught.value)
 
 
+def test_a_pipeline_among_several_processes_of_a_launcher_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UsageError, match="starts processes of its own"):
+        run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "home")
+
+
 def test_missing_data_stops_it_before_anything_is_done(tmp_path: Path) -> None:
     last = {"phase": "specialise", "after": ["base"], "config": {"sources": {"text": {"path": "not/there"}}}}
     with pytest.raises(DataError, match="no text there"):

@@ -15,7 +15,7 @@ from typing import Any
 
 from agent_forge.config import as_dict
 from agent_forge.config import build as build_config
-from agent_forge.errors import AgentForgeError, HandoffError
+from agent_forge.errors import AgentForgeError, HandoffError, UsageError
 from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.contracts import clauses
@@ -66,6 +66,9 @@ class Session:
         """Runs every phase that is not finished yet. Raises KeyboardInterrupt after marking the session as paused, and
         UsageError, CheckpointError or DataError, before anything is done, if there is nothing to start or learn from.
         """
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # each of them would wait for the others' locks, for ever
+            fix = "run it without a launcher; `forge.training.train` is what takes several processes"
+            raise UsageError("a pipeline starts processes of its own, and this is one of several already", fix=fix)
         for start in self.pipeline.start:
             self._start(start)
         for name, step in self.pipeline.phases.items():

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from agent_forge.errors import DataError
+from agent_forge.errors import DataError, UsageError
 
 IGNORE = -100
 
@@ -108,7 +108,9 @@ class Batch:
             yield Batch(self.inputs[part], self.targets[part], self.documents[part])
 
     def every(self, world: int, rank: int) -> Batch:
-        """The share of one of several processes."""
+        """The share of one of several processes. Raises UsageError if there is not a row for each."""
+        if len(self) < world:
+            raise UsageError(f"{len(self)} rows cannot be shared by {world} processes", fix="raise batch_rows")
         part = slice(rank, None, world)
         return Batch(self.inputs[part], self.targets[part], self.documents[part])
 
