@@ -2,14 +2,15 @@
 
     PYTHONPATH=src python benchmarks/gpu_checks.py
 
-The chunked loss beside float64. Then the same training twice, as a CUDA graph and launched, over the axes of Cognate
-and for a Llama, compiled where that is not most of the time (two launched runs differ too, where kernels add in any
-order: the last column). Then what must not go wrong: a model that cannot be recorded, and a memory that is too small
-for the micro-batch. Exit code 1 if a loss differs by more than 0.001 nats.
+The chunked loss beside float64. Then the same training twice, as a CUDA graph and launched, over the axes of
+Cognate, compiled where that is the point (two launched runs differ too, where kernels add in any order: the last
+column). Then what must not go wrong: a model that cannot be recorded, and a memory that is too small for the
+micro-batch. Exit code 1 if a loss differs by more than 0.001 nats and three times the last column.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -18,7 +19,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.models.cross_entropy import chunked_cross_entropy
@@ -42,10 +42,6 @@ def cognate(**changes: Any) -> CognateForCausalLM:
     return CognateForCausalLM(CognateConfig(**{**shape, **changes}))
 
 
-def llama() -> LlamaForCausalLM:
-    return LlamaForCausalLM(LlamaConfig(**SHAPE, num_attention_heads=4, num_key_value_heads=2))
-
-
 class Looking(CognateForCausalLM):
     """Looks at its numbers while it computes, which cannot be recorded."""
 
@@ -67,8 +63,6 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "micro-batches that do not come out even": (cognate, {"micro_rows": 10}),
     "average of the weights, QK-clip": (cognate, {"ema": 0.9, "qk_clip": 100.0, "qk_clip_every": 2}),
     "float32": (cognate, {"precision": "float32"}),
-    "llama": (llama, {"compile": True}),
-    "llama, not compiled": (llama, {}),
 }
 
 
@@ -108,22 +102,43 @@ def refused() -> bool:
         warnings.simplefilter("always")
         found, _ = losses(lambda: Looking(cognate().config), True)
     plain, _ = losses(lambda: Looking(cognate().config), False)
-    print(
-        f"cannot be recorded: {[str(w.message) for w in said if 'graph' in str(w.message)]}, {apart(found, plain):.1e}"
-    )
-    return any("without a CUDA graph" in str(w.message) for w in said) and apart(found, plain) < 1e-3
+    words = [str(w.message) for w in said if "CUDA graph" in str(w.message)]
+    print(f"cannot be recorded: {words}, {apart(found, plain):.1e}")
+    return len(words) == 1 and apart(found, plain) < 1e-3
 
 
 def full() -> bool:
     """A GPU with room for a part of the micro-batch: it is halved, and the steps stay the same."""
-    free = torch.cuda.get_device_properties(0).total_memory
     plain, _ = losses(cognate, False, micro_rows=2)
+    room = (_peak(2) + _peak(ROWS)) / 2
     torch.cuda.empty_cache()
-    torch.cuda.set_per_process_memory_fraction((torch.cuda.memory_reserved() + 0.35 * 2**30) / free)
+    torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
     found, result = losses(cognate, True, micro_rows=ROWS)
     torch.cuda.set_per_process_memory_fraction(1.0)
-    print(f"too small a memory: micro-batch {ROWS} -> {result.micro_rows} rows, {apart(found, plain):.1e}")
+    print(f"too small a memory: micro-batch {ROWS} -> {result.micro_rows} rows, {apart(found, plain):.1e}", flush=True)
     return result.micro_rows < ROWS and apart(found, plain) < 1e-3
+
+
+def _peak(micro_rows: int) -> int:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    losses(cognate, False, micro_rows=micro_rows, steps=2)
+    return torch.cuda.max_memory_reserved()
+
+
+def compared(build: Callable[[], Any], settings: dict[str, Any]) -> tuple[float, float, float]:
+    """The last loss; the largest difference that the graph makes, and that running again makes. NaN: not recorded."""
+    torch._dynamo.reset()
+    launched, _ = losses(build, False, **settings)
+    again, _ = losses(build, False, **settings)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="training without")
+        try:
+            replayed, _ = losses(build, None, **settings)
+        except UserWarning as warning:
+            print(warning)
+            return launched[-1], math.nan, apart(again, launched)
+    return launched[-1], apart(replayed, launched), apart(again, launched)
 
 
 def main() -> None:
@@ -132,17 +147,11 @@ def main() -> None:
     good = loss_kernel(4096) & loss_kernel(50257)
     print(f"{'':42}{'loss':>8}{'graph':>10}{'launched again':>16}")
     for name, (build, settings) in CASES.items():
-        torch._dynamo.reset()
-        launched, _ = losses(build, False, **settings)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="training without")
-            replayed, _ = losses(build, None, **settings)
-        again, _ = losses(build, False, **settings)
-        difference = apart(replayed, launched)
-        good &= difference < 1e-3
-        print(f"{name:42}{launched[-1]:8.4f}{difference:10.1e}{apart(again, launched):16.1e}", flush=True)
-    good &= refused()
+        last, graph, again = compared(build, settings)
+        good &= graph <= max(1e-3, 3 * again)
+        print(f"{name:42}{last:8.4f}{graph:10.1e}{again:16.1e}", flush=True)
     good &= full()
+    good &= refused()
     sys.exit(0 if good else 1)
 
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from agent_forge.errors import AgentForgeError
+from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.training import checkpoint as ck
 from agent_forge.forge.training import parallel
 from agent_forge.forge.training.averaging import WeightAverage
@@ -345,11 +346,12 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16) if low else nullcontext()
 
     def _recordable(self, loss: Objective | None) -> bool:
-        """Whether a micro-batch's launches are always the same: not with masks by document, nor checkpointing, which
-        asks the GPU for its random state; of a foreign loss nobody knows."""
-        if self.settings.graph is not None or self.device.type != "cuda":
-            return bool(self.settings.graph) and self.device.type == "cuda"
-        return loss is None and not self.settings.document_mask and not self.settings.gradient_checkpointing
+        """Whether a micro-batch always launches the same. Cognate's own loss does, but for masks by document and
+        checkpointing, which asks the GPU for its random state. transformers' models look at their numbers, or make
+        another mask while they are recorded: they must be compiled whole, so one has to ask for it."""
+        s, cognate = self.settings, isinstance(self.model, CognateForCausalLM)
+        known = cognate and loss is None and not s.document_mask and not s.gradient_checkpointing
+        return self.device.type == "cuda" and (known if s.graph is None else s.graph)
 
     @contextmanager
     def _as_evaluated(self) -> Iterator[None]:

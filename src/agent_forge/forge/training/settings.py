@@ -29,7 +29,7 @@ class TrainSettings:
     qk_clip_every: int = 10
     precision: str = "auto"  # "bf16" (autocast over float32 weights), "float32", or bf16 where the hardware has it
     compile: bool | None = None  # None: on a GPU
-    graph: bool | None = None  # launch a micro-batch as one CUDA graph; None: on a GPU, where it is known to work
+    graph: bool | None = None  # launch a micro-batch as one CUDA graph; None: where that is known to work
     log_every: int = 10
     evaluate_every: int = 0  # 0: only at the end
     patience: int = 0  # evaluations without gain before stopping; 0: never
