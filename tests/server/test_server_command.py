@@ -85,3 +85,10 @@ def test_a_model_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.Captur
 
     assert run(["serve", "--port", "0", "--home", str(tmp_path), "--model", "nobody-at-all"]) == 2
     assert "there is no model 'nobody-at-all'" in capsys.readouterr().err
+
+
+def test_tools_that_are_not_there_are_told_at_the_start(capsys: pytest.CaptureFixture[str]) -> None:
+    from agent_forge.cli import run
+
+    assert run(["serve", "--tools", "nowhere.py", "--port", "0"]) == 1
+    assert "nowhere.py: there is no such file" in capsys.readouterr().err

@@ -165,7 +165,7 @@ def test_a_run_of_before_is_in_the_journal(plain: Any, start_server: Any) -> Non
     document = fetch(later, started)
     assert document["state"] == "done"
     assert document["tasks"].keys() == done["tasks"].keys()
-    assert document["trace_id"] is None
+    assert document["trace_id"] == done["trace_id"]
     with later.client() as client:
         assert client.post(f"{started['url']}/cancel").status_code == 404
         assert client.get("/v1/runs/nobody").status_code == 404
@@ -237,3 +237,43 @@ def test_half_a_character_in_a_result_reaches_the_reader(start_server: Any, tmp_
             answer = client.get(f"/runs/{started['run']}{page}", headers={"Accept": "text/html"})
             assert answer.status_code == 200
             assert b"ud83d!" in answer.content
+
+
+def test_another_server_on_the_same_home_tells_the_same_of_a_run(start_server: Any, tmp_path: Any) -> None:
+    """How every task ended, why, and the trace; only the answer was in the memory of the first."""
+    tools = tmp_path / "tools.py"
+    tools.write_text("""from agent_forge import tool
+import asyncio
+@tool
+def fail() -> str:
+    raise ValueError("no such city")
+@tool
+async def wait(seconds: float) -> float:
+    await asyncio.sleep(seconds)
+    return seconds
+""")
+    settings = {"tools": str(tools), "home": str(tmp_path / "home")}
+    first = start_server(**settings)
+    tasks = [{"id": "a", "action": "fail"}, {"id": "b", "action": "wait", "args": {"seconds": 0}, "depends_on": ["a"]}]
+    failed = start(first, plan={"tasks": [*tasks, {"id": "c", "action": "wait", "args": {"seconds": 0}}]})
+    told = list(follow(first, failed))[-1][1]
+    held = start(first, plan={"tasks": [{"id": "d", "action": "wait", "args": {"seconds": 600}}]})
+    while fetch(first, held)["tasks"].get("d", {}).get("state") != "running":
+        time.sleep(0.05)
+    with first.client() as client:
+        client.post(f"{held['url']}/cancel")
+    assert list(follow(first, held))[-1][1]["tasks"]["d"]["state"] == "cancelled"
+
+    second = start_server(**settings)
+    again = fetch(second, failed)
+    assert again.keys() >= told.keys() - {"observation"}
+    assert again["tasks"] == told["tasks"]
+    assert {name: task["state"] for name, task in again["tasks"].items()} == {
+        "a": "failed",
+        "b": "skipped",
+        "c": "done",
+    }
+    for name in ("run", "state", "error", "trace_id", "request"):
+        assert again[name] == told[name]
+    assert again["critical_path_s"] == pytest.approx(told["critical_path_s"])
+    assert fetch(second, held)["tasks"]["d"]["state"] == "cancelled"

@@ -53,6 +53,10 @@ def command(host: str, token: str | None, **options: Any) -> None:
         from agent_forge.server.settings import ServerSettings, is_loopback
     except ImportError as error:
         raise MissingExtraError("the server", "server") from error
+    if options["tools"] is not None:
+        from agent_forge.agents.tools import Toolbox
+
+        Toolbox.from_module(options["tools"])  # what is wrong with it is told now, not to whoever starts the first run
     made_up = token is None and not is_loopback(host)
     settings = ServerSettings(host=host, token=secrets.token_urlsafe(32) if made_up else token, **options)
     serve(settings, say=lambda text: click.echo(text, err=True), show_token=made_up)

@@ -30,6 +30,10 @@ FILTERS: dict[str, tuple[type, str]] = {
 }
 
 
+WIDTH = 240  # of tables and trees: what is cut from an id cannot be used. A narrow terminal wraps the lines.
+DEEPEST = 16  # spans that lie deeper are not indented any further
+
+
 def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that choose traces."""
     for name, (kind, help_text) in reversed(FILTERS.items()):
@@ -96,8 +100,7 @@ def _table(traces: list[Summary]) -> None:
         cells = (trace.trace_id[:12], _moment(trace.start_ns)[:19], called, trace.agent, trace.status, trace.spans)
         row = [*cells, seconds, sum(used) if used else "", reward]
         table.add_row(*("" if cell is None else _plain(str(cell)) for cell in row))
-    # As wide as it is: what is cut from an id cannot be used. A narrow terminal wraps the lines.
-    Console(soft_wrap=True, width=240).print(table)
+    Console(soft_wrap=True, width=WIDTH).print(table)
 
 
 def _plain(text: str) -> str:
@@ -154,14 +157,15 @@ def _tree(spans: list[Span]) -> None:
     tree = Tree(f"trace {spans[0].trace_id}")
     shown: set[str] = set()
     for root in [*below.pop(None, []), *spans]:  # where parents form a circle, none of them is a root
-        waiting = [(tree, root)]
+        waiting = [(tree, root, 0)]
         while waiting:
-            branch, span = waiting.pop()
+            branch, span, depth = waiting.pop()
             if span.span_id not in shown:
                 shown.add(span.span_id)
-                here = branch.add(_line(span))
-                waiting += [(here, child) for child in reversed(below.get(span.span_id, []))]
-    Console(soft_wrap=True).print(tree)
+                here = branch.add(_line(span) if depth <= DEEPEST else f"({depth} deep) {_line(span)}")
+                inside = here if depth < DEEPEST else branch
+                waiting += [(inside, child, depth + 1) for child in reversed(below.get(span.span_id, []))]
+    Console(soft_wrap=True, width=WIDTH).print(tree)
 
 
 def _line(span: Span) -> str:

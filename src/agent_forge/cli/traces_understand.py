@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from agent_forge.traces.trust import Calibration, TrustTable
 
 STRATEGIES = ("uniform", "discounted", "last_before_failure", "reuse", "shapley")
+MOST_FAULTS = 10  # that are shown to people
 strategy_option = click.option(
     "--credit", "strategy", type=click.Choice(STRATEGIES), default="shapley", show_default=True, help="Who gets credit."
 )
@@ -62,8 +63,10 @@ def show_trajectory(found: Trajectory, strategy: str, outcome: float | None, as_
 
     width = click.get_current_context().terminal_width or _terminal_width()
     click.echo(waterfall(found, width, found.credit(strategy, outcome)))
-    for fault in found.faults:
+    for fault in found.faults[:MOST_FAULTS]:
         click.echo(f"{fault.span_id} {fault.message} ({fault.code})", err=True)
+    if len(found.faults) > MOST_FAULTS:
+        click.echo(f"and {len(found.faults) - MOST_FAULTS:,} more such faults: --json lists them", err=True)
 
 
 def _terminal_width() -> int:

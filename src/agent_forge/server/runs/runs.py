@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,9 +19,11 @@ from agent_forge.server.runs.run import ActiveRun
 
 if TYPE_CHECKING:
     from agent_forge.plans import Plan
-    from agent_forge.runtime import Journal, RunSummary, StoredRun
+    from agent_forge.runtime import Journal
+    from agent_forge.runtime.history import RunRecord, TaskRecord
 
 KEPT = 256  # ended runs in memory
+LAST_S = 10.0  # to end the runs that are under way when the server ends
 NAME = re.compile(r"[\w.-]{1,128}")
 
 
@@ -44,7 +47,8 @@ class Runs:
 
         work, options = work_of(body), self._options(body, model)
         run = ActiveRun(new_run_id(), work if isinstance(work, str) else None, self._tell)
-        thread = threading.Thread(target=self._carry_out, args=(run, work, options), name=f"agent-forge-{run.name}")
+        work_here = (run, work, options)
+        thread = threading.Thread(target=self._carry_out, args=work_here, name=f"agent-forge-{run.name}", daemon=True)
         with self._turn:
             if self.active >= self._context.settings.runs:
                 raise Refused(
@@ -94,6 +98,8 @@ class Runs:
 
     def document(self, name: str) -> dict[str, Any]:
         """A run as JSON: what `agent-forge run --json` prints, as far as it is known. Raises Refused (404)."""
+        from agent_forge.agents.keeping import Notes
+
         run = self._runs.get(name)
         if run is not None and run.result is not None:
             return run.result
@@ -102,23 +108,23 @@ class Runs:
             raise Refused(404, f"there is no run {name[:128]!r}", code="run_not_found", fix="GET /v1/runs lists them")
         known: dict[str, Any] = {"run": name, "state": "running", "error": None, "tasks": {}}
         if stored is not None:
-            known |= stored_document(*stored)
+            known |= stored_document(stored)
+            known["request"] = Notes.of(self._context.home).read(name).get("request")
         if run is not None:
             known |= {"request": run.request, "waiting_for_approval": run.waiting_for_approval}
-            known |= {"state": run.state, "error": run.error}
+            if stored is None or stored.line.ended_s is None:
+                known |= {"state": run.state, "error": run.error}
         return known
 
-    def _stored(self, name: str) -> tuple[StoredRun, RunSummary | None] | None:
+    def _stored(self, name: str) -> RunRecord | None:
+        from agent_forge.runtime.history import History
+
         if not NAME.fullmatch(name):
             return None
-        journal = self._journal()
         try:
-            stored = journal.load(name)
-            return stored, next((one for one in journal.runs() if one.run == name), None)
+            return History.open(self._context.home).load(name)
         except AgentForgeError:
             return None
-        finally:
-            journal.close()
 
     def _journal(self) -> Journal:
         from agent_forge.runtime import Journal
@@ -134,12 +140,13 @@ class Runs:
             journal.close()
 
     def close(self) -> None:
-        """Cancels what is under way and waits for it."""
+        """Cancels what is under way and waits for it, but not for a tool that blocks its event loop for ever."""
         for run in list(self._runs.values()):
             if not run.ended:
                 run.cancel()
+        until = time.monotonic() + LAST_S
         for thread in list(self._threads):
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 def runs_of(context: Context) -> Runs:
@@ -167,18 +174,30 @@ def work_of(body: Mapping[str, Any]) -> str | Plan:
         raise Refused(400, str(error), code="invalid_plan", param="plan") from error
 
 
-def stored_document(stored: StoredRun, summary: RunSummary | None) -> dict[str, Any]:
+def stored_document(stored: RunRecord) -> dict[str, Any]:
     """What the journal knows of a run, in the shape of a result; what it does not know is null."""
-    ended_s = summary.ended_s if summary is not None else None
+    line, spent = stored.line, [task.cost for task in stored.tasks.values() if task.cost is not None]
+    unknown = ("request", "answer", "planner")
+    counts = ("input_tokens", "output_tokens", "model_calls", "tool_calls")
     return {
-        "run": stored.run,
-        "state": summary.state if summary is not None else stored.state,
-        "error": summary.error if summary is not None else None,
-        "wall_s": ended_s - summary.created_s if summary is not None and ended_s is not None else None,
-        "critical_path_s": None,
-        "trace_id": None,
-        "usage": {"calls": stored.usage.calls, "tokens": stored.usage.tokens, "cost": stored.usage.cost},
+        "run": line.run,
+        "state": line.state,
+        "error": line.error,
+        "wall_s": None if line.ended_s is None else line.ended_s - line.created_s,
+        "critical_path_s": None if stored.plan is None else stored.plan.critical_path_length(_durations(stored)),
+        "trace_id": line.trace_id,
+        **dict.fromkeys(unknown),
+        "evidence": {},
+        "usage": {**dict.fromkeys(counts), "cost": sum(spent) if spent else None},
         "faults": [],
         "warnings": [],
-        "tasks": {name: task.as_dict() for name, task in stored.ended.items()},
+        "tasks": {name: _task_document(task) for name, task in stored.tasks.items()},
     }
+
+
+def _durations(stored: RunRecord) -> dict[str, float]:
+    return {name: task.duration_s or 0.0 for name, task in stored.tasks.items()}
+
+
+def _task_document(task: TaskRecord) -> dict[str, Any]:
+    return {name: getattr(task, name) for name in ("state", "started_s", "ended_s", "result", "error")}
