@@ -125,3 +125,12 @@ def test_a_trace_whose_parents_form_a_circle_is_shown(capsys: pytest.CaptureFixt
         store.add([make(n, name=f"link {n}", parent_id=span_id((n + 1) % 3)) for n in range(3)])
     shown = call(capsys, "show", trace_id(0))
     assert [shown.count(f"link {n}") for n in range(3)] == [1, 1, 1]
+
+
+def test_a_deep_trace_is_shown_to_its_last_span(capsys: pytest.CaptureFixture[str], home: Path) -> None:
+    with Store.open(home) as store:
+        store.add([make(n, name=f"level {n}", parent_id=span_id(n - 1) if n else None) for n in range(60)])
+    lines = call(capsys, "show", trace_id(0)).splitlines()
+    assert len(lines) == 61
+    assert lines[-1].strip().endswith("(59 deep) level 59 · task · 0.001 s")
+    assert max(map(len, lines)) < 120

@@ -282,3 +282,24 @@ def test_waterfall_of_one_unfinished_moment():
 
 def test_names_of_other_programs_cannot_repaint_the_terminal():
     assert "\x1b" not in waterfall(assemble([make("a\x1b[2J", 0, 1, agent="x\x07")]))
+
+
+def test_a_waterfall_of_many_spans_and_of_wide_letters_stays_readable() -> None:
+    trace = "1" * 32
+    spans = [
+        Span(
+            trace,
+            f"{n + 1:016x}",
+            "検索する" if n % 2 else f"step {n}",
+            "tool",
+            start_ns=n * 1000,
+            end_ns=n * 1000 + 900,
+        )
+        for n in range(40)
+    ]
+    *rows, _, _, path = waterfall(assemble(spans), 80).splitlines()
+    from rich.cells import cell_len
+
+    assert {cell_len(row) for row in rows} == {cell_len(rows[0])}
+    assert "… 28 more …" in path
+    assert path.count("→") == 12

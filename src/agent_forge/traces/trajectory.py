@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from unicodedata import east_asian_width
 
 from agent_forge.errors import TraceError
 from agent_forge.traces.graph import GraphFault, SpanGraph
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from agent_forge.traces.span import Span
 
 _NS = 1e9
+_NAMED = 6  # names at each end of a long critical path
 
 
 @dataclass(frozen=True)
@@ -216,15 +218,28 @@ def waterfall(trajectory: Trajectory, width: int = 100, credit: Mapping[str, flo
     ✗ marks a failed span, ~ one without an end; the last column is the credit, when given.
     """
     labels = {span.span_id: _label(trajectory, span) for span in trajectory.spans}
-    column = min(max(map(len, labels.values())), max(16, width // 2 - 4))
+    column = min(max(map(_cells, labels.values())), max(16, width // 2 - 4))
     bars = max(10, width - column - (22 if credit else 14))
     lines = []
     for span_id in _depth_first(trajectory.graph):
-        label = labels[span_id] if len(labels[span_id]) <= column else labels[span_id][: column - 1] + "…"
+        label = _fitted(labels[span_id], column)
         share = f" {credit[span_id]:+.3f}" if credit and span_id in credit else ""
         seconds = trajectory.graph.duration_ns(span_id) / _NS
-        lines.append(f"{label:<{column}} {_bar(trajectory, span_id, bars)} {seconds:9.3f} s{share}")
+        lines.append(f"{label} {_bar(trajectory, span_id, bars)} {seconds:9.3f} s{share}")
     return "\n".join([*lines, "", _totals(trajectory)])
+
+
+def _cells(text: str) -> int:
+    """How many cells of a terminal a text takes: letters of East Asian scripts and emoji take two."""
+    return len(text) if text.isascii() else sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
+
+
+def _fitted(label: str, column: int) -> str:
+    if _cells(label) > column:
+        while _cells(label) > column - 1:
+            label = label[:-1]
+        label += "…"
+    return label + " " * (column - _cells(label))
 
 
 def _bar(trajectory: Trajectory, span_id: str, width: int) -> str:
@@ -254,7 +269,10 @@ def printable(text: str) -> str:
 
 
 def _totals(trajectory: Trajectory) -> str:
-    path = printable(" → ".join(trajectory.graph.spans[span_id].name for span_id in trajectory.critical_path))
+    names = [trajectory.graph.spans[span_id].name for span_id in trajectory.critical_path]
+    if len(names) > 2 * _NAMED:
+        names = [*names[:_NAMED], f"… {len(names) - 2 * _NAMED:,} more …", *names[-_NAMED:]]
+    path = printable(" → ".join(names))
     ended = {True: "succeeded", False: "failed", None: "outcome not recorded"}[trajectory.success]
     known = {
         "reward": None if trajectory.reward is None else f"{trajectory.reward:.3f}",
