@@ -16,6 +16,7 @@ from agent_forge.agents.choices import choose_tools
 from agent_forge.agents.planner import RulePlanner
 from agent_forge.agents.session import limits_of
 from agent_forge.errors import StoreError, ToolError, UsageError
+from agent_forge.plans import PlanInvalid
 from agent_forge.runtime import Budget
 from agent_forge.runtime.journal import Journal
 from agent_forge.traces import Recorder, Store
@@ -244,3 +245,8 @@ def test_a_tool_of_the_callers_named_answer_is_called() -> None:
 
     task = Task("a", "difference of 7 and 4", action="answer", args={"text": "mine"})
     assert run([task], tools=[answer], record=False).tasks["a"].result == "MINE"
+
+
+def test_a_request_that_is_not_utf_8_is_refused_as_such() -> None:
+    with pytest.raises(PlanInvalid, match="half of a character"):
+        run("caf\udce9 or tea?")  # what Python makes of such an argument of a command

@@ -70,7 +70,7 @@ class Notes:
             "model": model if isinstance(model, str) else None,
         }
         with atomic_write(self.folder / f"{run}.json") as file:
-            json.dump(kept, file, ensure_ascii=False)
+            json.dump(kept, file)
 
     def read(self, run: str) -> dict[str, Any]:
         path = self.folder / f"{run}.json"
