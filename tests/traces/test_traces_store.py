@@ -415,3 +415,11 @@ def test_a_server_that_hangs_up_is_an_error_and_the_next_call_connects_again(pos
         store.add([make()])
     assert store.add([make()]) == 1
     store.close()
+
+
+def test_a_filter_that_nothing_can_pass_is_refused(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        for filters in ({"status": "failed"}, {"kind": "llm"}, {"limit": 0}):
+            for ask in (store.search, store.traces):
+                with pytest.raises(UsageError, match="there is no|a page of 0"):
+                    ask(**filters)  # type: ignore[operator]

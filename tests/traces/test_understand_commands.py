@@ -55,6 +55,27 @@ def document(capsys):
     return json.loads(capsys.readouterr().out)
 
 
+def test_calibration_counts_rewards_inside_a_trace_too(tmp_path, capsys):
+    inside = [
+        make("c1", 1, 2, "c0", kind="agent", agent="A", reward=1.0),
+        make("c2", 3, 4, "c0", kind="agent", agent="A", reward=0.5),
+    ]
+    with Store.open(tmp_path) as store:
+        store.add([make("c0", 0, 10), *inside])
+    run("stats", "--json", "--calibration", home=str(tmp_path))
+    assert document(capsys)["calibration"]["count"] == 2
+
+
+def test_many_faults_are_told_in_short(tmp_path, capsys):
+    lost = [make(f"d{n}", n, n + 1, "ffff") for n in range(30)]
+    with Store.open(tmp_path) as store:
+        store.add(lost)
+    run("trajectory", TRACE, home=str(tmp_path))
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 11
+    assert told[-1] == "and 20 more such faults: --json lists them"
+
+
 # -- trajectory --------------------------------------------------------------------------------------------------------
 
 

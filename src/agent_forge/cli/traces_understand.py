@@ -170,7 +170,17 @@ def _trust_of(store: Store) -> TrustTable:
 def _calibration_of(store: Store) -> Calibration:
     from agent_forge.traces.trust import replay
 
-    return replay(span for trace in store.each_trace(min_reward=0.0, max_reward=1.0) for span in trace)
+    return replay(_rewarded_spans(store))
+
+
+def _rewarded_spans(store: Store) -> Iterator[Span]:
+    """Not by trace: the reward of a trace is its root's, and many traces have rewards inside only."""
+    after: str | None = None
+    while True:
+        page = store.search(min_reward=0.0, max_reward=1.0, limit=1000, after=after, oldest_first=True)
+        yield from page.items
+        if (after := page.next) is None:
+            return
 
 
 def _trust_words(row: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from agent_forge.errors import UsageError
 from agent_forge.traces.intern import FOLDED
+from agent_forge.traces.span import KINDS, STATUSES
 
 Moment = int | float | str | datetime  # ns since the epoch (int), s (float), ISO 8601 text, or a datetime
 
@@ -76,9 +77,12 @@ TRACE_COLUMNS = (
 
 
 def where(filters: Mapping[str, Any]) -> Where:
-    """The filter of keyword arguments. Raises UsageError for a name that is none."""
+    """The filter of keyword arguments. Raises UsageError for a name, a status or a kind that is none."""
     if unknown := sorted(set(filters) - set(FILTERS)):
         raise UsageError(f"spans cannot be filtered by {unknown[0]!r}", fix=f"filters are {', '.join(FILTERS)}")
+    for name, known in (("status", STATUSES), ("kind", tuple(KINDS))):
+        if (value := filters.get(name)) is not None and value not in known:
+            raise UsageError(f"there is no {name} {value!r}", fix=f"one of {', '.join(known)}")
     return Where(**filters)
 
 
@@ -124,6 +128,8 @@ def _paged(
     after: tuple[int, Any] | None,
     oldest_first: bool,
 ) -> tuple[str, list[Any]]:
+    if limit < 2:  # one more than is shown is asked for, to know whether there is another page
+        raise UsageError(f"a page of {limit - 1} is none", fix="give a limit of 1 or more")
     order, beyond = ("ASC", ">") if oldest_first else ("DESC", "<")
     if after is not None:
         conditions.append(f"({table}.start_ns, {table}.{tie}) {beyond} (?, ?)")
