@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 import struct
 import threading
@@ -66,6 +67,10 @@ def test_every_change_is_found(tmp_path: Path) -> None:
     copy = shutil.copytree(checkpoint.path, tmp_path / "link")
     (copy / "link").symlink_to(checkpoint.path / "config.json")
     with pytest.raises(CheckpointError, match=r"this is a link.*cp -rL"):
+        load(copy)
+    copy = shutil.copytree(checkpoint.path, tmp_path / "pipe")
+    os.mkfifo(copy / "pipe")  # reading it would wait for somebody who writes
+    with pytest.raises(CheckpointError, match="plain files only"):
         load(copy)
 
 

@@ -95,6 +95,16 @@ def test_checkpoints_lineage_and_names(registry: Registry) -> None:
             registry.find(name)
 
 
+def test_a_home_folder_may_be_moved(registry: Registry, tmp_path: Path) -> None:
+    checkpoint = made(registry.models, 1)
+    registry.add(checkpoint)
+    registry.home.rename(tmp_path / "moved")
+    registry.home, registry.models = tmp_path / "moved", tmp_path / "moved" / "models"
+    assert registry.load(checkpoint.digest).path == tmp_path / "moved" / "models" / checkpoint.name
+    registry.gc(CleanupPolicy(keep=0), dry=False, now_s=time.time() + 40 * DAY)
+    assert not (tmp_path / "moved" / "models" / checkpoint.name).exists()
+
+
 def test_an_ambiguous_beginning_is_refused(registry: Registry) -> None:
     seen: dict[str, str] = {}
     for number in range(40):  # more than the sixteen first letters that there are

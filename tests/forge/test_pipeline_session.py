@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import random
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from agent_forge.cli import run as cli
+from agent_forge.cli.forge import Talk
 from agent_forge.errors import AgentForgeError, ConfigError, DataError, UsageError
 from agent_forge.forge.events import Bus, Event, read_events
 from agent_forge.forge.phases.worker import locked
@@ -350,6 +352,28 @@ def test_events_are_kept_and_a_torn_line_is_left_out(tmp_path: Path) -> None:
         Bus().tell("nonsense", "base")
 
 
+def test_progress_says_how_far_it_is_on_a_terminal_and_elsewhere() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    figures = {"step": 30, "steps": 90, "loss": 2.5, "tokens_per_s": 1000.0, "mfu": 0.25, "tokens": 30_000}
+    said = "base: step 30/90, loss 2.500, 1,000 tokens/s, MFU 25.0%, 0:01:00 left"
+    for stream, every_s, expected in (
+        (Terminal(), 9.0, f"\r\033[K{said}"),
+        (io.StringIO(), 0.0, f"{said}\n"),
+        (io.StringIO(), 9e9, ""),
+    ):
+        Talk(stream, every_s)(Event("progress", "base", figures))
+        assert stream.getvalue() == expected
+    plain = io.StringIO()
+    Talk(plain)(
+        Event("finished", "base", {"gate": {"metric": "m", "before": 2, "after": 1, "stderr": 0.1, "verdict": ""}})
+    )
+    Talk(plain, 0.0)(Event("progress", "base", {"step": 3, "loss": 1.0}))
+    assert plain.getvalue() == "base: finished (m 2 → 1 ± 0.1)\nbase: step 3, loss 1.000\n"
+
+
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     home = ["--home", str(tmp_path / "home")]
     path = pipeline_file(tmp_path, {"base": {}, "more": {"after": ["base"]}})
@@ -380,6 +404,8 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     assert cli(["forge", "phases", "--json"]) == 0
     assert cli(["forge", "phases"]) == 0
     assert cli(["forge", "handoff", "--source", digest, "--target", "toys.picky", *home, "--json"]) == 0
+    two = ["--source", digest, "--source", digest]
+    assert cli(["forge", "handoff", *two, "--target", "toys.add", *home]) == 0
     assert cli(["forge", "handoff", "--source", digest, "--target", "specialise", *home]) == 1
     capsys.readouterr()
     assert cli(["forge", "handoff", "--source", digest, "--target", "cognate", *home]) == 1

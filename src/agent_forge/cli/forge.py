@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -46,7 +49,7 @@ def run(
     registry = Registry(home)
     recorder = Recorder(trace_store(registry.home))
     try:
-        session = Session(checked, registry, strict=strict, bus=Bus(_tell), recorder=recorder)
+        session = Session(checked, registry, strict=strict, bus=Bus(Talk(sys.stderr)), recorder=recorder)
         if tensorboard:
             session.bus.sinks.append(tensorboard_sink(session.folder / "tensorboard"))
         if wandb:
@@ -64,22 +67,48 @@ def run(
     return 0 if report.state == "completed" else 1
 
 
-def _tell(event: Event) -> None:
-    """One line an event, on stderr; training steps only on a terminal, where the line is written over."""
-    fields = event.fields
-    if event.kind == "progress":
-        if sys.stderr.isatty() and "loss" in fields:
-            rate = f", {fields['tokens_per_s']:,.0f} tokens/s" if "tokens_per_s" in fields else ""
-            print(
-                f"\r\033[K{event.phase}: step {fields['step']}, loss {fields['loss']:.3f}{rate}",
-                end="",
-                file=sys.stderr,
-            )
-        return
-    gate = fields.get("gate")
-    detail = fields.get("error") or (_gate(gate) if gate else "")
-    start = "\r\033[K" if sys.stderr.isatty() else ""
-    print(f"{start}{event.phase}: {event.kind}{f' ({detail})' if detail else ''}", file=sys.stderr, flush=True)
+PLAIN_EVERY_S = 15.0
+
+
+class Talk:
+    """What is said while it runs, on stderr: a line an event. Training steps are one line that is written over on a
+    terminal; elsewhere a plain line now and then."""
+
+    def __init__(self, stream: TextIO, every_s: float = PLAIN_EVERY_S) -> None:
+        self.stream, self.every_s = stream, every_s
+        self.terminal, self.said_s = stream.isatty(), time.monotonic()
+
+    def __call__(self, event: Event) -> None:
+        if event.kind != "progress":
+            gate = event.fields.get("gate")
+            detail = event.fields.get("error") or (_gate(gate) if gate else "")
+            self._say(f"{event.phase}: {event.kind}{f' ({detail})' if detail else ''}", "\n")
+        elif "loss" in event.fields and (self.terminal or time.monotonic() - self.said_s >= self.every_s):
+            self._say(f"{event.phase}: {_step(event.fields)}", "" if self.terminal else "\n")
+
+    def _say(self, text: str, end: str) -> None:
+        self.said_s = time.monotonic()
+        print(f"{CLEAR if self.terminal else ''}{text}", end=end, file=self.stream, flush=True)
+
+
+CLEAR = "\r\033[K"
+
+
+def _step(fields: Mapping[str, Any]) -> str:
+    """How far the training is: the step, the loss, and what was measured of its speed."""
+    step, steps, rate = fields["step"], fields.get("steps"), fields.get("tokens_per_s")
+    parts = [f"step {step}" if steps is None else f"step {step}/{steps}", f"loss {fields['loss']:.3f}"]
+    if rate:
+        parts.append(f"{rate:,.0f} tokens/s")
+        if fields.get("mfu") is not None:
+            parts.append(f"MFU {fields['mfu']:.1%}")
+        if steps is not None and fields.get("tokens"):
+            parts.append(f"{_clock((steps - step) * fields['tokens'] / step / rate)} left")
+    return ", ".join(parts)
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
 
 
 def _gate(gate: Any) -> str:
@@ -131,12 +160,12 @@ def status(session: str | None, home: str | None, as_json: bool) -> None:
 
 
 @command.command()
-@click.option("--source", required=True, help="A checkpoint's digest, or a model folder.")
+@click.option("--source", "sources", required=True, multiple=True, help="A digest or a model folder; may be repeated.")
 @click.option("--target", required=True, help="The phase that would take it.")
 @home_option
 @json_option
-def handoff(source: str, target: str, home: str | None, as_json: bool) -> int:
-    """Say whether a phase would take a checkpoint, clause by clause; exits 1 if not."""
+def handoff(sources: tuple[str, ...], target: str, home: str | None, as_json: bool) -> int:
+    """Say whether a phase would take a checkpoint (or several, in that order), clause by clause; exits 1 if not."""
     from pathlib import Path
 
     from agent_forge.forge import checkpoint
@@ -145,15 +174,17 @@ def handoff(source: str, target: str, home: str | None, as_json: bool) -> int:
     from agent_forge.forge.phases import phase
     from agent_forge.forge.registry import Registry
 
-    found = checkpoint.load(source) if Path(source).is_dir() else Registry(home).load(source)
-    answers = clauses(phase(target).takes, [found])
+    takes = phase(target).takes
+    found = [checkpoint.load(one) if Path(one).is_dir() else Registry(home).load(one) for one in sources]
+    answers = clauses(takes, found)
     passed = all(a.met or a.name in ADAPTERS for a in answers)
     if as_json:
         rows = [
             {"clause": a.name, "required": a.required, "found": a.found, "met": a.met, "adapter": a.name in ADAPTERS}
             for a in answers
         ]
-        json_out({"source": found.digest, "target": target, "passed": passed, "clauses": rows})
+        source = found[0].digest if len(found) == 1 else [one.digest for one in found]
+        json_out({"source": source, "target": target, "passed": passed, "clauses": rows})
     else:
         for answer in answers:
             adapted = ", an adapter would be applied" if not answer.met and answer.name in ADAPTERS else ""

@@ -80,7 +80,13 @@ def verify(digest: str, home: str | None, as_json: bool) -> int:
 
 @command.command()
 @click.option("--apply", is_flag=True, help="Really remove; without it, only say what would be removed.")
-@click.option("--keep", type=click.IntRange(min=0), default=5, show_default=True, help="Keep this many of the newest checkpoints, of any age.")
+@click.option(
+    "--keep",
+    type=click.IntRange(min=0),
+    default=5,
+    show_default=True,
+    help="Keep this many of the newest checkpoints, of any age.",
+)
 @home_option
 @json_option
 def gc(apply: bool, keep: int, home: str | None, as_json: bool) -> None:

@@ -193,7 +193,8 @@ def _card(folder: Path) -> Card:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files of a checkpoint, in a fixed order. Links are refused: their target is not part of the checkpoint."""
+    """The files of a checkpoint, in a fixed order. Links are refused, since their target is not part of the checkpoint,
+    and so are pipes and devices, which reading would wait for."""
     found = sorted(path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
     for path in found:
         if path.is_symlink():
@@ -202,6 +203,8 @@ def files_of(folder: Path) -> list[Path]:
                 where=str(path),
                 fix="copy the folder with `cp -rL` and use the copy",
             )
+        if not path.is_file():
+            raise CheckpointError("a checkpoint holds plain files only", where=str(path), fix="remove it")
     return found
 
 

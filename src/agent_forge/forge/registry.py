@@ -12,7 +12,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +127,7 @@ class Registry:
     def ls(self, phase: str | None = None) -> list[Entry]:
         """All checkpoints, the newest first."""
         with self.db.read() as cursor:
-            return [entry for entry in _entries(cursor) if phase in (None, entry.phase)]
+            return [entry for entry in _entries(cursor, self.models) if phase in (None, entry.phase)]
 
     def find(self, name: str) -> Entry:
         """The checkpoint whose digest (or `phase-digest` name) starts with `name`, or whose folder it is.
@@ -271,7 +271,7 @@ class Registry:
     def _cleanup(self, cursor: Cursor, policy: CleanupPolicy, now: float) -> tuple[Cleanup, list[Entry]]:
         sessions = _sessions(cursor)
         expired = expired_sessions(sessions, policy, now)
-        entries = _entries(cursor)
+        entries = _entries(cursor, self.models)
         kept = {entry.digest for entry in entries[: policy.keep]}
         kept |= _pointed_to(cursor, entries, [one for one in sessions if one["session"] not in set(expired)])
         kept |= {entry.digest for entry in entries if now - entry.created_s <= policy.shortest_days * DAY_S}
@@ -318,8 +318,8 @@ def _delete(cursor: Cursor, cleanup: Cleanup) -> None:
             cursor.execute("DELETE FROM finished WHERE cache_key = ?", (key,))
 
 
-def _entries(cursor: Cursor) -> list[Entry]:
-    """All checkpoints, the newest first."""
+def _entries(cursor: Cursor, models: Path) -> list[Entry]:
+    """All checkpoints, the newest first. Of a home folder that was moved, the rows still name the old place."""
     rows = cursor.execute(
         "SELECT digest, path, phase, parameters, bytes, created_s, card FROM checkpoints"
         " ORDER BY created_s DESC, digest"
@@ -327,7 +327,11 @@ def _entries(cursor: Cursor) -> list[Entry]:
     parents: dict[str, list[str]] = {}
     for child, parent in cursor.execute("SELECT child, parent FROM lineage ORDER BY parent").fetchall():
         parents.setdefault(child, []).append(parent)
-    return [_entry(row, tuple(parents.get(row[0], ()))) for row in rows]
+    found = [_entry(row, tuple(parents.get(row[0], ()))) for row in rows]
+    return [
+        replace(entry, path=here) if not entry.path.is_dir() and (here := models / entry.path.name).is_dir() else entry
+        for entry in found
+    ]
 
 
 def _sessions(cursor: Cursor) -> list[dict[str, Any]]:
