@@ -21,7 +21,7 @@ import math
 import os
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union
@@ -74,17 +74,20 @@ def resolve(
     *files: str | os.PathLike[str],
     sets: Iterable[str] = (),
     env: Mapping[str, str] | None = None,
+    variable: Callable[[str], str] = str,
 ) -> Resolved[T]:
     """Like `load`, and says where each value came from.
 
     `env` maps dotted keys to texts, and a text there or in `sets` is read as YAML (`--set steps=200` is a number)
-    unless the key wants a string. Raises ConfigError naming every fault.
+    unless the key wants a string; `variable` gives the name that a key has in the environment.
+
+    Raises ConfigError naming every fault.
     """
     tree = _Tree({}, "defaults")
     for file in files:
         tree = _merge(tree, _read_file(Path(file)))
     for key, text in (env or {}).items():
-        tree = _merge(tree, _nest(key, text, f"environment ({key})"))
+        tree = _merge(tree, _nest(key, text, f"environment ({variable(key)})"))
     for item in sets:
         key, equals, text = item.partition("=")
         if not equals or not key.strip():
@@ -341,8 +344,9 @@ class _Builder:
                 reasons.append(self.faults[before])
                 del self.faults[before:]
             except _Wrong as wrong:
-                reasons.append(str(wrong))
-        raise _Wrong(" or ".join(dict.fromkeys(reason for reason in reasons)))
+                if hint is not type(None):  # that it may be left out does not help who wrote something
+                    reasons.append(str(wrong))
+        raise _Wrong(" or ".join(dict.fromkeys(reasons)))
 
     def sequence(self, kind: Any, hints: tuple[Any, ...], tree: _Tree, path: str) -> Any:
         tree = _open_text(tree)

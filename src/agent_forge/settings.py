@@ -7,8 +7,10 @@ configuration folder of the system.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from agent_forge.config import Resolved
@@ -23,8 +25,8 @@ class Settings:
     home: str = "~/.agent-forge"  # where traces, journals and models are kept
     store: str | None = None  # URL of a PostgreSQL database for traces and registry; without it, SQLite under home
     model: str | None = None  # the model to use when none is named: a URL, a folder, "smollm2"
-    planner: str | None = None  # rules, local or model; without it, what the other settings allow
-    concurrency: int | None = None  # tasks that run at once
+    planner: Literal["rules", "local", "model"] | None = None  # without it, what the other settings allow
+    concurrency: int | None = field(default=None, metadata={"at_least": 1})  # tasks that run at once
 
 
 def variable(key: str) -> str:
@@ -50,20 +52,35 @@ def settings_files() -> list[str]:
 
 def resolve_settings() -> Resolved[Settings]:
     """The settings in force, with the origin of each. Raises ConfigError."""
-    from agent_forge.config import Resolved, resolve
+    from agent_forge.config import resolve
 
-    names = {variable(field.name): field.name for field in fields(Settings)}
-    env = {key: os.environ[name] for name, key in names.items() if os.environ.get(name)}
-    resolved = resolve(Settings, *settings_files(), env=env)
-    origins = {
-        key: f"environment ({variable(key)})" if origin.startswith("environment") else origin
-        for key, origin in resolved.origins.items()
-    }
-    return Resolved(resolved.value, origins)
+    names = {variable(each.name): each.name for each in fields(Settings)}
+    env = {key: os.environ[name] for name, key in names.items() if os.environ.get(name) and name not in _FROM_FILES}
+    return resolve(Settings, *settings_files(), env=env, variable=variable)
 
 
-def environment_from_files() -> dict[str, str]:
-    """The environment variables that the settings files stand for and that are not set. Raises ConfigError."""
+_FROM_FILES: set[str] = set()  # the variables that are set only because a settings file says so
+
+
+@contextmanager
+def files_in_environment() -> Iterator[None]:
+    """Makes the settings files count: what they set and the environment does not, goes into the environment.
+
+    So there is one channel that options, library code and child processes all read: flag, then environment, then
+    project file, then user file. Raises ConfigError.
+    """
+    added = _environment_from_files()
+    os.environ.update(added)
+    _FROM_FILES.update(added)
+    try:
+        yield
+    finally:
+        _FROM_FILES.difference_update(added)
+        for name in added:
+            os.environ.pop(name, None)
+
+
+def _environment_from_files() -> dict[str, str]:
     files = settings_files()
     if not files:
         return {}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from agent_forge.agents import Toolbox, Usage, tool
 from agent_forge.agents.models import Completion, ModelClient, OpenAICompatible, ToolCall, use_recorder
-from agent_forge.agents.models.openai_compatible import retry_after
+from agent_forge.agents.models.openai_compatible import key_for, retry_after
 from agent_forge.agents.models.wire import Assembly, BrokenStream, events
 from agent_forge.errors import ModelError, UsageError
 from agent_forge.traces import Recorder, Span, Store
@@ -520,3 +520,19 @@ def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("agent_forge.agents.models.wire.MOST_EVENT_BYTES", 1000)
     with chat_server(stream(b"data: " + b"x" * 5000)) as server, pytest.raises(ModelError, match="larger than 1,000"):
         read(client(server.url))
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        ("https://api.openai.com/v1", "theirs"),
+        ("https://api.openai.com:443/v1", "theirs"),
+        ("https://evil.example//api.openai.com/v1", None),
+        ("https://evil.example/?//api.openai.com/", None),
+        ("https://api.openai.com.evil.example/v1", None),
+    ],
+)
+def test_the_key_of_openai_goes_to_openai_alone(url: str, key: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AGENT_FORGE_API_KEY", raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", "theirs")
+    assert key_for(url) == key

@@ -109,6 +109,40 @@ def test_a_misspelt_key_in_a_settings_file_names_the_right_one(
     assert not (tmp_path / "home").exists()
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("concurrency: 0", "agent-forge.yaml:1: concurrency: must be at least 1, got 0"),
+        ("concurrency: two", "agent-forge.yaml:1: concurrency: expected a whole number, got 'two'"),
+        (
+            "planner: rulse",
+            "agent-forge.yaml:1: planner: expected one of rules, local, model, got 'rulse'; did",
+        ),
+    ],
+)
+def test_a_value_that_is_out_of_range_in_a_settings_file(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "agent-forge.yaml").write_text(text)
+    for command in (["config", "show"], ["run", "Who is older, A or B?"]):
+        assert run(command) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "home").exists()
+    assert run(["--help"]) == 0
+    assert run(["run", "--help"]) == 0
+    assert run(["doctor", "--json"]) == 1
+    out = capsys.readouterr().out
+    checks = json.loads(out[out.index("{") :])["checks"]
+    (settings,) = [check for check in checks if check["name"] == "settings"]
+    assert said in settings["detail"]
+
+
+def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("AGENT_FORGE_CONCURRENCY", "many")
+    assert run(["config", "show"]) == 2
+    assert "environment (AGENT_FORGE_CONCURRENCY)" in capsys.readouterr().err
+
+
 def test_flag_over_environment_over_project_over_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,10 +153,9 @@ def test_flag_over_environment_over_project_over_user(
     assert run(["config", "show", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert shown["model"] == {"value": "variable", "origin": "environment (AGENT_FORGE_MODEL)"}
-    assert shown["planner"] == {"value": "local", "origin": "environment (AGENT_FORGE_PLANNER)"} or shown["planner"][
-        "origin"
-    ].endswith("agent-forge.yaml:2")
-    assert shown["concurrency"]["value"] == 3
+    assert shown["planner"] == {"value": "local", "origin": "agent-forge.yaml:2"}
+    assert shown["concurrency"] == {"value": 3, "origin": f"{tmp_path}/xdg/agent-forge/config.yaml:3"}
+    assert shown["home"]["origin"] == "environment (AGENT_FORGE_HOME)"
     assert "AGENT_FORGE_PLANNER" not in os.environ
     assert run(["config", "show", "--origin"]) == 0
     assert "AGENT_FORGE_MODEL" in capsys.readouterr().out

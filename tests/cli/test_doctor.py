@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -99,3 +100,35 @@ def test_an_endpoint_is_really_asked(
         server.server_close()
     assert checks[f"endpoint {url}"]["ok"] is ok
     assert said in str(checks[f"endpoint {url}"]["detail"])
+
+
+def test_an_endpoint_is_asked_with_the_key_that_models_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Guarded(Models):
+        def do_GET(self) -> None:
+            self.status = 200 if self.headers.get("Authorization") == "Bearer right" else 401
+            super().do_GET()
+
+    server = HTTPServer(("127.0.0.1", 0), Guarded)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}/v1"
+    monkeypatch.setenv("OPENAI_API_KEY", "right")  # not for this host
+    _, refused = report(capsys, "--home", str(tmp_path), "--endpoint", url)
+    monkeypatch.setenv("AGENT_FORGE_API_KEY", "right")
+    _, taken = report(capsys, "--home", str(tmp_path), "--endpoint", url)
+    server.shutdown()
+    server.server_close()
+    assert refused[f"endpoint {url}"]["fix"] == "set AGENT_FORGE_API_KEY"
+    assert taken[f"endpoint {url}"]["ok"] is True
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8")
+    listed = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
+    for extra, modules in doctor.EXTRAS.items():
+        wanted = listed.partition(f"\n{extra} = [")[2].partition("]\n")[0]
+        names = set(re.findall(r'"([A-Za-z_-][\w-]*)(?=[>"\[])', wanted)) - {"agent-forge"}
+        assert {doctor.DISTRIBUTION.get(module, module) for module in modules} == names, extra
+    known = set(re.findall(r"^([a-z]+) = \[", listed, re.MULTILINE))
+    assert known - {"all", "dev"} == set(doctor.EXTRAS)

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from agent_forge._version import __version__
-from agent_forge.errors import AgentForgeError, UsageError
+from agent_forge.errors import AgentForgeError, ConfigError, UsageError
 
 # name: (module that holds `command`, help line). The help line stands here so that `--help` imports none of them.
 COMMANDS = {
@@ -85,7 +85,7 @@ def run_command(arguments: list[str]) -> int:
     debug = "--debug" in arguments or bool(os.environ.get("AGENT_FORGE_DEBUG"))
     _write_any_text()
     try:
-        with _settings_in_environment():
+        with _settings_in_environment(arguments):
             code = app.main(arguments, prog_name="agent-forge", standalone_mode=False)
         _flush()
         return code if isinstance(code, int) else 0
@@ -138,21 +138,18 @@ def _write_any_text() -> None:
 
 
 @contextlib.contextmanager
-def _settings_in_environment() -> Iterator[None]:
-    """Makes the settings files count: what they set and the environment does not, goes into the environment.
+def _settings_in_environment(arguments: list[str]) -> Iterator[None]:
+    """The settings files, as `files_in_environment` has them. Where they are broken, help still helps."""
+    from agent_forge.settings import files_in_environment
 
-    So there is one channel that options, library code and child processes all read: flag, then environment, then
-    project file, then user file.
-    """
-    from agent_forge.settings import environment_from_files
-
-    added = environment_from_files()
-    os.environ.update(added)
-    try:
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(files_in_environment())
+        except ConfigError:
+            asked = next((word for word in arguments if not word.startswith("-")), None)
+            if asked not in (None, "doctor", "completion") and not {"-h", "--help"}.intersection(arguments):
+                raise
         yield
-    finally:
-        for name in added:
-            os.environ.pop(name, None)
 
 
 def json_out(document: Any) -> None:

