@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from trace_spans import full, randoms
+from trace_spans import full, make, randoms
 
 from agent_forge.errors import UsageError
 from agent_forge.traces import FORMATS, Store, export_traces, import_file, read_file
@@ -85,3 +85,37 @@ def test_formats_are_a_registry(filled: Store, tmp_path: Path, monkeypatch: pyte
         export_traces([], "papyrus", tmp_path / "x")
     with pytest.raises(UsageError, match="folder"):
         export_traces([], "jsonl", tmp_path / "no" / "x")
+
+
+def test_values_that_nest_deeper_than_protobuf_goes_are_sent_as_text() -> None:
+    pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+    from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
+
+    deep: object = "bottom"
+    for level in range(60):
+        deep = [deep] if level % 2 else {"in": deep}
+    flat = {"list": [1, "a", {"k": [2.5]}], "empty": []}
+    [span] = read_protobuf(write_protobuf([make(attributes={"deep": deep, **flat})]))
+    assert {name: span.attributes[name] for name in flat} == flat
+    value, levels = span.attributes["deep"], 0
+    while not isinstance(value, str):
+        value, levels = (value[0] if isinstance(value, list) else value["in"]), levels + 1
+    for _ in range(levels):
+        deep = deep[0] if isinstance(deep, list) else deep["in"]  # type: ignore[index]
+    assert (levels, json.loads(value)) == (24, deep)
+
+
+@pytest.mark.parametrize("name", ["messages", "sharegpt", "agent-lightning", "jsonl", "otlp", "parquet"])
+def test_numbers_that_json_has_not_do_not_stop_an_export(tmp_path: Path, name: str) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": float("inf")}}}
+    span = make(
+        kind="model", model="m", inputs=[{"role": "user", "content": "hi"}], attributes={"loss": float("nan")},
+        outputs=[{"role": "assistant", "content": "ho", "tool_calls": [call]}],
+    )  # fmt: skip
+    assert export_traces([[span]], name, tmp_path / "out") == 1
+    if name in ("messages", "sharegpt", "agent-lightning"):
+
+        def refuse(constant: str) -> None:
+            raise AssertionError(constant)
+
+        json.loads((tmp_path / "out").read_text(), parse_constant=refuse)

@@ -14,6 +14,7 @@ and says what it did (`balanced`).
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -97,9 +98,24 @@ def write_dataset(traces: Iterable[Trace], format: str, path: str, **options: An
     count = 0
     with atomic_write(path) as file:
         for line in DATASETS[format](traces, **options):
-            file.write(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
+            file.write(_json(line) + "\n")
             count += 1
     return count
+
+
+def _json(line: Any) -> str:
+    try:
+        return json.dumps(line, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # what JSON has no number for was not measured
+        return json.dumps(_finite(line), ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 # -- sampling ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ A trace becomes one attempt of one rollout. What its own code asks for, learnt b
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +102,9 @@ def _flat(attributes: dict[str, Any]) -> dict[str, Any]:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, (list, tuple)):
         return len({type(item) for item in value}) <= 1 and all(
-            isinstance(item, (str, bool, int, float)) for item in value
+            _is_plain(item) and not isinstance(item, (list, tuple)) for item in value
         )
-    return isinstance(value, (str, bool, int, float))
+    return isinstance(value, (str, bool, int)) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _call_attributes(span: Span) -> dict[str, Any]:

@@ -8,10 +8,13 @@ from typing import Any
 
 from agent_forge.errors import MissingExtraError, TraceError
 from agent_forge.traces.conventions import complete, fill
-from agent_forge.traces.otlp import LAST_NS, STATUSES, pairs, write_request
+from agent_forge.traces.otlp import LAST_NS, STATUSES, pairs, read_any, write_request
 from agent_forge.traces.otlp_native import protobuf_reader
 from agent_forge.traces.packed import plain_spans
 from agent_forge.traces.span import Span
+from agent_forge.traces.values import to_json
+
+DEEPEST = 24  # levels of lists and objects: each is up to three messages, of which protobuf's readers take a hundred
 
 
 def read_protobuf(data: bytes, *, whole: bool = True) -> list[Span]:
@@ -54,7 +57,11 @@ def read_span_message(data: bytes, resource: dict[str, Any], scope: dict[str, An
 
 
 def write_protobuf(spans: Iterable[Span]) -> bytes:
-    """An ExportTraceServiceRequest in protobuf. Raises MissingExtraError without opentelemetry-proto."""
+    """An ExportTraceServiceRequest in protobuf. Raises MissingExtraError without opentelemetry-proto.
+
+    Values that nest deeper than protobuf's readers go are written as JSON text.
+    """
+    message = _message()
     from google.protobuf.json_format import ParseDict  # type: ignore[import-untyped]
 
     request = write_request(spans)
@@ -62,8 +69,21 @@ def write_protobuf(spans: Iterable[Span]) -> bytes:
         for part in group["scopeSpans"]:
             for span in part["spans"]:
                 _to_base64(span)
-    encoded: bytes = ParseDict(request, _message()()).SerializeToString()
+                for holder in (span, *span.get("events", ())):
+                    holder["attributes"] = [{**pair, "value": _shallow(pair["value"])} for pair in holder["attributes"]]
+    encoded: bytes = ParseDict(request, message()).SerializeToString()
     return encoded
+
+
+def _shallow(value: dict[str, Any], depth: int = DEEPEST) -> dict[str, Any]:
+    items = (value.get("arrayValue") or value.get("kvlistValue") or {}).get("values")
+    if not items:
+        return value
+    if depth == 0:
+        return {"stringValue": to_json(read_any(value))}
+    if "arrayValue" in value:
+        return {"arrayValue": {"values": [_shallow(item, depth - 1) for item in items]}}
+    return {"kvlistValue": {"values": [{**pair, "value": _shallow(pair["value"], depth - 1)} for pair in items]}}
 
 
 def _message() -> Any:
