@@ -40,7 +40,7 @@ class Pipeline:
     phases: dict[str, Step]
     start: tuple[str, ...] = ()
     seed: int = option(42, at_least=0)
-    parallel: int = option(1, help="phases that run at once", at_least=1)
+    parallel: int = option(1, help="most phases at once, as far as memory holds them", at_least=1)
 
     def plan(self) -> Plan:
         """The pipeline as a Plan: one task a phase."""

@@ -26,6 +26,7 @@ from agent_forge.forge.phases import Phase, Work, phase
 from agent_forge.forge.phases.worker import Busy, job_of, locked, run_phase
 from agent_forge.forge.pipeline import PhaseReport, Pipeline, Report, Step, phase_key
 from agent_forge.forge.registry import Registry, folder_of
+from agent_forge.forge.room import Room, free_memory, need
 from agent_forge.plans import Task
 from agent_forge.runtime import execute
 from agent_forge.runtime.workers import Processes, Workers
@@ -96,6 +97,7 @@ class Session:
 
     async def _execute(self) -> Any:
         following = asyncio.ensure_future(self._follow())
+        self.room = Room(await asyncio.to_thread(free_memory))
         self.workers = self.workers or Processes(self.pipeline.parallel)
         try:
             return await execute(
@@ -149,9 +151,10 @@ class Session:
                 state = "skipped"
                 self._tell("skipped", name, checkpoint=outcome["checkpoint"])
             else:
-                self._tell("started", name, does=step.phase)
                 work = Work(name, config, inputs, self.pipeline.seed, folder, self.registry.models)
-                outcome = await self._work(work, kind, key)
+                async with self.room.taken(need(inputs)):
+                    self._tell("started", name, does=step.phase)
+                    outcome = await self._work(work, kind, key)
                 state = "completed" if outcome["gate"]["verdict"] == PASSED else "no gain"
                 self._tell("finished" if state == "completed" else "no gain", name, gate=outcome["gate"])
             shutil.rmtree(folder, ignore_errors=True)
