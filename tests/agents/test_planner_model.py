@@ -109,7 +109,7 @@ def test_one_or_two_steps_need_no_graph_and_no_planning_call() -> None:
         assert len(server.requests) == 1
     assert [task.goal for task in planned.plan] == ["Where was Ann born?"]
     assert planned.shape == "direct"
-    assert planned.usage.input_tokens == 0
+    assert (planned.model, planned.attempts, planned.usage.input_tokens) == (None, 0, 0)
 
 
 def test_tasks_come_while_the_plan_is_written() -> None:

@@ -36,6 +36,10 @@ def script(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
             raise UsageError("that is wrong", fix="do it right")
         if code == "store":
             raise StoreError("the file is damaged", where="traces.db")
+        if code == "extra":
+            raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+        if code == "phase":
+            raise UsageError("the phase 'x' cannot be loaded") from ModuleNotFoundError("no torch", name="torch")
         if code == "bug":
             raise IndexError("list index out of range")
         return 7
@@ -252,3 +256,16 @@ def test_a_closed_or_full_output_is_one_sentence(tmp_path: Path) -> None:
     assert said(">&-") == (0, "")
     if Path("/dev/full").exists():
         assert said("> /dev/full") == (1, "agent-forge: No space left on device\n")
+
+
+@pytest.mark.parametrize(
+    ("code", "said"), [("extra", "numpy) needs packages that are not installed"), ("phase", "the phase 'x' cannot be")]
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(
+    code: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script("try", code, monkeypatch)
+    assert run(["try"]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.endswith(". pip install 'agent-forge[forge]'.\n")

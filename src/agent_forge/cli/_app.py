@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from agent_forge._version import __version__
-from agent_forge.errors import AgentForgeError, ConfigError, UsageError
+from agent_forge.errors import AgentForgeError, ConfigError, MissingExtraError, UsageError
 
 # name: (module that holds `command`, help line). The help line stands here so that `--help` imports none of them.
 COMMANDS = {
@@ -100,18 +100,31 @@ def run_command(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except AgentForgeError as error:
-        if debug:
-            raise
-        return _say(str(error), error.exit_code)
-    except OSError as error:  # a full disk, a folder that may not be written: no fault of ours
-        if debug:
-            raise
-        return _say(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error), 1)
     except Exception as error:
         if debug:
             raise
-        return _say(f"internal error: {type(error).__name__}: {error} (--debug shows where)", 1)
+        return _say(*_told(error))
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """An error in one sentence, and its exit code."""
+    missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+    extra = _extra_of(missing.name) if isinstance(missing, ModuleNotFoundError) else None
+    if isinstance(error, AgentForgeError):
+        fix = "" if extra is None or error.fix else f". pip install 'agent-forge[{extra}]'."
+        return str(error) + fix, error.exit_code
+    if extra is not None:
+        return str(MissingExtraError(f"this command (it imports {error.name})", extra)), 2  # type: ignore[attr-defined]
+    if isinstance(error, OSError):  # a full disk, a folder that may not be written: no fault of ours
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error), 1
+    return f"internal error: {type(error).__name__}: {error} (--debug shows where)", 1
+
+
+def _extra_of(module: str | None) -> str | None:
+    """The extra that brings a module, if one does."""
+    from agent_forge.cli.doctor import EXTRAS
+
+    return next((extra for extra, modules in EXTRAS.items() if module in modules), None)
 
 
 def _say(text: str, code: int) -> int:

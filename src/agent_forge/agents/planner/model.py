@@ -163,15 +163,15 @@ class Writing:
         return task
 
     def _keep(self, plan: Plan, used: str | None) -> None:
-        client = self._planner.client
+        asked = used is not None  # else the rule that decides on a graph planned it, and the model was left alone
         self._planned = Planned(
             plan,
             self.request,
             self._planner.name,
             self.complexity,
-            client.name,
+            self._planner.client.name if asked else None,
             used,
-            max(1, self.attempts),
+            self.attempts,
             total(self._spent) if self._spent else Usage(0, 0),
             self._text or None,
             None if used else "direct",
