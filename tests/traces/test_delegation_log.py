@@ -164,7 +164,10 @@ def test_later_lines_replace_earlier_ones_and_a_torn_end_is_left_out(tmp_path):
     assert [(span.agent, span.reward) for span in found] == [("A", 0.5), ("B", None)]
 
 
-@pytest.mark.parametrize("line", ["{torn", "[]", '{"trace_id": "x", "span_id": "y"}', '{"agent_type": "Explore"}', "7"])
+@pytest.mark.parametrize(
+    "line",
+    ["{torn}", "[]", '{"trace_id": "x", "span_id": "y"}', '{"agent_type": "Explore"}', "7", '{"agent": 7}', "\xff"],
+)
 def test_a_line_that_is_no_span_is_named(tmp_path, line):
     path = write_log(tmp_path, span_line("A", 1), line, span_line("B", 2))
     with pytest.raises(TraceError, match="line 2"):
@@ -174,9 +177,17 @@ def test_a_line_that_is_no_span_is_named(tmp_path, line):
 def test_no_log(tmp_path):
     with pytest.raises(DataError, match="install"):
         read_log(log_path(tmp_path))
-    write_log(tmp_path).write_bytes(b"\xff")
+    log_path(tmp_path).mkdir(parents=True)
     with pytest.raises(DataError, match="cannot be read"):
         read_log(log_path(tmp_path))
+
+
+def test_a_line_whose_writer_died_does_not_cost_the_others(tmp_path):
+    path = write_log(tmp_path, span_line("A", 1))
+    with path.open("ab") as file:
+        file.write('{"trace_id": "4bf", "name": "日'.encode()[:-1])  # in the middle of a letter
+    transcript.append_line(str(path), span_line("B", 2))
+    assert [span.agent for span in read_log(path)] == ["A", "B"]
 
 
 def test_one_shot_lines_are_read_without_their_keyword_rewards(tmp_path):

@@ -103,3 +103,13 @@ def test_the_line_of_a_fault_counts_empty_lines_too(tmp_path: Path) -> None:
     (tmp_path / "spans.jsonl").write_bytes(b"\n\n" + LINES + b"{broken\n")
     with pytest.raises(DataError, match=":15: is not JSON"):
         list(read_file(tmp_path / "spans.jsonl"))
+
+
+def test_a_span_of_ours_with_a_field_of_another_type_stores_nothing_of_its_file(tmp_path: Path) -> None:
+    lines = [span.to_dict() for span in randoms(1200)]
+    lines[-1]["agent"] = 7
+    (tmp_path / "ours.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    with Store.open(tmp_path / "store") as store:
+        with pytest.raises(DataError, match=r":1200: the span's agent is not text: '7'"):
+            import_file(store, tmp_path / "ours.jsonl")
+        assert store.count() == 0

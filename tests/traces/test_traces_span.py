@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from trace_spans import full, make
 
@@ -43,3 +45,24 @@ def test_a_dictionary_that_is_no_span() -> None:
 def test_every_kind_is_explained() -> None:
     assert {"plan", "model", "tool", "agent", "observation", "reward", "phase"} <= set(KINDS)
     assert all(KINDS.values())
+
+
+WRONG = [
+    ("trace_id", "zz"), ("trace_id", "0" * 32), ("span_id", 5), ("parent_id", "AB" * 8), ("name", 5), ("kind", "llm"),
+    ("kind", ["tool"]), ("status", "bad"), ("start_ns", "abc"), ("start_ns", 1.5), ("start_ns", -1), ("end_ns", 2**63),
+    ("agent", 7), ("model", ["m"]), ("session", {}), ("error", 5), ("attributes", [1]), ("links", "x"),
+    ("links", [["a"]]), ("links", [["a", "b"]]), ("events", {"a": 1}), ("events", [{}]), ("input_tokens", "many"),
+    ("input_tokens", True), ("cost", "1.5"), ("reward", "good"), ("resource", 3), ("scope", "y"), ("logprobs", "z"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value"), WRONG, ids=lambda value: str(value)[:20])
+def test_a_field_of_another_type_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(TraceError, match=f"the span's {field} is not"):
+        Span.from_dict({**make().to_dict(), field: value})
+
+
+def test_fields_may_be_null() -> None:
+    values = make().to_dict()
+    empty = dict.fromkeys(("agent", "attributes", "links", "end_ns", "reward", "parent_id", "events"))
+    assert Span.from_dict({**values, **empty}) == Span.from_dict({k: v for k, v in values.items() if k not in empty})

@@ -57,7 +57,7 @@ def test_files_that_are_no_traces(tmp_path: Path) -> None:
     whole = json.dumps(document({}, {}), indent=1).encode()
     for content, said in (
         (b"", "is empty"), (b"\n \n", "is empty"), (whole[: len(whole) // 2], "is not JSON"), (b"[" * 100_000, "deep"),
-        (bytes(range(256)), "is not JSON"), (b"[]", "not an OTLP"),
+        (bytes(range(256)), "is not JSON"), (b"[]", "is an empty list"),
     ):  # fmt: skip
         path = write(tmp_path, "traces.json", content)
         with pytest.raises(DataError, match=said), Store.open(tmp_path / "store") as store:

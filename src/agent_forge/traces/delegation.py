@@ -142,34 +142,36 @@ def _write_settings(path: Path, before: str, settings: dict[str, Any]) -> None:
 def read_log(path: str | Path) -> list[Span]:
     """The delegations in a log, each as its last line says, in the order of their start.
 
-    Raises DataError when there is no log, and TraceError, naming the line, for one that is not a span. A last line
-    that is not finished (its writer died) is left out.
+    Raises DataError when there is no log, and TraceError, naming the line, for one that is not a span. A line that
+    breaks off (its writer died) is left out.
     """
     spans: dict[tuple[str, str], Span] = {}
-    for number, line, is_last in _numbered(path):
+    for number, line in _numbered(path):
         try:
             data = json.loads(line)
+        except ValueError as error:
+            if line.startswith(b"{") and not line.rstrip().endswith(b"}"):
+                continue
+            raise TraceError(f"line {number} is not a span ({error})", where=str(path)) from error
+        try:
             span = Span.from_dict(data) if "span_id" in data and "trace_id" in data else from_one_shot(data)
         except (ValueError, TypeError, AttributeError, TraceError) as error:
-            if is_last and isinstance(error, ValueError):
-                continue
             raise TraceError(f"line {number} is not a span ({error})", where=str(path)) from error
         spans[span.trace_id, span.span_id] = span
     return sorted(spans.values(), key=lambda span: (span.start_ns, span.span_id))
 
 
-def _numbered(path: str | Path) -> Iterator[tuple[int, str, bool]]:
+def _numbered(path: str | Path) -> Iterator[tuple[int, bytes]]:
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        data = Path(path).read_bytes()
     except FileNotFoundError:
         fix = "`agent-forge delegation install` records the delegations from now on"
         raise DataError("there is no delegation log", where=str(path), fix=fix) from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise DataError(f"the delegation log cannot be read: {error}", where=str(path)) from error
-    lines = text.split("\n")
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(data.split(b"\n"), 1):
         if line.strip():
-            yield number, line, number == len(lines)
+            yield number, line
 
 
 _ONE_SHOT = ("timestamp", "agent_type")

@@ -92,6 +92,8 @@ def _read(file: IO[bytes], path: str, whole: bool) -> Iterator[Span]:
 
 def _spans(document: Any, where: str, whole: bool) -> list[Span]:
     if isinstance(document, list):
+        if not document:
+            raise DataError("is an empty list", where=where, fix="it should hold an OTLP trace request, or spans")
         return [span for number, item in enumerate(document) for span in _spans(item, f"{where}[{number}]", whole)]
     try:
         return [Span.from_dict(restore(document))] if _is_ours(document) else read_request(document, whole=whole)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
@@ -191,14 +191,17 @@ class Span:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Span:
-        """The inverse of `to_dict`. Raises TraceError where a field is missing or unknown."""
+        """The inverse of `to_dict`. Raises TraceError where a field is missing, unknown or not of its type."""
         unknown = set(data) - _FIELDS
         missing = {"trace_id", "span_id", "name"} - set(data)
         if unknown or missing:
             fault = f"has no {sorted(missing)[0]!r}" if missing else f"has an unknown field {sorted(unknown)[0]!r}"
             raise TraceError(f"the span {fault}", fix=f"the fields are {', '.join(FIELDS)}")
-        values = dict(data)
-        values["links"] = [(str(trace), str(span)) for trace, span in data.get("links") or ()]
+        values = {name: value for name, value in data.items() if value is not None}
+        for name, value in values.items():
+            if name in _CHECKS and not _CHECKS[name][1](value):
+                raise TraceError(f"the span's {name} is not {_CHECKS[name][0]}: {str(value)[:40]!r}")
+        values["links"] = [(trace, span) for trace, span in values.get("links", ())]
         return cls(**values)
 
 
@@ -233,6 +236,63 @@ def begun(
 
 
 _new = object.__new__
+_HEX = frozenset("0123456789abcdef")
+
+
+def _is_id(value: Any, digits: int) -> bool:
+    return isinstance(value, str) and len(value) == digits and _HEX.issuperset(value) and value.strip("0") != ""
+
+
+def _is_moment(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_whole(value: Any) -> bool:
+    return type(value) is int
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _are_links(value: Any) -> bool:
+    pairs = isinstance(value, (list, tuple)) and all(
+        isinstance(link, (list, tuple)) and len(link) == 2 for link in value
+    )
+    return pairs and all(_is_id(trace, 32) and _is_id(span, 16) for trace, span in value)
+
+
+def _are_events(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(event, dict) and {"name", "time_ns"} <= event.keys() for event in value
+    )
+
+
+# field: (what it should be, whether a value is that). Inputs and outputs may be anything.
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "trace_id": ("32 hexadecimal digits", lambda value: _is_id(value, 32)),
+    **dict.fromkeys(("span_id", "parent_id"), ("16 hexadecimal digits", lambda value: _is_id(value, 16))),
+    "kind": (f"one of {', '.join(KINDS)}", lambda value: isinstance(value, str) and value in KINDS),
+    "status": (f"one of {', '.join(STATUSES)}", lambda value: value in STATUSES),
+    **dict.fromkeys(("start_ns", "end_ns"), ("a whole number of nanoseconds since 1970", _is_moment)),
+    **dict.fromkeys(
+        ("name", "error", "agent", "model", "session", "provider", "category", "policy", "template"), ("text", _is_text)
+    ),
+    **dict.fromkeys(("input_tokens", "output_tokens", "otel_kind"), ("a whole number", _is_whole)),
+    **dict.fromkeys(("cost", "reward"), ("a number", _is_number)),
+    **dict.fromkeys(("attributes", "sampling", "assessment", "resource", "scope", "otel"), ("an object", _is_object)),
+    **dict.fromkeys(("prompt_ids", "output_ids", "logprobs"), ("a list", lambda value: isinstance(value, list))),
+    "links": ("a list of pairs of a trace and a span", _are_links),
+    "events": ("a list of objects with name and time_ns", _are_events),
+}
 FIELDS: tuple[str, ...] = tuple(Span.__dataclass_fields__)
 _FIELDS = frozenset(FIELDS)
 COMMON = FIELDS[: FIELDS.index("provider")]  # the arguments of Span by position

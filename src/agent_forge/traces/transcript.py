@@ -192,7 +192,7 @@ def span_of(payload: dict[str, Any], *, keep_text: bool = True) -> dict[str, Any
     verified. Its id is made of session and agent, so a second stop of the same subagent replaces the first.
     """
     facts = read_transcript(os.path.expanduser(_transcript_path(payload)))
-    agent = payload.get("agent_type") or _agent_type_beside(_transcript_path(payload))
+    agent = str(payload.get("agent_type") or "") or _agent_type_beside(_transcript_path(payload))
     if not facts and not agent:
         return None
     session = str(payload.get("session_id") or facts.get("sessionId") or "unknown")
