@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import unicodedata
 from collections import Counter
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from agent_forge.errors import DataError
-from agent_forge.forge.corpus import Source, mixed, read_corpus, read_texts, source_digests
+from agent_forge.forge.corpus import Leaks, Source, mixed, read_corpus, read_texts, source_digests
 from agent_forge.forge.training.packing import PackedRows
 
 WORDS = [f"word{i}" for i in range(3000)]
@@ -64,6 +65,28 @@ def test_copies_near_copies_and_quotations_of_held_out_documents_are_removed(tmp
     assert [text for text in planted if text in kept and text not in corpus.held_out["a"]] == []
     assert corpus.removed >= len([text for text in caught if text not in corpus.held_out["a"]])
     assert innocent in kept | set(corpus.held_out["a"])
+
+
+def test_a_copy_in_another_encoding_script_or_case_is_found() -> None:
+    rng = random.Random(5)
+    french = " ".join("".join(rng.choice("bcdlmr") + rng.choice("aeéèü") for _ in range(3)) for _ in range(30))
+    chinese = "".join(chr(0x4E00 + rng.randrange(3000)) for _ in range(60))
+    leaks = Leaks([french, chinese])
+    bare = "".join(letter for letter in unicodedata.normalize("NFD", french) if not unicodedata.combining(letter))
+    for copy in (unicodedata.normalize("NFD", french), bare, french.upper(), french.replace("e", "e\u200b")):
+        assert leaks.found_in(copy)
+    assert leaks.found_in(f"{chinese[:20]}改{chinese[21:]}")
+    assert leaks.found_in(f"前言{' '.join(chinese)}后记")
+    assert not leaks.found_in("".join(chr(0x4E00 + rng.randrange(3000)) for _ in range(60)))
+
+
+def test_a_short_text_is_found_inside_a_long_one_and_a_phrase_is_not() -> None:
+    leaks = Leaks(["Question: Which is a mammal?\nAnswer: the otter", "The end."])
+    story = " ".join(f"word{n}" for n in range(500))
+    assert leaks.found_in(f"{story} question which is a MAMMAL - answer: the otter. {story}")
+    assert not leaks.found_in(f"{story} question which is a mammal - answer: the cat. {story}")
+    assert not leaks.found_in(f"{story} the end. {story}")
+    assert leaks.found_in("the end")
 
 
 def test_a_copy_in_another_source_is_removed_too(tmp_path: Path) -> None:

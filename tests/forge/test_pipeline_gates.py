@@ -96,10 +96,11 @@ def test_tensorboard_has_the_numbers_of_progress(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     sink = tensorboard_sink(tmp_path)
-    sink(Event("progress", "base", {"step": 3, "loss": 1.5, "text": "x", "flag": True}))
+    sink(Event("progress", "base", {"step": 3, "steps": 9, "loss": 1.5, "text": "x", "flag": True}))
+    sink(Event("progress", "base", {"step": 3, "steps": 9, "evaluation": {"bits_per_byte": 2.5}}))
     sink(Event("finished", "base"))
     found = EventAccumulator(str(tmp_path)).Reload()
-    assert found.Tags()["scalars"] == ["base/loss"]
+    assert found.Tags()["scalars"] == ["base/loss", "base/evaluation/bits_per_byte"]
     assert [(scalar.step, scalar.value) for scalar in found.Scalars("base/loss")] == [(3, 1.5)]
 
 

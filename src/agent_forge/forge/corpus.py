@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import unicodedata
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,12 @@ BUNDLED = Path(__file__).with_name("data")
 LOADED = ("mbpp", "svamp")  # data sets whose files are not rows as they are read here: `curation` reads those
 GRAM = 13  # words: the length that contamination checks commonly use (GPT-3, appendix C)
 QUESTIONS = ("question", "goal", "prompt")  # what a row may call its question
-WORD = re.compile(r"\w+")
+SHORTEST = 5  # words: a shorter text is no quotation
+ALONE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+WORD = re.compile(rf"[{ALONE}]|[^\W{ALONE}]+")  # in scripts that have no spaces, every letter
+MARKS = re.compile(
+    "[\u00ad\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u200b-\u200f\u202a-\u202e\u2060-\u2064\u3099\u309a\ufeff]"
+)
 
 
 @dataclass(frozen=True)
@@ -248,8 +254,14 @@ def place(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
 
 
-def _grams(text: str) -> Iterator[int]:
-    words = [word.lower() for word in WORD.findall(text)]
+def _words(text: str) -> list[str]:
+    """The words without case, accents, and what is not seen: the same text in another encoding has the same ones."""
+    if not text.isascii():
+        text = MARKS.sub("", unicodedata.normalize("NFKD", text))
+    return WORD.findall(text.casefold())
+
+
+def _grams(words: Sequence[str]) -> Iterator[int]:
     for start in range(max(1, len(words) - GRAM + 1)):
         yield hash(tuple(words[start : start + GRAM]))
 
@@ -258,25 +270,39 @@ class Leaks:
     """Finds copies, near copies and quotations of the held-out documents by their 13-grams.
 
     A document leaks if more than a tenth of its 13-grams are held out, or if it holds half of those of one held-out
-    document. A held-out text of fewer than 13 words is only found as a whole document.
+    document. A held-out text of fewer than 13 words is found word for word; one of fewer than 5, only as a whole
+    document.
     """
 
     def __init__(self, held_out: Iterable[str]) -> None:
         self._owners: dict[int, list[int]] = defaultdict(list)
         self._sizes: list[int] = []
+        self._short: dict[str, dict[int, set[int]]] = defaultdict(lambda: defaultdict(set))  # by first word and length
         for number, text in enumerate(held_out):
-            grams = set(_grams(text))
+            words = _words(text)
+            grams = set(_grams(words))
             self._sizes.append(len(grams))
             for gram in grams:
                 self._owners[gram].append(number)
+            if SHORTEST <= len(words) < GRAM:
+                self._short[words[0]][len(words)].update(grams)
 
     def found_in(self, text: str, share: float = 0.1, part: float = 0.5) -> bool:
-        grams = list(_grams(text))
+        words = _words(text)
+        grams = list(_grams(words))
         held = [gram for gram in grams if gram in self._owners]
-        if len(held) > share * len(grams):
+        if len(held) > share * len(grams) or self._quotes_a_short_one(words):
             return True
         quoted = Counter(owner for gram in set(held) for owner in self._owners[gram])
         return any(count >= part * self._sizes[owner] for owner, count in quoted.items())
+
+    def _quotes_a_short_one(self, words: Sequence[str]) -> bool:
+        return any(
+            hash(tuple(words[at : at + length])) in texts
+            for at, word in enumerate(words)
+            if word in self._short
+            for length, texts in self._short[word].items()
+        )
 
 
 def mixed(rows_of: Mapping[str, Any], weights: Mapping[str, float], total: int, seed: int) -> Any:

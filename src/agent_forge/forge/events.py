@@ -142,7 +142,8 @@ def wandb_sink(folder: Path, session: str) -> Sink:
 
     def write(event: Event) -> None:
         if event.kind == "progress":
-            run.log({f"{event.phase}/{name}": value for name, value in _numbers(event).items()})
+            figures = {**_numbers(event), "step": event.fields.get("step")}  # its own count is of calls, not of steps
+            run.log({f"{event.phase}/{name}": value for name, value in figures.items()})
 
     return write
 
@@ -155,8 +156,14 @@ def _missing(feature: str, package: str) -> MissingExtraError:
 
 
 def _numbers(event: Event) -> dict[str, float]:
+    """The figures of an event by name, those of an evaluation as `evaluation/name`."""
+    flat: dict[str, Any] = {}
+    for name, value in event.fields.items():
+        flat |= (
+            {f"{name}/{part}": figure for part, figure in value.items()} if isinstance(value, dict) else {name: value}
+        )
     return {
         name: float(value)
-        for name, value in event.fields.items()
+        for name, value in flat.items()
         if name not in ("step", "steps") and isinstance(value, (int, float)) and not isinstance(value, bool)
     }
