@@ -128,5 +128,5 @@ def test_wandb_stays_offline_and_gets_the_numbers(tmp_path: Path, monkeypatch: p
     sink(Event("started", "base"))
     assert calls == [
         {"project": "agent-forge", "name": "nano-1", "dir": str(tmp_path), "mode": "offline"},
-        {"base/loss": 1.5},
+        {"base/loss": 1.5, "base/step": 3},
     ]
