@@ -7,6 +7,7 @@ import json
 import logging
 import socket
 import time
+from contextlib import suppress
 from email.utils import formatdate
 from typing import Any
 
@@ -536,3 +537,24 @@ def test_the_key_of_openai_goes_to_openai_alone(url: str, key: str | None, monke
     monkeypatch.delenv("AGENT_FORGE_API_KEY", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "theirs")
     assert key_for(url) == key
+
+
+def test_an_answer_without_an_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(handler: Any) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        with suppress(OSError):
+            while True:
+                handler.wfile.write(b'data: {"choices": []}\n\n' * 100)
+
+    monkeypatch.setattr("agent_forge.agents.models.openai_compatible.MOST_BYTES", 100_000)
+    with chat_server(endless) as server:
+        model = OpenAICompatible(server.url, "m", retries=0, timeout_s=20)
+
+        async def streamed() -> None:
+            async for _ in model.stream([{"role": "user", "content": "hi"}]):
+                pass
+
+        for work in (lambda: model.complete([{"role": "user", "content": "hi"}]), streamed):
+            with pytest.raises(ModelError, match="larger than"):
+                asyncio.run(work())

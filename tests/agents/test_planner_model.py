@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -307,3 +309,22 @@ def test_decompose_leaves_a_task_whose_parts_are_no_plan() -> None:
             done = _decompose(server, Plan([Task("a", "big")]))
         assert list(done.plan.tasks) == ["a"]
         assert set(done.refused) == {"a"}
+
+
+def endless(handler: Any) -> None:
+    """A model that never ends its plan, whatever max_tokens says."""
+    handler.send_response(200)
+    handler.send_header("Content-Type", "text/event-stream")
+    handler.end_headers()
+    with suppress(OSError):
+        handler.wfile.write(event({"content": "<plan>\n"}) + b"\n\n")
+        for number in count(1):
+            handler.wfile.write(event({"content": f"Task {number}: go on | Dependencies: none\n"}) + b"\n\n")
+
+
+def test_a_plan_without_an_end_is_cut_off() -> None:
+    with chat_server(endless) as server:
+        with pytest.raises(PlanningFailed, match="no valid plan in 2 attempts") as caught:
+            asyncio.run(ModelPlanner(client(server), max_tokens=64).plan(REQUEST))
+        assert len(server.requests) == 2
+    assert len(caught.value.text or "") < 64 * 40

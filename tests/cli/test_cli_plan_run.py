@@ -260,3 +260,10 @@ def test_half_a_character_in_a_result_is_printed(tmp_path: Path) -> None:
     call = [sys.executable, "-m", "agent_forge", "run", "--plan", "plan.json", "--tools", "odd.py", "--home", "home"]
     ran = subprocess.run([*call, "--json"], cwd=tmp_path, capture_output=True, timeout=60, check=True)
     assert json.loads(ran.stdout)["tasks"]["a"]["result"] == "\ud83d!"
+
+
+def test_a_request_that_cannot_be_planned_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("plan", "run"):
+        code, document = called(capsys, command, " ", "--json")
+        assert code == 1
+        assert "no words" in document["errors"][0]["message"]

@@ -51,11 +51,12 @@ def command(request: str | None, plan_file: str | None, listed: bool, as_json: b
         return _list(options["home"], as_json)
     if sum(given is not None for given in (request, plan_file, options["resume"])) != 1:
         raise click.UsageError("give a request, --plan FILE or --resume RUN, one of them")
+    from agent_forge.agents.planner import PlanningFailed
     from agent_forge.plans import PlanInvalid
 
     try:
         return _show(_run(request, plan_file, as_json, options), as_json)
-    except PlanInvalid as error:
+    except (PlanInvalid, PlanningFailed) as error:
         if not as_json:
             raise
         from agent_forge.cli.plan import errors_out

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 API_KEY = "AGENT_FORGE_API_KEY"
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
+MOST_BYTES = 64 << 20  # of one answer
 _OPENAI = "api.openai.com"
 
 
@@ -108,7 +109,7 @@ class OpenAICompatible(ChatClient):
         assembly, ended = Assembly(self.name, self.base_url), False
         async with self._open(self._body(request, stream=True)) as response:
             try:
-                async for data in events(response.aiter_bytes()):
+                async for data in events(self._bytes(response)):
                     if data.strip() == DONE:
                         ended = True
                         break
@@ -132,11 +133,20 @@ class OpenAICompatible(ChatClient):
         import httpx
 
         try:
-            return await response.aread()
+            return b"".join([piece async for piece in self._bytes(response)])
         except httpx.TimeoutException as error:
             raise self._slow() from error
         except httpx.HTTPError as error:
             raise ModelError(f"the answer broke off: {error or type(error).__name__}", where=self.base_url) from error
+
+    async def _bytes(self, response: httpx.Response) -> AsyncIterator[bytes]:
+        """The body as it comes. Each piece may be awaited for `timeout_s`, so one without an end must be cut off."""
+        received = 0
+        async for piece in response.aiter_bytes():
+            received += len(piece)
+            if received > MOST_BYTES:
+                raise ModelError(f"the answer is larger than {MOST_BYTES >> 20} MiB", where=self.base_url)
+            yield piece
 
     def _slow(self) -> ModelError:
         return ModelError(

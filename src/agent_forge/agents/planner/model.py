@@ -14,11 +14,13 @@ from agent_forge.agents.planner.interface import Planned, PlanningFailed, total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.rules import ToolSpec
 from agent_forge.agents.planner.tools import bind_task, describe
+from agent_forge.errors import ModelError
 from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanStream, Task
 
 TEMPLATES = {"lines": "plan-lines@1", "graph": "plan-graph@1"}
 REPAIR = "repair@1"
 _SHOWN_FAULTS = 10
+_LONGEST_TOKEN = 32  # characters; a plan of more than max_tokens such comes from an endpoint that does not end
 
 
 class ModelPlanner:
@@ -130,9 +132,13 @@ class Writing:
             return
         reader = PlanStream()
         held: list[Task] = []
-        stream = self._planner.client.stream(self._messages, temperature=0.0, max_tokens=self._planner.max_tokens)
+        most = self._planner.max_tokens
+        stream = self._planner.client.stream(self._messages, temperature=0.0, max_tokens=most)
         async for piece in stream:
             self._text += piece
+            if len(self._text) > most * _LONGEST_TOKEN:
+                await stream.aclose()
+                break
             for task in reader.feed(piece):
                 bound = self.written[task.id] = bind_task(task, self.tools)
                 if self._has_side_effects(bound):
@@ -179,5 +185,8 @@ class Writing:
 
 
 def _usage(stream: Stream) -> Usage:
-    completion: Completion = stream.completion
+    try:
+        completion: Completion = stream.completion
+    except ModelError:  # it was not read to its end
+        return Usage(None, None)
     return completion.usage
