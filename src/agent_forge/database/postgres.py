@@ -176,7 +176,7 @@ def _without_password(url: str) -> str:
 
 
 def _translated(error: Any, where: str) -> StoreError | DataError:
-    if (error.sqlstate or "").startswith("22") or type(error).__name__ in ("ProgrammingError", "DataError"):
+    if (error.sqlstate or "").startswith(("22", "23")) or type(error).__name__ in ("ProgrammingError", "DataError"):
         return DataError(f"a value cannot be stored: {str(error).strip().splitlines()[0]}", where=where)
     if error.sqlstate == "53100":
         return StoreError("the server's disk is full", where=where, fix="free some space there and go on")

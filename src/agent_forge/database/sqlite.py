@@ -237,7 +237,7 @@ def _header(header: bytes) -> tuple[int, int, int, int]:
 def _errors(where: str) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.ProgrammingError, sqlite3.InterfaceError, OverflowError) as error:
+    except (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.IntegrityError, OverflowError) as error:
         raise DataError(f"a value cannot be stored: {error}", where=where) from error
     except sqlite3.Error as error:
         raise _translated(error, where) from error

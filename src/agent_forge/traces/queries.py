@@ -11,7 +11,7 @@ from typing import Any
 
 from agent_forge.errors import UsageError
 from agent_forge.traces.intern import FOLDED
-from agent_forge.traces.span import KINDS, STATUSES
+from agent_forge.traces.span import STATUSES
 
 Moment = int | float | str | datetime  # ns since the epoch (int), s (float), ISO 8601 text, or a datetime
 
@@ -77,12 +77,11 @@ TRACE_COLUMNS = (
 
 
 def where(filters: Mapping[str, Any]) -> Where:
-    """The filter of keyword arguments. Raises UsageError for a name, a status or a kind that is none."""
+    """The filter of keyword arguments. Raises UsageError for a name or a status that is none."""
     if unknown := sorted(set(filters) - set(FILTERS)):
         raise UsageError(f"spans cannot be filtered by {unknown[0]!r}", fix=f"filters are {', '.join(FILTERS)}")
-    for name, known in (("status", STATUSES), ("kind", tuple(KINDS))):
-        if (value := filters.get(name)) is not None and value not in known:
-            raise UsageError(f"there is no {name} {value!r}", fix=f"one of {', '.join(known)}")
+    if (status := filters.get("status")) is not None and status not in STATUSES:
+        raise UsageError(f"there is no status {status!r}", fix=f"one of {', '.join(STATUSES)}")
     return Where(**filters)
 
 
