@@ -210,6 +210,27 @@ def test_one_shot_lines_are_read_without_their_keyword_rewards(tmp_path):
 # -- verdicts ----------------------------------------------------------------------------------------------------------
 
 
+def test_the_last_verdict_counts_and_one_that_tells_nothing_does_not(tmp_path):
+    write_log(tmp_path, span_line("A", 1))
+    (span,) = read_log(log_path(tmp_path))
+    for verdict, reward, status in (("pass", 1.0, "ok"), ("fail", 0.0, "error"), ("partial", 0.5, "ok")):
+        found = verify(tmp_path, span.span_id, person(verdict))
+        assert (found.reward, found.status) == (reward, status)
+    with pytest.raises(UsageError, match="tells nothing"):
+        verify(tmp_path, span.span_id, exit_code(None))
+    assert read_log(log_path(tmp_path))[0].reward == 0.5
+
+
+def test_settings_behind_a_link_are_changed_where_they_are(tmp_path):
+    kept = tmp_path / "dotfiles.json"
+    kept.write_text('{"a": 1}')
+    settings_path(tmp_path).parent.mkdir()
+    settings_path(tmp_path).symlink_to(kept)
+    assert install(tmp_path)
+    assert settings_path(tmp_path).is_symlink()
+    assert set(json.loads(kept.read_text())) == {"a", "hooks"}
+
+
 def test_a_verdict_is_appended_and_gives_the_reward(tmp_path):
     path = write_log(tmp_path, span_line("A", 1), span_line("B", 5))
     first = read_log(path)[0]

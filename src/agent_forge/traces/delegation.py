@@ -132,7 +132,7 @@ def _write_settings(path: Path, before: str, settings: dict[str, Any]) -> None:
     first = next((line for line in before.splitlines()[1:] if line.strip()), "")
     indent = first[: len(first) - len(first.lstrip())] or "  "
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path) as file:
+    with atomic_write(path.resolve()) as file:  # a link to settings kept elsewhere stays a link
         file.write(json.dumps(settings, indent=indent, ensure_ascii=False) + "\n")
 
 
@@ -207,18 +207,21 @@ def from_one_shot(data: Mapping[str, Any]) -> Span:
 def verify(project: str | Path, span_id: str, verification: Verification) -> Span:
     """Appends a verdict on a delegation (its id may be shortened) to the log, and returns the span with its reward.
 
-    Raises UsageError when no delegation, or more than one, has that id.
+    Raises UsageError when no delegation, or more than one, has that id, and for a verification that could not tell.
     """
+    if verification.value is None:
+        raise UsageError(f"this tells nothing about a delegation: {verification.evidence or verification.method}")
     path = log_path(project)
     found = [span for span in read_log(path) if span.span_id.startswith(span_id)]
     if len(found) != 1:
         what = f"no delegation {span_id!r}" if not found else f"{len(found)} delegations begin with {span_id!r}"
         raise UsageError(what, where=str(path), fix="`agent-forge delegation log` shows the ids")
     span = found[0]
+    judged = "agent_forge.verification" in span.attributes  # then its status is that of an earlier verdict
     span.reward = reward_of([verification])
     span.attributes["agent_forge.verification"] = verification.to_json()
     span.attributes["agent_forge.verified_at"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    if span.reward is not None and span.status == "unset":
+    if span.reward is not None and (span.status == "unset" or (judged and not span.error)):
         span.status = "ok" if span.reward >= 0.5 else "error"
     transcript.append_line(str(path), json.dumps(span.to_dict(), ensure_ascii=False, separators=(",", ":")))
     return span
