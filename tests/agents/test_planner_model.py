@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
 from agent_forge.errors import ModelError, UsageError
 from agent_forge.plans import ChangeBudget, Plan, Task, parse_plan
+from agent_forge.runtime import Budget
 
 REQUEST = "Fetch the sales, fetch the costs, and compare both, then write a report"
 LINES = """<think>Two look-ups, then one.</think>
@@ -328,3 +330,12 @@ def test_a_plan_without_an_end_is_cut_off() -> None:
             asyncio.run(ModelPlanner(client(server), max_tokens=64).plan(REQUEST))
         assert len(server.requests) == 2
     assert len(caught.value.text or "") < 64 * 40
+
+
+def test_a_planner_that_hangs_ends_with_the_time_of_the_run(tmp_path: Path) -> None:
+    with chat_server() as server:
+        server.script.append(lambda handler: server.release.wait(30) and None)
+        result = run(REQUEST, model=client(server), budget=Budget(wall_s=0.3), home=tmp_path)
+        server.release.set()
+    assert (result.state, result.planned, result.answer) == ("timed_out", None, None)
+    assert result.error == "the wall time of 0.3 s is used up"

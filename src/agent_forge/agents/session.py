@@ -93,12 +93,13 @@ class Session:
             _describe(span, planned)
         return planned
 
-    async def _streamed(self, planner: ModelPlanner, settings: dict[str, Any]) -> tuple[RunResult, Planned]:
-        """Runs the plan as it is written; an invalid one is written again, and what is finished of it is kept."""
+    async def _streamed(self, planner: ModelPlanner, settings: dict[str, Any]) -> tuple[RunResult, Planned | None]:
+        """Runs the plan as it is written; an invalid one is written again, and what is finished of it is kept. There is
+        no plan where the run had to end before it was written: its time was up."""
         writing = planner.stream(self.work, tools=tuple(self.box))
         outcome = await execute(writing.__aiter__(), self.worker, **settings)
         if not outcome.faults:
-            return outcome, writing.planned
+            return outcome, writing.planned if writing.complete else None
         if outcome.exception is not None and not isinstance(outcome.exception, PlanInvalid):
             raise outcome.exception  # the stream broke off for another reason: the endpoint died
         planned = await _repaired(writing)

@@ -99,6 +99,11 @@ class Writing:
         return len(self._spent)
 
     @property
+    def complete(self) -> bool:
+        """Whether the whole plan is there."""
+        return self._planned is not None
+
+    @property
     def planned(self) -> Planned:
         """The whole. Raises PlanningFailed while there is none."""
         if self._planned is None:
