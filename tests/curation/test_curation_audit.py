@@ -149,3 +149,11 @@ def test_distributions_have_bins_that_double() -> None:
 )
 def test_languages(text: str, language: str) -> None:
     assert language_of(text) == language
+
+
+def test_an_empty_test_file_does_not_pass_as_no_leakage(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"q": "How many apples?"}\n')
+    (tmp_path / "test.jsonl").write_text("\n")
+    audit = audit_file(tmp_path / "train.jsonl", test=tmp_path / "test.jsonl")
+    (check,) = [check for check in audit.checks if check.name == "leakage"]
+    assert (check.verdict, check.value, check.message) == ("not measured", None, "the test file holds no rows")

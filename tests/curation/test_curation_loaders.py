@@ -173,3 +173,9 @@ def test_a_line_ends_where_the_line_ends(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text(json.dumps(row, ensure_ascii=False), "utf-8")
     (record,) = load("gsm8k", tmp_path)
     assert record.input == "one\u2028two\x85three"
+
+
+def test_a_split_that_is_not_there_is_no_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "train.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
+    with pytest.raises(DataError, match="of the split 'tset'"):
+        list(load("gsm8k", tmp_path, split="tset"))

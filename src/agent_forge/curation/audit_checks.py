@@ -84,12 +84,13 @@ def _figures(audit: Mapping[str, Any], target: Mapping[str, float] | None) -> It
     for kind in ("exact", "near"):
         yield _duplicates(kind, audit["duplicates"][kind])
     leak = audit["leakage"]
-    shared = None if leak is None else leak["share"]
+    shared = leak["share"] if leak and leak["test_rows"] else None  # an empty test file proves nothing
     what = (
-        "no test file was named"
-        if leak is None
-        else f"{leak['exact']} test rows are in the file, {leak['overlapping']} overlap"
+        f"{leak['exact']} test rows are in the file, {leak['overlapping']} overlap"
+        if leak
+        else "no test file was named"
     )
+    what = "the test file holds no rows" if leak and not leak["test_rows"] else what
     yield "leakage", shared, what, [] if leak is None else [sample["train_row"] + 1 for sample in leak["samples"]]
     yield from _difficulty(audit["difficulty"], target)
     yield from _shares(audit)

@@ -242,8 +242,8 @@ def dataset(name: str) -> DataSet:
 def load(name: str, folder: str | os.PathLike[str], *, split: str | None = None) -> Iterator[Record]:
     """The records of a data set whose files lie in `folder` (or in `folder/name`, `folder/plan_graph/name`).
 
-    Raises UsageError for an unknown name and DataError where the folder holds none of its files or one is not what it
-    should be.
+    Raises UsageError for an unknown name and DataError where the folder holds none of its files, one is not what it
+    should be, or no row is of the `split`.
     """
     known = dataset(name)
     files = _files(known, Path(folder))
@@ -252,8 +252,13 @@ def load(name: str, folder: str | os.PathLike[str], *, split: str | None = None)
         raise DataError(
             f"no files of {name} ({patterns})", where=str(folder), fix=f"they are published at {known.source}"
         )
+    found = False
     for path, part in files:
-        yield from _records(known, path, part, split)
+        for record in _records(known, path, part, split):
+            found = True
+            yield record
+    if split is not None and not found:
+        raise DataError(f"no row of {name} is of the split {split!r}", where=str(folder), fix="leave the split out")
 
 
 def _files(known: DataSet, folder: Path) -> list[tuple[Path, Part]]:
