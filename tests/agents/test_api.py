@@ -250,3 +250,9 @@ def test_a_tool_of_the_callers_named_answer_is_called() -> None:
 def test_a_request_that_is_not_utf_8_is_refused_as_such() -> None:
     with pytest.raises(PlanInvalid, match="half of a character"):
         run("caf\udce9 or tea?")  # what Python makes of such an argument of a command
+
+
+def test_the_name_of_a_run_is_no_path(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="not a name for a run"):
+        run([Task("a", action="double", args={"n": 1})], tools=[double], run_id="../../outside")
+    assert not list(tmp_path.rglob("outside*"))

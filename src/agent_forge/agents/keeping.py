@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from agent_forge.runtime.journal import Journal
 
 
+_NAME = re.compile(r"[\w.-]{1,128}")
+
+
 @contextmanager
 def recording(home: str | os.PathLike[str] | None, record: bool, given: Recorder | None) -> Iterator[Recorder | None]:
     """The caller's recorder, left open; or one of our own, closed (and so on disk) at the end; or none."""
@@ -61,6 +64,9 @@ class Notes:
         return cls(home_folder(home) / "runs")
 
     def write(self, run: str, request: str | None, tools: AnyTools, model: AnyModel) -> None:
+        """Raises UsageError for a name that would be a path."""
+        if not _NAME.fullmatch(run):
+            raise UsageError(f"{run[:128]!r} is not a name for a run", fix="letters, digits, _ . and -, at most 128")
         self.folder.mkdir(exist_ok=True)
         is_file = isinstance(tools, (str, os.PathLike)) and Path(tools).is_file()
         named = str(Path(tools).resolve()) if is_file else tools  # type: ignore[arg-type]
@@ -74,7 +80,7 @@ class Notes:
 
     def read(self, run: str) -> dict[str, Any]:
         path = self.folder / f"{run}.json"
-        if not re.fullmatch(r"[\w.-]+", run) or not path.is_file():
+        if not _NAME.fullmatch(run) or not path.is_file():
             return {}
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return kept
