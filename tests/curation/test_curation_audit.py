@@ -114,10 +114,10 @@ def test_a_large_set_with_much_wrong_still_gives_a_small_report(tmp_path: Path) 
     assert (tmp_path / "a.json").stat().st_size < 200_000
 
 
-def test_an_empty_file_is_audited_too(tmp_path: Path) -> None:
+def test_an_empty_file_is_audited_too_and_does_not_pass(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("")
     audit = audit_file(tmp_path / "a.jsonl")
-    assert (audit.rows, audit.passed) == (0, True)
+    assert (audit.rows, audit.passed) == (0, False)
     assert "No rows" in page(audit.as_dict())
     assert bars({}) == ""
 

@@ -302,3 +302,19 @@ def test_a_pipe_is_not_taken_for_a_file_that_is_not_there(tmp_path: Path) -> Non
         scrub_file(tmp_path / "pipe", tmp_path / "out.jsonl")
     with pytest.raises(UsageError, match="no such file"):
         scrub_file(tmp_path / "nothing", tmp_path / "out.jsonl")
+
+
+@pytest.mark.parametrize("suffix", ["gz", "zst"])
+def test_a_small_archive_with_an_endless_line_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    monkeypatch.setattr("agent_forge.curation.lines.LONGEST_LINE", 1 << 20)
+    pack = gzip.compress if suffix == "gz" else zstandard.ZstdCompressor().compress
+    row = b'{"t": "' + b"x" * 1_000_000 + b'"}\n'
+    path = tmp_path / f"in.jsonl.{suffix}"
+    path.write_bytes(pack(row * 3))
+    assert scrub_file(path, tmp_path / "out.jsonl").rows == 3
+    path.write_bytes(pack(row + b" " * 3_000_000))
+    with pytest.raises(DataError, match="a line unpacks to more than 1 MiB"):
+        scrub_file(path, tmp_path / "out2.jsonl")
+    assert not (tmp_path / "out2.jsonl").exists()

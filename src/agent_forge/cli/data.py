@@ -278,7 +278,8 @@ def _talk_about_audit(report: dict[str, Any], html: str | None, output: str | No
     for path in (html, output):
         if path:
             click.echo(f"written: {path}", err=True)
-    click.echo("passed" if report["passed"] else "failed: a hard threshold is broken", err=True)
+    why = "a hard threshold is broken" if final["rows"] else "there are no rows"
+    click.echo("passed" if report["passed"] else f"failed: {why}", err=True)
 
 
 @command.command()

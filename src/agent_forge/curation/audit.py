@@ -51,8 +51,8 @@ class Audit:
 
     @property
     def passed(self) -> bool:
-        """No hard threshold is broken."""
-        return not any(check.hard and check.verdict == "red" for check in self.checks)
+        """There are rows, and no hard threshold is broken."""
+        return self.rows > 0 and not any(check.hard and check.verdict == "red" for check in self.checks)
 
     def as_dict(self) -> dict[str, Any]:
         names = ("file", "rows", "bytes", "sha256", "pii", "duplicates", "lengths", "difficulty", "categories")

@@ -17,6 +17,7 @@ from agent_forge.files import atomic_write
 
 Row = dict[str, Any]
 _BLOCK = 1 << 17
+LONGEST_LINE = 256 * 2**20  # bytes of a line of a compressed file
 
 
 def _zstandard() -> Any:
@@ -45,17 +46,32 @@ def open_lines(path: str | os.PathLike[str]) -> Iterator[Iterable[bytes]]:
     with ExitStack() as stack:
         raw: Any = stack.enter_context(open(source, "rb"))
         if source.suffix == ".gz":
-            raw = stack.enter_context(gzip.open(raw, "rb"))
+            raw = _gzip_lines(stack.enter_context(gzip.open(raw, "rb")))
         elif source.suffix == ".zst":
             raw = _zstd_lines(raw)
         yield _checked(raw, source)
 
 
+def _gzip_lines(unpacked: IO[bytes]) -> Iterator[bytes]:
+    while line := unpacked.readline(LONGEST_LINE + 1):
+        _check_length(len(line))
+        yield line
+
+
+def _check_length(size: int) -> None:
+    """A small archive can unpack to a line that no memory holds."""
+    if size > LONGEST_LINE:
+        raise EOFError(f"a line unpacks to more than {LONGEST_LINE / 2**20:g} MiB")
+
+
 def _zstd_lines(raw: IO[bytes]) -> Iterator[bytes]:
     begun: list[bytes] = []
+    size = 0
     for block in _zstd_blocks(raw):
         first, *rest = block.split(b"\n")
         begun.append(first)
+        size = len(rest[-1]) if rest else size + len(first)
+        _check_length(size)
         for piece in rest:
             yield b"".join(begun) + b"\n"
             begun = [piece]
@@ -83,7 +99,7 @@ def _checked(lines: Iterable[bytes], source: Path) -> Iterator[bytes]:
     try:
         yield from lines
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"the compressed file is damaged ({error})", where=str(source)) from error
+        raise DataError(f"the compressed file is damaged or hostile ({error})", where=str(source)) from error
     except OSError as error:
         raise DataError(f"the file cannot be read ({error.strerror or error})", where=str(source)) from error
     except Exception as error:
