@@ -114,3 +114,20 @@ def test_a_fit_recovers_what_makes_rows_fail_and_refuses_the_wrong_sign() -> Non
 def test_ranks_and_strata() -> None:
     assert failure_ranks([0.5, 0.5, 0.1]) == [0.25, 0.25, 1.0]
     assert [stratum_of(rate) for rate in (0.71, 0.7, 0.3, 0.29)] == ["easy", "medium", "medium", "hard"]
+
+
+ODD = [
+    {"messages": [{"role": "assistant", "content": "x", "tool_calls": 5}, None, 3]},
+    {"messages": None, "steps": -5, "tools": "hammer"},
+    {"plan": {"nodes": 5}},
+    {"plan": {"nodes": {"a": {"id": "a"}}, "edges": {"a": "b"}}},
+    {"plan": {"nodes": [{"id": "a"}, {"name": "b"}, 7], "edges": [["a"], {"from": "a", "to": "b"}, [["a"], "b"]]}},
+    {"target": {"nodes": [{"id": 1, "action": {"tool": "x"}}, {"id": 2}], "edges": [[1, 2]]}},
+    {},
+]
+
+
+@pytest.mark.parametrize("row", ODD, ids=range(len(ODD)))
+def test_a_row_of_another_shape_gets_an_estimate_all_the_same(row: dict[str, object]) -> None:
+    assert difficulty(row).basis == "structure"
+    assert features(ODD[5])["depth"] == 2

@@ -45,9 +45,7 @@ def features(row: Row) -> dict[str, float]:
     """
     scope = _scope(row)
     prompt, answer = _prompt(scope), _answer(scope)
-    graph = next(
-        (value for key in ("target", "plan") if isinstance(value := scope.get(key), dict) and "nodes" in value), None
-    )
+    graph = next((value for key in ("target", "plan") if _is_graph(value := scope.get(key))), None)
     return {
         "steps": float(_steps(scope, graph, answer)),
         "tools": float(_tools(scope, graph)),
@@ -57,6 +55,10 @@ def features(row: Row) -> dict[str, float]:
         "prompt_words": math.log2(1 + len(prompt.split())),
         "answer_words": math.log2(1 + len(answer.split())),
     }
+
+
+def _is_graph(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("nodes"), list)
 
 
 def _scope(row: Row) -> dict[str, Any]:
@@ -100,13 +102,14 @@ def _steps(scope: Mapping[str, Any], graph: Mapping[str, Any] | None, answer: st
 
 def _tools(scope: Mapping[str, Any], graph: Mapping[str, Any] | None) -> int:
     if graph is not None:
-        return len({node["action"] for node in graph["nodes"] if isinstance(node, dict) and "action" in node})
+        return len({str(node["action"]) for node in graph["nodes"] if isinstance(node, dict) and "action" in node})
     for key in _TOOL_KEYS:
         if isinstance(scope.get(key), list):
             return len(scope[key])
     messages = scope.get("messages")
     if isinstance(messages, list):
-        return sum(len(m.get("tool_calls") or ()) for m in messages if isinstance(m, dict))
+        calls = [m.get("tool_calls") for m in messages if isinstance(m, dict)]
+        return sum(len(found) for found in calls if isinstance(found, list))
     return 0
 
 
@@ -115,9 +118,11 @@ def _depth(graph: Mapping[str, Any] | None) -> int:
     if graph is None:
         return 0
     after: dict[str, list[str]] = {}
-    for before, then in graph.get("edges", ()):
-        after.setdefault(before, []).append(then)
-    depth = dict.fromkeys((str(node["id"]) for node in graph["nodes"] if isinstance(node, dict)), 1)
+    edges = graph.get("edges")
+    for edge in edges if isinstance(edges, list) else ():
+        if isinstance(edge, (list, tuple)) and len(edge) == 2:  # rows of other programs may have another shape
+            after.setdefault(str(edge[0]), []).append(str(edge[1]))
+    depth = dict.fromkeys((str(node["id"]) for node in graph["nodes"] if isinstance(node, dict) and "id" in node), 1)
     for _ in range(len(depth)):
         changed = False
         for before, nexts in after.items():
