@@ -37,6 +37,13 @@ def misbehave(task: Task, inputs: dict[str, Any]) -> Any:
         raise ValueError("from afar")
     if task.action == "odd":
         return object()
+    if task.action == "sys.exit":
+        sys.exit(3)
+    if task.action == "fork" and os.fork() == 0:
+        time.sleep(1000)
+    if task.action == "start":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+        time.sleep(1000)
     if task.action == "big":
         return "x" * 3_000_000
     return "fine"
@@ -145,6 +152,25 @@ def test_a_process_that_hangs_is_killed() -> None:
             assert len(result.tasks["a"].result) == 3_000_000
 
     asyncio.run(asyncio.wait_for(scenario(), 120))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_what_a_handler_started_ends_with_its_worker() -> None:
+    """A child that holds the worker's output open must not keep its end from being seen."""
+
+    async def scenario() -> None:
+        async with Processes(1) as workers:
+            result = await execute([Task("a", action="fork")], misbehave, workers=workers)
+            assert result.tasks["a"].result == "fine"
+            result = await execute([Task("a", action="start")], misbehave, workers=workers, timeout_s=1.5)
+            assert result.tasks["a"].state == "timed_out"
+            result = await execute([Task("a", action="sys.exit")], misbehave, workers=workers)
+            assert result.tasks["a"].error == "SystemExit: 3"
+            group = workers._idle[0].pid
+        with pytest.raises(ProcessLookupError):
+            os.killpg(group, 0)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
 def test_errors_in_processes_come_back_with_their_trace() -> None:

@@ -117,7 +117,9 @@ class Journal:
                 "SELECT id, state, plan, settings FROM runs WHERE run = ?", (run,)
             ).fetchone()
             if row is None:
-                raise StoreError(f"there is no run {run!r}", where=str(self.path), fix="`agent-forge run --list` lists them")
+                raise StoreError(
+                    f"there is no run {run!r}", where=str(self.path), fix="`agent-forge run --list` lists them"
+                )
             number, state, plan, settings = row
             log = self._connection.execute("SELECT * FROM task_log WHERE run = ? ORDER BY seq", (number,)).fetchall()
         with _readable(self.path, run):

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import IO, Any
 
 from agent_forge.plans import Task
+from agent_forge.runtime.result import message_of
 
 MAIN = "__agent_forge_main__"  # the caller's script, imported under this name so that its main block does not run
 
@@ -35,8 +36,8 @@ def _answer(request: dict[str, Any]) -> bytes:
             getattr(result, "close", lambda: None)()
             raise TypeError("the handler is asynchronous; worker processes take plain functions")
         return json.dumps({"result": result}).encode()
-    except Exception as error:
-        return json.dumps({"error": [type(error).__name__, str(error), traceback.format_exc()]}).encode()
+    except (Exception, SystemExit) as error:
+        return json.dumps({"error": [type(error).__name__, message_of(error), traceback.format_exc()]}).encode()
 
 
 def find(reference: dict[str, str]) -> Callable[[Task, dict[str, Any]], Any]:

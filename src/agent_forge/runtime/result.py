@@ -239,13 +239,18 @@ def error_text(error: BaseException) -> str:
     >>> error_text(ValueError("no such city"))
     'ValueError: no such city'
     """
-    try:
-        text = str(error)
-    except Exception:  # a tool's own exception may be broken too, and a run must end all the same
-        text = "(its message cannot be shown)"
+    text = message_of(error)
     if isinstance(error, AgentForgeError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def message_of(error: BaseException) -> str:
+    """What an exception says. A tool's own exception may be broken too, and a run must end all the same."""
+    try:
+        return str(error)
+    except Exception:
+        return "(its message cannot be shown)"
 
 
 def jsonable(value: Any) -> Any:

@@ -11,6 +11,7 @@ import contextvars
 import json
 import os
 import queue
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from typing import Any, Protocol
 from agent_forge.errors import AgentForgeError, UsageError
 from agent_forge.plans import Task
 
+LAST_S = 5.0  # for the end of a worker to be seen
 Function = Callable[[Task, dict[str, Any]], Any]
 
 
@@ -225,6 +227,7 @@ async def _start() -> asyncio.subprocess.Process:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         env=environment,
+        start_new_session=True,  # so that what a handler starts ends with it
     )
 
 
@@ -239,10 +242,19 @@ async def _exchange(process: asyncio.subprocess.Process, request: bytes) -> dict
 
 
 async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Ends a worker and the processes that its handler started."""
     with suppress(ProcessLookupError):
-        process.kill()
+        if hasattr(os, "killpg") and process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
     if process.stdin is not None:
         process.stdin.close()
+    with suppress(asyncio.TimeoutError):  # one that made itself independent may hold the output open for ever
+        await asyncio.wait_for(_end_of(process), LAST_S)
+
+
+async def _end_of(process: asyncio.subprocess.Process) -> None:
     while process.stdout is not None and await process.stdout.read(65536):
         pass  # asyncio sees the end of a process only behind the end of its output
     await process.wait()
