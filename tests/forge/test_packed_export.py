@@ -8,15 +8,20 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests_packed_tiny import cognate, llama, ternarised
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent_forge.cli import run as cli
 from agent_forge.errors import UsageError
-from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, finish, staging
+from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, file_digest, finish, load, staging
+from agent_forge.forge.compression import folder as folder_of
+from agent_forge.forge.compression.codecs import encode
+from agent_forge.forge.compression.container import pack
 from agent_forge.forge.export import export_checkpoint, export_to_gguf
 from agent_forge.forge.models.packed import save_packed
 from agent_forge.forge.registry import Registry
+from agent_forge.forge.training import train_tokenizer
 
 IDS = torch.tensor([[3, 4, 5]])
 
@@ -62,6 +67,34 @@ def test_a_packed_checkpoint_as_it_is_and_dense(tmp_path: Path, capsys: pytest.C
     assert "quantization_config" not in json.loads((dense / "config.json").read_text())
     up = "model.layers.0.mlp.up_proj"
     assert torch.equal(plain.get_submodule(up).weight, packed.get_submodule(up).weight.half())
+
+
+def test_a_compressed_checkpoint_is_made_dense_with_its_tokenizer(tmp_path: Path) -> None:
+    tokenizer = train_tokenizer(["the cat sat on the mat"] * 9, 300)
+    plain = tmp_path / "plain"
+    model = llama(vocab_size=len(tokenizer))
+    model.save_pretrained(plain)
+    tokenizer.save_pretrained(plain)
+    registry = Registry(tmp_path / "home")
+    with staging(registry.models) as folder:
+        weights = load_file(plain / "model.safetensors")
+        folder_of.write_weights(folder, {name: pack(encode("raw", weight)) for name, weight in weights.items()}, {})
+        folder_of.write_config(plain, folder)
+        folder_of.write_tokenizer(plain, folder, ["the cat"])
+        made = finish(folder, Card("compressed", {}), registry.models)
+    registry.add(made)
+    assert (made.path / "tokenizer.xz").is_file()
+    out = tmp_path / "dense"
+    export_checkpoint(made, out, dense=True)
+    again = load(out)  # with a card that holds for these files
+    assert again.card.tokenizer == file_digest(out / "tokenizer.json")
+    assert not (out / "tokenizer.xz").exists()
+    read = AutoTokenizer.from_pretrained(out)
+    assert read("the cat<|end|>")["input_ids"] == tokenizer("the cat<|end|>")["input_ids"]
+    dense = AutoModelForCausalLM.from_pretrained(out)
+    assert "quantization_config" not in json.loads((out / "config.json").read_text())
+    for name, weight in AutoModelForCausalLM.from_pretrained(made.path).state_dict().items():
+        assert torch.equal(dense.state_dict()[name], weight.half())
 
 
 def test_a_file_for_llama_cpp(tmp_path: Path) -> None:

@@ -362,6 +362,14 @@ def test_a_worker_leaves_ctrl_c_to_its_session(monkeypatch: pytest.MonkeyPatch) 
     assert torch.get_num_threads() == 1
 
 
+def _runs(process: int) -> bool:
+    """Whether it is there, and not only as the entry that nobody has asked after."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
 def test_ctrl_c_pauses_the_session_and_ends_the_worker(tmp_path: Path) -> None:
     started = tmp_path / "pid"
     document = {
@@ -392,8 +400,10 @@ def test_ctrl_c_pauses_the_session_and_ends_the_worker(tmp_path: Path) -> None:
     assert process.returncode == 130
     assert "is paused: the same command goes on with it" in err
     assert "Traceback" not in err
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(started.read_text()), 0)
+    end = time.monotonic() + 60  # a worker looks for its session twice a second, and this machine may be busy
+    while _runs(int(started.read_text())):
+        assert time.monotonic() < end, "the worker goes on without its session"
+        time.sleep(0.1)
     from agent_forge.forge.registry import Registry
 
     (session,) = Registry(tmp_path / "h").sessions()

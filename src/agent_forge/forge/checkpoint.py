@@ -121,7 +121,7 @@ def finish(folder: Path, card: Card, models: Path) -> Checkpoint:
     """
     if not NAME.fullmatch(card.phase):
         raise CheckpointError(f"{card.phase!r} cannot be part of a folder's name", fix="use letters, digits, . _ and -")
-    card = _completed(folder, card)
+    card = completed(folder, card)
     (folder / CARD).write_text(card.to_json(), encoding="utf-8")
     digest = digest_of(folder)
     for file in files_of(folder):
@@ -173,7 +173,7 @@ def load(path: str | os.PathLike[str], digest: str | None = None) -> Checkpoint:
             fix="the checkpoint was changed or damaged: make it again",
         )
     known = (folder / CARD).is_file()
-    return Checkpoint(found, folder, _card(folder) if known else _completed(folder, Card(phase="imported", config={})))
+    return Checkpoint(found, folder, _card(folder) if known else completed(folder, Card(phase="imported", config={})))
 
 
 def _card(folder: Path) -> Card:
@@ -184,7 +184,7 @@ def _card(folder: Path) -> Card:
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"the card cannot be read: {error}", where=str(file)) from error
     card = Card.from_json(text, str(file))
-    found = _completed(folder, card)
+    found = completed(folder, card)
     for name in READ_OFF:
         said, is_ = getattr(card, name), getattr(found, name)
         if said != is_:
@@ -229,7 +229,7 @@ def file_digest(file: Path) -> str:
 READ_OFF = ("architecture", "parameters", "tokenizer")
 
 
-def _completed(folder: Path, card: Card) -> Card:
+def completed(folder: Path, card: Card) -> Card:
     """Fills in what can be read off the files: architecture, parameter count, tokenizer digest."""
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ from typing import Any
 
 from agent_forge.errors import UsageError
 from agent_forge.files import sync_folder
-from agent_forge.forge.checkpoint import CARD, Checkpoint, Metric, files_of, staging
+from agent_forge.forge.checkpoint import CARD, Card, Checkpoint, Metric, completed, files_of, staging
 
 PACKED = "agent_forge"  # how the quant_method of our own formats begins, in config.json (see models/packed)
 OWN = ("cognate",)  # architectures that transformers knows only after `import agent_forge.forge`
@@ -31,8 +31,9 @@ def export_checkpoint(
 ) -> Path:
     """Copies the checkpoint to the folder `out`, which must not exist; it appears whole or not at all.
 
-    `dense` writes the weights of a packed checkpoint as plain float16, for programs that do not know the packed format.
-    `controls` are the checkpoints it was made from, whose figures the card shows too.
+    `dense` writes the weights of a packed or compressed checkpoint as plain float16, and its tokenizer as
+    tokenizer.json, for programs that do not know our formats. `controls` are the checkpoints it was made from, whose
+    figures the card shows too.
     """
     with _appearing(Path(out)) as folder:
         for file in files_of(checkpoint.path):
@@ -113,6 +114,24 @@ def _unpack(source: Path, folder: Path) -> None:
     for file in (*folder.glob("*.safetensors*"), folder / "config.json"):
         file.unlink()
     unpack_model(_load(source)[0], torch.float16).save_pretrained(folder)
+    _unpack_tokenizer(folder)
+    if (file := folder / CARD).is_file():  # what it says of the files must hold for these
+        card = completed(folder, Card.from_json(file.read_text(encoding="utf-8"), str(file)))
+        file.write_text(card.to_json(), encoding="utf-8")
+
+
+def _unpack_tokenizer(folder: Path) -> None:
+    """The tokenizer of a compressed model as others read it."""
+    from agent_forge.forge.compression.packed_tokenizer import FILE, unpack_tokenizer
+
+    packed, about = folder / FILE, folder / "tokenizer_config.json"
+    if not packed.is_file():
+        return
+    (folder / "tokenizer.json").write_text(unpack_tokenizer(packed.read_bytes(), str(packed)), encoding="utf-8")
+    packed.unlink()
+    settings = json.loads(about.read_text(encoding="utf-8"))
+    settings["tokenizer_class"] = "PreTrainedTokenizerFast"
+    about.write_text(json.dumps(settings, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
 def how_to_load(folder: Path) -> list[str]:

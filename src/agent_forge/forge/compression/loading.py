@@ -55,6 +55,10 @@ class CodecsQuantizer(HfQuantizer):
                 tensor.requires_grad_(isinstance(tensor, nn.Parameter))
         return model
 
+    def _dequantize(self, model: Any, dtype: torch.dtype | None = None) -> Any:
+        """The weights are plain ones since they were loaded."""
+        return model if dtype is None else model.to(dtype)
+
     @property
     def is_trainable(self) -> bool:
         return True

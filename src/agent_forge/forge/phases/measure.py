@@ -80,8 +80,9 @@ def behaviour_metrics(model: Any, held_out: HeldOut, rows: int = 64) -> dict[str
     documents = len(held_out.bytes_of)
     tokens = np.zeros(documents)
     sums: dict[str, Any] = {}
-    for start in range(0, min(rows, len(held_out.rows)), 16):
-        batch = held_out.rows.take(slice(start, min(start + 16, rows)))
+    chosen = np.unique(np.linspace(0, len(held_out.rows) - 1, rows).round().astype(int))  # from all the documents
+    for start in range(0, len(chosen), 16):
+        batch = held_out.rows.take(chosen[start : start + 16])
         with gates_of(model) as gates:
             depth = getattr(model.base_model(input_ids=batch.inputs.to(device), use_cache=False), "depth", None)
         figures = {} if depth is None else {"halting_mean_depth": depth.float()}
