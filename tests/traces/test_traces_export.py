@@ -119,3 +119,9 @@ def test_numbers_that_json_has_not_do_not_stop_an_export(tmp_path: Path, name: s
             raise AssertionError(constant)
 
         json.loads((tmp_path / "out").read_text(), parse_constant=refuse)
+
+
+@pytest.mark.parametrize("parts", [5, "x", [5], [{"name": "tests"}], [{"value": "good", "weight": 1}]], ids=str)
+def test_reward_components_of_another_shape_stop_no_export(tmp_path: Path, parts: object) -> None:
+    span = make(reward=1.0, attributes={"agent_forge.reward.components": parts})
+    assert export_traces([[span]], "agent-lightning", tmp_path / "out") == 2

@@ -156,8 +156,10 @@ def _rewards(trajectory: Trajectory, credit: str | None) -> Iterator[dict[str, A
 
 
 def _components(span: Span) -> Iterator[tuple[str, float]]:
-    for part in span.attributes.get("agent_forge.reward.components") or ():
-        yield str(part["name"]), float(part["value"])
+    parts = span.attributes.get("agent_forge.reward.components")
+    for part in parts if isinstance(parts, list) else ():
+        if isinstance(part, dict) and isinstance(value := part.get("value"), (int, float)) and math.isfinite(value):
+            yield str(part.get("name", "")), float(value)
 
 
 def _annotation(span: Span, parent: str | None, at_ns: int, values: Sequence[tuple[str, float]]) -> dict[str, Any]:
