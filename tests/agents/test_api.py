@@ -256,3 +256,15 @@ def test_the_name_of_a_run_is_no_path(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="not a name for a run"):
         run([Task("a", action="double", args={"n": 1})], tools=[double], run_id="../../outside")
     assert not list(tmp_path.rglob("outside*"))
+
+
+def test_the_trace_of_a_run_that_failed_says_so(tmp_path: Path) -> None:
+    @tool
+    def fail() -> str:
+        "Fails."
+        raise ValueError("no such city")
+
+    result = run([Task("a", action="fail")], tools=[fail], home=tmp_path)
+    with Store.open(tmp_path) as store:
+        (root,) = [span for span in store.trace(result.trace_id) if span.parent_id is None]
+    assert (root.status, root.error) == ("error", result.error)

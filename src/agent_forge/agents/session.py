@@ -66,6 +66,8 @@ class Session:
         with recorder.span(name[:80], "agent", inputs={"request": self.request}) as span:
             result = await self._planned_run(planner, settings, span)
             span.outputs = {"answer": result.answer, "state": result.state}
+            if not result.ok:  # nothing was raised, and yet it did not work: what learns from traces must see that
+                span.status, span.error = "error", result.error
         return result
 
     async def _planned_run(self, planner: Any, settings: dict[str, Any], span: Span | None) -> Result:
