@@ -423,3 +423,9 @@ def test_an_open_page_does_not_keep_the_server_from_ending(tmp_path: Path) -> No
         list(lines)  # to its proper end: httpx raises for a torn answer
     thread.join(timeout=120)
     assert not thread.is_alive()
+
+
+def test_the_icon_is_where_browsers_look_for_it(plain: Any) -> None:
+    with plain.client(follow_redirects=True) as client:
+        answer = client.get("/favicon.ico")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/svg+xml")

@@ -20,7 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from agent_forge._version import __version__
@@ -227,7 +227,8 @@ def frame_routes(context: Context, watches: Mapping[str, Watch]) -> list[BaseRou
         seen = request.query_params.get("seen", "")
         return event_stream(_news(context, watches[kind], kind, name, seen))
 
-    return [Route("/static/{name}", _static), Route("/live/{kind}/{name:path}", live)]
+    icon = Route("/favicon.ico", lambda request: RedirectResponse(static_address("icon.svg")))  # asked for beside JSON
+    return [Route("/static/{name}", _static), icon, Route("/live/{kind}/{name:path}", live)]
 
 
 async def _news(context: Context, watch: Watch, kind: str, name: str, seen: str) -> AsyncGenerator[bytes, None]:
