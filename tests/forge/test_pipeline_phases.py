@@ -258,6 +258,8 @@ def test_a_configuration_that_cannot_work_is_refused_at_once(change: dict[str, A
     with pytest.raises(ConfigError, match="name at least one source"):
         Specialise({})
     assert settings_of({"steps": 3}, 9).seed == 9
+    assert settings_of({"optimizer_changes": {"lr": "1e-3"}}, 9).optimizer_changes == {"lr": 0.001}
+    assert Cognate({"a": Source("stories")}, {"rms_norm_eps": "1e-5"}).model
 
 
 def test_bits_by_byte_frequency_are_the_entropy() -> None:

@@ -7,6 +7,7 @@ The pieces are in `attention`, `memory`, `recursion` and `halting`; here they ar
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -274,13 +275,17 @@ class CognateForCausalLM(CognatePreTrainedModel, GenerationMixin):
         return CognateOutput(loss, logits, states.past_key_values, states.depth)
 
     def _objective(self, states: CognateModelOutput, targets_BT: Tensor) -> Tensor:
-        """The mean over targets of sum_s p(s) CE_s - beta H(p); p is uniform without halting, 1 for one loop."""
+        """The mean over targets of sum_s p(s) CE_s + beta (log S - H(p)); p is uniform without halting, 1 for one loop.
+
+        log S, the entropy of S loops that are all as likely, moves nothing: with it the objective is never below the
+        cross-entropy, and what a log shows cannot pass for having learnt more than there is to learn.
+        """
         targets = targets_BT.reshape(-1)
         real = targets != IGNORE
         answers = states.answers or ()
         if states.halt_logits is not None:
             shares = halting_distribution([logit.reshape(-1) for logit in states.halt_logits])
-            total = -self.config.halt_entropy * (entropy(shares) * real).sum()
+            total = self.config.halt_entropy * ((math.log(len(answers)) - entropy(shares)) * real).sum()
         else:
             shares = torch.full((len(answers), targets.numel()), 1 / len(answers), device=targets.device)
             total = torch.zeros((), device=targets.device)

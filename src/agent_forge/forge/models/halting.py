@@ -1,7 +1,8 @@
 """Adaptive computation: after each loop every token has a probability to stop, and it is trained.
 
 lambda_s = sigmoid(w . y_s + b);  p(s) = lambda_s prod_{j<s} (1 - lambda_j), the remainder on the last loop.
-Training minimises sum_s p(s) CE_s - beta H(p), so the head has a gradient through every loop (Ouro, 2510.25741).
+Training minimises sum_s p(s) CE_s - beta H(p) (plus a constant), so the head has a gradient through every loop (Ouro,
+2510.25741).
 At inference a token stops at the first loop where the sum of p so far reaches the threshold.
 """
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -60,7 +61,19 @@ class Cognate:
         settings_of(self.training, 0)
         check_stages(self.stages, self.sources)
         refuse_unknown_fields(self.model, CognateConfig())
-        refuse_long_rows(CognateConfig(**{**self.model, "vocab_size": self.vocab_size}), self.length)
+        refuse_long_rows(CognateConfig(**{**numbers(self.model), "vocab_size": self.vocab_size}), self.length)
+
+
+def numbers(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields, with 1e-3 as the number that it is: YAML 1.1 takes it for a text, having no point.
+
+    >>> numbers({"lr": "1e-3", "rule": "muon"})
+    {'lr': 0.001, 'rule': 'muon'}
+    """
+    return {name: float(v) if isinstance(v, str) and EXPONENT.fullmatch(v) else v for name, v in fields.items()}
+
+
+EXPONENT = re.compile(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+")
 
 
 def refuse_unknown_fields(model: Mapping[str, Any], config: PretrainedConfig) -> None:
@@ -83,7 +96,9 @@ def settings_of(training: Mapping[str, Any], seed: int) -> TrainSettings:
     """The settings of a run: the seed is the pipeline's. Raises ConfigError."""
     if "seed" in training:
         raise ConfigError("the seed is the pipeline's", where="training", fix="set `seed` at the top of the file")
-    settings = build(TrainSettings, {**training, "seed": seed}, "training")
+    changes = training.get("optimizer_changes")
+    read = {"optimizer_changes": numbers(changes)} if isinstance(changes, Mapping) else {}
+    settings = build(TrainSettings, {**training, **read, "seed": seed}, "training")
     if settings.optimizer not in PRESETS:
         fix = f"the presets are {', '.join(PRESETS)}"
         raise ConfigError(f"there is no optimizer preset {settings.optimizer!r}", where="training", fix=fix)
@@ -114,7 +129,7 @@ def run(work: Work) -> Outcome:
     settings = settings_of(config.training, work.seed)
     torch.manual_seed(work.seed)
     special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    model = CognateForCausalLM(CognateConfig(**{**config.model, **special, "vocab_size": len(tokenizer)}))
+    model = CognateForCausalLM(CognateConfig(**{**numbers(config.model), **special, "vocab_size": len(tokenizer)}))
     trained = learn(work, model, tokenizer, corpus, settings, config.length)
     held_out = [text for texts in corpus.held_out.values() for text in texts]
     judged = HeldOut.of(tokenizer, held_out, config.length)

@@ -22,6 +22,7 @@ from agent_forge.forge.phases import Outcome, Phase, Work
 from agent_forge.forge.phases.cognate import (
     device,
     learn,
+    numbers,
     refuse_long_rows,
     refuse_unknown_fields,
     save,
@@ -79,7 +80,7 @@ def changed_config(base: Checkpoint, changes: Mapping[str, Any]) -> PretrainedCo
     """The base's configuration with some fields changed, checked as a new one is. Raises ConfigError."""
     config: PretrainedConfig = AutoConfig.from_pretrained(base.path)
     refuse_unknown_fields(changes, config)
-    return type(config).from_dict({**config.to_dict(), **changes})
+    return type(config).from_dict({**config.to_dict(), **numbers(changes)})
 
 
 def reading_tokenizer(base: Checkpoint) -> Any:
