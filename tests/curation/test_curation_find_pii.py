@@ -118,6 +118,8 @@ LABELLED = [
     ("CARD", "4539\u200b5787\u200b6362\u200b1486", "4539\u200b5787\u200b6362\u200b1486"),
     ("SSN", "SSN 219 - 09 - 9998", "219 - 09 - 9998"),
     ("IP", "block 8.8.8.8-8.8.8.20", "8.8.8.20"),
+    ("IP", "upgrade the host 8.8.4.4", "8.8.4.4"),
+    ("PHONE", "Rufen Sie 04321-5678 an", "04321-5678"),
     ("SECRET", 'api_key = "d41d8cd98f00b204e9800998ecf8427e"', "d41d8cd98f00b204e9800998ecf8427e"),
     ("SECRET", "Authorization: Bearer abc123def456ghi789", "abc123def456ghi789"),
     ("URL_CREDENTIALS", "postgres://admin:s3cret@db.corp.com:5432/x", "admin:s3cret@db.corp.com:5432"),
@@ -153,6 +155,8 @@ LEFT_ALONE = [
     "the ratio is 27:9:9:9:3:3:3:1, EUI 00:11:22:33:44:55:66:77, +(64.927786) and +3.14159265",
     "SKU 123-45-6780, order number is 4539 5787 6362 1486",
     "newborn (accessed July 2, 2013); the average length at birth is 35.5–40.5 cm; birthday ?,39.0 61.0",
+    '__version__ = "3.5.0.1", server version: 8.8.8.8, from section 7.2.1.1, page 20',
+    "24 Prime Park Way, Natick, MA 01760-2098; Eur. Phys. J. B 71 (2009) 623; 12(2011) 345-367",
     "sk-learn-contrib-categorical-encoding, rpm-1.2.3.4-5.el7, f(at), x[at], 219 - 09 - 9998, deploy@web-1.prod-eu",
     "at birth. Time. http://world.time.com/2013/11/12/boy",
 ]

@@ -61,10 +61,13 @@ _CARD = re.compile(
     r"card|visa|master|amex|american express|discover|diners|maestro|jcb|credit|debit|\bcc\b|pan\b|payment"
 )
 _SSN = re.compile(r"\bssn\b|\bss\s?#|social\s?sec")
-_VERSION = re.compile(
+_VERSION_WORDS = (
     r"(?:version|ver|release|build|firmware|revision|rev|section|chapter|clause|oid|upgrade[ds]?|driver|patch|tag|"
-    r"v|changelog|§)\W{0,4}(?:\w{1,12}\W{1,2}){0,2}\Z"
+    r"v|changelog|§)"
 )
+_VERSION = re.compile(rf"{_VERSION_WORDS}\W{{0,4}}(?:\w{{1,12}}\W{{1,2}}){{0,2}}\Z")
+_VERSION_NEXT = re.compile(rf"(?<![a-z]){_VERSION_WORDS}s?[\W_]{{0,7}}\Z")
+_STATE = re.compile(r"\b[A-Z]{2}\s{1,2}\Z")
 _ADDRESS = re.compile(
     r"\b(?:ips?|ipv4|address|addr|host|server|ping|subnet|gateway|dns|router|from|client|http|https|ssh)\b"
 )
@@ -118,6 +121,11 @@ def goods_label(text: str, start: int) -> bool:
     return _GOODS.search(before(text, start)) is not None
 
 
+def state_before(text: str, start: int) -> bool:
+    """Two capitals stand before, as in `Natick, MA 01760-2098`."""
+    return _STATE.search(text, max(0, start - 5), start) is not None
+
+
 def in_path(text: str, start: int) -> bool:
     """A part of the path of a URL or of a DOI begins here: `https://a.org/2020/09/02/1007938`."""
     if text[start - 1 : start] != "/":
@@ -144,6 +152,8 @@ def iban_context(text: str, start: int) -> bool:
 
 
 def version_context(text: str, start: int) -> bool:
-    """A version label stands before, and nothing speaks of an address."""
+    """A version label stands right before; or near, and nothing speaks of an address."""
     words = before(text, start)
+    if _VERSION_NEXT.search(words):
+        return True
     return _VERSION.search(words) is not None and _ADDRESS.search(words) is None

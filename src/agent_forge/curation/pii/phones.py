@@ -89,8 +89,9 @@ _SOMETHING_ELSE = re.compile(
     r"(?:0?[1-9]|[12]\d|3[01])[./\- ](?:0?[1-9]|1[0-2])[./\- ]\d{2}|"
     r"(?:0?[1-9]|1[0-2])[./\- ](?:0?[1-9]|[12]\d|3[01])[./\- ]\d{2}|"
     r"\(?(?:1\d|20)\d{2}(?:[ \-/.)]+(?:1\d|20)\d{2})+\)?|(?!\d{3}\.\d{4}\Z)\d+\.\d+(?:[ \-]\d+\.\d+)*|"
-    r"\d{1,3}(?:\.\d{1,3}){3}|\+?[01]+)\Z"  # dates, ranges of years, decimals, IP addresses, binary numbers
-)
+    r"\d{1,3} ?\((?:19|20)\d{2}\)[ \d\-]+|\d{1,3}(?:\.\d{1,3}){3}|\+?[01]+)\Z"
+)  # dates, ranges of years, decimals, volume and year of a journal, IP addresses, binary numbers
+_ZIP = re.compile(r"0\d{4}-\d{4}\Z")  # New England's postal codes look like German numbers
 _SIGNED_DECIMAL = re.compile(r"\(?\+\(?\d+\.\d+\)?\Z")  # registrars write +1.4155552671 all the same
 _IN_PATHS = ("double zero", "trunk zero", "grouped")  # what parts of a path can look like
 _AND = re.compile(r"\s{0,3}(?:or|and|,|/|;|&|oder|ou|y|\||-)?\s{0,3}\Z")
@@ -178,6 +179,8 @@ def _believable(form: Form, text: str, start: int, end: int, previous: Match | N
         return False
     written = text[start:end]
     if _SOMETHING_ELSE.match(written) or (form.name in _IN_PATHS and context.in_path(text, start)):
+        return False
+    if _ZIP.match(written) and context.state_before(text, start):
         return False
     if _SIGNED_DECIMAL.match(written):
         return context.phone_context(text, start, end)
