@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -366,19 +367,22 @@ def test_the_command(family: dict[str, Path], tmp_path: Path, capsys: pytest.Cap
 @pytest.mark.parametrize("worst_loss", [0.9, 0.0], ids=["gain", "no gain"])
 def test_the_phase(family: dict[str, Path], tmp_path: Path, worst_loss: float) -> None:
     """Without gain the best parent goes on, which need not be the first input."""
-    inputs = [checkpoints.load(family[name]) for name in ("base", "tales", "maths", "base")]
+    models = tmp_path / "models"
+    folders = {name: shutil.copytree(family[name], models / name) for name in ("base", "tales", "maths")}
+    inputs = [checkpoints.load(folders[name]) for name in ("base", "tales", "maths", "base")]
     data = {name: TaskSource(str(family[f"{name} rows"])) for name in ("stories", "sums")}
     config = EvoMerge(data=data, held_out=None, length=64, worst_loss=worst_loss, search=Search(generations=2))
     told: list[dict[str, object]] = []
-    work = Work("evomerge", config, inputs, 0, tmp_path / "work", tmp_path / "models", lambda **f: told.append(f))
-    outcome = PHASE.run(work)
+    outcome = PHASE.run(Work("evomerge", config, inputs, 0, tmp_path / "work", models, lambda **f: told.append(f)))
     assert [event["step"] for event in told] == [0, 1]
     assert outcome.gate.verdict == ("passed" if worst_loss else "no gain")
-    assert inputs[outcome.passes_on].path == family["maths"]
+    assert inputs[outcome.passes_on].path == folders["maths"]
     made = outcome.checkpoint
     assert made is not None
     assert (made.card.phase, made.card.inputs) == ("evomerge", tuple(item.digest for item in inputs))
-    assert (made.path / "champion.yaml").is_file()
+    for name in ("champion.yaml", "recipe.yaml", "report.md"):
+        assert "maths" in (made.path / name).read_text()
+        assert str(tmp_path) not in (made.path / name).read_text(), "where it was made is no part of a checkpoint"
     assert checkpoints.load(made.path, made.digest).card.metrics["fitness"].value == outcome.gate.after
     assert PHASE.data(config).keys() == {"stories", "sums"}
 

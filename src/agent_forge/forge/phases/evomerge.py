@@ -7,6 +7,7 @@ the gate. Without gain the best parent goes on.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from agent_forge.forge.evolution.settings import Evolve, Search, TaskSource, Wei
 from agent_forge.forge.evolution.tasks import share_of
 from agent_forge.forge.evolution.verdict import METRIC
 from agent_forge.forge.gates import NOT_MEASURED, Gate
+from agent_forge.forge.merging.engine import RECIPE
 from agent_forge.forge.phases import Outcome, Phase, Work
 from agent_forge.forge.phases.specialise import refuse_seen_documents
 
@@ -90,7 +92,8 @@ def save(work: Work, evolved: Evolved, folder: Path) -> Checkpoint:
     how = "relative to the base; the error is of the difference from the best parent, paired by item"
     metrics = {"fitness": Metric(evolved.yardstick.fitness(champion), gate.stderr, how=how)}
     metrics["recipes_evaluated"] = Metric(float(len(evolved.history.members)))
-    notes = f"combination {evolved.history.champion.genome.bits}; the recipe is in champion.yaml"
+    bits = evolved.history.champion.genome.bits
+    notes = f"combination {bits}; the recipe is in champion.yaml, the models that it names are beside this one"
     card = work.card(digests(work.config.data), metrics, notes)
     with staging(work.models) as place:
         for file in evolved.champion.iterdir():
@@ -98,7 +101,16 @@ def save(work: Work, evolved: Evolved, folder: Path) -> Checkpoint:
                 shutil.copy(file, place / file.name)
         for name in ("champion.yaml", "report.md", "fitness.svg"):
             shutil.copy(folder / name, place / name)
+        for name in ("champion.yaml", "report.md", RECIPE):
+            _name_parents_alone(place / name, work.models)
         return finish(place, card, work.models)
+
+
+def _name_parents_alone(file: Path, models: Path) -> None:
+    """Takes the place of this machine's models out: the same merge is the same checkpoint, wherever it was made."""
+    if file.is_file():
+        text = file.read_text(encoding="utf-8")
+        file.write_text(text.replace(f"{models}{os.sep}", ""), encoding="utf-8")
 
 
 def digests(data: Mapping[str, TaskSource]) -> dict[str, str]:

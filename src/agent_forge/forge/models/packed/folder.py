@@ -161,6 +161,7 @@ def _write(model: Any, folder: Path, config: PackedConfig, tensors: dict[str, Te
     about = copy.deepcopy(model.config)
     about.architectures = [type(model).__name__]
     document = about.to_dict() | {"quantization_config": config.to_dict()}
+    document.pop("_name_or_path", None)  # where it was loaded from is nobody's business, and no part of the model
     document["dtype"] = str(model.dtype).removeprefix("torch.")
     with atomic_write(folder / "config.json") as file:
         file.write(json.dumps(document, indent=1, sort_keys=True, default=str) + "\n")
