@@ -68,7 +68,7 @@ def test_a_write_is_whole_or_undone(opener: Opener) -> None:
 
     with pytest.raises(ZeroDivisionError):
         half()
-    with pytest.raises(StoreError, match="the store failed"):
+    with pytest.raises(DataError, match="a value cannot be stored"):
         insert(database, "d", "a")
     assert names(database) == ["a", "b"]
     with database.read() as cursor:
@@ -77,7 +77,7 @@ def test_a_write_is_whole_or_undone(opener: Opener) -> None:
 
 
 def test_what_is_referred_to_must_be_there(opener: Opener) -> None:
-    with pytest.raises(StoreError), opener(SCHEMA).write() as cursor:
+    with pytest.raises(DataError), opener(SCHEMA).write() as cursor:
         cursor.execute("INSERT INTO parts (thing, name) VALUES (?, ?)", (99, "x"))
 
 
