@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent_forge.database import Database, Schema, is_url, open_database
-from agent_forge.errors import MissingExtraError, StoreError
+from agent_forge.errors import DataError, MissingExtraError, StoreError
 
 FIRST = ("CREATE TABLE things (id {serial}, name TEXT NOT NULL UNIQUE, size {int}, share {real})",)
 SECOND = (
