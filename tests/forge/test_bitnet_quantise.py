@@ -211,6 +211,13 @@ def test_calls_that_cannot_work_are_refused_before_anything_is_done(
     assert run(["quantize", str(trained_folder), str(tmp_path / "e"), *QUICK, "--device", "abacus"]) == 2
     assert run(["quantize", str(trained_folder), str(tmp_path / "d"), "--set", "lrr=1", *QUICK]) == 2
     assert "did you mean 'lr'" in capsys.readouterr().err
+    assert run(["quantize", str(trained_folder), str(tmp_path / "f"), "--max-ppl", "-1", *QUICK]) == 2
+    same = ["--dense", str(tmp_path / "x" / ".." / "g"), *QUICK]
+    assert run(["quantize", str(trained_folder), str(tmp_path / "g"), *same]) == 2
+    assert "a folder of its own" in capsys.readouterr().err
+    file = trained_folder / "config.json"
+    assert run(["quantize", str(trained_folder), str(file / "below"), *QUICK]) == 1
+    assert "perplexity" not in capsys.readouterr().err  # said before the work, not after it
     assert not list(tmp_path.iterdir())
 
 

@@ -65,6 +65,14 @@ def test_a_wrong_call_is_exit_2(tiny, tmp_path, capsys) -> None:
     assert "--budget" in capsys.readouterr().err
     assert run(["compress", str(tiny), str(tmp_path / "out"), "--budget", "six"]) == 2
     assert run(asked(tiny, tmp_path / "out", "--budget", "6MB", "--codecs", "zip", *WORK[:-2])) == 2
+    for wrong in (["--budget", ""], ["--max-ppl-increase", ""], ["--max-ppl-increase", "5"]):
+        assert run(asked(tiny, tmp_path / "out", *wrong, *WORK)) == 2
+    for name, value in (("--length", "0"), ("--rows", "0"), ("--judged", "0"), ("--batch", "0"), ("--seed", "-1")):
+        assert run(asked(tiny, tmp_path / "out", "--budget", "6MB", name, value)) == 2
+    capsys.readouterr()
+    assert run(asked(tiny, tiny / "config.json" / "out", "--budget", "6MB", *WORK)) == 1
+    assert "bytes, perplexity" not in capsys.readouterr().err  # said before the work, not after it
+    assert not list(tmp_path.iterdir())
 
 
 def test_sizes_and_shares() -> None:
@@ -73,8 +81,10 @@ def test_sizes_and_shares() -> None:
     for wrong in ("", "MB", "-1MB", "0", "3 parsec"):
         with pytest.raises(UsageError):
             size_in_bytes(wrong)
-    with pytest.raises(UsageError):
-        share("much")
+    assert (share("500%"), share("1")) == (5.0, 1.0)
+    for wrong in ("", "much", "5"):
+        with pytest.raises(UsageError):
+            share(wrong)
 
 
 def test_the_phase_makes_a_checkpoint_and_says_no_gain_when_the_budget_cannot_be_met(tiny, tmp_path) -> None:

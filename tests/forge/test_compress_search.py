@@ -264,6 +264,18 @@ def test_calibration_rows_come_from_all_the_text_and_judging_reads_many_document
     assert mixed([["a", "b"], [], ["x"]]) == ["a", "x", "b"]
 
 
+def test_rows_are_no_longer_than_the_model_reads_and_need_its_tokenizer(tiny, tmp_path) -> None:
+    short = tmp_path / "short"
+    shutil.copytree(tiny, short)
+    config = json.loads((short / "config.json").read_text(encoding="utf-8"))
+    (short / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 20}), encoding="utf-8")
+    assert prepare_text(short, *texts(), 48, 24).rows.length == 20
+    for file in short.glob("tokenizer*"):
+        file.unlink()
+    with pytest.raises(CheckpointError, match="no tokenizer"):
+        prepare_text(short, *texts(), 48, 24)
+
+
 def test_the_work_follows_the_size(tiny, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert usual_work(tiny) == {"measured": 0}

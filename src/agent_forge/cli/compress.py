@@ -41,6 +41,9 @@ def share(text: str) -> float:
     match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(%?)", text.strip())
     if match is None:
         raise UsageError(f"{text!r} is not a share", where="--max-ppl-increase", fix="write for example 5%")
+    if not match[2] and float(match[1]) > 1:  # 5 is meant as 5 % more often than as 500 %
+        fix = f"write {match[1]}% or {100 * float(match[1]):g}%"
+        raise UsageError(f"{text!r} is more than the whole", where="--max-ppl-increase", fix=fix)
     return float(match[1]) / (100 if match[2] else 1)
 
 
@@ -53,15 +56,21 @@ def share(text: str) -> float:
     "--data", multiple=True, metavar="PATH", help="Text to calibrate and judge on [bundled stories, problems]."
 )
 @click.option("--codecs", help="Which codecs may be used, with commas. [grid,integer,ternary]")
-@click.option("--recover", "steps", type=int, help="Steps of distillation a stage; 0: none.")
-@click.option("--length", default=256, show_default=True, help="Tokens in a row.")
-@click.option("--rows", type=int, help="Rows to calibrate on.")
-@click.option("--judged", default=64, show_default=True, help="Held-out rows to judge on.")
-@click.option("--batch", type=int, help="Rows at a time.")
-@click.option("--trial-tokens", type=int, help="Tokens that options are tried on.")
-@click.option("--measured", type=int, help="Options measured a matrix, the rest inferred; 0: all.")
+@click.option("--recover", "steps", type=click.IntRange(min=0), help="Steps of distillation a stage; 0: none.")
+@click.option(
+    "--length",
+    type=click.IntRange(min=8),
+    default=256,
+    show_default=True,
+    help="Tokens in a row, or what the model reads.",
+)
+@click.option("--rows", type=click.IntRange(min=1), help="Rows to calibrate on.")
+@click.option("--judged", type=click.IntRange(min=1), default=64, show_default=True, help="Held-out rows to judge on.")
+@click.option("--batch", type=click.IntRange(min=1), help="Rows at a time.")
+@click.option("--trial-tokens", type=click.IntRange(min=16), help="Tokens that options are tried on.")
+@click.option("--measured", type=click.IntRange(min=0), help="Options measured a matrix, the rest inferred; 0: all.")
 @click.option("--picture", type=click.Path(), help="Also draw size against quality of every stage, as SVG.")
-@click.option("--seed", default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--strict", is_flag=True, help="Exit 1 unless every gate was passed.")
 @json_option
 def command(
@@ -94,9 +103,10 @@ def command(
     """
     if budget is None and increase is None:
         raise UsageError("say how far to go", fix="give --budget 6MB or --max-ppl-increase 5%")
-    limits = {"budget": size_in_bytes(budget) if budget else None, "max_increase": share(increase) if increase else 0.3}
+    limits = {"budget": None if budget is None else size_in_bytes(budget),
+              "max_increase": 0.3 if increase is None else share(increase)}  # fmt: skip
     given = {"recovery_steps": steps, "calibration_rows": rows, "trial_tokens": trial_tokens, "measured": measured,
-             "batch_rows": batch, "codecs": tuple(codecs.split(",")) if codecs else None}  # fmt: skip
+             "batch_rows": batch, "codecs": None if codecs is None else tuple(codecs.split(","))}  # fmt: skip
     asked = {name: value for name, value in given.items() if value is not None}
     work = {"length": length, "seed": seed, **asked}
     report = _compress(model, out, data or ("stories", "problems"), judged, {**limits, **work})

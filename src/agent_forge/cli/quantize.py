@@ -28,14 +28,32 @@ from agent_forge.cli._app import json_option, json_out
 @click.option("--length", type=click.IntRange(min=8), default=None, help="Tokens of a row.")
 @click.option("--judged", type=click.IntRange(min=64), help="Held-out tokens to judge on.")
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Anything else of the recipe: lr=0.002")
-@click.option("--max-ppl", type=float, default=1.3, show_default=True, help="Times the original's perplexity; 0: any.")
-@click.option("--min-accuracy", type=float, default=0.85, show_default=True, help="Share above chance kept; 0: any.")
-@click.option("--min-ratio", type=float, default=8.0, show_default=True, help="Times smaller than float32; 0: any.")
+@click.option(
+    "--max-ppl",
+    type=click.FloatRange(min=0),
+    default=1.3,
+    show_default=True,
+    help="Times the original's perplexity; 0: any.",
+)
+@click.option(
+    "--min-accuracy",
+    type=click.FloatRange(min=0),
+    default=0.85,
+    show_default=True,
+    help="Share above chance kept; 0: any.",
+)
+@click.option(
+    "--min-ratio",
+    type=click.FloatRange(min=0),
+    default=8.0,
+    show_default=True,
+    help="Times smaller than float32; 0: any.",
+)
 @click.option(
     "--dense", type=click.Path(path_type=Path), metavar="DIR", help="Also write the de-quantised model there."
 )
 @click.option("--device", metavar="NAME", help="cpu or cuda; by default a GPU where there is one.")
-@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--strict", is_flag=True, help="Exit with 1 if the gate is missed.")
 @json_option
 def command(model: Path, out: Path, strict: bool, as_json: bool, **options: Any) -> int:

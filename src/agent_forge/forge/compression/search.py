@@ -320,10 +320,12 @@ def compress(
     source, out = Path(source), Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UsageError("the folder is not empty", where=str(out), fix="name a new one")
-    search = Search(source, text, settings, tell)
-    search.calibrate()
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".compress-", dir=out.parent) as work:
+    with tempfile.TemporaryDirectory(
+        prefix=".compress-", dir=out.parent
+    ) as work:  # before the work: may it be written?
+        search = Search(source, text, settings, tell)
+        search.calibrate()
         empty = Path(work) / "empty"
         empty.mkdir()
         progress = Progress(search, Path(work), Path(work) / "kept", search.overhead(empty))

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer
 
 from agent_forge.errors import CheckpointError
+from agent_forge.forge.checkpoint import TOKENIZERS
 from agent_forge.forge.training.evaluation import HeldOut
 from agent_forge.forge.training.packing import PackedRows, encode, pack
 
@@ -44,7 +45,13 @@ def mixed(sources: Iterable[Sequence[str]]) -> list[str]:
 def prepare_text(
     source: Path, train: Sequence[str], held_out: Sequence[str], length: int, judged: int, seed: int = 0
 ) -> Text:
-    """Tokenises calibration and held-out texts with the model's own tokenizer; about `judged` rows are judged on."""
+    """Tokenises calibration and held-out texts with the model's own tokenizer; about `judged` rows are judged on.
+
+    Rows have `length` tokens, or as many as the model can read at once.
+    """
+    if not any((source / name).is_file() for name in TOKENIZERS):
+        raise CheckpointError("there is no tokenizer to read the text with", where=str(source))
+    length = min(length, getattr(AutoConfig.from_pretrained(source), "max_position_embeddings", None) or length)
     tokenizer: Any = AutoTokenizer.from_pretrained(source)
     if tokenizer.bos_token_id is None:
         if tokenizer.eos_token_id is None:

@@ -55,11 +55,12 @@ def quantise_folder(source: Path, out: Path, job: Job, tell: Tell = lambda **_: 
     for place in (out, job.dense):
         if place is not None and place.exists():
             raise UsageError("it exists already", where=str(place), fix="name a folder that does not")
+    if job.dense is not None and job.dense.resolve() == out.resolve():
+        raise UsageError("the de-quantised model needs a folder of its own", where=str(out))
     load(source)  # refuses what is not a sound model folder
-    work = prepare(source, job, tell)
-    work.run()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with staging(out.parent) as place:
+    with staging(out.parent) as place, staging((job.dense or out).parent) as beside:  # before the work: can it be kept?
+        work = prepare(source, job, tell)
+        work.run()
         packed = place / "packed"
         size = write_packed(work.student, source, packed, job.layout)
         found, divergence = measure_folder(work, packed)
@@ -71,8 +72,9 @@ def quantise_folder(source: Path, out: Path, job: Job, tell: Tell = lambda **_: 
             copy_model(source, packed)
             found, divergence = work.original, {"kl": 0.0, "kl_stderr": 0.0, "agreement": 1.0, "agreement_stderr": 0.0}
         packed.rename(out)
-    if accepted and job.dense is not None:
-        write_dense(to_dense(work.student), source, job.dense)
+        if accepted and job.dense is not None:
+            write_dense(to_dense(work.student), source, beside / "dense")
+            (beside / "dense").rename(job.dense)
     return report(work, source, out, found, divergence, clauses, accepted)
 
 
