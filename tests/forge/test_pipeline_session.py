@@ -374,6 +374,18 @@ def test_progress_says_how_far_it_is_on_a_terminal_and_elsewhere() -> None:
     assert plain.getvalue() == "base: finished (m 2 → 1 ± 0.1)\nbase: step 3, loss 1.000\n"
 
 
+def test_a_handoff_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    digest = run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "home").phases[0].checkpoint
+    asked = ["forge", "handoff", "--home", str(tmp_path / "home"), "--source", digest]
+    assert cli([*asked, "--target", "toys.picky", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["source"] == digest
+    assert cli([*asked, "--source", digest, "--target", "toys.add", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["source"] == [digest, digest]
+    assert cli([*asked, "--target", "specialise"]) == 1
+    assert cli([*asked, "--target", "cognate"]) == 1
+    assert "✗ checkpoints: exactly 0 checkpoints, found 1" in capsys.readouterr().out
+
+
 def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     home = ["--home", str(tmp_path / "home")]
     path = pipeline_file(tmp_path, {"base": {}, "more": {"after": ["base"]}})
@@ -403,13 +415,6 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     assert cli(["forge", "status", "nothing", *home]) == 2
     assert cli(["forge", "phases", "--json"]) == 0
     assert cli(["forge", "phases"]) == 0
-    assert cli(["forge", "handoff", "--source", digest, "--target", "toys.picky", *home, "--json"]) == 0
-    two = ["--source", digest, "--source", digest]
-    assert cli(["forge", "handoff", *two, "--target", "toys.add", *home]) == 0
-    assert cli(["forge", "handoff", "--source", digest, "--target", "specialise", *home]) == 1
-    capsys.readouterr()
-    assert cli(["forge", "handoff", "--source", digest, "--target", "cognate", *home]) == 1
-    assert "✗ checkpoints: exactly 0 checkpoints, found 1" in capsys.readouterr().out
     assert cli(["forge", "export", digest, str(tmp_path / "out"), *home]) == 0
     assert "number" in (tmp_path / "out" / "README.md").read_text()
     assert cli(["forge", "export", digest, str(tmp_path / "out"), *home]) == 2
