@@ -11,6 +11,8 @@ _PHONE_WORDS = (
     r"voicemail|desk|pager|phone\s?number|(?:contact|my|his|her|our|your) number|numéro|numero|"
     r"rufnummer|cellulare|gsm|switchboard|toll.free|телефон\w*"
 )
+# What these name can only be a telephone number: anything may stand between, up to the end of the sentence.
+_PHONE_NUMBERS = r"(?:phone|telephone|mobile|cell|fax|contact|whatsapp)\s?(?:phone\s)?(?:numbers?|no|nr)"
 # Their full stop ends no sentence. Two letters need it, or a colon: "ph 7.35" is something else.
 _PHONE_ABBREVIATIONS = (
     r"(?:tel|t[ée]l|tlf|mob|cell|cel|тел|моб)(?:(?![\w])\.?)|ph(?:[.:]|(?=\s?(?:no|nr|#)))|[☎☏✆📞📱📲]"
@@ -28,7 +30,7 @@ _OBJECT = re.compile(
 _AT = re.compile(r"[^.!?;\n]{0,36}\b(?:at|on|to|via|using|number)\W{0,3}\Z")
 # What may stand between a noun and its number: not "mobile games made 50000000", but "phone, for Jo Ann: 50000000".
 _LABELLED = re.compile(
-    r"(?:[\W_]{0,6}|[^.!?;\n]{0,36}(?:[:=#/|]|['’]s|\b(?:at|on|to|is|are|was|via|using|numbers?|no|nr|me|us|now|est|ist|es|"
+    r"(?:[\W_]{0,6}|[^.!?;\n]{0,36}(?:[:=#/|]|['’]s|\b(?:at|on|to|is|are|was|as|via|using|numbers?|no|nr|recipient|me|us|now|est|ist|es|"
     r"lautet|le|al|au|il|unter))[\W_]{0,4})\Z|"
     r"[号番は是]{1,4}[\W_]{0,3}\Z|번호\w?[\W_]{0,3}\Z"
 )
@@ -41,12 +43,19 @@ _OTHER_WORDS = (
     r"passport|routing|iban|swift|ssn|vat|ein|tin"
 )
 _BEFORE = re.compile(
-    rf"(?<![\w])(?:(?P<phone>{_PHONE_WORDS})|(?P<verb>{_PHONE_VERBS})|(?P<reaching>{_REACHING_VERBS})|"
+    rf"(?<![\w])(?:(?P<named>{_PHONE_NUMBERS})|(?P<phone>{_PHONE_WORDS})|(?P<verb>{_PHONE_VERBS})|(?P<reaching>{_REACHING_VERBS})|"
     rf"(?P<other>{_OTHER_WORDS}))(?![\w])|(?P<unspaced>{_UNSPACED_PHONE_WORDS})|"
     rf"(?<![\w])(?P<short>{_PHONE_ABBREVIATIONS})|[.!?;](?=\s)(?P<stop>)"
 )
 # How a label of each kind may be joined to its number.
-_JOINED = {"phone": _LABELLED, "short": _LABELLED, "unspaced": _LABELLED, "verb": _OBJECT, "reaching": _AT}
+_JOINED = {
+    "named": re.compile(r"[^.!?;\n]{0,30}\Z"),
+    "phone": _LABELLED,
+    "short": _LABELLED,
+    "unspaced": _LABELLED,
+    "verb": _OBJECT,
+    "reaching": _AT,
+}
 _AFTER = re.compile(
     r"[\s\-,(\[/]{0,4}(?:office|fax|mobile|mob|cell|home|work|desk|tel|phone|direct|landline|whatsapp)(?![\w])"
 )
