@@ -261,6 +261,10 @@ _TWO_WORD = re.compile(
 )
 
 
+# Longer texts are no questions and no goals of ours, and the patterns, tried at every place, would take minutes on them.
+LONGEST_GOAL = 2000
+
+
 def parse_goal(goal: str) -> Goal | None:
     """Reads a goal in the controlled language of the rule planner; None for any other.
 
@@ -269,6 +273,8 @@ def parse_goal(goal: str) -> Goal | None:
     >>> parse_goal("which is earliest of {s1} (Ann), May 5, 1940 (Bob)")
     Combine(operation='earliest', operands=('{s1}', 'May 5, 1940'), labels=('Ann', 'Bob'))
     """
+    if len(goal) > LONGEST_GOAL:
+        return None
     goal = goal.strip().rstrip(".?")
     choice = _CHOICE.match(goal)
     if choice:
