@@ -115,6 +115,19 @@ def test_what_cannot_be_done_with_a_cache_is_refused(tiny):
 
 
 @torch.no_grad()
+def test_the_states_of_the_layers_are_given_to_who_asks(axis_model):
+    text = tokens()
+    out = axis_model(text, output_hidden_states=True)
+    passes, rest = divmod(len(out.hidden_states) - 1, axis_model.config.num_hidden_layers)
+    assert rest == 0
+    assert 1 <= passes <= axis_model.config.passes_per_loop * axis_model.config.loops
+    torch.testing.assert_close(axis_model.lm_head(axis_model.head_down(out.hidden_states[-1])), out.logits)
+    assert axis_model(text).hidden_states is None
+    made = axis_model.generate(text, max_new_tokens=2, return_dict_in_generate=True, output_hidden_states=True)
+    assert [step[-1].shape[1] for step in made.hidden_states] == [LENGTH, 1]
+
+
+@torch.no_grad()
 def test_embeddings_may_be_given_instead_of_tokens(tiny):
     model, text = tiny(), tokens()
     embedded = model.get_input_embeddings()(text)

@@ -91,10 +91,16 @@ class CognatePreTrainedModel(PreTrainedModel):
 
 @dataclass
 class CognateModelOutput(ModelOutput):
-    """`answers` holds the normalised state after each loop; `last_hidden_state` is the one to predict from."""
+    """`answers` holds the normalised state after each loop; `last_hidden_state` is the one to predict from.
+
+    `hidden_states` are what goes into the layers, then the state after every layer of every pass, and at the end, in
+    place of the last, `last_hidden_state`. Attention weights are never kept: the fast kernels do not give them.
+    """
 
     last_hidden_state: Tensor | None = None
     past_key_values: CognateCache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: None = None
     answers: tuple[Tensor, ...] | None = None
     halt_logits: tuple[Tensor, ...] | None = None
     depth: Tensor | None = None
@@ -128,6 +134,7 @@ class CognateModel(CognatePreTrainedModel):
         inputs_embeds: Tensor | None = None,
         document_ids: Tensor | None = None,
         use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
         **_: Any,
     ) -> CognateModelOutput:
         if (input_ids is None) == (inputs_embeds is None):
@@ -136,10 +143,14 @@ class CognateModel(CognatePreTrainedModel):
         cache = self._cache(past_key_values, use_cache, document_ids)
         reading = self._reading(embedded, attention_mask, position_ids, cache, document_ids)
         x = rms_norm(self.embed_up(embedded), self.config.rms_norm_eps)
+        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        reading.states = [x] if wanted else None
         refined = self.refine(x, reading)
+        last = refined.answers[-1]
         return CognateModelOutput(
-            last_hidden_state=refined.answers[-1],
+            last_hidden_state=last,
             past_key_values=cache,
+            hidden_states=None if reading.states is None else (*reading.states[:-1], last),
             answers=tuple(refined.answers),
             halt_logits=tuple(refined.halt_logits) or None,
             depth=refined.depth,
@@ -188,6 +199,8 @@ class CognateModel(CognatePreTrainedModel):
                 h = self._gradient_checkpointing_func(block.__call__, h, reading, slot)
             else:
                 h = block(h, reading, slot)
+            if reading.states is not None:
+                reading.states.append(h)
         return rms_norm(h, self.config.rms_norm_eps)
 
     def _fill_skipped_loops(self, reading: Reading, done: int) -> None:
@@ -217,6 +230,8 @@ class CognateOutput(ModelOutput):
     loss: Tensor | None = None
     logits: Tensor | None = None
     past_key_values: CognateCache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: None = None
     depth: Tensor | None = None
 
 
@@ -259,11 +274,13 @@ class CognateForCausalLM(CognatePreTrainedModel, GenerationMixin):
         document_ids: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        output_hidden_states: bool | None = None,
         **_: Any,
     ) -> CognateOutput:
         """`labels` are the inputs themselves (-100 left out), `shift_labels` the tokens already moved by one."""
         states = self.model(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, document_ids, use_cache
+            *(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, document_ids, use_cache),
+            output_hidden_states=output_hidden_states,
         )
         if labels is not None:
             shift_labels = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE)
@@ -272,7 +289,7 @@ class CognateForCausalLM(CognatePreTrainedModel, GenerationMixin):
         if loss is None or not self.training:
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.lm_head(self.head_down(states.last_hidden_state[:, kept]))
-        return CognateOutput(loss, logits, states.past_key_values, states.depth)
+        return CognateOutput(loss, logits, states.past_key_values, states.hidden_states, depth=states.depth)
 
     def _objective(self, states: CognateModelOutput, targets_BT: Tensor) -> Tensor:
         """The mean over targets of sum_s p(s) CE_s + beta (log S - H(p)); p is uniform without halting, 1 for one loop.

@@ -41,6 +41,7 @@ class Reading:
     slots_per_loop: int = 0
     frozen: Tensor | None = None  # BT, True for tokens that have stopped
     written: dict[tuple[int, str], tuple[Tensor, ...]] | None = None  # by slot, kept while tokens may stop
+    states: list[Tensor] | None = None  # the state after every layer of every pass, for who asks for them
 
     def keep(self, slot: int, name: str, new: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """`new`, but for stopped tokens what they wrote here one loop earlier. Tensors are [B, heads, T, ...]."""
