@@ -110,7 +110,8 @@ def settings_of(training: Mapping[str, Any], seed: int) -> TrainSettings:
 
 def _try_out(settings: TrainSettings) -> None:
     """Settings that only show themselves at work are put to work, on next to nothing. Raises ConfigError."""
-    toy = torch.nn.Linear(16, 16)
+    with torch.random.fork_rng(devices=[]):  # asking must not move anybody's dice
+        toy = torch.nn.Linear(16, 16)
     try:
         schedule_factor(settings.warmup, settings.steps, settings.schedule, settings.warmup)
         optimizer = MuGrokfast.for_phase(toy, settings.optimizer, **settings.optimizer_changes)
