@@ -175,6 +175,20 @@ def test_a_known_form_is_found_whole_wherever_it_stands(kind: str, value: str, l
     assert (kind, len(lead), len(lead) + len(value)) in spans, spans
 
 
+INTRODUCED = [
+    "phone (home) {}", "Phone No. {}", "helpline no. {}", "phone_number: {}", "mobile_no={}", "tel.nr. {}", "Tel.-Nr.: {}",
+    "Telephone of the office {}", "phone for Ravi {}", "phone is still {}", "call: {}", "Contact: {}", "Call us today {}",
+    "you can text me at {}", "text {} for info", "reach out to me on {}", "message me on {}", "Handynummer {}", "ph {}",
+    "Phone number (mobile): {}", "her number's {}", "numéro de téléphone : {}", "Phone / Fax: {}", "Phone:\n\n{}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", INTRODUCED)
+@pytest.mark.parametrize("number", ["5551234567", "61234567"])
+def test_bare_digits_are_a_telephone_where_words_introduce_them(words: str, number: str) -> None:
+    assert [(match.type, match.text) for match in find_pii(words.format(number))] == [("PHONE", number)]
+
+
 @pytest.mark.parametrize(("kind", "text", "value"), LABELLED)
 def test_a_label_makes_the_difference(kind: str, text: str, value: str) -> None:
     assert (kind, value) in [(m.type, m.text) for m in find_pii(text)]

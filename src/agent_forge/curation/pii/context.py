@@ -6,32 +6,31 @@ import re
 from collections import deque
 
 _PHONE_WORDS = (
-    r"phones?|telephone|telefone?|tel[ée]fonos?|t[ée]l[ée]phone|telefon\w*|mobiles?|mobil|m[óo]vil|celular|"
-    r"cellphone|cellular|handy|fax|dial(?:led|ed|ing)?|sms|whatsapp|wa\.me|viber|telegram|hotline|helpline|landline|"
+    r"phones?|telephone|telefone?|tel[ée]fonos?|t[ée]l[ée]phone|telefon\w*|mobiles?|mobil(?:nummer)?|m[óo]vil|celular|"
+    r"cellphone|cellular|handy(?:nummer)?|fax|dial(?:led|ed|ing)?|sms|whatsapp|wa\.me|viber|telegram|hotline|helpline|landline|"
     r"voicemail|desk|pager|phone\s?number|(?:contact|my|his|her|our|your) number|numéro|numero|"
     r"rufnummer|cellulare|gsm|switchboard|toll.free|телефон\w*"
 )
 # What these name can only be a telephone number: anything may stand between, up to the end of the sentence.
-_PHONE_NUMBERS = r"(?:phone|telephone|mobile|cell|fax|contact|whatsapp)\s?(?:phone\s)?(?:numbers?|no|nr)"
-# Their full stop ends no sentence. Two letters need it, or a colon: "ph 7.35" is something else.
-_PHONE_ABBREVIATIONS = (
-    r"(?:tel|t[ée]l|tlf|mob|cell|cel|тел|моб)(?:(?![\w])\.?)|ph(?:[.:]|(?=\s?(?:no|nr|#)))|[☎☏✆📞📱📲]"
-)
+_PHONE_NUMBERS = r"(?:phone|telephone|mobile|cell|fax|contact|whatsapp)\s?(?:phone\s)?(?:numbers?|no\b\.?|nr\b\.?)"
+# Their full stop ends no sentence.
+_PHONE_ABBREVIATIONS = r"(?:tel|t[ée]l|tlf|mob|cell|cel|ph|тел|моб)(?:(?![\w])\.?)|[☎☏✆📞📱📲]"
 # Scripts that part no words with spaces.
 _UNSPACED_PHONE_WORDS = r"电话|電話|手机|手機|携帯|전화|휴대폰|핸드폰|هاتف"
 # Verbs label a number only when it is their object: "call me at …", not "they call it the 1048576 problem".
-_PHONE_VERBS = r"call(?:s|ed|ing)?|ring|rang|text(?:ed|ing)?|contact(?:ed)?|my registered"
+_PHONE_VERBS = r"call(?:s|ed|ing)?|ring|rang|contact(?:ed)?|my registered"
 # These have other objects ("the answer is 5040", "reach 300000 users"): only a preposition makes it a telephone.
-_REACHING_VERBS = r"reach(?:ed)?|answer(?:ing|ed)?|messages?"
+_REACHING_VERBS = r"text(?:ed|ing)?|reach(?:ed)?|answer(?:ing|ed)?|messages?"
 _OBJECT = re.compile(
-    r"(?:[^\w:=]{0,3}(?:(?:me|us|him|her|them|you|back|now|here|please|directly|someone)\W{1,3}){0,3}|"
+    r"(?:\W{0,3}(?:(?:me|us|him|her|them|you|back|now|here|please|directly|someone|today|anytime|tonight|support)\W{1,3}){0,3}|"
     r"[^.!?;,\n]{0,36}\b(?:at|on|to|is|via|using|number|no|nr)\W{0,3})\Z"
 )
-_AT = re.compile(r"[^.!?;\n]{0,36}\b(?:at|on|to|via|using|number)\W{0,3}\Z")
+_AT = re.compile(r"(?<=text) \Z|[^.!?;\n]{0,36}\b(?:at|on|to|via|using|number)\W{0,3}\Z")
 # What may stand between a noun and its number: not "mobile games made 50000000", but "phone, for Jo Ann: 50000000".
 _LABELLED = re.compile(
-    r"(?:[\W_]{0,6}|[^.!?;\n]{0,36}(?:[:=#/|]|['’]s|\b(?:at|on|to|is|are|was|as|via|using|numbers?|no|nr|recipient|me|us|now|est|ist|es|"
-    r"lautet|le|al|au|il|unter))[\W_]{0,4})\Z|"
+    r"(?:[\W_]{0,6}|\W{0,2}\([^()]{1,20}\)\W{0,3}| (?:of|for)(?: [^\W\d]{1,12}){1,3}\W{1,3}|"
+    r"[^.!?;\n]{0,36}(?:[:=#/|]|['’]s|\b(?:at|on|to|as|via|using|numbers?|no|nr|recipient|me|us|now|"
+    r"(?:is|are|was)(?: still| now)?|est|ist|es|lautet|le|al|au|il|unter))[\W_]{0,4})\Z|"
     r"[号番は是]{1,4}[\W_]{0,3}\Z|번호\w?[\W_]{0,3}\Z"
 )
 _OTHER_WORDS = (
@@ -45,7 +44,7 @@ _OTHER_WORDS = (
 _BEFORE = re.compile(
     rf"(?<![\w])(?:(?P<named>{_PHONE_NUMBERS})|(?P<phone>{_PHONE_WORDS})|(?P<verb>{_PHONE_VERBS})|(?P<reaching>{_REACHING_VERBS})|"
     rf"(?P<other>{_OTHER_WORDS}))(?![\w])|(?P<unspaced>{_UNSPACED_PHONE_WORDS})|"
-    rf"(?<![\w])(?P<short>{_PHONE_ABBREVIATIONS})|[.!?;](?=\s)(?P<stop>)"
+    rf"(?<![\w])(?P<short>{_PHONE_ABBREVIATIONS})|[.!?;](?<!\bno\.)(?<!\bnr\.)(?=\s)(?P<stop>)"
 )
 # How a label of each kind may be joined to its number.
 _JOINED = {
@@ -97,7 +96,8 @@ def before(text: str, start: int) -> str:
     twice would change what scrubbing once left.
     """
     words = text[max(0, start - WINDOW) : start].lower()
-    return _PLACEHOLDER.sub("[]", words) if "]" in words else words
+    words = _PLACEHOLDER.sub("[]", words) if "]" in words else words
+    return words.replace("_", " ")  # phone_number and mobile_no are words like others
 
 
 def phone_context(text: str, start: int, end: int) -> bool:
