@@ -176,11 +176,31 @@ def test_a_known_form_is_found_whole_wherever_it_stands(kind: str, value: str, l
 
 
 INTRODUCED = [
-    "phone (home) {}", "Phone No. {}", "helpline no. {}", "phone_number: {}", "mobile_no={}", "tel.nr. {}", "Tel.-Nr.: {}",
-    "Telephone of the office {}", "phone for Ravi {}", "phone is still {}", "call: {}", "Contact: {}", "Call us today {}",
-    "you can text me at {}", "text {} for info", "reach out to me on {}", "message me on {}", "Handynummer {}", "ph {}",
-    "Phone number (mobile): {}", "her number's {}", "numéro de téléphone : {}", "Phone / Fax: {}", "Phone:\n\n{}",
-]  # fmt: skip
+    "phone (home) {}",
+    "Phone No. {}",
+    "helpline no. {}",
+    "phone_number: {}",
+    "mobile_no={}",
+    "tel.nr. {}",
+    "Tel.-Nr.: {}",
+    "Telephone of the office {}",
+    "phone for Ravi {}",
+    "phone is still {}",
+    "call: {}",
+    "Contact: {}",
+    "Call us today {}",
+    "you can text me at {}",
+    "text {} for info",
+    "reach out to me on {}",
+    "message me on {}",
+    "Handynummer {}",
+    "ph {}",
+    "Phone number (mobile): {}",
+    "her number's {}",
+    "numéro de téléphone : {}",
+    "Phone / Fax: {}",
+    "Phone:\n\n{}",
+]
 
 
 @pytest.mark.parametrize("words", INTRODUCED)
