@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from agent_forge.cli import run as cli
-from agent_forge.errors import CheckpointError, StoreError, UsageError
+from agent_forge.errors import CheckpointError, DataError, StoreError, UsageError
 from agent_forge.forge import cleanup
 from agent_forge.forge import registry as registry_module
 from agent_forge.forge.checkpoint import Card, Checkpoint, finish, load, staging
@@ -169,7 +169,7 @@ def test_sessions_phases_and_handoffs(registry: Registry) -> None:
         registry.record_phase("s", "a", state="x", nonsense=1)
     with pytest.raises(ValueError, match="a phase has a state"):
         registry.record_phase("s", "a", error="x")
-    with pytest.raises(StoreError):
+    with pytest.raises(DataError, match="cannot be stored"):
         registry.record_phase("no such session", "a", state="x")
     registry.record_handoff("s", "a", "b", "passed", ["checkpoints: exactly 1 checkpoints, found 1"])
     assert registry.handoffs()[0]["clauses"] == ["checkpoints: exactly 1 checkpoints, found 1"]
