@@ -219,6 +219,12 @@ def test_calls_that_cannot_work_are_refused_before_anything_is_done(
     assert run(["quantize", str(trained_folder), str(file / "below"), *QUICK]) == 1
     assert "perplexity" not in capsys.readouterr().err  # said before the work, not after it
     assert not list(tmp_path.iterdir())
+    broken = LlamaForCausalLM.from_pretrained(trained_folder)
+    broken.model.norm.weight.data[0] = torch.nan
+    broken.save_pretrained(tmp_path / "broken")
+    assert run(["quantize", str(tmp_path / "broken"), str(tmp_path / "h"), *QUICK]) == 1
+    assert "model.norm.weight holds numbers that are NaN" in capsys.readouterr().err
+    assert not (tmp_path / "h").exists()
 
 
 def test_without_text_and_tokenizer_the_model_writes_its_own(trained_folder: Path, tmp_path: Path) -> None:

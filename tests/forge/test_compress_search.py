@@ -276,6 +276,15 @@ def test_rows_are_no_longer_than_the_model_reads_and_need_its_tokenizer(tiny, tm
         prepare_text(short, *texts(), 48, 24)
 
 
+def test_a_model_with_a_weight_that_is_no_number_is_refused_in_words(tiny, tmp_path) -> None:
+    model = load_original(tiny)
+    name, weight = next(iter(matrices(model).items()))
+    weight.data[0, 0] = math.inf
+    model.save_pretrained(tmp_path / "broken")
+    with pytest.raises(CheckpointError, match=f"{name} holds numbers that are NaN or infinite"):
+        load_original(tmp_path / "broken")
+
+
 def test_the_work_follows_the_size(tiny, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert usual_work(tiny) == {"measured": 0}

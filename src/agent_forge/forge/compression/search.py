@@ -36,6 +36,7 @@ from agent_forge.forge.compression.recovery import recover
 from agent_forge.forge.compression.sensitivity import measure_costs
 from agent_forge.forge.compression.text import Text
 from agent_forge.forge.compression.trials import USUAL, Reference, Trial, plain_tensors, run_trials
+from agent_forge.forge.evaluation.text import refuse_unsound
 from agent_forge.forge.training.packing import PackedRows
 
 NEAR = 0.97  # sizes this near to each other are not told apart
@@ -226,6 +227,7 @@ def load_original(source: Path) -> Any:
         raise CheckpointError(f"the model cannot be loaded: {error}", where=str(source)) from error
     if getattr(model, "is_quantized", False) and getattr(model, "quantization_method", "") != METHOD:
         model = model.dequantize(torch.float32)
+    refuse_unsound(model, str(source))
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from agent_forge.errors import UsageError
+from agent_forge.errors import CheckpointError, UsageError
 from agent_forge.forge.training.evaluation import Evaluation, HeldOut, document_scores, ratio
 from agent_forge.forge.training.objective import losses_and_hits
 from agent_forge.forge.training.packing import IGNORE, Batch
@@ -80,6 +80,13 @@ class TextScore:
 
 def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def refuse_unsound(model: nn.Module, where: str) -> None:
+    """Raises CheckpointError for a model with a weight that is NaN or infinite: nothing can be judged against it."""
+    for name, weight in model.named_parameters():
+        if not bool(torch.isfinite(weight).all()):
+            raise CheckpointError(f"{name} holds numbers that are NaN or infinite", where=where)
 
 
 def measure_text(model: nn.Module, held_out: HeldOut, batch_rows: int = 16) -> TextScore:

@@ -15,6 +15,7 @@ from agent_forge.errors import UsageError
 from agent_forge.forge.checkpoint import TOKENIZERS, count_parameters, load, staging
 from agent_forge.forge.evaluation.choices import Question, continuations
 from agent_forge.forge.evaluation.scores import retention
+from agent_forge.forge.evaluation.text import refuse_unsound
 from agent_forge.forge.quantization.bitlinear import INSIDE_BLOCKS, to_dense
 from agent_forge.forge.quantization.folder import copy_model, float32_bytes, folder_bytes, write_dense, write_packed
 from agent_forge.forge.quantization.gate import Clause, Demands
@@ -86,6 +87,7 @@ def prepare(source: Path, job: Job, tell: Tell) -> Quantisation:
     teacher: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval().to(device)
     if getattr(teacher, "hf_quantizer", None) is not None:
         raise UsageError("the model is quantised already", where=str(source), fix="start from its full-precision form")
+    refuse_unsound(teacher, str(source))
     tokenizer = read_tokenizer(source)
     steps = job.recipe.steps_for(teacher, device)
     judged = job.judged or judged_tokens(teacher, device)
