@@ -108,6 +108,18 @@ def test_a_damaged_artefact_is_refused(done, tmp_path) -> None:
             AutoModelForCausalLM.from_pretrained(broken)
 
 
+def test_a_weight_under_another_name_is_refused_and_not_made_up(done, tmp_path) -> None:
+    """The checksums are of the containers, the names stand outside them; transformers only warns of what is missing."""
+    shutil.copytree(done[1], tmp_path / "damaged")
+    file = tmp_path / "damaged" / "model.safetensors"
+    tensors = load_file(file)
+    name = next(name for name in tensors if name.endswith("up_proj.weight"))
+    tensors[name.replace("up_proj", "uq_proj")] = tensors.pop(name)
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=f"{name}.*not in the file"):
+        AutoModelForCausalLM.from_pretrained(tmp_path / "damaged")
+
+
 def test_a_tensor_of_another_shape_is_refused(done, tmp_path) -> None:
     _, out = done
     broken = tmp_path / "broken"

@@ -53,6 +53,9 @@ class CodecsQuantizer(HfQuantizer):
                     raise CheckpointError(f"it is {tuple(decoded.shape)} and should be {tuple(shape)}", where=name)
                 tensor.data = decoded.to(tensor.device, kind)
                 tensor.requires_grad_(isinstance(tensor, nn.Parameter))
+            elif isinstance(tensor, nn.Parameter) and kind.is_floating_point:
+                # a name that was changed: transformers would only warn, and leave the weight as chance made it
+                raise CheckpointError("the weight is not in the file", where=name)
         return model
 
     def _dequantize(self, model: Any, dtype: torch.dtype | None = None) -> Any:
