@@ -223,6 +223,15 @@ class TestStopping:
         assert result.best_step < result.steps
         assert example.judge(model).bits_per_byte == pytest.approx(result.best.bits_per_byte)
 
+        again, second = run(tmp_path, steps=200, evaluate_every=5, patience=2, least_gain=0.5, save_every=0, ema=0.0)
+        assert (second.steps, second.best_step, second.final) == (result.steps, result.best_step, result.final)
+        assert _same(again, model)
+
+    def test_a_finished_run_knows_its_last_evaluation(self, tmp_path):
+        _, first = run(tmp_path, steps=4, evaluate_every=2)
+        _, second = run(tmp_path, steps=4, evaluate_every=2)
+        assert second.final == first.final is not None
+
     def test_the_average_is_what_is_evaluated_and_kept(self):
         model, result = run(None, steps=12, ema=0.95)
         assert example.judge(model).bits_per_byte == pytest.approx(result.final.bits_per_byte)
@@ -330,9 +339,7 @@ class TestReplay:
 
         reference, _ = run(None, steps=3, micro_rows=2)
         monkeypatch.setattr(loop, "cuda_graph", fail)
-        with pytest.warns(
-            UserWarning, match=r"without a CUDA graph: operation not permitted when capturing$"
-        ):
+        with pytest.warns(UserWarning, match=r"without a CUDA graph: operation not permitted when capturing$"):
             model, _ = run(None, steps=3, micro_rows=2)
         assert _same(model, reference)
 

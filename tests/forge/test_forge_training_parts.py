@@ -314,3 +314,20 @@ def test_progress_is_a_line_that_moves_or_plain_lines():
 def test_settings_that_make_no_sense_are_refused(wrong):
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         TrainSettings(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"steps": 0}, "steps is 0, not 1 or more"),
+        ({"qk_clip_every": 0}, "qk_clip_every is 0"),
+        ({"warmup": -1, "ema": 1.0}, "warmup is -1, not 0 or more; ema is 1.0, not from 0 to below 1"),
+        ({"decay": 1.5}, "decay is 1.5, not from 0 to 1"),
+        ({"clip": float("nan")}, "clip is nan"),
+        ({"divergence": 0.0}, "divergence is 0.0, not above 0"),
+        ({"precision": "int8"}, "precision is 'int8', not auto, bf16 or float32"),
+    ],
+)
+def test_settings_that_cannot_work_are_all_named(change, told):
+    with pytest.raises(ConfigError, match=told):
+        TrainSettings(**change)

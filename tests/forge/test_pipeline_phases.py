@@ -241,7 +241,7 @@ def test_training_may_be_watched_on_documents_of_its_own(source: Source, tmp_pat
         ({"model": {"loops": 1.5}}, "loops is 1.5, not int"),
         ({"model": {"num_attention_heads": 0}}, "num_attention_heads 0 is below 1"),
         ({"length": 8192}, "length is 8192, and the model reads 4096 tokens"),
-        ({"training": {"schedule": "linear"}}, "no schedule 'linear'"),
+        ({"training": {"schedule": "linear"}}, "schedule is 'linear', not wsd or cosine"),
         ({"training": {"optimizer_changes": {"lrr": 1}}}, "unexpected keyword argument 'lrr'"),
         ({"training": {"optimizer_changes": {"lr": "fast"}}}, "optimizer_changes"),
         ({"training": {"patience": 2}}, "set `evaluate_every` too"),

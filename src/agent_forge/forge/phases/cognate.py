@@ -39,7 +39,6 @@ from agent_forge.forge.phases.measure import (
 from agent_forge.forge.training import PRESETS, MuGrokfast, TrainResult, TrainSettings, encode, pack, train
 from agent_forge.forge.training.evaluation import HeldOut, evaluate
 from agent_forge.forge.training.packing import PackedRows, StagedRows
-from agent_forge.forge.training.schedule import schedule_factor
 from agent_forge.forge.training.tokenizer import train_tokenizer
 
 
@@ -113,7 +112,6 @@ def _try_out(settings: TrainSettings) -> None:
     with torch.random.fork_rng(devices=[]):  # asking must not move anybody's dice
         toy = torch.nn.Linear(16, 16)
     try:
-        schedule_factor(settings.warmup, settings.steps, settings.schedule, settings.warmup)
         optimizer = MuGrokfast.for_phase(toy, settings.optimizer, **settings.optimizer_changes)
         toy(torch.ones(1, 16)).sum().backward()
         optimizer.step()

@@ -318,6 +318,7 @@ class Run:
             "evaluations_without_gain": self.evaluations_without_gain,
             "best": None if self.result.best is None else asdict(self.result.best),
             "best_step": self.result.best_step,
+            "final": None if self.result.final is None else asdict(self.result.final),
         }
         ck.save_checkpoint(self.folder / f"step-{self.step:08}", tensors, state)
         ck.remove_old(self.folder, self.settings.keep)
@@ -335,7 +336,9 @@ class Run:
         self.step, self.micro_rows = state["step"], state["micro_rows"]
         self.smooth, self.lowest = state["smooth"], state["lowest"]
         self.evaluations_without_gain, self.result.best_step = state["evaluations_without_gain"], state["best_step"]
+        self.stopped_early = 0 < self.settings.patience <= self.evaluations_without_gain
         self.result.best = Evaluation(**state["best"]) if state["best"] else None
+        self.result.final = Evaluation(**state["final"]) if state.get("final") else None
         ck.restore_random(tensors["random"])
 
     # ------------------------------------------------------------------------------------------------ hardware

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,9 +41,22 @@ class TrainSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        positive = {name: getattr(self, name) for name in ("steps", "batch_rows", "micro_rows", "log_every", "keep")}
-        wrong = [f"{name} is {value}" for name, value in positive.items() if value < 1]
-        if self.precision not in ("auto", "bf16", "float32"):
-            wrong.append(f"precision is {self.precision!r}, not auto, bf16 or float32")
+        wrong = [
+            f"{name} is {getattr(self, name)!r}, not {what}"
+            for names, holds, what in _BOUNDS
+            for name in names
+            if not holds(getattr(self, name))
+        ]
         if wrong:
             raise ConfigError("; ".join(wrong), where="TrainSettings")
+
+
+_BOUNDS: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (("steps", "batch_rows", "micro_rows", "log_every", "keep", "qk_clip_every"), lambda v: v >= 1, "1 or more"),
+    (("warmup", "evaluate_every", "save_every", "patience", "clip", "qk_clip"), lambda v: v >= 0, "0 or more"),
+    (("decay", "floor"), lambda v: 0 <= v <= 1, "from 0 to 1"),
+    (("ema",), lambda v: 0 <= v < 1, "from 0 to below 1"),
+    (("divergence",), lambda v: v > 0, "above 0"),
+    (("schedule",), lambda v: v in ("wsd", "cosine"), "wsd or cosine"),
+    (("precision",), lambda v: v in ("auto", "bf16", "float32"), "auto, bf16 or float32"),
+)
