@@ -245,17 +245,27 @@ def test_any_text_is_printed_in_any_encoding(encoding: str, tmp_path: Path) -> N
     assert ("日本".encode() in shown) == (encoding != "latin-1")
 
 
-def test_a_closed_or_full_output_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "plan.json").write_text('{"tasks": [{"id": "a"}]}')
+@pytest.mark.parametrize("tasks", [1, 5000])  # less than a buffer, and more
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_closed_or_full_output_is_one_sentence(tmp_path: Path, tasks: int, unbuffered: str) -> None:
+    (tmp_path / "plan.json").write_text(json.dumps({"tasks": [{"id": f"a{number}"} for number in range(tasks)]}))
     call = f"{sys.executable} -m agent_forge plan --text plan.json --json"
 
     def said(redirection: str) -> tuple[int, str]:
-        ended = subprocess.run(["sh", "-c", f"{call} {redirection}"], capture_output=True, text=True, timeout=60)
+        ended = subprocess.run(
+            ["sh", "-c", f"{call} {redirection}"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
         return ended.returncode, ended.stderr
 
     assert said(">&-") == (0, "")
     if Path("/dev/full").exists():
         assert said("> /dev/full") == (1, "agent-forge: No space left on device\n")
+    assert said("| true")[1] == ""
 
 
 @pytest.mark.parametrize(

@@ -91,9 +91,7 @@ def run_command(arguments: list[str]) -> int:
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", 130)
-    except BrokenPipeError:
-        with contextlib.suppress(OSError):  # the reader has gone; keep the interpreter from complaining at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader has gone
         return 1
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else 1
@@ -104,6 +102,8 @@ def run_command(arguments: list[str]) -> int:
         if debug:
             raise
         return _say(*_told(error))
+    finally:
+        _drop_unwritten()
 
 
 def _told(error: Exception) -> tuple[str, int]:
@@ -137,6 +137,17 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:  # as with `>&-`
             stream.flush()
+
+
+def _drop_unwritten() -> None:
+    """What could not be written is dropped: the interpreter would try again at exit, complain, and change the code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _write_any_text() -> None:
