@@ -124,8 +124,15 @@ def test_tensors_that_do_not_fit_are_named(folders, tmp_path):
     with pytest.raises(CheckpointError, match="different numbers of layers"):
         merge(recipe, tmp_path / "out")
     write_model(Path(folders["c"]), llama_tensors(), model_type="gpt2")
-    with pytest.raises(CheckpointError, match="architectures"):
+    with pytest.raises(CheckpointError, match="differ in model_type"):
         merge(recipe, tmp_path / "out")
+    for one, other in ((4, 8), (None, 8)):  # the same shapes, cut into other heads; what is not told is not compared
+        write_model(Path(folders["b"]), llama_tensors(), num_attention_heads=one)
+        write_model(Path(folders["c"]), llama_tensors(), num_attention_heads=other)
+        if one is not None:
+            with pytest.raises(CheckpointError, match="differ in num_attention_heads"):
+                merge(recipe, tmp_path / "out")
+    merge(recipe, tmp_path / "told")
     write_model(Path(folders["c"]), llama_tensors(vocabulary=31))
     with pytest.raises(CheckpointError, match="tokenizer_source: union"):
         merge(recipe, tmp_path / "out")

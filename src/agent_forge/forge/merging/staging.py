@@ -77,16 +77,27 @@ def _stage(recipe: Recipe, opened: Mapping[str, Opened], beside: Path | None) ->
     vocabulary = recipe.vocabulary
     if vocabulary is not None and vocabulary.source not in ("base", "union", *models):
         models = {**models, vocabulary.source: open_folder(vocabulary.source, beside)}
-    kinds = {name: model.config.get("model_type") for name, model in models.items()}
-    if len(set(kinds.values())) > 1:
-        said = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
-        raise CheckpointError(f"the models are of different architectures: {said}")
+    _refuse_other_kinds(models)
     token_map = _token_map(recipe, models)
     layout = lay_out(recipe, models, None if token_map is None else token_map.rows)
     for output in layout.outputs:
         _check_values(output)
     donor = models[layout.donor if vocabulary is None or vocabulary.source in ("base", "union") else vocabulary.source]
     return Stage(recipe.name or "merge", recipe, models, layout, token_map, donor.folder)
+
+
+# What says how a matrix is cut into heads: with other counts the same shape means something else.
+_HEADS = ("num_attention_heads", "num_key_value_heads", "head_dim", "n_head", "num_heads")
+
+
+def _refuse_other_kinds(models: Mapping[str, Opened]) -> None:
+    """Refuses models whose weights do not mean the same, although their shapes may be equal. Raises CheckpointError."""
+    for key in ("model_type", *_HEADS):
+        told = {name: model.config.get(key) for name, model in models.items()}
+        found = {name: value for name, value in told.items() if value is not None}
+        if len({str(value) for value in found.values()}) > 1:
+            said = ", ".join(f"{name}: {value}" for name, value in found.items())
+            raise CheckpointError(f"the models differ in {key}, so their weights do not mean the same: {said}")
 
 
 def _token_map(recipe: Recipe, models: Mapping[str, Opened]) -> TokenMap | None:
