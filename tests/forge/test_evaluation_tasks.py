@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import DataError, UsageError
 from agent_forge.forge.evaluation import (
@@ -28,6 +28,7 @@ from agent_forge.forge.evaluation import (
     read_programs,
     read_requests,
 )
+from agent_forge.forge.evaluation.choices import score_rows
 from agent_forge.forge.evaluation.generation import write_answers
 from agent_forge.forge.evaluation.harness import Answers, harness_model
 from agent_forge.forge.evaluation.tasks import (
@@ -179,6 +180,28 @@ def test_several_calls_may_come_in_any_order_and_truth_is_not_one() -> None:
     assert not right_calls(read_calls("g.h(y=1), f(x=1)]"), accepted)
 
 
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("buy(where={'city': 'PARIS', 'zip': 75001}, rooms=[{'beds': 2}])]", True),
+        ("buy(where={'city': 'Paris'}, rooms=({'beds': 3},))]", True),  # zip may be left out
+        ("buy(where={'city': 'Rome'}, rooms=[{'beds': 2}])]", False),
+        ("buy(where={'city': 'Paris', 'street': 'x'}, rooms=[{'beds': 2}])]", False),
+        ("buy(where={'zip': 75001}, rooms=[{'beds': 2}])]", False),
+        ("buy(where={'city': 'Paris'}, rooms=[{'beds': 2}, {'beds': 2}])]", False),
+    ],
+)
+def test_arguments_that_are_objects_have_accepted_values_of_their_own(text: str, right: bool) -> None:
+    accepted = ({"buy": {"where": [{"city": ["Paris", "Lyon"], "zip": [75001, ""]}], "rooms": [[{"beds": [2, 3]}]]}},)
+    assert right_calls(read_calls(text), accepted) is right
+
+
+def test_calls_that_fit_several_accepted_ones_are_told_apart() -> None:
+    accepted = ({"f": {"x": [1, 2]}}, {"f": {"x": [1]}})
+    assert right_calls(read_calls("f(x=1), f(x=2)]"), accepted)
+    assert not right_calls(read_calls("f(x=2), f(x=2)]"), accepted)
+
+
 def test_programs_are_judged_by_their_tests_in_the_sandbox() -> None:
     possible, reason = sandbox_available()
     if not possible:
@@ -192,10 +215,12 @@ def test_programs_are_judged_by_their_tests_in_the_sandbox() -> None:
             "def f(x): return x ** x",
             "def f(x",
             "raise SystemExit(1)",
+            "raise SystemExit(0)",  # before the tests have run
+            "import os\ndef f(x): os._exit(0)",
             "open('/etc/x', 'w')\ndef f(x): return 2 * x",
         )
     ]
-    assert judged == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert judged == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]
 
 
 GOLD = GoldPlan("tea", ("boil", "fetch", "pour", "serve"), frozenset({(0, 2), (1, 2), (2, 3)}))
@@ -247,6 +272,28 @@ def test_answers_do_not_depend_on_the_batch_and_end_at_a_stop(talker) -> None:
     assert write_answers(model, tokenizer, ["y " * 900], 8) != [""]  # too long for the model: its end is read
     letter = next(c for c in together[0] if c.strip())
     assert letter not in write_answers(model, tokenizer, prompts[:1], 8, stop=[letter])[0]
+
+
+def test_what_is_longer_than_the_model_can_read_is_cut_and_read_in_pieces() -> None:
+    torch.manual_seed(0)
+    tokenizer = train_tokenizer(["Question: how many? Answer: 12 or 7."] * 5, vocab_size=320)
+    tokenizer.bos_token = tokenizer.eos_token = tokenizer.pad_token = None
+    shape = {"n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 32, "bos_token_id": 0, "eos_token_id": 1}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=320, **shape)).eval()  # learned positions: a 33rd has no row
+    whole = [torch.randint(0, 320, (70,)).tolist() for _ in range(2)]
+    (long, cut), _ = score_rows(model, [(tuple(whole[0][:3]), tuple(whole[0][3:])), (tuple(whole[1]), (5, 6))])
+
+    def loss(tokens: list[int], start: int) -> float:
+        logs = model(torch.tensor([tokens])).logits[0].double().log_softmax(-1)
+        return -sum(logs[i - 1, tokens[i]].item() for i in range(start, len(tokens)))
+
+    assert cut == pytest.approx(loss([*whole[1][-30:], 5, 6], 30), rel=1e-5)
+    parts = [loss(whole[0][2:34], 1), loss(whole[0][33:65], 1), loss(whole[0][38:70], 27)]
+    assert long == pytest.approx(sum(parts), rel=1e-5)
+    with pytest.raises(UsageError, match="no token"):
+        score_rows(model, [((), (5,))])
+    assert len(write_answers(model, tokenizer, ["", "7. " * 90], 128)) == 2
+    assert math.isfinite(Answers(model, tokenizer).loglikelihood([SimpleNamespace(args=("", "12"))])[0][0])
 
 
 def test_the_suite_runs_every_task(talker, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from agent_forge.errors import DataError
+from agent_forge.errors import DataError, UsageError
 from agent_forge.forge.evaluation.scores import Score
-from agent_forge.forge.evaluation.text import device_of, token_scores
+from agent_forge.forge.evaluation.text import device_of, positions_of, token_scores
 from agent_forge.forge.training.evaluation import Choice, HeldOut
 from agent_forge.forge.training.packing import IGNORE, Batch
 
@@ -106,19 +106,41 @@ def answer_questions(
 def score_rows(
     model: nn.Module, pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]], rows: int = 32
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For every (prompt, answer): the answer's loss in nats, and whether each of its tokens was the likeliest."""
-    order = sorted(range(len(pairs)), key=lambda i: len(pairs[i][0]) + len(pairs[i][1]))  # alike ones share a batch
-    losses, greedy = np.zeros(len(pairs)), np.zeros(len(pairs), dtype=bool)
+    """For every (prompt, answer): the answer's loss in nats, and whether each of its tokens was the likeliest.
+
+    What is longer than the model can read loses the beginning of its prompt; an answer that is longer by itself is read
+    in pieces, each after the piece before it. Raises UsageError for a prompt without a token.
+    """
+    most = positions_of(model)
+    pieces = [(i, piece) for i, pair in enumerate(pairs) for piece in _pieces(*pair, most)]
+    order = sorted(range(len(pieces)), key=lambda i: sum(map(len, pieces[i][1])))  # alike ones share a batch
+    losses, greedy = np.zeros(len(pairs)), np.ones(len(pairs), dtype=bool)
     was_training, device = model.training, device_of(model)
     model.eval()
     for start in range(0, len(order), rows):
-        chosen = order[start : start + rows]
-        batch = _rows([pairs[i] for i in chosen])
+        chosen = [pieces[i] for i in order[start : start + rows]]
+        batch = _rows([piece for _, piece in chosen])
         lost, hits = (x.cpu() for x in token_scores(model, batch.to(device)))
-        losses[chosen] = lost.double().sum(1).numpy()
-        greedy[chosen] = (hits | (batch.targets == IGNORE)).all(1).numpy()
+        owners = [owner for owner, _ in chosen]
+        np.add.at(losses, owners, lost.double().sum(1).numpy())
+        np.logical_and.at(greedy, owners, (hits | (batch.targets == IGNORE)).all(1).numpy())
     model.train(was_training)
     return losses, greedy
+
+
+def _pieces(
+    prompt: tuple[int, ...], answer: tuple[int, ...], most: int | None
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """(before, after) in rows of at most so many tokens, which together hold the answer once."""
+    if not prompt:
+        raise UsageError("a prompt has no token, so the first of its answer cannot be judged", where="evaluation")
+    if most is None or len(prompt) + len(answer) <= most:
+        return [(prompt, answer)]
+    whole, found = prompt + answer, []
+    for start in range(len(prompt), len(whole), most - 1):
+        after = whole[start : start + most - 1]
+        found.append((whole[max(0, start + len(after) - most) : start], after))
+    return found or [(prompt[-most:], ())]
 
 
 def _rows(pairs: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> Batch:

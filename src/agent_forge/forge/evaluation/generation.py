@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from agent_forge.forge.evaluation.text import device_of
+from agent_forge.forge.evaluation.text import device_of, positions_of
 
 
 @torch.no_grad()
@@ -19,14 +19,18 @@ def write_answers(
     stop: Sequence[str] = (),
     batch: int = 16,
 ) -> list[str]:
-    """What the model writes after each prompt by taking the likeliest token, up to the first of `stop`."""
-    was_training = model.training
+    """What the model writes after each prompt by taking the likeliest token, up to the first of `stop`.
+
+    An answer takes at most half of what the model can read; a prompt that leaves it no room loses its beginning.
+    """
+    was_training, longest = model.training, positions_of(model)
+    most_tokens = most_tokens if longest is None else min(most_tokens, longest // 2)
     model.eval()
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     answers = [""] * len(prompts)
     for start in range(0, len(order), batch):
         chosen = order[start : start + batch]
-        tokens, mask = _padded(model, tokenizer, [prompts[i] for i in chosen], most_tokens)
+        tokens, mask = _padded(model, tokenizer, [prompts[i] for i in chosen], longest and longest - most_tokens)
         written = model.generate(
             tokens,
             attention_mask=mask,
@@ -56,11 +60,13 @@ def _padding(tokenizer: Any) -> int:
     return next(int(token) for token in found if token is not None)
 
 
-def _padded(model: Any, tokenizer: Any, prompts: Sequence[str], room: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Left-padded rows; a prompt that would not leave room for the answer loses its beginning."""
+def _padded(
+    model: Any, tokenizer: Any, prompts: Sequence[str], longest: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Left-padded rows: of each prompt the end, as long as it may be. One without a token begins with the padding."""
     begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    longest = (getattr(model.config, "max_position_embeddings", None) or 1 << 20) - room
-    rows = [[*begin, *tokenizer(text, add_special_tokens=False)["input_ids"]][-max(1, longest) :] for text in prompts]
+    found = [[*begin, *tokenizer(text, add_special_tokens=False)["input_ids"]] for text in prompts]
+    rows = [(row or [_padding(tokenizer)])[-(longest or len(row)) :] for row in found]
     width = max(len(row) for row in rows)
     tokens = torch.full((len(rows), width), _padding(tokenizer))
     mask = torch.zeros_like(tokens)

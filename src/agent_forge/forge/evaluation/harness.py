@@ -17,7 +17,7 @@ import torch
 from agent_forge.errors import UsageError
 from agent_forge.forge.evaluation.choices import score_rows
 from agent_forge.forge.evaluation.generation import write_answers
-from agent_forge.forge.evaluation.text import device_of, token_scores
+from agent_forge.forge.evaluation.text import device_of, positions_of, token_scores
 from agent_forge.forge.training.packing import Batch
 
 
@@ -32,12 +32,9 @@ class Answers:
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log-likelihood of the continuation, whether greedy decoding would write it)."""
-        pairs = []
-        for request in requests:
-            before, after = self._split(*request.args)
-            pairs.append((self._within(before, len(after)), after))
+        pairs = [self._split(*request.args) for request in requests]
         losses, greedy = score_rows(self.model, pairs, self.batch)
-        return [(-loss, bool(same)) for loss, same in zip(losses, greedy, strict=True)]
+        return [(-float(loss), bool(same)) for loss, same in zip(losses, greedy, strict=True)]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """The log-likelihood of each whole text, read in pieces as long as the model can read, each from BOS."""
@@ -65,21 +62,20 @@ class Answers:
         before = (*start, *self._tokens(context))
         both = (*start, *self._tokens(context + continuation))
         after = both[len(before) :]
-        return before, after or tuple(self._tokens(continuation))
+        return before or (self._any_first(),), after or tuple(self._tokens(continuation))
+
+    def _any_first(self) -> int:
+        """What a text begins with where the tokenizer has no token for that."""
+        return 0 if self.first is None else self.first
 
     def _tokens(self, text: str) -> list[int]:
         found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
         return found
 
-    def _within(self, before: tuple[int, ...], room: int) -> tuple[int, ...]:
-        most = getattr(self.model.config, "max_position_embeddings", None)
-        return before if most is None else before[-max(1, most - room) :]
-
     def _rolling(self, text: str) -> float:
         tokens = self._tokens(text)
-        most = min(getattr(self.model.config, "max_position_embeddings", None) or 1024, 1024)
-        first = 0 if self.first is None else self.first
-        total = 0.0
+        most = min(positions_of(self.model) or 1024, 1024)
+        first, total = self._any_first(), 0.0
         for start in range(0, len(tokens), most):
             piece = torch.tensor([[first, *tokens[start : start + most]]])
             batch = Batch(piece[:, :-1], piece[:, 1:], torch.zeros_like(piece[:, 1:]))

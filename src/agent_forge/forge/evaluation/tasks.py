@@ -15,6 +15,7 @@ import asyncio
 import json
 import math
 import re
+import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -61,9 +62,11 @@ async def _run_all(answers: Sequence[str], programs: Sequence[Program]) -> list[
 
 
 async def run_tests(code: str, program: Program, limits: SandboxLimits | None = None) -> float:
-    """1.0 if the code passes the program's tests, else 0.0."""
-    ran = await run_python("\n".join([program.setup, code, *program.tests]), limits=limits or SandboxLimits(time_s=5))
-    return float(ran.ok)
+    """1.0 if the code passes the program's tests, else 0.0; so also if it ends the program before they have run."""
+    end = f"the tests have passed: {secrets.token_hex(8)}"
+    source = "\n".join([program.setup, code, *program.tests, f"__import__('sys').__stdout__.write({end!r})"])
+    ran = await run_python(source, limits=limits or SandboxLimits(time_s=5))
+    return float(ran.ok and end in ran.stdout)
 
 
 def call_functions(
@@ -104,22 +107,31 @@ def _call(node: ast.Call) -> tuple[str, dict[str, Any]]:
     return ast.unparse(node.func), {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
 
 
-def right_calls(calls: Sequence[tuple[str, dict[str, Any]]], accepted: Iterable[dict[str, dict[str, Any]]]) -> bool:
+def right_calls(calls: Sequence[tuple[str, dict[str, Any]]], accepted: Sequence[dict[str, dict[str, Any]]]) -> bool:
     """Whether each accepted call was made, in any order, and no other."""
-    left = list(calls)
-    for wanted in accepted:
-        match = next((call for call in left if _matches(call, wanted)), None)
-        if match is None:
-            return False
-        left.remove(match)
-    return not left
+    if len(calls) != len(accepted):
+        return False
+    fits = [[i for i, call in enumerate(calls) if _matches(call, wanted)] for wanted in accepted]
+    holder: dict[int, int] = {}  # which accepted call each call stands for
+
+    def placed(wanted: int, seen: set[int]) -> bool:
+        for call in fits[wanted]:
+            if call not in seen:
+                seen.add(call)
+                if call not in holder or placed(holder[call], seen):
+                    holder[call] = wanted
+                    return True
+        return False
+
+    return all(placed(wanted, set()) for wanted in range(len(accepted)))
 
 
 def _matches(call: tuple[str, dict[str, Any]], wanted: dict[str, dict[str, Any]]) -> bool:
     name, arguments = call
-    if name not in wanted:
-        return False
-    allowed = wanted[name]
+    return name in wanted and _fits(arguments, wanted[name])
+
+
+def _fits(arguments: dict[str, Any], allowed: dict[str, list[Any]]) -> bool:
     return arguments.keys() <= allowed.keys() and all(
         ("" in values) if key not in arguments else any(_alike(arguments[key], value) for value in values)
         for key, values in allowed.items()
@@ -127,10 +139,15 @@ def _matches(call: tuple[str, dict[str, Any]], wanted: dict[str, dict[str, Any]]
 
 
 def _alike(found: Any, wanted: Any) -> bool:
+    """Whether it is the accepted value. An accepted object names the values of each of its keys, as a call does."""
     if isinstance(found, str) and isinstance(wanted, str):
         return found.strip().lower() == wanted.strip().lower()
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        return _fits(found, {key: value if isinstance(value, list) else [value] for key, value in wanted.items()})
+    if isinstance(found, list | tuple) and isinstance(wanted, list):
+        return len(found) == len(wanted) and all(map(_alike, found, wanted))
     return bool(found == wanted)
 
 

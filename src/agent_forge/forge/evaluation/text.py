@@ -172,3 +172,9 @@ def device_of(model: nn.Module) -> torch.device:
     """Where inputs go. A packed model may have buffers only."""
     first = next(model.parameters(), None)
     return (next(model.buffers()) if first is None else first).device
+
+
+def positions_of(model: Any) -> int | None:
+    """How many tokens the model can read; None where its configuration names no end."""
+    most = getattr(model.config, "max_position_embeddings", None)
+    return most if isinstance(most, int) and most > 1 else None
