@@ -67,6 +67,10 @@ class StoreError(AgentForgeError):
     """A database that is missing, foreign, damaged or full."""
 
 
+class UnknownRunError(StoreError, UsageError):
+    """A run that the journal does not have: the call named it wrongly."""
+
+
 class TraceError(AgentForgeError):
     """Trace data that does not follow the schema."""
 

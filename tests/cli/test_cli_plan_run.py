@@ -211,7 +211,7 @@ def test_the_list_of_runs_and_resume(capsys: pytest.CaptureFixture[str]) -> None
     code, again = called(capsys, "run", "--resume", document["run"], "--json")
     assert code == 0
     assert again["tasks"]["c"]["result"] == 10
-    assert run(["run", "--resume", "nope"]) == 1
+    assert run(["run", "--resume", "nope"]) == 2
 
 
 @pytest.mark.skipif(os.name == "nt", reason="sends SIGINT")

@@ -35,7 +35,7 @@ def test_a_run_becomes_a_file(
 
 
 def test_what_cannot_be_written(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli(["page", "none", "--home", str(home)]) == 1
+    assert cli(["page", "none", "--home", str(home)]) == 2
     assert "there is no run 'none'" in capsys.readouterr().err
     assert cli(["page", "report/1", "--home", str(home), "--output", str(tmp_path / "no" / "x.html")]) == 2
     assert "cannot be written" in capsys.readouterr().err

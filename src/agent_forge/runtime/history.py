@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from agent_forge.errors import StoreError
+from agent_forge.errors import StoreError, UnknownRunError
 from agent_forge.home import home as home_folder
 from agent_forge.plans import Plan, PlanInvalid, Task
 from agent_forge.runtime.journal_file import APPLICATION_ID, FILE, RunLocks, store_errors
@@ -127,7 +127,7 @@ class History:
         line = self.find(run)
         if line is None:
             fix = "`agent-forge run --list` lists the runs"
-            raise StoreError(f"there is no run {run!r}", where=str(self.path), fix=fix)
+            raise UnknownRunError(f"there is no run {run!r}", where=str(self.path), fix=fix)
         (plan, settings), *_ = self._fetch("SELECT plan, settings FROM runs WHERE id = ?", (line.number,))
         log = self._fetch("SELECT * FROM task_log WHERE run = ? ORDER BY seq", (line.number,))
         try:

@@ -18,7 +18,7 @@ from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.errors import StoreError
+from agent_forge.errors import StoreError, UnknownRunError
 from agent_forge.home import home as home_folder
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime.budget import Budget
@@ -117,7 +117,7 @@ class Journal:
                 "SELECT id, state, plan, settings FROM runs WHERE run = ?", (run,)
             ).fetchone()
             if row is None:
-                raise StoreError(
+                raise UnknownRunError(
                     f"there is no run {run!r}", where=str(self.path), fix="`agent-forge run --list` lists them"
                 )
             number, state, plan, settings = row
