@@ -184,6 +184,8 @@ def _verification(
         passed, total = (int(part) for part in str(tests).split("/"))
     except ValueError as error:
         raise UsageError(f"--tests is {tests!r}", fix="write PASSED/TOTAL, as in 46/47") from error
+    if not 0 <= passed <= total:
+        raise UsageError(f"--tests {tests}: of {total} tests not {passed} can have passed")
     return reward.share_passed(passed, total - passed, evidence)
 
 

@@ -165,8 +165,8 @@ def _numbered(path: str | Path) -> Iterator[tuple[int, bytes]]:
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:
-        fix = "`agent-forge delegation install` records the delegations from now on"
-        raise DataError("there is no delegation log", where=str(path), fix=fix) from None
+        fix = "It begins when a subagent stops, once `agent-forge delegation install` has put the hook in"
+        raise DataError("there is no delegation log yet", where=str(path), fix=fix) from None
     except OSError as error:
         raise DataError(f"the delegation log cannot be read: {error}", where=str(path)) from error
     for number, line in enumerate(data.split(b"\n"), 1):
