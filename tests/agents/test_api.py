@@ -87,13 +87,13 @@ def test_a_run_leaves_its_trace_under_home(tmp_path: Path) -> None:
     result = run(QUESTION)
     spans = Store.open(tmp_path / "home").trace(result.trace_id or "")
     kinds = [span.kind for span in spans]
-    assert kinds.count("agent") == 1
+    assert kinds.count("run") == 2  # the whole, with planning and answer, and in it what the executor did
     assert kinds.count("plan") == 1
     assert kinds.count("task") == 3
     planning = next(span for span in spans if span.kind == "plan")
     assert planning.attributes["planner"] == "rules"
     assert len(planning.outputs["tasks"]) == 3
-    assert next(span for span in spans if span.kind == "agent").outputs["answer"] == "Manuel Antonio"
+    assert next(span for span in spans if span.parent_id is None).outputs["answer"] == "Manuel Antonio"
 
 
 def test_a_callers_recorder_is_used_and_left_open(tmp_path: Path) -> None:

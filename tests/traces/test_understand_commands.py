@@ -12,8 +12,10 @@ import click
 import pytest
 from understand_graphs import TRACE, make, sid
 
+from agent_forge import run as run_request
 from agent_forge.cli.traces_understand import commands
-from agent_forge.errors import UsageError
+from agent_forge.errors import DataError, UsageError
+from agent_forge.traces import export_traces
 from agent_forge.traces.files import import_file
 from agent_forge.traces.store import Store
 
@@ -148,6 +150,18 @@ def test_stats_of_nothing(tmp_path, capsys):
 
 def test_real_exports_have_no_faults(capsys):
     assert run("validate", *(str(file) for file in sorted((FIXTURES / "otlp").glob("*.json")))) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_our_own_runs_have_no_faults(tmp_path, capsys):
+    request = "Who is older, Georg Wenker or Ida Turay?"
+    run_request(request, home=tmp_path)
+    run_request(request, home=tmp_path, team=True)
+    files = [str(tmp_path / "spans.jsonl"), str(tmp_path / "spans.json")]
+    with Store.open(tmp_path) as store:
+        export_traces(store.each_trace(), "jsonl", files[0])
+        export_traces(store.each_trace(), "otlp", files[1])
+    assert run("validate", *files) == 0
     assert capsys.readouterr().out == ""
 
 
@@ -326,6 +340,12 @@ def test_delegation_verify(project, capsys, option, reward):
 def test_delegation_verify_needs_one_look(project, options):
     with pytest.raises(UsageError):
         delegation("verify", sid("d0"), *options)
+
+
+def test_a_project_whose_subagents_never_stopped_yet_has_no_log(tmp_path):
+    delegation("install", "--project", str(tmp_path))
+    with pytest.raises(DataError, match="It begins when a subagent stops"):
+        delegation("log", "--project", str(tmp_path))
 
 
 def test_delegation_install_and_remove(project, capsys):

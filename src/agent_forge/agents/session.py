@@ -63,7 +63,7 @@ class Session:
         if recorder is None:
             return await self._planned_run(planner, settings, None)
         name = self.request or "plan"
-        with recorder.span(name[:80], "agent", inputs={"request": self.request}) as span:
+        with recorder.span(name[:80], "run", inputs={"request": self.request}) as span:
             result = await self._planned_run(planner, settings, span)
             span.outputs = {"answer": result.answer, "state": result.state}
             if not result.ok:  # nothing was raised, and yet it did not work: what learns from traces must see that
