@@ -61,7 +61,7 @@ def test_a_request_is_planned_and_carried_out(plain: Any, capsys: pytest.Capture
         name: task["result"] for name, task in printed["tasks"].items()
     }
     spans = plain.context.traces.trace(result["trace_id"])
-    assert {"agent", "plan", "run"} <= {span.kind for span in spans}
+    assert {"plan", "run", "task"} <= {span.kind for span in spans}
 
 
 def test_a_run_that_ends_while_its_events_are_sent_is_followed_to_its_result(plain: Any) -> None:
