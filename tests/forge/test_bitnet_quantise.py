@@ -215,6 +215,9 @@ def test_calls_that_cannot_work_are_refused_before_anything_is_done(
     same = ["--dense", str(tmp_path / "x" / ".." / "g"), *QUICK]
     assert run(["quantize", str(trained_folder), str(tmp_path / "g"), *same]) == 2
     assert "a folder of its own" in capsys.readouterr().err
+    normed = ["--dense", str(tmp_path / "x"), "--sub-norm", *QUICK]
+    assert run(["quantize", str(trained_folder), str(tmp_path / "h"), *normed]) == 2
+    assert "no plain form" in capsys.readouterr().err
     file = trained_folder / "config.json"
     assert run(["quantize", str(trained_folder), str(file / "below"), *QUICK]) == 1
     assert "perplexity" not in capsys.readouterr().err  # said before the work, not after it

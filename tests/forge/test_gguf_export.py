@@ -124,4 +124,6 @@ def test_other_models_and_types_are_refused(tokenizer: Any, tmp_path: Path) -> N
     scaled.config.rope_parameters = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.0}
     with pytest.raises(UsageError, match="linear"):
         export_gguf(scaled, None, tmp_path / "m.gguf")
+    with pytest.raises(UsageError, match="sub-norm"):
+        export_gguf(packed(tmp_path / "normed", llama(), sub_norm=True), None, tmp_path / "m.gguf")
     assert not (tmp_path / "m.gguf").exists()

@@ -139,6 +139,8 @@ def test_groups_sub_norms_and_four_levels(tmp_path: Path) -> None:
     assert packed.get_submodule(four).shape.kind == "4level"
     assert torch.equal(packed.get_submodule(four).weight, ternary[four].dense())
     assert "kind=4level" in repr(packed)
+    with pytest.raises(UsageError, match="sub-norm has no plain form"):
+        unpack_model(packed)
 
 
 def test_activations_may_stay_floats(tmp_path: Path) -> None:

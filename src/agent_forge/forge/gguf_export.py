@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from agent_forge.errors import MissingExtraError, UsageError
+from agent_forge.forge.models.packed.quantizer import refuse_sub_norms
 
 BLOCK = 256  # columns of a TQ block
 TERNARY = ("TQ2_0", "TQ1_0")
@@ -96,6 +97,7 @@ def _check(model: Any) -> None:
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type", "default") != "default":
         raise UsageError(f"rotary positions of type {rope['rope_type']!r} are not written to GGUF")
+    refuse_sub_norms(model)
 
 
 def _describe(writer: Any, config: Any, name: str) -> None:
@@ -151,7 +153,7 @@ def _side_by_side(rows: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any
 def _in_blocks(module: Any) -> bool:
     """Whether a TQ type can hold the matrix: trits, in whole blocks with one scale each."""
     shape = getattr(module, "shape", None)
-    if shape is None or shape.kind not in ("2bit", "1.6bit") or getattr(module, "sub_norm", False):
+    if shape is None or shape.kind not in ("2bit", "1.6bit"):
         return False
     return shape.columns % BLOCK == 0 and (shape.groups == 1 or shape.group % BLOCK == 0)
 

@@ -58,6 +58,8 @@ def quantise_folder(source: Path, out: Path, job: Job, tell: Tell = lambda **_: 
             raise UsageError("it exists already", where=str(place), fix="name a folder that does not")
     if job.dense is not None and job.dense.resolve() == out.resolve():
         raise UsageError("the de-quantised model needs a folder of its own", where=str(out))
+    if job.dense is not None and job.format.sub_norm:
+        raise UsageError("layers with a sub-norm have no plain form", where=str(job.dense), fix="leave out one of both")
     load(source)  # refuses what is not a sound model folder
     with staging(out.parent) as place, staging((job.dense or out).parent) as beside:  # before the work: can it be kept?
         work = prepare(source, job, tell)

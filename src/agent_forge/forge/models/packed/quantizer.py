@@ -12,7 +12,7 @@ from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING, register_quanti
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from agent_forge.errors import CheckpointError
+from agent_forge.errors import CheckpointError, UsageError
 from agent_forge.forge.checkpoint import file_digest, read_header
 from agent_forge.forge.models.packed.modules import PackedEmbedding, PackedHead, PackedLinear
 from agent_forge.forge.models.packed.trits import Shape
@@ -129,7 +129,11 @@ def put(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def put_dense(model: Any, dtype: torch.dtype | None = None) -> Any:
-    """Plain layers with the de-quantised weights in place of the packed ones, tied as the architecture ties them."""
+    """Plain layers with the de-quantised weights in place of the packed ones, tied as the architecture ties them.
+
+    Raises UsageError for layers with a sub-norm, which a plain layer has not.
+    """
+    refuse_sub_norms(model)
     dtype = dtype or torch.float32
     found = dict(model.named_modules())
     tables: dict[int, nn.Parameter] = {}
@@ -148,6 +152,13 @@ def put_dense(model: Any, dtype: torch.dtype | None = None) -> Any:
             del module._tied_weights_keys
     model.all_tied_weights_keys = model.get_expanded_tied_weights_keys(all_submodels=True)
     return model.to(dtype)
+
+
+def refuse_sub_norms(model: nn.Module) -> None:
+    """Raises UsageError for a model whose packed layers divide their input: without that it is another model."""
+    for name, module in model.named_modules():
+        if isinstance(module, PackedLinear) and module.sub_norm:
+            raise UsageError("a layer with a sub-norm has no plain form", where=name, fix="keep it packed")
 
 
 def _plain_linear(module: Any, weight: nn.Parameter, dtype: torch.dtype) -> nn.Linear:
