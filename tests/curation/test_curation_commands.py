@@ -103,9 +103,10 @@ def test_dedup_and_leakage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
     assert (code, json.loads(out)["duplicates"]) == (0, 1)
     code, out, _ = _run(capsys, "dedup", tmp_path / "a.jsonl", "--fields", "t")
     assert "1 of 3 rows" in out
+    assert "  rows 1, 2: " in out  # as an editor counts lines
     code, out, _ = _run(capsys, "leakage", tmp_path / "a.jsonl", tmp_path / "b.jsonl")
     assert code == 1
-    assert "exact" in out
+    assert "exact: test row 1, train row 1: " in out
     write_rows(tmp_path / "c.jsonl", [{"t": "nothing in common"}])
     code, out, _ = _run(capsys, "leakage", tmp_path / "a.jsonl", tmp_path / "c.jsonl", "--json")
     assert (code, json.loads(out)["share"]) == (0, 0)

@@ -242,7 +242,8 @@ def audit(
     report = audits[0].as_dict() if len(audits) == 1 else compare(*audits)
     write_audit(report, html, output)
     if keep:
-        write_audit(report, None, _kept(home, files[-1]))
+        write_audit(report, None, kept := _kept(home, files[-1]))
+        click.echo(f"kept: {kept}", err=True)
     if as_json:
         json_out(report)
     else:
@@ -284,7 +285,7 @@ def _talk_about_audit(report: dict[str, Any], html: str | None, output: str | No
 
 @command.command()
 @click.argument("source", metavar="IN")
-@click.argument("target", metavar="OUT", required=False)
+@click.argument("target", metavar="[OUT]", required=False)
 @click.option("--exact", is_flag=True, help="Only rows whose text is the same; near duplicates count too without it.")
 @click.option(
     "--threshold", default=0.8, show_default=True, help="The similarity from which two rows are near duplicates."
@@ -305,7 +306,7 @@ def dedup(source: str, target: str | None, exact: bool, threshold: float, fields
         f"{report.duplicates:,} of {report.rows:,} rows repeat another, in {report.groups:,} groups ({report.kind})"
     )
     for group in report.largest:
-        click.echo(f"  rows {', '.join(map(str, group.rows))}: {group.sample!r}")
+        click.echo(f"  rows {', '.join(str(row + 1) for row in group.rows)}: {group.sample!r}")
 
 
 @command.command()
@@ -328,7 +329,7 @@ def leakage(train: str, test: str, run: int, fields: str | None, as_json: bool) 
         )
         for sample in report.samples:
             click.echo(
-                f"  {sample['kind']}: test row {sample['test_row']}, train row {sample['train_row']}: "
+                f"  {sample['kind']}: test row {sample['test_row'] + 1}, train row {sample['train_row'] + 1}: "
                 f"{sample['text']!r}"
             )
     return 1 if report.share else 0

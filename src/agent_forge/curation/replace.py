@@ -132,7 +132,8 @@ class Scrubber:
         if self.action not in ACTIONS:
             raise UsageError(f"unknown action '{self.action}'", fix=f"one of {', '.join(ACTIONS)}")
         if self.action == "hash" and not self.key:
-            raise UsageError("hashing needs a key", fix="give one; without it anybody can hash a list of addresses")
+            fix = "give --key or AGENT_FORGE_SCRUB_KEY: without one anybody can hash a list of addresses"
+            raise UsageError("hashing needs a key", fix=fix)
 
     def find(self, text: str, hint: str | None = None) -> list[Match]:
         """What this scrubber would replace; surrogates of its own making are left out when it makes surrogates."""
