@@ -113,6 +113,60 @@ def test_a_set_that_is_missing_or_broken_is_said_to_be(tmp_path: Path) -> None:
         read_problems("gsm8k", tmp_path)
 
 
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"question": {"stem": "Why?", "choices": [{"text": "a", "label": "1"}, {"text": "b", "label": "2"}]}}
+        | {"answerKey": "2"},
+        {"question": "Why?", "choices": {"text": ["a", "b"], "label": ["A", "B"]}, "answerKey": "B"},
+        {"goal": "Why?", "sol1": "a", "sol2": "b", "label": 1},
+        {"goal": "Why?", "sol1": "a", "sol2": "b", "label": "1"},
+    ],
+    ids=["arc", "arc in columns", "piqa", "piqa as text"],
+)
+def test_multiple_choice_is_read_as_it_is_published(row: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "test.jsonl").write_text("\ufeff" + json.dumps(row), encoding="utf-8")
+    (choice,) = read_choices("set", tmp_path)
+    assert (choice.prompt, choice.answers, choice.right) == ("Question: Why?\nAnswer:", (" a", " b"), 1)
+
+
+def test_svamp_and_sanitized_mbpp_are_read_as_they_are_published(tmp_path: Path) -> None:
+    for folder in ("svamp", "mbpp"):
+        (tmp_path / folder).mkdir()
+    svamp = [{"ID": "chal-1", "Body": "Jack has 8 apples", "Question": "How many?", "Answer": 8.0}]
+    (tmp_path / "svamp" / "SVAMP.json").write_text(json.dumps(svamp), encoding="utf-8")
+    (problem,) = read_problems("svamp", tmp_path)
+    assert (problem.question, problem.answer) == ("Jack has 8 apples. How many?", 8.0)
+    mbpp = [{"prompt": "double it", "code": "", "test_imports": ["import math"], "test_list": ["assert f(2) == 4"]}]
+    (tmp_path / "mbpp" / "sanitized-mbpp.json").write_text(json.dumps(mbpp), encoding="utf-8")
+    (program,) = read_programs("mbpp", tmp_path)
+    assert (program.task, program.setup) == ("double it", "import math")
+
+
+@pytest.mark.parametrize(
+    ("read", "name", "row"),
+    [
+        (read_choices, "arc_easy", {"question": "?", "choices": ["a", "b"], "answer": 2}),
+        (read_choices, "arc_easy", {"question": "?", "choices": ["a", "b"], "answer": -1}),
+        (read_choices, "arc_easy", {"question": "?", "choices": None, "answer": 0}),
+        (read_choices, "arc_easy", {"choices": ["a", "b"], "answer": 0}),
+        (read_choices, "arc_easy", {"question": "?", "choices": {"text": ["a"], "label": ["A"]}, "answerKey": "E"}),
+        (read_choices, "arc_easy", ["no object"]),
+        (read_problems, "gsm8k", {"question": "?", "answer": "nobody knows"}),
+        (read_problems, "svamp", {"Question": "?", "Answer": "1"}),
+        (read_programs, "mbpp", {"text": "?", "test_list": []}),
+        (read_gold_plans, "plan_graph/asynchow", {"title": "?", "steps": ["a"], "edges": [[1, 2]]}),
+    ],
+    ids=range(10),
+)
+def test_a_row_that_cannot_be_asked_is_named(read, name: str, row: object, tmp_path: Path) -> None:
+    (tmp_path / name).mkdir(parents=True)
+    (tmp_path / name / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    with pytest.raises(DataError, match=r"not as expected|is no object"):
+        read(Path(name).name, tmp_path)
+
+
 def test_the_sample_of_a_set_does_not_depend_on_its_order(tmp_path: Path) -> None:
     data = write_sets(tmp_path)
     first = read_choices("arc_easy", data, 2)

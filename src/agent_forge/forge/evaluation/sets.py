@@ -1,4 +1,5 @@
-"""Public question sets, read from a folder that holds them as their publishers' rows (JSONL or CSV, gzipped or not).
+"""Public question sets, read from a folder that holds them as their publishers' rows (JSONL, a JSON list or CSV,
+gzipped or not).
 
 The order is fixed by a hash of each row, so the first N of a set are a fair sample and the same on every machine.
 """
@@ -11,15 +12,17 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from agent_forge.errors import DataError
 from agent_forge.forge.training.evaluation import Choice
 
 Row = dict[str, Any]
+T = TypeVar("T")
+ENDINGS = (".jsonl", ".json", ".csv")
 
 
 @dataclass(frozen=True)
@@ -63,26 +66,50 @@ class GoldPlan:
 
 
 def read_choices(task: str, data: Path, most: int | None = None) -> list[Choice]:
-    """Multiple choice: arc_easy, arc_challenge, piqa (or any folder of such rows). Raises DataError."""
-    return [
-        Choice(
-            f"Question: {row.get('question') or row['goal']}\nAnswer:",
-            tuple(f" {choice}" for choice in row["choices"]),
-            int(row["answer"]),
-        )
-        for row in _sample(data / task, most, lambda row: "choices" in row and "answer" in row)
-    ]
+    """Multiple choice: arc_easy, arc_challenge, piqa (or any folder of such rows). Raises DataError.
+
+    A row has `question` or `goal`, a list of `choices` and the place of the right one as `answer`; or it is as ARC has
+    it (`answerKey` is the label of a choice), or PIQA (`sol1`, `sol2`, `label`).
+    """
+    return _sample(
+        data / task,
+        most,
+        lambda row: row.keys() >= {"choices", "answer"} or bool(row.keys() & {"answerKey", "sol1"}),
+        _choice,
+    )
+
+
+def _choice(row: Row) -> Choice:
+    question: Any = row.get("question") or row.get("goal")
+    choices: Any = row.get("choices")
+    right: Any = row.get("answer")
+    if isinstance(question, dict):  # ARC's own files
+        question, choices = question["stem"], question["choices"]
+    if isinstance(choices, dict):  # ARC in columns
+        choices = [
+            {"text": text, "label": label} for text, label in zip(choices["text"], choices["label"], strict=True)
+        ]
+    if "answerKey" in row:
+        right = [choice["label"] for choice in choices].index(row["answerKey"])
+        choices = [choice["text"] for choice in choices]
+    elif "sol1" in row:
+        right, choices = row["label"], [row["sol1"], row["sol2"]]
+    if not question or not isinstance(choices, list) or not 0 <= int(right) < len(choices):
+        raise ValueError("it has no question, or no choice is the answer")
+    return Choice(f"Question: {question}\nAnswer:", tuple(f" {choice}" for choice in choices), int(right))
 
 
 def read_problems(task: str, data: Path, most: int | None = None) -> list[Problem]:
-    """Word problems: gsm8k (the number after ####) or svamp (numbers put in for number0, number1, ...)."""
-    found = []
-    for row in _sample(data / task, most, lambda row: "answer" in row or "Answer" in row):
-        if "Answer" in row:
-            found.append(Problem(_filled(row["Question"], row["Numbers"].split()), float(row["Answer"])))
-        else:
-            found.append(Problem(row["question"], float(row["answer"].rpartition("####")[2].replace(",", ""))))
-    return found
+    """Word problems: gsm8k (the number after ####) or svamp (as published, or with numbers put in for number0, ...)."""
+    return _sample(data / task, most, lambda row: "answer" in row or "Answer" in row, _problem)
+
+
+def _problem(row: Row) -> Problem:
+    if "answer" in row:
+        return Problem(row["question"], float(str(row["answer"]).rpartition("####")[2].replace(",", "")))
+    if "Numbers" in row:
+        return Problem(_filled(row["Question"], row["Numbers"].split()), float(row["Answer"]))
+    return Problem(f"{row['Body'].strip().rstrip('.')}. {row['Question']}", float(row["Answer"]))
 
 
 def _filled(question: str, numbers: list[str]) -> str:
@@ -90,45 +117,60 @@ def _filled(question: str, numbers: list[str]) -> str:
 
 
 def read_programs(task: str, data: Path, most: int | None = None) -> list[Program]:
-    """Programs with tests: mbpp."""
-    rows = _sample(data / task, most, lambda row: "test_list" in row)
-    return [
-        Program(row["text"], tuple(row["test_list"]), row.get("test_setup_code") or "", row.get("code") or "")
-        for row in rows
-    ]
+    """Programs with tests: mbpp, whole or sanitized."""
+    return _sample(data / task, most, lambda row: "test_list" in row, _program)
+
+
+def _program(row: Row) -> Program:
+    if not row["test_list"]:
+        raise ValueError("it has no tests")
+    setup = "\n".join([row.get("test_setup_code") or "", *(row.get("test_imports") or ())])
+    return Program(row.get("text") or row["prompt"], tuple(row["test_list"]), setup.strip(), row.get("code") or "")
 
 
 def read_requests(task: str, data: Path, most: int | None = None, part: str = "simple_python") -> list[Request]:
     """Function calls: a part of bfcl (simple_python, multiple, parallel, parallel_multiple)."""
     folder = data / task
-    answers = {row["id"]: row["ground_truth"] for row in _rows(_file(folder, f"{part}_answers"))}
-    questions = [row for row in _rows(_file(folder, part)) if row["id"] in answers]
-    return [
-        Request(row["question"][0][-1]["content"], tuple(row["function"]), tuple(answers[row["id"]]))
-        for row in sorted(questions, key=_place)[:most]
-    ]
+    given = _rows(_file(folder, f"{part}_answers"))
+    answers = dict(_read(given, folder, lambda row: (row["id"], tuple(row["ground_truth"]))))
+    questions = [row for row in _rows(_file(folder, part)) if row.get("id") in answers]
+    return _read(
+        sorted(questions, key=_place)[:most],
+        folder,
+        lambda row: Request(row["question"][0][-1]["content"], tuple(row["function"]), answers[row["id"]]),
+    )
 
 
 def read_gold_plans(task: str, data: Path, most: int | None = None) -> list[GoldPlan]:
     """Plan graphs with steps in words: asynchow (the steps are given; the edges are asked for)."""
-    rows = _sample(data / "plan_graph" / task, most, lambda row: "steps" in row and "edges" in row)
-    return [
-        GoldPlan(
-            row["title"],
-            tuple(row["steps"]),
-            frozenset((int(first) - 1, int(second) - 1) for first, second in row["edges"]),
-        )
-        for row in rows
-    ]
+    return _sample(data / "plan_graph" / task, most, lambda row: "steps" in row and "edges" in row, _gold_plan)
 
 
-def _sample(folder: Path, most: int | None, wanted: Callable[[Row], bool]) -> list[Row]:
-    files = [file for file in sorted(folder.glob("*")) if file.name.removesuffix(".gz").endswith((".jsonl", ".csv"))]
-    rows = [row for file in files for row in _rows(file)]
-    kept = sorted((row for row in rows if wanted(row)), key=_place)
+def _gold_plan(row: Row) -> GoldPlan:
+    edges = frozenset((int(first) - 1, int(second) - 1) for first, second in row["edges"])
+    if not all(0 <= place < len(row["steps"]) for edge in edges for place in edge):
+        raise ValueError("an edge is of no step")
+    return GoldPlan(row["title"], tuple(row["steps"]), edges)
+
+
+def _sample(folder: Path, most: int | None, wanted: Callable[[Row], bool], made: Callable[[Row], T]) -> list[T]:
+    """The first of the rows that are wanted, in the order of their hashes, as what is made of each."""
+    files = [file for file in sorted(folder.glob("*")) if file.name.removesuffix(".gz").endswith(ENDINGS)]
+    kept = sorted((row for file in files for row in _rows(file) if wanted(row)), key=_place)
     if not kept:
         raise DataError("there is no such question set", where=str(folder), fix="name the folder that holds the sets")
-    return kept[:most]
+    return _read(kept[:most], folder, made)
+
+
+def _read(rows: Iterable[Row], folder: Path, made: Callable[[Row], T]) -> list[T]:
+    found = []
+    for row in rows:
+        try:
+            found.append(made(row))
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            shown = json.dumps(row, ensure_ascii=False)[:120]
+            raise DataError(f"a row is not as expected ({error!r}): {shown}", where=str(folder)) from error
+    return found
 
 
 def _place(row: Row) -> str:
@@ -145,10 +187,19 @@ def _file(folder: Path, name: str) -> Path:
 def _rows(file: Path) -> Iterator[Row]:
     try:
         data = file.read_bytes()
-        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8")
-        if file.name.removesuffix(".gz").endswith(".csv"):
-            yield from csv.DictReader(io.StringIO(text))
-        else:
-            yield from (json.loads(line) for line in text.split("\n") if line.strip())
-    except (OSError, EOFError, ValueError) as error:
+        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8-sig")
+        for row in _parsed(text, file.name.removesuffix(".gz")):
+            if not isinstance(row, dict):
+                raise ValueError(f"{row!r:.60} is no object")
+            yield row
+    except (OSError, EOFError, ValueError, csv.Error) as error:
         raise DataError(f"cannot be read: {error}", where=str(file)) from error
+
+
+def _parsed(text: str, name: str) -> Iterable[Any]:
+    if name.endswith(".csv"):
+        return csv.DictReader(io.StringIO(text))
+    if name.endswith(".json"):
+        rows = json.loads(text)
+        return rows if isinstance(rows, list) else [rows]
+    return (json.loads(line) for line in text.split("\n") if line.strip())
