@@ -261,6 +261,12 @@ def test_tokens_beyond_the_vocabulary_are_refused(client: Any) -> None:
         client.completions.create(model="tiny", prompt=[5, 999])
 
 
+def test_a_prompt_beyond_the_context_is_refused_by_its_own_name(client: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="the model's context") as refused:
+        client.completions.create(model="tiny", prompt="x" * 100_000, max_tokens=1)
+    assert (refused.value.code, refused.value.param) == ("context_length_exceeded", "prompt")
+
+
 def test_an_unknown_model_is_not_found(client: Any) -> None:
     with pytest.raises(openai.NotFoundError) as refused:
         client.chat.completions.create(model="nobody", messages=HI)

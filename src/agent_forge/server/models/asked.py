@@ -119,7 +119,7 @@ def _with_jobs(asked: Asked, most: int, top_logprobs: int | None, shape: Mapping
     if number * len(asked.prompts) > model.engine.slots * 4:
         raise Refused(400, "that is too many answers in one request", code="invalid_body", param="n")
     for prompt in asked.prompts:
-        room = _room(model, len(prompt), most)
+        room = _room(model, len(prompt), most, "messages" if asked.chat else "prompt")
         for _ in range(number):
             index = len(asked.jobs)
             sampling = Sampling(
@@ -140,7 +140,7 @@ def _or(value: float | None, default: float) -> float:
     return default if value is None else float(value)
 
 
-def _room(model: Ready, used: int, most: int) -> int:
+def _room(model: Ready, used: int, most: int, param: str) -> int:
     if model.context is None:
         return most
     if used >= model.context:
@@ -148,7 +148,7 @@ def _room(model: Ready, used: int, most: int) -> int:
             400,
             f"the prompt has {used:,} tokens, and the model's context is {model.context:,}",
             code="context_length_exceeded",
-            param="messages",
+            param=param,
             fix="shorten it",
         )
     return min(most, model.context - used)
