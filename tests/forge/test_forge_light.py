@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 
 def printed(code: str) -> list[str]:
@@ -21,3 +22,27 @@ def test_cognate_is_known_to_transformers() -> None:
     asked = "find_spec('transformers')"  # asking where transformers is must not count as its import
     last = "import transformers; print(transformers.AutoConfig.for_model('cognate').model_type)"
     assert printed(f"{first}; {asked}; {last}") == ["cognate"]
+
+
+STAND_IN = """
+import sys, time, types
+time.sleep(0.5)
+whole = types.ModuleType("transformers")
+whole.AutoConfig = object
+sys.modules["transformers"] = whole  # as transformers puts its lazy module in place of itself
+"""
+
+
+def test_an_import_of_transformers_in_another_thread_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "transformers.py").write_text(STAND_IN)
+    code = f"""
+import sys, threading, types
+sys.path.insert(0, {str(tmp_path)!r})
+sys.modules["agent_forge.forge.models"] = types.ModuleType("models")
+threading.Thread(target=lambda: __import__("transformers")).start()
+while "transformers" not in sys.modules:
+    pass
+import agent_forge.forge
+print(hasattr(sys.modules["transformers"], "AutoConfig"))
+"""
+    assert printed(code) == ["True"]

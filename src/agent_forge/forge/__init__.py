@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
@@ -47,6 +48,9 @@ class _WhenLoaded:
 
 
 if _LIBRARY in sys.modules:
+    # Where another thread is still importing it, this waits. A `from transformers import …` that has to wait fails: it
+    # then looks into the module that transformers has meanwhile replaced by another one.
+    import_module(_LIBRARY)
     from agent_forge.forge import models as models
 else:
     sys.meta_path.insert(0, _WhenLoaded())

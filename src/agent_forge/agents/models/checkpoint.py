@@ -11,6 +11,7 @@ import json
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,6 +186,7 @@ class Checkpoint(ChatClient):
 
 def _load_folder(folder: Path) -> tuple[Any, Any]:
     try:
+        import_module("transformers")  # waits where another thread imports it: see agent_forge.forge
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise MissingExtraError("a model in this process", "forge") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,7 @@ def _smollm2() -> tuple[Any, Any]:
 
 def _folder(folder: str, device: str) -> tuple[Any, Any]:
     try:
+        import_module("transformers")  # waits where another thread imports it: see agent_forge.forge
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
 

@@ -87,8 +87,8 @@ class Models:
         self._turn = threading.Lock()
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="agent-forge-load")
         self._served: dict[str, Served] = {}
-        for text in context.settings.models:
-            source = source_of(text, context)
+        sources = [source_of(text, context) for text in context.settings.models]  # all are found before one is loaded
+        for source in sources:
             self._served[source.name] = self._begin(source, kept=True)
 
     def _begin(self, source: Source, *, kept: bool) -> Served:
