@@ -12,7 +12,10 @@ import torch
 from tests_packed_tiny import cognate, llama, ternarised
 from transformers import AutoModelForCausalLM
 
-from agent_forge.errors import UsageError
+from agent_forge.agents.models import llama_gguf
+from agent_forge.agents.models.gguf_file import GgufFile
+from agent_forge.agents.models.llama_gguf import load_gguf
+from agent_forge.errors import ModelError, UsageError
 from agent_forge.forge.gguf_export import LLAMA3, export_gguf, splitter_name
 from agent_forge.forge.models.packed import save_packed, unpack_model
 from agent_forge.forge.training.tokenizer import train_tokenizer
@@ -100,6 +103,52 @@ def test_the_vocabulary_is_the_tokenizers(tokenizer: Any, tmp_path: Path) -> Non
         expected = tokenizer(text)["input_ids"]
         assert runner.tokenize(text.encode(), add_bos=True, special=True) == expected
     assert runner.metadata["tokenizer.chat_template"] == tokenizer.chat_template
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [{}, {"attention_bias": True, "mlp_bias": True}, {"head_dim": 48}, {"num_key_value_heads": 4}],
+    ids=["plain", "biases", "wide heads", "no shared heads"],
+)
+def test_our_own_reader_gives_the_model_back(shape: dict[str, Any], tokenizer: Any, tmp_path: Path) -> None:
+    model = llama(**{**SHAPE, "hidden_size": 64, "intermediate_size": 96} | shape)
+    for bias in (parameter for name, parameter in model.named_parameters() if name.endswith("bias")):
+        torch.nn.init.normal_(bias)
+    export_gguf(model, tokenizer, tmp_path / "m.gguf", others="F32", pre="llama-bpe")
+    again, read = load_gguf(tmp_path / "m.gguf")
+    np.testing.assert_allclose(logits(again), logits(model), rtol=1e-5, atol=1e-5)
+    for text in ("the cat sat on 12345 mats, didn't it", "Ünïcode  and\ttabs\n\n x", "<|user|>the dog<|end|>"):
+        assert read(text)["input_ids"] == tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "tensor", "match"),
+    [
+        (("tokenizer.ggml.pre", "qwen2"), None, "cuts words by 'qwen2'"),
+        (("llama.rope.scaling.type", "linear"), None, "scaled"),
+        (("llama.embedding_length", 64), None, "do not fit"),
+        (None, "rope_freqs.weight", "no plain Llama has a tensor 'rope_freqs.weight'"),
+        (None, None, "no tensor for model.layers.0.mlp.up_proj.weight"),
+    ],
+    ids=["splitter", "scaled", "width", "tensor more", "tensor less"],
+)
+def test_what_our_own_reader_would_take_for_another_model_is_refused(
+    setting: Any, tensor: str | None, match: str, tokenizer: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    export_gguf(llama(**SHAPE), tokenizer, tmp_path / "m.gguf", pre="llama-bpe")
+    file = GgufFile(tmp_path / "m.gguf")
+    if setting is not None:
+        file.settings[setting[0]] = setting[1]
+    else:
+        moved = file.tensors.pop("blk.0.ffn_up.weight")
+        file.tensors |= {tensor: moved} if tensor else {}
+    monkeypatch.setattr(llama_gguf, "GgufFile", lambda path: file)
+    with pytest.raises(ModelError, match=match):
+        load_gguf(tmp_path / "m.gguf")
+
+
+def test_the_reader_cuts_words_as_the_writer_names_it() -> None:
+    assert llama_gguf.LLAMA3 == LLAMA3
 
 
 def test_how_words_are_cut_is_named_or_asked_for() -> None:

@@ -25,6 +25,12 @@ _TENSORS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# How llama.cpp's "llama-bpe" cuts text into words (forge/gguf_export has the same: the forge imports no agents)
+LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+SPLITTERS = ("gpt-2", "smollm", "llama-bpe")
 _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
@@ -44,16 +50,30 @@ def smollm2_file() -> Path:
 def load_gguf(path: Path) -> tuple[Any, Any]:
     """(model, tokenizer) in float32. Raises ModelError if the file is not a Llama with a byte-level vocabulary."""
     file = GgufFile(path)
-    if file.settings.get("general.architecture") != "llama" or file.settings.get("tokenizer.ggml.model") != "gpt2":
-        kind = (
-            f"{file.settings.get('general.architecture')} with {file.settings.get('tokenizer.ggml.model')} vocabulary"
-        )
-        raise ModelError(
-            f"only Llama models with a byte-level vocabulary are read from GGUF, this is {kind}",
-            where=str(path),
-            fix="convert it to a Hugging Face folder",
-        )
-    return _model(file), _tokenizer(file)
+    _check(file)
+    try:
+        return _model(file), _tokenizer(file)
+    except KeyError as error:
+        raise ModelError(f"the file does not say its {error}", where=str(path)) from error
+
+
+def _check(file: GgufFile) -> None:
+    """Raises ModelError for what would be read as another model than it is."""
+    settings = file.settings
+    kind = f"{settings.get('general.architecture')} with {settings.get('tokenizer.ggml.model')} vocabulary"
+    pre, scaled = settings.get("tokenizer.ggml.pre"), settings.get("llama.rope.scaling.type", "none")
+    unknown = [name for name in file.tensors if _name(name) is None]
+    if kind != "llama with gpt2 vocabulary":
+        fault = f"only Llama models with a byte-level vocabulary are read from GGUF, this is {kind}"
+    elif pre not in SPLITTERS:
+        fault = f"the vocabulary cuts words by {pre!r}, and only {', '.join(SPLITTERS)} are known here"
+    elif scaled != "none":
+        fault = f"rotary positions that are scaled ({scaled}) are not read from GGUF"
+    elif unknown:
+        fault = f"no plain Llama has a tensor {unknown[0]!r}"
+    else:
+        return
+    raise ModelError(fault, where=str(file.path), fix="convert it to a Hugging Face folder")
 
 
 def _model(file: GgufFile) -> Any:
@@ -63,40 +83,58 @@ def _model(file: GgufFile) -> Any:
     except ImportError as error:
         raise MissingExtraError("a model in this process", "local") from error
     library: Any = transformers  # much of it has no types
-
-    def setting(name: str) -> Any:
-        return file.settings[f"llama.{name}"]
-
-    config = library.LlamaConfig(
-        vocab_size=len(file.settings["tokenizer.ggml.tokens"]),
-        hidden_size=setting("embedding_length"),
-        intermediate_size=setting("feed_forward_length"),
-        num_hidden_layers=setting("block_count"),
-        num_attention_heads=setting("attention.head_count"),
-        num_key_value_heads=setting("attention.head_count_kv"),
-        max_position_embeddings=setting("context_length"),
-        rms_norm_eps=setting("attention.layer_norm_rms_epsilon"),
-        rope_parameters={"rope_type": "default", "rope_theta": setting("rope.freq_base")},
-        tie_word_embeddings="output.weight" not in file.tensors,
-        bos_token_id=file.settings["tokenizer.ggml.bos_token_id"],
-        eos_token_id=file.settings["tokenizer.ggml.eos_token_id"],
-        pad_token_id=file.settings.get("tokenizer.ggml.padding_token_id"),
-    )
+    config = library.LlamaConfig(**_shape(file))
     with torch.device("meta"):
         model = library.LlamaForCausalLM(config)
-    state = {_name(name): torch.from_numpy(_weights(file, name, config)) for name in file.tensors}
+    state = {str(_name(name)): torch.from_numpy(_weights(file, name, config)) for name in file.tensors}
     # The rotary frequencies are computed, not stored: a model made on "meta" has none until its buffers are made anew.
-    model.load_state_dict(state, strict=False, assign=True)
+    try:
+        missing, _ = model.load_state_dict(state, strict=False, assign=True)
+    except RuntimeError as error:
+        raise ModelError(f"the tensors do not fit the settings: {error}", where=str(file.path)) from error
     model.tie_weights()
+    lacking = [name for name in missing if model.get_parameter(name).is_meta]
+    if lacking:
+        raise ModelError(f"there is no tensor for {lacking[0]}", where=str(file.path))
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
     return model.eval()
 
 
-def _name(name: str) -> str:
-    parts = name.split(".")
-    if parts[0] == "blk":
-        return f"model.layers.{parts[1]}.{_TENSORS[parts[2]]}.{parts[3]}"
-    return f"{_OUTSIDE[parts[0]]}.{parts[1]}"
+def _shape(file: GgufFile) -> dict[str, Any]:
+    """The words of LlamaConfig. What a file may leave out is as ggml's gguf.md has it."""
+
+    def setting(name: str, default: Any = None) -> Any:
+        return file.settings[f"llama.{name}"] if default is None else file.settings.get(f"llama.{name}", default)
+
+    heads, width = setting("attention.head_count"), setting("embedding_length")
+    return {
+        "vocab_size": len(file.settings["tokenizer.ggml.tokens"]),
+        "hidden_size": width,
+        "intermediate_size": setting("feed_forward_length"),
+        "num_hidden_layers": setting("block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": setting("attention.head_count_kv", heads),
+        "head_dim": setting("attention.key_length", width // heads),
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
+        "max_position_embeddings": setting("context_length"),
+        "rms_norm_eps": setting("attention.layer_norm_rms_epsilon"),
+        "rope_parameters": {"rope_type": "default", "rope_theta": setting("rope.freq_base", 10000.0)},
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "bos_token_id": file.settings.get("tokenizer.ggml.bos_token_id"),
+        "eos_token_id": file.settings.get("tokenizer.ggml.eos_token_id"),
+        "pad_token_id": file.settings.get("tokenizer.ggml.padding_token_id"),
+    }
+
+
+def _name(name: str) -> str | None:
+    """What transformers calls the tensor; None for one that a Llama has not."""
+    block, _, rest = name.removeprefix("blk.").partition(".") if name.startswith("blk.") else ("", "", name)
+    part, _, kind = rest.rpartition(".")
+    known = _TENSORS if block else _OUTSIDE
+    if part not in known or kind not in ("weight", "bias"):
+        return None
+    return f"model.layers.{block}.{known[part]}.{kind}" if block else f"{known[part]}.{kind}"
 
 
 def _weights(file: GgufFile, name: str, config: Any) -> Any:
@@ -104,28 +142,34 @@ def _weights(file: GgufFile, name: str, config: Any) -> Any:
     for part, heads in (("attn_q.", config.num_attention_heads), ("attn_k.", config.num_key_value_heads)):
         if part in name:
             # ggml keeps the two halves of each rotary pair side by side, transformers one half after the other
-            rows, columns = weights.shape
-            pairs = weights.reshape(heads, rows // heads // 2, 2, columns)
-            weights = pairs.swapaxes(1, 2).reshape(rows, columns).copy()
+            rows, *columns = weights.shape
+            pairs = weights.reshape(heads, rows // heads // 2, 2, *columns)
+            weights = pairs.swapaxes(1, 2).reshape(rows, *columns).copy()
     return weights
 
 
 def _tokenizer(file: GgufFile) -> Any:
     import transformers
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
     library: Any = transformers
 
     tokens: list[str] = file.settings["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ", 1)) for merge in file.settings["tokenizer.ggml.merges"]]
-    made = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, merges))
-    digits = [pre_tokenizers.Digits(individual_digits=True)] if file.settings["tokenizer.ggml.pre"] == "smollm" else []
-    made.pre_tokenizer = pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    pre, kinds = file.settings["tokenizer.ggml.pre"], file.settings["tokenizer.ggml.token_type"]
+    vocabulary = {token: number for number, token in enumerate(tokens)}
+    made = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=pre == "llama-bpe"))
+    first: list[Any] = []
+    if pre == "smollm":
+        first = [pre_tokenizers.Digits(individual_digits=True)]
+    elif pre == "llama-bpe":
+        first = [pre_tokenizers.Split(Regex(LLAMA3), behavior="isolated")]
+    last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre != "llama-bpe")
+    made.pre_tokenizer = pre_tokenizers.Sequence([*first, last])
     made.decoder = decoders.ByteLevel()
-    control = [
-        token for token, kind in zip(tokens, file.settings["tokenizer.ggml.token_type"], strict=True) if kind == 3
-    ]
-    made.add_special_tokens([AddedToken(token, special=True) for token in control])
+    for token, kind in zip(tokens, kinds, strict=True):
+        if kind in (3, 4):  # of control, and of the user's own: found in text before it is cut
+            made.add_tokens([AddedToken(token, special=kind == 3, normalized=False)])
     named = {
         f"{name}_token": tokens[file.settings[f"tokenizer.ggml.{key}_token_id"]]
         for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
