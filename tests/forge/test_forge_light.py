@@ -46,3 +46,25 @@ import agent_forge.forge
 print(hasattr(sys.modules["transformers"], "AutoConfig"))
 """
     assert printed(code) == ["True"]
+
+
+AUTO = """
+import sys
+class AutoModelForCausalLM:
+    def from_pretrained(*_, **__):
+        print("agent_forge.forge" in sys.modules)
+AutoTokenizer = AutoModelForCausalLM
+"""
+
+
+def test_a_folder_as_a_model_may_be_one_that_the_forge_made(tmp_path: Path) -> None:
+    (tmp_path / "transformers.py").write_text(AUTO)
+    code = f"""
+import sys, types
+sys.path.insert(0, {str(tmp_path)!r})
+sys.modules["agent_forge.forge.models"] = types.ModuleType("models")
+from agent_forge.agents import model
+model({str(tmp_path)!r})._load()
+"""
+    (tmp_path / "config.json").write_text("{}")
+    assert printed(code) == ["True", "True"]

@@ -187,6 +187,7 @@ class Checkpoint(ChatClient):
 def _load_folder(folder: Path) -> tuple[Any, Any]:
     try:
         import_module("transformers")  # waits where another thread imports it: see agent_forge.forge
+        import_module("agent_forge.forge")  # transformers then knows what it makes; this room knows its name alone
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise MissingExtraError("a model in this process", "forge") from error
