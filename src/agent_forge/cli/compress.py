@@ -51,7 +51,9 @@ def share(text: str) -> float:
 @click.argument("model", type=click.Path(exists=True, file_okay=False))
 @click.argument("out", type=click.Path())
 @click.option("--budget", metavar="SIZE", help="The whole folder may take so much: 6MB.")
-@click.option("--max-ppl-increase", "increase", metavar="SHARE", help="Perplexity may grow by so much: 5%. [30%]")
+@click.option(
+    "--max-ppl-increase", "increase", metavar="SHARE", help="Perplexity may grow by so much: 5%. [30% with --budget]"
+)
 @click.option(
     "--data", multiple=True, metavar="PATH", help="Text to calibrate and judge on [bundled stories, problems]."
 )
