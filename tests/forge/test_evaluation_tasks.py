@@ -41,6 +41,7 @@ from agent_forge.forge.evaluation.tasks import (
     run_tests,
     same_number,
 )
+from agent_forge.forge.evaluation.text import positions_of
 from agent_forge.forge.training import train_tokenizer
 from agent_forge.runtime.sandbox import SandboxLimits, sandbox_available
 
@@ -348,6 +349,12 @@ def test_what_is_longer_than_the_model_can_read_is_cut_and_read_in_pieces() -> N
         score_rows(model, [((), (5,))])
     assert len(write_answers(model, tokenizer, ["", "7. " * 90], 128)) == 2
     assert math.isfinite(Answers(model, tokenizer).loglikelihood([SimpleNamespace(args=("", "12"))])[0][0])
+
+
+def test_how_much_a_model_can_read_is_known_by_either_name() -> None:
+    configs = [{"max_position_embeddings": 64}, {"max_seq_len": 32}, {}, {"max_position_embeddings": -1}]
+    found = [positions_of(SimpleNamespace(config=SimpleNamespace(**config))) for config in configs]
+    assert found == [64, 32, None, None]
 
 
 def test_the_suite_runs_every_task(talker, tmp_path: Path) -> None:

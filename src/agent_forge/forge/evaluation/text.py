@@ -176,5 +176,5 @@ def device_of(model: nn.Module) -> torch.device:
 
 def positions_of(model: Any) -> int | None:
     """How many tokens the model can read; None where its configuration names no end."""
-    most = getattr(model.config, "max_position_embeddings", None)
-    return most if isinstance(most, int) and most > 1 else None
+    found = (getattr(model.config, name, None) for name in ("max_position_embeddings", "max_seq_len"))  # MPT's word
+    return next((most for most in found if isinstance(most, int) and most > 1), None)
