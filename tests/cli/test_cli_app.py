@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from agent_forge.cli import _app, run
 from agent_forge.errors import StoreError, UsageError
@@ -162,7 +163,9 @@ def test_flag_over_environment_over_project_over_user(
     assert shown["home"]["origin"] == "environment (AGENT_FORGE_HOME)"
     assert "AGENT_FORGE_PLANNER" not in os.environ
     assert run(["config", "show", "--origin"]) == 0
-    assert "AGENT_FORGE_MODEL" in capsys.readouterr().out
+    lines = capsys.readouterr().out
+    assert "AGENT_FORGE_MODEL" in lines
+    assert yaml.safe_load(lines) == {key: entry["value"] for key, entry in shown.items()}
     assert run(["config", "show"]) == 0
     assert "model: variable" in capsys.readouterr().out
 

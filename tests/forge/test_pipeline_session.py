@@ -413,6 +413,9 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     assert cli(["forge", "status", *home]) == 0
     assert cli(["forge", "status", report["session"], *home, "--json"]) == 0
     assert cli(["forge", "status", "nothing", *home]) == 2
+    capsys.readouterr()
+    assert cli(["models", "ls", "--phase", "cognate", *home]) == 0
+    assert "no phase of the name 'cognate' made a checkpoint" in capsys.readouterr().err
     assert cli(["forge", "phases", "--json"]) == 0
     assert cli(["forge", "phases"]) == 0
     assert cli(["forge", "export", digest, str(tmp_path / "out"), *home]) == 0

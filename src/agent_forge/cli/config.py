@@ -9,7 +9,11 @@ from agent_forge.cli._app import json_option, json_out
 
 @click.group()
 def command() -> None:
-    """The settings in force and where each comes from."""
+    """The settings in force and where each comes from.
+
+    In this order: an option of the command, the variable AGENT_FORGE_<KEY>, agent-forge.yaml in this folder,
+    agent-forge/config.yaml in the system's folder of settings (~/.config), the default.
+    """
 
 
 @command.command()
@@ -26,6 +30,6 @@ def show(origin: bool, as_json: bool) -> None:
         json_out({key: {"value": value, "origin": resolved.origins[key]} for key, value in values.items()})
     elif origin:
         for key, value in values.items():
-            click.echo(f"{key}: {value if value is not None else '-'}    # {resolved.origins[key]}")
+            click.echo(f"{dump({key: value}).rstrip()}    # {resolved.origins[key]}")
     else:
         click.echo(dump(resolved.value), nl=False)

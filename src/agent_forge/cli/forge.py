@@ -195,7 +195,7 @@ def handoff(sources: tuple[str, ...], target: str, home: str | None, as_json: bo
 @command.command()
 @json_option
 def phases(as_json: bool) -> None:
-    """List the phases: what each takes and how it is configured."""
+    """List the phases and what each takes; with --json also how it is configured."""
     from dataclasses import fields
 
     from agent_forge.forge.phases import MODULES, phase
@@ -217,7 +217,7 @@ def phases(as_json: bool) -> None:
     for kind in found:
         low, high = kind.takes.checkpoints
         takes = f"{low}" if low == high else f"{low} to {high}"
-        click.echo(f"{kind.name:12s} {kind.about} (takes {takes} checkpoints)")
+        click.echo(f"{kind.name:12s} {kind.about} (takes {takes} checkpoint{'s' * (high != 1)})")
 
 
 @command.command()

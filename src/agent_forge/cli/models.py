@@ -19,7 +19,7 @@ def command() -> None:
 
 
 @command.command()
-@click.option("--phase", help="Only those that this phase made.")
+@click.option("--phase", help="Only those that the phase of this name in its pipeline made: base.")
 @home_option
 @json_option
 def ls(phase: str | None, home: str | None, as_json: bool) -> None:
@@ -30,7 +30,9 @@ def ls(phase: str | None, home: str | None, as_json: bool) -> None:
     if as_json:
         json_out([_document(entry) for entry in entries])
         return
-    if not entries:
+    if not entries and phase is not None:
+        click.echo(f"no phase of the name {phase!r} made a checkpoint", err=True)
+    elif not entries:
         click.echo("no checkpoints yet: `agent-forge forge run nano` makes some", err=True)
     for entry in entries:
         size = f"{entry.bytes / 1e6:8.1f} MB"
