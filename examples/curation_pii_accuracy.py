@@ -2,9 +2,10 @@
 
     python examples/curation_pii_accuracy.py --data ../shared/data/pii [--half held-out|development|all] [--text DIR]
 
-With --text, what is found in the gzipped texts and JSONL files under a folder is counted and shown. The rows are
-shuffled with a fixed seed; the rules were written on the first half. Presidio is measured where it is installed,
-without a language model.
+DATA is a folder with presidio_generated_large.json.gz and presidio_generated_small.json, the generated sentences of the
+repository microsoft/presidio-research. With --text, what is found in the gzipped texts and JSONL files under a folder
+is counted and shown. The rows are shuffled with a fixed seed; the rules were written on the first half. Presidio is
+measured where it is installed, without a language model.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def main() -> None:
         for kind, hits in sorted(ordinary_text(options.text).items()):
             print(f"{kind}: {len(hits)}", *hits[:10], sep="\n    ")
         return
+    if not options.data.is_dir():
+        parser.error(f"--data {options.data}: there is no such folder")
     rows = [
         row
         for name in ("large.json.gz", "small.json")

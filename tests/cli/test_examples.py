@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,3 +22,11 @@ def test_cities(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     starts = [document["tasks"][name]["started_s"] for name in ("paris", "london", "rome")]
     ends = [document["tasks"][name]["ended_s"] for name in ("paris", "london", "rome")]
     assert max(starts) < min(ends), "the three look-ups ran at once"
+
+
+@pytest.mark.parametrize("arguments", [["curation_pii_accuracy.py"], ["curation_fit_difficulty.py", "fit"]])
+def test_without_their_data_they_say_so(tmp_path: Path, arguments: list[str]) -> None:
+    command = [sys.executable, str(CITIES.parent / arguments[0]), *arguments[1:], "--data", str(tmp_path / "none")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.endswith("there is no such folder\n")
