@@ -190,6 +190,8 @@ def test_bench_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_bench_runs_one(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run(["bench", "startup", "--help"]) == 0
+    assert capfd.readouterr().out.startswith("usage: startup.py")
     assert run(["bench", "startup", "--quick"]) == 0
     assert "x python -c pass" in capfd.readouterr().out
 

@@ -17,7 +17,7 @@ def _folder() -> Path | None:
     return folder if folder.is_dir() else None
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("name", required=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def command(name: str | None, arguments: tuple[str, ...]) -> int:
