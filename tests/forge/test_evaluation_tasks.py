@@ -353,7 +353,7 @@ def test_what_is_longer_than_the_model_can_read_is_cut_and_read_in_pieces() -> N
 
 def test_how_much_a_model_can_read_is_known_by_either_name() -> None:
     configs = [{"max_position_embeddings": 64}, {"max_seq_len": 32}, {}, {"max_position_embeddings": -1}]
-    found = [positions_of(SimpleNamespace(config=SimpleNamespace(**config))) for config in configs]
+    found = [positions_of(SimpleNamespace(**config)) for config in configs]
     assert found == [64, 32, None, None]
 
 

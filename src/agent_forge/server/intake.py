@@ -7,6 +7,8 @@ a request is refused with 429 and Retry-After, which exporters obey: it is sent 
 from __future__ import annotations
 
 import asyncio
+import gzip
+import io
 import json
 import threading
 import time
@@ -221,21 +223,22 @@ def unpack(body: bytes, most: int) -> bytes:
 
     Raises Refused (413) as soon as it becomes too large, TraceError for what is neither.
     """
-    found = b""
-    while True:
-        inflating = zlib.decompressobj(wbits=47)  # the format is told by its first bytes
-        try:
-            found += inflating.decompress(body, most + 1 - len(found))
-        except zlib.error as error:
-            raise TraceError(f"the body cannot be unpacked: {error}") from error
-        if len(found) > most:
-            what = f"the body unpacks to more than {most / MIB:g} MiB"
-            raise Refused(413, what, code="too_large", fix="send smaller batches")
-        if not inflating.eof:
-            raise TraceError("the body cannot be unpacked: its end is missing")
-        body = inflating.unused_data
-        if not body:
-            return found
+    try:
+        if body[:2] == b"\x1f\x8b":
+            found = gzip.GzipFile(fileobj=io.BytesIO(body)).read(most + 1)
+        else:
+            inflating = zlib.decompressobj()
+            found = inflating.decompress(body, most + 1)
+            if not inflating.eof and len(found) <= most:
+                raise EOFError
+    except EOFError as error:
+        raise TraceError("the body cannot be unpacked: its end is missing") from error
+    except (zlib.error, gzip.BadGzipFile) as error:
+        raise TraceError(f"the body cannot be unpacked: {error}") from error
+    if len(found) > most:
+        what = f"the body unpacks to more than {most / MIB:g} MiB"
+        raise Refused(413, what, code="too_large", fix="send smaller batches")
+    return found
 
 
 def _read_protobuf(body: bytes) -> list[Span]:

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from agent_forge.errors import CheckpointError
 from agent_forge.forge.checkpoint import TOKENIZERS
+from agent_forge.forge.evaluation.text import positions_of
 from agent_forge.forge.training.evaluation import HeldOut
 from agent_forge.forge.training.packing import PackedRows, encode, pack
 
@@ -51,7 +52,7 @@ def prepare_text(
     """
     if not any((source / name).is_file() for name in TOKENIZERS):
         raise CheckpointError("there is no tokenizer to read the text with", where=str(source))
-    length = min(length, getattr(AutoConfig.from_pretrained(source), "max_position_embeddings", None) or length)
+    length = min(length, positions_of(AutoConfig.from_pretrained(source)) or length)
     tokenizer: Any = AutoTokenizer.from_pretrained(source)
     if tokenizer.bos_token_id is None:
         if tokenizer.eos_token_id is None:

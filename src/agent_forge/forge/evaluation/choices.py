@@ -111,7 +111,7 @@ def score_rows(
     What is longer than the model can read loses the beginning of its prompt; an answer that is longer by itself is read
     in pieces, each after the piece before it. Raises UsageError for a prompt without a token.
     """
-    most = positions_of(model)
+    most = positions_of(model.config)
     pieces = [(i, piece) for i, pair in enumerate(pairs) for piece in _pieces(*pair, most)]
     order = sorted(range(len(pieces)), key=lambda i: sum(map(len, pieces[i][1])))  # alike ones share a batch
     losses, greedy = np.zeros(len(pairs)), np.ones(len(pairs), dtype=bool)

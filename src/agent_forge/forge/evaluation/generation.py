@@ -23,7 +23,7 @@ def write_answers(
 
     An answer takes at most half of what the model can read; a prompt that leaves it no room loses its beginning.
     """
-    was_training, longest = model.training, positions_of(model)
+    was_training, longest = model.training, positions_of(model.config)
     most_tokens = most_tokens if longest is None else min(most_tokens, longest // 2)
     model.eval()
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))

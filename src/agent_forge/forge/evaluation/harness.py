@@ -74,7 +74,7 @@ class Answers:
 
     def _rolling(self, text: str) -> float:
         tokens = self._tokens(text)
-        most = min(positions_of(self.model) or 1024, 1024)
+        most = min(positions_of(self.model.config) or 1024, 1024)
         first, total = self._any_first(), 0.0
         for start in range(0, len(tokens), most):
             piece = torch.tensor([[first, *tokens[start : start + most]]])

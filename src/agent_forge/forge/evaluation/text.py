@@ -174,7 +174,7 @@ def device_of(model: nn.Module) -> torch.device:
     return (next(model.buffers()) if first is None else first).device
 
 
-def positions_of(model: Any) -> int | None:
-    """How many tokens the model can read; None where its configuration names no end."""
-    found = (getattr(model.config, name, None) for name in ("max_position_embeddings", "max_seq_len"))  # MPT's word
+def positions_of(config: Any) -> int | None:
+    """How many tokens a model can read; None where its configuration names no end."""
+    found = (getattr(config, name, None) for name in ("max_position_embeddings", "max_seq_len"))  # MPT's word
     return next((most for most in found if isinstance(most, int) and most > 1), None)

@@ -25,6 +25,7 @@ from agent_forge.forge.corpus import (
     set_aside,
     source_digests,
 )
+from agent_forge.forge.evaluation.text import positions_of
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.phases import Outcome, Phase, Work
 from agent_forge.forge.phases.measure import (
@@ -86,7 +87,7 @@ def refuse_unknown_fields(model: Mapping[str, Any], config: PretrainedConfig) ->
 
 def refuse_long_rows(config: PretrainedConfig, length: int) -> None:
     """Raises ConfigError for rows that are longer than the model can read."""
-    most = getattr(config, "max_position_embeddings", None)
+    most = positions_of(config)
     if most is not None and length > most:
         raise ConfigError(f"length is {length}, and the model reads {most} tokens", fix="shorten `length`")
 

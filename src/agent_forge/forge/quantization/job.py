@@ -15,7 +15,7 @@ from agent_forge.errors import UsageError
 from agent_forge.forge.checkpoint import TOKENIZERS, count_parameters, load, staging
 from agent_forge.forge.evaluation.choices import Question, continuations
 from agent_forge.forge.evaluation.scores import retention
-from agent_forge.forge.evaluation.text import refuse_unsound
+from agent_forge.forge.evaluation.text import positions_of, refuse_unsound
 from agent_forge.forge.quantization.bitlinear import INSIDE_BLOCKS, to_dense
 from agent_forge.forge.quantization.folder import copy_model, float32_bytes, folder_bytes, write_dense, write_packed
 from agent_forge.forge.quantization.gate import Clause, Demands
@@ -93,7 +93,7 @@ def prepare(source: Path, job: Job, tell: Tell) -> Quantisation:
     tokenizer = read_tokenizer(source)
     steps = job.recipe.steps_for(teacher, device)
     judged = job.judged or judged_tokens(teacher, device)
-    length = min(job.recipe.length, getattr(teacher.config, "max_position_embeddings", None) or job.recipe.length)
+    length = min(job.recipe.length, positions_of(teacher.config) or job.recipe.length)
     wanted = Wanted(min(steps * job.recipe.batch_rows, 20_000), length, judged, seed=job.seed)
     tell(stage="text", steps=steps)
     material = gather(teacher, tokenizer, job.data, wanted)

@@ -189,7 +189,7 @@ class Run:
         return loss.detach()
 
     def _clear_gradients(self) -> None:
-        self.optimizer.zero_grad(set_to_none=self.passes.recording is None)  # a recording knows where they lie
+        self.optimizer.zero_grad(set_to_none=self.passes.recorded is None)  # a recording knows where they lie
 
     def _set_rate(self) -> None:
         s = self.settings
