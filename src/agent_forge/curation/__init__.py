@@ -5,8 +5,9 @@ The names below are imported when they are first used, so that `import agent_for
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agent_forge.lazy import attach
 
 if TYPE_CHECKING:
     from agent_forge.curation.audit import Audit, audit_file, compare, write_audit
@@ -23,60 +24,21 @@ if TYPE_CHECKING:
     from agent_forge.curation.replace import Scrubber, mask_pii, scrub_text
     from agent_forge.curation.scrub import ScrubReport, scrub_file, scrub_line
 
-_HOMES = {
-    "audit": ("Audit", "audit_file", "compare", "write_audit"),
-    "balancing": ("BalanceReport", "balance", "parse_target"),
-    "difficulties": ("Difficulty", "difficulty", "estimate", "features", "fit", "measure"),
-    "duplicates": ("deduplicate_file", "find_duplicates", "find_leakage"),
-    "homes": ("fetch",),
-    "generate": ("Endpoint",),
-    "lines": ("read_rows", "write_rows"),
-    "loaders": ("DATASETS", "load"),
-    "pii": ("Match", "find_pii"),
-    "pii.names": ("load_names",),
-    "records": ("Record",),
-    "replace": ("Scrubber", "mask_pii", "scrub_text"),
-    "scrub": ("ScrubReport", "scrub_file", "scrub_line"),
-}
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-
-__all__ = [
-    "DATASETS",
-    "Audit",
-    "BalanceReport",
-    "Difficulty",
-    "Endpoint",
-    "Match",
-    "Record",
-    "ScrubReport",
-    "Scrubber",
-    "audit_file",
-    "balance",
-    "compare",
-    "deduplicate_file",
-    "difficulty",
-    "estimate",
-    "features",
-    "fetch",
-    "find_duplicates",
-    "find_leakage",
-    "find_pii",
-    "fit",
-    "load",
-    "load_names",
-    "mask_pii",
-    "measure",
-    "parse_target",
-    "read_rows",
-    "scrub_file",
-    "scrub_line",
-    "scrub_text",
-    "write_audit",
-    "write_rows",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "audit": "Audit audit_file compare write_audit",
+        "balancing": "BalanceReport balance parse_target",
+        "difficulties": "Difficulty difficulty estimate features fit measure",
+        "duplicates": "deduplicate_file find_duplicates find_leakage",
+        "generate": "Endpoint",
+        "homes": "fetch",
+        "lines": "read_rows write_rows",
+        "loaders": "DATASETS load",
+        "pii": "Match find_pii",
+        "pii.names": "load_names",
+        "records": "Record",
+        "replace": "Scrubber mask_pii scrub_text",
+        "scrub": "ScrubReport scrub_file scrub_line",
+    },
+)

@@ -5,9 +5,9 @@ What every run needs is imported at once; formats, changes and analysis are load
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from agent_forge.lazy import attach
 from agent_forge.plans.faults import CODES, TEXT_LIMITS, PlanFault, PlanInvalid, PlanLimits
 from agent_forge.plans.plan import Plan
 from agent_forge.plans.references import (
@@ -30,68 +30,30 @@ if TYPE_CHECKING:
     from agent_forge.plans.stream import FORMATS, PlanStream, parse_plan
     from agent_forge.plans.xml_write import to_xml
 
-_HOME_OF = {
-    name: f"agent_forge.plans.{module}"
-    for module, names in {
-        "analysis": ("Reason", "needless_edges", "reduced", "why"),
-        "calls": ("VOCABULARY", "read_call", "write_call"),
-        "changes": ("ChangeBudget", "ChangeRefused", "expand", "insert", "replan"),
-        "documents": ("plan_from_document", "to_document", "to_json", "to_yaml"),
-        "drawing": ("to_mermaid", "to_tree"),
-        "lines_write": ("to_lines",),
-        "stream": ("FORMATS", "PlanStream", "parse_plan"),
-        "xml_write": ("to_xml",),
-    }.items()
-    for name in names
-}
-
-__all__ = [
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "analysis": "Reason needless_edges reduced why",
+        "calls": "VOCABULARY read_call write_call",
+        "changes": "ChangeBudget ChangeRefused expand insert replan",
+        "documents": "plan_from_document to_document to_json to_yaml",
+        "drawing": "to_mermaid to_tree",
+        "lines_write": "to_lines",
+        "stream": "FORMATS PlanStream parse_plan",
+        "xml_write": "to_xml",
+    },
     "CODES",
-    "FORMATS",
     "JSON",
-    "TEXT_LIMITS",
-    "VOCABULARY",
-    "ChangeBudget",
-    "ChangeRefused",
     "Plan",
     "PlanFault",
     "PlanInvalid",
     "PlanLimits",
-    "PlanStream",
-    "Reason",
     "Reference",
     "ReferenceUnresolved",
+    "TEXT_LIMITS",
     "Task",
-    "expand",
     "find_references",
-    "insert",
     "look_up",
-    "needless_edges",
-    "parse_plan",
-    "plan_from_document",
-    "read_call",
-    "reduced",
-    "replan",
     "resolve",
-    "to_document",
-    "to_json",
-    "to_lines",
-    "to_mermaid",
-    "to_tree",
-    "to_xml",
-    "to_yaml",
     "whole_reference",
-    "why",
-    "write_call",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'agent_forge.plans' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+)

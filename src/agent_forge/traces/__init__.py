@@ -5,8 +5,9 @@ The names are loaded when they are used, so that `import agent_forge.traces` cos
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from agent_forge.lazy import attach
 
 if TYPE_CHECKING:
     from agent_forge.traces.export import FORMATS, export_traces, send_otlp
@@ -20,44 +21,18 @@ if TYPE_CHECKING:
     from agent_forge.traces.trajectory import Trajectory, assemble
     from agent_forge.traces.trust import TrustTable
 
-_HOMES = {
-    "FORMATS": "export", "export_traces": "export", "send_otlp": "export", "import_file": "files", "read_file": "files",
-    "masked": "masking", "read_json": "otlp", "read_request": "otlp", "write_request": "otlp", "Recorder": "recorder",
-    "carry": "recorder", "current_span": "recorder", "use_span": "recorder", "KINDS": "span", "Span": "span",
-    "Aggregate": "stats",
-    "Page": "store", "Store": "store", "Summary": "store", "Trajectory": "trajectory", "assemble": "trajectory",
-    "TrustTable": "trust",
-}  # fmt: skip
-
-__all__ = [
-    "FORMATS",
-    "KINDS",
-    "Aggregate",
-    "Page",
-    "Recorder",
-    "Span",
-    "Store",
-    "Summary",
-    "Trajectory",
-    "TrustTable",
-    "assemble",
-    "carry",
-    "current_span",
-    "export_traces",
-    "import_file",
-    "masked",
-    "read_file",
-    "read_json",
-    "read_request",
-    "send_otlp",
-    "use_span",
-    "write_request",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "export": "FORMATS export_traces send_otlp",
+        "files": "import_file read_file",
+        "masking": "masked",
+        "otlp": "read_json read_request write_request",
+        "recorder": "Recorder carry current_span use_span",
+        "span": "KINDS Span",
+        "stats": "Aggregate",
+        "store": "Page Store Summary",
+        "trajectory": "Trajectory assemble",
+        "trust": "TrustTable",
+    },
+)

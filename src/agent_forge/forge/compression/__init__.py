@@ -8,33 +8,16 @@ loading a compressed model needs little of it.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import Any
+from agent_forge.lazy import attach
 
-_PLACES = {
-    "Encoded": "container",
-    "pack": "container",
-    "unpack": "container",
-    "Cost": "feedback",
-    "distortion": "feedback",
-    "CODECS": "codecs",
-    "decode": "codecs",
-    "encode": "codecs",
-    "allocate": "allocation",
-    "Option": "allocation",
-    "Report": "search",
-    "Settings": "search",
-    "Text": "text",
-    "compress": "search",
-    "mixed": "text",
-    "prepare_text": "text",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)
-
-
-__all__ = list(_PLACES)
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "allocation": "Option allocate",
+        "codecs": "CODECS decode encode",
+        "container": "Encoded pack unpack",
+        "feedback": "Cost distortion",
+        "search": "Report Settings compress",
+        "text": "Text mixed prepare_text",
+    },
+)
