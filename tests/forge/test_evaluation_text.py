@@ -72,7 +72,7 @@ def test_perplexity_and_bits_per_byte_are_those_of_a_plain_loop() -> None:
     assert score.perplexity == pytest.approx(math.exp(np.mean(np.concatenate(nats))), rel=1e-5)
     assert score.bits_per_byte == pytest.approx(sum(map(sum, nats)) / math.log(2) / 91, rel=1e-5)
     again = score.as_evaluation()
-    assert again.bits_per_byte == score.bits_per_byte
+    assert again.bits_per_byte == pytest.approx(score.bits_per_byte, rel=1e-12)  # another order of sums
     assert score.as_dict()["documents"] == 3
 
 
