@@ -80,6 +80,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         _nothing()  # coverage's tracer takes over again with the next call, so that it sees this function end
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """How many functions passed, beside pytest's own count of their cases."""
+    passed = {report.nodeid.partition("[")[0] for report in terminalreporter.stats.get("passed", [])}
+    terminalreporter.write_line(f"{len(passed)} test functions passed")
+
+
 def pytest_make_parametrize_id(config: pytest.Config, val: object) -> str | None:
     """Bytes are named by their length: a name made from their content once held gzip's clock, and two test processes
     that began in different seconds refused to share their work."""
