@@ -6,6 +6,9 @@ import ast
 import re
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,21 +18,67 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted(
     p for folder in ("src", "tests", "benchmarks", "examples", "scripts") for p in (ROOT / folder).rglob("*.py")
 )
+PACKAGE = [path for path in SOURCES if path.is_relative_to(ROOT / "src")]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LIMIT = 60
+KNOT = 4
 BLOCK = re.compile(r"^```python([^\n]*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 
 
 @pytest.mark.untraced
-@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_no_function_is_longer_than_sixty_lines(path: Path) -> None:
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+def test_no_function_is_longer_than_sixty_lines() -> None:
     long = [
-        f"{node.name}, line {node.lineno}: {node.end_lineno - node.lineno + 1} lines"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, functions) and (node.end_lineno or 0) - node.lineno + 1 > LIMIT
+        f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {node.end_lineno - node.lineno + 1} lines"
+        for path, tree in trees(SOURCES).items()
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno - node.lineno + 1 > LIMIT
     ]
     assert long == []
+
+
+@pytest.mark.untraced
+def test_a_class_name_exists_once_in_the_package() -> None:
+    places = defaultdict(list)
+    for path, tree in trees(PACKAGE).items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+@pytest.mark.untraced
+def test_no_import_knot_has_more_than_four_modules() -> None:
+    """Imports inside functions and under TYPE_CHECKING count: a knot cannot be read piece by piece."""
+    import networkx
+
+    graph = networkx.DiGraph(import_edges())
+    knots = [sorted(knot) for knot in networkx.strongly_connected_components(graph) if len(knot) > KNOT]
+    assert knots == []
+
+
+def import_edges() -> Iterator[tuple[str, str]]:
+    names = {path: ".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in PACKAGE}
+    modules = {path: name.removesuffix(".__init__") for path, name in names.items()}
+    known = set(modules.values())
+    for path, tree in trees(PACKAGE).items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                named = (f"{node.module}.{alias.name}" for alias in node.names)
+                targets = {name if name in known else node.module for name in named}
+            elif isinstance(node, ast.Import):
+                targets = {alias.name for alias in node.names}
+            else:
+                continue
+            yield from ((modules[path], target) for target in targets & known if target != modules[path])
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def trees(paths: Iterable[Path]) -> dict[Path, ast.Module]:
+    return {path: tree_of(path) for path in paths}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
