@@ -28,7 +28,7 @@ from agent_forge.forge.training import (
     train,
 )
 from agent_forge.forge.training.checkpoint import save_checkpoint, weights_of
-from agent_forge.forge.training.report import RunLog
+from agent_forge.forge.training.report import TrainingLog
 from agent_forge.forge.training.speed import compiled
 
 STEPS = 10
@@ -121,7 +121,7 @@ class TestResuming:
     def test_half_a_line_in_the_log_is_dropped(self, tmp_path):
         path = tmp_path / "log.jsonl"
         path.write_text('{"step": 1, "loss": 2}\n{"step": 2, "loss": 1}\n{"step": 3, "lo')
-        RunLog(path, resumed_at=1)
+        TrainingLog(path, resumed_at=1)
         assert read_log(path) == [{"step": 1, "loss": 2}]
 
 
@@ -309,7 +309,7 @@ class TestReplay:
             return made[-1], made[-1].loss
 
         monkeypatch.setattr(loop, "cuda_graph", record)
-        monkeypatch.setattr(loop.Run, "_recordable", lambda self, loss: True)
+        monkeypatch.setattr(loop.TrainingRun, "_recordable", lambda self, loss: True)
         return made
 
     @pytest.mark.parametrize(("micro", "replays"), [(4, 2), (2, 5), (3, 2)])  # 3 leaves one row over: run as it is
@@ -317,7 +317,7 @@ class TestReplay:
         replayed, _ = run(None, steps=3, micro_rows=micro)
         assert [graph.replays for graph in graphs] == [replays]
         graphs.clear()
-        monkeypatch.setattr(loop.Run, "_recordable", lambda self, loss: False)
+        monkeypatch.setattr(loop.TrainingRun, "_recordable", lambda self, loss: False)
         plain, _ = run(None, steps=3, micro_rows=micro)
         assert not graphs
         assert _same(replayed, plain)
@@ -345,7 +345,10 @@ class TestReplay:
 
     def test_only_a_gpu_records(self):
         settings = TrainSettings(**{**example.SETTINGS, "graph": True})
-        assert loop.Run(example.model(), example.data(), settings, None, None, None, None, None).passes.record is None
+        assert (
+            loop.TrainingRun(example.model(), example.data(), settings, None, None, None, None, None).passes.record
+            is None
+        )
 
 
 def one_of_two(rank: int, folder: Path) -> None:

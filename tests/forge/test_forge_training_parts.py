@@ -15,14 +15,13 @@ from tests_forge_axes import tiny_config
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import ConfigError, DataError, UsageError
+from agent_forge.forge.evaluation.choices import MultipleChoice, answer_questions, questions_of
 from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.training import (
     SPECIAL_TOKENS,
-    Choice,
     HeldOut,
     TrainSettings,
     WeightAverage,
-    choice_accuracy,
     chunked_cross_entropy,
     encode,
     evaluate,
@@ -253,7 +252,7 @@ class TestEvaluation:
         with torch.no_grad():
             model.lm_head.weight.normal_()
 
-        def score(prompt: str, answer: str) -> float:
+        def likelihood(prompt: str, answer: str) -> float:
             ids = torch.tensor([[0, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]])
             more = torch.tensor([tokenizer(answer, add_special_tokens=False)["input_ids"]])
             logs = model(torch.cat([ids, more], 1)).logits[0, ids.shape[1] - 1 : -1].log_softmax(-1)
@@ -262,11 +261,11 @@ class TestEvaluation:
         answers = (" lazy dog", " 5 jugs", " 東京")
         questions = []
         for right, prompt in enumerate(["The", "Pack my", "jumps over"]):
-            best = max(range(3), key=lambda i, prompt=prompt: score(prompt, answers[i]))
-            questions.append(Choice(prompt, answers, best if right < 2 else (best + 1) % 3))
-        accuracy, error = choice_accuracy(model, tokenizer, questions, rows=2)
-        assert accuracy == pytest.approx(2 / 3)
-        assert error == pytest.approx(math.sqrt(2 / 9 / 2))
+            best = max(range(3), key=lambda i, prompt=prompt: likelihood(prompt, answers[i]))
+            questions.append(MultipleChoice(prompt, answers, best if right < 2 else (best + 1) % 3))
+        score = answer_questions(model, questions_of(questions, tokenizer), rows=2)
+        assert score.value == pytest.approx(2 / 3)
+        assert score.stderr == pytest.approx(math.sqrt(2 / 9 / 2))
 
 
 class TestSpeed:

@@ -83,7 +83,7 @@ def test_every_change_is_found(tmp_path: Path) -> None:
         ("[" * 100_000, "cannot be read"),
         ({"parameters": 7}, "the card says parameters 7, and the files 6"),
         ({"architecture": "Other"}, "the card says architecture"),
-        ({"format": 99}, "knows formats up to 1"),
+        ({"format": 99}, "reads formats up to 1"),
         ({"metrics": {"loss": {"value": float("nan")}}}, "NaN is not a measured figure"),
         ({"nonsense": 1}, "cannot be read"),
     ],
@@ -201,7 +201,7 @@ def test_the_parameter_count_is_that_of_transformers(tied: bool, tmp_path: Path)
 
 
 def test_pickled_weights_and_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"there is no config\.json"):
+    with pytest.raises(CheckpointError, match=r"it has no config\.json"):
         load(tmp_path)
     fill(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
@@ -222,5 +222,5 @@ def test_an_export_is_whole_and_has_a_readme(tmp_path: Path) -> None:
     assert all(word in readme for word in ("6 parameters", "ab" * 32, "cd" * 32, "| x | 1.5 |"))
     for file in checkpoint.path.iterdir():
         assert (out / file.name).read_bytes() == file.read_bytes()
-    with pytest.raises(UsageError, match="it exists already"):
+    with pytest.raises(UsageError, match="the folder exists already"):
         export_checkpoint(checkpoint, out)

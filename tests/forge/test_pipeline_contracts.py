@@ -182,7 +182,7 @@ def test_the_format_adapter_makes_a_packed_model_dense_with_the_same_values(tmp_
         save_packed(dense, folder, ternary={name: TernaryWeight(trits, scales)}, layout="2bit", embedding=None)
         packed = finish(folder, Card("packed", {}), tmp_path)
     (adapted,), found = handoff(Contract(formats=("dense",)), [packed], "next", tmp_path)
-    assert [(clause.name, clause.found) for clause in found if not clause.met] == [("format", "agent_forge_packed")]
+    assert [(clause.name, clause.actual) for clause in found if not clause.met] == [("format", "agent_forge_packed")]
     assert format_of(adapted.path) == "dense"
     after = load_file(adapted.path / "model.safetensors")
     assert torch.equal(after[f"{name}.weight"].float(), trits * scales)

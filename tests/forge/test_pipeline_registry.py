@@ -163,7 +163,7 @@ def test_sessions_phases_and_handoffs(registry: Registry) -> None:
     assert registry.sessions()[0]["state"] == "running"
     registry.end_session("s", "paused")
     assert registry.sessions()[0]["state"] == "paused"
-    with pytest.raises(ValueError, match="not how a session ends"):
+    with pytest.raises(ValueError, match="not a final state of a session"):
         registry.end_session("s", "running")
     with pytest.raises(ValueError, match="no such column: nonsense"):
         registry.record_phase("s", "a", state="x", nonsense=1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import json
+import os
 import random
 import shutil
 import signal
@@ -19,11 +20,11 @@ import pytest
 from agent_forge.cli import run as cli
 from agent_forge.cli.forge import Talk
 from agent_forge.errors import AgentForgeError, ConfigError, DataError, UsageError
-from agent_forge.forge.events import Bus, Event, read_events
+from agent_forge.forge.events import Bus, PhaseEvent, read_events
 from agent_forge.forge.phases.worker import locked
 from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.registry import Registry
-from agent_forge.forge.session import Session
+from agent_forge.forge.session import ForgeSession
 from agent_forge.runtime.workers import Inline
 
 HERE = Path(__file__).parent
@@ -31,7 +32,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(autouse=True)
 def _toys_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(HERE), os.environ.get("PYTHONPATH", ""))))
     monkeypatch.syspath_prepend(str(HERE))
 
 
@@ -43,7 +44,7 @@ def pipeline_file(folder: Path, phases: dict[str, dict[str, object]], **more: ob
 
 
 def run(path: str, home: Path, **options: object) -> object:
-    return Session(read_pipeline(path), Registry(home), workers=Inline(), **options).run()
+    return ForgeSession(read_pipeline(path), Registry(home), workers=Inline(), **options).run()
 
 
 def states(report: object) -> dict[str, str]:
@@ -60,7 +61,7 @@ TRACKS = {
 
 def test_parallel_tracks_meet_and_a_second_run_skips_everything(tmp_path: Path) -> None:
     path = pipeline_file(tmp_path, TRACKS, parallel=2)
-    events: list[Event] = []
+    events: list[PhaseEvent] = []
     report = run(path, tmp_path / "home", bus=Bus(events.append))
     assert report.state == "completed"
     assert states(report) == dict.fromkeys(TRACKS, "completed")
@@ -232,11 +233,11 @@ INLINE = """
 import json, sys
 from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.registry import Registry
-from agent_forge.forge.session import Session
+from agent_forge.forge.session import ForgeSession
 from agent_forge.runtime.workers import Inline
 registry = Registry(sys.argv[2])
 print("ready", flush=True)
-print(json.dumps(Session(read_pipeline(sys.argv[1]), registry, workers=Inline()).run().as_dict()))
+print(json.dumps(ForgeSession(read_pipeline(sys.argv[1]), registry, workers=Inline()).run().as_dict()))
 """
 
 
@@ -274,21 +275,21 @@ def test_two_processes_do_not_do_the_same_phase(tmp_path: Path) -> None:
     with locked(tmp_path / "work"), open((tmp_path / "work").with_suffix(".lock"), "a") as other:
         with pytest.raises(OSError, match="unavailable"):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with pytest.raises(UsageError, match="another process is doing this phase"), locked(tmp_path / "work"):
+        with pytest.raises(UsageError, match="another process runs this phase"), locked(tmp_path / "work"):
             pass
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"phases": {"a": {"phase": "congate"}}}, "did you mean 'cognate'?"),
+        ({"phases": {"a": {"phase": "congate"}}}, "Did you mean 'cognate'?"),
         ({"phases": {"a": {"phase": "no.such.module"}}}, "cannot be loaded"),
         ({"phases": {"a": {"config": {"nubmer": 1}}}}, "unknown key 'nubmer'; did you mean 'number'?"),
         ({"phases": {"a": {"phase": "..x"}}}, "cannot be loaded"),
         ({"phases": {}}, "the plan has no task"),
         ({"phases": {"a": {}, "b": {"after": ["c"]}}}, "there is no such task"),
         ({"phases": {"a": {"after": ["b"]}, "b": {"after": ["a"]}}}, "tasks wait for each other"),
-        ({"phases": {"a": {}}, "start": ["x"]}, "start: no phase takes what is named there"),
+        ({"phases": {"a": {}}, "start": ["x"]}, "start: no phase takes these"),
         ({"phases": {"a": {"phase": "toys.add"}}}, "takes 1 to 3 checkpoints, and is given 0"),
         ({"phases": {"../a": {}}}, "'../a' cannot be part of a folder's name"),
         ({"phases": {"a": {}}, "name": "x/y"}, "'x/y' cannot be part of a folder's name"),
@@ -312,13 +313,13 @@ def test_a_pipeline_among_several_processes_of_a_launcher_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="starts processes of its own"):
+    with pytest.raises(UsageError, match="starts its own processes"):
         run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "home")
 
 
 def test_missing_data_stops_it_before_anything_is_done(tmp_path: Path) -> None:
     last = {"phase": "specialise", "after": ["base"], "config": {"sources": {"text": {"path": "not/there"}}}}
-    with pytest.raises(DataError, match="no text there"):
+    with pytest.raises(DataError, match="there is no text"):
         run(pipeline_file(tmp_path, {"base": {}, "last": last}), tmp_path / "home")
     assert Registry(tmp_path / "home").sessions() == []
 
@@ -327,7 +328,7 @@ def test_presets_are_sound_and_unknown_ones_named() -> None:
     for name in ("nano", "small", "full"):
         assert {"base", "reasoning", "memory", "adaptive", "evomerge"} <= set(read_pipeline(name).plan().tasks)
     assert read_pipeline("nano", ["seed=7", "phases.base.config.length=64"]).seed == 7
-    with pytest.raises(UsageError, match="did you mean 'nano'"):
+    with pytest.raises(UsageError, match="Did you mean 'nano'"):
         read_pipeline("nanno")
     with pytest.raises(ConfigError):
         read_pipeline("nano", ["phases.base.config.lenght=64"])
@@ -364,13 +365,13 @@ def test_progress_says_how_far_it_is_on_a_terminal_and_elsewhere() -> None:
         (io.StringIO(), 0.0, f"{said}\n"),
         (io.StringIO(), 9e9, ""),
     ):
-        Talk(stream, every_s)(Event("progress", "base", figures))
+        Talk(stream, every_s)(PhaseEvent("progress", "base", figures))
         assert stream.getvalue() == expected
     plain = io.StringIO()
     Talk(plain)(
-        Event("finished", "base", {"gate": {"metric": "m", "before": 2, "after": 1, "stderr": 0.1, "verdict": ""}})
+        PhaseEvent("finished", "base", {"gate": {"metric": "m", "before": 2, "after": 1, "stderr": 0.1, "verdict": ""}})
     )
-    Talk(plain, 0.0)(Event("progress", "base", {"step": 3, "loss": 1.0}))
+    Talk(plain, 0.0)(PhaseEvent("progress", "base", {"step": 3, "loss": 1.0}))
     assert plain.getvalue() == "base: finished (m 2 → 1 ± 0.1)\nbase: step 3, loss 1.000\n"
 
 
