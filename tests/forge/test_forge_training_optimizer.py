@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import UsageError
 from agent_forge.forge.models import CognateForCausalLM
-from agent_forge.forge.models.attention import _blocks, _largest_logits, attention_mask
+from agent_forge.forge.models.attention import _blocks, _largest_logits, attention_mask, rotate
 from agent_forge.forge.training import PRESETS, MuGrokfast, clip_heads, largest_logits, route
 from agent_forge.forge.training.checkpoint import optimizer_tensors, restore_optimizer
 from agent_forge.forge.training.muon import muon_step, orthogonalize, shape_factor
@@ -262,10 +262,13 @@ class TestQKClip:
         attention = model.model.layers[0].attention
         seen = {}
         attention.register_forward_hook(lambda module, args, out: seen.update(x=args[0], reading=args[1]))
-        found = largest_logits(model, text)["model.layers.0.attention"]
-        q, k, _ = attention._project(seen["x"], seen["reading"].cos, seen["reading"].sin)
+        largest = largest_logits(model, text)["model.layers.0.attention"]
+        parts = attention.qkv_proj(seen["x"]).split(attention.row_blocks, dim=-1)[:2]
+        q, k = (
+            rotate(part.view(1, 6, 4, -1).transpose(1, 2), seen["reading"].cos, seen["reading"].sin) for part in parts
+        )
         logits = (q @ k.transpose(-1, -2) * attention.scale).masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)
-        torch.testing.assert_close(found, logits.amax((0, 2, 3)))
+        torch.testing.assert_close(largest, logits.amax((0, 2, 3)))
         assert attention.probed is None
 
     def test_heads_whose_logits_are_all_negative_are_left_alone(self):

@@ -167,7 +167,7 @@ def test_sessions_phases_and_handoffs(registry: Registry) -> None:
         registry.end_session("s", "running")
     with pytest.raises(ValueError, match="no such column: nonsense"):
         registry.record_phase("s", "a", state="x", nonsense=1)
-    with pytest.raises(ValueError, match="a phase has a state"):
+    with pytest.raises(ValueError, match="a phase needs a state"):
         registry.record_phase("s", "a", error="x")
     with pytest.raises(DataError, match="cannot be stored"):
         registry.record_phase("no such session", "a", state="x")
