@@ -5,9 +5,9 @@
     PYTHONPATH=src python benchmarks/cognate_quality.py --quick                       anywhere: a check that it runs
 
 Every arm runs `agent_forge.forge.training.train` on the rows of the `small` preset, over several seeds, and is judged
-by bits per byte on held-out documents. The arms run in parallel processes, so this says nothing about speed: the numbers
-of steps for "equal time" come from benchmarks/cognate_throughput.py, as --time-ratio. The controls are a Llama of the
-same size and vocabulary, and AdamW at several learning rates.
+by bits per byte on held-out documents. The arms run in parallel processes, so this says nothing about speed: the
+numbers of steps for "equal time" come from benchmarks/cognate_throughput.py, as --time-ratio. The controls are a Llama
+of the same size and vocabulary, and AdamW at several learning rates.
 """
 
 from __future__ import annotations

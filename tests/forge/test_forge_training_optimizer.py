@@ -58,7 +58,7 @@ def test_with_the_extras_off_it_is_torch_muon_and_adamw(rule, nesterov):
     rest = [p for p in theirs.parameters() if all(p is not m for m in matrices)]
     muon = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1, momentum=0.9, nesterov=nesterov, adjust_lr_fn=rule)
     adam = torch.optim.AdamW(rest, lr=0.003, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.01)
-    mine = MuGrokfast(
+    combined = MuGrokfast(
         ours,
         lr=0.02,
         momentum=0.9,
@@ -69,7 +69,7 @@ def test_with_the_extras_off_it_is_torch_muon_and_adamw(rule, nesterov):
         scalar_lr=0.003,
         adam_weight_decay=0.01,
     )
-    run(ours, mine)
+    run(ours, combined)
     run(theirs, muon, adam)
     for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         # what torch.optim.Muon rounds to bf16 are updates of about lr * factor / sqrt(32) a step
@@ -301,4 +301,4 @@ class TestQKClip:
             for block in model.model.layers:
                 block.attention.qkv_proj.weight.mul_(1000)
         bound = model.config.softmax_scale * model.config.head_dim + 1e-3
-        assert all(found.max() <= bound for found in largest_logits(model, torch.randint(3, 64, (2, 20))).values())
+        assert all(logits.max() <= bound for logits in largest_logits(model, torch.randint(3, 64, (2, 20))).values())

@@ -77,18 +77,18 @@ def test_events_survive_a_torn_line_and_what_json_lacks(tmp_path: Path) -> None:
 
 
 def test_a_failing_sink_is_left_out_and_the_others_go_on() -> None:
-    told: list[str] = []
+    kinds: list[str] = []
 
     def broken(event: PhaseEvent) -> None:
         raise OSError("the disk is full")
 
-    bus = Bus(broken, lambda event: told.append(event.kind))
+    bus = Bus(broken, lambda event: kinds.append(event.kind))
     with pytest.warns(RuntimeWarning, match="the disk is full"):
         bus.tell("started", "a")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bus.tell("finished", "a")
-    assert told == ["started", "finished"]
+    assert kinds == ["started", "finished"]
 
 
 def test_tensorboard_has_the_numbers_of_progress(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_tensorboard_has_the_numbers_of_progress(tmp_path: Path) -> None:
     sink(PhaseEvent("progress", "base", {"step": 3, "steps": 9, "loss": 1.5, "text": "x", "flag": True}))
     sink(PhaseEvent("progress", "base", {"step": 3, "steps": 9, "evaluation": {"bits_per_byte": 2.5}}))
     sink(PhaseEvent("finished", "base"))
-    found = EventAccumulator(str(tmp_path)).Reload()
-    assert found.Tags()["scalars"] == ["base/loss", "base/evaluation/bits_per_byte"]
-    assert [(scalar.step, scalar.value) for scalar in found.Scalars("base/loss")] == [(3, 1.5)]
+    log = EventAccumulator(str(tmp_path)).Reload()
+    assert log.Tags()["scalars"] == ["base/loss", "base/evaluation/bits_per_byte"]
+    assert [(scalar.step, scalar.value) for scalar in log.Scalars("base/loss")] == [(3, 1.5)]
 
 
 def test_what_is_not_installed_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,17 +91,17 @@ def base(source: Source, tmp_path_factory: pytest.TempPathFactory) -> PhaseOutco
 
 
 def test_cognate_makes_a_model_that_transformers_uses(base: PhaseOutcome) -> None:
-    made = base.checkpoint
-    assert made is not None
-    assert load(made.path, made.digest) == made
+    checkpoint = base.checkpoint
+    assert checkpoint is not None
+    assert load(checkpoint.path, checkpoint.digest) == checkpoint
     assert agent_forge.forge.models
-    model = AutoModelForCausalLM.from_pretrained(made.path, trust_remote_code=False)
-    assert type(model).__name__ == made.card.architecture == "CognateForCausalLM"
-    assert made.card.parameters == model.num_parameters()
-    speak = pipeline("text-generation", model=str(made.path))
+    model = AutoModelForCausalLM.from_pretrained(checkpoint.path, trust_remote_code=False)
+    assert type(model).__name__ == checkpoint.card.architecture == "CognateForCausalLM"
+    assert checkpoint.card.parameters == model.num_parameters()
+    speak = pipeline("text-generation", model=str(checkpoint.path))
     answer = speak("the cat sees", max_new_tokens=3, do_sample=False)[0]["generated_text"]
     assert answer.startswith("the cat sees")
-    metrics = made.card.metrics
+    metrics = checkpoint.card.metrics
     assert metrics["bits per byte"].value == pytest.approx(base.gate.after)
     assert base.gate.before > 3, "byte frequencies alone"
     assert {
@@ -193,8 +193,8 @@ def test_what_the_base_of_the_base_has_read_counts_too(base: PhaseOutcome, sourc
 def test_changes_to_the_bases_configuration_are_checked(base: PhaseOutcome) -> None:
     assert base.checkpoint is not None
     assert changed_config(base.checkpoint, {"loops": 2, "halting": True}).loops == 2
-    for change, said in (({"lops": 2}, "Did you mean 'loops'"), ({"loops": 0}, "loops 0 is below 1")):
-        with pytest.raises(ConfigError, match=said):
+    for change, message in (({"lops": 2}, "Did you mean 'loops'"), ({"loops": 0}, "loops 0 is below 1")):
+        with pytest.raises(ConfigError, match=message):
             changed_config(base.checkpoint, change)
 
 
@@ -204,8 +204,8 @@ def test_a_curriculum_reads_other_sources_stage_by_stage(source: Source, tmp_pat
     sources = {"text": source, "numbers": Source(str(other))}
     stages = (Stage(0.5, {"text": 1.0}), Stage(0.5, {"text": 0.5, "numbers": 0.5}))
     rows = {"text": PackedRows(np.full((9, 5), 1), np.zeros((9, 5))), "numbers": PackedRows(*np.full((2, 3, 5), 2))}
-    made = Cognate(sources, stages=stages)
-    mix = cognate._mix(work(tmp_path, made), rows, settings_of({"steps": 10, "batch_rows": 4}, 0))
+    config = Cognate(sources, stages=stages)
+    mix = cognate._mix(work(tmp_path, config), rows, settings_of({"steps": 10, "batch_rows": 4}, 0))
     seen = [sorted(mix.batch(step, 4, seed=3).inputs[:, 0].tolist()) for step in range(10)]
     assert {number for batch in seen[:5] for number in batch} == {1}
     assert sum(batch.count(2) for batch in seen[5:]) == 10
@@ -216,13 +216,13 @@ def test_a_curriculum_reads_other_sources_stage_by_stage(source: Source, tmp_pat
 
 
 def test_training_may_be_watched_on_documents_of_its_own(source: Source, tmp_path: Path) -> None:
-    told: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     training = {**TRAINING, "steps": 40, "evaluate_every": 2, "patience": 1, "least_gain": 9.0}
     config = Cognate({"text": source}, MODEL, training, vocab_size=300, length=32, held_out=0.2)
-    cognate.run(work(tmp_path, config, tell=lambda **fields: told.append(fields)))
-    watched = [fields["evaluation"]["documents"] for fields in told if "evaluation" in fields]
+    cognate.run(work(tmp_path, config, tell=lambda **fields: records.append(fields)))
+    watched = [fields["evaluation"]["documents"] for fields in records if "evaluation" in fields]
     assert watched == [1, 1], "stopped at the second: it had not gained nine bits"
-    assert {fields["steps"] for fields in told} == {40}
+    assert {fields["steps"] for fields in records} == {40}
     corpus = read_corpus({"text": source}, 0.2)
     rest, apart = set_aside(corpus, share=0.1)
     assert sorted([*rest.train["text"], *apart]) == sorted(corpus.train["text"])
@@ -297,8 +297,8 @@ def test_the_bits_of_documents_agree_with_the_evaluation_of_training(base: Phase
     model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
     held_out = HeldOut.of(tokenizer, texts(9, seed=5), 16)
     bits = measure_text(model, held_out).bits
-    found = evaluate(model, held_out)
-    assert bits.sum() / sum(held_out.bytes_of) == pytest.approx(found.bits_per_byte, rel=1e-6)
+    evaluation = evaluate(model, held_out)
+    assert bits.sum() / sum(held_out.bytes_of) == pytest.approx(evaluation.bits_per_byte, rel=1e-6)
     alone = measure_text(model, HeldOut.of(tokenizer, texts(9, seed=5)[3:4], 16)).bits
     assert bits[3] == pytest.approx(alone[0], rel=1e-5), "a document's bits are its own"
 
@@ -307,19 +307,19 @@ def test_behaviour_is_what_the_model_does(tiny: Any) -> None:
     model = tiny(vocab_size=300, loops=3, halting=True, halt_bias=0.0, memory_layers=[0, 1])
     tokenizer = train_tokenizer(texts(), 300)
     held_out = HeldOut.of(tokenizer, texts(4, seed=5), 24)
-    found = behaviour_metrics(model, held_out)
+    metrics = behaviour_metrics(model, held_out)
     batch = held_out.rows.take(slice(None))
     real = batch.targets != -100
     depth = model(batch.inputs, use_cache=False).depth
-    assert found["halting_mean_depth"].value == pytest.approx(float(depth[real].float().mean()))
-    assert found["halting_mean_depth"].n == int(real.sum())
-    assert 1 <= found["halting_mean_depth"].value <= 3
+    assert metrics["halting_mean_depth"].value == pytest.approx(float(depth[real].float().mean()))
+    assert metrics["halting_mean_depth"].n == int(real.sum())
+    assert 1 <= metrics["halting_mean_depth"].value <= 3
     always, never = (tiny(vocab_size=300, loops=3, halting=True, halt_bias=bias) for bias in (30.0, -30.0))
-    for changed, wanted in ((always, 1.0), (never, 3.0)):
+    for changed, depth_of in ((always, 1.0), (never, 3.0)):
         with torch.no_grad():
             changed.model.halting.weight.zero_()
-            changed.model.halting.bias.fill_(30.0 if wanted == 1.0 else -30.0)
-        assert behaviour_metrics(changed, held_out)["halting_mean_depth"].value == wanted
+            changed.model.halting.bias.fill_(30.0 if depth_of == 1.0 else -30.0)
+        assert behaviour_metrics(changed, held_out)["halting_mean_depth"].value == depth_of
     plain = tiny(vocab_size=300, memory_layers=[])
     assert behaviour_metrics(plain, held_out) == {}
     few = behaviour_metrics(model, held_out, rows=1)["memory_gate_mean"]
@@ -342,10 +342,10 @@ def test_the_measured_gate_is_the_one_the_model_applies(tiny: Any) -> None:
 
 
 def test_use_is_measured(tiny: Any) -> None:
-    found = use_metrics(tiny(), length=32, repeats=3)
-    rate, latency = found["forward_tokens_per_s_at_32"], found["latency_s_at_32"]
+    metrics = use_metrics(tiny(), length=32, repeats=3)
+    rate, latency = metrics["forward_tokens_per_s_at_32"], metrics["latency_s_at_32"]
     assert rate.value == pytest.approx(32 / latency.value)
-    assert found["peak_memory_bytes"].value > 1e6
+    assert metrics["peak_memory_bytes"].value > 1e6
 
 
 def test_a_worker_ends_with_its_session() -> None:

@@ -114,9 +114,9 @@ def test_a_changed_configuration_runs_again_and_only_what_depends_on_it(tmp_path
 
 def test_a_damaged_checkpoint_is_made_again(tmp_path: Path) -> None:
     path = pipeline_file(tmp_path, {"base": {}})
-    made = Registry(tmp_path / "home").home / "models"
+    models = Registry(tmp_path / "home").home / "models"
     first = run(path, tmp_path / "home")
-    weights = next(made.glob("base-*/model.safetensors"))
+    weights = next(models.glob("base-*/model.safetensors"))
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(bytes(data))
@@ -126,8 +126,8 @@ def test_a_damaged_checkpoint_is_made_again(tmp_path: Path) -> None:
     again = run(path, tmp_path / "home")
     assert states(again) == {"base": "completed"}
     assert again.phases[0].checkpoint == first.phases[0].checkpoint
-    assert Registry(tmp_path / "home").load(first.phases[0].checkpoint).path.parent == made.resolve()
-    card = next(made.glob("base-*/card.json"))
+    assert Registry(tmp_path / "home").load(first.phases[0].checkpoint).path.parent == models.resolve()
+    card = next(models.glob("base-*/card.json"))
     card.write_text(card.read_text().replace('"notes": ""', '"notes": "changed"'))
     assert states(run(path, tmp_path / "home")) == {"base": "completed"}
     assert states(run(path, tmp_path / "home")) == {"base": "skipped"}
@@ -185,12 +185,12 @@ def test_a_handoff_is_adapted_and_both_models_are_registered(tmp_path: Path) -> 
 
 
 def test_a_handoff_that_cannot_be_adapted_is_recorded_as_refused(tmp_path: Path) -> None:
-    made = tmp_path / "model"
+    folder = tmp_path / "model"
     first = run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "one")
-    shutil.copytree(Registry(tmp_path / "one").find(first.phases[0].checkpoint).path, made)
-    (made / "card.json").unlink()
-    (made / "config.json").write_text('{"architectures": ["Else"]}')
-    report = run(pipeline_file(tmp_path, {"half": {"phase": "toys.picky"}}, start=[str(made)]), tmp_path / "two")
+    shutil.copytree(Registry(tmp_path / "one").find(first.phases[0].checkpoint).path, folder)
+    (folder / "card.json").unlink()
+    (folder / "config.json").write_text('{"architectures": ["Else"]}')
+    report = run(pipeline_file(tmp_path, {"half": {"phase": "toys.picky"}}, start=[str(folder)]), tmp_path / "two")
     assert "unmet: architecture: Toy, found Else" in report.phases[0].error
     assert [row["verdict"] for row in Registry(tmp_path / "two").handoffs()] == ["refused"]
 
@@ -262,8 +262,8 @@ def test_kill_9_at_any_moment_and_it_goes_on(tmp_path: Path) -> None:
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["state"] == "completed"
     ran = counted.read_text().split()
-    whole = run(path, tmp_path / "other")
-    assert [phase["checkpoint"] for phase in report["phases"]] == [phase.checkpoint for phase in whole.phases]
+    undisturbed = run(path, tmp_path / "other")
+    assert [phase["checkpoint"] for phase in report["phases"]] == [phase.checkpoint for phase in undisturbed.phases]
     assert len(ran) <= len(TRACKS) + 2, "at most the phase that was running is done again after each kill"
     registry = Registry(tmp_path / "home")
     assert "running" not in {session["state"] for session in registry.sessions()}
@@ -280,7 +280,7 @@ def test_two_processes_do_not_do_the_same_phase(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"phases": {"a": {"phase": "congate"}}}, "Did you mean 'cognate'?"),
         ({"phases": {"a": {"phase": "no.such.module"}}}, "cannot be loaded"),
@@ -301,12 +301,12 @@ def test_two_processes_do_not_do_the_same_phase(tmp_path: Path) -> None:
     ],
 )
 def test_a_pipeline_that_cannot_work_is_refused_before_anything_is_done(
-    change: dict[str, dict[str, dict[str, object]]], said: str, tmp_path: Path
+    change: dict[str, dict[str, dict[str, object]]], message: str, tmp_path: Path
 ) -> None:
     path = pipeline_file(tmp_path, **change)
     with pytest.raises(UsageError) as caught:  # the call was wrong: exit code 2
         read_pipeline(path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_pipeline_among_several_processes_of_a_launcher_is_refused(
@@ -359,10 +359,10 @@ def test_progress_says_how_far_it_is_on_a_terminal_and_elsewhere() -> None:
             return True
 
     figures = {"step": 30, "steps": 90, "loss": 2.5, "tokens_per_s": 1000.0, "mfu": 0.25, "tokens": 30_000}
-    said = "base: step 30/90, loss 2.500, 1,000 tokens/s, MFU 25.0%, 0:01:00 left"
+    line = "base: step 30/90, loss 2.500, 1,000 tokens/s, MFU 25.0%, 0:01:00 left"
     for stream, every_s, expected in (
-        (Terminal(), 9.0, f"\r\033[K{said}"),
-        (io.StringIO(), 0.0, f"{said}\n"),
+        (Terminal(), 9.0, f"\r\033[K{line}"),
+        (io.StringIO(), 0.0, f"{line}\n"),
         (io.StringIO(), 9e9, ""),
     ):
         Talk(stream, every_s)(PhaseEvent("progress", "base", figures))
@@ -377,13 +377,13 @@ def test_progress_says_how_far_it_is_on_a_terminal_and_elsewhere() -> None:
 
 def test_a_handoff_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     digest = run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "home").phases[0].checkpoint
-    asked = ["forge", "handoff", "--home", str(tmp_path / "home"), "--source", digest]
-    assert cli([*asked, "--target", "toys.picky", "--json"]) == 0
+    command = ["forge", "handoff", "--home", str(tmp_path / "home"), "--source", digest]
+    assert cli([*command, "--target", "toys.picky", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["source"] == digest
-    assert cli([*asked, "--source", digest, "--target", "toys.add", "--json"]) == 0
+    assert cli([*command, "--source", digest, "--target", "toys.add", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["source"] == [digest, digest]
-    assert cli([*asked, "--target", "specialise"]) == 1
-    assert cli([*asked, "--target", "cognate"]) == 1
+    assert cli([*command, "--target", "specialise"]) == 1
+    assert cli([*command, "--target", "cognate"]) == 1
     assert "✗ checkpoints: exactly 0 checkpoints, found 1" in capsys.readouterr().out
 
 
