@@ -248,9 +248,8 @@ class Registry:
         names = ("session", "source", "target", "verdict", "clauses", "at_s")
         with self.db.read() as cursor:
             rows = cursor.execute(f"SELECT {', '.join(names)} FROM handoffs ORDER BY id").fetchall()  # noqa: S608
-        return [
-            {**dict(zip(names, row, strict=True)), "clauses": json.loads(row[names.index("clauses")])} for row in rows
-        ]
+        handoffs = [dict(zip(names, row, strict=True)) for row in rows]
+        return [{**handoff, "clauses": json.loads(handoff["clauses"])} for handoff in handoffs]
 
     # --- cleanup ---
 
