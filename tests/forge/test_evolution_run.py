@@ -410,7 +410,7 @@ def test_rows_that_a_parent_has_learnt_from_are_refused(family: dict[str, Path],
         PHASE.run(Work("evomerge", config, given, 0, tmp_path / "work", tmp_path / "models"))
 
     for given in (learnt("stories"), learnt("others", path=rows)):
-        with pytest.raises(HandoffError, match=r"held_out is 0\.5, and the model .* was made with 0\.1"):
+        with pytest.raises(HandoffError, match=r"held_out is 0\.5, but .* was trained with 0\.1"):
             run(given, share=0.5)
     run(learnt("stories", held_out=0.5), share=0.5)
     run(learnt("others"), share=0.5)
