@@ -1,6 +1,6 @@
-"""Text as tokens in one file, for machines where reading and tokenising it would take longer than using it.
+"""Tokenised text in one file, for machines where reading and tokenising takes longer than training.
 
-Rows to learn from (by source), held-out documents (by name) and questions; an .npz inside .xz, tokens in two bytes.
+Training rows by source, held-out documents by name, and questions: an .npz inside .xz, two bytes per token.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from agent_forge.forge.training import HeldOut, PackedRows
 
 @dataclass(frozen=True)
 class TokenFile:
-    """What such a file holds; `samples` are a few texts as they are, to check a tokenizer with."""
+    """The content of such a file; `samples` are a few plain texts to check a tokenizer with."""
 
     rows: Mapping[str, PackedRows]
     held_out: Mapping[str, HeldOut]
@@ -35,7 +35,7 @@ def write(path: Path, tokens: TokenFile) -> None:
     for name, held in tokens.held_out.items():
         arrays.update(_arrays(f"held/{name}", held.rows))
         arrays[f"held/{name}/bytes"] = np.array(held.bytes_of, np.int64)
-    words = {"questions": {task: [asdict(q) for q in asked] for task, asked in tokens.questions.items()},
+    words = {"questions": {task: [asdict(q) for q in questions] for task, questions in tokens.questions.items()},
              "samples": list(tokens.samples)}  # fmt: skip
     arrays["words"] = np.frombuffer(json.dumps(words).encode(), np.uint8)
     buffer = io.BytesIO()
@@ -44,15 +44,15 @@ def write(path: Path, tokens: TokenFile) -> None:
 
 
 def read(path: Path) -> TokenFile:
-    found = np.load(io.BytesIO(lzma.decompress(path.read_bytes())))
-    names = {kind: sorted({key.split("/")[1] for key in found if key.startswith(kind)}) for kind in ("rows/", "held/")}
-    rows = {name: _rows(found, f"rows/{name}") for name in names["rows/"]}
+    arrays = np.load(io.BytesIO(lzma.decompress(path.read_bytes())))
+    names = {kind: sorted({key.split("/")[1] for key in arrays if key.startswith(kind)}) for kind in ("rows/", "held/")}
+    rows = {name: _rows(arrays, f"rows/{name}") for name in names["rows/"]}
     held = {
-        name: HeldOut(_rows(found, f"held/{name}"), tuple(int(size) for size in found[f"held/{name}/bytes"]))
+        name: HeldOut(_rows(arrays, f"held/{name}"), tuple(int(size) for size in arrays[f"held/{name}/bytes"]))
         for name in names["held/"]
     }
-    words = json.loads(found["words"].tobytes())
-    questions = {task: [_question(q) for q in asked] for task, asked in words["questions"].items()}
+    words = json.loads(arrays["words"].tobytes())
+    questions = {task: [_question(q) for q in rows] for task, rows in words["questions"].items()}
     return TokenFile(rows, held, questions, words["samples"])
 
 
@@ -61,8 +61,8 @@ def _arrays(name: str, rows: PackedRows) -> dict[str, np.ndarray]:
     return {f"{name}/tokens": rows.tokens.astype(np.uint16), f"{name}/documents": rows.documents}
 
 
-def _rows(found: Mapping[str, np.ndarray], name: str) -> PackedRows:
-    return PackedRows(found[f"{name}/tokens"].astype(np.int32), found[f"{name}/documents"].astype(np.int32))
+def _rows(arrays: Mapping[str, np.ndarray], name: str) -> PackedRows:
+    return PackedRows(arrays[f"{name}/tokens"].astype(np.int32), arrays[f"{name}/documents"].astype(np.int32))
 
 
 def _question(fields: dict[str, list[int]]) -> Question:

@@ -1,13 +1,13 @@
-"""Which model, and which optimiser, learns most from the same tokens, the same operations, the same time?
+"""Which model and which optimiser learn most from the same tokens, operations or time?
 
     AGENT_FORGE_DATA=… PYTHONPATH=src python benchmarks/cognate_quality.py            a GPU: the 25 M models, minutes
     PYTHONPATH=src python benchmarks/cognate_quality.py --size nano --only 'AdamW|cognate$|steps'   a CPU: 0.65 M models
     PYTHONPATH=src python benchmarks/cognate_quality.py --quick                       anywhere: a check that it runs
 
-Every arm goes through `agent_forge.forge.training.train` on the rows of the `small` preset, over several seeds; bits
-per byte on held-out documents. The arms run side by side in processes of their own, so this says nothing about speed:
-the numbers of steps for "equal time" come from benchmarks/cognate_throughput.py and are given by --time-ratio.
-The controls: a Llama of the same size and vocabulary, and AdamW at several learning rates.
+Every arm runs `agent_forge.forge.training.train` on the rows of the `small` preset, over several seeds, and is judged
+by bits per byte on held-out documents. The arms run in parallel processes, so this says nothing about speed: the
+numbers of steps for "equal time" come from benchmarks/cognate_throughput.py, as --time-ratio. The controls are a Llama
+of the same size and vocabulary, and AdamW at several learning rates.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from agent_forge.forge.training import (
 )
 from agent_forge.forge.training.speed import training_flops
 
-MEMORY, OFF = {"memory_layers": (3,)}, {"memory_layers": ()}  # on: what the arms of the optimiser and the loops have
+MEMORY, OFF = {"memory_layers": (3,)}, {"memory_layers": ()}  # the optimiser and loop arms have it on
 
 
 @dataclass(frozen=True)
 class Size:
-    """How large the models are, whose text they read, and how much of it."""
+    """The size of the models, the preset whose text they read, and how much of it."""
 
     preset: str
     length: int
-    rows: int  # a step
+    rows: int  # per step
     steps: int
     cognate: dict[str, Any]
     llama: dict[str, Any]
@@ -77,7 +77,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Arm:
-    """One thing to try. `steps` is a factor on the common number; "operations" makes them equal to the default's."""
+    """One variant. `steps` is a factor on the common number; "operations" makes the operations those of the default."""
 
     name: str
     model: dict[str, Any] = field(default_factory=dict)
@@ -87,8 +87,8 @@ class Arm:
     seeds: int = 3
 
 
-def adamw(rate: float, words: float | None = None) -> dict[str, Any]:
-    return {"matrix_rule": "adamw", "lr": rate, "embedding_lr": words or 2 * rate, "scalar_lr": rate}
+def adamw(rate: float, embedding: float | None = None) -> dict[str, Any]:
+    return {"matrix_rule": "adamw", "lr": rate, "embedding_lr": embedding or 2 * rate, "scalar_lr": rate}
 
 
 def scaled(factor: float) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def scaled(factor: float) -> dict[str, Any]:
 
 
 def arms(time_ratio: float, off_ratio: float) -> list[Arm]:
-    """`time_ratio`: steps of the Llama in the time of one of Cognate's; `off_ratio`: the same for memory off."""
-    found = [
+    """Steps in the time of one Cognate step: `time_ratio` of the Llama, `off_ratio` of Cognate without memory."""
+    variants = [
         Arm("cognate"),
         Arm("cognate, memory off", OFF),
         Arm("cognate, memory off, equal time", OFF, steps=off_ratio),
@@ -107,13 +107,15 @@ def arms(time_ratio: float, off_ratio: float) -> list[Arm]:
         Arm("cognate, 2 loops", {"loops": 2}),
         Arm("cognate, 2 loops, equal operations", {"loops": 2}, steps="operations"),
     ]
-    found += [Arm(f"cognate, AdamW {rate:g}", optimizer=adamw(rate)) for rate in (5e-4, 1e-3, 2.5e-4, 2e-3, 4e-3, 8e-3)]
-    found += [Arm(f"cognate, AdamW {r:g}, words 0.004", optimizer=adamw(r, 0.004)) for r in (1e-3, 5e-4, 2e-3)]
-    found += [Arm(f"cognate, {share:g} of the steps", steps=share) for share in (0.5, 0.6, 0.7, 0.4, 0.8)]
-    found += [Arm(f"cognate, rates x {factor:g}", optimizer=scaled(factor)) for factor in (2, 0.5, 4)]
-    found += [Arm("cognate, rates x 2, 0.7 of the steps", optimizer=scaled(2), steps=0.7)]
-    found += [Arm(f"llama, rates x {factor:g}", llama=True, optimizer=scaled(factor)) for factor in (2, 4, 0.5)]
-    return found
+    variants += [
+        Arm(f"cognate, AdamW {rate:g}", optimizer=adamw(rate)) for rate in (5e-4, 1e-3, 2.5e-4, 2e-3, 4e-3, 8e-3)
+    ]
+    variants += [Arm(f"cognate, AdamW {r:g}, words 0.004", optimizer=adamw(r, 0.004)) for r in (1e-3, 5e-4, 2e-3)]
+    variants += [Arm(f"cognate, {share:g} of the steps", steps=share) for share in (0.5, 0.6, 0.7, 0.4, 0.8)]
+    variants += [Arm(f"cognate, rates x {factor:g}", optimizer=scaled(factor)) for factor in (2, 0.5, 4)]
+    variants += [Arm("cognate, rates x 2, 0.7 of the steps", optimizer=scaled(2), steps=0.7)]
+    variants += [Arm(f"llama, rates x {factor:g}", llama=True, optimizer=scaled(factor)) for factor in (2, 4, 0.5)]
+    return variants
 
 
 def make(arm: Arm, words: int, size: Size) -> Any:
@@ -133,14 +135,14 @@ def steps_of(arm: Arm, words: int, steps: int, length: int, size: Size) -> int:
 
 
 def learn_all(jobs: list[tuple[Arm, int]], file: str, steps: int, size: Size) -> list[dict[str, Any]]:
-    """Arms of one shape, one after the other in one process: the model is compiled once."""
+    """Arms of one shape, one after the other in one process, so that the model is compiled once."""
     torch._dynamo.config.recompile_limit = 64
     prepared = dict(np.load(file))
-    found = []
+    results = []
     for arm, seed in jobs:
-        found.append(learn(arm, seed, prepared, steps, size))
-        print(json.dumps(found[-1]), flush=True)
-    return found
+        results.append(learn(arm, seed, prepared, steps, size))
+        print(json.dumps(results[-1]), flush=True)
+    return results
 
 
 def learn(arm: Arm, seed: int, prepared: dict[str, Any], steps: int, size: Size) -> dict[str, Any]:
@@ -153,10 +155,10 @@ def learn(arm: Arm, seed: int, prepared: dict[str, Any], steps: int, size: Size)
         steps=steps, batch_rows=size.rows, warmup=20, seed=seed, optimizer_changes=arm.optimizer, log_every=50
     )
     train(model, rows, settings, progress=None)
-    found = evaluate(model, held_out)
+    scores = evaluate(model, held_out)
     return {
         "arm": arm.name, "seed": seed, "steps": steps, "parameters": sum(p.numel() for p in model.parameters()),
-        "bits_per_byte": found.bits_per_byte, "stderr": found.bits_per_byte_stderr, "accuracy": found.accuracy,
+        "bits_per_byte": scores.bits_per_byte, "stderr": scores.bits_per_byte_stderr, "accuracy": scores.accuracy,
     }  # fmt: skip
 
 
@@ -180,18 +182,18 @@ def prepare(file: Path, steps: int, size: Size) -> None:
     )  # fmt: skip
 
 
-def report(found: list[dict[str, Any]]) -> None:
-    of = {name: [f["bits_per_byte"] for f in found if f["arm"] == name] for name in {f["arm"] for f in found}}
-    control = min((np.mean(bits) for name, bits in of.items() if "AdamW" in name), default=math.nan)
+def report(results: list[dict[str, Any]]) -> None:
+    names = dict.fromkeys(f["arm"] for f in results)
+    bits_of = {name: [f["bits_per_byte"] for f in results if f["arm"] == name] for name in names}
+    control = min((np.mean(bits) for name, bits in bits_of.items() if "AdamW" in name), default=math.nan)
     print(f"\n{'arm':38}{'M params':>9}{'steps':>7}{'bits/byte':>11}{'± seeds':>9}{'accuracy':>10}{'x AdamW':>9}")
-    for name in dict.fromkeys(f["arm"] for f in found):
-        mine = [f for f in found if f["arm"] == name]
-        bits = [f["bits_per_byte"] for f in mine]
+    for name, bits in bits_of.items():
+        rows = [f for f in results if f["arm"] == name]
         error = f"{np.std(bits, ddof=1) / math.sqrt(len(bits)):.4f}" if len(bits) > 1 else "-"
-        accuracy = np.mean([f["accuracy"] for f in mine])
-        size, mean = mine[0]["parameters"] / 1e6, np.mean(bits)
-        print(f"{name:38}{size:9.2f}{mine[0]['steps']:7}{mean:11.4f}{error:>9}{accuracy:10.1%}{mean / control:9.3f}")
-    print(f"standard error over documents, mostly common to all arms: {found[0]['stderr']:.4f}")
+        accuracy = np.mean([f["accuracy"] for f in rows])
+        size, mean = rows[0]["parameters"] / 1e6, np.mean(bits)
+        print(f"{name:38}{size:9.2f}{rows[0]['steps']:7}{mean:11.4f}{error:>9}{accuracy:10.1%}{mean / control:9.3f}")
+    print(f"standard error over documents, mostly common to all arms: {results[0]['stderr']:.4f}")
 
 
 def main() -> None:
@@ -201,11 +203,11 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="160 for small, 150 for nano")
     parser.add_argument("--workers", type=int, default=3)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--only", default="", help="arms whose name matches this expression")
+    parser.add_argument("--only", default="", help="Run the arms whose name matches this regular expression")
     parser.add_argument("--time-ratio", type=float, default=1.13)
     parser.add_argument("--off-ratio", type=float, default=1.09)
-    parser.add_argument("--rows", type=Path, help="prepared rows; made there if the file does not exist")
-    parser.add_argument("--prepare", action="store_true", help="only make the rows")
+    parser.add_argument("--rows", type=Path, help="File of prepared rows; written if it does not exist")
+    parser.add_argument("--prepare", action="store_true", help="Only write the rows")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     size = SIZES["tiny" if options.quick else options.size]
@@ -226,10 +228,10 @@ def main() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         running = [pool.submit(learn_all, jobs, str(rows), steps, size) for jobs in shapes.values()]
-        found = [row for job in running for row in job.result()]
-    report(found)
+        results = [row for job in running for row in job.result()]
+    report(results)
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+        options.json.write_text(json.dumps(results, indent=1))
 
 
 if __name__ == "__main__":

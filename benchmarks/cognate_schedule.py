@@ -1,11 +1,11 @@
-"""Which rates, batch and number of steps suit the `small` preset's base over its whole run?
+"""Which learning rates, batch size and number of steps suit the base of the `small` preset over its full run?
 
     AGENT_FORGE_DATA=… PYTHONPATH=src python benchmarks/cognate_schedule.py --tokens small.xz --prepare
-    PYTHONPATH=src python benchmarks/cognate_schedule.py --tokens small.xz    on a GPU: a minute an arm
+    PYTHONPATH=src python benchmarks/cognate_schedule.py --tokens small.xz    on a GPU: a minute per arm
     PYTHONPATH=src python benchmarks/cognate_schedule.py --quick              anywhere: a check that it runs
 
-Every arm trains the preset's model on the preset's mix. Bits per byte on a quarter of the held-out documents, by which
-one may choose, and on the other three quarters, which say what the choice is worth.
+Every arm trains the preset's model on the preset's mix. Prints bits per byte on a quarter of the held-out documents,
+for choosing, and on the other three quarters, which say what the choice is worth.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from agent_forge.forge.training import PRESETS, HeldOut, TrainSettings, encode, 
 
 @dataclass(frozen=True)
 class Arm:
-    """A change to the preset's training: factors on its rates, rows a step, steps; and settings by name."""
+    """A change to the preset's training: factors on its rates, rows per step and steps; and settings by name."""
 
     rates: float = 1.0
     rows: float = 1.0
@@ -72,7 +72,7 @@ def prepare(file: Path, preset: str) -> None:
     held_out = [text for texts in corpus.held_out.values() for text in texts]
     parts = {
         "chosen by": held_out[::4],
-        "judged on": [text for place, text in enumerate(held_out) if place % 4],
+        "judged on": [text for number, text in enumerate(held_out) if number % 4],
     }
     judged = {name: HeldOut.of(tokenizer, texts, config.length) for name, texts in parts.items()}
     _token_file.write(file, TokenFile(rows, judged))
@@ -99,19 +99,19 @@ def learn(arm: Arm, seed: int, file: Path, preset: str, steps: int) -> dict[str,
     model = CognateForCausalLM(CognateConfig(**{**config.model, "vocab_size": config.vocab_size}))
     model.to("cuda" if torch.cuda.is_available() else "cpu")
     result = train(model, data, settings, progress=None)
-    found = {"arm": arm.name, "seed": seed, "steps": settings.steps, "rows": settings.batch_rows}
-    found |= {name: evaluate(model, held).bits_per_byte for name, held in tokens.held_out.items()}
-    found |= {"loss": sum(result.losses[-3:]) / len(result.losses[-3:]), "tokens_per_s": result.tokens_per_s}
-    print(json.dumps(found), flush=True)
-    return found
+    row = {"arm": arm.name, "seed": seed, "steps": settings.steps, "rows": settings.batch_rows}
+    row |= {name: evaluate(model, held).bits_per_byte for name, held in tokens.held_out.items()}
+    row |= {"loss": sum(result.losses[-3:]) / len(result.losses[-3:]), "tokens_per_s": result.tokens_per_s}
+    print(json.dumps(row), flush=True)
+    return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--tokens", type=Path)
-    parser.add_argument("--prepare", action="store_true", help="only make the tokens")
-    parser.add_argument("--only", default="", help="arms whose name matches this expression")
+    parser.add_argument("--prepare", action="store_true", help="Only write the tokens")
+    parser.add_argument("--only", default="", help="Run the arms whose name matches this regular expression")
     parser.add_argument("--seeds", type=int, nargs="*", default=[42])
     parser.add_argument("--steps", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1)
@@ -127,9 +127,9 @@ def main() -> None:
     with ProcessPoolExecutor(options.workers, mp_context=multiprocessing.get_context("spawn")) as pool:
         steps = options.steps or (4 if options.quick else 0)
         running = [pool.submit(learn, arm, seed, file, preset, steps) for arm, seed in jobs]
-        found = [job.result() for job in running]
+        results = [job.result() for job in running]
     print(f"\n{'arm':50}{'steps':>7}{'seed':>6}{'chosen by':>11}{'judged on':>11}{'loss':>8}")
-    for row in found:
+    for row in results:
         bits = "".join(f"{row[name]:11.4f}" for name in ("chosen by", "judged on"))
         print(f"{row['arm']:50}{row['steps']:7}{row['seed']:6}{bits}{row['loss']:8.3f}")
 

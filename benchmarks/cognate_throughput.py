@@ -1,13 +1,13 @@
-"""How fast does Cognate train, next to transformers' Llama under the same loop?
+"""How fast does Cognate train, compared with transformers' Llama in the same loop?
 
     PYTHONPATH=src python benchmarks/cognate_throughput.py            on a GPU: the 25 M model, 64 x 1024 tokens a step
     PYTHONPATH=src python benchmarks/cognate_throughput.py --quick    anywhere: tiny models, a check that it runs
 
-Each row is `agent_forge.forge.training.train` on random tokens; tokens/s is the median over the logged intervals.
-The control has as many parameters and is measured with its own loss, compiled whole (what a user of transformers gets),
-with our chunked cross-entropy, and in the shape it must take to have our vocabulary: two layers less. Launched kernel
-by kernel and as a CUDA graph: ratios are against the control's faster way. `--again` goes over the rows again, so that
-one sees what two measurements differ by; the fastest counts, for all alike.
+Each row runs `agent_forge.forge.training.train` on random tokens; tokens/s is the median over the logged intervals.
+The control has as many parameters and is measured with its own loss, compiled as a whole (what users of transformers
+get), with our chunked cross-entropy, and with our vocabulary, for which it has to give up two layers. Everything runs
+as a CUDA graph and launched kernel by kernel; ratios are to the faster control. `--again` repeats the rows to show how
+much measurements vary; the fastest counts for every row.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.training import Batch, PackedRows, TrainSettings, train
 from agent_forge.forge.training.speed import matrix_rate
 
-SAME_WORDS = {"vocab_size": 32768, "num_hidden_layers": 4, "num_key_value_heads": 2, "intermediate_size": 1024}
+SAME_VOCABULARY = {"vocab_size": 32768, "num_hidden_layers": 4, "num_key_value_heads": 2, "intermediate_size": 1024}
 TINY = {"vocab_size": 512, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 
 
@@ -38,7 +38,7 @@ def cognate(quick: bool, **changes: Any) -> CognateForCausalLM:
 
 
 def llama(quick: bool, **changes: Any) -> LlamaForCausalLM:
-    """25.8 M parameters: as wide and as deep as Cognate, with the 16k vocabulary that then fits."""
+    """25.8 M parameters: as wide and as deep as Cognate, with the vocabulary of 16k that then fits."""
     full = {
         "vocab_size": 16384,
         "hidden_size": 512,
@@ -58,18 +58,18 @@ def own_loss(model: torch.nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def variants(quick: bool) -> dict[str, tuple[Callable[[], Any], Any, bool]]:
-    """How each model is built, its loss (None: ours), and whether it is launched as a graph."""
-    same_words = {"vocab_size": 512, "num_hidden_layers": 1} if quick else SAME_WORDS
+    """How each model is built, its loss (None: ours), and whether it runs as a CUDA graph."""
+    same_vocabulary = {"vocab_size": 512, "num_hidden_layers": 1} if quick else SAME_VOCABULARY
     with_memory = {"memory_layers": (0,) if quick else (3,)}
     models: dict[str, tuple[Callable[[], Any], Any]] = {
         "cognate, memory on": (lambda: cognate(quick, **with_memory), None),
         "cognate, memory off": (lambda: cognate(quick), None),
         "llama 6 layers, 16k, own loss": (lambda: llama(quick), own_loss),
         "llama 6 layers, 16k, our loss": (lambda: llama(quick), None),
-        "llama 4 layers, 32k, own loss": (lambda: llama(quick, **same_words), own_loss),
+        "llama 4 layers, 32k, own loss": (lambda: llama(quick, **same_vocabulary), own_loss),
     }
-    ways = {"": True, ", no graph": False}
-    return {name + way: (*model, graph) for name, model in models.items() for way, graph in ways.items()}
+    suffixes = {"": True, ", no graph": False}
+    return {name + suffix: (*model, graph) for name, model in models.items() for suffix, graph in suffixes.items()}
 
 
 def measure(build: Callable[[], Any], loss: Any, graph: bool, steps: int, rows: int, length: int) -> dict[str, Any]:
@@ -82,12 +82,10 @@ def measure(build: Callable[[], Any], loss: Any, graph: bool, steps: int, rows: 
         torch.cuda.reset_peak_memory_stats()
         if loss is not None:
             model.compile(dynamic=False)  # the whole model, its loss included
-    micro = (
-        rows if loss is own_loss else TrainSettings.micro_rows
-    )  # each at its fastest; the control does not fit in 6 GB
+    micro = rows if loss is own_loss else TrainSettings.micro_rows  # each at its fastest; the control takes over 6 GB
     settings = TrainSettings(steps=steps, batch_rows=rows, micro_rows=micro, log_every=max(1, steps // 6), graph=graph)
     result = train(model, data, settings, loss=loss, progress=None)
-    found = {
+    row = {
         "parameters": sum(p.numel() for p in model.parameters()),
         "tokens_per_s": result.tokens_per_s,
         "mfu": result.mfu,
@@ -101,7 +99,7 @@ def measure(build: Callable[[], Any], loss: Any, graph: bool, steps: int, rows: 
     torch._dynamo.reset()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    return found
+    return row
 
 
 def main() -> None:
@@ -116,16 +114,16 @@ def main() -> None:
     rows, length, steps = (4, 64, 6) if options.quick else (options.rows, 1024, options.steps or 60)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     print(f"matrix product: {matrix_rate(device) / 1e12:.1f} TFLOP/s on {device}")
-    found: dict[str, dict[str, Any]] = {}
+    fastest: dict[str, dict[str, Any]] = {}
     for _ in range(options.again):
         for name, (build, loss, graph) in variants(options.quick).items():
             if re.search(options.only, name):
                 row = measure(build, loss, graph, steps, rows, length)
-                found[name] = max(found.get(name, row), row, key=lambda one: float(one["tokens_per_s"]))
+                fastest[name] = max(fastest.get(name, row), row, key=lambda one: float(one["tokens_per_s"]))
                 print(json.dumps({"variant": name, **row}), flush=True)
-    controls = [row["tokens_per_s"] for name, row in found.items() if "6 layers, 16k, own loss" in name]
+    controls = [row["tokens_per_s"] for name, row in fastest.items() if "6 layers, 16k, own loss" in name]
     print(f"\n{'model':40}{'M params':>9}{'tokens/s':>12}{'MFU':>7}{'peak GB':>9}{'reserved':>9}{'x control':>10}")
-    for name, row in found.items():
+    for name, row in fastest.items():
         memory = "".join(
             f"{'-' if row[kind] is None else format(row[kind], '.2f'):>9}" for kind in ("peak_gb", "reserved_gb")
         )
@@ -134,7 +132,7 @@ def main() -> None:
             f"{name:40}{row['parameters'] / 1e6:9.2f}{row['tokens_per_s']:12,.0f}{row['mfu']:7.1%}{memory}{times:>10}"
         )
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1))
+        options.json.write_text(json.dumps(fastest, indent=1))
 
 
 if __name__ == "__main__":

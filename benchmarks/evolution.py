@@ -78,14 +78,14 @@ class Found:
 def make_parents(home: Path) -> None:
     """A shortened `nano`, without its last phases."""
     from agent_forge.forge.registry import Registry
-    from agent_forge.forge.session import Session
+    from agent_forge.forge.session import ForgeSession
     from agent_forge.runtime.workers import Inline
 
     steps = {"base": 60, "reasoning": 25, "memory": 20, "adaptive": 20}
     sets = [f"phases.{name}.config.training.steps={count}" for name, count in steps.items()]
     pipeline = read_pipeline("nano", [*sets, "parallel=1"])
     pipeline = replace(pipeline, phases={name: step for name, step in pipeline.phases.items() if name in steps})
-    Session(pipeline, Registry(home), workers=Inline()).run()
+    ForgeSession(pipeline, Registry(home), workers=Inline()).run()
 
 
 def parents_in(home: Path) -> dict[str, Path]:

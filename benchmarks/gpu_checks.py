@@ -1,11 +1,11 @@
-"""What only a GPU can show: that the fast ways of training compute the same as the plain ones.
+"""Does fast training on a GPU compute the same as plain training?
 
     PYTHONPATH=src python benchmarks/gpu_checks.py
 
-The chunked loss beside float64. Then the same training twice, as a CUDA graph and launched, over the axes of
-Cognate, compiled where that is the point (two launched runs differ too, where kernels add in any order: the last
-column). Then what must not go wrong: a model that cannot be recorded, and a memory that is too small for the
-micro-batch. Exit code 1 if a loss differs by more than 0.001 nats and three times the last column.
+Compares the chunked loss with float64; then the same training as a CUDA graph and launched kernel by kernel, over the
+axes of Cognate, compiled where that matters (two launched runs may differ, too, where kernels add in any order: the
+last column); then a model that cannot be recorded, and a GPU with too little memory for the micro-batch. Exits 1 if a
+loss differs by more than 0.001 nats and three times the last column.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LENGTH, ROWS = 256, 24
 
 
 def rows() -> PackedRows:
-    """Numbers that count on in steps of one to three: something to learn; some places are padding."""
+    """Numbers that count up in steps of one to three: something to learn; some positions are padding."""
     rng = np.random.default_rng(0)
     steps = rng.integers(1, 4, (200, LENGTH + 1)).cumsum(1) + rng.integers(0, 4000, (200, 1))
     documents = np.zeros_like(steps)
@@ -46,9 +46,9 @@ class Looking(CognateForCausalLM):
     """Looks at its numbers while it computes, which cannot be recorded."""
 
     def forward(self, *args: Any, **named: Any) -> Any:
-        found = super().forward(*args, **named)
-        assert float(found.loss) >= 0
-        return found
+        output = super().forward(*args, **named)
+        assert float(output.loss) >= 0
+        return output
 
 
 CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
@@ -59,26 +59,26 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "two loops, halting": (lambda: cognate(loops=2, halting=True), {}),
     "latent steps, cycles": (lambda: cognate(loops=2, latent_steps=1, cycles=2), {}),
     "not compiled": (cognate, {}),
-    "one micro-batch a step": (cognate, {"micro_rows": ROWS}),
-    "micro-batches that do not come out even": (cognate, {"micro_rows": 10}),
-    "average of the weights, QK-clip": (cognate, {"ema": 0.9, "qk_clip": 100.0, "qk_clip_every": 2}),
+    "one micro-batch per step": (cognate, {"micro_rows": ROWS}),
+    "uneven micro-batches": (cognate, {"micro_rows": 10}),
+    "weight average, QK-clip": (cognate, {"ema": 0.9, "qk_clip": 100.0, "qk_clip_every": 2}),
     "float32": (cognate, {"precision": "float32"}),
 }
 
 
 def losses(build: Callable[[], Any], graph: bool | None, **settings: Any) -> tuple[list[float], TrainResult]:
     torch.manual_seed(0)
-    given = {"steps": 24, "batch_rows": ROWS, "micro_rows": 8, "log_every": 1, "warmup": 4, "compile": False}
-    result = train(build().cuda(), rows(), TrainSettings(**{**given, **settings}, graph=graph), progress=None)
+    common = {"steps": 24, "batch_rows": ROWS, "micro_rows": 8, "log_every": 1, "warmup": 4, "compile": False}
+    result = train(build().cuda(), rows(), TrainSettings(**{**common, **settings}, graph=graph), progress=None)
     return result.losses, result
 
 
-def loss_kernel(words: int) -> bool:
-    """The chunked loss and both its gradients in bf16, beside float64 on the same numbers."""
-    generator = torch.Generator("cuda").manual_seed(words)
+def loss_kernel(vocabulary: int) -> bool:
+    """The chunked loss and both its gradients in bf16, compared with float64 on the same numbers."""
+    generator = torch.Generator("cuda").manual_seed(vocabulary)
     hidden = torch.randn(5000, 64, device="cuda", generator=generator).bfloat16().requires_grad_()
-    head = (torch.randn(words, 64, device="cuda", generator=generator) / 4).bfloat16().float().requires_grad_()
-    targets = torch.randint(0, words, (5000,), device="cuda", generator=generator)
+    head = (torch.randn(vocabulary, 64, device="cuda", generator=generator) / 4).bfloat16().float().requires_grad_()
+    targets = torch.randint(0, vocabulary, (5000,), device="cuda", generator=generator)
     targets[::7] = -100
     weights = torch.rand(5000, device="cuda", generator=generator)
     mine = chunked_cross_entropy(hidden, head, targets, weights)
@@ -87,36 +87,38 @@ def loss_kernel(words: int) -> bool:
     full = (F.cross_entropy(wide @ top.T, targets, reduction="none") * weights).sum()
     full.backward()
     pairs = ((mine.detach(), full.detach()), (hidden.grad, wide.grad), (head.grad, top.grad))
-    found = [float((a.double() - b).norm() / b.norm()) for a, b in pairs if a is not None and b is not None]
-    print(f"loss over {words} words, relative errors: {found[0]:.1e}, its gradients {found[1]:.1e} {found[2]:.1e}")
-    return found[0] < 1e-3 and max(found) < 1e-2
+    errors = [float((a.double() - b).norm() / b.norm()) for a, b in pairs if a is not None and b is not None]
+    figures = " ".join(f"{error:.1e}" for error in errors)
+    print(f"vocabulary {vocabulary}, relative errors of the loss and its gradients: {figures}")
+    return errors[0] < 1e-3 and max(errors) < 1e-2
 
 
-def apart(one: list[float], other: list[float]) -> float:
+def largest_difference(one: list[float], other: list[float]) -> float:
     return max(abs(a - b) for a, b in zip(one, other, strict=True))
 
 
 def refused() -> bool:
-    """A model that cannot be recorded trains as it is, and says so."""
-    with warnings.catch_warnings(record=True) as said:
+    """A model that cannot be recorded trains without a graph, with a warning."""
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found, _ = losses(lambda: Looking(cognate().config), True)
+        unrecorded, _ = losses(lambda: Looking(cognate().config), True)
     plain, _ = losses(lambda: Looking(cognate().config), False)
-    words = [str(w.message) for w in said if "CUDA graph" in str(w.message)]
-    print(f"cannot be recorded: {words}, {apart(found, plain):.1e}")
-    return len(words) == 1 and apart(found, plain) < 1e-3
+    messages = [str(w.message) for w in caught if "CUDA graph" in str(w.message)]
+    print(f"cannot be recorded: {messages}, {largest_difference(unrecorded, plain):.1e}")
+    return len(messages) == 1 and largest_difference(unrecorded, plain) < 1e-3
 
 
 def full() -> bool:
-    """A GPU with room for a part of the micro-batch: it is halved, and the steps stay the same."""
+    """A GPU with too little memory for the micro-batch: it is halved, and the steps stay the same."""
     plain, _ = losses(cognate, False, micro_rows=2)
     room = (_peak(2) + _peak(ROWS)) / 2
     torch.cuda.empty_cache()
     torch.cuda.set_per_process_memory_fraction(room / torch.cuda.get_device_properties(0).total_memory)
-    found, result = losses(cognate, True, micro_rows=ROWS)
+    halved, result = losses(cognate, True, micro_rows=ROWS)
     torch.cuda.set_per_process_memory_fraction(1.0)
-    print(f"too small a memory: micro-batch {ROWS} -> {result.micro_rows} rows, {apart(found, plain):.1e}", flush=True)
-    return result.micro_rows < ROWS and apart(found, plain) < 1e-3
+    difference = largest_difference(halved, plain)
+    print(f"too little memory: micro-batch {ROWS} -> {result.micro_rows} rows, {difference:.1e}", flush=True)
+    return result.micro_rows < ROWS and difference < 1e-3
 
 
 def _peak(micro_rows: int) -> int:
@@ -127,7 +129,7 @@ def _peak(micro_rows: int) -> int:
 
 
 def compared(build: Callable[[], Any], settings: dict[str, Any]) -> tuple[float, float, float]:
-    """The last loss; the largest difference that the graph makes, and that running again makes. NaN: not recorded."""
+    """The last loss, and the largest differences that the graph and a second run make. NaN: not recorded."""
     torch._dynamo.reset()
     launched, _ = losses(build, False, **settings)
     again, _ = losses(build, False, **settings)
@@ -137,8 +139,8 @@ def compared(build: Callable[[], Any], settings: dict[str, Any]) -> tuple[float,
             replayed, _ = losses(build, None, **settings)
         except UserWarning as warning:
             print(warning)
-            return launched[-1], math.nan, apart(again, launched)
-    return launched[-1], apart(replayed, launched), apart(again, launched)
+            return launched[-1], math.nan, largest_difference(again, launched)
+    return launched[-1], largest_difference(replayed, launched), largest_difference(again, launched)
 
 
 def main() -> None:

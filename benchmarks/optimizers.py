@@ -4,9 +4,8 @@
     PYTHONPATH=src python benchmarks/optimizers.py --text FOLDER...    a language model on *.jsonl.gz files (on a GPU)
     PYTHONPATH=src python benchmarks/optimizers.py --quick             a check that both run
 
-The toy follows the Grokfast paper's task; the coefficients of its filter are those of the ablation in docs/training.md.
-Every figure is a mean over seeds with its standard error; the ratio is to AdamW at its best learning rate, in the same
-run.
+The toy is the task of the Grokfast paper, with the coefficients of the ablation in docs/results/cognate.md. Every
+figure is a mean over seeds with its standard error; ratios are to AdamW at its best learning rate in the same run.
 """
 
 from __future__ import annotations
@@ -43,21 +42,20 @@ def adamw(rate: float) -> dict[str, Any]:
 
 
 def variants() -> dict[str, dict[str, Any]]:
-    found = {f"AdamW {rate:g}": adamw(rate) for rate in ADAMW_RATES}
-    return found | {f"Muon, Grokfast {c:+.2f}": {"grokfast": c} for c in COEFFICIENTS}
+    controls = {f"AdamW {rate:g}": adamw(rate) for rate in ADAMW_RATES}
+    return controls | {f"Muon, Grokfast {c:+.2f}": {"grokfast": c} for c in COEFFICIENTS}
 
 
 def mean_and_error(values: list[float]) -> tuple[float, float]:
-    return float(np.mean(values)), float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(
-        values
-    ) > 1 else math.nan
+    error = float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return float(np.mean(values)), error
 
 
 # ---------------------------------------------------------------------------------------------------------- the toy
 
 
 def table(prime: int, seed: int) -> tuple[PackedRows, PackedRows]:
-    """Rows "x y -> x * y mod prime", the answer the only target; half of them to train on, half held out."""
+    """Rows "x y -> x * y mod prime" with the answer as the only target; half to train on, half held out."""
     x, y = (grid.flatten() for grid in np.meshgrid(np.arange(prime), np.arange(prime)))
     tokens = np.stack([np.full_like(x, prime), x, y, x * y % prime], axis=1).astype(np.int32)
     documents = np.tile(np.array([0, 1, 2, 2], dtype=np.int32), (len(x), 1))  # a target must share its token's document
@@ -115,10 +113,10 @@ def language(settings: dict[str, Any], seed: int, steps: int, data: PackedRows, 
     return evaluate(model, held).bits_per_byte
 
 
-def report(title: str, found: dict[str, list[float]], best: Any) -> None:
-    control = best(np.mean(v) for name, v in found.items() if name.startswith("AdamW"))
+def report(title: str, scores: dict[str, list[float]], best: Any) -> None:
+    control = best(np.mean(v) for name, v in scores.items() if name.startswith("AdamW"))
     print(f"\n{title}\n{'optimiser':28}{'mean':>9}{'± s.e.':>9}{'x AdamW':>9}")
-    for name, values in found.items():
+    for name, values in scores.items():
         mean, error = mean_and_error(values)
         print(f"{name:28}{mean:9.4f}{error:9.4f}{mean / control if control else math.nan:9.3f}")
 
@@ -133,19 +131,19 @@ def main() -> None:
     seeds, steps = (1, 4) if options.quick else (options.seeds, options.steps)
     if not options.text or options.quick:
         prime = 11 if options.quick else 53
-        found = {name: [toy(s, seed, steps, prime) for seed in range(seeds)] for name, s in variants().items()}
-        report(f"x * y mod {prime}: held-out accuracy after {steps} steps", found, max)
+        scores = {name: [toy(s, seed, steps, prime) for seed in range(seeds)] for name, s in variants().items()}
+        report(f"x * y mod {prime}: held-out accuracy after {steps} steps", scores, max)
     if options.text or options.quick:
         texts = documents(options.text) or [f"{i} and {i + 1} make {2 * i + 1}. " * 8 for i in range(60)]
         vocabulary, length = (320, 32) if options.quick else (32768, 1024)
         data, held = language_data(texts, vocabulary, length)
         small = {"hidden_size": 32, "num_attention_heads": 2, "embedding_rank": 16, "num_hidden_layers": 1}
         config = CognateConfig(vocab_size=vocabulary, memory_layers=(), **(small if options.quick else {}))
-        found = {
+        scores = {
             name: [language(s, seed, steps, data, held, config) for seed in range(seeds)]
             for name, s in variants().items()
         }
-        report(f"language model: held-out bits per byte after {steps} steps", found, min)
+        report(f"language model: held-out bits per byte after {steps} steps", scores, min)
 
 
 if __name__ == "__main__":

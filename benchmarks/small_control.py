@@ -3,8 +3,8 @@
     AGENT_FORGE_DATA=… python benchmarks/small_control.py            (a GPU; minutes)
     python benchmarks/small_control.py --quick                       (the nano preset's size, on the bundled text)
 
-Both are trained by the same loop on the same rows; bits per byte on held-out documents, and the standard error of the
-difference document by document.
+Both are trained by the same loop on the same rows. Prints bits per byte on held-out documents and the standard error of
+the paired difference.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.config import build
 from agent_forge.forge.corpus import read_corpus
+from agent_forge.forge.evaluation.text import measure_text
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.phases import Work, phase
 from agent_forge.forge.phases.cognate import learn, settings_of
-from agent_forge.forge.phases.measure import compare, document_bits
+from agent_forge.forge.phases.measure import compare
 from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.training import train_tokenizer
 from agent_forge.forge.training.evaluation import HeldOut
@@ -36,8 +37,8 @@ LLAMA = {
 }  # fmt: skip
 
 
-def models(preset: str, config: Any, words: int) -> dict[str, Any]:
-    common = {"vocab_size": words, "bos_token_id": 0, "eos_token_id": 1}
+def models(preset: str, config: Any, vocabulary: int) -> dict[str, Any]:
+    common = {"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 1}
     llama = LlamaConfig(**LLAMA[preset], **common, tie_word_embeddings=True, max_position_embeddings=4096)
     return {
         "llama": lambda: LlamaForCausalLM(llama),
@@ -47,8 +48,8 @@ def models(preset: str, config: Any, words: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="the nano preset, 20 steps")
-    parser.add_argument("--only", choices=["llama", "cognate"], help="train just one of the two")
+    parser.add_argument("--quick", action="store_true", help="The nano preset, 20 steps")
+    parser.add_argument("--only", choices=["llama", "cognate"], help="Train only one of the two")
     options = parser.parse_args()
     preset = "nano" if options.quick else "small"
     pipeline = read_pipeline(preset, ["phases.base.config.training.steps=20"] if options.quick else [])
@@ -64,14 +65,14 @@ def main() -> None:
         model = make()
         folder = Path(tempfile.mkdtemp())
         started = time.perf_counter()
-        done = learn(
+        result = learn(
             Work(name, config, [], pipeline.seed, folder, folder), model, tokenizer, corpus,
             settings_of(config.training, pipeline.seed), config.length,
         )  # fmt: skip
-        bits[name] = document_bits(model, judged)
+        bits[name] = measure_text(model, judged).bits
         size = sum(parameter.numel() for parameter in model.parameters())
         value = bits[name].sum() / sum(judged.bytes_of)
-        rate = f"{done.tokens_per_s:,.0f}" if done.tokens_per_s else "-"
+        rate = f"{result.tokens_per_s:,.0f}" if result.tokens_per_s else "-"
         seconds = time.perf_counter() - started
         print(
             f"{name:8s} {size:>12,} parameters  {value:.4f} bits per byte  {rate} tokens/s  {seconds:.0f} s", flush=True

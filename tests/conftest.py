@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+import agent_forge  # noqa: F401 (before any test imports torch: some machines need a limit on its instructions)
+
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # Started in the background, a shell hands down an ignored Ctrl-C, and so would we to the programs that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -35,11 +35,12 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget() -> None:
     """As a new process would be."""
-    for remembered in (native._load, native._version, native._processor):
-        remembered.cache_clear()
+    for function in (native._load, native._version, native._processor, native.cache_folder):
+        function.cache_clear()
 
 
 def write(folder: Path, body: str = "return a + b;") -> Path:
+    folder.mkdir(exist_ok=True)
     path = folder / "sum.c"
     path.write_text(f"#include <stdint.h>\nint64_t sum(int64_t a, int64_t b) {{ {body} }}\n")
     return path
@@ -63,14 +64,16 @@ def compiler(folder: Path, script: str) -> str:
 
 
 @needs_compiler
-def test_a_file_is_compiled_once_and_again_when_it_changes(tmp_path: Path) -> None:
+def test_a_file_is_compiled_once_and_again_when_it_changes(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path)
     assert total(native.load(source)) == 2**40 + 1
+    assert capfd.readouterr().err.startswith("agent-forge: compiling sum.c for this processor, once (seconds;")
     (first,) = built(tmp_path)
     stamp = first.stat().st_mtime_ns
 
     forget()
     native.load(source)
+    assert capfd.readouterr().err == ""
     assert built(tmp_path) == [first]
     assert first.stat().st_mtime_ns == stamp
 
@@ -87,7 +90,7 @@ def test_a_file_is_compiled_once_and_again_when_it_changes(tmp_path: Path) -> No
 def test_another_processor_gets_a_library_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A home on a network, or an image of a container: the cache moves, the processor's instructions do not."""
     machine = tmp_path / "cpuinfo"
-    monkeypatch.setattr(native, "PROCESSOR", machine)
+    monkeypatch.setattr(native, "CPUINFO", machine)
     source = write(tmp_path)
     for number, listed in enumerate(
         ("flags : sse2 avx2 avx512f", "flags : sse2 avx2", "Features : fp asimd", "Features : fp asimd asimddp"), 1
@@ -103,7 +106,7 @@ def test_another_processor_gets_a_library_of_its_own(tmp_path: Path, monkeypatch
 def test_where_the_system_lists_no_instructions_the_compiler_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "PROCESSOR", tmp_path / "none")
+    monkeypatch.setattr(native, "CPUINFO", tmp_path / "none")
     answers = 'case "$*" in *-dM*) echo "$WOULD_USE";; *) exec $REAL "$@";; esac'
     monkeypatch.setenv("CC", compiler(tmp_path, answers))
     source = write(tmp_path)
@@ -182,7 +185,7 @@ def test_a_damaged_library_is_built_again(tmp_path: Path, monkeypatch: pytest.Mo
     (library,) = built(tmp_path)
     elsewhere = tmp_path / "elsewhere"  # under its own name the first one is loaded already, and would be found
     damaged = elsewhere / library.relative_to(tmp_path / "cache")
-    damaged.parent.mkdir(parents=True)
+    damaged.parent.mkdir(parents=True, mode=0o700)
     damaged.write_bytes(b"not a library")
     monkeypatch.setenv("XDG_CACHE_HOME", str(elsewhere))
     forget()
@@ -203,12 +206,53 @@ def test_a_cache_from_which_nothing_may_be_run(tmp_path: Path, monkeypatch: pyte
     assert total(native.load(source)) == 2**40 + 1
 
 
+UNSAFE = {
+    "of another user": (lambda folder: os.chown(folder, 12345, -1), "belongs to user 12345"),
+    "open to a group": (lambda folder: folder.chmod(0o770), "chmod go-w"),
+    "open to all": (lambda folder: folder.chmod(0o707), "chmod go-w"),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize(("spoil", "reason"), UNSAFE.values(), ids=UNSAFE)
+def test_nothing_is_loaded_from_a_cache_that_others_control(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], spoil: Any, reason: str
+) -> None:
+    """The library there would answer 7; ours is built anew, outside of that folder."""
+    source = write(tmp_path)
+    native.load(source)
+    (library,) = built(tmp_path)
+    evil = write(tmp_path / "elsewhere", "return 7;")
+    subprocess.run([str(REAL), "-shared", "-fPIC", "-o", str(library), str(evil)], check=True)
+    try:
+        spoil(library.parent)
+    except PermissionError:
+        pytest.skip("only the superuser can give a folder away")
+    capfd.readouterr()
+    forget()
+    assert total(native.load(source)) == 2**40 + 1
+    lines = capfd.readouterr().err.splitlines()
+    assert reason in lines[0]
+    assert "compiling" in lines[1]
+    assert library.read_bytes()[:4] == b"\x7fELF"  # what was there stays as it was
+
+
+def test_the_cache_folder_is_made_for_us_alone(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        folder = native.cache_folder("native")
+    finally:
+        os.umask(before)
+    assert folder is not None
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
 @needs_compiler
 def test_without_a_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a container under a number that has no name: HOME is unset and the list of users does not help."""
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "~")  # what expanduser makes of it is the same as without an entry
-    assert native._folder() is None
+    assert native.cache_folder("native") is None
     assert total(native.load(write(tmp_path))) == 2**40 + 1
 
 

@@ -5,8 +5,10 @@ The public names load when they are first used, so that `import agent_forge` sta
 
 from __future__ import annotations
 
+import sys
+
 from agent_forge._version import __version__ as __version__
-from agent_forge.lazy import attach
+from agent_forge.lazy import ImportHook, attach
 
 TYPE_CHECKING = False  # what type checkers take for true; `typing` itself costs a third of this import
 if TYPE_CHECKING:
@@ -25,3 +27,15 @@ __getattr__, __dir__, __all__ = attach(
     },
     "__version__",
 )
+
+
+def _before_torch() -> None:
+    from agent_forge.bf16 import limit_instructions
+
+    limit_instructions()
+
+
+if "torch" in sys.modules:
+    _before_torch()  # oneDNN reads the variable at its first product: there may still be time
+else:
+    ImportHook("torch", before=_before_torch)

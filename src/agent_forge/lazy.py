@@ -1,10 +1,14 @@
-"""Public names of a package that are imported when they are first used, so that importing the package stays cheap."""
+"""Imports that wait: public names that load at first use, and hooks on the import of a heavy library."""
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False  # what type checkers take for true; `typing` itself costs a third of `import agent_forge`
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
     from typing import Any
 
 
@@ -29,3 +33,37 @@ def attach(
         return getattr(import_module(f"{package}.{home_of[name]}"), name)
 
     return load, public.copy, public
+
+
+class ImportHook:
+    """Runs `before` and `after` around the first import of the module `name`, whoever imports it.
+
+    Looking for the module (`find_spec`) without importing it runs neither.
+    """
+
+    def __init__(
+        self, name: str, before: Callable[[], object] | None = None, after: Callable[[], object] | None = None
+    ) -> None:
+        self.name, self.before, self.after = name, before, after
+        sys.meta_path.insert(0, self)
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if name != self.name:
+            return None
+        finders = (finder for finder in sys.meta_path if finder is not self)
+        spec = next((spec for finder in finders if (spec := finder.find_spec(name, path, target))), None)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            load = loader.exec_module
+
+            def load_with_hooks(module: ModuleType) -> None:
+                if self in sys.meta_path:
+                    sys.meta_path.remove(self)
+                if self.before is not None:
+                    self.before()
+                load(module)
+                if self.after is not None:
+                    self.after()
+
+            loader.exec_module = load_with_hooks
+        return spec

@@ -1,7 +1,7 @@
-"""C code that comes as source and is compiled for this machine when it is first used.
+"""C kernels that ship as source and are compiled for this machine at first use.
 
-A kernel is one C file beside the Python module that calls it. It is an acceleration only: whoever loads one also has
-the same computation without it, for machines that have no C compiler.
+A kernel is one C file beside the Python module that calls it. It only makes things faster: every caller also has the
+same computation without it, for machines that have no C compiler.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import platform
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from contextlib import ExitStack, suppress
 from functools import cache
@@ -25,20 +26,21 @@ from agent_forge.files import atomic_write
 
 SWITCH = "AGENT_FORGE_NATIVE"  # 0: behave as if there were no compiler
 FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-std=gnu11", "-shared", "-fPIC")
-INCLUDED = re.compile(rb'^#include "([\w.]+)"', re.MULTILINE)
+LOCAL_INCLUDE = re.compile(rb'^#include "([\w.]+)"', re.MULTILINE)
 TUNINGS = (("-march=native",), ())  # not every compiler knows the first
-PROCESSOR = Path("/proc/cpuinfo")
-INSTRUCTIONS = ("flags", "features", "isa")  # lines of it that say what a processor can do
-KIND = ("model", "cpu family", "cpu implementer", "cpu variant", "cpu part", "vendor_id")  # and which one it is
+CPUINFO = Path("/proc/cpuinfo")
+INSTRUCTIONS = ("flags", "features", "isa")  # the lines of cpuinfo that list what a processor can do
+MODEL = ("model", "cpu family", "cpu implementer", "cpu variant", "cpu part", "vendor_id")  # and which one it is
 
 
 def load(source: str | os.PathLike[str], *flags: str) -> ctypes.CDLL | None:
-    """The compiled library of a C file, or None where it cannot be had: no compiler, a failed build, or switched off.
+    """The compiled library of a C file, or None without a compiler, after a failed build, or when switched off.
 
-    The result of a build is kept under the user's cache folder by the digest of all that goes into it (source, flags,
-    compiler, processor), so it is built once, and a changed file or another processor never meets a stale library.
-    Where the cache cannot be written, or nothing may be run from there, each process builds its own.
-    Calls into it release Python's lock.
+    The library is cached in the user's cache folder under the digest of everything that goes into it (source, flags,
+    compiler, processor): it is built once, and a changed file or another processor never meets a stale build. Where the
+    cache cannot be used, each process builds its own. Building prints a line on stderr.
+
+    Calls into the library release Python's lock.
     """
     if os.environ.get(SWITCH) == "0":
         return None
@@ -49,97 +51,106 @@ def load(source: str | os.PathLike[str], *flags: str) -> ctypes.CDLL | None:
 @cache
 def _load(source: Path, flags: tuple[str, ...], compiler: tuple[str, ...]) -> ctypes.CDLL | None:
     try:
-        name = f"{source.stem}-{_digest(source, flags, compiler)}.so"
-        kept = _folder()
-        if kept is not None and (library := _opened(kept / name)) is not None:
-            return library
-        return _made(source, flags, compiler, None if kept is None else kept / name)
+        parts = [*_texts(source), repr((TUNINGS, FLAGS, flags)).encode(), _version(compiler), _processor(compiler)]
+        digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
+        folder = cache_folder("native")
+        cached = None if folder is None else folder / f"{source.stem}-{digest}.so"
+        return _open(cached) or _build(source, flags, compiler, cached)
     except (OSError, subprocess.SubprocessError) as error:
-        said = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
-        logging.getLogger(__name__).warning("%s runs without C: %s", source.name, said[:500] or error)
+        message = (getattr(error, "stderr", None) or b"").decode(errors="replace").strip()
+        logging.getLogger(__name__).warning("%s runs without C: %s", source.name, message[:500] or error)
         return None
-
-
-def _digest(source: Path, flags: tuple[str, ...], compiler: tuple[str, ...]) -> str:
-    parts = [*_texts(source), repr((TUNINGS, FLAGS, flags)).encode(), _version(compiler), _processor(compiler)]
-    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
 
 
 def _texts(source: Path) -> list[bytes]:
-    """The file, and those that it includes from its own folder."""
+    """The file and those that it includes from its own folder."""
     text = source.read_bytes()
-    return [text, *chain.from_iterable(_texts(source.with_name(name.decode())) for name in INCLUDED.findall(text))]
+    return [text, *chain.from_iterable(_texts(source.with_name(name.decode())) for name in LOCAL_INCLUDE.findall(text))]
 
 
-def _opened(library: Path) -> ctypes.CDLL | None:
+def _open(library: Path | None) -> ctypes.CDLL | None:
     try:
-        return ctypes.CDLL(str(library))
-    except OSError:  # not there, damaged, or on a file system from which nothing may be run
+        return None if library is None else ctypes.CDLL(str(library))
+    except OSError:  # missing, damaged, or on a file system mounted noexec
         return None
 
 
-def _made(source: Path, flags: tuple[str, ...], compiler: tuple[str, ...], kept: Path | None) -> ctypes.CDLL | None:
-    """Builds in a folder of its own, so that processes that build at once do not see each other's half."""
+def _build(source: Path, flags: tuple[str, ...], compiler: tuple[str, ...], cached: Path | None) -> ctypes.CDLL:
+    """Compiles in a folder of its own, so that concurrent builds never see each other's half-written files."""
+    announce(f"compiling {source.name} for this processor, once (seconds; up to a minute on a busy machine)")
     with ExitStack() as stack:
-        made = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-forge-"))) / f"{source.stem}.so"
-        _build(source, flags, compiler, made)
-        if kept is not None and _keep(made, kept) and (library := _opened(kept)) is not None:
-            return library
-        library = ctypes.CDLL(str(made))
-        atexit.register(stack.pop_all().close)  # not before: a library may be opened by its name again
+        built = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="agent-forge-"))) / f"{source.stem}.so"
+        for tuning in TUNINGS:
+            command = [*compiler, *FLAGS, *tuning, *flags, "-o", str(built), str(source), "-lm"]
+            try:
+                subprocess.run(command, check=True, capture_output=True, timeout=300)
+                break
+            except subprocess.CalledProcessError:
+                if tuning == TUNINGS[-1]:
+                    raise
+        if cached is not None:
+            with suppress(OSError), atomic_write(cached, "wb") as file:
+                file.write(built.read_bytes())
+        if (library := _open(cached)) is None:
+            library = ctypes.CDLL(str(built))
+            atexit.register(stack.pop_all().close)  # the file must stay: the library may be opened again by name
         return library
 
 
-def _build(source: Path, flags: tuple[str, ...], compiler: tuple[str, ...], made: Path) -> None:
-    for tuning in TUNINGS:
-        command = [*compiler, *FLAGS, *tuning, *flags, "-o", str(made), str(source), "-lm"]
-        try:
-            subprocess.run(command, check=True, capture_output=True, timeout=300)
-            return
-        except subprocess.CalledProcessError:
-            if tuning == TUNINGS[-1]:
-                raise
+def announce(message: str) -> None:
+    """Prints a line on stderr for whoever waits."""
+    print(f"agent-forge: {message}", file=sys.stderr, flush=True)
 
 
-def _keep(made: Path, kept: Path) -> bool:
-    """Puts the library into the cache, whole or not at all."""
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with atomic_write(kept, "wb") as file:
-            file.write(made.read_bytes())
-        return True
-    return False
+@cache
+def cache_folder(name: str) -> Path | None:
+    """The folder `name` of our cache, made if needed. None where it cannot be made, or must not be trusted.
 
-
-def _folder() -> Path | None:
-    """The cache; None where there is no home folder (a container that runs under a number without a name)."""
-    given = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    What is loaded from there runs as us. So a folder that belongs to another user, or that others may write to, is not
+    used, and a line on stderr says why.
+    """
     try:
-        place = given.expanduser()
-    except RuntimeError:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+        if not base.is_absolute():
+            return None
+        folder = base / "agent-forge" / name
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        status = folder.stat()
+    except (OSError, RuntimeError):  # RuntimeError: no home folder, as for a user ID without a name in a container
         return None
-    return place / "agent-forge" / "native" if place.is_absolute() else None
+    if status.st_uid != os.geteuid():
+        announce(f"the cache {folder} is not used: it belongs to user {status.st_uid}. Set XDG_CACHE_HOME elsewhere")
+        return None
+    if status.st_mode & 0o022:
+        announce(f"the cache {folder} is not used: others may write to it. Run `chmod go-w {folder}`")
+        return None
+    return folder
 
 
 @cache
 def _version(compiler: tuple[str, ...]) -> bytes:
-    asked = subprocess.run([*compiler, "--version"], check=False, capture_output=True, timeout=60)
-    return repr(compiler).encode() + asked.stdout
+    answer = subprocess.run([*compiler, "--version"], check=False, capture_output=True, timeout=60)
+    return repr(compiler).encode() + answer.stdout
 
 
 @cache
 def _processor(compiler: tuple[str, ...]) -> bytes:
-    """What -march=native depends on: the kind of processor and the instructions it has.
+    """What -march=native depends on: the model of the processor and its instructions.
 
-    A library with instructions that a processor lacks ends the process, and a cache may move: a home on a network, an
-    image of a container. So where the system does not list the instructions, the compiler is asked what it would use.
+    A library with instructions that a processor lacks ends the process, and a cache may move: a home on a network, a
+    container image. So where the system does not list the instructions, the compiler says what it would use.
     """
+    lines = cpuinfo()
+    if any(line.lower().startswith(INSTRUCTIONS) for line in lines):
+        return "\n".join(lines).encode()
+    command = [*compiler, *TUNINGS[0], "-dM", "-E", "-x", "c", os.devnull]
+    answer = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    return platform.machine().encode() + answer.stdout
+
+
+def cpuinfo() -> list[str]:
+    """The lines of /proc/cpuinfo that tell processors apart: model and instructions. Empty without that file."""
     text = ""
     with suppress(OSError):
-        text = PROCESSOR.read_text(encoding="utf-8", errors="replace")
-    told = sorted({line for line in text.splitlines() if line.lower().startswith(INSTRUCTIONS + KIND)})
-    if any(line.lower().startswith(INSTRUCTIONS) for line in told):
-        return "\n".join(told).encode()
-    command = [*compiler, *TUNINGS[0], "-dM", "-E", "-x", "c", os.devnull]
-    asked = subprocess.run(command, check=False, capture_output=True, timeout=60)
-    return platform.machine().encode() + asked.stdout
+        text = CPUINFO.read_text(encoding="utf-8", errors="replace")
+    return sorted({line for line in text.splitlines() if line.lower().startswith(INSTRUCTIONS + MODEL)})

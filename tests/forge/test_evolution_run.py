@@ -21,6 +21,7 @@ from agent_forge.cli import run as cli
 from agent_forge.errors import HandoffError
 from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.checkpoint import Checkpoint
+from agent_forge.forge.evaluation.choices import MultipleChoice, answer_questions, questions_of
 from agent_forge.forge.evolution.examiner import Examination, Examiner, hold
 from agent_forge.forge.evolution.fitness import Measured, perplexity
 from agent_forge.forge.evolution.genome import DELTA, first_generation, founders
@@ -33,7 +34,7 @@ from agent_forge.forge.merging import merge, merge_tensors, parse_recipe
 from agent_forge.forge.merging.binding import library
 from agent_forge.forge.phases import Work
 from agent_forge.forge.phases.evomerge import PHASE, EvoMerge
-from agent_forge.forge.training.evaluation import Choice, HeldOut, choice_accuracy, evaluate
+from agent_forge.forge.training.evaluation import HeldOut, evaluate
 
 FORK = multiprocessing.get_context("fork")  # a real process, without ten seconds of imports
 
@@ -313,7 +314,7 @@ def test_parents_that_do_not_fit_are_refused(family: dict[str, Path], tmp_path: 
 
 
 def test_scores_agree_with_the_evaluations_of_training(family: dict[str, Path], tmp_path: Path) -> None:
-    """Text against `evaluate`, choices against `choice_accuracy`: other code, the same figures."""
+    """Text against `evaluate`, choices against `answer_questions`: other code, the same figures."""
     examiner = examiner_of(config_of(family), tmp_path)
     model = examiner.model_at(family["tales"])
     texts = stories(9, 5)
@@ -327,8 +328,8 @@ def test_scores_agree_with_the_evaluations_of_training(family: dict[str, Path], 
     loss, tokens, hits, tries = scores["tales"].sum(axis=0)
     assert loss / tokens == pytest.approx(expected.loss, rel=1e-5)
     assert (tokens, hits / tries) == (expected.tokens, pytest.approx(expected.accuracy))
-    choices = [Choice(item.prompt, item.answers, item.right) for item in quiz]
-    assert scores["quiz"][:, 2].mean() == pytest.approx(choice_accuracy(model, examiner.tokenizer, choices)[0])
+    choices = questions_of([MultipleChoice(item.prompt, item.answers, item.right) for item in quiz], examiner.tokenizer)
+    assert scores["quiz"][:, 2].mean() == pytest.approx(answer_questions(model, choices).value)
     assert all(0 <= probability <= 1 for probability in probe)
 
 
@@ -409,7 +410,7 @@ def test_rows_that_a_parent_has_learnt_from_are_refused(family: dict[str, Path],
         PHASE.run(Work("evomerge", config, given, 0, tmp_path / "work", tmp_path / "models"))
 
     for given in (learnt("stories"), learnt("others", path=rows)):
-        with pytest.raises(HandoffError, match=r"held_out is 0\.5, and the model .* was made with 0\.1"):
+        with pytest.raises(HandoffError, match=r"held_out is 0\.5, but .* was trained with 0\.1"):
             run(given, share=0.5)
     run(learnt("stories", held_out=0.5), share=0.5)
     run(learnt("others"), share=0.5)

@@ -81,7 +81,7 @@ def test_too_few_or_mixed_rows_are_refused(tmp_path: Path) -> None:
     mixed = write(tmp_path / "b.jsonl", [{"text": "a"}, {"question": "q", "answer": "a"}])
     with pytest.raises(DataError, match="several kinds"):
         read_tasks({"t": TaskSource(mixed)})
-    with pytest.raises(DataError, match="no text there"):
+    with pytest.raises(DataError, match="there is no text"):
         read_tasks({"t": TaskSource(str(tmp_path / "nothing"))})
 
 

@@ -20,20 +20,20 @@ def tokens(rows: int = 2, length: int = LENGTH) -> torch.Tensor:
 @pytest.mark.parametrize("splits", [[20, 3], [1] * LENGTH, [7, 13, 1, 1, 1], [9, 14]], ids=str)
 def test_any_split_of_the_text_gives_the_same_logits(axis_model, splits):
     text = tokens()
-    whole = axis_model(text, use_cache=False).logits
+    expected = axis_model(text, use_cache=False).logits
     cache = CognateCache(axis_model.config)
     parts = [axis_model(part, past_key_values=cache).logits for part in text.split(splits, dim=1)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=1e-5, rtol=1e-5)
     assert cache.get_seq_length() == LENGTH
 
 
 @torch.no_grad()
 def test_in_float64_nothing_is_rounded_to_less(axis_model):
     model, text = axis_model.double(), tokens()
-    whole = model(text, use_cache=False).logits
+    expected = model(text, use_cache=False).logits
     cache = CognateCache(model.config)
     parts = [model(part, past_key_values=cache).logits for part in text.split([5, 1, 17], dim=1)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), whole, atol=1e-11, rtol=1e-11)
+    torch.testing.assert_close(torch.cat(parts, dim=1), expected, atol=1e-11, rtol=1e-11)
 
 
 @torch.no_grad()
@@ -58,11 +58,11 @@ def test_the_cache_keeps_a_window_and_no_more(tiny):
 @torch.no_grad()
 def test_generate_equals_recomputing_everything_for_each_token(axis_model):
     text = tokens()
-    made = axis_model.generate(text, max_new_tokens=8, do_sample=False, eos_token_id=None)
+    generated = axis_model.generate(text, max_new_tokens=8, do_sample=False, eos_token_id=None)
     for _ in range(8):
         logits = axis_model(text, use_cache=False).logits
         text = torch.cat([text, logits[:, -1:].argmax(-1)], dim=1)
-    assert torch.equal(made, text)
+    assert torch.equal(generated, text)
 
 
 @torch.no_grad()
@@ -81,9 +81,9 @@ def test_left_padding_changes_nothing(axis_model):
 @torch.no_grad()
 def test_beams_reorder_the_memory_with_the_keys(tiny):
     model, text = tiny(), tokens(rows=2, length=6)
-    made = model.generate(text, max_new_tokens=5, num_beams=3, do_sample=False, eos_token_id=None)
+    generated = model.generate(text, max_new_tokens=5, num_beams=3, do_sample=False, eos_token_id=None)
     again = model.generate(text, max_new_tokens=5, num_beams=3, do_sample=False, eos_token_id=None, use_cache=False)
-    assert torch.equal(made, again)
+    assert torch.equal(generated, again)
 
 
 @torch.no_grad()
@@ -94,8 +94,8 @@ def test_a_cache_can_be_repeated_selected_and_reset(tiny):
     cache.batch_select_indices(torch.tensor([0, 2]))
     follow = tokens(rows=1, length=4).expand(2, -1)
     logits = model(follow, past_key_values=cache).logits
-    whole = model(torch.cat([text, follow[:1]], dim=1), use_cache=False).logits[:, 6:]
-    torch.testing.assert_close(logits, whole.expand(2, -1, -1), atol=1e-5, rtol=1e-5)
+    expected = model(torch.cat([text, follow[:1]], dim=1), use_cache=False).logits[:, 6:]
+    torch.testing.assert_close(logits, expected.expand(2, -1, -1), atol=1e-5, rtol=1e-5)
     cache.reset()
     assert cache.get_seq_length() == 0
     torch.testing.assert_close(model(text, past_key_values=cache).logits, model(text, use_cache=False).logits)
@@ -123,8 +123,8 @@ def test_the_states_of_the_layers_are_given_to_who_asks(axis_model):
     assert 1 <= passes <= axis_model.config.passes_per_loop * axis_model.config.loops
     torch.testing.assert_close(axis_model.lm_head(axis_model.head_down(out.hidden_states[-1])), out.logits)
     assert axis_model(text).hidden_states is None
-    made = axis_model.generate(text, max_new_tokens=2, return_dict_in_generate=True, output_hidden_states=True)
-    assert [step[-1].shape[1] for step in made.hidden_states] == [LENGTH, 1]
+    generated = axis_model.generate(text, max_new_tokens=2, return_dict_in_generate=True, output_hidden_states=True)
+    assert [step[-1].shape[1] for step in generated.hidden_states] == [LENGTH, 1]
 
 
 @torch.no_grad()

@@ -57,10 +57,10 @@ def test_chunked_equals_the_recurrence(chunk, momentum):
 @pytest.mark.parametrize("momentum", [True, False])
 def test_it_goes_on_from_a_state(momentum):
     query, writes = random_writes(momentum)
-    whole, last = chunked_memory(query, writes, None, 4)
+    expected, last = chunked_memory(query, writes, None, 4)
     _, middle = chunked_memory(query[:, :, :10], cut(writes, slice(10)), None, 4)
     reads, state = chunked_memory(query[:, :, 10:], cut(writes, slice(10, None)), middle, 5)
-    torch.testing.assert_close(reads, whole[:, :, 10:])
+    torch.testing.assert_close(reads, expected[:, :, 10:])
     torch.testing.assert_close(state, last)
 
 

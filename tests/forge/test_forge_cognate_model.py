@@ -51,9 +51,9 @@ def test_what_is_saved_is_loaded_by_the_auto_classes(axis_model, tmp_path):
 def test_loading_in_bf16_keeps_the_positions_exact(tiny, tmp_path):
     tiny().save_pretrained(tmp_path)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16).eval()
-    made = model.generate(tokens(rows=1), max_new_tokens=3, do_sample=False, eos_token_id=None)
+    generated = model.generate(tokens(rows=1), max_new_tokens=3, do_sample=False, eos_token_id=None)
     assert model.dtype == torch.bfloat16
-    assert made.shape == (1, 20)
+    assert generated.shape == (1, 20)
 
 
 def test_a_text_generation_pipeline_runs_it(tiny, tmp_path):
@@ -63,8 +63,10 @@ def test_a_text_generation_pipeline_runs_it(tiny, tmp_path):
     model = tiny(vocab_size=320, bos_token_id=tokenizer.bos_token_id, pad_token_id=tokenizer.pad_token_id)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    made = pipeline("text-generation", model=str(tmp_path), device="cpu")("the cat", max_new_tokens=5, do_sample=False)
-    assert made[0]["generated_text"].startswith("the cat")
+    generated = pipeline("text-generation", model=str(tmp_path), device="cpu")(
+        "the cat", max_new_tokens=5, do_sample=False
+    )
+    assert generated[0]["generated_text"].startswith("the cat")
 
 
 def test_one_loop_without_memory_is_a_plain_transformer(tiny):

@@ -19,9 +19,9 @@ def test_the_registry_opens_without_torch() -> None:
 
 def test_cognate_is_known_to_transformers() -> None:
     first = "from importlib.util import find_spec; import agent_forge.forge"
-    asked = "find_spec('transformers')"  # asking where transformers is must not count as its import
+    query = "find_spec('transformers')"  # asking where transformers is must not count as its import
     last = "import transformers; print(transformers.AutoConfig.for_model('cognate').model_type)"
-    assert printed(f"{first}; {asked}; {last}") == ["cognate"]
+    assert printed(f"{first}; {query}; {last}") == ["cognate"]
 
 
 STAND_IN = """

@@ -28,7 +28,7 @@ from agent_forge.forge.training import (
     train,
 )
 from agent_forge.forge.training.checkpoint import save_checkpoint, weights_of
-from agent_forge.forge.training.report import RunLog
+from agent_forge.forge.training.report import TrainingLog
 from agent_forge.forge.training.speed import compiled
 
 STEPS = 10
@@ -83,15 +83,15 @@ def test_any_hugging_face_model_trains():
 
 class TestResuming:
     def test_a_stopped_run_goes_on_bit_for_bit(self, unbroken, tmp_path):
-        model, _, whole = unbroken
+        model, _, expected = unbroken
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path, until=8)
         resumed, _ = run(tmp_path)
-        assert curve(tmp_path) == whole
+        assert curve(tmp_path) == expected
         assert _same(resumed, model)
 
     def test_it_survives_kill_9(self, unbroken, tmp_path):
-        model, _, whole = unbroken
+        model, _, expected = unbroken
         process = FORK.Process(target=run, args=(tmp_path,))
         process.start()
         deadline = time.monotonic() + 120
@@ -102,7 +102,7 @@ class TestResuming:
         assert process.exitcode in (-signal.SIGKILL, 0)
         assert checkpoints(tmp_path)
         resumed, _ = run(tmp_path)
-        assert curve(tmp_path) == whole
+        assert curve(tmp_path) == expected
         assert _same(resumed, model)
 
     def test_a_finished_run_is_not_run_again(self, tmp_path):
@@ -121,7 +121,7 @@ class TestResuming:
     def test_half_a_line_in_the_log_is_dropped(self, tmp_path):
         path = tmp_path / "log.jsonl"
         path.write_text('{"step": 1, "loss": 2}\n{"step": 2, "loss": 1}\n{"step": 3, "lo')
-        RunLog(path, resumed_at=1)
+        TrainingLog(path, resumed_at=1)
         assert read_log(path) == [{"step": 1, "loss": 2}]
 
 
@@ -247,7 +247,7 @@ def test_bf16_on_a_cpu_and_document_masks_and_qk_clip_run():
     from agent_forge.forge.training import largest_logits
 
     batch = example.data().batch(3, 4, 7)
-    assert max(found.max() for found in largest_logits(model, batch.inputs).values()) <= 0.51
+    assert max(logits.max() for logits in largest_logits(model, batch.inputs).values()) <= 0.51
 
 
 def test_another_objective_can_be_given():
@@ -302,22 +302,22 @@ class Repeating:
 class TestReplay:
     @pytest.fixture
     def graphs(self, monkeypatch):
-        made: list[Repeating] = []
+        graphs: list[Repeating] = []
 
         def record(work):
-            made.append(Repeating(work))
-            return made[-1], made[-1].loss
+            graphs.append(Repeating(work))
+            return graphs[-1], graphs[-1].loss
 
         monkeypatch.setattr(loop, "cuda_graph", record)
-        monkeypatch.setattr(loop.Run, "_recordable", lambda self, loss: True)
-        return made
+        monkeypatch.setattr(loop.TrainingRun, "_recordable", lambda self, loss: True)
+        return graphs
 
     @pytest.mark.parametrize(("micro", "replays"), [(4, 2), (2, 5), (3, 2)])  # 3 leaves one row over: run as it is
     def test_it_makes_the_same_steps(self, graphs, micro, replays, monkeypatch):
         replayed, _ = run(None, steps=3, micro_rows=micro)
         assert [graph.replays for graph in graphs] == [replays]
         graphs.clear()
-        monkeypatch.setattr(loop.Run, "_recordable", lambda self, loss: False)
+        monkeypatch.setattr(loop.TrainingRun, "_recordable", lambda self, loss: False)
         plain, _ = run(None, steps=3, micro_rows=micro)
         assert not graphs
         assert _same(replayed, plain)
@@ -345,7 +345,10 @@ class TestReplay:
 
     def test_only_a_gpu_records(self):
         settings = TrainSettings(**{**example.SETTINGS, "graph": True})
-        assert loop.Run(example.model(), example.data(), settings, None, None, None, None, None).passes.record is None
+        assert (
+            loop.TrainingRun(example.model(), example.data(), settings, None, None, None, None, None).passes.record
+            is None
+        )
 
 
 def one_of_two(rank: int, folder: Path) -> None:

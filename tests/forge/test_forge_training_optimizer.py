@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import UsageError
 from agent_forge.forge.models import CognateForCausalLM
-from agent_forge.forge.models.attention import _blocks, _largest_logits, attention_mask
+from agent_forge.forge.models.attention import _blocks, _largest_logits, attention_mask, rotate
 from agent_forge.forge.training import PRESETS, MuGrokfast, clip_heads, largest_logits, route
 from agent_forge.forge.training.checkpoint import optimizer_tensors, restore_optimizer
 from agent_forge.forge.training.muon import muon_step, orthogonalize, shape_factor
@@ -58,7 +58,7 @@ def test_with_the_extras_off_it_is_torch_muon_and_adamw(rule, nesterov):
     rest = [p for p in theirs.parameters() if all(p is not m for m in matrices)]
     muon = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.1, momentum=0.9, nesterov=nesterov, adjust_lr_fn=rule)
     adam = torch.optim.AdamW(rest, lr=0.003, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.01)
-    mine = MuGrokfast(
+    combined = MuGrokfast(
         ours,
         lr=0.02,
         momentum=0.9,
@@ -69,7 +69,7 @@ def test_with_the_extras_off_it_is_torch_muon_and_adamw(rule, nesterov):
         scalar_lr=0.003,
         adam_weight_decay=0.01,
     )
-    run(ours, mine)
+    run(ours, combined)
     run(theirs, muon, adam)
     for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         # what torch.optim.Muon rounds to bf16 are updates of about lr * factor / sqrt(32) a step
@@ -221,7 +221,7 @@ def test_every_preset_builds(phase, tiny):
 
 @pytest.mark.parametrize("wrong", [{"adjust_lr": "other"}, {"matrix_rule": "sgd"}])
 def test_wrong_settings_are_refused(wrong):
-    with pytest.raises(UsageError, match="use '"):
+    with pytest.raises(UsageError, match=r"expected one of (original|muon), "):
         MuGrokfast(Net(), **wrong)
     with pytest.raises(UsageError, match="cognate"):
         MuGrokfast.for_phase(Net(), "phase9")
@@ -262,10 +262,13 @@ class TestQKClip:
         attention = model.model.layers[0].attention
         seen = {}
         attention.register_forward_hook(lambda module, args, out: seen.update(x=args[0], reading=args[1]))
-        found = largest_logits(model, text)["model.layers.0.attention"]
-        q, k, _ = attention._project(seen["x"], seen["reading"].cos, seen["reading"].sin)
+        largest = largest_logits(model, text)["model.layers.0.attention"]
+        parts = attention.qkv_proj(seen["x"]).split(attention.row_blocks, dim=-1)[:2]
+        q, k = (
+            rotate(part.view(1, 6, 4, -1).transpose(1, 2), seen["reading"].cos, seen["reading"].sin) for part in parts
+        )
         logits = (q @ k.transpose(-1, -2) * attention.scale).masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)
-        torch.testing.assert_close(found, logits.amax((0, 2, 3)))
+        torch.testing.assert_close(largest, logits.amax((0, 2, 3)))
         assert attention.probed is None
 
     def test_heads_whose_logits_are_all_negative_are_left_alone(self):
@@ -298,4 +301,4 @@ class TestQKClip:
             for block in model.model.layers:
                 block.attention.qkv_proj.weight.mul_(1000)
         bound = model.config.softmax_scale * model.config.head_dim + 1e-3
-        assert all(found.max() <= bound for found in largest_logits(model, torch.randint(3, 64, (2, 20))).values())
+        assert all(logits.max() <= bound for logits in largest_logits(model, torch.randint(3, 64, (2, 20))).values())

@@ -15,14 +15,13 @@ from tests_forge_axes import tiny_config
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import ConfigError, DataError, UsageError
+from agent_forge.forge.evaluation.choices import MultipleChoice, answer_questions, questions_of
 from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.training import (
     SPECIAL_TOKENS,
-    Choice,
     HeldOut,
     TrainSettings,
     WeightAverage,
-    choice_accuracy,
     chunked_cross_entropy,
     encode,
     evaluate,
@@ -57,10 +56,10 @@ class TestCrossEntropy:
         inputs = [torch.randn(20, 8), torch.randn(33, 8), weights]
         ours = [x.clone().requires_grad_() for x in inputs]
         theirs = [x.clone().requires_grad_() for x in inputs]
-        mine = chunked_cross_entropy(ours[0], ours[1], targets, ours[2] if weighted else None, chunk)
+        chunked = chunked_cross_entropy(ours[0], ours[1], targets, ours[2] if weighted else None, chunk)
         full = (F.cross_entropy(theirs[0] @ theirs[1].T, targets, reduction="none") * theirs[2]).sum()
-        torch.testing.assert_close(mine, full)
-        (mine * 0.7).backward()
+        torch.testing.assert_close(chunked, full)
+        (chunked * 0.7).backward()
         (full * 0.7).backward()
         for a, b in list(zip(ours, theirs, strict=True))[: 3 if weighted else 2]:
             torch.testing.assert_close(a.grad, b.grad)
@@ -110,8 +109,8 @@ class TestPacking:
                 pack(documents, length, bos=7)
             return
         rows = pack(documents, length, bos=7, pad=0)
-        kept = rows.tokens[(rows.documents >= 0) & (rows.tokens != 7)]
-        assert sorted(kept.tolist()) == sorted(np.concatenate(documents).tolist())
+        tokens = rows.tokens[(rows.documents >= 0) & (rows.tokens != 7)]
+        assert sorted(tokens.tolist()) == sorted(np.concatenate(documents).tolist())
         assert (rows.tokens[:, 0] == 7).all()
         assert rows.tokens.shape[1] == length + 1
 
@@ -221,7 +220,7 @@ class TestEvaluation:
         torch.manual_seed(0)
         model = CognateForCausalLM(tiny_config(vocab_size=400)).eval()
         texts = [TEXT[0] * 3, TEXT[2], TEXT[1]]
-        found = evaluate(model, HeldOut.of(tokenizer, texts, length=16), batch_rows=2)
+        evaluation = evaluate(model, HeldOut.of(tokenizer, texts, length=16), batch_rows=2)
         bits, tokens = 0.0, 0
         for text in texts:
             ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -230,9 +229,9 @@ class TestEvaluation:
                 loss = F.cross_entropy(model(piece).logits[0, :-1], piece[0, 1:], reduction="sum")
                 bits, tokens = bits + loss.item() / math.log(2), tokens + piece.shape[1] - 1
         size = sum(len(text.encode()) for text in texts)
-        assert found.bits_per_byte == pytest.approx(bits / size, rel=1e-5)
-        assert (found.tokens, found.bytes, found.documents) == (tokens, size, 3)
-        assert found.loss == pytest.approx(bits * math.log(2) / tokens, rel=1e-5)
+        assert evaluation.bits_per_byte == pytest.approx(bits / size, rel=1e-5)
+        assert (evaluation.tokens, evaluation.bytes, evaluation.documents) == (tokens, size, 3)
+        assert evaluation.loss == pytest.approx(bits * math.log(2) / tokens, rel=1e-5)
 
     def test_the_standard_error_is_that_of_repeated_sampling(self):
         """The delta method against 4,000 samples of 200 documents."""
@@ -253,7 +252,7 @@ class TestEvaluation:
         with torch.no_grad():
             model.lm_head.weight.normal_()
 
-        def score(prompt: str, answer: str) -> float:
+        def likelihood(prompt: str, answer: str) -> float:
             ids = torch.tensor([[0, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]])
             more = torch.tensor([tokenizer(answer, add_special_tokens=False)["input_ids"]])
             logs = model(torch.cat([ids, more], 1)).logits[0, ids.shape[1] - 1 : -1].log_softmax(-1)
@@ -262,11 +261,11 @@ class TestEvaluation:
         answers = (" lazy dog", " 5 jugs", " 東京")
         questions = []
         for right, prompt in enumerate(["The", "Pack my", "jumps over"]):
-            best = max(range(3), key=lambda i, prompt=prompt: score(prompt, answers[i]))
-            questions.append(Choice(prompt, answers, best if right < 2 else (best + 1) % 3))
-        accuracy, error = choice_accuracy(model, tokenizer, questions, rows=2)
-        assert accuracy == pytest.approx(2 / 3)
-        assert error == pytest.approx(math.sqrt(2 / 9 / 2))
+            best = max(range(3), key=lambda i, prompt=prompt: likelihood(prompt, answers[i]))
+            questions.append(MultipleChoice(prompt, answers, best if right < 2 else (best + 1) % 3))
+        score = answer_questions(model, questions_of(questions, tokenizer), rows=2)
+        assert score.value == pytest.approx(2 / 3)
+        assert score.stderr == pytest.approx(math.sqrt(2 / 9 / 2))
 
 
 class TestSpeed:
@@ -317,7 +316,7 @@ def test_settings_that_make_no_sense_are_refused(wrong):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"steps": 0}, "steps is 0, not 1 or more"),
         ({"qk_clip_every": 0}, "qk_clip_every is 0"),
@@ -328,6 +327,6 @@ def test_settings_that_make_no_sense_are_refused(wrong):
         ({"precision": "int8"}, "precision is 'int8', not auto, bf16 or float32"),
     ],
 )
-def test_settings_that_cannot_work_are_all_named(change, told):
-    with pytest.raises(ConfigError, match=told):
+def test_settings_that_cannot_work_are_all_named(change, message):
+    with pytest.raises(ConfigError, match=message):
         TrainSettings(**change)

@@ -61,13 +61,13 @@ def test_llama_cpp_runs_the_ternary_file(ternary: str, tied: bool, tokenizer: An
     types = export_gguf(model, tokenizer, tmp_path / "m.gguf", ternary=ternary, others="F32", pre="llama-bpe")
     assert list(types.values()).count(ternary) == 14
     assert ("output.weight" in types) != tied
-    found, ours = llama_cpp_logits(tmp_path / "m.gguf"), logits(model)
+    theirs, ours = llama_cpp_logits(tmp_path / "m.gguf"), logits(model)
     # Both round activations to 8 bits, but not alike: ggml by 256, we by the token. So they differ from each other
     # about as much as either differs from the model whose activations are floats.
     exact = logits(unpack_model(copy.deepcopy(model)))
-    assert abs(found - ours).max() < 0.1 * abs(exact).max()
-    assert np.corrcoef(found.ravel(), exact.ravel())[0, 1] > 0.995
-    assert abs(found - exact).mean() < 2 * abs(ours - exact).mean()
+    assert abs(theirs - ours).max() < 0.1 * abs(exact).max()
+    assert np.corrcoef(theirs.ravel(), exact.ravel())[0, 1] > 0.995
+    assert abs(theirs - exact).mean() < 2 * abs(ours - exact).mean()
 
 
 def test_a_plain_model_is_the_same_in_llama_cpp(tokenizer: Any, tmp_path: Path) -> None:

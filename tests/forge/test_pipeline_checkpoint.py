@@ -29,14 +29,14 @@ def fill(folder: Path, value: float = 1.0) -> Path:
     return folder
 
 
-def made(models: Path, value: float = 1.0, **card: object) -> ck.Checkpoint:
+def make(models: Path, value: float = 1.0, **card: object) -> ck.Checkpoint:
     with staging(models) as folder:
         return finish(fill(folder, value), Card("toy", {}, **card), models)
 
 
 def test_the_digest_is_that_of_sha256sum(tmp_path: Path) -> None:
     """`sha256sum` of the sorted files, and SHA-256 of that listing."""
-    checkpoint = made(tmp_path)
+    checkpoint = make(tmp_path)
     names = sorted(file.name for file in checkpoint.path.iterdir() if file.name != "card.json")
     listing = "".join(
         f"{hashlib.sha256((checkpoint.path / name).read_bytes()).hexdigest()}  {name}\n" for name in names
@@ -50,7 +50,7 @@ def test_the_digest_is_that_of_sha256sum(tmp_path: Path) -> None:
 
 
 def test_every_change_is_found(tmp_path: Path) -> None:
-    checkpoint = made(tmp_path / "models")
+    checkpoint = make(tmp_path / "models")
     changes = {
         "a flipped bit": lambda p: (p / "tokenizer.json").write_bytes(b"{|"),
         "an extra file": lambda p: (p / "more.txt").write_text(""),
@@ -75,7 +75,7 @@ def test_every_change_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("card", "said"),
+    ("card", "message"),
     [
         ("[]", "cannot be read"),
         ('{"phase": "toy"}', "cannot be read"),
@@ -83,23 +83,23 @@ def test_every_change_is_found(tmp_path: Path) -> None:
         ("[" * 100_000, "cannot be read"),
         ({"parameters": 7}, "the card says parameters 7, and the files 6"),
         ({"architecture": "Other"}, "the card says architecture"),
-        ({"format": 99}, "knows formats up to 1"),
+        ({"format": 99}, "reads formats up to 1"),
         ({"metrics": {"loss": {"value": float("nan")}}}, "NaN is not a measured figure"),
         ({"nonsense": 1}, "cannot be read"),
     ],
 )
-def test_a_card_that_lies_or_is_damaged_is_refused(card: object, said: str, tmp_path: Path) -> None:
-    checkpoint = made(tmp_path)
+def test_a_card_that_lies_or_is_damaged_is_refused(card: object, message: str, tmp_path: Path) -> None:
+    checkpoint = make(tmp_path)
     file = checkpoint.path / "card.json"
     file.write_text(card if isinstance(card, str) else json.dumps({**json.loads(file.read_text()), **card}))
     with pytest.raises(CheckpointError) as caught:
         load(checkpoint.path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_what_was_not_measured_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="cannot be written"):
-        made(tmp_path, metrics={"loss": Metric(float("nan"))})
+        make(tmp_path, metrics={"loss": Metric(float("nan"))})
     assert list(tmp_path.iterdir()) == [], "nothing half-made is left"
 
 
@@ -110,28 +110,28 @@ def test_a_phase_name_cannot_leave_the_folder(phase: str, tmp_path: Path) -> Non
 
 
 def test_finishing_twice_is_one_checkpoint_and_a_damaged_one_is_replaced(tmp_path: Path) -> None:
-    first = made(tmp_path, notes="first")
-    again = made(tmp_path, notes="again")
+    first = make(tmp_path, notes="first")
+    again = make(tmp_path, notes="again")
     assert (again.digest, again.path) == (first.digest, first.path)
     assert load(first.path).card.notes == "again"
     (first.path / "model.safetensors").write_bytes(b"damaged")
-    third = made(tmp_path)
+    third = make(tmp_path)
     assert load(third.path, first.digest).path == first.path
     (first.path / "link").symlink_to("config.json")
-    assert load(made(tmp_path).path, first.digest).path == first.path
+    assert load(make(tmp_path).path, first.digest).path == first.path
     assert [path.name for path in tmp_path.iterdir()] == [first.path.name]
 
 
 def test_several_threads_finish_the_same_model_at_once(tmp_path: Path) -> None:
-    found: list[str] = []
-    threads = [threading.Thread(target=lambda: found.append(made(tmp_path).digest)) for _ in range(8)]
+    digests: list[str] = []
+    threads = [threading.Thread(target=lambda: digests.append(make(tmp_path).digest)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8
-    assert len(set(found)) == 1
-    assert load(next(tmp_path.iterdir()), found[0])
+    assert len(digests) == 8
+    assert len(set(digests)) == 1
+    assert load(next(tmp_path.iterdir()), digests[0])
 
 
 def header(tensors: object, data: int = 0) -> bytes:
@@ -182,8 +182,8 @@ def test_a_broken_safetensors_header_is_an_error_and_takes_little_memory(what: s
 def test_the_header_reader_agrees_with_the_safetensors_library(tmp_path: Path) -> None:
     arrays = {"a": np.zeros((3, 0), np.float32), "b": np.ones((2, 5), np.int64), "c": np.array(1.0, np.float16)}
     save_file(arrays, tmp_path / "x.safetensors", metadata={"format": "np"})
-    found = ck.read_header(tmp_path / "x.safetensors")
-    assert {name: tuple(row["shape"]) for name, row in found.items()} == {n: a.shape for n, a in arrays.items()}
+    header = ck.read_header(tmp_path / "x.safetensors")
+    assert {name: tuple(row["shape"]) for name, row in header.items()} == {n: a.shape for n, a in arrays.items()}
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -195,13 +195,17 @@ def test_the_parameter_count_is_that_of_transformers(tied: bool, tmp_path: Path)
     model = LlamaForCausalLM(config)
     model.save_pretrained(tmp_path, max_shard_size="10KB")  # in several files
     assert len(list(tmp_path.glob("*.safetensors"))) > 1
-    found = load(tmp_path)
-    assert found.card.parameters == model.num_parameters()
-    assert (found.card.phase, found.card.architecture, found.card.tokenizer) == ("imported", "LlamaForCausalLM", None)
+    checkpoint = load(tmp_path)
+    assert checkpoint.card.parameters == model.num_parameters()
+    assert (checkpoint.card.phase, checkpoint.card.architecture, checkpoint.card.tokenizer) == (
+        "imported",
+        "LlamaForCausalLM",
+        None,
+    )
 
 
 def test_pickled_weights_and_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"there is no config\.json"):
+    with pytest.raises(CheckpointError, match=r"it has no config\.json"):
         load(tmp_path)
     fill(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
@@ -215,12 +219,12 @@ def test_pickled_weights_and_other_folders_are_refused(tmp_path: Path) -> None:
 
 
 def test_an_export_is_whole_and_has_a_readme(tmp_path: Path) -> None:
-    checkpoint = made(tmp_path / "models", inputs=("ab" * 32,), data={"text": "cd" * 32}, metrics={"x": Metric(1.5)})
+    checkpoint = make(tmp_path / "models", inputs=("ab" * 32,), data={"text": "cd" * 32}, metrics={"x": Metric(1.5)})
     out = export_checkpoint(checkpoint, tmp_path / "deep" / "out")
     readme = (out / "README.md").read_text()
     assert readme == model_card(checkpoint)
     assert all(word in readme for word in ("6 parameters", "ab" * 32, "cd" * 32, "| x | 1.5 |"))
     for file in checkpoint.path.iterdir():
         assert (out / file.name).read_bytes() == file.read_bytes()
-    with pytest.raises(UsageError, match="it exists already"):
+    with pytest.raises(UsageError, match="the folder exists already"):
         export_checkpoint(checkpoint, out)

@@ -18,7 +18,7 @@ from agent_forge.forge.handoff import ADAPTERS, handoff
 from agent_forge.forge.models.packed import TernaryWeight, save_packed
 
 
-def made(
+def make(
     models: Path, *, shards: int = 1, scale: float = 1.0, tokenizer: str | None = "{}", name: str = "Toy"
 ) -> Checkpoint:
     tensors = [{f"w{i}": torch.randn(3, 4) * scale, f"n{i}": torch.arange(3)} for i in range(shards)]
@@ -49,7 +49,7 @@ UNMET = {
 
 @pytest.mark.parametrize("name", UNMET)
 def test_each_unmet_clause_is_named_alone(name: str, tmp_path: Path) -> None:
-    checkpoint = made(tmp_path)
+    checkpoint = make(tmp_path)
     assert all(clause.met for clause in clauses(SOUND, [checkpoint]))
     unmet = [clause.name for clause in clauses(UNMET[name], [checkpoint]) if not clause.met]
     assert unmet == [name]
@@ -60,10 +60,10 @@ def test_each_unmet_clause_is_named_alone(name: str, tmp_path: Path) -> None:
 
 
 def test_tokenizers_must_be_there_and_the_same(tmp_path: Path) -> None:
-    one, other = made(tmp_path), made(tmp_path, tokenizer='{"a": 1}')
-    bare = [made(tmp_path, tokenizer=None), made(tmp_path, tokenizer=None)]
+    one, other = make(tmp_path), make(tmp_path, tokenizer='{"a": 1}')
+    bare = [make(tmp_path, tokenizer=None), make(tmp_path, tokenizer=None)]
     same = Contract(checkpoints=(1, 9), same_tokenizer=True)
-    assert all(clause.met for clause in clauses(same, [one, made(tmp_path)]))
+    assert all(clause.met for clause in clauses(same, [one, make(tmp_path)]))
     for wrong in ([one, other], [one, bare[0]], bare):
         assert [clause.name for clause in clauses(same, wrong) if not clause.met] == ["same tokenizer"]
     assert [c.met for c in clauses(Contract(tokenizer=True), [bare[0]])] == [True, False]
@@ -71,9 +71,9 @@ def test_tokenizers_must_be_there_and_the_same(tmp_path: Path) -> None:
 
 def test_architectures_are_compared_in_full(tmp_path: Path) -> None:
     """Their first letters are often the same."""
-    pair = [made(tmp_path, name="XLMRobertaForCausalLM"), made(tmp_path, name="XLMRobertaForMaskedLM")]
-    found = clauses(Contract(checkpoints=(2, 2), same_architecture=True), pair)
-    assert [clause.name for clause in found if not clause.met] == ["same architecture"]
+    pair = [make(tmp_path, name="XLMRobertaForCausalLM"), make(tmp_path, name="XLMRobertaForMaskedLM")]
+    checked = clauses(Contract(checkpoints=(2, 2), same_architecture=True), pair)
+    assert [clause.name for clause in checked if not clause.met] == ["same architecture"]
     nobody = replace(pair[0], card=replace(pair[0].card, parameters=None))
     assert "not counted" in str(clauses(Contract(parameters=(1, 2)), [nobody])[1])
 
@@ -81,9 +81,9 @@ def test_architectures_are_compared_in_full(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shards", [1, 2])
 @pytest.mark.parametrize(("stored", "dtype"), [("BF16", torch.bfloat16), ("F16", torch.float16)])
 def test_the_dtype_adapter_casts_as_torch_does(stored: str, dtype: torch.dtype, shards: int, tmp_path: Path) -> None:
-    checkpoint = made(tmp_path, shards=shards)
-    (adapted,), found = handoff(Contract(dtypes=(stored, "F64")), [checkpoint], "next", tmp_path)
-    assert [clause.name for clause in found if not clause.met] == ["dtype"]
+    checkpoint = make(tmp_path, shards=shards)
+    (adapted,), checked = handoff(Contract(dtypes=(stored, "F64")), [checkpoint], "next", tmp_path)
+    assert [clause.name for clause in checked if not clause.met] == ["dtype"]
     assert dtypes_of(adapted.path) == {stored}
     assert adapted.card.inputs == (checkpoint.digest,), "its parent"
     assert adapted.card.metrics == {}, "what was measured on other weights is not its own"
@@ -105,14 +105,14 @@ def test_the_dtype_adapter_casts_as_torch_does(stored: str, dtype: torch.dtype, 
 
 def test_weights_that_the_new_type_cannot_hold_are_refused(tmp_path: Path) -> None:
     with pytest.raises(HandoffError, match="has values that float16 cannot hold"):
-        handoff(Contract(dtypes=("F16",)), [made(tmp_path, scale=1e6)], "next", tmp_path)
+        handoff(Contract(dtypes=("F16",)), [make(tmp_path, scale=1e6)], "next", tmp_path)
     assert not list(tmp_path.glob("adapter-*"))
 
 
 def test_without_an_adapter_the_dtype_clause_is_unmet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(ADAPTERS, "dtype")
     with pytest.raises(HandoffError, match="unmet: dtype: F16, found F32"):
-        handoff(Contract(dtypes=("F16",)), [made(tmp_path)], "next", tmp_path)
+        handoff(Contract(dtypes=("F16",)), [make(tmp_path)], "next", tmp_path)
 
 
 def tiny_llama(models: Path, *, tied: bool, equal: bool = True) -> Checkpoint:
@@ -136,8 +136,8 @@ def logits(checkpoint: Checkpoint) -> torch.Tensor:
 def test_the_tying_adapter_keeps_what_the_model_says(tied: bool, tmp_path: Path) -> None:
     checkpoint = tiny_llama(tmp_path, tied=tied)
     assert is_tied(checkpoint.path) is tied
-    (adapted,), found = handoff(Contract(tied=not tied), [checkpoint], "next", tmp_path)
-    assert [clause.name for clause in found if not clause.met] == ["tying"]
+    (adapted,), checked = handoff(Contract(tied=not tied), [checkpoint], "next", tmp_path)
+    assert [clause.name for clause in checked if not clause.met] == ["tying"]
     assert is_tied(adapted.path) is (not tied)
     assert adapted.card.parameters - checkpoint.card.parameters == (40 * 16 if tied else -40 * 16)
     assert adapted.card.inputs == (checkpoint.digest,)
@@ -181,13 +181,13 @@ def test_the_format_adapter_makes_a_packed_model_dense_with_the_same_values(tmp_
     with staging(tmp_path) as folder:
         save_packed(dense, folder, ternary={name: TernaryWeight(trits, scales)}, layout="2bit", embedding=None)
         packed = finish(folder, Card("packed", {}), tmp_path)
-    (adapted,), found = handoff(Contract(formats=("dense",)), [packed], "next", tmp_path)
-    assert [(clause.name, clause.found) for clause in found if not clause.met] == [("format", "agent_forge_packed")]
+    (adapted,), checked = handoff(Contract(formats=("dense",)), [packed], "next", tmp_path)
+    assert [(clause.name, clause.actual) for clause in checked if not clause.met] == [("format", "agent_forge_packed")]
     assert format_of(adapted.path) == "dense"
     after = load_file(adapted.path / "model.safetensors")
     assert torch.equal(after[f"{name}.weight"].float(), trits * scales)
-    kept = "model.layers.0.mlp.down_proj.weight"
-    assert torch.equal(after[kept], dense.state_dict()[kept])
+    unchanged = "model.layers.0.mlp.down_proj.weight"
+    assert torch.equal(after[unchanged], dense.state_dict()[unchanged])
 
 
 def test_a_packed_model_counts_its_weights_not_its_bytes(tmp_path: Path) -> None:

@@ -60,11 +60,11 @@ def test_copies_near_copies_and_quotations_of_held_out_documents_are_removed(tmp
     innocent = fresh + " " + " ".join(victims[0].split()[:12])  # twelve words in a row prove nothing
     path = jsonl(tmp_path / "b.jsonl", [*texts, *planted, innocent])
     corpus = read_corpus({"a": Source(path)}, 0.2)
-    kept = set(corpus.train["a"])
-    caught = [text for text in planted if text not in kept]
-    assert [text for text in planted if text in kept and text not in corpus.held_out["a"]] == []
+    training = set(corpus.train["a"])
+    caught = [text for text in planted if text not in training]
+    assert [text for text in planted if text in training and text not in corpus.held_out["a"]] == []
     assert corpus.removed >= len([text for text in caught if text not in corpus.held_out["a"]])
-    assert innocent in kept | set(corpus.held_out["a"])
+    assert innocent in training | set(corpus.held_out["a"])
 
 
 def test_a_copy_in_another_encoding_script_or_case_is_found() -> None:
@@ -146,8 +146,8 @@ def test_formats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "data" / "NOTICE.txt").write_text("not data")
     (tmp_path / "data" / "c.csv").write_text("not data either")
     monkeypatch.setenv("SOME_DATA", str(tmp_path))
-    found = list(read_texts("${SOME_DATA}/data"))
-    assert found == ["with a \u2028 in it", "Question: 2+2?\nAnswer: 4", "a whole file\nof text"]
+    documents_read = list(read_texts("${SOME_DATA}/data"))
+    assert documents_read == ["with a \u2028 in it", "Question: 2+2?\nAnswer: 4", "a whole file\nof text"]
     before = source_digests({"a": Source("${SOME_DATA}/data")})
     (tmp_path / "data" / "b.txt").write_text("changed")
     assert source_digests({"a": Source("${SOME_DATA}/data")}) != before

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent_forge.errors import MissingExtraError
-from agent_forge.forge.events import Bus, Event, Tail, jsonl_sink, read_events, tensorboard_sink, wandb_sink
+from agent_forge.forge.events import Bus, PhaseEvent, Tail, jsonl_sink, read_events, tensorboard_sink, wandb_sink
 from agent_forge.forge.gates import judge
 
 
@@ -57,7 +57,7 @@ def test_events_survive_a_torn_line_and_what_json_lacks(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "events.jsonl"
     tail = Tail(path)
     assert (tail.read(), read_events(path)) == ([], [])
-    jsonl_sink(path)(Event("progress", "a", {"loss": math.nan, "step": 1, "where": Path("x"), "kind": "not this"}))
+    jsonl_sink(path)(PhaseEvent("progress", "a", {"loss": math.nan, "step": 1, "where": Path("x"), "kind": "not this"}))
     for line in path.read_text().splitlines():
         json.loads(line, parse_constant=lambda text: pytest.fail(f"{text} is not JSON"))
     assert [(e.kind, e.phase, e.fields) for e in tail.read()] == [
@@ -68,27 +68,27 @@ def test_events_survive_a_torn_line_and_what_json_lacks(tmp_path: Path) -> None:
     assert tail.read() == []
     with open(path, "ab") as file:
         file.write(b"\n5\n[]\n{}\n")
-    jsonl_sink(path)(Event("finished", "a"))
+    jsonl_sink(path)(PhaseEvent("finished", "a"))
     assert [event.kind for event in tail.read()] == ["finished"]
     with open(path, "ab") as file:
         file.write(b'{"kind": "prog')
-    jsonl_sink(path)(Event("failed", "b"))  # a new writer does not continue the torn line
+    jsonl_sink(path)(PhaseEvent("failed", "b"))  # a new writer does not continue the torn line
     assert [event.kind for event in read_events(path)] == ["progress", "finished", "failed"]
 
 
 def test_a_failing_sink_is_left_out_and_the_others_go_on() -> None:
-    told: list[str] = []
+    kinds: list[str] = []
 
-    def broken(event: Event) -> None:
+    def broken(event: PhaseEvent) -> None:
         raise OSError("the disk is full")
 
-    bus = Bus(broken, lambda event: told.append(event.kind))
+    bus = Bus(broken, lambda event: kinds.append(event.kind))
     with pytest.warns(RuntimeWarning, match="the disk is full"):
         bus.tell("started", "a")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         bus.tell("finished", "a")
-    assert told == ["started", "finished"]
+    assert kinds == ["started", "finished"]
 
 
 def test_tensorboard_has_the_numbers_of_progress(tmp_path: Path) -> None:
@@ -96,12 +96,12 @@ def test_tensorboard_has_the_numbers_of_progress(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     sink = tensorboard_sink(tmp_path)
-    sink(Event("progress", "base", {"step": 3, "steps": 9, "loss": 1.5, "text": "x", "flag": True}))
-    sink(Event("progress", "base", {"step": 3, "steps": 9, "evaluation": {"bits_per_byte": 2.5}}))
-    sink(Event("finished", "base"))
-    found = EventAccumulator(str(tmp_path)).Reload()
-    assert found.Tags()["scalars"] == ["base/loss", "base/evaluation/bits_per_byte"]
-    assert [(scalar.step, scalar.value) for scalar in found.Scalars("base/loss")] == [(3, 1.5)]
+    sink(PhaseEvent("progress", "base", {"step": 3, "steps": 9, "loss": 1.5, "text": "x", "flag": True}))
+    sink(PhaseEvent("progress", "base", {"step": 3, "steps": 9, "evaluation": {"bits_per_byte": 2.5}}))
+    sink(PhaseEvent("finished", "base"))
+    log = EventAccumulator(str(tmp_path)).Reload()
+    assert log.Tags()["scalars"] == ["base/loss", "base/evaluation/bits_per_byte"]
+    assert [(scalar.step, scalar.value) for scalar in log.Scalars("base/loss")] == [(3, 1.5)]
 
 
 def test_what_is_not_installed_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +124,8 @@ def test_wandb_stays_offline_and_gets_the_numbers(tmp_path: Path, monkeypatch: p
     module.init = lambda **options: (calls.append(options), run)[1]  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "wandb", module)
     sink = wandb_sink(tmp_path, "nano-1")
-    sink(Event("progress", "base", {"step": 3, "loss": 1.5, "note": "x"}))
-    sink(Event("started", "base"))
+    sink(PhaseEvent("progress", "base", {"step": 3, "loss": 1.5, "note": "x"}))
+    sink(PhaseEvent("started", "base"))
     assert calls == [
         {"project": "agent-forge", "name": "nano-1", "dir": str(tmp_path), "mode": "offline"},
         {"base/loss": 1.5, "base/step": 3},

@@ -27,10 +27,11 @@ import agent_forge.forge
 from agent_forge.errors import ConfigError, DataError, HandoffError
 from agent_forge.forge.checkpoint import Card, Checkpoint, finish, load, staging
 from agent_forge.forge.corpus import Source, Stage, read_corpus, set_aside
+from agent_forge.forge.evaluation.text import measure_text
 from agent_forge.forge.models.norm import rms_norm
-from agent_forge.forge.phases import Outcome, Work, cognate, specialise
+from agent_forge.forge.phases import PhaseOutcome, Work, cognate, specialise
 from agent_forge.forge.phases.cognate import Cognate, settings_of
-from agent_forge.forge.phases.measure import behaviour_metrics, document_bits, gates_of, order_zero_bits, use_metrics
+from agent_forge.forge.phases.measure import behaviour_metrics, gates_of, order_zero_bits, use_metrics
 from agent_forge.forge.phases.specialise import (
     Specialise,
     changed_config,
@@ -38,6 +39,8 @@ from agent_forge.forge.phases.specialise import (
     refuse_seen_documents,
 )
 from agent_forge.forge.phases.worker import end_with, settle_in
+from agent_forge.forge.pipeline import read_pipeline
+from agent_forge.forge.registry import Registry
 from agent_forge.forge.training import HeldOut, PackedRows, evaluate, train_tokenizer
 
 HERE = Path(__file__).parent
@@ -82,23 +85,23 @@ def base_config(source: Source) -> Cognate:
 
 
 @pytest.fixture(scope="module")
-def base(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+def base(source: Source, tmp_path_factory: pytest.TempPathFactory) -> PhaseOutcome:
     torch.set_num_threads(1)
     return cognate.run(work(tmp_path_factory.mktemp("base"), base_config(source)))
 
 
-def test_cognate_makes_a_model_that_transformers_uses(base: Outcome) -> None:
-    made = base.checkpoint
-    assert made is not None
-    assert load(made.path, made.digest) == made
+def test_cognate_makes_a_model_that_transformers_uses(base: PhaseOutcome) -> None:
+    checkpoint = base.checkpoint
+    assert checkpoint is not None
+    assert load(checkpoint.path, checkpoint.digest) == checkpoint
     assert agent_forge.forge.models
-    model = AutoModelForCausalLM.from_pretrained(made.path, trust_remote_code=False)
-    assert type(model).__name__ == made.card.architecture == "CognateForCausalLM"
-    assert made.card.parameters == model.num_parameters()
-    speak = pipeline("text-generation", model=str(made.path))
+    model = AutoModelForCausalLM.from_pretrained(checkpoint.path, trust_remote_code=False)
+    assert type(model).__name__ == checkpoint.card.architecture == "CognateForCausalLM"
+    assert checkpoint.card.parameters == model.num_parameters()
+    speak = pipeline("text-generation", model=str(checkpoint.path))
     answer = speak("the cat sees", max_new_tokens=3, do_sample=False)[0]["generated_text"]
     assert answer.startswith("the cat sees")
-    metrics = made.card.metrics
+    metrics = checkpoint.card.metrics
     assert metrics["bits per byte"].value == pytest.approx(base.gate.after)
     assert base.gate.before > 3, "byte frequencies alone"
     assert {
@@ -109,7 +112,7 @@ def test_cognate_makes_a_model_that_transformers_uses(base: Outcome) -> None:
     assert "halting_mean_depth" not in metrics, "there is no halting in this one"
 
 
-def test_killed_in_the_middle_it_ends_with_the_same_model(base: Outcome, source: Source, tmp_path: Path) -> None:
+def test_killed_in_the_middle_it_ends_with_the_same_model(base: PhaseOutcome, source: Source, tmp_path: Path) -> None:
     """The same seed gives the same digest, also when the process dies between two steps and another goes on."""
 
     class Killed(BaseException):
@@ -160,9 +163,9 @@ def test_a_specialist_of_any_hugging_face_model(bos: bool, source: Source, tmp_p
     assert (saved.bos_token_id is None) == (not bos)
 
 
-def test_a_specialist_that_could_not_be_judged_is_refused(base: Outcome, source: Source, tmp_path: Path) -> None:
+def test_a_specialist_that_could_not_be_judged_is_refused(base: PhaseOutcome, source: Source, tmp_path: Path) -> None:
     wider = Specialise({"text": source}, {}, TRAINING, length=32, held_out=0.3)
-    with pytest.raises(HandoffError, match=r"'mini' was made with 0\.2.*set held_out to 0\.2 or less"):
+    with pytest.raises(HandoffError, match=r"'mini' was trained with 0\.2.*Set held_out to 0\.2 or less"):
         specialise.run(work(tmp_path, wider, base.checkpoint))
     start = llama(tmp_path / "models", length=16)
     with pytest.raises(ConfigError, match="length is 32, and the model reads 16 tokens"):
@@ -175,7 +178,7 @@ def test_a_specialist_that_could_not_be_judged_is_refused(base: Outcome, source:
         reading_tokenizer(Checkpoint("x", tmp_path / "bare", Card("x", {})))
 
 
-def test_what_the_base_of_the_base_has_read_counts_too(base: Outcome, source: Source, tmp_path: Path) -> None:
+def test_what_the_base_of_the_base_has_read_counts_too(base: PhaseOutcome, source: Source, tmp_path: Path) -> None:
     assert base.checkpoint is not None
     models = tmp_path / "models"
     shutil.copytree(base.checkpoint.path, models / base.checkpoint.name)
@@ -183,15 +186,15 @@ def test_what_the_base_of_the_base_has_read_counts_too(base: Outcome, source: So
     card = Card("middle", {"held_out": 0.3, "sources": {"other": {"path": "elsewhere"}}}, (base.checkpoint.digest,))
     child = Checkpoint(middle.digest, middle.path, card)
     refuse_seen_documents(child, "text", source.path, 0.2)
-    with pytest.raises(HandoffError, match=r"'mini' was made with 0\.2"):
+    with pytest.raises(HandoffError, match=r"'mini' was trained with 0\.2"):
         refuse_seen_documents(child, "text", source.path, 0.25)
 
 
-def test_changes_to_the_bases_configuration_are_checked(base: Outcome) -> None:
+def test_changes_to_the_bases_configuration_are_checked(base: PhaseOutcome) -> None:
     assert base.checkpoint is not None
     assert changed_config(base.checkpoint, {"loops": 2, "halting": True}).loops == 2
-    for change, said in (({"lops": 2}, "did you mean 'loops'"), ({"loops": 0}, "loops 0 is below 1")):
-        with pytest.raises(ConfigError, match=said):
+    for change, message in (({"lops": 2}, "Did you mean 'loops'"), ({"loops": 0}, "loops 0 is below 1")):
+        with pytest.raises(ConfigError, match=message):
             changed_config(base.checkpoint, change)
 
 
@@ -201,8 +204,8 @@ def test_a_curriculum_reads_other_sources_stage_by_stage(source: Source, tmp_pat
     sources = {"text": source, "numbers": Source(str(other))}
     stages = (Stage(0.5, {"text": 1.0}), Stage(0.5, {"text": 0.5, "numbers": 0.5}))
     rows = {"text": PackedRows(np.full((9, 5), 1), np.zeros((9, 5))), "numbers": PackedRows(*np.full((2, 3, 5), 2))}
-    made = Cognate(sources, stages=stages)
-    mix = cognate._mix(work(tmp_path, made), rows, settings_of({"steps": 10, "batch_rows": 4}, 0))
+    config = Cognate(sources, stages=stages)
+    mix = cognate._mix(work(tmp_path, config), rows, settings_of({"steps": 10, "batch_rows": 4}, 0))
     seen = [sorted(mix.batch(step, 4, seed=3).inputs[:, 0].tolist()) for step in range(10)]
     assert {number for batch in seen[:5] for number in batch} == {1}
     assert sum(batch.count(2) for batch in seen[5:]) == 10
@@ -213,13 +216,13 @@ def test_a_curriculum_reads_other_sources_stage_by_stage(source: Source, tmp_pat
 
 
 def test_training_may_be_watched_on_documents_of_its_own(source: Source, tmp_path: Path) -> None:
-    told: list[dict[str, Any]] = []
+    records: list[dict[str, Any]] = []
     training = {**TRAINING, "steps": 40, "evaluate_every": 2, "patience": 1, "least_gain": 9.0}
     config = Cognate({"text": source}, MODEL, training, vocab_size=300, length=32, held_out=0.2)
-    cognate.run(work(tmp_path, config, tell=lambda **fields: told.append(fields)))
-    watched = [fields["evaluation"]["documents"] for fields in told if "evaluation" in fields]
+    cognate.run(work(tmp_path, config, tell=lambda **fields: records.append(fields)))
+    watched = [fields["evaluation"]["documents"] for fields in records if "evaluation" in fields]
     assert watched == [1, 1], "stopped at the second: it had not gained nine bits"
-    assert {fields["steps"] for fields in told} == {40}
+    assert {fields["steps"] for fields in records} == {40}
     corpus = read_corpus({"text": source}, 0.2)
     rest, apart = set_aside(corpus, share=0.1)
     assert sorted([*rest.train["text"], *apart]) == sorted(corpus.train["text"])
@@ -230,10 +233,10 @@ def test_training_may_be_watched_on_documents_of_its_own(source: Source, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
-        ({"model": {"hiden_size": 32}}, "unknown key 'hiden_size'. did you mean 'hidden_size'?"),
-        ({"model": {"vocab_size": 32}}, "it belongs beside `model`"),
+        ({"model": {"hiden_size": 32}}, "unknown key 'hiden_size'. Did you mean 'hidden_size'?"),
+        ({"model": {"vocab_size": 32}}, "It belongs beside `model`"),
         ({"model": {"loops": 0}}, "loops 0 is below 1"),
         ({"training": {"stesp": 3}}, "stesp"),
         ({"training": {"seed": 3}}, "the seed is the pipeline's"),
@@ -242,24 +245,39 @@ def test_training_may_be_watched_on_documents_of_its_own(source: Source, tmp_pat
         ({"model": {"num_attention_heads": 0}}, "num_attention_heads 0 is below 1"),
         ({"length": 8192}, "length is 8192, and the model reads 4096 tokens"),
         ({"training": {"schedule": "linear"}}, "schedule is 'linear', not wsd or cosine"),
-        ({"training": {"optimizer_changes": {"lrr": 1}}}, "unexpected keyword argument 'lrr'"),
-        ({"training": {"optimizer_changes": {"lr": "fast"}}}, "optimizer_changes"),
-        ({"training": {"patience": 2}}, "set `evaluate_every` too"),
+        ({"training": {"optimizer_changes": {"lrr": 1}}}, "unknown key 'lrr'"),
+        ({"training": {"optimizer_changes": {"lr": "fast"}}}, "lr: expected a number"),
+        ({"training": {"optimizer_changes": {"ns_steps": 0}}}, "ns_steps"),
+        ({"training": {"optimizer_changes": {"betas": [0.9]}}}, "expected 2 values"),
+        ({"training": {"patience": 2}}, "Set `evaluate_every` too"),
         ({"stages": (Stage(0.5, {"a": 1.0}),)}, "the shares add up to 0.5, not 1"),
         ({"stages": (Stage(1.0, {"b": 1.0}),)}, "unknown source 'b'"),
         ({"stages": (Stage(1.0, {"a": 0.0}),)}, "weights above 0"),
         ({"sources": {}}, "name at least one source of text"),
     ],
 )
-def test_a_configuration_that_cannot_work_is_refused_at_once(change: dict[str, Any], said: str) -> None:
+def test_a_configuration_that_cannot_work_is_refused_at_once(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Cognate(**{"sources": {"a": Source("stories")}, **change})
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     with pytest.raises(ConfigError, match="name at least one source"):
         Specialise({})
     assert settings_of({"steps": 3}, 9).seed == 9
-    assert settings_of({"optimizer_changes": {"lr": "1e-3"}}, 9).optimizer_changes == {"lr": 0.001}
+    settings_of({"optimizer_changes": {"lr": "1e-3"}}, 9)
     assert Cognate({"a": Source("stories")}, {"rms_norm_eps": "1e-5"}).model
+
+
+@pytest.mark.parametrize("preset", ["nano", "small", "full"])
+def test_reading_a_pipeline_builds_nothing_of_torch(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def build(*_: object, **__: object) -> None:
+        raise AssertionError("reading a file must not build anything")
+
+    for kind in (torch.optim.Optimizer, torch.nn.Module, torch.nn.Parameter):
+        monkeypatch.setattr(kind, "__init__", build)
+    monkeypatch.setattr(torch.Tensor, "backward", build)
+    state = torch.get_rng_state()
+    assert read_pipeline(preset).phases
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_bits_by_byte_frequency_are_the_entropy() -> None:
@@ -274,14 +292,14 @@ def test_bits_by_byte_frequency_are_the_entropy() -> None:
     assert order_zero_bits([text], ["héllo\x00"])[0] == pytest.approx(sum(smoothed))
 
 
-def test_document_bits_agree_with_the_evaluation_of_the_training_core(base: Outcome) -> None:
+def test_the_bits_of_documents_agree_with_the_evaluation_of_training(base: PhaseOutcome) -> None:
     path = base.checkpoint.path
     model, tokenizer = AutoModelForCausalLM.from_pretrained(path), AutoTokenizer.from_pretrained(path)
     held_out = HeldOut.of(tokenizer, texts(9, seed=5), 16)
-    bits = document_bits(model, held_out)
-    found = evaluate(model, held_out)
-    assert bits.sum() / sum(held_out.bytes_of) == pytest.approx(found.bits_per_byte, rel=1e-6)
-    alone = document_bits(model, HeldOut.of(tokenizer, texts(9, seed=5)[3:4], 16))
+    bits = measure_text(model, held_out).bits
+    evaluation = evaluate(model, held_out)
+    assert bits.sum() / sum(held_out.bytes_of) == pytest.approx(evaluation.bits_per_byte, rel=1e-6)
+    alone = measure_text(model, HeldOut.of(tokenizer, texts(9, seed=5)[3:4], 16)).bits
     assert bits[3] == pytest.approx(alone[0], rel=1e-5), "a document's bits are its own"
 
 
@@ -289,19 +307,19 @@ def test_behaviour_is_what_the_model_does(tiny: Any) -> None:
     model = tiny(vocab_size=300, loops=3, halting=True, halt_bias=0.0, memory_layers=[0, 1])
     tokenizer = train_tokenizer(texts(), 300)
     held_out = HeldOut.of(tokenizer, texts(4, seed=5), 24)
-    found = behaviour_metrics(model, held_out)
+    metrics = behaviour_metrics(model, held_out)
     batch = held_out.rows.take(slice(None))
     real = batch.targets != -100
     depth = model(batch.inputs, use_cache=False).depth
-    assert found["halting_mean_depth"].value == pytest.approx(float(depth[real].float().mean()))
-    assert found["halting_mean_depth"].n == int(real.sum())
-    assert 1 <= found["halting_mean_depth"].value <= 3
+    assert metrics["halting_mean_depth"].value == pytest.approx(float(depth[real].float().mean()))
+    assert metrics["halting_mean_depth"].n == int(real.sum())
+    assert 1 <= metrics["halting_mean_depth"].value <= 3
     always, never = (tiny(vocab_size=300, loops=3, halting=True, halt_bias=bias) for bias in (30.0, -30.0))
-    for changed, wanted in ((always, 1.0), (never, 3.0)):
+    for changed, depth_of in ((always, 1.0), (never, 3.0)):
         with torch.no_grad():
             changed.model.halting.weight.zero_()
-            changed.model.halting.bias.fill_(30.0 if wanted == 1.0 else -30.0)
-        assert behaviour_metrics(changed, held_out)["halting_mean_depth"].value == wanted
+            changed.model.halting.bias.fill_(30.0 if depth_of == 1.0 else -30.0)
+        assert behaviour_metrics(changed, held_out)["halting_mean_depth"].value == depth_of
     plain = tiny(vocab_size=300, memory_layers=[])
     assert behaviour_metrics(plain, held_out) == {}
     few = behaviour_metrics(model, held_out, rows=1)["memory_gate_mean"]
@@ -324,10 +342,10 @@ def test_the_measured_gate_is_the_one_the_model_applies(tiny: Any) -> None:
 
 
 def test_use_is_measured(tiny: Any) -> None:
-    found = use_metrics(tiny(), length=32, repeats=3)
-    rate, latency = found["forward_tokens_per_s_at_32"], found["latency_s_at_32"]
+    metrics = use_metrics(tiny(), length=32, repeats=3)
+    rate, latency = metrics["forward_tokens_per_s_at_32"], metrics["latency_s_at_32"]
     assert rate.value == pytest.approx(32 / latency.value)
-    assert found["peak_memory_bytes"].value > 1e6
+    assert metrics["peak_memory_bytes"].value > 1e6
 
 
 def test_a_worker_ends_with_its_session() -> None:
@@ -389,8 +407,9 @@ def test_ctrl_c_pauses_the_session_and_ends_the_worker(tmp_path: Path) -> None:
         "--home",
         str(tmp_path / "h"),
     ]
+    paths = os.pathsep.join((str(HERE), os.environ.get("PYTHONPATH", "")))
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "PYTHONPATH": str(HERE)}
+        command, stderr=subprocess.PIPE, text=True, start_new_session=True, env={**os.environ, "PYTHONPATH": paths}
     )
     end = time.monotonic() + 240
     while not (started.exists() and started.read_text()):
@@ -406,8 +425,6 @@ def test_ctrl_c_pauses_the_session_and_ends_the_worker(tmp_path: Path) -> None:
     while _runs(int(started.read_text())):
         assert time.monotonic() < end, "the worker goes on without its session"
         time.sleep(0.1)
-    from agent_forge.forge.registry import Registry
-
     (session,) = Registry(tmp_path / "h").sessions()
     assert session["state"] == "paused"
     assert [phase["state"] for phase in Registry(tmp_path / "h").phases(session["session"])] == ["paused"]

@@ -41,7 +41,7 @@ def registry(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest
     opened.db.close()
 
 
-def made(models: Path, number: float, parents: tuple[str, ...] = (), phase: str = "toy", notes: str = "") -> Checkpoint:
+def make(models: Path, number: float, parents: tuple[str, ...] = (), phase: str = "toy", notes: str = "") -> Checkpoint:
     with staging(models) as folder:
         save_file({"w": np.full(2, number, dtype=np.float32)}, folder / "model.safetensors")
         (folder / "config.json").write_text(json.dumps({"architectures": ["Toy"]}))
@@ -49,7 +49,7 @@ def made(models: Path, number: float, parents: tuple[str, ...] = (), phase: str 
 
 
 def added(registry: Registry, number: float, parents: tuple[str, ...] = (), phase: str = "toy") -> str:
-    checkpoint = made(registry.models, number, parents, phase)
+    checkpoint = make(registry.models, number, parents, phase)
     registry.add(checkpoint)
     return checkpoint.digest
 
@@ -82,7 +82,7 @@ def test_checkpoints_lineage_and_names(registry: Registry) -> None:
     child = added(registry, 2, (base,), phase="child")
     registry.add(load(registry.find(base).path))
     assert [entry.digest for entry in registry.ls()] == [child, base], "adding it again changes nothing"
-    registry.add(made(registry.models, 1, phase="base", notes="again"))
+    registry.add(make(registry.models, 1, phase="base", notes="again"))
     assert [entry.digest for entry in registry.ls()] == [base, child], "made again, it is the newest"
     assert [entry.digest for entry in registry.ls("child")] == [child]
     entry = registry.find(child)
@@ -96,7 +96,7 @@ def test_checkpoints_lineage_and_names(registry: Registry) -> None:
 
 
 def test_a_home_folder_may_be_moved(registry: Registry, tmp_path: Path) -> None:
-    checkpoint = made(registry.models, 1)
+    checkpoint = make(registry.models, 1)
     registry.add(checkpoint)
     registry.home.rename(tmp_path / "moved")
     registry.home, registry.models = tmp_path / "moved", tmp_path / "moved" / "models"
@@ -117,7 +117,7 @@ def test_an_ambiguous_beginning_is_refused(registry: Registry) -> None:
 
 
 def test_what_was_changed_is_refused_and_what_is_made_again_is_taken(registry: Registry) -> None:
-    checkpoint = made(registry.models, 1)
+    checkpoint = make(registry.models, 1)
     registry.add(checkpoint)
     registry.finish("key", {"checkpoint": checkpoint.digest, "gate": None})
     assert registry.finished("key") is not None
@@ -128,20 +128,20 @@ def test_what_was_changed_is_refused_and_what_is_made_again_is_taken(registry: R
     with pytest.raises(CheckpointError, match="the card was changed"):
         registry.load(checkpoint.digest)
     assert registry.finished("key") is None
-    registry.add(made(registry.models, 1, notes="again"))
+    registry.add(make(registry.models, 1, notes="again"))
     assert registry.load(checkpoint.digest).card.notes == "again"
     assert registry.finished("key") is not None
     shutil.rmtree(checkpoint.path)
     with pytest.raises(CheckpointError):
         registry.load(checkpoint.digest)
-    again = made(registry.models, 1)
+    again = make(registry.models, 1)
     (again.path / "config.json").unlink()  # between being made and being registered
     with pytest.raises(CheckpointError, match="removed meanwhile"):
         registry.add(again)
 
 
 def test_the_same_model_at_two_places_stays_where_it_is_sound(registry: Registry, tmp_path: Path) -> None:
-    checkpoint = made(registry.models, 1)
+    checkpoint = make(registry.models, 1)
     registry.add(checkpoint)
     copy = shutil.copytree(checkpoint.path, tmp_path / "elsewhere")
     registry.add(load(copy))
@@ -163,11 +163,11 @@ def test_sessions_phases_and_handoffs(registry: Registry) -> None:
     assert registry.sessions()[0]["state"] == "running"
     registry.end_session("s", "paused")
     assert registry.sessions()[0]["state"] == "paused"
-    with pytest.raises(ValueError, match="not how a session ends"):
+    with pytest.raises(ValueError, match="not a final state of a session"):
         registry.end_session("s", "running")
     with pytest.raises(ValueError, match="no such column: nonsense"):
         registry.record_phase("s", "a", state="x", nonsense=1)
-    with pytest.raises(ValueError, match="a phase has a state"):
+    with pytest.raises(ValueError, match="a phase needs a state"):
         registry.record_phase("s", "a", error="x")
     with pytest.raises(DataError, match="cannot be stored"):
         registry.record_phase("no such session", "a", state="x")
@@ -268,7 +268,7 @@ def test_at_most_a_hundred_sessions(registry: Registry) -> None:
 
 
 def test_imported_models_are_forgotten_but_never_deleted(registry: Registry, tmp_path: Path) -> None:
-    outside = made(tmp_path / "mine", 1)
+    outside = make(tmp_path / "mine", 1)
     registry.add(outside)
     set_age(registry, outside.digest, 0.0)
     registry.finish("key", {"checkpoint": outside.digest, "gate": None})
@@ -333,7 +333,7 @@ def test_cleanup_removes_what_killed_processes_left(registry: Registry) -> None:
 def _add_in_a_process(home: str, url: str | None, number: int, barrier: object) -> None:
     opened = Registry(home, url)
     barrier.wait(60)  # type: ignore[attr-defined]
-    opened.add(made(opened.models, number))
+    opened.add(make(opened.models, number))
 
 
 def test_two_processes_add_the_same_checkpoint(registry: Registry) -> None:

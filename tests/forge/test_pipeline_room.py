@@ -11,11 +11,11 @@ from test_pipeline_session import pipeline_file
 
 from agent_forge.forge import room as rooms
 from agent_forge.forge import session as sessions
-from agent_forge.forge.events import Bus, Event
+from agent_forge.forge.events import Bus, PhaseEvent
 from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.registry import Registry
 from agent_forge.forge.room import Room, free_memory
-from agent_forge.forge.session import Session
+from agent_forge.forge.session import ForgeSession
 from agent_forge.runtime.workers import Threads
 
 
@@ -72,15 +72,15 @@ async def _stay(room: Room, need: int) -> None:
 def test_tracks_run_together_where_memory_allows(tmp_path, monkeypatch, free, together):
     """The toys' cards have a metric `number`: 10 bytes stand for what the base took."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
-    monkeypatch.setattr(rooms, "MEASURED", ("number",))
+    monkeypatch.setattr(rooms, "PEAKS", ("number",))
     monkeypatch.setattr(sessions, "free_memory", lambda: free)
     tracks = {
         "left": {"after": ["base"], "config": {"slow_s": 0.3, "number": 2}},
         "right": {"after": ["base"], "config": {"slow_s": 0.3}},
     }
     path = pipeline_file(tmp_path, {"base": {"config": {"number": 10}}, **tracks}, parallel=2)
-    events: list[Event] = []
-    session = Session(read_pipeline(path), Registry(tmp_path / "home"), bus=Bus(events.append), workers=Threads(2))
+    events: list[PhaseEvent] = []
+    session = ForgeSession(read_pipeline(path), Registry(tmp_path / "home"), bus=Bus(events.append), workers=Threads(2))
     report = session.run()
     assert report.state == "completed"
     running = most = 0

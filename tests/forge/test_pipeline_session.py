@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import io
 import json
+import os
 import random
 import shutil
 import signal
@@ -19,11 +20,11 @@ import pytest
 from agent_forge.cli import run as cli
 from agent_forge.cli.forge import Talk
 from agent_forge.errors import AgentForgeError, ConfigError, DataError, UsageError
-from agent_forge.forge.events import Bus, Event, read_events
+from agent_forge.forge.events import Bus, PhaseEvent, read_events
 from agent_forge.forge.phases.worker import locked
 from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.registry import Registry
-from agent_forge.forge.session import Session
+from agent_forge.forge.session import ForgeSession
 from agent_forge.runtime.workers import Inline
 
 HERE = Path(__file__).parent
@@ -31,7 +32,7 @@ HERE = Path(__file__).parent
 
 @pytest.fixture(autouse=True)
 def _toys_are_importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(HERE), os.environ.get("PYTHONPATH", ""))))
     monkeypatch.syspath_prepend(str(HERE))
 
 
@@ -43,7 +44,7 @@ def pipeline_file(folder: Path, phases: dict[str, dict[str, object]], **more: ob
 
 
 def run(path: str, home: Path, **options: object) -> object:
-    return Session(read_pipeline(path), Registry(home), workers=Inline(), **options).run()
+    return ForgeSession(read_pipeline(path), Registry(home), workers=Inline(), **options).run()
 
 
 def states(report: object) -> dict[str, str]:
@@ -60,7 +61,7 @@ TRACKS = {
 
 def test_parallel_tracks_meet_and_a_second_run_skips_everything(tmp_path: Path) -> None:
     path = pipeline_file(tmp_path, TRACKS, parallel=2)
-    events: list[Event] = []
+    events: list[PhaseEvent] = []
     report = run(path, tmp_path / "home", bus=Bus(events.append))
     assert report.state == "completed"
     assert states(report) == dict.fromkeys(TRACKS, "completed")
@@ -113,9 +114,9 @@ def test_a_changed_configuration_runs_again_and_only_what_depends_on_it(tmp_path
 
 def test_a_damaged_checkpoint_is_made_again(tmp_path: Path) -> None:
     path = pipeline_file(tmp_path, {"base": {}})
-    made = Registry(tmp_path / "home").home / "models"
+    models = Registry(tmp_path / "home").home / "models"
     first = run(path, tmp_path / "home")
-    weights = next(made.glob("base-*/model.safetensors"))
+    weights = next(models.glob("base-*/model.safetensors"))
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(bytes(data))
@@ -125,8 +126,8 @@ def test_a_damaged_checkpoint_is_made_again(tmp_path: Path) -> None:
     again = run(path, tmp_path / "home")
     assert states(again) == {"base": "completed"}
     assert again.phases[0].checkpoint == first.phases[0].checkpoint
-    assert Registry(tmp_path / "home").load(first.phases[0].checkpoint).path.parent == made.resolve()
-    card = next(made.glob("base-*/card.json"))
+    assert Registry(tmp_path / "home").load(first.phases[0].checkpoint).path.parent == models.resolve()
+    card = next(models.glob("base-*/card.json"))
     card.write_text(card.read_text().replace('"notes": ""', '"notes": "changed"'))
     assert states(run(path, tmp_path / "home")) == {"base": "completed"}
     assert states(run(path, tmp_path / "home")) == {"base": "skipped"}
@@ -184,12 +185,12 @@ def test_a_handoff_is_adapted_and_both_models_are_registered(tmp_path: Path) -> 
 
 
 def test_a_handoff_that_cannot_be_adapted_is_recorded_as_refused(tmp_path: Path) -> None:
-    made = tmp_path / "model"
+    folder = tmp_path / "model"
     first = run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "one")
-    shutil.copytree(Registry(tmp_path / "one").find(first.phases[0].checkpoint).path, made)
-    (made / "card.json").unlink()
-    (made / "config.json").write_text('{"architectures": ["Else"]}')
-    report = run(pipeline_file(tmp_path, {"half": {"phase": "toys.picky"}}, start=[str(made)]), tmp_path / "two")
+    shutil.copytree(Registry(tmp_path / "one").find(first.phases[0].checkpoint).path, folder)
+    (folder / "card.json").unlink()
+    (folder / "config.json").write_text('{"architectures": ["Else"]}')
+    report = run(pipeline_file(tmp_path, {"half": {"phase": "toys.picky"}}, start=[str(folder)]), tmp_path / "two")
     assert "unmet: architecture: Toy, found Else" in report.phases[0].error
     assert [row["verdict"] for row in Registry(tmp_path / "two").handoffs()] == ["refused"]
 
@@ -232,11 +233,11 @@ INLINE = """
 import json, sys
 from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.registry import Registry
-from agent_forge.forge.session import Session
+from agent_forge.forge.session import ForgeSession
 from agent_forge.runtime.workers import Inline
 registry = Registry(sys.argv[2])
 print("ready", flush=True)
-print(json.dumps(Session(read_pipeline(sys.argv[1]), registry, workers=Inline()).run().as_dict()))
+print(json.dumps(ForgeSession(read_pipeline(sys.argv[1]), registry, workers=Inline()).run().as_dict()))
 """
 
 
@@ -261,8 +262,8 @@ def test_kill_9_at_any_moment_and_it_goes_on(tmp_path: Path) -> None:
     report = json.loads(done.stdout.splitlines()[-1])
     assert report["state"] == "completed"
     ran = counted.read_text().split()
-    whole = run(path, tmp_path / "other")
-    assert [phase["checkpoint"] for phase in report["phases"]] == [phase.checkpoint for phase in whole.phases]
+    undisturbed = run(path, tmp_path / "other")
+    assert [phase["checkpoint"] for phase in report["phases"]] == [phase.checkpoint for phase in undisturbed.phases]
     assert len(ran) <= len(TRACKS) + 2, "at most the phase that was running is done again after each kill"
     registry = Registry(tmp_path / "home")
     assert "running" not in {session["state"] for session in registry.sessions()}
@@ -274,21 +275,21 @@ def test_two_processes_do_not_do_the_same_phase(tmp_path: Path) -> None:
     with locked(tmp_path / "work"), open((tmp_path / "work").with_suffix(".lock"), "a") as other:
         with pytest.raises(OSError, match="unavailable"):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with pytest.raises(UsageError, match="another process is doing this phase"), locked(tmp_path / "work"):
+        with pytest.raises(UsageError, match="another process runs this phase"), locked(tmp_path / "work"):
             pass
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
-        ({"phases": {"a": {"phase": "congate"}}}, "did you mean 'cognate'?"),
+        ({"phases": {"a": {"phase": "congate"}}}, "Did you mean 'cognate'?"),
         ({"phases": {"a": {"phase": "no.such.module"}}}, "cannot be loaded"),
         ({"phases": {"a": {"config": {"nubmer": 1}}}}, "unknown key 'nubmer'; did you mean 'number'?"),
         ({"phases": {"a": {"phase": "..x"}}}, "cannot be loaded"),
         ({"phases": {}}, "the plan has no task"),
         ({"phases": {"a": {}, "b": {"after": ["c"]}}}, "there is no such task"),
         ({"phases": {"a": {"after": ["b"]}, "b": {"after": ["a"]}}}, "tasks wait for each other"),
-        ({"phases": {"a": {}}, "start": ["x"]}, "start: no phase takes what is named there"),
+        ({"phases": {"a": {}}, "start": ["x"]}, "start: no phase takes these"),
         ({"phases": {"a": {"phase": "toys.add"}}}, "takes 1 to 3 checkpoints, and is given 0"),
         ({"phases": {"../a": {}}}, "'../a' cannot be part of a folder's name"),
         ({"phases": {"a": {}}, "name": "x/y"}, "'x/y' cannot be part of a folder's name"),
@@ -300,25 +301,25 @@ def test_two_processes_do_not_do_the_same_phase(tmp_path: Path) -> None:
     ],
 )
 def test_a_pipeline_that_cannot_work_is_refused_before_anything_is_done(
-    change: dict[str, dict[str, dict[str, object]]], said: str, tmp_path: Path
+    change: dict[str, dict[str, dict[str, object]]], message: str, tmp_path: Path
 ) -> None:
     path = pipeline_file(tmp_path, **change)
     with pytest.raises(UsageError) as caught:  # the call was wrong: exit code 2
         read_pipeline(path)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_pipeline_among_several_processes_of_a_launcher_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UsageError, match="starts processes of its own"):
+    with pytest.raises(UsageError, match="starts its own processes"):
         run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "home")
 
 
 def test_missing_data_stops_it_before_anything_is_done(tmp_path: Path) -> None:
     last = {"phase": "specialise", "after": ["base"], "config": {"sources": {"text": {"path": "not/there"}}}}
-    with pytest.raises(DataError, match="no text there"):
+    with pytest.raises(DataError, match="there is no text"):
         run(pipeline_file(tmp_path, {"base": {}, "last": last}), tmp_path / "home")
     assert Registry(tmp_path / "home").sessions() == []
 
@@ -327,7 +328,7 @@ def test_presets_are_sound_and_unknown_ones_named() -> None:
     for name in ("nano", "small", "full"):
         assert {"base", "reasoning", "memory", "adaptive", "evomerge"} <= set(read_pipeline(name).plan().tasks)
     assert read_pipeline("nano", ["seed=7", "phases.base.config.length=64"]).seed == 7
-    with pytest.raises(UsageError, match="did you mean 'nano'"):
+    with pytest.raises(UsageError, match="Did you mean 'nano'"):
         read_pipeline("nanno")
     with pytest.raises(ConfigError):
         read_pipeline("nano", ["phases.base.config.lenght=64"])
@@ -358,31 +359,31 @@ def test_progress_says_how_far_it_is_on_a_terminal_and_elsewhere() -> None:
             return True
 
     figures = {"step": 30, "steps": 90, "loss": 2.5, "tokens_per_s": 1000.0, "mfu": 0.25, "tokens": 30_000}
-    said = "base: step 30/90, loss 2.500, 1,000 tokens/s, MFU 25.0%, 0:01:00 left"
+    line = "base: step 30/90, loss 2.500, 1,000 tokens/s, MFU 25.0%, 0:01:00 left"
     for stream, every_s, expected in (
-        (Terminal(), 9.0, f"\r\033[K{said}"),
-        (io.StringIO(), 0.0, f"{said}\n"),
+        (Terminal(), 9.0, f"\r\033[K{line}"),
+        (io.StringIO(), 0.0, f"{line}\n"),
         (io.StringIO(), 9e9, ""),
     ):
-        Talk(stream, every_s)(Event("progress", "base", figures))
+        Talk(stream, every_s)(PhaseEvent("progress", "base", figures))
         assert stream.getvalue() == expected
     plain = io.StringIO()
     Talk(plain)(
-        Event("finished", "base", {"gate": {"metric": "m", "before": 2, "after": 1, "stderr": 0.1, "verdict": ""}})
+        PhaseEvent("finished", "base", {"gate": {"metric": "m", "before": 2, "after": 1, "stderr": 0.1, "verdict": ""}})
     )
-    Talk(plain, 0.0)(Event("progress", "base", {"step": 3, "loss": 1.0}))
+    Talk(plain, 0.0)(PhaseEvent("progress", "base", {"step": 3, "loss": 1.0}))
     assert plain.getvalue() == "base: finished (m 2 → 1 ± 0.1)\nbase: step 3, loss 1.000\n"
 
 
 def test_a_handoff_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     digest = run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "home").phases[0].checkpoint
-    asked = ["forge", "handoff", "--home", str(tmp_path / "home"), "--source", digest]
-    assert cli([*asked, "--target", "toys.picky", "--json"]) == 0
+    command = ["forge", "handoff", "--home", str(tmp_path / "home"), "--source", digest]
+    assert cli([*command, "--target", "toys.picky", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["source"] == digest
-    assert cli([*asked, "--source", digest, "--target", "toys.add", "--json"]) == 0
+    assert cli([*command, "--source", digest, "--target", "toys.add", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["source"] == [digest, digest]
-    assert cli([*asked, "--target", "specialise"]) == 1
-    assert cli([*asked, "--target", "cognate"]) == 1
+    assert cli([*command, "--target", "specialise"]) == 1
+    assert cli([*command, "--target", "cognate"]) == 1
     assert "✗ checkpoints: exactly 0 checkpoints, found 1" in capsys.readouterr().out
 
 

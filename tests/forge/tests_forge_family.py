@@ -19,11 +19,11 @@ ANIMALS, THINGS = ["cat", "dog", "hen", "fox", "owl", "bee"], ["fish", "bone", "
 def stories(count: int, seed: int) -> list[str]:
     """Sentences with a rule: what an animal likes depends on the animal."""
     rng = np.random.default_rng(seed)
-    made = []
+    sentences = []
     for _ in range(count):
         picked = rng.integers(len(ANIMALS), size=4)
-        made.append(" ".join(f"the {ANIMALS[i]} likes the {THINGS[i]} and" for i in picked) + " sleeps.")
-    return made
+        sentences.append(" ".join(f"the {ANIMALS[i]} likes the {THINGS[i]} and" for i in picked) + " sleeps.")
+    return sentences
 
 
 def sums(count: int, seed: int) -> list[tuple[str, str]]:
@@ -41,8 +41,8 @@ def write_rows(folder: Path, seed: int = 1, count: int = 32) -> dict[str, str]:
 
 
 def config(words: int, **changes: object) -> CognateConfig:
-    given = tiny_config(num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, sliding_window=32).to_dict()
-    return CognateConfig(**{**given, "vocab_size": words, "memory_chunk": 16, **changes})
+    shape = tiny_config(num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, sliding_window=32).to_dict()
+    return CognateConfig(**{**shape, "vocab_size": words, "memory_chunk": 16, **changes})
 
 
 def learn(model: torch.nn.Module, tokenizer: object, texts: list[str], steps: int, lr: float) -> None:
@@ -64,7 +64,7 @@ def make_family(folder: Path) -> dict[str, Path]:
     torch.manual_seed(0)
     base = CognateForCausalLM(config(len(tokenizer)))
     learn(base, tokenizer, [*texts[:20], *questions[:30]], 80, 3e-3)
-    found = {}
+    folders = {}
     for name, rows, changes in (
         ("base", None, {}),
         ("tales", texts, {}),
@@ -76,7 +76,7 @@ def make_family(folder: Path) -> dict[str, Path]:
         model.load_state_dict(base.state_dict(), strict=False)
         if rows is not None:
             learn(model, tokenizer, rows, 60, 1.5e-3)
-        found[name] = folder / name
-        model.save_pretrained(found[name])
-        tokenizer.save_pretrained(found[name])
-    return found
+        folders[name] = folder / name
+        model.save_pretrained(folders[name])
+        tokenizer.save_pretrained(folders[name])
+    return folders

@@ -99,7 +99,7 @@ def forge(home: Path, name: str = "toy", **changes: Any) -> Any:
     """A pipeline of toy phases in this process: a base, two tracks, and their join."""
     from agent_forge.forge.pipeline import read_pipeline
     from agent_forge.forge.registry import Registry
-    from agent_forge.forge.session import Session
+    from agent_forge.forge.session import ForgeSession
     from agent_forge.runtime.workers import Inline
 
     if str(HERE) not in sys.path:
@@ -112,7 +112,7 @@ def forge(home: Path, name: str = "toy", **changes: Any) -> Any:
     }
     file = home / f"{name}.yaml"
     file.write_text(json.dumps({"name": name, "parallel": 2, "phases": phases}))
-    return Session(read_pipeline(str(file)), Registry(home), workers=Inline()).run()
+    return ForgeSession(read_pipeline(str(file)), Registry(home), workers=Inline()).run()
 
 
 def audit(home: Path) -> None:

@@ -92,6 +92,7 @@ def examine(home: str | None, endpoints: tuple[str, ...]) -> Iterator[Check]:
     for extra, modules in EXTRAS.items():
         yield _packages(f"extra {extra}", modules, f"pip install 'agent-forge[{extra}]'")
     yield _accelerator()
+    yield _bf16()
     yield _sandbox()
     yield from _endpoints(endpoints)
 
@@ -193,6 +194,22 @@ def _accelerator() -> Check:
     except (subprocess.SubprocessError, OSError) as error:
         return Check("accelerator", False, f"torch does not import: {error}", "reinstall torch")
     return Check("accelerator", None, found.stdout.strip() or "none: models run on the CPU")
+
+
+def _bf16() -> Check:
+    """Some virtual machines forbid bf16 instructions that their processor shows, and torch dies of the first one."""
+    from agent_forge import bf16
+
+    name, limit = "bf16 on the CPU", bf16.required_limit()
+    own = [f"{key}={os.environ[key]}" for key in bf16.VARIABLES if os.environ.get(key) not in (None, limit)]
+    if own:
+        return Check(name, None, f"{own[0]} is set in the environment and stays")
+    if limit is None:
+        return Check(name, None, "not probed: no torch, or a processor without AMX and AVX-512 bf16")
+    if limit == bf16.HOPELESS:
+        return Check(name, False, "bf16 products end the process", "Train and run in float32 on this machine")
+    limited = f"the machine forbids some instructions: torch runs with {bf16.VARIABLES[0]}={limit}"
+    return Check(name, True, "works" if limit == bf16.UNLIMITED else limited)
 
 
 def _sandbox() -> Check:

@@ -13,7 +13,7 @@ import click
 from agent_forge.cli._app import home_option, json_option, json_out
 
 if TYPE_CHECKING:
-    from agent_forge.forge.events import Event
+    from agent_forge.forge.events import PhaseEvent
     from agent_forge.forge.pipeline import Report
 
 
@@ -42,14 +42,14 @@ def run(
     checked = read_pipeline(pipeline, sets)
     from agent_forge.forge.events import Bus, tensorboard_sink, wandb_sink
     from agent_forge.forge.registry import Registry
-    from agent_forge.forge.session import Session
+    from agent_forge.forge.session import ForgeSession
     from agent_forge.settings import trace_store
     from agent_forge.traces import Recorder
 
     registry = Registry(home)
     recorder = Recorder(trace_store(registry.home))
     try:
-        session = Session(checked, registry, strict=strict, bus=Bus(Talk(sys.stderr)), recorder=recorder)
+        session = ForgeSession(checked, registry, strict=strict, bus=Bus(Talk(sys.stderr)), recorder=recorder)
         if tensorboard:
             session.bus.sinks.append(tensorboard_sink(session.folder / "tensorboard"))
         if wandb:
@@ -78,7 +78,7 @@ class Talk:
         self.stream, self.every_s = stream, every_s
         self.terminal, self.said_s = stream.isatty(), time.monotonic()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: PhaseEvent) -> None:
         if event.kind != "progress":
             gate = event.fields.get("gate")
             detail = event.fields.get("error") or (_gate(gate) if gate else "")
@@ -180,7 +180,7 @@ def handoff(sources: tuple[str, ...], target: str, home: str | None, as_json: bo
     passed = all(a.met or a.name in ADAPTERS for a in answers)
     if as_json:
         rows = [
-            {"clause": a.name, "required": a.required, "found": a.found, "met": a.met, "adapter": a.name in ADAPTERS}
+            {"clause": a.name, "required": a.required, "found": a.actual, "met": a.met, "adapter": a.name in ADAPTERS}
             for a in answers
         ]
         source = found[0].digest if len(found) == 1 else [one.digest for one in found]

@@ -232,9 +232,9 @@ def _numbers(value: Any) -> Iterator[str]:
 
 # Letters of scripts without spaces one by one, numbers whole, other words, and the signs that change what is said:
 # operators, a minus, the parentheses of a formula. Other punctuation is none.
-_UNSPACED = "\u0e00-\u0eff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(
-    rf"\d+(?:[.,]\d+)+|[^\W{_UNSPACED}]+|[{_UNSPACED}]|[+*/=<>%^&|~#@$€£×÷−]|"
+    rf"\d+(?:[.,]\d+)+|[^\W{UNSPACED}]+|[{UNSPACED}]|[+*/=<>%^&|~#@$€£×÷−]|"
     r"-(?=[\w(.])(?<![^\W\d_]-)|(?<=\d )-(?= )|\((?=[\d.\-])|\)(?=\s?[+*/^=<>%\-])"
 )
 

@@ -1,7 +1,7 @@
-"""What happens during a forge run, told to whoever listens: phase started, progress, finished, no gain, failed.
+"""Events of a forge run: a phase started, made progress, finished, brought no gain, failed.
 
-Sinks are plain functions. Only the JSONL file is always there; TensorBoard and Weights & Biases (offline) are sinks
-for those who have them installed.
+Sinks are plain functions. The JSONL file is always written; TensorBoard and Weights & Biases (offline) are sinks for
+those who have them installed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ KINDS = ("started", "progress", "finished", "no gain", "skipped", "failed")
 
 
 @dataclass(frozen=True)
-class Event:
-    """One thing that happened to a phase. The fields of a progress event are numbers, by metric name."""
+class PhaseEvent:
+    """Something that happened to a phase. The fields of a progress event are numbers, by metric name."""
 
     kind: str
     phase: str
@@ -34,13 +34,13 @@ class Event:
         return {**self.fields, "kind": self.kind, "phase": self.phase, "at_s": self.at_s}
 
 
-Sink = Callable[[Event], None]
+Sink = Callable[[PhaseEvent], None]
 
 
 class Bus:
-    """Delivers events to sinks, in order, in the thread that tells them.
+    """Delivers events to sinks, in order, in the thread that sends them.
 
-    A sink that raises is warned about and left out from then on: a log that fails must not end a training run.
+    A sink that raises is removed with a warning: a failing log must not end a training run.
     """
 
     def __init__(self, *sinks: Sink) -> None:
@@ -50,50 +50,48 @@ class Bus:
     def tell(self, kind: str, phase: str, **fields: Any) -> None:
         if kind not in KINDS:
             raise ValueError(f"{kind!r} is not a kind of event")
-        event = Event(kind, phase, fields)
+        event = PhaseEvent(kind, phase, fields)
         with self._turn:
             for sink in list(self.sinks):
                 try:
                     sink(event)
                 except Exception as error:
                     self.sinks.remove(sink)
-                    warnings.warn(f"a sink of events failed and is left out: {error!r}", RuntimeWarning, stacklevel=2)
+                    warnings.warn(f"an event sink failed and is removed: {error!r}", RuntimeWarning, stacklevel=2)
 
 
 def jsonl_sink(path: Path) -> Sink:
-    """Appends each event as a line. A line is written with one call, so several processes may share the file."""
+    """Appends each event as a line, written in one call, so that several processes may share the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "a+b") as file:
         file.seek(-min(1, file.tell()), 2)
         if file.read() not in (b"", b"\n"):  # a killed writer left half a line
             file.write(b"\n")
 
-    def write(event: Event) -> None:
-        document = {name: _finite(value) for name, value in event.as_dict().items()}
+    def write(event: PhaseEvent) -> None:
+        document = {  # JSON has no NaN
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in event.as_dict().items()
+        }
         with open(path, "ab", buffering=0) as file:
             file.write(json.dumps(document, default=str).encode() + b"\n")
 
     return write
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def read_events(path: Path) -> list[Event]:
-    """The events of a JSONL file; a torn line (the writer was killed) is left out."""
+def read_events(path: Path) -> list[PhaseEvent]:
+    """The events of a JSONL file, without lines torn by a killed writer."""
     return list(_parsed(path.read_bytes())) if path.exists() else []
 
 
 class Tail:
-    """The new events of a growing JSONL file, each time `read` is called."""
+    """Follows a growing JSONL file: every `read` returns the new events."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._at = path, 0
 
-    def read(self) -> list[Event]:
-        """The events whose lines were completed since the last call."""
+    def read(self) -> list[PhaseEvent]:
+        """The events completed since the last call."""
         if not self.path.exists():
             return []
         with open(self.path, "rb") as file:
@@ -104,14 +102,14 @@ class Tail:
         return list(_parsed(whole))
 
 
-def _parsed(data: bytes) -> Iterator[Event]:
+def _parsed(data: bytes) -> Iterator[PhaseEvent]:
     for line in data.split(b"\n"):
         try:
             document = json.loads(line)
             kind, phase, at_s = (document.pop(name) for name in ("kind", "phase", "at_s"))
         except (ValueError, KeyError, AttributeError, TypeError):
             continue
-        yield Event(kind, phase, document, at_s)
+        yield PhaseEvent(kind, phase, document, at_s)
 
 
 def tensorboard_sink(folder: Path) -> Sink:
@@ -122,7 +120,7 @@ def tensorboard_sink(folder: Path) -> Sink:
         raise _missing("the TensorBoard log", "tensorboard") from error
     writer = SummaryWriter(str(folder))
 
-    def write(event: Event) -> None:
+    def write(event: PhaseEvent) -> None:
         step = event.fields.get("step")
         if event.kind == "progress" and isinstance(step, int):
             for name, value in _numbers(event).items():
@@ -140,28 +138,27 @@ def wandb_sink(folder: Path, session: str) -> Sink:
         raise _missing("the Weights & Biases log", "wandb") from error
     run = wandb.init(project="agent-forge", name=session, dir=str(folder), mode="offline")
 
-    def write(event: Event) -> None:
+    def write(event: PhaseEvent) -> None:
         if event.kind == "progress":
-            figures = {**_numbers(event), "step": event.fields.get("step")}  # its own count is of calls, not of steps
+            figures = {**_numbers(event), "step": event.fields.get("step")}  # wandb's own step counts calls
             run.log({f"{event.phase}/{name}": value for name, value in figures.items()})
 
     return write
 
 
 def _missing(feature: str, package: str) -> MissingExtraError:
-    """These packages are in no extra of ours: nothing needs them."""
+    """These packages are in none of our extras: nothing needs them."""
     error = MissingExtraError(feature, "forge")
     error.fix = f"pip install {package}"
     return error
 
 
-def _numbers(event: Event) -> dict[str, float]:
+def _numbers(event: PhaseEvent) -> dict[str, float]:
     """The figures of an event by name, those of an evaluation as `evaluation/name`."""
     flat: dict[str, Any] = {}
     for name, value in event.fields.items():
-        flat |= (
-            {f"{name}/{part}": figure for part, figure in value.items()} if isinstance(value, dict) else {name: value}
-        )
+        parts = {f"{name}/{part}": figure for part, figure in value.items()} if isinstance(value, dict) else {}
+        flat |= parts or {name: value}
     return {
         name: float(value)
         for name, value in flat.items()

@@ -1,7 +1,7 @@
-"""A checkpoint as something to give away: a folder for transformers and vLLM, or a GGUF file for llama.cpp.
+"""Exports a checkpoint: a folder for transformers and vLLM, or a GGUF file for llama.cpp.
 
-Either comes with a model card for people, made from `card.json`: where the model came from, what was measured on it,
-and beside each figure the same figure of the models that it was made from.
+Either comes with a model card for people, written from `card.json`: where the model came from and what was measured on
+it, beside the same figures of the models it was made from.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from agent_forge.errors import UsageError
 from agent_forge.files import sync_folder
 from agent_forge.forge.checkpoint import CARD, Card, Checkpoint, Metric, completed, files_of, staging
 
-PACKED = "agent_forge"  # how the quant_method of our own formats begins, in config.json (see models/packed)
+PACKED = "agent_forge"  # prefix of `quant_method` in config.json for our own formats (see models/packed)
 OWN = ("cognate",)  # architectures that transformers knows only after `import agent_forge.forge`
 
 
@@ -29,11 +29,11 @@ def export_checkpoint(
     dense: bool = False,
     controls: Sequence[Checkpoint] = (),
 ) -> Path:
-    """Copies the checkpoint to the folder `out`, which must not exist; it appears whole or not at all.
+    """Copies the checkpoint to the folder `out`, which must not exist; it appears complete or not at all.
 
     `dense` writes the weights of a packed or compressed checkpoint as plain float16, and its tokenizer as
     tokenizer.json, for programs that do not know our formats. `controls` are the checkpoints it was made from, whose
-    figures the card shows too.
+    figures the card also shows.
     """
     with _appearing(Path(out)) as folder:
         for file in files_of(checkpoint.path):
@@ -42,8 +42,8 @@ def export_checkpoint(
             shutil.copy(file, copy)
         if dense and is_packed(checkpoint.path):
             _unpack(checkpoint.path, folder)
-        load = how_to_load(folder)
-        (folder / "README.md").write_text(model_card(checkpoint, controls, load), encoding="utf-8")
+        readme = model_card(checkpoint, controls, how_to_load(folder))
+        (folder / "README.md").write_text(readme, encoding="utf-8")
     return Path(out)
 
 
@@ -56,7 +56,7 @@ def export_to_gguf(
     pre: str | None = None,
     controls: Sequence[Checkpoint] = (),
 ) -> Path:
-    """Writes the folder `out` with a GGUF file and the card. Raises UsageError if the model is not Llama-shaped."""
+    """Writes a GGUF file and the card into the folder `out`. Raises UsageError if the model is not Llama-shaped."""
     from agent_forge.forge.gguf_export import export_gguf
 
     with _appearing(Path(out)) as folder:
@@ -64,23 +64,24 @@ def export_to_gguf(
         model, tokenizer = _load(checkpoint.path)
         types = export_gguf(model, tokenizer, folder / name, ternary=ternary, others=others, pre=pre)
         counts = {kind: list(types.values()).count(kind) for kind in sorted(set(types.values()))}
-        held = ", ".join(f"{count} tensors in {kind}" for kind, count in counts.items())
+        content = ", ".join(f"{count} tensors in {kind}" for kind, count in counts.items())
         load = [
             "## Run it",
             "",
-            f"`llama-cli -m {name}`, or any other program built on llama.cpp. It holds {held}.",
+            f"`llama-cli -m {name}`, or any other program built on llama.cpp. It holds {content}.",
             "",
         ]
-        shutil.copy(checkpoint.path / CARD, folder / CARD) if (checkpoint.path / CARD).is_file() else None
+        if (checkpoint.path / CARD).is_file():
+            shutil.copy(checkpoint.path / CARD, folder / CARD)
         (folder / "README.md").write_text(model_card(checkpoint, controls, load), encoding="utf-8")
     return Path(out)
 
 
 @contextmanager
 def _appearing(target: Path) -> Iterator[Path]:
-    """A folder to fill, which takes its name when the block ends well."""
+    """A folder to fill, renamed to `target` if the block succeeds."""
     if target.exists():
-        raise UsageError("it exists already", where=str(target), fix="name a folder that does not")
+        raise UsageError("the folder exists already", where=str(target), fix="Name one that does not")
     target.parent.mkdir(parents=True, exist_ok=True)
     with staging(target.parent) as folder:
         yield folder
@@ -99,14 +100,15 @@ def _load(folder: Path) -> tuple[Any, Any]:
     """(model, tokenizer or None), from safetensors alone."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    import agent_forge.forge.models  # noqa: F401 (registers what we make)
+    import agent_forge.forge.models  # noqa: F401 (registers our architectures)
 
     model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, local_files_only=True)
-    known = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
-    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True) if known else None
+    has_tokenizer = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
+    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True) if has_tokenizer else None
 
 
 def _unpack(source: Path, folder: Path) -> None:
+    """Replaces the packed weights in `folder`, a copy of `source`, by dense ones."""
     import torch
 
     from agent_forge.forge.models.packed import unpack_model
@@ -115,30 +117,30 @@ def _unpack(source: Path, folder: Path) -> None:
         file.unlink()
     unpack_model(_load(source)[0], torch.float16).save_pretrained(folder)
     _unpack_tokenizer(folder)
-    if (file := folder / CARD).is_file():  # what it says of the files must hold for these
+    if (file := folder / CARD).is_file():  # it must describe the new files
         card = completed(folder, Card.from_json(file.read_text(encoding="utf-8"), str(file)))
         file.write_text(card.to_json(), encoding="utf-8")
 
 
 def _unpack_tokenizer(folder: Path) -> None:
-    """The tokenizer of a compressed model as others read it."""
+    """Writes the tokenizer of a compressed model as tokenizer.json."""
     from agent_forge.forge.compression.packed_tokenizer import FILE, unpack_tokenizer
 
-    packed, about = folder / FILE, folder / "tokenizer_config.json"
+    packed, config = folder / FILE, folder / "tokenizer_config.json"
     if not packed.is_file():
         return
     (folder / "tokenizer.json").write_text(unpack_tokenizer(packed.read_bytes(), str(packed)), encoding="utf-8")
     packed.unlink()
-    settings = json.loads(about.read_text(encoding="utf-8"))
+    settings = json.loads(config.read_text(encoding="utf-8"))
     settings["tokenizer_class"] = "PreTrainedTokenizerFast"
-    about.write_text(json.dumps(settings, indent=2, ensure_ascii=False), encoding="utf-8")
+    config.write_text(json.dumps(settings, indent=2, ensure_ascii=False), encoding="utf-8")
 
 
 def how_to_load(folder: Path) -> list[str]:
-    """Who loads the folder, as the files themselves say."""
+    """Lines of the model card: which programs load the folder, and how."""
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     own, packed = config.get("model_type") in OWN, is_packed(folder)
-    needed = ["import agent_forge.forge  # makes the architecture known to transformers"] if own or packed else []
+    imports = ["import agent_forge.forge  # registers the architecture with transformers"] if own or packed else []
     others = (
         "vLLM and other programs do not know the packed format: export with `--dense` for them."
         if packed
@@ -146,7 +148,7 @@ def how_to_load(folder: Path) -> list[str]:
         if own
         else "vLLM loads the same folder: `vllm serve FOLDER`."
     )
-    lines = [*needed, "from transformers import AutoModelForCausalLM", ""]
+    lines = [*imports, "from transformers import AutoModelForCausalLM", ""]
     return [
         "## Load it",
         "",
@@ -161,13 +163,13 @@ def how_to_load(folder: Path) -> list[str]:
 
 
 def model_card(checkpoint: Checkpoint, controls: Sequence[Checkpoint] = (), load: Sequence[str] | None = None) -> str:
-    """The card in Markdown: what it is, how to load it, where it came from, what was measured and on what beside it."""
+    """The card in Markdown: what the model is, how to load it, where it came from and what was measured."""
     card = checkpoint.card
     load = how_to_load(checkpoint.path) if load is None else load
     heads = "".join(f" {control.name} |" for control in controls)
     rows = [
-        f"| {name} | {_figure(metric)} | {_error(metric)} | {'' if metric.n is None else metric.n} | {metric.how} |"
-        + "".join(f" {_beside(control.card.metrics.get(name))} |" for control in controls)
+        f"| {name} | {metric.value:.6g} | {_error(metric)} | {'' if metric.n is None else metric.n} | {metric.how} |"
+        + "".join(f" {_control(control.card.metrics.get(name))} |" for control in controls)
         for name, metric in card.metrics.items()
     ]
     return "\n".join(
@@ -187,7 +189,7 @@ def model_card(checkpoint: Checkpoint, controls: Sequence[Checkpoint] = (), load
             "",
             "## What was measured",
             "",
-            *(["Beside each figure the same one of the models it was made from, the control.", ""] if controls else []),
+            *(["The last columns show the same figures of the models it was made from.", ""] if controls else []),
             f"| measured | value | standard error | n | how |{heads}",
             "|---|---|---|---|---|" + "---|" * len(controls),
             *rows,
@@ -196,15 +198,11 @@ def model_card(checkpoint: Checkpoint, controls: Sequence[Checkpoint] = (), load
     )
 
 
-def _figure(metric: Metric) -> str:
-    return f"{metric.value:.6g}"
-
-
 def _error(metric: Metric) -> str:
     return "" if metric.stderr is None else f"{metric.stderr:.2g}"
 
 
-def _beside(metric: Metric | None) -> str:
+def _control(metric: Metric | None) -> str:
     if metric is None:
         return "not measured"
-    return _figure(metric) + (f" ± {_error(metric)}" if metric.stderr is not None else "")
+    return f"{metric.value:.6g}" + (f" ± {_error(metric)}" if metric.stderr is not None else "")

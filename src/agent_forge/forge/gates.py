@@ -1,20 +1,20 @@
 """Gates: is a phase's output better than its input, on data that neither was trained on?
 
-No gain, no change: a difference that is not clearly an improvement passes the input on. What was not measured never
-passes.
+No gain, no change: unless the difference is clearly an improvement, the input is passed on. What was not measured
+never passes.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 PASSED, NO_GAIN, NOT_MEASURED = "passed", "no gain", "not measured"
 
 
 @dataclass(frozen=True)
-class Gate:
+class GateResult:
     """A held-out metric before and after a phase, the standard error of the difference, and the verdict."""
 
     metric: str
@@ -28,13 +28,7 @@ class Gate:
         return self.verdict == PASSED
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "metric": self.metric,
-            "before": self.before,
-            "after": self.after,
-            "stderr": self.stderr,
-            "verdict": self.verdict,
-        }
+        return asdict(self)
 
 
 def judge(
@@ -46,8 +40,8 @@ def judge(
     lower_is_better: bool = True,
     sigmas: float = 2.0,
     least_gain: float = 0.0,
-) -> Gate:
-    """A gate that passes when the improvement is above `least_gain` by more than `sigmas` standard errors.
+) -> GateResult:
+    """Passes if the improvement exceeds `least_gain` by more than `sigmas` standard errors.
 
     >>> judge("bits per byte", 2.0, 1.5, 0.1).verdict
     'passed'
@@ -56,12 +50,9 @@ def judge(
     >>> judge("accuracy", 0.50, None, 0.02, lower_is_better=False).verdict
     'not measured'
     """
-    before, after, stderr = (_measured(figure) for figure in (before, after, stderr))
+    figures = (before, after, stderr)
+    before, after, stderr = (None if x is None or not math.isfinite(x) else x for x in figures)
     if before is None or after is None or stderr is None or stderr < 0:
-        return Gate(metric, before, after, stderr, NOT_MEASURED)
+        return GateResult(metric, before, after, stderr, NOT_MEASURED)
     gain = before - after if lower_is_better else after - before
-    return Gate(metric, before, after, stderr, PASSED if gain > least_gain + sigmas * stderr else NO_GAIN)
-
-
-def _measured(figure: float | None) -> float | None:
-    return figure if figure is not None and math.isfinite(figure) else None
+    return GateResult(metric, before, after, stderr, PASSED if gain > least_gain + sigmas * stderr else NO_GAIN)

@@ -1,8 +1,8 @@
 """A Llama-shaped model, plain or packed, as a GGUF file for llama.cpp.
 
-Ternary matrices become TQ1_0 or TQ2_0, which keep their trits exactly and their scales as float16. Those types hold
-blocks of 256 columns with one scale each, so a matrix whose width is no multiple of 256, or whose groups are smaller,
-is written in the type of the other weights instead. The answer says which matrix became what.
+Ternary matrices become TQ1_0 or TQ2_0, which keep their trits exactly and their scales as float16. Those types have
+blocks of 256 columns with one scale each, so a matrix whose width is not a multiple of 256, or whose groups are
+smaller, is written in the type of the other weights instead. The result says which tensor has which type.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LAYER_PARTS = {
     "input_layernorm": "attn_norm",
     "post_attention_layernorm": "ffn_norm",
 }
-# What llama.cpp calls the ways of cutting text into words, by the regular expression of the tokenizer's splitter
+# llama.cpp's names of pre-tokenizers, by the regular expression of the splitter
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -52,14 +52,17 @@ def export_gguf(
 ) -> dict[str, str]:
     """Writes `model` to `path`; returns the GGUF type of every tensor.
 
-    `pre` is llama.cpp's name for how the tokenizer cuts words, where it cannot be told from the tokenizer. Raises
-    UsageError for a model that llama.cpp's `llama` architecture does not describe.
+    `pre` is llama.cpp's name of the pre-tokenizer, for tokenizers where it cannot be derived. Raises UsageError for a
+    model that is not of llama.cpp's `llama` architecture.
     """
-    gguf = _gguf()
+    try:
+        import gguf
+    except ImportError as error:
+        raise MissingExtraError("GGUF export", "local") from error
     if ternary not in TERNARY or others not in OTHERS:
         raise UsageError(
-            f"ternary {ternary!r} and others {others!r}",
-            fix=f"ternary: {', '.join(TERNARY)}; others: {', '.join(OTHERS)}",
+            f"there is no type {ternary!r} for ternary or {others!r} for other weights",
+            fix=f"Ternary: {', '.join(TERNARY)}; others: {', '.join(OTHERS)}",
         )
     _check(model)
     writer = gguf.GGUFWriter(path, "llama")
@@ -79,24 +82,17 @@ def export_gguf(
     return types
 
 
-def _gguf() -> Any:
-    try:
-        import gguf
-    except ImportError as error:
-        raise MissingExtraError("GGUF export", "local") from error
-    return gguf
-
-
 def _check(model: Any) -> None:
+    """Raises UsageError for a model that llama.cpp would read wrongly."""
     config = model.config
     if config.model_type != "llama" or config.hidden_act != "silu":
         raise UsageError(
             f"llama.cpp has no architecture for a {config.model_type} model",
-            fix="GGUF is for Llama-shaped models: export the folder for transformers instead",
+            fix="Export a folder for transformers instead: GGUF is for Llama-shaped models",
         )
     rope = getattr(config, "rope_parameters", None) or {}
     if rope.get("rope_type", "default") != "default":
-        raise UsageError(f"rotary positions of type {rope['rope_type']!r} are not written to GGUF")
+        raise UsageError(f"rotary positions of type {rope['rope_type']!r} cannot be written to GGUF")
     refuse_sub_norms(model)
 
 
@@ -119,7 +115,7 @@ def _describe(writer: Any, config: Any, name: str) -> None:
 
 
 def _tensors(model: Any) -> Any:
-    """(GGUF name, float32 array, whether it is ternary in blocks of 256), tied weights once."""
+    """(GGUF name, float32 array, whether a TQ type can hold it) of every tensor; tied weights once."""
     config = model.config
     outside = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
     tied = config.tie_word_embeddings
@@ -136,22 +132,22 @@ def _tensors(model: Any) -> Any:
             tensor = getattr(module, kind, None)
             if tensor is not None:
                 array = _array(tensor)
-                turned = array if heads is None else _side_by_side(array, heads)
-                yield f"blk.{prefix}.{LAYER_PARTS[part]}.{kind}", turned, kind == "weight" and _in_blocks(module)
+                rows = array if heads is None else _interleaved(array, heads)
+                yield f"blk.{prefix}.{LAYER_PARTS[part]}.{kind}", rows, kind == "weight" and _fits_blocks(module)
 
 
 def _array(tensor: Tensor) -> np.ndarray[Any, Any]:
     return tensor.detach().to(torch.float32).cpu().contiguous().numpy()
 
 
-def _side_by_side(rows: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """transformers keeps the halves of each rotary pair apart, one after the other; ggml keeps them side by side."""
-    pairs = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
+def _interleaved(rows: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
+    """transformers stores the two halves of the rotary pairs one after the other, ggml stores the pairs interleaved."""
+    pairs = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])  # [heads, halves, pairs, ...]
     return np.ascontiguousarray(pairs.swapaxes(1, 2).reshape(rows.shape))
 
 
-def _in_blocks(module: Any) -> bool:
-    """Whether a TQ type can hold the matrix: trits, in whole blocks with one scale each."""
+def _fits_blocks(module: Any) -> bool:
+    """Whether a TQ type can hold the matrix: trits in whole blocks of 256 with one scale each."""
     shape = getattr(module, "shape", None)
     if shape is None or shape.kind not in ("2bit", "1.6bit"):
         return False
@@ -170,11 +166,14 @@ def _add_tokenizer(writer: Any, tokenizer: Any, size: int, pre: str | None) -> N
     """A byte-level BPE vocabulary (llama.cpp's "gpt2")."""
     document = json.loads(tokenizer.backend_tokenizer.to_str())
     if document["model"]["type"] != "BPE":
-        raise UsageError(f"a {document['model']['type']} vocabulary is not written to GGUF", fix="use byte-level BPE")
+        raise UsageError(
+            f"a {document['model']['type']} vocabulary cannot be written to GGUF", fix="Use byte-level BPE"
+        )
     added = {token["id"]: token for token in document["added_tokens"]}
     tokens = {number: text for text, number in document["model"]["vocab"].items()}
     tokens |= {number: token["content"] for number, token in added.items()}
     names = [tokens.get(i, f"[unused {i}]") for i in range(size)]
+    # ggml's token types: 1 normal, 3 control, 4 user-defined, 5 unused
     kinds = [(3 if added[i]["special"] else 4) if i in added else 1 if i in tokens else 5 for i in range(size)]
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in document["model"]["merges"]]
     writer.add_tokenizer_model("gpt2")
@@ -192,7 +191,7 @@ def _add_tokenizer(writer: Any, tokenizer: Any, size: int, pre: str | None) -> N
 
 
 def splitter_name(splitter: Any) -> str:
-    """llama.cpp's name for a pre-tokenizer of `tokenizers`. Raises UsageError if it has none that is known here.
+    """llama.cpp's name for a pre-tokenizer of `tokenizers`. Raises UsageError if it has no known one.
 
     >>> splitter_name({"type": "ByteLevel", "use_regex": True})
     'gpt-2'
@@ -206,6 +205,6 @@ def splitter_name(splitter: Any) -> str:
     if kinds == ["Split", "ByteLevel"] and parts[0]["pattern"].get("Regex") in SPLITTERS:
         return SPLITTERS[parts[0]["pattern"]["Regex"]]
     raise UsageError(
-        "how the tokenizer cuts words has no name in llama.cpp that is known here",
-        fix="name the closest one with pre=..., for example llama-bpe, and compare the tokens",
+        "the tokenizer's way of splitting words has no known name in llama.cpp",
+        fix="Name the closest one with pre=..., for example llama-bpe, and compare the tokens",
     )

@@ -1,7 +1,6 @@
-"""From one phase to the next: a checkpoint that meets the contract, or is adapted to it, or is refused.
+"""From one phase to the next: a checkpoint meets the contract, is adapted to it, or is refused.
 
-Clauses that are not met are adapted where an adapter for the clause is registered, and otherwise refused by name;
-nothing is assumed in silence.
+An unmet clause that has an adapter is adapted; any other is refused by name. Nothing is assumed silently.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any
 
 from agent_forge.errors import HandoffError
 from agent_forge.forge.checkpoint import CARD, Card, Checkpoint, files_of, finish, staging
-from agent_forge.forge.contracts import Clause, Contract, clauses, dtypes_of, format_of, is_tied
+from agent_forge.forge.contracts import Contract, ContractClause, clauses, dtypes_of, format_of, is_tied
 
 INDEX = "model.safetensors.index.json"
 TORCH_NAME = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -23,15 +22,15 @@ TORCH_NAME = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 def handoff(
     contract: Contract, checkpoints: Sequence[Checkpoint], target: str, models: Path
-) -> tuple[list[Checkpoint], list[Clause]]:
-    """The checkpoints as the phase `target` may take them, and the clauses as they were found.
+) -> tuple[list[Checkpoint], list[ContractClause]]:
+    """The checkpoints as the phase `target` takes them, and the clauses as checked before any adapting.
 
-    Unmet clauses that have an adapter are adapted (the adapted checkpoint is a new one under `models`, with the old one
-    as its parent). Raises HandoffError with what is still unmet.
+    An adapted checkpoint is a new one under `models`, with the old one as its parent. Raises HandoffError naming the
+    clauses that are still unmet.
     """
-    found = clauses(contract, checkpoints)
+    checked = clauses(contract, checkpoints)
     adapted = list(checkpoints)
-    unmet_names = {clause.name for clause in found if not clause.met}
+    unmet_names = {clause.name for clause in checked if not clause.met}
     for name, adapter in ADAPTERS.items():
         if name in unmet_names:
             adapted = [adapter(checkpoint, contract, models) for checkpoint in adapted]
@@ -39,35 +38,35 @@ def handoff(
     if unmet:
         raise HandoffError(
             f"the handoff to {target!r} is refused; unmet: {'; '.join(map(str, unmet))}",
-            fix="change the phase before it, or the pipeline file",
+            fix="Change the phase before it, or the pipeline file",
         )
-    return adapted, found
+    return adapted, checked
 
 
 def _cast(checkpoint: Checkpoint, contract: Contract, models: Path) -> Checkpoint:
-    """The same weights stored as the first type that the contract allows. Raises HandoffError if some do not fit."""
+    """The same weights in the first type that the contract allows. Raises HandoffError if some do not fit."""
     if dtypes_of(checkpoint.path) <= set(contract.dtypes):
         return checkpoint
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    wanted = TORCH_NAME[contract.dtypes[0]]
+    dtype = TORCH_NAME[contract.dtypes[0]]
     with staging(models) as folder:
         _copy_all_but_weights(checkpoint.path, folder)
         size = 0
         for shard in sorted(checkpoint.path.glob("*.safetensors")):
             with safe_open(shard, framework="pt") as tensors:
-                cast = {name: _to(tensors.get_tensor(name), wanted, name) for name in tensors.keys()}  # noqa: SIM118
+                cast = {name: _to(tensors.get_tensor(name), dtype, name) for name in tensors.keys()}  # noqa: SIM118
             save_file(cast, folder / shard.name, metadata={"format": "pt"})
             size += sum(tensor.nbytes for tensor in cast.values())
-        _set_dtype(folder, wanted, size)
-        return finish(folder, _card(checkpoint, {"dtype": wanted}), models)
+        _set_dtype(folder, dtype, size)
+        return finish(folder, _card(checkpoint, {"dtype": dtype}), models)
 
 
-def _untangle(checkpoint: Checkpoint, contract: Contract, models: Path) -> Checkpoint:
-    """The same model with its head tied to the embedding, or apart from it, as the contract asks.
+def _tie_or_untie(checkpoint: Checkpoint, contract: Contract, models: Path) -> Checkpoint:
+    """The same model with its head tied to the embedding, or apart from it, as the contract demands.
 
-    Taking them apart copies the embedding. Tying is refused unless the two are equal: it would throw the head away.
+    Untying copies the embedding. Tying is refused unless the two are equal: it would throw the head away.
     """
     if is_tied(checkpoint.path) == contract.tied:
         return checkpoint
@@ -76,7 +75,7 @@ def _untangle(checkpoint: Checkpoint, contract: Contract, models: Path) -> Check
     model = _model(checkpoint)
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
     if contract.tied and not (head.weight.shape == embedding.shape and equal(head.weight, embedding)):
-        fix = "leave them apart, or train with tied weights"
+        fix = "Leave them apart, or train with tied weights"
         raise HandoffError("the head differs from the embedding, and tying them would lose it", fix=fix)
     head.weight = embedding if contract.tied else nn.Parameter(embedding.detach().clone())
     model.config.tie_word_embeddings = contract.tied
@@ -84,10 +83,10 @@ def _untangle(checkpoint: Checkpoint, contract: Contract, models: Path) -> Check
 
 
 def _unpack(checkpoint: Checkpoint, contract: Contract, models: Path) -> Checkpoint:
-    """A quantised model as a dense one of the same values, where the contract takes dense ones."""
-    if format_of(checkpoint.path) in contract.formats or "dense" not in contract.formats:
-        return checkpoint
+    """A quantised model as a dense one with the same values, where the contract takes dense ones."""
     method = format_of(checkpoint.path)
+    if method in contract.formats or "dense" not in contract.formats:
+        return checkpoint
     model = _model(checkpoint)
     try:
         model = model.dequantize()
@@ -113,7 +112,7 @@ def _rewritten(checkpoint: Checkpoint, model: Any, change: dict[str, Any], model
 
 
 def _card(checkpoint: Checkpoint, change: dict[str, Any]) -> Card:
-    """A card of the adapted model: made from the old one; what was measured on other bytes is not its own."""
+    """The card of the adapted model, without metrics: those were measured on other bytes."""
     config = {**checkpoint.card.config, "adapter": change}
     return replace(checkpoint.card, phase="adapter", config=config, inputs=(checkpoint.digest,), metrics={})
 
@@ -133,12 +132,12 @@ def _to(tensor: Any, dtype: str, name: str) -> Any:
         return tensor
     cast = tensor.to(getattr(torch, dtype))
     if not torch.equal(cast.isfinite(), tensor.isfinite()):
-        raise HandoffError(f"{name!r} has values that {dtype} cannot hold", fix="train, or keep, it in another type")
+        raise HandoffError(f"{name!r} has values that {dtype} cannot hold", fix="Train it, or keep it, in another type")
     return cast
 
 
 def _set_dtype(folder: Path, dtype: str, size: int) -> None:
-    """Says the new type in config.json, and the new size in the index of a model that comes in several files."""
+    """Writes the new type to config.json, and the new size to the index of a model in several files."""
     document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     document.pop("torch_dtype", None)
     (folder / "config.json").write_text(json.dumps({**document, "dtype": dtype}, indent=2), encoding="utf-8")
@@ -149,9 +148,9 @@ def _set_dtype(folder: Path, dtype: str, size: int) -> None:
         index.write_text(json.dumps(document, indent=2), encoding="utf-8")
 
 
-# the name of a clause: what makes a checkpoint meet it; later ones see what earlier ones made
+# By the name of a clause: what makes a checkpoint meet it. Later adapters see the output of earlier ones.
 ADAPTERS: dict[str, Callable[[Checkpoint, Contract, Path], Checkpoint]] = {
     "format": _unpack,
-    "tying": _untangle,
+    "tying": _tie_or_untie,
     "dtype": _cast,
 }

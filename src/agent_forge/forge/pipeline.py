@@ -1,7 +1,7 @@
-"""The pipeline: phases as tasks of a Plan, run by the executor that runs an agent's tool calls.
+"""The pipeline: phases as tasks of a Plan, run by the same executor as an agent's tool calls.
 
-A phase is addressed by its content: its name, version, resolved configuration, seed, and the digests of its inputs and
-data. What was finished under that key is not done again, so a second run skips everything and a killed one goes on.
+A phase is addressed by its content: name, version, resolved configuration, seed, and the digests of its inputs and
+data. Work finished under that key is not repeated: a second run skips everything, and a killed one resumes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,8 @@ PRESETS = Path(__file__).with_name("presets")
 
 
 @dataclass(frozen=True)
-class Step:
-    """One phase of a pipeline, with what it waits for and takes its checkpoints from."""
+class PipelineStep:
+    """One phase of a pipeline; `after` names the phases whose checkpoints it takes."""
 
     phase: str
     after: tuple[str, ...] = ()
@@ -34,16 +34,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Phases by name. `start` are model folders or digests for the phases that wait for nothing."""
+    """Phases by name. `start` holds model folders or digests for the phases that come first."""
 
     name: str
-    phases: dict[str, Step]
+    phases: dict[str, PipelineStep]
     start: tuple[str, ...] = ()
     seed: int = option(42, at_least=0)
-    parallel: int = option(1, help="most phases at once, as far as memory holds them", at_least=1)
+    parallel: int = option(1, help="Maximum number of phases at once, memory permitting", at_least=1)
 
     def plan(self) -> Plan:
-        """The pipeline as a Plan: one task a phase."""
+        """The pipeline as a Plan: one task per phase."""
         return Plan(
             Task(name, phase(step.phase).about, action=step.phase, depends_on=step.after)
             for name, step in self.phases.items()
@@ -51,13 +51,13 @@ class Pipeline:
 
 
 def read_pipeline(name: str, sets: Iterable[str] = ()) -> Pipeline:
-    """A preset (`nano`, `small`, `full`) or a pipeline file, checked whole. Raises ConfigError or UsageError."""
+    """A preset (`nano`, `small`, `full`) or a pipeline file, fully checked. Raises ConfigError or UsageError."""
     path = Path(name)
     if not path.is_file():
         presets = sorted(file.stem for file in PRESETS.glob("*.yaml"))
         if name not in presets:
             near = nearest(name, presets)
-            fix = f"did you mean {near!r}?" if near else f"the presets are {', '.join(presets)}"
+            fix = f"Did you mean {near!r}?" if near else f"The presets are {', '.join(presets)}"
             raise UsageError(f"{name!r} is neither a preset nor a file", fix=fix)
         path = PRESETS / f"{name}.yaml"
     pipeline = load(Pipeline, path, sets=sets)
@@ -66,7 +66,7 @@ def read_pipeline(name: str, sets: Iterable[str] = ()) -> Pipeline:
 
 
 def check(pipeline: Pipeline, where: str) -> None:
-    """Refuses a pipeline that cannot work, before anything is done: names, configurations, and what is handed on."""
+    """Raises ConfigError for a pipeline whose names, configurations or handoffs cannot work."""
     faults = [
         f"{name!r} cannot be part of a folder's name: use letters, digits, . _ and -"
         for name in (pipeline.name, *pipeline.phases)
@@ -79,13 +79,14 @@ def check(pipeline: Pipeline, where: str) -> None:
         except ConfigError as error:
             faults.append(str(error))
         low, high = kind.takes.checkpoints
-        given = len(step.after) or (len(pipeline.start) if high else 0)
-        if not low <= given <= high:
-            wanted = str(low) if low == high else f"{low} to {high}"
-            faults.append(f"phases.{name}: {step.phase!r} takes {wanted} checkpoints, and is given {given}")
+        count = len(step.after) or (len(pipeline.start) if high else 0)
+        if not low <= count <= high:
+            takes = str(low) if low == high else f"{low} to {high}"
+            faults.append(f"phases.{name}: {step.phase!r} takes {takes} checkpoints, and is given {count}")
         faults.extend(_broken_handoffs(pipeline, name, step, kind))
-    if pipeline.start and not any(phase(step.phase).takes.checkpoints[1] for step in _first(pipeline)):
-        faults.append("start: no phase takes what is named there: each waits for another, or begins from nothing")
+    first = [step for step in pipeline.phases.values() if not step.after]
+    if pipeline.start and not any(phase(step.phase).takes.checkpoints[1] for step in first):
+        faults.append("start: no phase takes these: each follows another one or takes no checkpoint")
     try:
         pipeline.plan()
     except PlanInvalid as error:  # no phases, unknown names in `after`, cycles
@@ -94,13 +95,8 @@ def check(pipeline: Pipeline, where: str) -> None:
         raise ConfigError("\n".join(faults), where=where)
 
 
-def _first(pipeline: Pipeline) -> list[Step]:
-    """The phases that wait for nothing."""
-    return [step for step in pipeline.phases.values() if not step.after]
-
-
-def _broken_handoffs(pipeline: Pipeline, name: str, step: Step, kind: Phase) -> Iterable[str]:
-    """Handoffs that cannot succeed, by what the phases promise and take."""
+def _broken_handoffs(pipeline: Pipeline, name: str, step: PipelineStep, kind: Phase) -> Iterable[str]:
+    """Handoffs that cannot succeed, because one phase promises another architecture than the next one takes."""
     for source in step.after:
         if source in pipeline.phases and kind.takes.architectures:
             promised = phase(pipeline.phases[source].phase).promises.architectures
@@ -121,19 +117,12 @@ class PhaseReport:
     seconds: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "state": self.state,
-            "gate": self.gate,
-            "checkpoint": self.checkpoint,
-            "error": self.error,
-            "seconds": self.seconds,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True)
 class Report:
-    """How a session ended."""
+    """How a session ended, phase by phase."""
 
     session: str
     state: str
@@ -141,17 +130,12 @@ class Report:
     trace: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "session": self.session,
-            "state": self.state,
-            "phases": [report.as_dict() for report in self.phases],
-            "trace": self.trace,
-        }
+        return {**asdict(self), "phases": [report.as_dict() for report in self.phases]}
 
 
 def phase_key(does: str, kind: Phase, config: Any, inputs: Sequence[Checkpoint], seed: int) -> str:
-    """The content address of a piece of work. `does` is the phase as the pipeline names it, so that two modules which
-    call their phase by the same name are two phases."""
+    """The content address of a piece of work. `does` is the phase as the pipeline file names it, so that two modules
+    that give their phase the same name do not share a key."""
     document = {
         "phase": [does, kind.name],
         "version": kind.version,

@@ -1,7 +1,7 @@
-"""The registry: which checkpoints there are, where they came from, and which sessions made them.
+"""The registry: which checkpoints exist, where they came from, and which sessions made them.
 
-It is a database beside the `models` folder (SQLite under the home folder, PostgreSQL by URL). The bytes live in the
-folders; a row is written only after its folder is complete and synced, and removed before its folder is.
+It is a database beside the `models` folder (SQLite in the home folder, PostgreSQL by URL). The bytes are in the
+folders; a row is written after its folder is complete and synced, and removed before its folder is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ SCHEMA = Schema(
 
 
 COLUMNS = ("digest", "path", "phase", "parameters", "bytes", "card", "card_digest")
-ADD = (  # one that is made again, with a new card, is as young as that card
+ADD = (  # a checkpoint that is made again, with a new card, is as young as that card
     f"INSERT INTO checkpoints ({', '.join(COLUMNS)}, created_s) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
     f" ON CONFLICT (digest) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in COLUMNS)}, created_s ="
     " CASE WHEN checkpoints.card_digest = excluded.card_digest THEN checkpoints.created_s ELSE excluded.created_s END"
@@ -74,7 +74,7 @@ ADD = (  # one that is made again, with a new card, is as young as that card
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of the registry."""
+    """A checkpoint in the registry."""
 
     digest: str
     path: Path
@@ -89,8 +89,8 @@ class Entry:
 class Registry:
     """Checkpoints by digest, their lineage, sessions and handoffs.
 
-    The database is `registry.db` in the home folder, or the one at `url` (else at $AGENT_FORGE_STORE). The bytes of
-    the checkpoints are in the home folder either way.
+    The database is `registry.db` in the home folder, or the one at `url` or $AGENT_FORGE_STORE. The checkpoints
+    themselves are in the home folder either way.
 
     >>> import tempfile
     >>> registry = Registry(tempfile.mkdtemp())
@@ -101,21 +101,23 @@ class Registry:
     def __init__(self, home: str | os.PathLike[str] | None = None, url: str | None = None) -> None:
         self.home = home_folder(home)
         self.models = self.home / "models"
-        place = url or os.environ.get("AGENT_FORGE_STORE") or ""
-        self.db: Database = open_database(place if is_url(place) else self.home / "registry.db", SCHEMA)
+        store = url or os.environ.get("AGENT_FORGE_STORE") or ""
+        self.db: Database = open_database(store if is_url(store) else self.home / "registry.db", SCHEMA)
 
     # --- checkpoints ---
 
     def add(self, checkpoint: Checkpoint) -> None:
-        """Registers a finished checkpoint; once is enough, twice does no harm.
+        """Registers a finished checkpoint; repeating that does no harm.
 
-        One that is registered at another place stays there, as long as it is sound there. Raises CheckpointError if
-        the folder has gone meanwhile.
+        One that is registered at another path stays there as long as it is sound. Raises CheckpointError if the folder
+        has been removed meanwhile.
         """
-        row = _row(checkpoint)
+        path, card = checkpoint.path.resolve(), checkpoint.card
+        figures = (card.phase, card.parameters, checkpoint.bytes(), card.to_json(), _card_digest(path), time.time())
+        row = (checkpoint.digest, str(path), *figures)
         with self.db.write() as cursor:
             if not (checkpoint.path / "config.json").is_file():
-                raise CheckpointError("the checkpoint was removed meanwhile", where=str(checkpoint.path))
+                raise CheckpointError("the checkpoint has been removed meanwhile", where=str(checkpoint.path))
             if not _sound_elsewhere(cursor, checkpoint):
                 cursor.execute(ADD, row)
             for parent in checkpoint.card.inputs:
@@ -125,7 +127,7 @@ class Registry:
                 )
 
     def ls(self, phase: str | None = None) -> list[Entry]:
-        """All checkpoints, the newest first."""
+        """All checkpoints, newest first."""
         with self.db.read() as cursor:
             return [entry for entry in _entries(cursor, self.models) if phase in (None, entry.phase)]
 
@@ -134,33 +136,33 @@ class Registry:
 
         Raises UsageError if there is none, or more than one.
         """
-        found = [entry for entry in self.ls() if _named(entry, name)]
-        if len(found) == 1:
-            return found[0]
-        what = f"{len(found)} checkpoints start with {name!r}" if found else f"there is no checkpoint {name!r}"
+        matches = [entry for entry in self.ls() if _matches(entry, name)]
+        if len(matches) == 1:
+            return matches[0]
+        what = f"{len(matches)} checkpoints start with {name!r}" if matches else f"there is no checkpoint {name!r}"
         raise UsageError(what, fix="`agent-forge models ls` lists them")
 
     def load(self, name: str) -> Checkpoint:
-        """Opens a registered checkpoint, every byte checked. Raises CheckpointError if they do not match."""
+        """Opens a registered checkpoint and checks every byte. Raises CheckpointError if the digests do not match."""
         entry = self.find(name)
-        loaded = checkpoints.load(entry.path, entry.digest)
+        checkpoint = checkpoints.load(entry.path, entry.digest)
         with self.db.read() as cursor:
             (expected,) = cursor.execute(
                 "SELECT card_digest FROM checkpoints WHERE digest = ?", (entry.digest,)
             ).fetchone()
         if _card_digest(entry.path) != expected:
             raise CheckpointError("the card was changed after it was written", where=str(entry.path / checkpoints.CARD))
-        return loaded
+        return checkpoint
 
     def pin(self, name: str, pinned: bool = True) -> None:
-        """Keeps a checkpoint whatever the cleanup policy says, or no longer."""
+        """Protects a checkpoint from cleanup, or stops protecting it."""
         with self.db.write() as cursor:
             cursor.execute("UPDATE checkpoints SET pinned = ? WHERE digest = ?", (int(pinned), self.find(name).digest))
 
     # --- finished phases ---
 
     def finished(self, key: str) -> dict[str, Any] | None:
-        """The recorded outcome of the phase with this key, if it was finished and its checkpoint is still sound."""
+        """The recorded outcome of the phase with this key, if its checkpoint is still sound."""
         with self.db.read() as cursor:
             row = cursor.execute("SELECT outcome FROM finished WHERE cache_key = ?", (key,)).fetchone()
         if row is None:
@@ -174,7 +176,7 @@ class Registry:
         return outcome
 
     def finish(self, key: str, outcome: Mapping[str, Any]) -> None:
-        """Records what a phase came to, so that it is not done again."""
+        """Records the outcome of a phase, so that it is not run again."""
         with self.db.write() as cursor:
             cursor.execute(
                 "INSERT INTO finished (cache_key, outcome, at_s) VALUES (?, ?, ?)"
@@ -185,7 +187,7 @@ class Registry:
     # --- sessions ---
 
     def start_session(self, session: str, pipeline: Mapping[str, Any]) -> None:
-        """Begins a session, or takes up one that was interrupted."""
+        """Begins a session, or resumes an interrupted one."""
         with self.db.write() as cursor:
             cursor.execute(
                 "INSERT INTO sessions (id, pipeline, state, started_s, host, pid) VALUES (?, ?, 'running', ?, ?, ?)"
@@ -196,7 +198,7 @@ class Registry:
 
     def end_session(self, session: str, state: str) -> None:
         if state not in STATES[1:]:
-            raise ValueError(f"{state!r} is not how a session ends")
+            raise ValueError(f"{state!r} is not a final state of a session")
         with self.db.write() as cursor:
             cursor.execute("UPDATE sessions SET state = ?, ended_s = ? WHERE id = ?", (state, time.time(), session))
 
@@ -208,7 +210,7 @@ class Registry:
         names = list(columns)
         values = [json.dumps(columns[key]) if key == "gate" else columns[key] for key in names]
         if "state" not in columns:
-            raise ValueError("a phase has a state")
+            raise ValueError("a phase needs a state")
         with self.db.write() as cursor:
             cursor.execute(
                 f"INSERT INTO phases (session, name, {', '.join(names)}) VALUES (?, ?{', ?' * len(names)})"  # noqa: S608
@@ -217,12 +219,12 @@ class Registry:
             )
 
     def sessions(self) -> list[dict[str, Any]]:
-        """All sessions, the newest first. One whose process died without a word is shown as it is: interrupted."""
+        """All sessions, newest first. One whose process died without recording its end is "interrupted"."""
         with self.db.read() as cursor:
             return _sessions(cursor)
 
     def phases(self, session: str) -> list[dict[str, Any]]:
-        """The phases of a session in the order in which they were first recorded."""
+        """The phases of a session, in the order in which they started."""
         with self.db.read() as cursor:
             rows = cursor.execute(
                 "SELECT name, state, gate, checkpoint, error, started_s, ended_s FROM phases WHERE session = ?"
@@ -230,8 +232,8 @@ class Registry:
                 (session,),
             ).fetchall()
         names = ("name", "state", "gate", "checkpoint", "error", "started_s", "ended_s")
-        found = [dict(zip(names, row, strict=True)) for row in rows]
-        return [{**phase, "gate": json.loads(phase["gate"]) if phase["gate"] else None} for phase in found]
+        phases = [dict(zip(names, row, strict=True)) for row in rows]
+        return [{**phase, "gate": json.loads(phase["gate"]) if phase["gate"] else None} for phase in phases]
 
     def record_handoff(
         self, session: str | None, source: str, target: str, verdict: str, clauses: Iterable[str]
@@ -246,21 +248,20 @@ class Registry:
         names = ("session", "source", "target", "verdict", "clauses", "at_s")
         with self.db.read() as cursor:
             rows = cursor.execute(f"SELECT {', '.join(names)} FROM handoffs ORDER BY id").fetchall()  # noqa: S608
-        found = [dict(zip(names, row, strict=True)) for row in rows]
-        return [{**row, "clauses": json.loads(row["clauses"])} for row in found]
+        handoffs = [dict(zip(names, row, strict=True)) for row in rows]
+        return [{**handoff, "clauses": json.loads(handoff["clauses"])} for handoff in handoffs]
 
     # --- cleanup ---
 
     def gc(self, policy: CleanupPolicy | None = None, *, dry: bool = True, now_s: float | None = None) -> Cleanup:
-        """Removes old sessions and the checkpoints that nothing points to any more; `dry` only says which."""
+        """Removes old sessions and checkpoints that nothing points to any more; `dry` only reports which."""
         policy, now = policy or CleanupPolicy(), time.time() if now_s is None else now_s
         if dry:
             with self.db.read() as cursor:
                 return self._cleanup(cursor, policy, now)[0]
-        with self.db.write() as cursor:  # decided and done in one transaction: nobody can point to it in between
+        with self.db.write() as cursor:  # one transaction, so that nobody can point to a checkpoint in between
             cleanup, entries = self._cleanup(cursor, policy, now)
-            mine = [entry.path for entry in entries if entry.path.parent == self.models.resolve()]  # not what a user
-            mark(mine)  # imported from elsewhere
+            mark(e.path for e in entries if e.path.parent == self.models.resolve())  # never a user's own folder
             _delete(cursor, cleanup)
         remove_marked(self.models, (entry.path for entry in self.ls()))
         for session in cleanup.sessions:
@@ -272,30 +273,30 @@ class Registry:
         sessions = _sessions(cursor)
         expired = expired_sessions(sessions, policy, now)
         entries = _entries(cursor, self.models)
-        kept = {entry.digest for entry in entries[: policy.keep]}
-        kept |= _pointed_to(cursor, entries, [one for one in sessions if one["session"] not in set(expired)])
-        kept |= {entry.digest for entry in entries if now - entry.created_s <= policy.shortest_days * DAY_S}
-        kept = with_ancestors(kept, {entry.digest: entry.parents for entry in entries})
-        gone = [entry for entry in entries if entry.digest not in kept]
-        size = sum(entry.bytes for entry in gone)
-        return Cleanup(tuple(expired), tuple(entry.digest for entry in gone), size), gone
+        alive = {entry.digest for entry in entries[: policy.keep]}
+        alive |= _pointed_to(cursor, entries, [one for one in sessions if one["session"] not in set(expired)])
+        alive |= {entry.digest for entry in entries if now - entry.created_s <= policy.shortest_days * DAY_S}
+        alive = with_ancestors(alive, {entry.digest: entry.parents for entry in entries})
+        dead = [entry for entry in entries if entry.digest not in alive]
+        size = sum(entry.bytes for entry in dead)
+        return Cleanup(tuple(expired), tuple(entry.digest for entry in dead), size), dead
 
 
 def _pointed_to(cursor: Cursor, entries: Sequence[Entry], sessions: Sequence[Mapping[str, Any]]) -> set[str]:
-    """What is pinned, what the phases of these sessions came to, and what they started from."""
-    found = {row[0] for row in cursor.execute("SELECT digest FROM checkpoints WHERE pinned = 1").fetchall()}
+    """Checkpoints that are pinned, that phases of these sessions made, or that the sessions started from."""
+    digests = {row[0] for row in cursor.execute("SELECT digest FROM checkpoints WHERE pinned = 1").fetchall()}
     ids = {session["session"] for session in sessions}
     used = cursor.execute("SELECT session, checkpoint FROM phases WHERE checkpoint IS NOT NULL").fetchall()
-    found.update(digest for session, digest in used if session in ids)
+    digests.update(digest for session, digest in used if session in ids)
     starts = {start for session in sessions for start in session["pipeline"].get("start", ())}
-    found.update(entry.digest for entry in entries for start in starts if _named(entry, start))
-    return found
+    digests.update(entry.digest for entry in entries for start in starts if _matches(entry, start))
+    return digests
 
 
-def _named(entry: Entry, name: str) -> bool:
-    """Whether `name` is the entry's folder, the beginning of its digest, or of `phase-digest`."""
-    phase, _, beginning = name.rpartition("-")
-    by_digest = phase in ("", entry.phase) and beginning != "" and entry.digest.startswith(beginning)
+def _matches(entry: Entry, name: str) -> bool:
+    """Whether `name` is the entry's folder, a prefix of its digest, or a prefix of `phase-digest`."""
+    phase, _, prefix = name.rpartition("-")
+    by_digest = phase in ("", entry.phase) and prefix != "" and entry.digest.startswith(prefix)
     return by_digest or folder_of(name) == entry.path
 
 
@@ -309,17 +310,17 @@ def _delete(cursor: Cursor, cleanup: Cleanup) -> None:
         cursor.execute("DELETE FROM handoffs WHERE session = ?", (session,))
         cursor.execute("DELETE FROM phases WHERE session = ?", (session,))
         cursor.execute("DELETE FROM sessions WHERE id = ?", (session,))
-    gone = set(cleanup.checkpoints)
-    for digest in gone:
+    dead = set(cleanup.checkpoints)
+    for digest in dead:
         cursor.execute("DELETE FROM lineage WHERE child = ?", (digest,))
         cursor.execute("DELETE FROM checkpoints WHERE digest = ?", (digest,))
     for key, outcome in cursor.execute("SELECT cache_key, outcome FROM finished").fetchall():
-        if json.loads(outcome).get("checkpoint") in gone:
+        if json.loads(outcome).get("checkpoint") in dead:
             cursor.execute("DELETE FROM finished WHERE cache_key = ?", (key,))
 
 
 def _entries(cursor: Cursor, models: Path) -> list[Entry]:
-    """All checkpoints, the newest first. Of a home folder that was moved, the rows still name the old place."""
+    """All checkpoints, newest first. After the home folder was moved, the rows still name the old path."""
     rows = cursor.execute(
         "SELECT digest, path, phase, parameters, bytes, created_s, card FROM checkpoints"
         " ORDER BY created_s DESC, digest"
@@ -327,11 +328,14 @@ def _entries(cursor: Cursor, models: Path) -> list[Entry]:
     parents: dict[str, list[str]] = {}
     for child, parent in cursor.execute("SELECT child, parent FROM lineage ORDER BY parent").fetchall():
         parents.setdefault(child, []).append(parent)
-    found = [_entry(row, tuple(parents.get(row[0], ()))) for row in rows]
-    return [
-        replace(entry, path=here) if not entry.path.is_dir() and (here := models / entry.path.name).is_dir() else entry
-        for entry in found
-    ]
+    entries = []
+    for digest, stored, phase, parameters, size, created_s, card in rows:
+        path = Path(stored)
+        if not path.is_dir() and (moved := models / path.name).is_dir():
+            path = moved
+        lineage = tuple(parents.get(digest, ()))
+        entries.append(Entry(digest, path, phase, parameters, size, lineage, created_s, json.loads(card)))
+    return entries
 
 
 def _sessions(cursor: Cursor) -> list[dict[str, Any]]:
@@ -341,30 +345,19 @@ def _sessions(cursor: Cursor) -> list[dict[str, Any]]:
     return [_session(row) for row in rows]
 
 
-def _entry(row: Sequence[Any], parents: tuple[str, ...]) -> Entry:
-    digest, path, phase, parameters, size, created_s, card = row
-    return Entry(digest, Path(path), phase, parameters, size, parents, created_s, json.loads(card))
-
-
-def _row(checkpoint: Checkpoint) -> tuple[Any, ...]:
-    path, card = checkpoint.path.resolve(), checkpoint.card
-    measured = (card.phase, card.parameters, checkpoint.bytes(), card.to_json(), _card_digest(path), time.time())
-    return (checkpoint.digest, str(path), *measured)
-
-
 def _sound_elsewhere(cursor: Cursor, checkpoint: Checkpoint) -> bool:
-    """Whether the same bytes are registered at another place, and are still there."""
-    wanted = (checkpoint.digest, str(checkpoint.path.resolve()))
-    found = cursor.execute(
-        "SELECT path, card_digest FROM checkpoints WHERE digest = ? AND path <> ?", wanted
+    """Whether the same bytes are registered at another path and are still there."""
+    row = cursor.execute(
+        "SELECT path, card_digest FROM checkpoints WHERE digest = ? AND path <> ?",
+        (checkpoint.digest, str(checkpoint.path.resolve())),
     ).fetchone()
-    if found is None:
+    if row is None:
         return False
     try:
-        checkpoints.load(found[0], checkpoint.digest)
+        checkpoints.load(row[0], checkpoint.digest)
     except (CheckpointError, OSError):
         return False
-    return _card_digest(Path(found[0])) == found[1]
+    return _card_digest(Path(row[0])) == row[1]
 
 
 def _card_digest(folder: Path) -> str:
@@ -390,6 +383,6 @@ def _alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
+    except PermissionError:  # somebody else's
         return True
     return True

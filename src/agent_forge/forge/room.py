@@ -1,4 +1,4 @@
-"""How many phases run side by side: as many as the pipeline allows and memory holds."""
+"""How many phases run in parallel: as many as the pipeline allows and memory holds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 from agent_forge.forge.checkpoint import Checkpoint
 
-SPARE = 1.25  # what a process takes beyond the tensors that were counted: the GPU's context, holes between them
-MEASURED = ("training_peak_memory_bytes", "peak_memory_bytes")  # on a GPU; of a whole process on a CPU
+SPARE = 1.25  # a process takes more than its tensors: the GPU's context, fragmentation
+PEAKS = ("training_peak_memory_bytes", "peak_memory_bytes")  # of the tensors on a GPU; of the process on a CPU
 
 
 class Room:
-    """Memory that is shared out: who finds too little of it waits, unless nobody else has any.
+    """Memory to share: whoever needs more than is left waits, unless nobody else holds any.
 
     >>> async def both():
     ...     room = Room(free=10)
@@ -45,21 +45,21 @@ class Room:
 
 
 def need(inputs: Iterable[Checkpoint]) -> int:
-    """What working on these models takes: what making the largest of them took, by its card; 0 where none says."""
-    known = [
-        next((card.metrics[name].value for name in MEASURED if name in card.metrics), 0.0)
+    """The memory to work on these models, estimated by what making the largest took, by its card; 0 if unknown."""
+    peaks = [
+        next((card.metrics[name].value for name in PEAKS if name in card.metrics), 0.0)
         for card in (item.card for item in inputs)
     ]
-    return int(SPARE * max(known, default=0.0))
+    return int(SPARE * max(peaks, default=0.0))
 
 
 def free_memory() -> int | None:
-    """Free bytes of the GPU that phases run on, or of the machine where there is none; None: not to be found out."""
+    """Free bytes of the GPU that phases run on, or of the machine without one; None if unknown."""
     gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     tool = shutil.which("nvidia-smi")
     if tool and gpu not in ("", "-1"):
-        asked = [tool, "-i", gpu, "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
-        answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+        query = [tool, "-i", gpu, "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+        answer = subprocess.run(query, capture_output=True, text=True, check=False)
         if answer.returncode == 0 and answer.stdout.strip().isdigit():
             return int(answer.stdout) * 2**20
     try:

@@ -1,4 +1,4 @@
-"""A forge run: one session in which the phases of a pipeline are done, skipped, or passed over."""
+"""A forge run: one session in which the phases of a pipeline run, are skipped, or bring no gain."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from agent_forge.forge.gates import PASSED
 from agent_forge.forge.handoff import handoff
 from agent_forge.forge.phases import Phase, Work, phase
 from agent_forge.forge.phases.worker import Busy, job_of, locked, run_phase
-from agent_forge.forge.pipeline import PhaseReport, Pipeline, Report, Step, phase_key
+from agent_forge.forge.pipeline import PhaseReport, Pipeline, PipelineStep, Report, phase_key
 from agent_forge.forge.registry import Registry, folder_of
 from agent_forge.forge.room import Room, free_memory, need
 from agent_forge.plans import Task
@@ -33,14 +33,14 @@ from agent_forge.runtime.workers import Processes, Workers
 
 
 class GateMissed(AgentForgeError):
-    """A phase brought no gain, and the run was asked to be strict."""
+    """A phase brought no gain in a strict run."""
 
 
-class Session:
+class ForgeSession:
     """Runs a pipeline against a registry.
 
-    `strict` makes a phase without gain a failure; otherwise its input is passed on. With `recorder` every phase leaves
-    a span. `workers` carry out the phases: by default, processes.
+    `strict` makes a phase without gain a failure; otherwise its input is passed on. With a `recorder` every phase
+    leaves a span. `workers` run the phases: by default, processes.
     """
 
     def __init__(
@@ -64,12 +64,14 @@ class Session:
         self.reports: dict[str, PhaseReport] = {}
 
     def run(self) -> Report:
-        """Runs every phase that is not finished yet. Raises KeyboardInterrupt after marking the session as paused, and
-        UsageError, CheckpointError or DataError, before anything is done, if there is nothing to start or learn from.
+        """Runs every phase that is not finished yet.
+
+        Raises UsageError, CheckpointError or DataError before anything is done, if a start or a source is missing, and
+        KeyboardInterrupt after marking the session as paused.
         """
-        if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # each of them would wait for the others' locks, for ever
-            fix = "run it without a launcher; `forge.training.train` is what takes several processes"
-            raise UsageError("a pipeline starts processes of its own, and this is one of several already", fix=fix)
+        if int(os.environ.get("WORLD_SIZE", "1")) > 1:  # the processes would wait for each other's locks for ever
+            fix = "Run it without a launcher; `forge.training.train` is what takes several processes"
+            raise UsageError("a pipeline starts its own processes, and this is already one of several", fix=fix)
         for start in self.pipeline.start:
             self._start(start)
         for name, step in self.pipeline.phases.items():
@@ -84,19 +86,17 @@ class Session:
         except BaseException:
             self.registry.end_session(self.id, "failed")
             raise
-        reports = tuple(
-            self.reports.get(name) or PhaseReport(name, "not run", error=_reason(result.tasks[name]))
-            for name in self.pipeline.phases
-        )
-        for report in reports:
-            if report.state == "not run":
-                self.registry.record_phase(self.id, report.name, state="not run", error=report.error)
+        for name in [name for name in self.pipeline.phases if name not in self.reports]:
+            error = str(result.tasks[name].error or "a phase that it waits for did not succeed")
+            self.reports[name] = PhaseReport(name, "not run", error=error)
+            self.registry.record_phase(self.id, name, state="not run", error=error)
+        reports = tuple(self.reports[name] for name in self.pipeline.phases)
         state = "completed" if all(r.state in ("completed", "skipped", "no gain") for r in reports) else "failed"
         self.registry.end_session(self.id, state)
         return Report(self.id, state, reports, result.trace_id)
 
     async def _execute(self) -> Any:
-        following = asyncio.ensure_future(self._follow())
+        follower = asyncio.ensure_future(self._follow())
         self.room = Room(await asyncio.to_thread(free_memory))
         self.workers = self.workers or Processes(self.pipeline.parallel)
         try:
@@ -104,8 +104,8 @@ class Session:
                 self.pipeline.plan(), self._handle, concurrency=self.pipeline.parallel, recorder=self.recorder
             )
         finally:
-            following.cancel()
-            await asyncio.wait([following])
+            follower.cancel()
+            await asyncio.wait([follower])
             await self.workers.close()
 
     async def _follow(self) -> None:
@@ -114,7 +114,7 @@ class Session:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Tells the progress that the worker processes have written into the session's log."""
+        """Forwards the progress that the worker processes have written to the session's log."""
         for event in self.tail.read():
             if event.kind == "progress":
                 self.bus.tell(event.kind, event.phase, **event.fields)
@@ -140,7 +140,7 @@ class Session:
         self._ended(report)
         return {"checkpoint": report.checkpoint, "gate": report.gate, "state": report.state}
 
-    async def _do(self, name: str, step: Step, digests: Sequence[str], started: float) -> PhaseReport:
+    async def _do(self, name: str, step: PipelineStep, digests: Sequence[str], started: float) -> PhaseReport:
         kind = phase(step.phase)
         config = build_config(kind.config, step.config, f"phases.{name}.config")
         inputs = await asyncio.to_thread(self._inputs, name, step, kind, digests)
@@ -164,62 +164,64 @@ class Session:
 
     @asynccontextmanager
     async def _turn(self, key: str) -> AsyncIterator[Path]:
-        """The folder of a piece of work, when nobody else works there: two phases alike are done once, one waits."""
+        """The folder of a piece of work, once nobody else works there: of two equal phases, one works and one waits."""
         folder = self.registry.home / "work" / key[:32]
-        with ExitStack() as held:
+        with ExitStack() as lock:
             while True:
                 try:
-                    held.enter_context(locked(folder))
+                    lock.enter_context(locked(folder))
                     break
                 except Busy:
                     await asyncio.sleep(0.2)
             yield folder
 
-    def _inputs(self, name: str, step: Step, kind: Phase, digests: Sequence[str]) -> list[Checkpoint]:
+    def _inputs(self, name: str, step: PipelineStep, kind: Phase, digests: Sequence[str]) -> list[Checkpoint]:
+        """The checkpoints that the phase takes, adapted to its contract; the handoff is recorded."""
         if step.after:
-            given = [self.registry.load(digest) for digest in digests]
+            originals = [self.registry.load(digest) for digest in digests]
         else:
-            given = [self._start(start) for start in self.pipeline.start] if kind.takes.checkpoints[1] else []
+            originals = [self._start(start) for start in self.pipeline.start] if kind.takes.checkpoints[1] else []
         source = ", ".join(step.after or self.pipeline.start) or "nothing"
         try:
-            adapted, found = handoff(kind.takes, given, name, self.registry.models)
+            adapted, checked = handoff(kind.takes, originals, name, self.registry.models)
         except HandoffError as error:
             self.registry.record_handoff(self.id, source, name, "refused", [str(error)])
             raise
-        verdict = "passed" if all(clause.met for clause in found) else "adapted"
-        self.registry.record_handoff(self.id, source, name, verdict, map(str, found))
-        for checkpoint in (*given, *adapted):
+        verdict = "passed" if all(clause.met for clause in checked) else "adapted"
+        self.registry.record_handoff(self.id, source, name, verdict, map(str, checked))
+        for checkpoint in (*originals, *adapted):
             self.registry.add(checkpoint)
         return adapted
 
     def _start(self, start: str) -> Checkpoint:
-        """A registered checkpoint, checked against its row, or a model folder from anywhere else."""
+        """A registered checkpoint, checked against the registry, or a model folder from anywhere else."""
         folder = folder_of(start)
         if folder.is_dir() and folder not in {entry.path for entry in self.registry.ls()}:
             return checkpoints.load(folder)
         return self.registry.load(start)
 
     async def _work(self, work: Work, kind: Phase, key: str) -> dict[str, Any]:
-        """Runs the phase in a worker process and records what it came to."""
+        """Runs the phase in a worker process and records its outcome."""
         threads = max(1, (os.cpu_count() or 1) // self.pipeline.parallel)
         job = job_of(work, self.pipeline.phases[work.name].phase, self.events, threads)
         assert self.workers is not None
-        done = await self.workers.call(run_phase, job, {})
-        document = await asyncio.to_thread(self._record, done, work.inputs, kind)
-        self.registry.finish(key, document)
-        return document
+        result = await self.workers.call(run_phase, job, {})
+        outcome = await asyncio.to_thread(self._outcome, result, work.inputs, kind)
+        self.registry.finish(key, outcome)
+        return outcome
 
-    def _record(self, done: Mapping[str, Any], inputs: Sequence[Checkpoint], kind: Phase) -> dict[str, Any]:
-        kept = checkpoints.load(done["checkpoint"]) if done["checkpoint"] else None
-        if kept is not None:
-            if broken := [clause for clause in clauses(kind.promises, [kept]) if not clause.met]:
+    def _outcome(self, result: Mapping[str, Any], inputs: Sequence[Checkpoint], kind: Phase) -> dict[str, Any]:
+        """The digest to hand on and the gate, after checking the phase's promises and registering its checkpoint."""
+        checkpoint = checkpoints.load(result["checkpoint"]) if result["checkpoint"] else None
+        if checkpoint is not None:
+            if broken := [clause for clause in clauses(kind.promises, [checkpoint]) if not clause.met]:
                 raise HandoffError(f"phase {kind.name!r} broke its promise: {'; '.join(map(str, broken))}")
-            self.registry.add(kept)
-        if done["gate"]["verdict"] != PASSED:  # no gain, no change: the input goes on, where there is one
-            kept = inputs[done.get("passes_on", 0)] if inputs else kept
-        if kept is None:
+            self.registry.add(checkpoint)
+        if result["gate"]["verdict"] != PASSED and inputs:  # no gain, no change: the input is handed on
+            checkpoint = inputs[result.get("passes_on", 0)]
+        if checkpoint is None:
             raise AgentForgeError(f"phase {kind.name!r} made no checkpoint and had none to pass on")
-        return {"checkpoint": kept.digest, "gate": done["gate"]}
+        return {"checkpoint": checkpoint.digest, "gate": result["gate"]}
 
     def _ended(self, report: PhaseReport) -> None:
         self.reports[report.name] = report
@@ -232,7 +234,3 @@ class Session:
             error=report.error,
             ended_s=time.time(),
         )
-
-
-def _reason(task: Any) -> str:
-    return str(task.error) if task.error else "a phase that it waits for did not end well"

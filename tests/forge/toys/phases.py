@@ -19,7 +19,7 @@ from agent_forge.config import as_dict
 from agent_forge.forge.checkpoint import Card, Metric, finish, staging
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.gates import judge
-from agent_forge.forge.phases import Outcome, Phase, Work
+from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ def value_of(path: Path) -> float:
     return float(load_file(path / "model.safetensors")["w"][0])
 
 
-def run(work: Work) -> Outcome:
+def run(work: Work) -> PhaseOutcome:
     config: Toy = work.config
     if config.fail:
         raise ValueError("it was told to fail")
@@ -59,7 +59,7 @@ def run(work: Work) -> Outcome:
     if config.runs:
         with open(config.runs, "a") as file:
             file.write(f"{work.name}\n")
-    return Outcome(made, judge("number", before, after, 0.1, lower_is_better=False))
+    return PhaseOutcome(made, judge("number", before, after, 0.1, lower_is_better=False))
 
 
 def toy(takes: tuple[int, int]) -> Phase:

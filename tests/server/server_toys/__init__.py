@@ -15,7 +15,7 @@ from agent_forge.config import as_dict
 from agent_forge.forge.checkpoint import Card, Metric, finish, staging
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.gates import judge
-from agent_forge.forge.phases import Outcome, Phase, Work
+from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 
 TRUTH = 5.0
 
@@ -32,7 +32,7 @@ def value_of(path: Path) -> float:
     return float(load_file(path / "model.safetensors")["w"][0])
 
 
-def run(work: Work) -> Outcome:
+def run(work: Work) -> PhaseOutcome:
     config: Toy = work.config
     draws = random.Random(work.seed)
     values = [value_of(item.path) for item in work.inputs]
@@ -55,7 +55,7 @@ def run(work: Work) -> Outcome:
         inputs = tuple(item.digest for item in work.inputs)
         card = Card(work.name, as_dict(config), inputs=inputs, seed=work.seed, metrics={"bits per byte": error})
         made = finish(folder, card, work.models)
-    return Outcome(made, judge("bits per byte", abs(before - TRUTH), abs(number - TRUTH), 0.05))
+    return PhaseOutcome(made, judge("bits per byte", abs(before - TRUTH), abs(number - TRUTH), 0.05))
 
 
 def toy(takes: tuple[int, int]) -> Phase:

@@ -17,8 +17,17 @@ from torch import nn
 from agent_forge.errors import DataError, UsageError
 from agent_forge.forge.evaluation.scores import Score
 from agent_forge.forge.evaluation.text import device_of, positions_of, token_scores
-from agent_forge.forge.training.evaluation import Choice, HeldOut
+from agent_forge.forge.training.evaluation import HeldOut
 from agent_forge.forge.training.packing import IGNORE, Batch
+
+
+@dataclass(frozen=True)
+class MultipleChoice:
+    """A question with answers to choose from: the likeliest continuation of `prompt` counts as the model's choice."""
+
+    prompt: str
+    answers: tuple[str, ...]
+    right: int
 
 
 @dataclass(frozen=True)
@@ -32,7 +41,7 @@ class Question:
     right: int
 
 
-def questions_of(choices: Sequence[Choice], tokenizer: Any, begin: int | None = None) -> list[Question]:
+def questions_of(choices: Sequence[MultipleChoice], tokenizer: Any, begin: int | None = None) -> list[Question]:
     """Questions in words as questions in tokens."""
     first = tokenizer.bos_token_id if begin is None else begin
     start = () if first is None else (first,)

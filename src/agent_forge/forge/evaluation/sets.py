@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_forge.errors import DataError
-from agent_forge.forge.training.evaluation import Choice
+from agent_forge.forge.evaluation.choices import MultipleChoice
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class GoldPlan:
     edges: frozenset[tuple[int, int]] = field(default_factory=frozenset)
 
 
-def read_choices(task: str, data: Path, most: int | None = None) -> list[Choice]:
+def read_choices(task: str, data: Path, most: int | None = None) -> list[MultipleChoice]:
     """Multiple choice: arc_easy, arc_challenge, piqa (or any folder of such rows). Raises DataError.
 
     A row has `question` or `goal`, a list of `choices` and the place of the right one as `answer`; or it is as ARC has
@@ -79,7 +79,7 @@ def read_choices(task: str, data: Path, most: int | None = None) -> list[Choice]
     )
 
 
-def _choice(row: Row) -> Choice:
+def _choice(row: Row) -> MultipleChoice:
     question: Any = row.get("question") or row.get("goal")
     choices: Any = row.get("choices")
     right: Any = row.get("answer")
@@ -96,7 +96,7 @@ def _choice(row: Row) -> Choice:
         right, choices = row["label"], [row["sol1"], row["sol2"]]
     if not question or not isinstance(choices, list) or not 0 <= int(right) < len(choices):
         raise ValueError("it has no question, or no choice is the answer")
-    return Choice(f"Question: {question}\nAnswer:", tuple(f" {choice}" for choice in choices), int(right))
+    return MultipleChoice(f"Question: {question}\nAnswer:", tuple(f" {choice}" for choice in choices), int(right))
 
 
 def read_problems(task: str, data: Path, most: int | None = None) -> list[Problem]:

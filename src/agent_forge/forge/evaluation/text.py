@@ -31,6 +31,11 @@ class TextScore:
     bytes_of: np.ndarray
 
     @property
+    def bits(self) -> np.ndarray:
+        """The bits of each document."""
+        return self.nats / math.log(2)
+
+    @property
     def loss(self) -> float:
         """Nats per token."""
         return float(self.nats.sum() / self.tokens.sum())
@@ -60,11 +65,7 @@ class TextScore:
 
     def as_evaluation(self) -> Evaluation:
         """What `train` looks at as it goes. Without bytes, a token counts as one."""
-        sizes = self.bytes_of if self.bytes_of.all() else self.tokens
-        bits, bits_error = ratio(self.nats / math.log(2), sizes)
-        accuracy, accuracy_error = ratio(self.hits, self.tokens)
-        whole = (int(self.tokens.sum()), int(sizes.sum()), len(self.tokens))
-        return Evaluation(bits, bits_error, accuracy, accuracy_error, self.loss, *whole)
+        return Evaluation.of(self.nats, self.hits, self.tokens, self.bytes_of if self.bytes_of.all() else self.tokens)
 
     def as_dict(self) -> dict[str, Any]:
         return {

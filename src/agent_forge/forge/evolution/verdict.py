@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_forge.forge.evolution.fitness import Measured, Yardstick
-from agent_forge.forge.gates import NO_GAIN, Gate, judge
+from agent_forge.forge.gates import NO_GAIN, GateResult, judge
 
 METRIC = "fitness on held-out data"
 LEAST_GAIN = 0.001  # what the search takes for standing still; less may be rounding, which has small errors too
@@ -22,7 +22,7 @@ LEAST_GAIN = 0.001  # what the search takes for standing still; less may be roun
 class Verdict:
     """The gate, who was beaten or not, and where the champion lost most."""
 
-    gate: Gate
+    gate: GateResult
     best_parent: str
     worst_task: str
     worst_change: float  # of the champion's score on that task, as a share of the best parent's

@@ -1,4 +1,4 @@
-"""What generation remembers: for every layer of every pass, a window of keys and values and the state of the memory."""
+"""The generation cache: for every layer of every pass, a window of keys and values and the state of the memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from agent_forge.forge.models.config import CognateConfig
 
 
 class SlotCache(CacheLayerMixin):
-    """One slot: the last `window - 1` keys and values (the newest query brings its own), and the memory's state."""
+    """One slot: the last `window - 1` keys and values, [B, G, S, K] (the newest query brings its own), and the memory's
+    state, [B, H, E, P*D]."""
 
     is_sliding = True
     is_compileable = False
@@ -31,7 +32,7 @@ class SlotCache(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Appends, and returns all that the new queries may look at."""
+        """Appends, and returns everything that the new queries may attend to."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None
@@ -43,8 +44,8 @@ class SlotCache(CacheLayerMixin):
         return keys, values
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        kept = min(self.seen, self.window - 1)
-        return kept + query_length, self.seen - kept
+        cached = min(self.seen, self.window - 1)
+        return cached + query_length, self.seen - cached
 
     def get_seq_length(self) -> int:
         return self.seen
@@ -52,14 +53,14 @@ class SlotCache(CacheLayerMixin):
     def get_max_length(self) -> int:
         return self.window
 
-    get_max_cache_shape = get_max_length  # its name before transformers 5.20
+    get_max_cache_shape = get_max_length  # the name before transformers 5.20
 
     def reset(self) -> None:
         self.seen, self.is_initialized = 0, False
         self.keys = self.values = self.memory = None
 
     def crop(self, *_: Any) -> None:
-        raise UsageError("a Cognate cache cannot be cropped: its memory has no inverse", fix="start a new cache")
+        raise UsageError("a Cognate cache cannot be cropped: its memory has no inverse", fix="Start a new cache")
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self._each(lambda state: state.index_select(0, beam_idx.to(state.device)))
@@ -77,7 +78,7 @@ class SlotCache(CacheLayerMixin):
 
 
 class CognateCache(Cache):
-    """The cache that `generate()` uses; slot = pass * layers + layer.
+    """The cache of `generate()`; slot = pass * layers + layer.
 
     >>> CognateCache(CognateConfig(loops=2)).get_seq_length()
     0

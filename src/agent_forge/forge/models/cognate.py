@@ -2,7 +2,9 @@
 
     embedding (factorised, tied)  ->  [ attention x memory gate -> o_proj ; ReLU^2 MLP ] x layers, looped  ->  head
 
-The pieces are in `attention`, `memory`, `recursion` and `halting`; here they are put together.
+The parts are in `attention`, `memory`, `recursion` and `halting`; this file puts them together.
+
+Shapes: B batch, T tokens, D width, R embedding rank, V vocabulary.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from agent_forge.forge.models.recursion import Reading, Refined, refine, refine_
 
 
 class CognateBlock(nn.Module):
-    """Attention, gated by the memory where the layer has one, then the MLP; each with its residual."""
+    """Attention, gated by the memory in layers that have one, then the MLP; each with its residual."""
 
     def __init__(self, config: CognateConfig, layer: int) -> None:
         super().__init__()
@@ -60,7 +62,7 @@ class CognatePreTrainedModel(PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """transformers calls this for every module that has parameters of its own.
+        """Initial weights; transformers calls this for every module with parameters of its own.
 
         | weight | start |
         |---|---|
@@ -76,7 +78,7 @@ class CognatePreTrainedModel(PreTrainedModel):
         elif isinstance(module, NeuralMemory):
             module.rates.weight.zero_()
             module.rates.bias.zero_()
-            module.rates.bias[module.heads : 2 * module.heads].fill_(-4.0)
+            module.rates.bias[module.heads : 2 * module.heads].fill_(-4.0)  # alpha = sigmoid(-4) = 0.02
             module.attention_gain.fill_(1.0)
             module.memory_gain.fill_(1.0)
         elif isinstance(module, HaltingHead):
@@ -85,16 +87,16 @@ class CognatePreTrainedModel(PreTrainedModel):
         elif getattr(module, "starts_at_zero", False):
             module.weight.zero_()  # type: ignore[operator]
         elif isinstance(module, nn.Linear):
-            bound = (3 / module.in_features) ** 0.5
+            bound = (3 / module.in_features) ** 0.5  # uniform(-b, b) has the standard deviation b / sqrt(3)
             module.weight.uniform_(-bound, bound)
 
 
 @dataclass
 class CognateModelOutput(ModelOutput):
-    """`answers` holds the normalised state after each loop; `last_hidden_state` is the one to predict from.
+    """`answers` holds the normalised state after each loop; `last_hidden_state` is the one to predict from. All BTD.
 
-    `hidden_states` are what goes into the layers, then the state after every layer of every pass, and at the end, in
-    place of the last, `last_hidden_state`. Attention weights are never kept: the fast kernels do not give them.
+    `hidden_states` are the input of the layers, then the state after every layer of every pass, the last one replaced
+    by `last_hidden_state`. Attention weights are never available: the fast kernels do not return them.
     """
 
     last_hidden_state: Tensor | None = None
@@ -139,12 +141,12 @@ class CognateModel(CognatePreTrainedModel):
     ) -> CognateModelOutput:
         if (input_ids is None) == (inputs_embeds is None):
             raise UsageError("give either input_ids or inputs_embeds", where="CognateModel.forward")
-        embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # BTR
         cache = self._cache(past_key_values, use_cache, document_ids)
         reading = self._reading(embedded, attention_mask, position_ids, cache, document_ids)
-        x = rms_norm(self.embed_up(embedded), self.config.rms_norm_eps)
-        wanted = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        reading.states = [x] if wanted else None
+        x = rms_norm(self.embed_up(embedded), self.config.rms_norm_eps)  # BTD
+        collect = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        reading.states = [x] if collect else None
         refined = self.refine(x, reading)
         last = refined.answers[-1]
         return CognateModelOutput(
@@ -156,21 +158,21 @@ class CognateModel(CognatePreTrainedModel):
             depth=refined.depth,
         )
 
-    def _cache(self, given: Any, use_cache: bool | None, document_ids: Tensor | None) -> CognateCache | None:
-        if given is None:
-            wanted = self.config.use_cache if use_cache is None else use_cache
-            return CognateCache(self.config) if wanted and not self.training and document_ids is None else None
-        if not isinstance(given, CognateCache):
-            raise UsageError(
-                f"past_key_values is a {type(given).__name__}", where="CognateModel", fix="use CognateCache(config)"
-            )
+    def _cache(self, past: Any, use_cache: bool | None, document_ids: Tensor | None) -> CognateCache | None:
+        if past is None:
+            use_cache = self.config.use_cache if use_cache is None else use_cache
+            return CognateCache(self.config) if use_cache and not self.training and document_ids is None else None
+        if not isinstance(past, CognateCache):
+            fix = "Use CognateCache(config)"
+            raise UsageError(f"past_key_values is a {type(past).__name__}", where="CognateModel", fix=fix)
         if document_ids is not None:
-            raise UsageError("packed documents and a cache do not go together", where="CognateModel.forward")
-        return given
+            raise UsageError("packed documents cannot be used with a cache", where="CognateModel.forward")
+        return past
 
     def _reading(
         self, embedded: Tensor, padding: Tensor | None, positions: Tensor | None, cache: Any, documents: Tensor | None
     ) -> Reading:
+        """Positions, masks and cache of one forward call, for all layers and passes."""
         length, device, config = embedded.shape[1], embedded.device, self.config
         seen = 0 if cache is None else cache.get_seq_length()
         if padding is not None and bool(padding.all()):
@@ -179,12 +181,15 @@ class CognateModel(CognatePreTrainedModel):
             positions = torch.arange(seen, seen + length, device=device)[None]
         cos, sin = rotary_angles(positions, config.head_dim, config.rope_theta, embedded.dtype)
         mask = attention_mask(length, seen, config.sliding_window, device, padding, documents)
-        valid = None if padding is None else padding[:, -length:].bool()
-        starts = None if documents is None else _document_starts(documents)
+        valid = None if padding is None else padding[:, -length:].bool()  # BT
+        starts = None
+        if documents is not None:  # BT: True at the first token of every document
+            first = torch.ones_like(documents[:, :1], dtype=torch.bool)
+            starts = torch.cat([first, documents[:, 1:] != documents[:, :-1]], dim=1)
         return Reading(cos, sin, mask, valid, starts, cache, config.num_hidden_layers * config.passes_per_loop)
 
     def refine(self, x: Tensor, reading: Reading) -> Refined:
-        """All that is expensive (and worth compiling): the layers, looped."""
+        """Everything expensive (and worth compiling): the layers, looped."""
         if self.halting is None or self.training:
             return refine(self._layers, x, reading, self.config, self.halting)
         refined = refine_adaptively(self._layers, x, reading, self.config, self.halting)
@@ -193,6 +198,7 @@ class CognateModel(CognatePreTrainedModel):
         return refined
 
     def _layers(self, h: Tensor, reading: Reading, number: int) -> Tensor:
+        """Pass `number` through all layers, BTD -> BTD."""
         for layer, block in enumerate(self.layers):
             slot = number * len(self.layers) + layer
             if self.gradient_checkpointing and self.training:
@@ -204,7 +210,8 @@ class CognateModel(CognatePreTrainedModel):
         return rms_norm(h, self.config.rms_norm_eps)
 
     def _fill_skipped_loops(self, reading: Reading, done: int) -> None:
-        """Every token stopped before the last loop: later tokens that go deeper must find its last writes there."""
+        """If all tokens stop early, their last writes fill the slots of the skipped loops: a later token may go deeper
+        and must find them there."""
         cache, written, width = reading.cache, reading.written, reading.slots_per_loop
         assert cache is not None
         assert written is not None
@@ -218,14 +225,9 @@ class CognateModel(CognatePreTrainedModel):
                 memory.advance(writes.key, writes, reading, slot)
 
 
-def _document_starts(documents_BT: Tensor) -> Tensor:
-    first = torch.ones_like(documents_BT[:, :1], dtype=torch.bool)
-    return torch.cat([first, documents_BT[:, 1:] != documents_BT[:, :-1]], dim=1)
-
-
 @dataclass
 class CognateOutput(ModelOutput):
-    """`loss` is the training objective; `logits` are left out while training with labels (they would not fit)."""
+    """`loss` is the training objective; `logits` are None while training with labels (they would not fit)."""
 
     loss: Tensor | None = None
     logits: Tensor | None = None
@@ -277,7 +279,7 @@ class CognateForCausalLM(CognatePreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         **_: Any,
     ) -> CognateOutput:
-        """`labels` are the inputs themselves (-100 left out), `shift_labels` the tokens already moved by one."""
+        """`labels` are the inputs themselves (-100: ignored), `shift_labels` the targets already shifted by one."""
         states = self.model(
             *(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, document_ids, use_cache),
             output_hidden_states=output_hidden_states,
@@ -287,21 +289,21 @@ class CognateForCausalLM(CognatePreTrainedModel, GenerationMixin):
         loss = None if shift_labels is None else self._objective(states, shift_labels)
         logits = None
         if loss is None or not self.training:
-            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            logits = self.lm_head(self.head_down(states.last_hidden_state[:, kept]))
+            keep = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.lm_head(self.head_down(states.last_hidden_state[:, keep]))  # BTV
         return CognateOutput(loss, logits, states.past_key_values, states.hidden_states, depth=states.depth)
 
     def _objective(self, states: CognateModelOutput, targets_BT: Tensor) -> Tensor:
         """The mean over targets of sum_s p(s) CE_s + beta (log S - H(p)); p is uniform without halting, 1 for one loop.
 
-        log S, the entropy of S loops that are all as likely, moves nothing: with it the objective is never below the
-        cross-entropy, and what a log shows cannot pass for having learnt more than there is to learn.
+        log S, the entropy of S equally likely loops, is a constant without gradient. It keeps the objective from
+        falling below the cross-entropy, so that a log never seems to show more learning than is possible.
         """
         targets = targets_BT.reshape(-1)
         real = targets != IGNORE
         answers = states.answers or ()
         if states.halt_logits is not None:
-            shares = halting_distribution([logit.reshape(-1) for logit in states.halt_logits])
+            shares = halting_distribution([logit.reshape(-1) for logit in states.halt_logits])  # [loops, B * T]
             total = self.config.halt_entropy * ((math.log(len(answers)) - entropy(shares)) * real).sum()
         else:
             shares = torch.full((len(answers), targets.numel()), 1 / len(answers), device=targets.device)

@@ -1,4 +1,4 @@
-"""The configuration of Cognate: every axis in one place, with `loops=1` and no memory as the controls."""
+"""The configuration of Cognate. The defaults are the control: one loop, no memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from agent_forge.errors import ConfigError
 class CognateConfig(PretrainedConfig):
     """A causal language model of about 25 million parameters.
 
-    The axes, and what switches each of them off:
+    The axes, and how to switch each of them off:
 
     | axis | fields | off |
     |---|---|---|
@@ -67,8 +67,9 @@ class CognateConfig(PretrainedConfig):
         if self.embedding_rank is None:
             self.embedding_rank = self.hidden_size
         _check(self)
-        given = {"tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, **kwargs}
-        super().__init__(**given)
+        super().__init__(
+            **{"tie_word_embeddings": True, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2, **kwargs}
+        )
 
     @property
     def rank(self) -> int:
@@ -81,18 +82,18 @@ class CognateConfig(PretrainedConfig):
 
     @property
     def passes_per_loop(self) -> int:
-        """Passes through the layers in one loop: (latent refinements + one answer) x cycles."""
+        """Passes through the layers per loop: (latent refinements + one answer) x cycles."""
         return self.cycles * (self.latent_steps + 1)
 
     @property
     def slots(self) -> int:
-        """Places in the cache: one for every layer of every pass."""
+        """Slots of the cache: one per layer and pass."""
         return self.num_hidden_layers * self.passes_per_loop * self.loops
 
     @property
     def softmax_scale(self) -> float:
-        """The factor on q.k. With QK-norm |q.k| <= head_dim, so the usual 1/sqrt(head_dim) leaves attention too flat:
-        1.44/sqrt(head_dim) is the value nanochat settled on."""
+        """The factor on q.k. With QK-norm |q.k| <= head_dim, and the usual 1/sqrt(head_dim) leaves attention too flat:
+        nanochat settled on 1.44/sqrt(head_dim)."""
         if self.attention_scale is not None:
             return self.attention_scale
         return (1.44 if self.qk_norm else 1.0) * self.head_dim**-0.5
@@ -108,7 +109,7 @@ COUNTS = (
 
 
 def _check(config: CognateConfig) -> None:
-    """Refuses what cannot be built, naming the field and what it is."""
+    """Raises ConfigError for what cannot be built, naming the fields and their values."""
     faults = [
         f"{name} is {getattr(config, name)!r}, not {kind.removeprefix('Sequence')}"
         for name, kind in _OWN.items()
@@ -121,11 +122,11 @@ def _check(config: CognateConfig) -> None:
 
 
 def _is(value: Any, kind: str) -> bool:
-    """Whether the value is of the kind that the field's annotation names; `True` is no number."""
+    """Whether the value has the type of the field's annotation; `True` does not count as a number."""
     if kind.endswith(" | None"):
         return value is None or _is(value, kind.removesuffix(" | None"))
     if kind == "Sequence[int]":
-        return isinstance(value, list) and all(_is(one, "int") for one in value)
+        return isinstance(value, list) and all(_is(item, "int") for item in value)
     return isinstance(value, TYPES[kind]) and isinstance(value, bool) == (kind == "bool")
 
 

@@ -1,7 +1,7 @@
 """Cross-entropy over a large vocabulary without ever holding all the logits.
 
-At 65,536 tokens and 32,768 words the logits alone are 4.3 GB in bf16. Here a chunk of tokens at a time goes through
-the head; in training its gradient is taken on the spot, so that nothing is computed twice and nothing large is kept.
+For 65,536 tokens and a vocabulary of 32,768 the logits alone are 4.3 GB in bf16. Here the tokens go through the head in
+chunks; in training the gradient of a chunk is taken at once, so that nothing is computed twice and nothing large stays.
 
 Shapes: N tokens, D width, V vocabulary.
 """
@@ -25,10 +25,10 @@ def chunked_cross_entropy(
     weights_N: Tensor | None = None,
     chunk: int = 4096,
 ) -> Tensor:
-    """sum_n w_n * CE(hidden_n @ head^T, target_n), targets of -100 left out.
+    """sum_n w_n * CE(hidden_n @ head^T, target_n), without targets of -100.
 
-    `chunk` tokens at a time: twice as many are no faster on a GPU, and take 0.7 GB more at 32,768 words.
-    Equal to `F.cross_entropy(..., reduction="sum")`, and so are the gradients of hidden, head and weights.
+    Equal to `F.cross_entropy(..., reduction="sum")`, and so are the gradients of hidden, head and weights. A larger
+    `chunk` is no faster on a GPU, and twice the size takes 0.7 GB more at a vocabulary of 32,768.
 
     >>> hidden, head = torch.randn(6, 4), torch.randn(9, 4)
     >>> targets = torch.tensor([1, 2, -100, 3, 4, 8])
@@ -44,12 +44,12 @@ def chunked_cross_entropy(
 
 
 def token_losses(hidden_ND: Tensor, head_VD: Tensor, targets_N: Tensor, chunk: int = 4096) -> tuple[Tensor, Tensor]:
-    """For evaluation: every token's loss in nats (0 where the target is -100), and whether the likeliest was right."""
+    """For evaluation, both [N]: the loss in nats (0 where the target is -100), and whether the likeliest was right."""
     dtype = _compute_type(hidden_ND)
     head = head_VD.to(dtype)
     losses, hits = [], []
     for part in _chunks(hidden_ND.shape[0], chunk):
-        logits = (hidden_ND[part].to(dtype) @ head.T).float()
+        logits = (hidden_ND[part].to(dtype) @ head.T).float()  # [chunk, V]
         targets = targets_N[part]
         losses.append(torch.nn.functional.cross_entropy(logits, targets, ignore_index=IGNORE, reduction="none"))
         hits.append(logits.argmax(-1) == targets)
@@ -57,6 +57,7 @@ def token_losses(hidden_ND: Tensor, head_VD: Tensor, targets_N: Tensor, chunk: i
 
 
 def _compute_type(hidden: Tensor) -> torch.dtype:
+    """Autocast does not reach into a custom autograd function, so its type is applied by hand."""
     device = hidden.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
 
@@ -75,7 +76,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         head_grad = torch.zeros_like(head, dtype=torch.float32) if differentiate else None
         step = _step_of(hidden.device.type)
         for part in _chunks(hidden.shape[0], chunk):
-            logits = hidden[part] @ low.T
+            logits = hidden[part] @ low.T  # [chunk, V]
             losses[part], slope = step(logits, targets[part], weights[part])
             if hidden_grad is not None and head_grad is not None:
                 torch.mm(slope, low, out=hidden_grad[part])
@@ -94,22 +95,22 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
 
 def _loss_and_slope(logits: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Each token's loss and d(weight * loss)/d(logits), in the logits' type.
+    """Each token's loss [N] and d(weight * loss)/d(logits) [N, V], in the logits' type.
 
     The slope gets its own memory: written over the logits it took two kernels and half as long again (measured).
     """
     wide = logits.float()
     real = targets != IGNORE
-    target = torch.where(real, targets, 0)[:, None]
+    target = torch.where(real, targets, 0)[:, None]  # [N, 1]
     log_total = torch.logsumexp(wide, dim=-1, keepdim=True)
     losses = (log_total - wide.gather(1, target))[:, 0] * real
-    words = torch.arange(logits.shape[-1], device=logits.device)
-    slope = ((wide - log_total).exp() - (words == target).float()) * (weights * real)[:, None]
+    tokens = torch.arange(logits.shape[-1], device=logits.device)
+    slope = ((wide - log_total).exp() - (tokens == target).float()) * (weights * real)[:, None]  # softmax - one-hot
     return losses, slope.to(logits.dtype)
 
 
 def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
-    """total += a @ b, where total may have more digits; on a GPU the product is not rounded in between."""
+    """total += a @ b, where total may have a wider type; on a GPU the product is not rounded in between."""
     if total.is_cuda and total.dtype != a.dtype:
         torch.ops.aten.addmm.dtype_out(total, a, b, total.dtype, out=total)
     else:

@@ -11,15 +11,15 @@ Every head holds a matrix M that is trained in the forward pass to map keys to v
 with theta, alpha, eta computed from the token. Without momentum eta is 0, S vanishes, and this is the gated delta rule.
 
 Two things differ from the paper. Its momentum adds S itself to M and measures the surprise against M alone; with an
-eta that changes from token to token one write can then arrive many times over, and M grows without bound. Here a write
-arrives once in all, and the surprise counts what is on its way, so M + S follows the delta rule and stays bounded
-whatever the gates do. And the paper takes the gradient at the start of each chunk so that a chunk
-runs in parallel; here it is the token's own, and the chunk still runs in parallel, because the surprises of a chunk
-solve one unit-triangular system (the WY form of the delta rule, extended to momentum). So the chunk length is a matter
-of speed alone: any split of a sequence, any padding, gives the same numbers.
+eta that changes from token to token, one write can then arrive many times over, and M grows without bound. Here a write
+arrives exactly once, and the surprise counts what is on its way, so M + S follows the delta rule and stays bounded
+whatever the gates do. And the paper takes the gradient at the start of each chunk, so that a chunk runs in parallel;
+here it is the token's own, and the chunk still runs in parallel, because the surprises of a chunk solve one
+unit-triangular system (the WY form of the delta rule, extended to momentum). So the chunk length only affects speed:
+any split of a sequence, and any padding, gives the same numbers.
 
-Shapes: B batch, H heads, T tokens, N chunks, C tokens of a chunk, D key width, E value width, P parts of the state: M,
-or M and S with momentum. The state is [B, H, E, P*D].
+Shapes: B batch, H heads, T tokens, N chunks, C tokens per chunk, D key width, E value width, P parts of the state: M,
+or M and S with momentum. The state is [B, H, E, P*D]. Inside a chunk the leading B, H, N are left out: [C, P*D].
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Writes(NamedTuple):
-    """What a token does to the memory. Padding is a rate of 0 and decays of log 1: it changes nothing."""
+    """What a token does to the memory. Padding has a rate of 0 and decays of log 1: it changes nothing."""
 
     key: Tensor  # BHTD, unit length
     value: Tensor  # BHTE
@@ -70,10 +70,10 @@ class NeuralMemory(nn.Module):
         return (widened(rms_norm(y_BTD, self.eps)) * self.attention_gain * gate).to(y_BTD.dtype)
 
     def propose(self, x_BTD: Tensor, valid_BT: Tensor | None) -> tuple[Tensor, Writes]:
-        """Queries, and what each token would write."""
+        """The queries BHTD, and what each token would write."""
         batch, length, _ = x_BTD.shape
         parts = widened(F.silu(self.qkv_proj(x_BTD))).view(batch, length, 3, self.heads, self.width)
-        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
+        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)  # BHTD, BHTD, BHTE
         query, key = F.normalize(query, dim=-1), F.normalize(key, dim=-1)
         theta, *decays = widened(self.rates(x_BTD)).view(batch, length, -1, self.heads).permute(2, 0, 3, 1).unbind(0)
         rate, log_decay = torch.sigmoid(theta), F.logsigmoid(-torch.stack(decays, dim=-1))
@@ -83,7 +83,7 @@ class NeuralMemory(nn.Module):
         return query, Writes(key, value, rate, log_decay)
 
     def advance(self, query: Tensor, writes: Writes, reading: Reading, slot: int) -> Tensor:
-        """Reads while writing; the state goes on in the cache if there is one, and starts from nothing if not."""
+        """Reads and writes, BHTE; the state continues from the cache if there is one, and is empty otherwise."""
         state = None if reading.cache is None else reading.cache.memory(slot)
         read, state = chunked_memory(query, writes, state, self.chunk, reading.starts)
         if reading.cache is not None:
@@ -96,30 +96,30 @@ def chunked_memory(
 ) -> tuple[Tensor, Tensor]:
     """The recurrence of the module's docstring, `chunk` tokens at a time: (reads BHTE, the state after the last token).
 
-    `starts_BT` marks the first tokens of documents: there the memory is empty again.
+    `starts_BT` marks the first tokens of documents, where the memory is empty again.
 
-    Under autocast the products inside a chunk are taken in the low precision; what goes from chunk to chunk is not.
+    Under autocast the products inside a chunk run in low precision; the state from chunk to chunk does not.
     """
     batch, heads, length, _ = query.shape
-    chunk = min(chunk, 1 << (length - 1).bit_length())
+    chunk = min(chunk, 1 << (length - 1).bit_length())  # a short sequence is one chunk of the next power of two
     query, *rest = (_in_chunks(x, chunk) for x in (query, *writes))
     segment = None if starts_BT is None else _in_chunks(starts_BT[:, None].int(), chunk).cumsum(-1)
     affine, shift, project, offset = _chunk_maps(query, Writes(*rest), segment)
     if state is None:
         state = query.new_zeros(batch, heads, writes.value.shape[-1], affine.shape[-1])
-    befores, now = [], state.flatten(0, 1)
+    befores, now = [], state.flatten(0, 1)  # now: [B*H, E, P*D]
     with torch.autocast(query.device.type, enabled=False):
         factors, terms = affine.to(now.dtype).flatten(0, 1), shift.to(now.dtype).flatten(0, 1)
         for factor, term in zip(factors.unbind(1), terms.unbind(1), strict=True):
             befores.append(now)
             now = torch.baddbmm(term, now, factor)
-    before = torch.stack(befores, dim=1).unflatten(0, (batch, heads))
-    read = project @ before.mT + offset
+    before = torch.stack(befores, dim=1).unflatten(0, (batch, heads))  # [B, H, N, E, P*D]
+    read = project @ before.mT + offset  # [B, H, N, C, E]
     return read.flatten(2, 3)[:, :, :length], now.unflatten(0, (batch, heads))
 
 
 def _in_chunks(x: Tensor, chunk: int) -> Tensor:
-    """[B, H, T, ...] -> [B, H, N, C, ...], the end filled with zeros (which is padding, and changes nothing)."""
+    """[B, H, T, ...] -> [B, H, N, C, ...], padded with zeros at the end, which change nothing."""
     missing = -x.shape[2] % chunk
     if missing:
         x = torch.cat([x, x.new_zeros(*x.shape[:2], missing, *x.shape[3:])], dim=2)
@@ -133,19 +133,23 @@ def _chunk_maps(query: Tensor, writes: Writes, segment: Tensor | None) -> tuple[
     """
     key, value, rate = writes.key, writes.value, writes.rate
     in_memory, in_flight, start, last = _weights(writes.log_decay, segment)
-    known_before = F.pad((in_memory + in_flight)[..., :-1, :], (0, 0, 1, 0))  # of M + S one token earlier
-    start_before = _start_before(start, segment)
-    system = torch.tril(known_before * rate[..., None, :] * (key @ key.mT), diagonal=-1)
+    # The surprise is measured against M + S one token earlier: [C, C] of each write, [C, P] of the first state.
+    write_before = F.pad((in_memory + in_flight)[..., :-1, :], (0, 0, 1, 0))
+    total = start.sum(-2)
+    start_before = torch.cat([torch.ones_like(total[..., :1, :]), total[..., :-1, :]], dim=-2)
+    if segment is not None:
+        start_before = start_before * (segment == 0)[..., None]
+    system = torch.tril(write_before * rate[..., None, :] * (key @ key.mT), diagonal=-1)  # [C, C]
     if segment is not None:
         system = system * (segment[..., :, None] == segment[..., None, :])
     with torch.autocast(query.device.type, enabled=False):
         inverse = UnitLowerInverse.apply(system)
-    solved = inverse @ torch.cat([_spread(start_before, key), value], dim=-1)
+    solved = inverse @ torch.cat([_spread(start_before, key), value], dim=-1)  # [C, P*D + E]
     on_state, own = solved.split([solved.shape[-1] - value.shape[-1], value.shape[-1]], dim=-1)
 
-    mixed = in_memory * rate[..., None, :] * (query @ key.mT)
+    mixed = in_memory * rate[..., None, :] * (query @ key.mT)  # [C, C]
     project = _spread(start[..., 0, :], query) - mixed @ on_state
-    written = _spread(last * rate[..., None], key)  # what each surprise leaves in M' and S'
+    written = _spread(last * rate[..., None], key)  # [C, P*D]: what each surprise leaves in M' and S'
     affine = _grow(start[..., -1, :, :], key.shape[-1]) - on_state.mT @ written
     return affine, own.mT @ written, project, mixed @ own
 
@@ -153,10 +157,11 @@ def _chunk_maps(query: Tensor, writes: Writes, segment: Tensor | None) -> tuple[
 def _weights(log_decay: Tensor, segment: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """How much of each earlier write, and of the chunk's first state, is where.
 
-    in_memory, in_flight [C, C]: of write i in M_t and in S_t. start [C, P, P]: at (t, m, n) of the first state's part n
-    in part m at t. last [C, P]: of write i in the parts after the last token.
+    in_memory, in_flight [C, C]: of write i in M_t and in S_t. start [C, P, P]: at (t, m, n), of part n of the first
+    state in part m at t. last [C, P]: of write i in each part after the last token.
     """
-    keep = _products(log_decay[..., 0], segment)
+    total = log_decay[..., 0].cumsum(-1)
+    keep = _masked_exp(total[..., :, None] - total[..., None, :], segment)  # product of the decays after s up to t
     from_memory = _from_start(log_decay[..., 0], segment)
     if log_decay.shape[-1] == 1:
         return keep, torch.zeros_like(keep), from_memory[..., None, None], keep[..., -1, :, None]
@@ -175,20 +180,8 @@ def _weights(log_decay: Tensor, segment: Tensor | None) -> tuple[Tensor, Tensor,
     return in_memory, in_flight, torch.stack(rows, dim=-2), last
 
 
-def _start_before(start: Tensor, segment: Tensor | None) -> Tensor:
-    """[C, P]: how much of the first state's parts is in M + S one token earlier; all of it at the first."""
-    total = start.sum(-2)
-    before = torch.cat([torch.ones_like(total[..., :1, :]), total[..., :-1, :]], dim=-2)
-    return before if segment is None else before * (segment == 0)[..., None]
-
-
-def _products(log_factor: Tensor, segment: Tensor | None) -> Tensor:
-    """[..., C] logs -> [..., C, C]: at (t, s) the product of the factors after s up to t, 0 where s > t."""
-    total = log_factor.cumsum(-1)
-    return _masked_exp(total[..., :, None] - total[..., None, :], segment)
-
-
 def _masked_exp(gap: Tensor, segment: Tensor | None) -> Tensor:
+    """exp of [C, C], but 0 above the diagonal and between documents."""
     allowed = torch.ones(gap.shape[-2:], dtype=torch.bool, device=gap.device).tril()
     if segment is not None:
         allowed = allowed & (segment[..., :, None] == segment[..., None, :])
@@ -201,6 +194,7 @@ def _from_start(log_factor: Tensor, segment: Tensor | None) -> Tensor:
 
 
 def _cut(x: Tensor, segment: Tensor | None) -> Tensor:
+    """x [C], but 0 once a new document has begun."""
     return x if segment is None else x * (segment == 0)
 
 
@@ -210,7 +204,7 @@ def _spread(weights: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _grow(parts: Tensor, width: int) -> Tensor:
-    """[P, P] at (m, n) -> [P*D, P*D] that takes part n of a state to part m, by multiplying from the right."""
+    """[P, P] at (m, n) -> [P*D, P*D], which takes part n of a state to part m when multiplied from the right."""
     eye = torch.eye(width, device=parts.device, dtype=parts.dtype)
     return (parts.mT[..., :, None, :, None] * eye[:, None, :]).flatten(-4, -3).flatten(-2)
 
@@ -219,7 +213,7 @@ class UnitLowerInverse(torch.autograd.Function):
     """(I + L)^-1 for strictly lower triangular L, [..., C, C], by matrix products alone.
 
     A batched triangular solve is one slow kernel on a GPU. Here blocks of 8 on the diagonal are inverted by the finite
-    series (I - L)(I + L^2)(I + L^4), and neighbours are joined until the whole is done:
+    series (I - L)(I + L^2)(I + L^4), and neighbours are joined until one block is left:
     [[A, 0], [B, D]]^-1 = [[A', 0], [-D' B A', D']].
     """
 
@@ -251,6 +245,7 @@ def _diagonal_blocks(x: Tensor, size: int) -> Tensor:
 
 
 def _series_inverse(lower: Tensor) -> Tensor:
+    """(I + L)^-1 of blocks of at most 8, where L^8 = 0."""
     eye = torch.eye(lower.shape[-1], device=lower.device, dtype=lower.dtype)
     power, total = lower @ lower, eye - lower
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Root-mean-square normalisation without gains: one kernel less in the backward pass, and nothing to tune."""
+"""Root-mean-square normalisation without gains: one kernel fewer in the backward pass, and nothing to tune."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def widened(x: Tensor) -> Tensor:
-    """x in float32 at least: what is wider stays, so that a model in float64 computes in float64 throughout."""
+    """x in float32 at least: float64 stays, so that a model in float64 computes in float64 throughout."""
     return x if x.dtype == torch.float64 else x.float()
 
 

@@ -1,6 +1,6 @@
-"""The recursion of TRM (2510.04871), made causal: the same layers read the text again, with what they made of it.
+"""The recursion of TRM (2510.04871), made causal: the same layers read the text again, with their own earlier output.
 
-State of each position: the input x, an answer y and a latent z, all D wide. One loop is
+The state of each position is the input x, an answer y and a latent z, all [B, T, D]. One loop is
 
     repeat `cycles` times (all but the last without gradient):
         repeat `latent_steps` times:  z = layers(x + y + z)
@@ -9,9 +9,9 @@ State of each position: the input x, an answer y and a latent z, all D wide. One
 Every loop's y is supervised; between loops y and z are detached. `loops=1, latent_steps=0, cycles=1` is y = layers(x):
 a plain transformer, the control.
 
-Halting at inference is a matter of single tokens. A token that has stopped keeps its answer, and in later loops the
-others see the keys, values and memory writes of its last loop. So what a token computes depends on nothing after it,
-and on nothing in how the sequence was cut into calls.
+At inference tokens halt one by one. A token that has stopped keeps its answer, and in later loops the others see the
+keys, values and memory writes of its last loop. So a token's result depends neither on later tokens nor on how the
+sequence was cut into calls.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ from agent_forge.forge.models.config import CognateConfig
 class Reading:
     """What one forward call knows about its tokens, for all layers and passes."""
 
-    cos: Tensor
+    cos: Tensor  # [B, 1, T, K/2]
     sin: Tensor
-    mask: Any = None
+    mask: Any = None  # see `attention_mask`
     valid: Tensor | None = None  # BT, False for padding
     starts: Tensor | None = None  # BT, True where a packed document begins
     cache: CognateCache | None = None
     slots_per_loop: int = 0
     frozen: Tensor | None = None  # BT, True for tokens that have stopped
-    written: dict[tuple[int, str], tuple[Tensor, ...]] | None = None  # by slot, kept while tokens may stop
-    states: list[Tensor] | None = None  # the state after every layer of every pass, for who asks for them
+    written: dict[tuple[int, str], tuple[Tensor, ...]] | None = None  # by slot, while tokens may stop
+    states: list[Tensor] | None = None  # BTD after every layer of every pass, if requested
 
     def keep(self, slot: int, name: str, new: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """`new`, but for stopped tokens what they wrote here one loop earlier. Tensors are [B, heads, T, ...]."""
+        """`new`, with what stopped tokens wrote in this slot one loop earlier. Tensors are [B, heads, T, ...]."""
         if self.written is None:
             return new
         if self.frozen is not None:
             old = self.written.pop((slot - self.slots_per_loop, name))
-            new = tuple(torch.where(_like(self.frozen, n), o, n) for o, n in zip(old, new, strict=True))
+            stopped = self.frozen[:, None, :]  # [B, 1, T], with as many ones appended as each tensor needs
+            new = tuple(
+                torch.where(stopped.reshape(*stopped.shape, *[1] * (n.dim() - 3)), o, n)
+                for o, n in zip(old, new, strict=True)
+            )
         self.written[slot, name] = new
         return new
-
-
-def _like(frozen_BT: Tensor, target: Tensor) -> Tensor:
-    return frozen_BT[:, None, :].reshape(frozen_BT.shape[0], 1, -1, *[1] * (target.dim() - 3))
 
 
 Layers = Callable[[Tensor, Reading, int], Tensor]  # (input BTD, reading, pass) -> normalised output BTD
@@ -63,12 +63,12 @@ Layers = Callable[[Tensor, Reading, int], Tensor]  # (input BTD, reading, pass) 
 
 @dataclass
 class Refined:
-    """The answers after each loop, and how sure the halting head was."""
+    """The answer after each loop, and the logits of the halting head."""
 
-    answers: list[Tensor] = field(default_factory=list)
-    halt_logits: list[Tensor] = field(default_factory=list)
-    depth: Tensor | None = None  # BT, loops each token used (inference with halting alone)
-    loops: int = 0  # loops that were run
+    answers: list[Tensor] = field(default_factory=list)  # BTD
+    halt_logits: list[Tensor] = field(default_factory=list)  # BT
+    depth: Tensor | None = None  # BT, loops that each token used (only at inference with halting)
+    loops: int = 0  # loops that ran
 
 
 def refine(layers: Layers, x: Tensor, reading: Reading, config: CognateConfig, halt: Any = None) -> Refined:
@@ -86,12 +86,12 @@ def refine(layers: Layers, x: Tensor, reading: Reading, config: CognateConfig, h
 
 
 def refine_adaptively(layers: Layers, x: Tensor, reading: Reading, config: CognateConfig, halt: Any) -> Refined:
-    """Loops until every token has stopped; the only answer returned is each token's last."""
+    """Loops until every token has stopped; returns one answer, each token's last."""
     reading.written = {}
     stopped = torch.zeros(x.shape[:2], dtype=torch.bool, device=x.device)
     if reading.valid is not None:
         stopped = ~reading.valid
-    left = torch.ones(x.shape[:2], device=x.device)
+    left = torch.ones(x.shape[:2], device=x.device)  # BT, the probability of not having stopped
     depth = torch.zeros(x.shape[:2], dtype=torch.long, device=x.device)
     y = z = None
     for loop in range(config.loops):
@@ -108,6 +108,7 @@ def refine_adaptively(layers: Layers, x: Tensor, reading: Reading, config: Cogna
 
 
 def _hold(stopped: Tensor, old: Tensor | None, new: Tensor | None) -> Tensor | None:
+    """`new`, but `old` for stopped tokens."""
     return new if old is None or new is None else torch.where(stopped[..., None], old, new)
 
 
@@ -127,6 +128,7 @@ def _one_loop(
 
 
 def _add(*parts: Tensor | None) -> Tensor:
+    """The sum of the parts that exist: y and z do not before the first loop."""
     present = [part for part in parts if part is not None]
     total = present[0]
     for part in present[1:]:

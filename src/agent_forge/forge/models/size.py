@@ -1,4 +1,4 @@
-"""How many parameters a configuration has, part by part."""
+"""The number of parameters of a configuration, part by part."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from agent_forge.forge.models.cognate import CognateForCausalLM
 from agent_forge.forge.models.config import CognateConfig
 
-PARTS = {  # the name of a part, and what its parameters' names contain
+PARTS = {  # by part: what the names of its parameters contain
     "embedding": ("embed_tokens", "lm_head"),
     "embedding projections": ("embed_up", "head_down"),
     "memory": (".memory.",),
@@ -18,7 +18,7 @@ PARTS = {  # the name of a part, and what its parameters' names contain
 
 
 def parameter_table(config: CognateConfig) -> dict[str, int]:
-    """Parameters by part, and in all; shared weights count once. Nothing is allocated.
+    """Parameters by part and in total; shared weights count once. Nothing is allocated.
 
     >>> table = parameter_table(CognateConfig())
     >>> 22_500_000 <= table["total"] <= 27_500_000

@@ -1,4 +1,4 @@
-"""The phases: what each takes, what it promises, and how it is run. One module or package a phase."""
+"""The phases: what each takes, what it promises, and how it runs. One module or package per phase."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from agent_forge.config import as_dict, nearest
 from agent_forge.errors import UsageError
 from agent_forge.forge.checkpoint import Card, Checkpoint, Metric
 from agent_forge.forge.contracts import Contract
-from agent_forge.forge.gates import Gate
+from agent_forge.forge.gates import GateResult
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a phase is given: its configuration and inputs, a folder that survives a crash, and someone to tell."""
+    """What a phase works with: configuration, inputs, a folder that survives a crash, and a callback for progress."""
 
     name: str
     config: Any
@@ -28,18 +28,18 @@ class Work:
     tell: Callable[..., None] = lambda **_: None  # tell(step=…, loss=…): progress
 
     def card(self, data: Mapping[str, str], metrics: Mapping[str, Metric], notes: str = "") -> Card:
-        """The card of what came of this work: from which inputs, configuration, data and seed."""
+        """The card of the result, with the inputs, configuration, data and seed it came from."""
         inputs = tuple(item.digest for item in self.inputs)
         return Card(self.name, as_dict(self.config), inputs, data, self.seed, metrics=metrics, notes=notes)
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a phase came to. Without a checkpoint of its own, or without gain, it passes on one of its inputs."""
+class PhaseOutcome:
+    """The result of a phase. Without a checkpoint of its own, or without gain, it passes on one of its inputs."""
 
     checkpoint: Checkpoint | None
-    gate: Gate
-    passes_on: int = 0  # which of the inputs that is
+    gate: GateResult
+    passes_on: int = 0  # index of that input
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Phase:
     config: type[Any]
     takes: Contract
     promises: Contract
-    run: Callable[[Work], Outcome]
+    run: Callable[[Work], PhaseOutcome]
     data: Callable[[Any], Mapping[str, str]]  # the digests of the data that a configuration names
 
 
-# name: module that holds it as PHASE; a phase of your own goes by the dotted name of its module
+# By name: the module that holds it as PHASE. A phase of your own goes by the dotted name of its module.
 MODULES = {
     "cognate": "agent_forge.forge.phases.cognate",
     "specialise": "agent_forge.forge.phases.specialise",
@@ -70,10 +70,10 @@ def phase(name: str) -> Phase:
     """The phase of that name, or the `PHASE` of the module with that dotted name. Raises UsageError."""
     if name not in MODULES and "." not in name:
         near = nearest(name, MODULES)
-        fix = f"did you mean {near!r}?" if near else f"the phases are {', '.join(MODULES)}, or a module of yours"
+        fix = f"Did you mean {near!r}?" if near else f"The phases are {', '.join(MODULES)}, or a module of yours"
         raise UsageError(f"there is no phase {name!r}", fix=fix)
     try:
-        found: Phase = import_module(MODULES.get(name, name)).PHASE
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: "..x" and "." are no names
+        kind: Phase = import_module(MODULES.get(name, name)).PHASE
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: for names like "..x" and "."
         raise UsageError(f"the phase {name!r} cannot be loaded: {error}") from error
-    return found
+    return kind

@@ -18,10 +18,10 @@ from agent_forge.config import option
 from agent_forge.errors import ConfigError
 from agent_forge.forge.checkpoint import Checkpoint, Metric, finish, staging
 from agent_forge.forge.contracts import Contract
-from agent_forge.forge.corpus import Corpus, Source, mixed, read_corpus, source_digests
+from agent_forge.forge.corpus import Source, SplitCorpus, mixed, read_corpus, source_digests
 from agent_forge.forge.evaluation.choices import continuations
 from agent_forge.forge.evaluation.scores import retention
-from agent_forge.forge.phases import Outcome, Phase, Work
+from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 from agent_forge.forge.phases.cognate import device
 from agent_forge.forge.phases.measure import compare, text_metrics
 from agent_forge.forge.phases.specialise import reading_tokenizer, refuse_seen_documents
@@ -56,7 +56,7 @@ class Bitnet:
             raise ConfigError("name at least one source of text", where="sources")
 
 
-def run(work: Work) -> Outcome:
+def run(work: Work) -> PhaseOutcome:
     config: Bitnet = work.config
     base = work.inputs[0]
     for name, source in config.sources.items():
@@ -88,7 +88,7 @@ def run(work: Work) -> Outcome:
     clauses = quantisation.clauses(found, float32_bytes(base.path) / size)
     before, after = quantisation.original.text, found.text
     difference = compare(before.nats / math.log(2), after.nats / math.log(2), before.bytes_of.tolist())
-    return Outcome(made, as_gate(clauses, before.bits_per_byte, after.bits_per_byte, difference.stderr))
+    return PhaseOutcome(made, as_gate(clauses, before.bits_per_byte, after.bits_per_byte, difference.stderr))
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Tokenised:
     judged: HeldOut
 
 
-def tokenised(config: Bitnet, corpus: Corpus, tokenizer: Any) -> Tokenised:
+def tokenised(config: Bitnet, corpus: SplitCorpus, tokenizer: Any) -> Tokenised:
     """The last documents of each source are only looked at while training."""
     length, rows = config.recipe.length, {}
     watched: list[str] = []
@@ -151,7 +151,7 @@ def _metrics(
 
 
 def _save(
-    work: Work, quantisation: Quantisation, packed: Path, corpus: Corpus, metrics: dict[str, Metric]
+    work: Work, quantisation: Quantisation, packed: Path, corpus: SplitCorpus, metrics: dict[str, Metric]
 ) -> Checkpoint:
     """The packed folder as a checkpoint, or the de-quantised model; the figures are the packed one's either way."""
     card = work.card(corpus.digests(), metrics)

@@ -12,9 +12,9 @@ from agent_forge.forge.compression.search import Report, Settings, compress
 from agent_forge.forge.compression.text import mixed, prepare_text
 from agent_forge.forge.compression.trials import GRIDS, USUAL
 from agent_forge.forge.contracts import Contract
-from agent_forge.forge.corpus import Corpus, Source, read_corpus, source_digests
-from agent_forge.forge.gates import NO_GAIN, PASSED, Gate
-from agent_forge.forge.phases import Outcome, Phase, Work
+from agent_forge.forge.corpus import Source, SplitCorpus, read_corpus, source_digests
+from agent_forge.forge.gates import NO_GAIN, PASSED, GateResult
+from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 from agent_forge.forge.phases.specialise import refuse_seen_documents
 
 
@@ -47,7 +47,7 @@ class Compression:
                 raise ConfigError(f"there is no codec {name!r}", where="codecs", fix=f"of {', '.join(GRIDS)}")
 
 
-def run(work: Work) -> Outcome:
+def run(work: Work) -> PhaseOutcome:
     config: Compression = work.config
     base = work.inputs[0]
     for name, source in config.sources.items():
@@ -72,16 +72,16 @@ def run(work: Work) -> Outcome:
     with staging(work.models) as place:
         report = compress(base.path, place / "compressed", text, settings, work.tell)
         made = _save(work, report, place / "compressed", corpus) if report.accepted else None
-    return Outcome(made, _gate(report))
+    return PhaseOutcome(made, _gate(report))
 
 
-def _gate(report: Report) -> Gate:
+def _gate(report: Report) -> GateResult:
     """Smaller, within the limit on perplexity. The stages' own gates are in the card."""
     verdict = PASSED if report.accepted and report.kept.bytes < report.bytes_before else NO_GAIN
-    return Gate("bytes", float(report.bytes_before), float(report.kept.bytes), 0.0, verdict)
+    return GateResult("bytes", float(report.bytes_before), float(report.kept.bytes), 0.0, verdict)
 
 
-def _save(work: Work, report: Report, folder: Any, corpus: Corpus) -> Checkpoint:
+def _save(work: Work, report: Report, folder: Any, corpus: SplitCorpus) -> Checkpoint:
     kept, before = report.kept, report.before.before
     how = "held-out documents, from the folder as it is shipped"
     metrics = {

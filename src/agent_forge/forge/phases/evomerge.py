@@ -23,9 +23,9 @@ from agent_forge.forge.evolution.run import Evolved, evolve
 from agent_forge.forge.evolution.settings import Evolve, Search, TaskSource, Weights
 from agent_forge.forge.evolution.tasks import share_of
 from agent_forge.forge.evolution.verdict import METRIC
-from agent_forge.forge.gates import NOT_MEASURED, Gate
+from agent_forge.forge.gates import NOT_MEASURED, GateResult
 from agent_forge.forge.merging.engine import RECIPE
-from agent_forge.forge.phases import Outcome, Phase, Work
+from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 from agent_forge.forge.phases.specialise import refuse_seen_documents
 
 
@@ -49,10 +49,10 @@ class EvoMerge:
             raise ConfigError("name at least one task", where="data")
 
 
-def run(work: Work) -> Outcome:
+def run(work: Work) -> PhaseOutcome:
     parents = distinct(work)
     if len(parents) < 2:  # every specialist was passed over: there is nothing to merge
-        return Outcome(None, Gate(METRIC, None, None, None, NOT_MEASURED))
+        return PhaseOutcome(None, GateResult(METRIC, None, None, None, NOT_MEASURED))
     given: EvoMerge = work.config
     for parent in (work.inputs[0], *parents):
         for name, task in given.data.items():
@@ -75,7 +75,7 @@ def run(work: Work) -> Outcome:
     write_report(evolved, folder)
     made = save(work, evolved, folder)
     best = next(i for i, item in enumerate(work.inputs) if item.path == evolved.best_parent)
-    return Outcome(made, evolved.verdict.gate, passes_on=best)
+    return PhaseOutcome(made, evolved.verdict.gate, passes_on=best)
 
 
 def distinct(work: Work) -> list[Checkpoint]:

@@ -1,7 +1,6 @@
 """Phase 1, second half: a specialist branched from a base model, which may be any Hugging Face causal LM.
 
-The specialists of one base share its basin and its weights as the origin of their task vectors, which is what merging
-them later needs.
+Specialists of one base share its loss basin, and its weights as the origin of their task vectors: merging needs both.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
 
-from agent_forge.config import as_dict, option
+from agent_forge.config import option
 from agent_forge.errors import ConfigError, HandoffError
 from agent_forge.forge.checkpoint import CARD, Card, Checkpoint
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.corpus import Source, Stage, check_stages, read_corpus, source_digests
-from agent_forge.forge.phases import Outcome, Phase, Work
+from agent_forge.forge.evaluation.text import measure_text
+from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 from agent_forge.forge.phases.cognate import (
     device,
     learn,
@@ -28,21 +28,23 @@ from agent_forge.forge.phases.cognate import (
     save,
     settings_of,
 )
-from agent_forge.forge.phases.measure import behaviour_metrics, compare, document_bits, text_metrics, training_metrics
+from agent_forge.forge.phases.measure import behaviour_metrics, compare, text_metrics, training_metrics
 from agent_forge.forge.registry import folder_of
 from agent_forge.forge.training.evaluation import HeldOut
 
 
 @dataclass(frozen=True)
 class Specialise:
-    """What the specialist learns from, and how. `model` changes fields of the base's configuration (loops, halting)."""
+    """What the specialist learns from, and how. `model` changes fields of the base's configuration, e.g. `loops`."""
 
     sources: dict[str, Source]
     model: dict[str, Any] = option({})
     training: dict[str, Any] = option({})
-    stages: tuple[Stage, ...] = option((), help="a curriculum: shares of the steps with other weights of the sources")
-    length: int = option(1024, help="tokens in a row", at_least=8)
-    held_out: float = option(0.05, help="share of the documents kept for judging", above=0, at_most=0.5)
+    stages: tuple[Stage, ...] = option(
+        (), help="A curriculum: shares of the steps, each with its own weights of the sources"
+    )
+    length: int = option(1024, help="Tokens per row", at_least=8)
+    held_out: float = option(0.05, help="Share of the documents held out for judging", above=0, at_most=0.5)
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -51,7 +53,7 @@ class Specialise:
         settings_of(self.training, 0)
 
 
-def run(work: Work) -> Outcome:
+def run(work: Work) -> PhaseOutcome:
     config: Specialise = work.config
     base = work.inputs[0]
     for name, source in config.sources.items():
@@ -62,29 +64,27 @@ def run(work: Work) -> Outcome:
     original: Any = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32)
     original.to(device())
     refuse_long_rows(original.config, config.length)
-    before = document_bits(original, judged)
+    before = measure_text(original, judged).bits
     del original
     torch.manual_seed(work.seed)  # parts that the base does not have start at random
     changed = {"config": changed_config(base, config.model)} if config.model else {}
     model = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32, **changed)
     trained = learn(work, model, tokenizer, corpus, settings_of(config.training, work.seed), config.length)
-    after = document_bits(model, judged)
-    metrics = {**text_metrics(after, judged.bytes_of), **training_metrics(trained)}
-    metrics.update(behaviour_metrics(model, judged))
-    unchanged = AutoTokenizer.from_pretrained(base.path)
-    made = save(work, model, unchanged, corpus, as_dict(config), metrics)
-    return Outcome(made, compare(before, after, judged.bytes_of))
+    after = measure_text(model, judged).bits
+    metrics = {**text_metrics(after, judged.bytes_of), **training_metrics(trained), **behaviour_metrics(model, judged)}
+    checkpoint = save(work, model, AutoTokenizer.from_pretrained(base.path), corpus, metrics)
+    return PhaseOutcome(checkpoint, compare(before, after, judged.bytes_of))
 
 
 def changed_config(base: Checkpoint, changes: Mapping[str, Any]) -> PretrainedConfig:
-    """The base's configuration with some fields changed, checked as a new one is. Raises ConfigError."""
+    """The base's configuration with some fields changed, checked like a new one. Raises ConfigError."""
     config: PretrainedConfig = AutoConfig.from_pretrained(base.path)
     refuse_unknown_fields(changes, config)
     return type(config).from_dict({**config.to_dict(), **numbers(changes)})
 
 
 def reading_tokenizer(base: Checkpoint) -> Any:
-    """The base's tokenizer for reading training text. Many models have no BOS or no padding: EOS then stands for it."""
+    """The base's tokenizer for training text. EOS stands in for BOS and padding, which many models do not have."""
     tokenizer = AutoTokenizer.from_pretrained(base.path)
     if tokenizer.bos_token_id is None:
         if tokenizer.eos_token_id is None:
@@ -96,29 +96,29 @@ def reading_tokenizer(base: Checkpoint) -> Any:
 
 
 def refuse_seen_documents(model: Checkpoint, name: str, path: str, share: float) -> None:
-    """Of one source, the same documents are held out by the same share; by a larger one, some that the model has
-    learnt from, or one that it was made from. A source of which their cards name neither the name nor the path, they
-    have not read.
+    """Raises HandoffError if the held-out documents include some that the model, or an ancestor, was trained on.
 
-    Raises HandoffError naming the source.
+    Equal shares of a source hold out the same documents, a larger share also holds out some that were trained on. The
+    cards say which sources were read, by name and by path.
     """
     for card in (model.card, *_ancestors(model)):
         usual = card.config.get("held_out")
         if usual is None:
-            continue  # not made by a phase that learns from text: what it has read is not known
-        for known, source in card.config.get("sources", {name: {"path": path}}).items():
+            continue  # the phase does not learn from text: what the model has read is unknown
+        for other, source in card.config.get("sources", {name: {"path": path}}).items():
             before = source.get("held_out") or usual
-            if (known == name or _same_place(source["path"], path)) and before < share:
+            same = other == name or folder_of(source["path"]) == folder_of(path)
+            if same and before < share:
                 raise HandoffError(
-                    f"held_out is {share}, and the model {card.phase!r} was made with {before}: it has seen what "
+                    f"held_out is {share}, but {card.phase!r} was trained with {before}: it has seen documents that "
                     "would be judged on",
                     where=path,
-                    fix=f"set held_out to {before} or less",
+                    fix=f"Set held_out to {before} or less",
                 )
 
 
 def _ancestors(model: Checkpoint) -> Iterator[Card]:
-    """The cards of what the model was made from, and of what that was made from, as far as they are still there."""
+    """The cards of everything the model was made from, as far as they still exist."""
     ahead, seen = list(model.card.inputs), set[str]()
     while ahead:
         digest = ahead.pop()
@@ -129,10 +129,6 @@ def _ancestors(model: Checkpoint) -> Iterator[Card]:
             card = Card.from_json(file.read_text(encoding="utf-8"), str(file))
             ahead.extend(card.inputs)
             yield card
-
-
-def _same_place(one: str, other: str) -> bool:
-    return folder_of(one) == folder_of(other)
 
 
 PHASE = Phase(

@@ -1,7 +1,7 @@
 """Runs one phase in a process of its own.
 
-So that phases run side by side without sharing a random number generator, and one that is killed for lack of memory
-takes nothing else down.
+Parallel phases then do not share a random number generator, and one that is killed for lack of memory takes nothing
+else down.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from agent_forge.plans import Task
 
 
 class Busy(UsageError):
-    """Another process, or another phase of this one, works there."""
+    """Another process, or another phase of this one, works in the folder."""
 
 
 def job_of(work: Work, phase_name: str, events: Path, threads: int = 1) -> Task:
-    """The work as a task whose arguments are JSON, for a worker process; progress goes to the file `events`."""
+    """The work as a task with JSON arguments, for a worker process; progress goes to the file `events`."""
     job = {
         "phase": phase_name,
         "config": as_dict(work.config),
@@ -45,7 +45,7 @@ def job_of(work: Work, phase_name: str, events: Path, threads: int = 1) -> Task:
 
 
 def run_phase(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What the worker process calls: runs the phase and returns its checkpoint's path and its gate."""
+    """The entry point of a worker process: runs the phase and returns the path of its checkpoint and its gate."""
     job = task.args
     if os.getpid() != job["session_pid"]:
         settle_in(job["session_pid"], job["threads"])
@@ -53,7 +53,7 @@ def run_phase(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
     bus = Bus(jsonl_sink(Path(job["events"])))
     quiet()
     folder = Path(job["folder"])
-    with locked(folder, suffix=".worker", wait=True):  # the worker of a killed session may have a second to live
+    with locked(folder, suffix=".worker", wait=True):  # the worker of a killed session may take a moment to end
         outcome = kind.run(
             Work(
                 name=task.id,
@@ -65,13 +65,12 @@ def run_phase(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 tell=lambda **fields: bus.tell("progress", task.id, **fields),
             )
         )
-    made = outcome.checkpoint
-    path = None if made is None else str(made.path)
+    path = None if outcome.checkpoint is None else str(outcome.checkpoint.path)
     return {"checkpoint": path, "gate": outcome.gate.as_dict(), "passes_on": outcome.passes_on}
 
 
 def quiet() -> None:
-    """Keeps transformers from drawing bars and telling tales over our own progress."""
+    """Keeps transformers from writing progress bars and warnings over our own progress."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -79,7 +78,7 @@ def quiet() -> None:
 
 
 def settle_in(session_pid: int, threads: int) -> None:
-    """A worker process ends with its session, leaves Ctrl-C to it, and takes its share of the cores."""
+    """A worker process ends with its session, leaves Ctrl-C to it, and uses its share of the cores."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with(session_pid)
     if "OMP_NUM_THREADS" not in os.environ:
@@ -89,7 +88,7 @@ def settle_in(session_pid: int, threads: int) -> None:
 
 
 def end_with(parent: int, every_s: float = 0.5) -> None:
-    """Ends this process when its parent is gone: nobody waits for the result, and the work may be taken up again."""
+    """Ends this process when its parent is gone: nobody waits for the result, and another may resume the work."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -101,7 +100,7 @@ def end_with(parent: int, every_s: float = 0.5) -> None:
 
 @contextmanager
 def locked(folder: Path, suffix: str = ".lock", wait: bool = False) -> Iterator[None]:
-    """Holds the folder. Raises Busy if somebody else does, unless told to `wait`."""
+    """Locks the folder. If it is locked already, raises Busy or, with `wait`, waits."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder.with_suffix(suffix)
     while True:
@@ -109,20 +108,16 @@ def locked(folder: Path, suffix: str = ".lock", wait: bool = False) -> Iterator[
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except OSError as error:
-                raise Busy(
-                    "another process is doing this phase", where=str(folder), fix="wait for it, or stop it"
-                ) from error
-            if not _is(file.fileno(), path):
-                continue  # it was removed between opening and locking: that lock is nobody's any more
+                fix = "Wait for it, or stop it"
+                raise Busy("another process runs this phase", where=str(folder), fix=fix) from error
+            try:
+                current = os.path.samestat(os.fstat(file.fileno()), path.stat())
+            except FileNotFoundError:
+                current = False
+            if not current:
+                continue  # the file was removed between opening and locking, and with it the lock
             try:
                 yield
             finally:
                 path.unlink(missing_ok=True)
             return
-
-
-def _is(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent_forge.config import option
-from agent_forge.forge.gates import NO_GAIN, NOT_MEASURED, PASSED, Gate
+from agent_forge.forge.gates import NO_GAIN, NOT_MEASURED, PASSED, GateResult
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ def _clause(name: str, sign: str, bound: float, found: float | None) -> Clause:
     return Clause(name, f"{sign} {bound:g}", found if measured else None, met)
 
 
-def as_gate(clauses: tuple[Clause, ...], before: float | None, after: float | None, stderr: float | None) -> Gate:
+def as_gate(clauses: tuple[Clause, ...], before: float | None, after: float | None, stderr: float | None) -> GateResult:
     """The verdict in the form that every phase has: bits per byte before and after, and whether all demands are met."""
     missing = any(clause.found is None for clause in clauses)
     verdict = PASSED if all(clause.met for clause in clauses) else NOT_MEASURED if missing else NO_GAIN
-    return Gate("bits per byte (kept within the demands)", before, after, stderr, verdict)
+    return GateResult("bits per byte (kept within the demands)", before, after, stderr, verdict)

@@ -1,4 +1,4 @@
-"""An exponential moving average of the weights, and a way to look at the model through it."""
+"""An exponential moving average of the weights, and a way to evaluate the model with it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class WeightAverage:
-    """average = decay * average + (1 - decay) * weights, with a shorter memory while there is little to remember.
+    """average = decay * average + (1 - decay) * weights; the decay starts small, while there is little to average.
 
     >>> model = nn.Linear(2, 2)
     >>> average = WeightAverage(model, decay=0.999)

@@ -1,4 +1,4 @@
-"""Training checkpoints: a folder that is either whole or not there, in safetensors and JSON."""
+"""Training checkpoints: safetensors and JSON in a folder that is either complete or absent."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATE = "state.json"
 
 
 def save_checkpoint(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], state: Mapping[str, Any]) -> Path:
-    """Writes `folder`, one safetensors file for each entry of `tensors`, under a temporary name, then renames it."""
+    """Writes one safetensors file per entry of `tensors` into a temporary folder, then renames it to `folder`."""
     temporary = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
@@ -30,7 +30,8 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], s
         )
     (temporary / STATE).write_text(json.dumps(state, indent=1), encoding="utf-8")
     for file in temporary.iterdir():
-        _sync(file)
+        with open(file, "rb") as handle:
+            os.fsync(handle.fileno())
     if folder.exists():
         shutil.rmtree(folder)
     temporary.replace(folder)
@@ -39,16 +40,16 @@ def save_checkpoint(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], s
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """What `save_checkpoint` was given. Raises DataError if the folder is not such a checkpoint."""
+    """The `tensors` and `state` of a checkpoint. Raises DataError if the folder is not one."""
     try:
         state: dict[str, Any] = json.loads((folder / STATE).read_text(encoding="utf-8"))
         return {file.stem: load_file(file) for file in sorted(folder.glob("*.safetensors"))}, state
     except (OSError, ValueError) as error:
-        raise DataError("this is not a training checkpoint", where=str(folder), fix="remove it and resume") from error
+        raise DataError("this is not a training checkpoint", where=str(folder), fix="Remove it and resume") from error
 
 
 def checkpoints(folder: Path) -> list[Path]:
-    """The whole checkpoints of a run, oldest first."""
+    """The complete checkpoints of a run, oldest first."""
     return sorted(path for path in folder.glob("step-*") if (path / STATE).exists())
 
 
@@ -58,7 +59,7 @@ def remove_old(folder: Path, keep: int) -> None:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters (a tied one once) and the buffers that are saved."""
+    """Parameters (tied ones once) and persistent buffers."""
     saved = model.state_dict()
     named = {name: parameter.detach() for name, parameter in model.named_parameters()}
     return named | {name: saved[name] for name, _ in model.named_buffers() if name in saved}
@@ -71,14 +72,14 @@ def restore_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimiser's state as named tensors, and the rest of it as JSON."""
-    packed = optimizer.state_dict()
+    """An optimiser's state: named tensors, and the rest as JSON."""
+    document = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {}
-    for index, entries in packed["state"].items():
+    for index, entries in document["state"].items():
         for name, value in entries.items():
             (tensors if isinstance(value, Tensor) else plain)[f"{index}.{name}"] = value
-    return tensors, {"plain": plain, "groups": packed["param_groups"]}
+    return tensors, {"plain": plain, "groups": document["param_groups"]}
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], rest: Mapping[str, Any]) -> None:
@@ -100,8 +101,3 @@ def restore_random(state: Mapping[str, Tensor]) -> None:
     torch.set_rng_state(state["cpu"])
     if "cuda" in state and torch.cuda.is_available():
         torch.cuda.set_rng_state(state["cuda"])
-
-
-def _sync(file: Path) -> None:
-    with open(file, "rb") as opened:
-        os.fsync(opened.fileno())

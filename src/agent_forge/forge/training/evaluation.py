@@ -1,4 +1,4 @@
-"""Evaluation: bits per byte and accuracy, each with its standard error."""
+"""Bits per byte and next-token accuracy on held-out text, each with its standard error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agent_forge.forge.training.packing import IGNORE, Batch, PackedRows, encode
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Held-out text. Bits per byte compare models with different tokenizers; the errors are over documents."""
+    """Figures on held-out text. Bits per byte compare models with different tokenizers; errors are over documents."""
 
     bits_per_byte: float
     bits_per_byte_stderr: float
@@ -29,10 +29,18 @@ class Evaluation:
     bytes: int
     documents: int
 
+    @staticmethod
+    def of(nats: np.ndarray, hits: np.ndarray, tokens: np.ndarray, sizes: np.ndarray) -> Evaluation:
+        """From the sums of each document: nats, right guesses, tokens and bytes, all [documents]."""
+        bits, bits_error = ratio(nats / math.log(2), sizes)
+        accuracy, accuracy_error = ratio(hits, tokens)
+        counts = (int(tokens.sum()), int(sizes.sum()), len(tokens))
+        return Evaluation(bits, bits_error, accuracy, accuracy_error, float(nats.sum() / tokens.sum()), *counts)
+
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Documents to evaluate on: one piece a row, so that none sees another."""
+    """Documents to evaluate on: one piece per row, so that none sees another."""
 
     rows: PackedRows
     bytes_of: tuple[int, ...]
@@ -44,13 +52,13 @@ class HeldOut:
         return cls(rows, tuple(len(text.encode()) for text in texts))
 
 
-Scores = Callable[[nn.Module, Batch], tuple[torch.Tensor, torch.Tensor]]  # losses and hits of every target
+Scores = Callable[[nn.Module, Batch], tuple[torch.Tensor, torch.Tensor]]  # losses and hits of every target, [B, T]
 
 
 def document_scores(
     model: nn.Module, held_out: HeldOut, batch_rows: int = 16, scores: Scores = losses_and_hits
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Nats, right guesses and tokens of each document, read once; one longer than a row in pieces, each from BOS."""
+    """Nats, right guesses and tokens of each document, [documents]. Long ones are read in pieces, each from BOS."""
     device = next(chain(model.parameters(), model.buffers())).device
     was_training = model.training
     model.eval()
@@ -58,9 +66,9 @@ def document_scores(
     loss, hits, tokens = np.zeros(count), np.zeros(count), np.zeros(count)
     for start in range(0, len(held_out.rows), batch_rows):
         batch = held_out.rows.take(slice(start, start + batch_rows))
-        losses, right = (x.cpu() for x in scores(model, batch.to(device)))
+        losses, right = (x.cpu() for x in scores(model, batch.to(device)))  # [B, T]
         real = batch.targets != IGNORE
-        where = batch.documents[real].numpy()
+        where = batch.documents[real].numpy()  # the document of every target
         loss += np.bincount(where, losses[real].double().numpy(), count)
         hits += np.bincount(where, right[real].double().numpy(), count)
         tokens += np.bincount(where, minlength=count)
@@ -69,14 +77,8 @@ def document_scores(
 
 
 def evaluate(model: nn.Module, held_out: HeldOut, batch_rows: int = 16) -> Evaluation:
-    """The model as it is, on every document once."""
-    loss, hits, tokens = document_scores(model, held_out, batch_rows)
-    sizes = np.array(held_out.bytes_of, dtype=float)
-    bits, bits_error = ratio(loss / math.log(2), sizes)
-    accuracy, accuracy_error = ratio(hits, tokens)
-    per_token = float(loss.sum() / tokens.sum())
-    whole = (int(tokens.sum()), int(sizes.sum()), len(tokens))
-    return Evaluation(bits, bits_error, accuracy, accuracy_error, per_token, *whole)
+    """The model in its current state, on every document once."""
+    return Evaluation.of(*document_scores(model, held_out, batch_rows), np.array(held_out.bytes_of, dtype=float))
 
 
 def ratio(numerators: np.ndarray, denominators: np.ndarray) -> tuple[float, float]:
@@ -91,48 +93,3 @@ def ratio(numerators: np.ndarray, denominators: np.ndarray) -> tuple[float, floa
         return float(value), math.nan
     spread = ((numerators - value * denominators) ** 2).sum() / (n - 1)
     return float(value), float(math.sqrt(spread / n) / denominators.mean())
-
-
-@dataclass(frozen=True)
-class Choice:
-    """A question with answers to choose from: the likeliest continuation of `prompt` counts as the model's choice."""
-
-    prompt: str
-    answers: tuple[str, ...]
-    right: int
-
-
-@torch.no_grad()
-def choice_accuracy(
-    model: nn.Module, tokenizer: Any, questions: Sequence[Choice], rows: int = 32
-) -> tuple[float, float]:
-    """(accuracy, standard error). An answer's score is its log-likelihood per byte: long ones are not punished."""
-    device = next(model.parameters()).device
-    pairs = [(question.prompt, answer) for question in questions for answer in question.answers]
-    scores: list[float] = []
-    for start in range(0, len(pairs), rows):
-        batch, sizes = _answers(tokenizer, pairs[start : start + rows])
-        losses, _ = losses_and_hits(model, batch.to(device))
-        scores.extend((-losses.double().sum(1).cpu() / torch.tensor(sizes)).tolist())
-    hits, at = [], 0
-    for question in questions:
-        mine = scores[at : at + len(question.answers)]
-        hits.append(float(max(range(len(mine)), key=mine.__getitem__) == question.right))
-        at += len(mine)
-    mean = sum(hits) / len(hits)
-    return mean, math.sqrt(mean * (1 - mean) / max(1, len(hits) - 1))
-
-
-def _answers(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> tuple[Batch, list[float]]:
-    """Right-padded rows in which only the answers' tokens are targets."""
-    encoded = []
-    for prompt, answer in pairs:
-        before = [tokenizer.bos_token_id, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]
-        encoded.append((before, tokenizer(answer, add_special_tokens=False)["input_ids"]))
-    width = max(len(before) + len(after) for before, after in encoded)
-    tokens = torch.zeros(len(pairs), width, dtype=torch.long)
-    targets = torch.full((len(pairs), width), IGNORE)
-    for row, (before, after) in enumerate(encoded):
-        tokens[row, : len(before) + len(after)] = torch.tensor([*before, *after])
-        targets[row, len(before) - 1 : len(before) + len(after) - 1] = torch.tensor(after)
-    return Batch(tokens, targets, torch.zeros_like(tokens)), [max(1, len(a.encode())) for _, a in pairs]

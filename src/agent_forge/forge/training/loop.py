@@ -1,8 +1,8 @@
 """The training loop.
 
-Read it from `train` down. A step: take the batch that belongs to this step, add up the gradients of its micro-batches,
-clip, set the learning rate, let the optimiser move the weights. Around it: logging, evaluation, checkpoints, and what
-to do when memory runs out or the loss does not stay finite.
+Read it from `train` down. A step takes the batch that belongs to it, adds up the gradients of its micro-batches, clips,
+sets the learning rate and lets the optimiser move the weights. Around it: logging, evaluation, checkpoints, and what to
+do when memory runs out or the loss does not stay finite.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from agent_forge.forge.training.optimizer import MuGrokfast
 from agent_forge.forge.training.packing import IGNORE, Batch, PackedRows
 from agent_forge.forge.training.qk_clip import clip_heads, largest_logits
 from agent_forge.forge.training.replay import Replayed, cuda_graph
-from agent_forge.forge.training.report import Progress, RunLog
+from agent_forge.forge.training.report import Progress, TrainingLog
 from agent_forge.forge.training.schedule import schedule_factor
 from agent_forge.forge.training.settings import TrainSettings
 from agent_forge.forge.training.speed import Later, Meter, compiled
@@ -42,14 +42,14 @@ Objective = Callable[[nn.Module, Batch], Tensor]  # the mean loss over a batch's
 
 
 class TrainingDiverged(AgentForgeError):
-    """The loss stopped being finite, or ran away. The model has the weights of `checkpoint`, the last good one."""
+    """The loss ran away or is no longer finite. The model has the weights of `checkpoint`, the last good one."""
 
     checkpoint: Path | None = None
 
 
 @dataclass
 class TrainResult:
-    """What came of a run. `best` and `final` are None unless there was something to evaluate with."""
+    """The result of a run. `best` and `final` are None without an evaluation."""
 
     steps: int
     tokens: int
@@ -74,19 +74,19 @@ def train(
     progress: TextIO | None = sys.stderr,
     loss: Objective | None = None,
 ) -> TrainResult:
-    """Trains `model` on `data`; with a `folder`, resumes from the last checkpoint in it and leaves new ones there.
+    """Trains `model` on `data`; with a `folder`, resumes from the last checkpoint in it and saves new ones there.
 
-    `loss` replaces the next-token objective: a phase that distils or bakes gives its own.
+    `loss` replaces the next-token objective, for phases that distil or bake.
 
     Raises TrainingDiverged, with the last good weights put back into the model.
     """
-    run = Run(model, data, settings, folder, evaluate, on_record, progress, loss)
+    run = TrainingRun(model, data, settings, folder, evaluate, on_record, progress, loss)
     with run.prepared():
         while run.step < settings.steps and not run.stopped_early:
             run.learn(data.batch(run.step, settings.batch_rows, settings.seed))
             run.step += 1
             if run.step == run.first_step + 1:
-                gc.freeze()  # compiled code is many objects, and every collection would walk through them all
+                gc.freeze()  # compiled code is many objects, and every collection would walk through all of them
             if run.due(settings.log_every):
                 run.log()
             if evaluate is not None and run.due(settings.evaluate_every):
@@ -96,8 +96,8 @@ def train(
         return run.finish()
 
 
-class Run:
-    """A training run and where it stands."""
+class TrainingRun:
+    """A training run and its progress."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Run:
         self.optimizer = MuGrokfast.for_phase(model, settings.optimizer, **settings.optimizer_changes)
         self.average = WeightAverage(model, settings.ema) if settings.ema else None
         self.micro_rows = min(settings.micro_rows, settings.batch_rows)
-        self.passes = Replayed(self._both_ways, self.device, cuda_graph if self._recordable(loss) else None)
+        self.passes = Replayed(self._forward_backward, self.device, cuda_graph if self._recordable(loss) else None)
         self.step, self.stopped_early, self.evaluations_without_gain = 0, False, 0
         self.result = TrainResult(0, 0, micro_rows=self.micro_rows)
         self.pending: list[Later] = []  # losses since the last log
@@ -129,7 +129,7 @@ class Run:
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
-        """Puts the model into training shape, resumes, and afterwards leaves it as it was."""
+        """Sets the model up for training, resumes, and cleans up afterwards."""
         torch.manual_seed(self.settings.seed)
         parallel.same_start(self.model)
         self.model.train()
@@ -137,11 +137,12 @@ class Run:
             self.model.gradient_checkpointing_enable()  # type: ignore[operator]
         self._clear_gradients()
         self._resume()
-        self.log_file = RunLog(self.folder / "log.jsonl" if self.folder and self.rank == 0 else None, self.step)
+        self.log_file = TrainingLog(self.folder / "log.jsonl" if self.folder and self.rank == 0 else None, self.step)
         self.meter = Meter(self.model, self.data.length, self.device)
         self.started, self.first_step = time.perf_counter(), self.step
+        compile_layers = self.device.type == "cuda" if self.settings.compile is None else self.settings.compile
         try:
-            with self._compiled(), self._fast_matrices():
+            with compiled(self.model) if compile_layers else nullcontext(), self._fast_matrices():
                 yield
         finally:
             gc.unfreeze()
@@ -153,7 +154,7 @@ class Run:
     # ------------------------------------------------------------------------------------------------ one step
 
     def learn(self, batch: Batch) -> None:
-        """One step of the optimiser on one batch."""
+        """One optimiser step on one batch."""
         self.meter.add(batch.inputs.numel())
         share = batch.every(self.world, self.rank)
         while True:
@@ -166,42 +167,38 @@ class Run:
         if self.settings.clip:
             self.norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         self._check(loss)
-        self._set_rate()
+        s = self.settings
+        factor = schedule_factor(self.step, s.steps, s.schedule, s.warmup, s.decay, s.floor)
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["initial_lr"] * factor
         self.optimizer.step()
         self._clear_gradients()
-        if self.settings.qk_clip and (self.step + 1) % self.settings.qk_clip_every == 0:
-            clip_heads(self.model, largest_logits(self.model, batch.inputs[:4].to(self.device)), self.settings.qk_clip)
+        if s.qk_clip and (self.step + 1) % s.qk_clip_every == 0:
+            clip_heads(self.model, largest_logits(self.model, batch.inputs[:4].to(self.device)), s.qk_clip)
         if self.average is not None:
             self.average.update(self.model)
 
     def _gradients(self, batch: Batch, targets: int) -> Tensor:
-        """The batch's mean loss; its gradient is in the parameters, whatever the micro-batch."""
+        """The batch's mean loss, with its gradient added to the parameters; both whatever the micro-batch."""
         total = torch.zeros((), device=self.device)
         for part in batch.split(self.micro_rows):
             total += self.passes(part, int((part.targets != IGNORE).sum()) / max(1, targets), self.micro_rows)
         return total
 
-    def _both_ways(self, batch: Batch, weight: Tensor) -> Tensor:
-        """Forward and backward: the weighted loss; its gradient is added to the parameters'."""
+    def _forward_backward(self, batch: Batch, weight: Tensor) -> Tensor:
+        """The weighted loss of a micro-batch, with its gradient added to the parameters."""
         with self._precision():
             loss = self.objective(self.model, batch) * weight
         loss.backward()
         return loss.detach()
 
     def _clear_gradients(self) -> None:
-        self.optimizer.zero_grad(set_to_none=self.passes.recorded is None)  # a recording knows where they lie
-
-    def _set_rate(self) -> None:
-        s = self.settings
-        factor = schedule_factor(self.step, s.steps, s.schedule, s.warmup, s.decay, s.floor)
-        for group in self.optimizer.param_groups:
-            group["lr"] = group["initial_lr"] * factor
+        self.optimizer.zero_grad(set_to_none=self.passes.recorded is None)  # a recording holds their addresses
 
     def _halve_micro_batch(self) -> None:
         if self.micro_rows == 1:
-            raise AgentForgeError(
-                "one row does not fit into memory", where="train", fix="shorten the rows or use gradient checkpointing"
-            )
+            fix = "Shorten the rows, or use gradient checkpointing"
+            raise AgentForgeError("a single row does not fit into memory", where="train", fix=fix)
         self.micro_rows = max(1, self.micro_rows // 2)
         self.passes.forget()
         self._clear_gradients()
@@ -219,22 +216,22 @@ class Run:
             self.smooth = value if math.isnan(self.smooth) else 0.9 * self.smooth + 0.1 * value
             self.lowest = min(self.lowest, self.smooth)
             if not math.isfinite(value) or self.smooth > self.lowest + self.settings.divergence:
-                self._stop_diverged(value)
+                raise self._diverged(value)
 
-    def _stop_diverged(self, value: float) -> None:
-        found = ck.checkpoints(self.folder) if self.folder else []
-        if found:
-            tensors, _ = ck.load_checkpoint(found[-1])
-            ck.restore_weights(self.model, tensors["model"])
+    def _diverged(self, value: float) -> TrainingDiverged:
+        """The error to raise, after going back to the last good checkpoint where there is one."""
+        last = next(reversed(ck.checkpoints(self.folder)), None) if self.folder else None
+        fix = "Lower the learning rate, and save checkpoints to have something to go back to"
+        if last is not None:
+            ck.restore_weights(self.model, ck.load_checkpoint(last)[0]["model"])
+            fix = "Lower the learning rate; the model has the weights of the last good checkpoint"
         error = TrainingDiverged(
             f"the loss is {value:.4g} at step {self.step + 1} (its lowest was {self.lowest:.4g})",
             where=str(self.folder or "train"),
-            fix="lower the learning rate; the model has the weights of the last good checkpoint"
-            if found
-            else "lower the learning rate, and save checkpoints to have something to go back to",
+            fix=fix,
         )
-        error.checkpoint = found[-1] if found else None
-        raise error
+        error.checkpoint = last
+        return error
 
     def due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
@@ -250,29 +247,28 @@ class Run:
         record["tokens"] = self.step * self.settings.batch_rows * self.data.length
         record.update(rate)
         self.result.losses.append(record["loss"])
-        self._tell(record)
+        self._publish(record)
         done = self.step - self.first_step
         spent = time.perf_counter() - self.started
         self.progress.show(record, spent / done * (self.settings.steps - self.step) if done else None)
 
     def judge(self) -> None:
-        """Evaluates (the average of the weights, if there is one), keeps the best, stops when there is no more gain."""
+        """Evaluates (the weight average, if there is one), keeps the best, stops when there is no more gain."""
         if self.evaluate is None:
             return
-        with self._as_evaluated():
-            found = self.evaluate(self.model)
+        with self._evaluation_mode():
+            evaluation = self.evaluate(self.model)
             best = self.result.best
-            gained = best is None or found.bits_per_byte < best.bits_per_byte - self.settings.least_gain
-            if gained:
-                self.result.best, self.result.best_step, self.evaluations_without_gain = found, self.step, 0
+            if best is None or evaluation.bits_per_byte < best.bits_per_byte - self.settings.least_gain:
+                self.result.best, self.result.best_step, self.evaluations_without_gain = evaluation, self.step, 0
                 if self.folder is not None and self.rank == 0:
-                    ck.save_checkpoint(self.folder / "best", {"model": ck.weights_of(self.model)}, asdict(found))
+                    ck.save_checkpoint(self.folder / "best", {"model": ck.weights_of(self.model)}, asdict(evaluation))
             else:
                 self.evaluations_without_gain += 1
-        self.result.final = found
-        self._tell({"step": self.step, "evaluation": asdict(found)})
+        self.result.final = evaluation
+        self._publish({"step": self.step, "evaluation": asdict(evaluation)})
         self.stopped_early = 0 < self.settings.patience <= self.evaluations_without_gain
-        self.meter.read()
+        self.meter.read()  # the time of the evaluation is not the training's
 
     def finish(self) -> TrainResult:
         if self.evaluate is not None and not (self.stopped_early or self.due(self.settings.evaluate_every)):
@@ -287,14 +283,14 @@ class Run:
         result.stopped_early = self.stopped_early
         result.steps, result.micro_rows = self.step, self.micro_rows
         result.tokens = self.step * self.settings.batch_rows * self.data.length
-        settled = sorted(self.rates[1:] or self.rates, key=lambda rate: rate["tokens_per_s"])
-        if settled:
-            middle = settled[len(settled) // 2]
-            result.tokens_per_s, result.mfu = middle["tokens_per_s"], middle["mfu"]
+        rates = sorted(self.rates[1:] or self.rates, key=lambda rate: rate["tokens_per_s"])  # the first one warms up
+        if rates:
+            median = rates[len(rates) // 2]
+            result.tokens_per_s, result.mfu = median["tokens_per_s"], median["mfu"]
         result.peak_memory = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
         return result
 
-    def _tell(self, record: dict[str, Any]) -> None:
+    def _publish(self, record: dict[str, Any]) -> None:
         self.log_file.write(record)
         if self.on_record is not None:
             self.on_record(record)
@@ -324,10 +320,10 @@ class Run:
         ck.remove_old(self.folder, self.settings.keep)
 
     def _resume(self) -> None:
-        found = ck.checkpoints(self.folder) if self.folder else []
-        if not found:
+        saved = ck.checkpoints(self.folder) if self.folder else []
+        if not saved:
             return
-        tensors, state = ck.load_checkpoint(found[-1])
+        tensors, state = ck.load_checkpoint(saved[-1])
         ck.restore_weights(self.model, tensors["model"])
         ck.restore_optimizer(self.optimizer, tensors["optimizer"], state["optimizer"])
         if self.average is not None:
@@ -349,32 +345,23 @@ class Run:
         return torch.autocast(self.device.type, torch.bfloat16) if low else nullcontext()
 
     def _recordable(self, loss: Objective | None) -> bool:
-        """Whether a micro-batch always launches the same. Cognate's own loss does, but for masks by document and
-        checkpointing, which asks the GPU for its random state. transformers' models look at their numbers, or make
-        another mask while they are recorded: they must be compiled whole, so one has to ask for it."""
+        """Whether a micro-batch always launches the same kernels. Cognate's own loss does, except with document masks
+        and with checkpointing, which asks the GPU for its random state. The models of transformers look at their
+        numbers, or make another mask while they are recorded: they work only if compiled whole: set `graph` to try."""
         s, cognate = self.settings, isinstance(self.model, CognateForCausalLM)
-        known = cognate and loss is None and not s.document_mask and not s.gradient_checkpointing
-        return self.device.type == "cuda" and (known if s.graph is None else s.graph)
+        safe = cognate and loss is None and not s.document_mask and not s.gradient_checkpointing
+        return self.device.type == "cuda" and (safe if s.graph is None else s.graph)
 
     @contextmanager
-    def _as_evaluated(self) -> Iterator[None]:
+    def _evaluation_mode(self) -> Iterator[None]:
         self.model.eval()
+        average = self.average.applied(self.model) if self.average else nullcontext()
+        eager = torch.compiler.set_stance("force_eager")  # other shapes: not worth compiling
         try:
-            shown = self.average.applied(self.model) if self.average else nullcontext()
-            with (
-                shown,
-                self._precision(),
-                torch.compiler.set_stance("force_eager"),
-            ):  # other shapes: not worth compiling
+            with average, self._precision(), eager:
                 yield
         finally:
             self.model.train()
-
-    @contextmanager
-    def _compiled(self) -> Iterator[None]:
-        wanted = self.settings.compile if self.settings.compile is not None else self.device.type == "cuda"
-        with compiled(self.model) if wanted else nullcontext():
-            yield
 
     @contextmanager
     def _fast_matrices(self) -> Iterator[None]:

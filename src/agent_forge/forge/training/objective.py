@@ -1,4 +1,7 @@
-"""The training objective of any causal language model, in memory that does not grow with the vocabulary."""
+"""The training objective of any causal language model, in memory that does not grow with the vocabulary.
+
+Shapes: B rows, T tokens, D width, V vocabulary; a batch's inputs and targets are [B, T].
+"""
 
 from __future__ import annotations
 
@@ -22,13 +25,13 @@ def objective(model: nn.Module, batch: Batch, document_mask: bool = False) -> Te
     real = (batch.targets != IGNORE).sum().clamp_min(1)
     if not has_plain_head(model):
         return F.cross_entropy(_logits(model, batch), batch.targets.flatten(), reduction="sum") / real
-    hidden, head = hidden_and_head(model, batch.inputs)
+    hidden, head = hidden_and_head(model, batch.inputs)  # [B, T, D], [V, D]
     return chunked_cross_entropy(hidden.flatten(0, 1), head, batch.targets.flatten()) / real
 
 
 @torch.no_grad()
 def losses_and_hits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """For evaluation, [rows, length]: the loss of every target in nats, and whether the likeliest token was right."""
+    """For evaluation, [B, T]: the loss of every target in nats, and whether the likeliest token was right."""
     targets = batch.targets.flatten()
     if has_plain_head(model):
         hidden, head = hidden_and_head(model, batch.inputs)
@@ -40,15 +43,16 @@ def losses_and_hits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def has_plain_head(model: Any) -> bool:
-    """Whether logits = hidden @ head^T, and nothing more: no bias, no capped or scaled logits."""
-    head = None if not hasattr(model, "get_output_embeddings") else model.get_output_embeddings()
+    """Whether logits = hidden @ head^T and nothing more: no bias, no capped or scaled logits."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if head is None or getattr(head, "bias", None) is not None:
+        return False
     changes = ("final_logit_softcapping", "logit_scale", "logits_scaling")
-    changed = any(getattr(model.config, name, None) not in (None, 1.0) for name in changes) if head else True
-    return not changed and getattr(head, "bias", None) is None
+    return all(getattr(model.config, name, None) in (None, 1.0) for name in changes)
 
 
 def hidden_and_head(model: Any, input_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """What goes into the head, and the head's matrix."""
+    """The input of the head [B, T, D] and its matrix [V, D]."""
     state = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
     if isinstance(model, CognateForCausalLM):
         state = model.head_down(state)
@@ -57,4 +61,4 @@ def hidden_and_head(model: Any, input_ids: Tensor) -> tuple[Tensor, Tensor]:
 
 def _logits(model: Any, batch: Batch) -> Tensor:
     logits: Tensor = model(input_ids=batch.inputs, use_cache=False).logits
-    return logits.flatten(0, 1).float()
+    return logits.flatten(0, 1).float()  # [B * T, V]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -10,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from agent_forge.errors import UsageError
+from agent_forge.config import build
 from agent_forge.forge.training.muon import muon_step
-from agent_forge.forge.training.presets import PRESETS
+from agent_forge.forge.training.settings import OptimizerSettings, optimizer_settings
 
-SMALLEST_MATRIX = 16  # a matrix thinner than this is a handful of gates: orthogonalising it says nothing
+SMALLEST_MATRIX = 16  # a thinner matrix is a handful of gates: orthogonalising it says nothing
+MUON = ("momentum", "nesterov", "ns_steps", "adjust_lr")
 
 
 class MuGrokfast(torch.optim.Optimizer):
@@ -26,13 +28,14 @@ class MuGrokfast(torch.optim.Optimizer):
     | `embedding` | embeddings and the head | AdamW, `embedding_lr` |
     | `scalar` | gains, biases, gates thinner than 16 | AdamW, `scalar_lr` |
 
-    `grokfast` is the signed coefficient of the slow part of the gradient, g + grokfast * EMA(g) (2405.20233, with
-    `grokfast_decay` the EMA's). It is 0 by default, and then costs nothing: see docs/training.md for the ablation.
+    `settings` are fields of OptimizerSettings. `grokfast` is the signed coefficient of the slow part of the gradient,
+    g + grokfast * EMA(g) (2405.20233, with `grokfast_decay` the EMA's): see docs/training.md for the ablation.
+    `ns_dtype` is the type of the Newton-Schulz iterations, `head` the output layer of a model that does not name it.
 
     A schedule sets `group["lr"]`, which is what the step reads; `group["initial_lr"]` keeps the full value.
 
     >>> model = nn.Sequential(nn.Embedding(50, 32), nn.Linear(32, 64), nn.Linear(64, 50))
-    >>> optimizer = MuGrokfast(model, head=model[2])
+    >>> optimizer = MuGrokfast(model, head=model[2], lr=0.01)
     >>> [(group["kind"], len(group["params"])) for group in optimizer.param_groups]
     [('matrix', 1), ('embedding', 2), ('scalar', 2)]
     """
@@ -41,54 +44,44 @@ class MuGrokfast(torch.optim.Optimizer):
         self,
         model: nn.Module,
         *,
-        lr: float = 0.02,
-        matrix_rule: str = "muon",
-        momentum: float = 0.95,
-        nesterov: bool = True,
-        weight_decay: float = 0.1,
-        ns_steps: int = 5,
-        ns_dtype: torch.dtype | None = None,
-        adjust_lr: str = "original",
-        embedding_lr: float = 0.004,
-        scalar_lr: float = 0.004,
-        betas: tuple[float, float] = (0.9, 0.95),
-        eps: float = 1e-8,
-        adam_weight_decay: float = 0.0,
-        grokfast: float = 0.0,
-        grokfast_decay: float = 0.98,
         head: nn.Module | None = None,
+        ns_dtype: torch.dtype | None = None,
+        **settings: Any,
     ) -> None:
-        if adjust_lr not in ("original", "match_rms_adamw"):
-            raise UsageError(f"adjust_lr is {adjust_lr!r}", fix="use 'original' or 'match_rms_adamw'")
-        if matrix_rule not in ("muon", "adamw"):
-            raise UsageError(f"matrix_rule is {matrix_rule!r}", fix="use 'muon' or 'adamw'")
-        muon = {"momentum": momentum, "nesterov": nesterov, "ns_steps": ns_steps, "adjust_lr": adjust_lr}
-        adam = {"rule": "adamw", "betas": betas, "eps": eps, "weight_decay": adam_weight_decay}
-        settings: dict[str, dict[str, Any]] = {
-            "matrix": {**adam, **muon, "rule": matrix_rule, "lr": lr, "weight_decay": weight_decay},
-            "embedding": {**adam, "lr": embedding_lr},
-            "scalar": {**adam, "lr": scalar_lr},
-        }
+        chosen = asdict(build(OptimizerSettings, settings, "MuGrokfast"))
         self.ns_dtype = ns_dtype
+        adam = {"betas": chosen["betas"], "eps": chosen["eps"]}
+        adamw_group = {**adam, "rule": "adamw", "weight_decay": chosen["adam_weight_decay"]}
+        muon = {name: chosen[name] for name in MUON}
+        of_kind: dict[str, dict[str, Any]] = {
+            "matrix": {
+                **adam,
+                **muon,
+                "rule": chosen["matrix_rule"],
+                "lr": chosen["lr"],
+                "weight_decay": chosen["weight_decay"],
+            },
+            "embedding": {**adamw_group, "lr": chosen["embedding_lr"]},
+            "scalar": {**adamw_group, "lr": chosen["scalar_lr"]},
+        }
         blocks = _row_blocks(model)
         groups = []
         for kind, named in route(model, head).items():
             group = {"kind": kind, "params": [p for _, p in named], "names": [name for name, _ in named]}
-            group.update(settings[kind], initial_lr=settings[kind]["lr"])
+            group.update(of_kind[kind], initial_lr=of_kind[kind]["lr"])
             if kind == "matrix":
                 group["row_blocks"] = [blocks.get(id(p), (p.shape[0],)) for _, p in named]
-            groups.append(group)
-        super().__init__(
-            [group for group in groups if group["params"]],
-            {"lr": lr, "grokfast": grokfast, "grokfast_decay": grokfast_decay, "fused": _on_gpu(model)},
-        )
+            if named:
+                groups.append(group)
+        # `fused` makes load_state_dict leave the step counts where they are: on the GPU, for the fused kernel.
+        fused = any(parameter.is_cuda for parameter in model.parameters())
+        filters = {name: chosen[name] for name in ("grokfast", "grokfast_decay")}
+        super().__init__(groups, {"lr": chosen["lr"], **filters, "fused": fused})
 
     @classmethod
     def for_phase(cls, model: nn.Module, phase: str, **changes: Any) -> MuGrokfast:
         """The optimiser with a phase's preset: `MuGrokfast.for_phase(model, "cognate")`."""
-        if phase not in PRESETS:
-            raise UsageError(f"no optimiser preset {phase!r}", fix=f"use one of {', '.join(PRESETS)}")
-        return cls(model, **{**PRESETS[phase], **changes})
+        return cls(model, **asdict(optimizer_settings(phase, **changes)))
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -120,7 +113,7 @@ class MuGrokfast(torch.optim.Optimizer):
             [self._state(p, "momentum", partial(torch.zeros_like, p)) for p in params],
             [rows[id(p)] for p in params],
             ns_dtype=self.ns_dtype,
-            **{key: group[key] for key in ("lr", "momentum", "nesterov", "weight_decay", "ns_steps", "adjust_lr")},
+            **{name: group[name] for name in ("lr", "weight_decay", *MUON)},
         )
 
     def _adam(self, group: Mapping[str, Any], params: list[nn.Parameter], grads: list[Tensor]) -> None:
@@ -151,34 +144,19 @@ class MuGrokfast(torch.optim.Optimizer):
 
 
 def route(model: nn.Module, head: nn.Module | None = None) -> dict[str, list[tuple[str, nn.Parameter]]]:
-    """Which rule each trainable parameter gets. A tied weight is one parameter, and is found once."""
-    words = _word_weights(model, head)
-    routes: dict[str, list[tuple[str, nn.Parameter]]] = {"matrix": [], "embedding": [], "scalar": []}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad:
-            routes[_kind(parameter, words)].append((name, parameter))
-    placed = [id(p) for named in routes.values() for _, p in named]
-    wanted = {id(p) for p in model.parameters() if p.requires_grad}
-    assert len(placed) == len(set(placed)) == len(wanted), "a parameter is in no group, or in two"
-    return routes
-
-
-def _on_gpu(model: nn.Module) -> bool:
-    return any(parameter.is_cuda for parameter in model.parameters())
-
-
-def _kind(parameter: nn.Parameter, words: set[int]) -> str:
-    if id(parameter) in words:
-        return "embedding"
-    return "matrix" if parameter.dim() == 2 and min(parameter.shape) >= SMALLEST_MATRIX else "scalar"
-
-
-def _word_weights(model: nn.Module, head: nn.Module | None) -> set[int]:
-    modules: list[Any] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    """Which rule each trainable parameter gets. A tied weight is one parameter and appears once."""
     find_head: Any = getattr(model, "get_output_embeddings", None)
     if head is None and find_head is not None:
         head = find_head()
-    return {id(module.weight) for module in (*modules, head) if module is not None}
+    embeddings: list[Any] = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    vocabulary = {id(module.weight) for module in (*embeddings, head) if module is not None}
+    routes: dict[str, list[tuple[str, nn.Parameter]]] = {"matrix": [], "embedding": [], "scalar": []}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            is_matrix = parameter.dim() == 2 and min(parameter.shape) >= SMALLEST_MATRIX
+            kind = "embedding" if id(parameter) in vocabulary else "matrix" if is_matrix else "scalar"
+            routes[kind].append((name, parameter))
+    return routes
 
 
 def _row_blocks(model: nn.Module) -> dict[int, tuple[int, ...]]:

@@ -1,7 +1,7 @@
-"""Documents into rows of equal length: every row starts with BOS, and almost no token is padding or thrown away.
+"""Documents packed into rows of equal length: every row starts with BOS, and almost no token is padding or lost.
 
-A document longer than a row is cut into pieces, each with its own BOS; the pieces are packed best-fit, longest first
-(Ding et al., 2404.10830), each into the row with the least room that still holds it.
+A document longer than a row is cut into pieces, each with its own BOS. The pieces are packed best-fit, longest first
+(Ding et al., 2404.10830): each goes into the row with the least room that still holds it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ IGNORE = -100
 
 @dataclass(frozen=True)
 class PackedRows:
-    """`tokens` [rows, length + 1] and, for each token, the number of its document (-1: padding)."""
+    """Rows of tokens and, for each token, the number of its document (-1: padding)."""
 
-    tokens: np.ndarray
-    documents: np.ndarray
+    tokens: np.ndarray  # [rows, length + 1]
+    documents: np.ndarray  # the same shape
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -37,7 +37,7 @@ class PackedRows:
 
     @property
     def used(self) -> float:
-        """The share of the places that hold a token."""
+        """The share of positions that hold a token."""
         return float((self.documents >= 0).mean())
 
     def batch(self, step: int, rows: int, seed: int) -> Batch:
@@ -45,13 +45,15 @@ class PackedRows:
 
         Rows are drawn without replacement within an epoch; a batch may reach over the end of one.
         """
-        first = step * rows
-        places = np.arange(first, first + rows)
-        picked = [_order(len(self), int(place) // len(self), seed)[place % len(self)] for place in places]
+        positions = range(step * rows, (step + 1) * rows)
+        picked = [_order(len(self), at // len(self), seed)[at % len(self)] for at in positions]
         return self.take(np.array(picked))
 
     def take(self, rows: Any) -> Batch:
-        """Inputs, targets (-100 for padding and for the first token of the next document) and document numbers."""
+        """Inputs, targets (-100 for padding and for the first token of the next document) and document numbers.
+
+        All three are [rows, length]: a row of length + 1 tokens is `length` inputs and, shifted by one, their targets.
+        """
         tokens = torch.from_numpy(self.tokens[rows].astype(np.int64))
         documents = torch.from_numpy(self.documents[rows].astype(np.int64))
         follows = (documents[:, 1:] == documents[:, :-1]) & (documents[:, 1:] >= 0)
@@ -60,7 +62,7 @@ class PackedRows:
 
 @dataclass(frozen=True)
 class StagedRows(PackedRows):
-    """Rows of a curriculum: each stage has its own, from its first step on. `stages` are (first step, first row).
+    """Rows of a curriculum: each stage has its own, from its first step on. `stages` holds (first step, first row).
 
     >>> tokens = np.arange(12).reshape(4, 3)
     >>> rows = StagedRows(tokens, np.zeros_like(tokens), ((0, 0), (10, 3)))
@@ -72,7 +74,7 @@ class StagedRows(PackedRows):
 
     @staticmethod
     def of(stages: Sequence[tuple[int, PackedRows]]) -> StagedRows:
-        """The stages' rows in one; each comes with its first step, the first with 0."""
+        """All rows in one, from (first step, rows) of each stage; the first begins at step 0."""
         sizes = [0, *(len(rows) for _, rows in stages)]
         firsts = [int(first) for first in np.cumsum(sizes)[:-1]]
         tokens, documents = ([getattr(rows, name) for _, rows in stages] for name in ("tokens", "documents"))
@@ -80,7 +82,7 @@ class StagedRows(PackedRows):
         return StagedRows(np.concatenate(tokens), np.concatenate(documents), starts)
 
     def batch(self, step: int, rows: int, seed: int) -> Batch:
-        """The batch of a step, from the rows of the stage that the step is in."""
+        """The batch of a step, from the rows of its stage."""
         now = max(number for number, (first_step, _) in enumerate(self.stages) if first_step <= step)
         first_step, first = self.stages[now]
         end = self.stages[now + 1][1] if now + 1 < len(self.stages) else len(self)
@@ -90,13 +92,16 @@ class StagedRows(PackedRows):
 
 @lru_cache(maxsize=4)
 def _order(rows: int, epoch: int, seed: int) -> np.ndarray:
+    """The order of the rows in an epoch."""
     return np.random.default_rng([seed, epoch]).permutation(rows)
 
 
 @dataclass(frozen=True)
 class Batch:
+    """Rows to train on, each tensor [B, T]."""
+
     inputs: Tensor
-    targets: Tensor
+    targets: Tensor  # -100: not a target
     documents: Tensor
 
     def __len__(self) -> int:
@@ -108,9 +113,9 @@ class Batch:
             yield Batch(self.inputs[part], self.targets[part], self.documents[part])
 
     def every(self, world: int, rank: int) -> Batch:
-        """The share of one of several processes. Raises UsageError if there is not a row for each."""
+        """One process's share of the rows. Raises UsageError if there are fewer rows than processes."""
         if len(self) < world:
-            raise UsageError(f"{len(self)} rows cannot be shared by {world} processes", fix="raise batch_rows")
+            raise UsageError(f"{len(self)} rows cannot be shared by {world} processes", fix="Raise batch_rows")
         part = slice(rank, None, world)
         return Batch(self.inputs[part], self.targets[part], self.documents[part])
 
@@ -121,24 +126,24 @@ class Batch:
         return Batch(*moved)
 
     def copy(self, other: Batch) -> None:
-        """Takes over another batch's numbers, in place."""
+        """Overwrites this batch with another's numbers, in place."""
         pairs = ((self.inputs, other.inputs), (self.targets, other.targets), (self.documents, other.documents))
-        for mine, its in pairs:
-            mine.copy_(its.pin_memory() if mine.is_cuda else its, non_blocking=True)
+        for target, source in pairs:
+            target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
 
 def encode(tokenizer: Any, texts: Sequence[str], eos: bool = True) -> list[np.ndarray]:
-    """Token numbers of each text, without BOS (packing adds it), with EOS at the end unless told otherwise."""
+    """Token IDs of each text, without BOS (packing adds it), with EOS at the end unless `eos` is False."""
     ending = [tokenizer.eos_token_id] if eos and tokenizer.eos_token_id is not None else []
-    found: list[np.ndarray] = []
+    encoded: list[np.ndarray] = []
     for start in range(0, len(texts), 512):
         part = tokenizer(list(texts[start : start + 512]), add_special_tokens=False)["input_ids"]
-        found.extend(np.array([*ids, *ending], dtype=np.int32) for ids in part)
-    return found
+        encoded.extend(np.array([*ids, *ending], dtype=np.int32) for ids in part)
+    return encoded
 
 
 def pack(documents: Sequence[np.ndarray], length: int, bos: int, pad: int = 0, alone: bool = False) -> PackedRows:
-    """Rows of `length` inputs and as many targets. `alone` gives every piece its own row, as evaluation wants it.
+    """Rows of `length` inputs and as many targets. `alone` gives every piece its own row, as evaluation needs.
 
     Raises DataError if there is nothing to pack.
 
@@ -152,11 +157,11 @@ def pack(documents: Sequence[np.ndarray], length: int, bos: int, pad: int = 0, a
         for start in range(0, len(document), length)
     ]
     if not pieces:
-        raise DataError("there is no text to pack", where="pack", fix="check the loader's filters")
-    plan = [[i] for i in range(len(pieces))] if alone else _best_fit([len(p) + 1 for _, p in pieces], length + 1)
-    tokens = np.full((len(plan), length + 1), pad, dtype=np.int32)
-    numbers = np.full((len(plan), length + 1), -1, dtype=np.int32)
-    for row, members in enumerate(plan):
+        raise DataError("there is no text to pack", where="pack", fix="Check the loader's filters")
+    rows = [[i] for i in range(len(pieces))] if alone else _best_fit([len(p) + 1 for _, p in pieces], length + 1)
+    tokens = np.full((len(rows), length + 1), pad, dtype=np.int32)
+    numbers = np.full((len(rows), length + 1), -1, dtype=np.int32)
+    for row, members in enumerate(rows):
         at = 0
         for member in members:
             number, piece = pieces[member]
@@ -168,7 +173,7 @@ def pack(documents: Sequence[np.ndarray], length: int, bos: int, pad: int = 0, a
 
 
 def _best_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
-    """Which pieces share a row. Rows are found by the room left in them: there are at most `capacity` kinds."""
+    """Which pieces share a row. Rows are looked up by the room left in them: at most `capacity` different values."""
     rows: list[list[int]] = []
     with_room: dict[int, list[int]] = {}
     rooms: list[int] = []  # the keys of with_room, sorted

@@ -1,6 +1,6 @@
-"""Several processes, as torchrun or accelerate start them: each takes a share of every batch, gradients are summed.
+"""Several processes, started by torchrun or accelerate: each takes a share of every batch, and gradients are summed.
 
-With one process none of this does anything.
+In a single process nothing here does anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 def join() -> tuple[int, int]:
-    """(rank, number of processes), joining the group that the launcher's variables describe."""
+    """(rank, number of processes), after joining the group that the launcher's variables describe."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world > 1 and not dist.is_initialized():
         if torch.cuda.is_available():
@@ -31,12 +31,7 @@ def sum_over_processes(tensors: Iterable[Tensor]) -> None:
 
 
 def same_start(model: nn.Module) -> None:
-    """Every process begins with the first one's weights."""
+    """Gives every process the weights of the first."""
     if dist.is_initialized() and dist.get_world_size() > 1:
         for parameter in model.parameters():
             dist.broadcast(parameter.data, src=0)
-
-
-def barrier() -> None:
-    if dist.is_initialized():
-        dist.barrier()

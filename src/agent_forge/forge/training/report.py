@@ -1,4 +1,4 @@
-"""What a run says while it runs: one JSON line for each logged step, and a line for people."""
+"""What a run reports: a JSON line per logged step, and a line for people."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, TextIO
 from agent_forge.files import atomic_write
 
 
-class RunLog:
-    """`log.jsonl`. On resuming, lines after the resumed step are cut off, so that a curve has every step once."""
+class TrainingLog:
+    """`log.jsonl`. On resuming, lines after the resumed step are removed, so that a curve has every step once."""
 
     def __init__(self, path: Path | None, resumed_at: int = 0) -> None:
         self.path = path
         if path is None:
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [line for line in _whole_lines(path) if json.loads(line)["step"] <= resumed_at]
+        lines = [line for line in _whole_lines(path) if json.loads(line)["step"] <= resumed_at]
         with atomic_write(path) as file:
-            file.writelines(line + "\n" for line in kept)
+            file.writelines(line + "\n" for line in lines)
 
     def write(self, record: dict[str, Any]) -> None:
         if self.path is not None:
@@ -34,7 +34,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 
 def _whole_lines(path: Path) -> list[str]:
-    """Lines that end; a process killed while writing leaves half of one."""
+    """The complete lines: a process killed while writing leaves half of one."""
     if not path.exists():
         return []
     text = path.read_text(encoding="utf-8")
@@ -42,7 +42,7 @@ def _whole_lines(path: Path) -> list[str]:
 
 
 class Progress:
-    """One line that is rewritten on a terminal; a line each time elsewhere; nothing when `stream` is None."""
+    """One line, rewritten on a terminal; a new line per record elsewhere; nothing if `stream` is None."""
 
     def __init__(self, steps: int, stream: TextIO | None = sys.stderr) -> None:
         self.steps, self.stream = steps, stream

@@ -1,4 +1,4 @@
-"""How the learning rate moves: a factor between 0 and 1 for every step."""
+"""Learning-rate schedules: a factor between 0 and 1 per step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from agent_forge.errors import UsageError
 def schedule_factor(step: int, steps: int, kind: str = "wsd", warmup: int = 0, decay: float = 0.5, floor: float = 0.05):
     """The factor at `step` of `steps`.
 
-    "wsd": warm up, stay, then fall in a straight line to `floor` over the last `decay` of the run. Its stable part
-    does not depend on how long the run will be. "cosine": warm up, then half a cosine down to `floor`.
+    "wsd" (warm-up, stable, decay) falls linearly to `floor` over the last `decay` of the run; its stable part does not
+    depend on how long the run will be. "cosine" warms up, then follows half a cosine down to `floor`.
 
     >>> [round(schedule_factor(step, 100, warmup=10), 2) for step in (0, 9, 30, 75, 100)]
     [0.1, 1.0, 1.0, 0.53, 0.05]
@@ -24,4 +24,4 @@ def schedule_factor(step: int, steps: int, kind: str = "wsd", warmup: int = 0, d
     if kind == "wsd":
         left = (steps - step) / max(1.0, decay * steps)
         return floor + (1 - floor) * min(1.0, max(0.0, left))
-    raise UsageError(f"no schedule {kind!r}", fix="use 'wsd' or 'cosine'")
+    raise UsageError(f"there is no schedule {kind!r}", fix="Use 'wsd' or 'cosine'")

@@ -1,4 +1,4 @@
-"""How fast a model trains, and how much of the hardware's matrix rate that is."""
+"""Training throughput, and which share of the hardware's matrix throughput it uses (MFU)."""
 
 from __future__ import annotations
 
@@ -15,32 +15,28 @@ from agent_forge.forge.models import CognateModel
 
 
 def training_flops(model: nn.Module, length: int) -> float:
-    """Floating-point operations of one training token: 6 for each weight that is multiplied, and the attention.
+    """Floating-point operations per training token: 6 per multiplied weight, plus the attention.
 
     An embedding that is only looked up does not count; a tied one counts once, as the head.
     """
     config: Any = getattr(model, "config", None)
     passes = getattr(config, "passes_per_loop", 1) * getattr(config, "loops", 1)
-    looped, once = _multiplied_weights(model)
+    looped = once = (
+        0  # weights inside the layers are used in every pass; the embedding's projections and the head, once
+    )
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            inside = "layers." in name or ".h." in name
+            looped, once = looped + module.weight.numel() * inside, once + module.weight.numel() * (not inside)
     window = min(length, getattr(config, "sliding_window", None) or length)
     seen = window - window * (window - 1) / (2 * length) if length else 0.0  # keys of an average query
     attention = 12 * getattr(config, "hidden_size", 0) * getattr(config, "num_hidden_layers", 0) * seen
     return float(passes * (6 * looped + attention) + 6 * once)
 
 
-def _multiplied_weights(model: nn.Module) -> tuple[int, int]:
-    """Weights inside the layers (used in every pass), and those used once: the embedding's projections and the head."""
-    looped = once = 0
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            inside = "layers." in name or ".h." in name
-            looped, once = looped + module.weight.numel() * inside, once + module.weight.numel() * (not inside)
-    return looped, once
-
-
 @lru_cache(maxsize=4)
 def matrix_rate(device: str) -> float:
-    """Operations per second of a large matrix product on this device, measured: the ceiling that MFU is a share of."""
+    """Operations per second of a large matrix product, measured on this device: the ceiling for MFU."""
     on_gpu = device.startswith("cuda")
     size, dtype, repeats = (8192, torch.bfloat16, 10) if on_gpu else (512, torch.float32, 3)
     a = torch.randn(size, size, device=device, dtype=dtype)
@@ -62,34 +58,34 @@ def wait(device: torch.device) -> None:
 
 @contextmanager
 def compiled(model: nn.Module) -> Iterator[None]:
-    """The model's layers compiled inside the block; its embedding, masks and head stay as they are.
+    """Compiles the model's layers inside the block; its embedding, masks and head stay as they are.
 
-    Of a foreign model one layer is compiled, and the others run the same code: many layers in one graph take long
-    to compile.
+    Of a model from transformers one layer is compiled, and the others run the same code: many layers in one graph take
+    long to compile.
     """
     body: Any = getattr(model, "base_model", model)
-    alike = [] if isinstance(body, CognateModel) else _alike(body)
+    layers = [] if isinstance(body, CognateModel) else _equal_layers(body)
     if isinstance(body, CognateModel):
         body.__dict__["refine"] = torch.compile(body.refine, dynamic=False)
-    for part in alike:
-        part.compile(dynamic=False)
+    for layer in layers:
+        layer.compile(dynamic=False)
     try:
         yield
     finally:
-        for part in alike:
-            part._compiled_call_impl = None
+        for layer in layers:
+            layer._compiled_call_impl = None
         body.__dict__.pop("refine", None)
 
 
-def _alike(body: nn.Module) -> list[nn.Module]:
-    """The layers of one kind that make up the model, or the model itself where there are none."""
+def _equal_layers(body: nn.Module) -> list[nn.Module]:
+    """The layers of one class that make up the model, or the model itself where there are none."""
     lists = [list(part) for part in body.modules() if isinstance(part, nn.ModuleList)]
     layers = max(lists, key=len, default=[])
     return layers if len(layers) > 1 and len({type(layer) for layer in layers}) == 1 else [body]
 
 
 class Later:
-    """A number on its way from the GPU. `value` waits for it alone, not for what was launched after it."""
+    """A number on its way from the GPU. `value` waits for it alone, not for what was launched later."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor.detach()
@@ -105,7 +101,7 @@ class Later:
 
 
 class Meter:
-    """Tokens per second and MFU since it was last read."""
+    """Tokens per second and MFU since the last reading."""
 
     def __init__(self, model: nn.Module, length: int, device: torch.device) -> None:
         self.device, self.tokens, self.flops = device, 0, training_flops(model, length)

@@ -17,8 +17,8 @@ SPECIAL_TOKENS = (
     *("<|tool_call|>", "<|tool_result|>", "<|plan|>", "<|graph|>"),  # phases 5 and 6, the planner
     *(f"<|reserved_{i}|>" for i in range(19)),
 )
-# Words with their leading space, numbers in groups of at most three digits, punctuation, runs of white space: the
-# GPT-4 pattern with shorter numbers, so that arithmetic sees regular pieces.
+# Words with their leading space, digits in groups of at most three, punctuation, runs of white space: the GPT-4 pattern
+# with shorter numbers, so that arithmetic sees regular pieces.
 PIECES = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ '<|' + message['role'] + '|>' + message['content'] + '<|end|>' }}"
@@ -27,7 +27,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int = 32768) -> PreTrainedTokenizerFast:
-    """A tokenizer of `vocab_size` tokens in all, special ones first. Any text comes back from it unchanged.
+    """A tokenizer of `vocab_size` tokens, special ones first. Any text survives encoding and decoding unchanged.
 
     Raises UsageError if the vocabulary cannot hold the bytes and the special tokens.
 
@@ -37,7 +37,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int = 32768) -> PreTrained
     """
     smallest = 256 + len(SPECIAL_TOKENS)
     if vocab_size < smallest:
-        raise UsageError(f"a vocabulary of {vocab_size} is too small", fix=f"ask for {smallest} or more")
+        raise UsageError(f"a vocabulary of {vocab_size} is too small", fix=f"Use {smallest} or more")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
