@@ -12,6 +12,7 @@ import torch
 from transformers import PretrainedConfig
 
 from agent_forge.config import as_dict, build, nearest, option
+from agent_forge.context_length import context_length
 from agent_forge.errors import ConfigError, UsageError
 from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, finish, staging
 from agent_forge.forge.contracts import Contract
@@ -25,7 +26,6 @@ from agent_forge.forge.corpus import (
     set_aside,
     source_digests,
 )
-from agent_forge.forge.evaluation.text import positions_of
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.phases import Outcome, Phase, Work
 from agent_forge.forge.phases.measure import (
@@ -87,7 +87,7 @@ def refuse_unknown_fields(model: Mapping[str, Any], config: PretrainedConfig) ->
 
 def refuse_long_rows(config: PretrainedConfig, length: int) -> None:
     """Raises ConfigError for rows that are longer than the model can read."""
-    most = positions_of(config)
+    most = context_length(config)
     if most is not None and length > most:
         raise ConfigError(f"length is {length}, and the model reads {most} tokens", fix="shorten `length`")
 

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from agent_forge.forge.checkpoint import CARD, count_parameters, files_of
+from agent_forge.forge.checkpoint import count_parameters, files_of
+from agent_forge.forge.compression.folder import folder_bytes
 from agent_forge.forge.models.packed import TernaryWeight, save_packed
 from agent_forge.forge.quantization.bitlinear import BitLinear, quantised_modules
 
@@ -37,8 +38,7 @@ def packed_weight(layer: BitLinear) -> TernaryWeight:
 
 def write_packed(model: Any, source: Path, out: Path, layout: str = "1.6bit") -> int:
     """Writes the packed model with the tokenizer of the folder `source`; returns the bytes of everything in `out`."""
-    formats = [module.format for _, module in quantised_modules(model)]
-    format = formats[0]
+    format = next(module.format for _, module in quantised_modules(model))
     save_packed(
         model,
         out,
@@ -56,7 +56,7 @@ def write_packed(model: Any, source: Path, out: Path, layout: str = "1.6bit") ->
 
 
 def copy_tokenizer(source: Path, out: Path) -> None:
-    """Copies the tokenizer's files, JSON without white space, and leaves out what tokenizer.json holds already."""
+    """Copies the tokenizer's files, JSON without white space, except what tokenizer.json holds already."""
     whole = (source / "tokenizer.json").is_file()
     for name in TOKENIZER_FILES:
         if (source / name).is_file() and not (whole and name in REDUNDANT):
@@ -69,7 +69,7 @@ def copy_tokenizer(source: Path, out: Path) -> None:
 
 
 def _shorten_merges(document: dict[str, Any]) -> None:
-    """Merges as "a b" instead of ["a", "b"], where no token has a space in it: both forms are read alike."""
+    """Merges as "a b" instead of ["a", "b"], where no token contains a space: both forms are read alike."""
     model = document.get("model") or {}
     merges = model.get("merges") or []
     if merges and all(isinstance(pair, list) and not any(" " in part for part in pair) for pair in merges):
@@ -80,19 +80,6 @@ def write_dense(model: Any, source: Path, out: Path) -> None:
     """Writes a plain model (see `to_dense`) with its tokenizer, in float32: a scale times a level is exact there."""
     model.float().save_pretrained(out)
     copy_tokenizer(source, out)
-
-
-def copy_model(source: Path, out: Path) -> None:
-    """The input, unchanged: what is returned when the gate is missed."""
-    for file in files_of(source):
-        if file.name != CARD or file.parent != source:
-            target = out / file.relative_to(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
-
-
-def folder_bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in files_of(folder))
 
 
 def float32_bytes(folder: Path) -> int:
