@@ -22,9 +22,9 @@ from agent_forge.forge.quantization import (
     BitLinear,
     Demands,
     Format,
-    Job,
-    Recipe,
-    Wanted,
+    MaterialSize,
+    QATRecipe,
+    QuantizeSettings,
     calibrate,
     folder_bytes,
     gather,
@@ -143,7 +143,7 @@ def test_perplexity_and_divergence_are_found_again_from_the_folder(quantised, tr
     report, out, _ = quantised
     teacher = AutoModelForCausalLM.from_pretrained(trained_folder)
     tokenizer = AutoTokenizer.from_pretrained(out)
-    judged = gather(teacher, tokenizer, [str(own_text)], Wanted(24 * 8, 48, 3000)).judged
+    judged = gather(teacher, tokenizer, [str(own_text)], MaterialSize(24 * 8, 48, 3000)).judged
     packed = AutoModelForCausalLM.from_pretrained(out)
     assert measure_text(teacher, judged).perplexity == pytest.approx(report["ppl_before"], rel=1e-4)
     assert measure_text(packed, judged).perplexity == pytest.approx(report["ppl"], rel=1e-4)
@@ -236,9 +236,9 @@ def test_without_text_and_tokenizer_the_model_writes_its_own(trained_folder: Pat
     config = LlamaForCausalLM.from_pretrained(trained_folder).config
     config.tie_word_embeddings, config.attention_bias = False, True
     LlamaForCausalLM(config).save_pretrained(bare)
-    recipe = Recipe(steps=4, batch_rows=4, length=32, evaluations=0, recoveries=0)
-    job = Job(Format(levels="two_bit"), recipe, Demands(perplexity=0, accuracy=0, ratio=0), judged=640, device="cpu")
-    report = quantise_folder(bare, tmp_path / "out", job)
+    recipe = QATRecipe(steps=4, batch_rows=4, length=32, evaluations=0, recoveries=0)
+    settings = QuantizeSettings(Format(levels="two_bit"), recipe, Demands(perplexity=0, accuracy=0, ratio=0))
+    report = quantise_folder(bare, tmp_path / "out", settings, judged=640, device="cpu")
     assert report["bits_per_byte"] is None  # bytes of tokens are not known
     assert report["judged_on"].startswith("text written by the model itself")
     assert report["accepted"] is True
@@ -261,7 +261,7 @@ def test_what_a_model_writes_depends_on_the_seed_alone(trained_folder: Path) -> 
 def test_no_document_is_learned_from_and_judged_on(trained_folder: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(trained_folder)
     (tmp_path / "a.txt").write_text("\n\n".join(sentences(60, 3)), encoding="utf-8")  # one file, cut into pages
-    found = gather(None, tokenizer, [str(tmp_path)], Wanted(64, 32, 400))
+    found = gather(None, tokenizer, [str(tmp_path)], MaterialSize(64, 32, 400))
     learned = set(tokenizer.decode(found.rows.tokens.ravel()).split("."))
     for held_out in (found.judged, found.watched):
         texts = [tokenizer.decode(row[row > 2]) for row in held_out.rows.tokens]
@@ -270,9 +270,9 @@ def test_no_document_is_learned_from_and_judged_on(trained_folder: Path, tmp_pat
     assert sum(found.judged.bytes_of) > 400
     (tmp_path / "a.txt").write_text("too little", encoding="utf-8")
     with pytest.raises(DataError, match="too few"):
-        gather(None, tokenizer, [str(tmp_path)], Wanted(64, 32, 400))
+        gather(None, tokenizer, [str(tmp_path)], MaterialSize(64, 32, 400))
     with pytest.raises(DataError, match="no tokenizer"):
-        gather(None, None, [str(tmp_path)], Wanted(64, 32, 400))
+        gather(None, None, [str(tmp_path)], MaterialSize(64, 32, 400))
 
 
 def test_a_long_text_is_cut_at_its_paragraphs() -> None:
@@ -286,7 +286,7 @@ def test_a_long_text_is_cut_at_its_paragraphs() -> None:
 
 def test_each_way_of_post_training_is_better_than_the_one_before(trained_folder: Path, own_text: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(trained_folder)
-    material = gather(None, tokenizer, [str(own_text)], Wanted(32, 48, 1000))
+    material = gather(None, tokenizer, [str(own_text)], MaterialSize(32, 48, 1000))
     few = PackedRows(material.rows.tokens[:16], material.rows.documents[:16])
     found = []
     for way in ("mean", "fitted", "feedback"):
@@ -334,10 +334,10 @@ def test_error_feedback_is_that_of_gptq_and_lowers_the_error_of_the_outputs() ->
 
 def test_the_default_number_of_steps_follows_from_the_size_of_the_model(trained_folder: Path) -> None:
     model = LlamaForCausalLM.from_pretrained(trained_folder)
-    assert Recipe(steps=7).steps_for(model, "cpu") == 7
-    assert Recipe().steps_for(model, "cpu") == 300
+    assert QATRecipe(steps=7).steps_for(model, "cpu") == 7
+    assert QATRecipe().steps_for(model, "cpu") == 300
     big = LlamaForCausalLM(LlamaConfig(vocab_size=2000, hidden_size=512, intermediate_size=1024, num_hidden_layers=4))
-    assert 20 <= Recipe(length=512).steps_for(big, "cpu") < 300
+    assert 20 <= QATRecipe(length=512).steps_for(big, "cpu") < 300
 
 
 @pytest.mark.parametrize("output", ["packed", "dense"])
@@ -345,8 +345,8 @@ def test_the_phase_passes_on_a_checkpoint_with_its_figures(
     trained_folder: Path, own_text: Path, tmp_path: Path, output: str
 ) -> None:
     config = Bitnet(
-        {"own": Source(str(own_text))},
-        recipe=Recipe(steps=8, batch_rows=8, length=48, evaluations=2),
+        sources={"own": Source(str(own_text))},
+        recipe=QATRecipe(steps=8, batch_rows=8, length=48, evaluations=2),
         demands=Demands(ratio=3.0, perplexity=2.0, accuracy=0.2),
         output=output,
         held_out=0.2,
@@ -369,7 +369,7 @@ def test_the_phase_passes_on_a_checkpoint_with_its_figures(
 def test_questions_from_held_out_text_are_answered_above_chance(trained_folder: Path, own_text: Path) -> None:
     model = LlamaForCausalLM.from_pretrained(trained_folder)
     tokenizer = AutoTokenizer.from_pretrained(trained_folder)
-    judged = gather(None, tokenizer, [str(own_text)], Wanted(8, 48, 4000)).judged
+    judged = gather(None, tokenizer, [str(own_text)], MaterialSize(8, 48, 4000)).judged
     questions = continuations(judged, 60, prompt=16, answer=6)
     assert len(questions) == 60
     score = answer_questions(model, questions)

@@ -15,12 +15,13 @@ import pytest
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+from agent_forge.context_length import context_length
 from agent_forge.errors import DataError, UsageError
 from agent_forge.forge.evaluation import (
     TASKS,
+    FunctionRequest,
     GoldPlan,
     Program,
-    Request,
     evaluate_suite,
     read_choices,
     read_gold_plans,
@@ -41,7 +42,6 @@ from agent_forge.forge.evaluation.tasks import (
     run_tests,
     same_number,
 )
-from agent_forge.forge.evaluation.text import positions_of
 from agent_forge.forge.training import train_tokenizer
 from agent_forge.runtime.sandbox import SandboxLimits, sandbox_available
 
@@ -164,7 +164,7 @@ def test_svamp_and_sanitized_mbpp_are_read_as_they_are_published(tmp_path: Path)
 def test_a_row_that_cannot_be_asked_is_named(read, name: str, row: object, tmp_path: Path) -> None:
     (tmp_path / name).mkdir(parents=True)
     (tmp_path / name / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(DataError, match=r"not as expected|is no object"):
+    with pytest.raises(DataError, match=r"not as expected|is not an object"):
         read(Path(name).name, tmp_path)
 
 
@@ -353,7 +353,7 @@ def test_what_is_longer_than_the_model_can_read_is_cut_and_read_in_pieces() -> N
 
 def test_how_much_a_model_can_read_is_known_by_either_name() -> None:
     configs = [{"max_position_embeddings": 64}, {"max_seq_len": 32}, {}, {"max_position_embeddings": -1}]
-    found = [positions_of(SimpleNamespace(**config)) for config in configs]
+    found = [context_length(SimpleNamespace(**config)) for config in configs]
     assert found == [64, 32, None, None]
 
 
@@ -364,12 +364,12 @@ def test_the_suite_runs_every_task(talker, tmp_path: Path) -> None:
     assert [score.task for score in scores] == tasks
     assert all(0 <= score.value <= 1 and score.how for score in scores)
     assert {score.task: score.chance for score in scores}["piqa"] == 0.5
-    with pytest.raises(UsageError, match="did you mean 'arc_easy'"):
+    with pytest.raises(UsageError, match="Did you mean 'arc_easy'"):
         evaluate_suite(model, tokenizer, tmp_path, ["arc_esay"])
 
 
 def test_prompts_show_the_functions_and_the_steps() -> None:
-    assert '{"name": "area"}' in call_prompt(Request("area?", ({"name": "area"},), ()))
+    assert '{"name": "area"}' in call_prompt(FunctionRequest("area?", ({"name": "area"},), ()))
     assert "Task 2: fetch" in plan_prompt(GOLD)
 
 

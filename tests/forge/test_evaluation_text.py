@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import UsageError
 from agent_forge.forge.evaluation import (
-    Question,
-    Score,
+    ChoiceQuestion,
+    TaskScore,
     answer_questions,
     divergence,
     measure_text,
@@ -142,7 +142,7 @@ def test_the_choice_is_the_likeliest_answer() -> None:
         return tuple(int(t) for t in rng.integers(1, VOCABULARY, size=count))
 
     questions = [
-        Question(
+        ChoiceQuestion(
             tokens(int(rng.integers(1, 9))), tuple(tokens(int(rng.integers(1, 6))) for _ in range(3)), (1, 2, 3), 1
         )
         for _ in range(25)
@@ -171,8 +171,8 @@ def test_questions_in_words_become_tokens_after_bos() -> None:
 
 def test_retention_is_chance_corrected_and_paired() -> None:
     rng = np.random.default_rng(0)
-    before = Score("a", tuple((rng.random(400) < 0.7).astype(float)), chance=0.25)
-    after = Score("a", tuple(np.where(rng.random(400) < 0.9, before.points, 0.0)), chance=0.25)
+    before = TaskScore("a", tuple((rng.random(400) < 0.7).astype(float)), chance=0.25)
+    after = TaskScore("a", tuple(np.where(rng.random(400) < 0.9, before.points, 0.0)), chance=0.25)
     kept = retention([before], [after])
     assert kept is not None
     assert kept.share == pytest.approx((after.value - 0.25) / (before.value - 0.25))
@@ -186,19 +186,19 @@ def test_retention_is_chance_corrected_and_paired() -> None:
 
 
 def test_a_task_at_chance_says_nothing_about_what_was_kept() -> None:
-    guess = Score("g", (1.0, 0.0, 0.0, 0.0) * 20, chance=0.25)
+    guess = TaskScore("g", (1.0, 0.0, 0.0, 0.0) * 20, chance=0.25)
     assert not guess.clear
     assert retention([guess], [guess]) is None
     assert retention([], []) is None
-    good = Score("g", (1.0,) * 20, chance=0.25)
+    good = TaskScore("g", (1.0,) * 20, chance=0.25)
     with pytest.raises(UsageError, match="not the same"):
-        retention([good], [Score("g", (1.0,) * 19, chance=0.25)])
+        retention([good], [TaskScore("g", (1.0,) * 19, chance=0.25)])
     with pytest.raises(UsageError, match="nothing to score"):
-        Score("empty", ())
-    assert Score("one", (1.0,)).stderr is None
+        TaskScore("empty", ())
+    assert TaskScore("one", (1.0,)).stderr is None
 
 
 def test_the_table_puts_both_models_side_by_side() -> None:
-    table = score_table([Score("a", (1.0, 0.0), 0.5), Score("b", (1.0,))], [Score("a", (0.0, 0.0), 0.5)])
+    table = score_table([TaskScore("a", (1.0, 0.0), 0.5), TaskScore("b", (1.0,))], [TaskScore("a", (0.0, 0.0), 0.5)])
     assert "| a | 2 | 0.500 | 0.500 ± 0.500 | 0.000 ± 0.000 |" in table
     assert "| b | 1 | 0 | 1.000 |  |" in table

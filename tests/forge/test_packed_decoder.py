@@ -11,7 +11,15 @@ from tests_packed_tiny import cognate, llama, ternarised
 from transformers import AutoModelForCausalLM
 
 from agent_forge.errors import UsageError
-from agent_forge.forge.models.packed import Batch, Decoder, compiled, fast_generate, fast_tokens, save_packed, why_not
+from agent_forge.forge.models.packed import (
+    Decoder,
+    DecoderBatch,
+    compiled,
+    fast_generate,
+    fast_tokens,
+    save_packed,
+    why_not,
+)
 
 IDS = [int(i) for i in torch.randint(1, 60, (50,), generator=torch.Generator().manual_seed(1))]
 MODELS = {
@@ -118,7 +126,7 @@ def test_sequences_side_by_side_say_what_each_says_alone(make: Any, tmp_path: Pa
     model = packed(make, tmp_path, {})
     alone = Decoder(model, 400)
     prompts = [IDS[:n] for n in (3, 40, 1, 33, 9, 17, 5, 2, 8, 50)]
-    batch, written = Batch(model), [list(prompt) for prompt in prompts]
+    batch, written = DecoderBatch(model), [list(prompt) for prompt in prompts]
     running = list(range(len(prompts)))
 
     def take(rows: list[int], logits: torch.Tensor) -> None:

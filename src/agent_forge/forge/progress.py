@@ -1,7 +1,8 @@
 """Progress of long work, by one callback: `tell(stage="trials", done=12, total=211)`.
 
-A call with `done` and `total` says how far a stage is. A call without them carries the figures that were measured at the
-end of a stage. Who shows them (a terminal, plain lines, the dashboard) decides what to make of them.
+A call with `done` and `total` says how far a stage is. A call without them carries the figures that
+were measured at the end of a stage. Who shows them (a terminal, plain lines, the dashboard) decides
+what to make of them.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ def silent(**_: Any) -> None:
 
 
 def reporter(stage: str, total: int, tell: Tell) -> Callable[[int], None]:
-    """A function that reports how many of `total` are done: the first time, about once per second, and the last time."""
+    """A function that reports how many of `total` are done: the first time, about once per second,
+    and the last time."""
     last = -math.inf
 
     def report(done: int) -> None:

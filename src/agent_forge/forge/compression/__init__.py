@@ -2,8 +2,8 @@
 
     from agent_forge.forge.compression import CompressSettings, compress, prepare_text
 
-`codecs` are the ways to store one matrix, `search` chooses one for each. Nothing is imported here before it is used:
-loading a compressed model needs little of it.
+`codecs` are the ways to store one matrix, `search` chooses one for each. Nothing is imported here
+before it is used: loading a compressed model needs little of it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Who gets the bytes: one option for every tensor, so that the measured loss is least within a byte budget.
 
-Each option has a size and the loss that it was measured to add on its own. With a price on bytes every tensor chooses
-for itself (Lagrange); the price is found by bisection, and what is left of the budget then goes, upgrade by upgrade,
-where it buys the most. Losses of different tensors are taken to add up, which is checked afterwards on the whole model.
+Each option has a size and the loss that it was measured to add on its own. With a price on bytes
+every tensor chooses for itself (Lagrange); the price is found by bisection, and what is left of the
+budget then goes, upgrade by upgrade, where it buys the most. Losses of different tensors are taken
+to add up, which is checked afterwards on the whole model.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Option:
 
 @dataclass(frozen=True)
 class Allocation:
-    """The chosen option of every tensor, and the price at which they were chosen: loss saved per additional byte."""
+    """The chosen option of every tensor, and the price at which they were chosen: loss saved per
+    additional byte."""
 
     chosen: Mapping[str, Option]
     price: float

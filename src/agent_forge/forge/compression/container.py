@@ -2,10 +2,11 @@
 
     b"AFC1" | digest of the rest (8 bytes) | length of the head | head (JSON) | parts
 
-The head names the codec, its settings, the shape and the parts. Every byte that decoding needs is in here, so the length
-of the container is the full size of the tensor. Parts of unsigned integers go through the entropy coder, a part called
-`plain` is stored as bits of a fixed width, other parts as they are. Where `row_class` and `column_class` are among the
-parts, the entries of `codes` are coded in the context of their row's and column's usual magnitude.
+The head names the codec, its settings, the shape and the parts. Every byte that decoding needs is
+in here, so the length of the container is the full size of the tensor. Parts of unsigned integers
+go through the entropy coder, a part called `plain` is stored as bits of a fixed width, other parts
+as they are. Where `row_class` and `column_class` are among the parts, the entries of `codes` are
+coded in the context of their row's and column's usual magnitude.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Entropy coding: integers in close to as few bytes as their distribution allows.
 
-`pack_symbols` counts the symbols, separately in every context, and writes the table of frequencies and an interleaved
-rANS stream (see rans.c); where that is not smaller than fixed-width bits, it writes those. The C coder and the numpy
-coder write the same bytes.
+`pack_symbols` counts the symbols, separately in every context, and writes the table of frequencies
+and an interleaved rANS stream (see rans.c); where that is not smaller than fixed-width bits, it
+writes those. The C coder and the numpy coder write the same bytes.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ HEAD = struct.Struct("<BBHIHI")  # kind, bits, alphabet, symbols, contexts, byte
 def pack_symbols(symbols: np.ndarray, contexts: np.ndarray | None = None, fixed: bool = False) -> bytes:
     """Bytes from which `unpack_symbols` restores exactly `symbols` (integers from 0 to 4095).
 
-    `contexts` (0 to 255, one per symbol) selects the table that a symbol is coded with; the reader must know them too.
-    `fixed` skips the entropy coder.
+    `contexts` (0 to 255, one per symbol) selects the table that a symbol is coded with; the reader
+    must know them too. `fixed` skips the entropy coder.
 
     >>> packed = pack_symbols(np.array([0, 0, 1, 0] * 500))
     >>> len(packed) < 250, unpack_symbols(packed)[:4].tolist()

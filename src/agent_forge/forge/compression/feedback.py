@@ -1,8 +1,9 @@
 """Second-order rounding: the error of each column is compensated by the columns that follow.
 
-With H the second moments of a layer's inputs, replacing W by Q costs about tr((W - Q) H (W - Q)^T). Rounding column by
-column and moving each error onto the later columns (OBQ, GPTQ: 2210.17323) minimises it greedily; with U the upper
-Cholesky factor of H^-1, rounding column j costs (w_j - q_j)^2 / U_jj^2, whatever comes later.
+With H the second moments of a layer's inputs, replacing W by Q costs about tr((W - Q) H (W - Q)^T).
+Rounding column by column and moving each error onto the later columns (OBQ, GPTQ: 2210.17323)
+minimises it greedily; with U the upper Cholesky factor of H^-1, rounding column j costs
+(w_j - q_j)^2 / U_jj^2, whatever comes later.
 
 Shapes: R rows (outputs), C columns (inputs).
 """
@@ -23,8 +24,8 @@ BLOCK = 128  # columns between two updates of the rest of the matrix, which is b
 
 @dataclass(frozen=True)
 class Cost:
-    """What an error in a matrix [R, C] costs: `hessian` [C, C] of its inputs, and the weight of each output, `rows`
-    [R]. None weighs all alike."""
+    """What an error in a matrix [R, C] costs: `hessian` [C, C] of its inputs, and the weight of
+    each output, `rows` [R]. None weighs all alike."""
 
     hessian: Tensor | None = None
     rows: Tensor | None = None
@@ -96,8 +97,8 @@ def codes_with_feedback(
 ) -> Tensor:
     """Codes [R, C] of a matrix, with error feedback where there is a Hessian.
 
-    `encode(columns, at)` and `decode(codes, at)` work on some columns of the matrix; `at` says which, for what
-    differs from column to column.
+    `encode(columns, at)` and `decode(codes, at)` work on some columns of the matrix; `at` says
+    which, for what differs from column to column.
     """
     if hessian is None:
         return encode(weight, slice(None))
@@ -114,7 +115,8 @@ def codes_with_feedback(
 
 
 def distortion(weight: Tensor, decoded: Tensor, cost: Cost = Cost()) -> float:  # noqa: B008 (frozen)
-    """The weighted squared error as a share of the weighted square of the matrix: 0 is exact, 1 as bad as zeros."""
+    """The weighted squared error as a share of the weighted square of the matrix: 0 is exact, 1 as
+    bad as zeros."""
 
     def weighted(matrix: Tensor) -> Tensor:
         if matrix.dim() != 2:

@@ -58,8 +58,8 @@ def write_config(source: Path, folder: Path) -> None:
 
 
 def write_tokenizer(source: Path, folder: Path, samples: Sequence[str]) -> None:
-    """The tokenizer, packed if it then reads the samples like the original, otherwise unchanged; nothing if there is
-    none."""
+    """The tokenizer, packed if it then reads the samples like the original, otherwise unchanged;
+    nothing if there is none."""
     if not (source / "tokenizer.json").is_file():
         _copy_tokenizer(source, folder)
         return

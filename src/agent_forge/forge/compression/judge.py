@@ -118,7 +118,7 @@ class ArtefactJudge:
         return Figures(size, *quality, 0.0, None, 1.0, *answers)
 
     def _ratio_error(self, text: TextScore) -> float | None:
-        """Of the perplexity over the original's, document by document: most of what differs between documents is the
-        same for both, and cancels."""
+        """Of the perplexity over the original's, document by document: most of what differs between
+        documents is the same for both, and cancels."""
         more, error = ratio(text.nats - self.before.nats, text.tokens)
         return finite_or_none(math.exp(min(more, 700.0)) * error)

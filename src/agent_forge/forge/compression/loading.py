@@ -1,7 +1,8 @@
 """The quantizer that lets `AutoModelForCausalLM.from_pretrained` read a folder that `compress` wrote.
 
-`model.safetensors` holds one container (bytes) under the name of each weight. transformers loads those as if they were
-the weights; afterwards each is decoded, to the type that was asked for. Importing this module registers the quantizer.
+`model.safetensors` holds one container (bytes) under the name of each weight. transformers loads
+those as if they were the weights; afterwards each is decoded, to the type that was asked for.
+Importing this module registers the quantizer.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ class CodecsQuantizer(HfQuantizer):
                 tensor.data = decoded.to(tensor.device, dtype)
                 tensor.requires_grad_(isinstance(tensor, nn.Parameter))
             elif isinstance(tensor, nn.Parameter) and dtype.is_floating_point:
-                # a name that was changed: transformers would only warn, and leave the weight at its random values
+                # a name that was changed: transformers would only warn, and leave the weight at its
+                # random values
                 raise CheckpointError("the weight is not in the file", where=name)
         return model
 

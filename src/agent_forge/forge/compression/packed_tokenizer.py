@@ -1,7 +1,8 @@
 """A tokenizer in a fifteenth of its bytes: beside a model of a few megabytes, 2 MB of tokenizer.json count.
 
-In a BPE vocabulary the names of the merged tokens follow from the merges, and a merge is a pair of earlier token
-numbers. The rest is compressed with xz. `AutoTokenizer.from_pretrained` reads it after `import agent_forge.forge`.
+In a BPE vocabulary the names of the merged tokens follow from the merges, and a merge is a pair of
+earlier token numbers. The rest is compressed with xz. `AutoTokenizer.from_pretrained` reads it
+after `import agent_forge.forge`.
 """
 
 from __future__ import annotations
@@ -29,15 +30,16 @@ def pack_tokenizer(text: str) -> bytes:
     document = json.loads(text)
     pairs = _take_merges(document)
     compact = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-    # first all left halves, then all right halves, low and high bytes apart: similar bytes lie together
+    # first all left halves, then all right halves, low and high bytes apart: similar bytes lie
+    # together
     columns = pairs.astype("<u4").T.copy().view(np.uint8).reshape(2, -1, 4).transpose(0, 2, 1).tobytes()
     body = struct.pack("<I", len(compact)) + compact + columns
     return lzma.compress(body, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=FILTERS)
 
 
 def _take_merges(document: dict[str, Any]) -> np.ndarray:
-    """Removes the merges, as pairs of numbers [merges, 2], and the merged tokens from the vocabulary, where each
-    follows from the other; elsewhere leaves the document as it is."""
+    """Removes the merges, as pairs of numbers [merges, 2], and the merged tokens from the
+    vocabulary, where each follows from the other; elsewhere leaves the document as it is."""
     none = np.zeros((0, 2), np.uint32)
     model = document.get("model") or {}
     vocabulary, merges = model.get("vocab"), model.get("merges")

@@ -11,8 +11,8 @@ WORTH = 4_000_000  # weights: below, the conversions take what the products save
 
 
 def halved(model: nn.Module) -> AbstractContextManager[object]:
-    """bfloat16 products for calibration and training, on a GPU and on a CPU that has them (2 to 3 times as fast).
-    What is reported is never measured under it."""
+    """bfloat16 products for calibration and training, on a GPU and on a CPU that has them (2 to 3
+    times as fast). What is reported is never measured under it."""
     device = next(model.parameters()).device.type
     if sum(weight.numel() for weight in model.parameters()) < WORTH or (device == "cpu" and not _native_bfloat16()):
         return nullcontext()

@@ -1,8 +1,9 @@
 """Recovery: a short distillation from the original, with the weights kept on what their codecs can store.
 
-The original weights stay as latents; the model computes with what their codec makes of them, and the gradient goes
-through the rounding as if it were not there (straight-through). What is learned is what the codec stores: the multiples
-on a grid, trits and scales, gains. At the end the latents are encoded again.
+The original weights stay as latents; the model computes with what their codec makes of them, and
+the gradient goes through the rounding as if it were not there (straight-through). What is learned
+is what the codec stores: the multiples on a grid, trits and scales, gains. At the end the latents
+are encoded again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ HOLD, GAIN, MOST = 5, 30.0, 0.5  # every HOLD steps the price is changed: by 3 %
 
 
 class Latent:
-    """A weight in training: `parameters` are learned, `weight()` is what they stand for, `encoded()` what is stored."""
+    """A weight in training: `parameters` are learned, `weight()` is what they stand for,
+    `encoded()` what is stored."""
 
     def __init__(self, source: Tensor, encoded: Encoded) -> None:
         self.original = encoded
@@ -62,8 +64,8 @@ class GridLatent(Latent):
         self.steps = grid.steps_of(encoded.parts, encoded.settings).to(source.device)
         relative = encoded.settings["step"] / float(source.float().square().mean().sqrt().clamp_min(1e-12))
         self.deadzone = min(0.25, grid.DEADZONE * relative)
-        # towards the original, but well inside what rounds to the codes of error feedback: on the edge, the noise of
-        # the first steps would undo its work
+        # towards the original, but well inside what rounds to the codes of error feedback: on the
+        # edge, the noise of the first steps would undo its work
         start, reach = grid.decode(encoded).to(source.device), INSIDE * self.steps
         self.parameters[0].data = start + torch.clamp(source.float() - start, -reach, reach)
 
@@ -145,8 +147,9 @@ def recover(
 ) -> dict[str, Latent]:
     """Trains a copy of `model` in the form of `tensors` towards the teacher, which may be the model itself.
 
-    The learning rate is in units of a grid's step, elsewhere of the root mean square. `price` (nats per token for a bit)
-    keeps the codes from growing; it rises and falls on the way, so that they take as many bits as at the start.
+    The learning rate is in units of a grid's step, elsewhere of the root mean square. `price` (nats
+    per token for a bit) keeps the codes from growing; it rises and falls on the way, so that they
+    take as many bits as at the start.
     """
     student = copy.deepcopy(model)
     teacher.eval(), student.train()

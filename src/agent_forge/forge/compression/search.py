@@ -2,8 +2,9 @@
 
     calibrate -> try every codec on every matrix -> allocate bytes -> write, load, measure -> distil -> measure -> ...
 
-Every stage is written as the folder that would be shipped, loaded from there, and judged on held-out text. What fails is
-thrown away, and OUT ends up with the last artefact that passed: a failed stage costs only its time.
+Every stage is written as the folder that would be shipped, loaded from there, and judged on
+held-out text. What fails is thrown away, and OUT ends up with the last artefact that passed: a
+failed stage costs only its time.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ PRICE = 0.8  # of what a byte was worth: what a bit costs at the start of recove
 TIGHTER = (0.0, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)  # wider dead zones, tried in turn until the codes fit
 STUDENT_BITS = 1.0
 STUDENT = "below about 1 bit per weight, distil a smaller student instead"
-HEADER = 27  # bytes that an entry of the weights' file may grow by: its length and offsets have up to ten digits, here 1
+HEADER = 27  # bytes by which an entry of the weights' header may grow: three numbers of up to ten digits
 
 
 @dataclass(frozen=True)
@@ -186,11 +187,13 @@ class Compressor:
         return stage
 
     def recovered(self, tensors: Mapping[str, Encoded], price: float, room: int) -> dict[str, Encoded]:
-        """The tensors after a short distillation, within `room` bytes. `price` is what a byte was worth in loss."""
+        """The tensors after a short distillation, within `room` bytes. `price` is what a byte was
+        worth in loss."""
         settings = self.settings
         latents = recover(
             self.original, self.model, tensors, self.text.rows, settings.recovery_steps,
-            batch_rows=settings.batch_rows, lr=settings.recovery_lr, price=PRICE * price, seed=self.seed, tell=self.tell,
+            batch_rows=settings.batch_rows, lr=settings.recovery_lr, price=PRICE * price, seed=self.seed,
+            tell=self.tell,
         )  # fmt: skip
         for tighter in TIGHTER:
             encoded = {name: latent.encoded(tighter) for name, latent in latents.items()}
@@ -228,8 +231,9 @@ class SizeSearch:
         return self.work / "best"
 
     def explore(self) -> None:
-        """Tries the budget, with recovery. Where that fails, and without a budget: finds the least size that passes as
-        it comes from the codecs, then tries smaller ones with recovery, which takes most of the time."""
+        """Tries the budget, with recovery. Where that fails, and without a budget: finds the least
+        size that passes as it comes from the codecs, then tries smaller ones with recovery, which
+        takes most of the time."""
         settings = self.compressor.settings
         least, most = (self.overhead + size for size in self.compressor.bounds())
         target = least
@@ -254,8 +258,9 @@ class SizeSearch:
             self.attempt(max(least, int(second * passed)), recover=True)
 
     def attempt(self, total: int, recover: bool = False) -> bool:
-        """An artefact of at most `total` bytes, as it comes from the codecs, then after recovery. True if one passed the
-        gate on quality; whether it is within the budget is decided at the end."""
+        """An artefact of at most `total` bytes, as it comes from the codecs, then after recovery.
+        True if one passed the gate on quality; whether it is within the budget is decided at the
+        end."""
         compressor = self.compressor
         allocation = compressor.allocated(total - self.overhead)
         if allocation is None:
@@ -271,8 +276,9 @@ class SizeSearch:
         return passed
 
     def guess(self, low: int, high: int) -> int:
-        """Where between a size that failed and one that passed the gate should lie: the logarithm of the perplexity's
-        ratio falls about exponentially with the size. Not too close to either end, so that the two converge."""
+        """Where between a size that failed and one that passed the gate should lie: the logarithm
+        of the perplexity's ratio falls about exponentially with the size. Not too close to either
+        end, so that the two converge."""
         points = sorted(self.growth)
         if len(points) < 2:
             return int(math.sqrt(low * high))
@@ -344,9 +350,10 @@ def compress(
 ) -> CompressionReport:
     """Compresses a Hugging Face folder into `out`, which must not exist or be empty.
 
-    With a budget, OUT is the best model within it whose perplexity is at most (1 + max_increase) times the original's;
-    without one, the smallest such model. Where no artefact passes, `accepted` is False, and OUT holds the smallest one
-    that passed the gate on quality, or the original if none did. Raises UsageError, CheckpointError.
+    With a budget, OUT is the best model within it whose perplexity is at most (1 + max_increase)
+    times the original's; without one, the smallest such model. Where no artefact passes, `accepted`
+    is False, and OUT holds the smallest one that passed the gate on quality, or the original if
+    none did. Raises UsageError, CheckpointError.
     """
     source, out = Path(source), Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

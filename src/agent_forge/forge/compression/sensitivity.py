@@ -1,12 +1,13 @@
 """What an error in each weight costs, from calibration text: second moments of inputs, and Fisher information.
 
-For a matrix the loss grows by about 1/2 sum_ij g_i (dW H dW^T)_ii: H the second moments of its inputs, g the Fisher
-information of its outputs. H comes from a forward pass, g from the squares of gradients with labels drawn from the
-model's own predictions (the true Fisher information, not the empirical one).
+For a matrix the loss grows by about 1/2 sum_ij g_i (dW H dW^T)_ii: H the second moments of its
+inputs, g the Fisher information of its outputs. H comes from a forward pass, g from the squares of
+gradients with labels drawn from the model's own predictions (the true Fisher information, not the
+empirical one).
 
-An embedding table is read as well as multiplied, often both: its columns' metric comes from its gradients, in which all
-uses of it are summed. With the second moments of the head alone, feedback would move the errors of a tied table to
-where the head does not see them and the first layer does.
+An embedding table is read as well as multiplied, often both: its columns' metric comes from its
+gradients, in which all uses of it are summed. With the second moments of the head alone, feedback
+would move the errors of a tied table to where the head does not see them and the first layer does.
 """
 
 from __future__ import annotations
@@ -44,9 +45,10 @@ def measure_costs(
 ) -> dict[str, Cost]:
     """The cost of errors in every matrix, on the model's device. The model is left as it was.
 
-    `rows` are read forward, for the inputs' moments; the first `gradient_rows` of them (default: all) backward as well,
-    which takes three times as long and needs fewer. `more` rows are only counted: how often a token occurs is what an
-    error in its row of a table costs, and calibration rows lack most of a vocabulary.
+    `rows` are read forward, for the inputs' moments; the first `gradient_rows` of them (default:
+    all) backward as well, which takes three times as long and needs fewer. `more` rows are only
+    counted: how often a token occurs is what an error in its row of a table costs, and calibration
+    rows lack most of a vocabulary.
     """
     was_training = model.training
     model.eval()
@@ -86,9 +88,7 @@ def _moments(model: Any, rows: PackedRows, batch_rows: int, tell: Tell) -> dict[
 
 
 @contextmanager
-def input_means(
-    layers: Iterable[tuple[str, nn.Module]], of: Callable[[Tensor], Tensor]
-) -> Iterator[dict[str, Tensor]]:
+def input_means(layers: Iterable[tuple[str, nn.Module]], of: Callable[[Tensor], Tensor]) -> Iterator[dict[str, Tensor]]:
     """The mean over tokens of a sum `of` the inputs [tokens, C] of each layer, while the block runs."""
     means: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
@@ -114,8 +114,8 @@ def input_means(
 def _information(
     model: Any, rows: PackedRows, batch_rows: int, seed: int, count: int, tell: Tell
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], int]:
-    """Fisher information [R] of the rows of every matrix, second moments [C, C] of the gradients of tables, and the
-    number of tokens."""
+    """Fisher information [R] of the rows of every matrix, second moments [C, C] of the gradients of
+    tables, and the number of tokens."""
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
     weights = matrices(model)
@@ -148,7 +148,7 @@ def _occurrences(rows: PackedRows, vocabulary: int) -> Tensor:
 
 
 def _shrunk(moments: Tensor, tokens: int) -> Tensor:
-    """Towards the diagonal, the more the fewer tokens the moments are made of: otherwise feedback would move the errors
-    to directions that only these few tokens lack."""
+    """Towards the diagonal, the more the fewer tokens the moments are made of: otherwise feedback
+    would move the errors to directions that only these few tokens lack."""
     share = len(moments) / (len(moments) + tokens)
     return (1 - share) * moments + share * torch.diag(moments.diagonal())

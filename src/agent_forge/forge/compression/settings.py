@@ -49,9 +49,10 @@ class CompressSettings:
                 raise ConfigError(f"there is no codec {name!r}", where="codecs", fix=fix)
 
 
-# What a machine without a GPU can do in well under an hour, by the number of weights: few options are measured for a
-# large model, which has many matrices and takes long per token. Recovery helps where a hundred thousand tokens are many
-# for the weights; with 25 M weights it took half of the time and brought nothing.
+# What a machine without a GPU can do in well under an hour, by the number of weights: few options
+# are measured for a large model, which has many matrices and takes long per token. Recovery helps
+# where a hundred thousand tokens are many for the weights; with 25 M weights it took half of the
+# time and brought nothing.
 WORK: tuple[tuple[float, dict[str, int]], ...] = (
     (2e6, {"measured": 0}),
     (5e7, {"recovery_steps": 0}),

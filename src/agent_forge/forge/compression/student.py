@@ -1,7 +1,7 @@
 """Below about one bit per weight: a smaller model of the same kind, taught by the large one, then compressed.
 
-This is distillation, not compression, and is called that everywhere. The student shares the teacher's tokenizer, so its
-predictions can be compared with the teacher's token by token.
+This is distillation, not compression, and is called that everywhere. The student shares the
+teacher's tokenizer, so its predictions can be compared with the teacher's token by token.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ HARD = 0.1  # share of the plain cross-entropy in the student's loss
 
 
 def student_config(config: Any, weights: int) -> Any:
-    """The configuration of the same kind with at most `weights` weights, all widths scaled alike. Raises UsageError."""
+    """The configuration of the same kind with at most `weights` weights, all widths scaled alike.
+    Raises UsageError."""
     for scale in SCALES:
         scaled = _scaled(config, scale)
         with torch.device("meta"):
@@ -48,7 +49,8 @@ def _scaled(config: Any, scale: float) -> Any:
     for name in WIDTHS:
         width = getattr(config, name, None)
         if width is not None:
-            # embeddings shrink twice as fast: with 32,768 tokens they would be most of a small model
+            # embeddings shrink twice as fast: with 32,768 tokens they would be most of a small
+            # model
             factor = scale**2 if name == "embedding_rank" else scale
             setattr(scaled, name, max(2 * heads, round(width * factor / (2 * heads)) * 2 * heads))
     scaled.num_hidden_layers = max(2, round(config.num_hidden_layers * scale**0.5))
@@ -73,8 +75,8 @@ def teach_student(
     seed: int = 0,
     tell: Tell = silent,
 ) -> int:
-    """Makes a student of at most `weights` weights, teaches it for `steps` steps, and writes it as a Hugging Face
-    folder with the teacher's tokenizer. Returns its number of weights."""
+    """Makes a student of at most `weights` weights, teaches it for `steps` steps, and writes it as
+    a Hugging Face folder with the teacher's tokenizer. Returns its number of weights."""
     config = student_config(teacher.config, weights)
     torch.manual_seed(seed)
     student: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -93,7 +95,8 @@ def teach_student(
 
 @dataclass(frozen=True)
 class CompressedStudent:
-    """A student within a budget, as it came from the codecs and after recovery, and what writes it as a folder."""
+    """A student within a budget, as it came from the codecs and after recovery, and what writes it
+    as a folder."""
 
     weights: int
     compressor: Compressor
@@ -111,10 +114,11 @@ def compress_student(
     steps: int,
     batch_rows: int = 16,
 ) -> CompressedStudent:
-    """A student of `teacher.model` that takes at most `budget` bytes: taught in `folder`, compressed, recovered.
+    """A student of `teacher.model` that takes at most `budget` bytes: taught in `folder`,
+    compressed, recovered.
 
-    `overhead` is about what its folder takes beside the matrices; the number of weights follows from the rest. Raises
-    UsageError if no student fits.
+    `overhead` is about what its folder takes beside the matrices; the number of weights follows
+    from the rest. Raises UsageError if no student fits.
     """
     rows, most = teacher.text.rows, int(8 * (budget - overhead) / BITS)
     weights = teach_student(

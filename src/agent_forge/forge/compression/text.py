@@ -1,8 +1,8 @@
 """The text that a model is calibrated and judged on, tokenised for it.
 
-Rows are drawn from all the text: packing leaves them sorted by document, and the first few hundred would be a handful
-of documents of one source. Only the first rows of a held-out document are read, so that many documents of every source
-are judged on and the error over documents means something.
+Rows are drawn from all the text: packing leaves them sorted by document, and the first few hundred
+would be a handful of documents of one source. Only the first rows of a held-out document are read,
+so that many documents of every source are judged on and the error over documents means something.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def prepare_text(
     seed: int = 0,
     tell: Tell = silent,
 ) -> Text:
-    """Tokenises calibration and held-out texts with the model's own tokenizer; about `judged` rows are judged on.
+    """Tokenises calibration and held-out texts with the model's own tokenizer; about `judged` rows
+    are judged on.
 
     Rows have `length` tokens, or as many as the model can read at once.
     """

@@ -66,8 +66,9 @@ def run_trials(
 ) -> dict[str, list[Trial]]:
     """Every option of every matrix, one at a time in the otherwise original model.
 
-    With `measured` at 1 or more, only so many steps of the grid are measured per matrix; the loss of the other options is
-    read off the line through them, log loss against log distortion (one: loss in proportion to distortion).
+    With `measured` at 1 or more, only so many steps of the grid are measured per matrix; the loss
+    of the other options is read off the line through them, log loss against log distortion (one:
+    loss in proportion to distortion).
     """
     options = [(codec, settings) for codec in codecs for settings in OPTIONS[codec]]
     chosen = _measured(options, measured)
@@ -94,7 +95,8 @@ def run_trials(
 def _measured(options: Sequence[tuple[str, dict[str, Any]]], count: int) -> set[int]:
     """Which options are measured: `count` steps of the grid, or all where there is no grid or `count` is 0.
 
-    They lie inside the range: the losses of the finest steps drown in noise, the coarsest say little about the others.
+    They lie inside the range: the losses of the finest steps drown in noise, the coarsest say
+    little about the others.
     """
     steps = [number for number, (codec, _) in enumerate(options) if codec == "grid"]
     if not steps or not count:

@@ -1,7 +1,7 @@
 """Multiple choice by likelihood: the model's choice is the answer it finds likeliest after the question.
 
-Questions come from public sets (`read_choices`), or are made from any held-out text: which of four pieces follows this
-one (`continuations`)?
+Questions come from public sets (`read_choices`), or are made from any held-out text: which of four
+pieces follows this one (`continuations`)?
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ Tokens = tuple[int, ...]
 
 @dataclass(frozen=True)
 class ChoiceQuestion:
-    """A question as tokens: the prompt (from the beginning of a text), the answers, and what each answer's likelihood
-    is divided by: its bytes, so that long answers are not punished, or 1 for answers of equal length."""
+    """A question as tokens: the prompt (from the beginning of a text), the answers, and what each
+    answer's likelihood is divided by: its bytes, so that long answers are not punished, or 1 for
+    answers of equal length."""
 
     prompt: Tokens
     answers: tuple[Tokens, ...]
@@ -58,7 +59,8 @@ def questions_of(choices: Sequence[Choice], tokenizer: Any, begin: int | None = 
 def continuations(
     held_out: HeldOut, count: int, prompt: int = 24, answer: int = 8, ways: int = 4, seed: int = 0
 ) -> list[ChoiceQuestion]:
-    """Questions from held-out rows: which of `ways` pieces follows? The wrong ones are pieces of other documents.
+    """Questions from held-out rows: which of `ways` pieces follows? The wrong ones are pieces of
+    other documents.
 
     Raises DataError if there are too few documents to ask about.
     """
@@ -116,8 +118,9 @@ def score_rows(
 ) -> tuple[np.ndarray, np.ndarray]:
     """For every (prompt, answer): the answer's loss in nats, and whether each of its tokens was the likeliest.
 
-    A row that is longer than the model can read loses the beginning of its prompt; an answer that is longer by itself is
-    read in pieces, each after the piece before it. Raises UsageError for a prompt without a token.
+    A row that is longer than the model can read loses the beginning of its prompt; an answer that
+    is longer by itself is read in pieces, each after the piece before it. Raises UsageError for a
+    prompt without a token.
     """
     most = context_length(model.config)
     pieces = [(i, piece) for i, pair in enumerate(pairs) for piece in _pieces(*pair, most)]

@@ -25,7 +25,8 @@ def write_answers(
 ) -> list[str]:
     """What the model writes after each prompt, always the likeliest token, up to the first of `stop`.
 
-    An answer takes at most half of the context; a prompt that leaves no room for it loses its beginning.
+    An answer takes at most half of the context; a prompt that leaves no room for it loses its
+    beginning.
     """
     was_training, longest = model.training, context_length(model.config)
     most_tokens = most_tokens if longest is None else min(most_tokens, longest // 2)
@@ -64,8 +65,8 @@ def cut(text: str, stop: Sequence[str]) -> str:
 def _padded(
     tokenizer: Any, prompts: Sequence[str], longest: int | None, padding: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Left-padded tokens and mask, each [prompts, width]: the end of each prompt, as long as it may be. One without a
-    token begins with the padding."""
+    """Left-padded tokens and mask, each [prompts, width]: the end of each prompt, as long as it may
+    be. One without a token begins with the padding."""
     begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
     encoded = [[*begin, *tokenizer(text, add_special_tokens=False)["input_ids"]] for text in prompts]
     rows = [(row or [padding])[-(longest or len(row)) :] for row in encoded]

@@ -40,7 +40,8 @@ class Answers:
         return [(-float(loss), bool(same)) for loss, same in zip(losses, greedy, strict=True)]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The log-likelihood of each whole text, read in pieces as long as the model can read, each from BOS."""
+        """The log-likelihood of each whole text, read in pieces as long as the model can read, each
+        from BOS."""
         return [self._rolling(request.args[0]) for request in requests]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
@@ -57,7 +58,8 @@ class Answers:
         return answers
 
     def _split(self, context: str, continuation: str) -> tuple[Tokens, Tokens]:
-        """Tokens of both. Blanks at the end of the context belong to the continuation, as in the harness itself."""
+        """Tokens of both. Blanks at the end of the context belong to the continuation, as in the
+        harness itself."""
         blanks = len(context) - len(context.rstrip())
         if blanks:
             continuation, context = context[-blanks:] + continuation, context[:-blanks]
@@ -82,7 +84,8 @@ class Answers:
 
 
 def harness_model(folder: str | Path, batch: int = 16, device: str | None = None) -> Any:
-    """The checkpoint in `folder` as a model of the harness. Raises UsageError where lm-eval is not installed."""
+    """The checkpoint in `folder` as a model of the harness. Raises UsageError where lm-eval is not
+    installed."""
     try:
         from lm_eval.api.model import LM  # type: ignore[import-not-found]
     except ImportError as error:

@@ -77,7 +77,8 @@ class Retention:
 def retention(before: Sequence[TaskScore], after: Sequence[TaskScore]) -> Retention | None:
     """What is left of `before`: sum(after - chance) / sum(before - chance), item by item on the same items.
 
-    Tasks on which the model was not clearly above chance say nothing and are left out; None if none remains.
+    Tasks on which the model was not clearly above chance say nothing and are left out; None if none
+    remains.
 
     >>> before = [TaskScore("t", (1, 1, 1, 1, 1, 0), chance=0.25)]
     >>> round(retention(before, [TaskScore("t", (1, 1, 1, 1, 0, 0), chance=0.25)]).share, 3)

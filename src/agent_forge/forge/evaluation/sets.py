@@ -1,7 +1,8 @@
-"""Public question sets, read from a folder that holds them in their publishers' form (JSONL, a JSON list or CSV,
-gzipped or not).
+"""Public question sets, read from a folder that holds them in their publishers' form (JSONL, a JSON
+list or CSV, gzipped or not).
 
-The order is fixed by a hash of each row, so the first N of a set are a fair sample, the same on every machine.
+The order is fixed by a hash of each row, so the first N of a set are a fair sample, the same on
+every machine.
 """
 
 from __future__ import annotations
@@ -47,8 +48,9 @@ class Program:
 class FunctionRequest:
     """A request, the functions that may be called (JSON Schema), and the accepted calls.
 
-    An accepted call maps a function's name to its arguments, and each argument to its accepted values; "" among them
-    means that the argument may be omitted (the convention of the Berkeley function-calling leaderboard).
+    An accepted call maps a function's name to its arguments, and each argument to its accepted
+    values; "" among them means that the argument may be omitted (the convention of the Berkeley
+    function-calling leaderboard).
     """
 
     text: str
@@ -68,8 +70,8 @@ class GoldPlan:
 def read_choices(task: str, data: Path, most: int | None = None) -> list[Choice]:
     """Multiple choice: arc_easy, arc_challenge, piqa (or any folder of such rows). Raises DataError.
 
-    A row has `question` or `goal`, a list of `choices` and the index of the right one as `answer`; or it has ARC's form
-    (`answerKey` is the label of a choice) or PIQA's (`sol1`, `sol2`, `label`).
+    A row has `question` or `goal`, a list of `choices` and the index of the right one as `answer`;
+    or it has ARC's form (`answerKey` is the label of a choice) or PIQA's (`sol1`, `sol2`, `label`).
     """
     return _sample(
         data / task,
@@ -100,7 +102,8 @@ def _choice(row: Row) -> Choice:
 
 
 def read_problems(task: str, data: Path, most: int | None = None) -> list[Problem]:
-    """Word problems: gsm8k (the number after ####) or svamp (as published, or with numbers for number0, ...)."""
+    """Word problems: gsm8k (the number after ####) or svamp (as published, or with numbers for
+    number0, ...)."""
     return _sample(data / task, most, lambda row: "answer" in row or "Answer" in row, _problem)
 
 

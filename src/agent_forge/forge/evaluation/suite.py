@@ -16,7 +16,13 @@ from agent_forge.forge.evaluation.sets import (
     read_programs,
     read_requests,
 )
-from agent_forge.forge.evaluation.tasks import answer_choices, call_functions, solve_problems, write_plans, write_programs
+from agent_forge.forge.evaluation.tasks import (
+    answer_choices,
+    call_functions,
+    solve_problems,
+    write_plans,
+    write_programs,
+)
 from agent_forge.forge.progress import Tell, silent
 
 Reader = Callable[[str, Path, int], Any]  # (task, data, most) -> items

@@ -159,7 +159,8 @@ def _fits(arguments: dict[str, Any], allowed: dict[str, list[Any]]) -> bool:
 
 
 def _alike(value: Any, accepted: Any) -> bool:
-    """Whether it is the accepted value. An accepted object lists the values of each of its keys, as a call does."""
+    """Whether it is the accepted value. An accepted object lists the values of each of its keys, as
+    a call does."""
     if isinstance(value, str) and isinstance(accepted, str):
         return value.strip().lower() == accepted.strip().lower()
     if isinstance(value, bool) or isinstance(accepted, bool):

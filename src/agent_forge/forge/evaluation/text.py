@@ -1,7 +1,7 @@
 """How well a model predicts text: perplexity and bits per byte, and how far it is from another model.
 
-Every figure has its standard error over documents (the delta method for ratios of sums), because the tokens of one
-document are not independent. Shapes: N real targets of a batch, V vocabulary.
+Every figure has its standard error over documents (the delta method for ratios of sums), because
+the tokens of one document are not independent. Shapes: N real targets of a batch, V vocabulary.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ Goal = tuple[Tensor, Tensor]  # the original's logits [N, V] of one batch, and i
 
 @dataclass(frozen=True)
 class TextScore:
-    """Sums by document: the nats a model needs, its hits, its tokens, and the document's bytes (0 if unknown)."""
+    """Sums by document: the nats a model needs, its hits, its tokens, and the document's bytes (0
+    if unknown)."""
 
     nats: np.ndarray
     hits: np.ndarray
@@ -97,17 +98,19 @@ def refuse_unsound(model: nn.Module, where: str) -> None:
 def measure_text(
     model: nn.Module, held_out: HeldOut, batch_rows: int = 16, stage: str = "text", tell: Tell = silent
 ) -> TextScore:
-    """Reads every held-out document once; one longer than a row is read in pieces, each from its first token."""
+    """Reads every held-out document once; one longer than a row is read in pieces, each from its
+    first token."""
     nats, hits, tokens = document_scores(model, held_out, batch_rows, token_scores, stage, tell)
     return TextScore(nats, hits, tokens, np.array(held_out.bytes_of, dtype=float))
 
 
 @torch.no_grad()
 def token_scores(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """[rows, length]: the loss of every target in nats, and whether the likeliest token was right; of any causal LM.
+    """[rows, length]: the loss of every target in nats, and whether the likeliest token was right;
+    of any causal LM.
 
-    A head that is not a plain matrix in memory (packed, or rounded as it goes) is asked for its logits, a few rows at a
-    time.
+    A head that is not a plain matrix in memory (packed, or rounded as it goes) is asked for its
+    logits, a few rows at a time.
     """
     head: Any = getattr(model, "get_output_embeddings", lambda: None)()
     weight = getattr(head, "weight", None)

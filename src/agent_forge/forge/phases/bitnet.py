@@ -1,7 +1,8 @@
 """Phase 4, BitNet b1.58: the model on three levels, trained for by distillation, packed, and judged as packed.
 
-`output: packed` passes the small model on; `output: dense` passes on its de-quantised form (the levels themselves, not
-the shadow weights), for phases that train further. Training moves weights off their levels again: quantise last.
+`output: packed` passes the small model on; `output: dense` passes on its de-quantised form (the
+levels themselves, not the shadow weights), for phases that train further. Training moves weights
+off their levels again: quantise last.
 """
 
 from __future__ import annotations
@@ -141,7 +142,8 @@ def _metrics(
 def _save(
     work: Work, quantisation: Quantisation, packed: Path, corpus: Corpus, metrics: dict[str, Metric]
 ) -> Checkpoint:
-    """The packed folder as a checkpoint, or the de-quantised model; the figures are the packed one's either way."""
+    """The packed folder as a checkpoint, or the de-quantised model; the figures are the packed
+    one's either way."""
     card = work.card(corpus.digests(), metrics)
     if work.config.output == "packed":
         return finish(packed, card, work.models)

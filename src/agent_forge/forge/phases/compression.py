@@ -1,4 +1,5 @@
-"""Phase 8, final compression: the model in as few bytes as its quality allows, judged from the folder as shipped."""
+"""Phase 8, final compression: the model in as few bytes as its quality allows, judged from the
+folder as shipped."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
 """BitLinear: a linear layer that computes with few-level weights and int8 inputs, and learns through them.
 
-The parameter `weight` stays in full precision (the shadow weight) and keeps its name, so optimiser, checkpoints and
-tied weights work as before. The layer computes with
+The parameter `weight` stays in full precision (the shadow weight) and keeps its name, so optimiser,
+checkpoints and tied weights work as before. The layer computes with
 
     w' = w + strength * (Q(w) - w)        x' = x + strength * (Q8(x) - x)
 
-`strength` goes from 0 to 1 during training (the lambda of Hugging Face's 1.58-bit recipe); the gradient passes through Q
-as if it were not there (straight-through), or, with learned scales, by LSQ's rule.
+`strength` goes from 0 to 1 during training (the lambda of Hugging Face's 1.58-bit recipe); the
+gradient passes through Q as if it were not there (straight-through), or, with learned scales, by
+LSQ's rule.
 """
 
 from __future__ import annotations
@@ -128,8 +129,8 @@ def _rounded(rows: Tensor, format: Format, strength: Tensor) -> Tensor:
 def to_bitlinear(model: nn.Module, format: Format, layers: str = INSIDE_BLOCKS) -> list[str]:
     """Replaces every plain linear layer whose name matches the pattern `layers` by a BitLinear.
 
-    Embedding and head are rounded as `format.embedding` says (a tied pair stays tied). Returns the names of the
-    replaced linear layers. Raises UsageError if there are none.
+    Embedding and head are rounded as `format.embedding` says (a tied pair stays tied). Returns the
+    names of the replaced linear layers. Raises UsageError if there are none.
     """
     names = linear_names(model, layers)
     for name in names:
@@ -138,7 +139,8 @@ def to_bitlinear(model: nn.Module, format: Format, layers: str = INSIDE_BLOCKS) 
         words: Any = model
         for module in (words.get_input_embeddings(), words.get_output_embeddings()):
             if type(module) in ROUNDED:
-                # the class changes in place: whoever holds the module (accessors, hooks) goes on holding it
+                # the class changes in place: whoever holds the module (accessors, hooks) goes on
+                # holding it
                 module.__class__ = ROUNDED[type(module)]
                 module.format, module.settled = format, False
                 module.register_buffer("strength", module.weight.new_zeros(()), persistent=False)
@@ -146,7 +148,8 @@ def to_bitlinear(model: nn.Module, format: Format, layers: str = INSIDE_BLOCKS) 
 
 
 def linear_names(model: nn.Module, layers: str = INSIDE_BLOCKS) -> list[str]:
-    """The plain linear layers that the pattern selects, without the head and thin ones. Raises UsageError if none."""
+    """The plain linear layers that the pattern selects, without the head and thin ones. Raises
+    UsageError if none."""
     try:
         pattern = re.compile(layers)
     except re.error as error:
@@ -230,7 +233,8 @@ def settled(model: nn.Module) -> Iterator[None]:
 def to_dense(model: nn.Module) -> nn.Module:
     """Back to plain layers, in place, with the stored weights: de-quantised, the shadow weights are gone.
 
-    Inputs are no longer rounded. Layers with a sub-norm are refused, because a plain layer would compute something else.
+    Inputs are no longer rounded. Layers with a sub-norm are refused, because a plain layer would
+    compute something else.
     """
     stored = stored_weights(model)
     with torch.no_grad():

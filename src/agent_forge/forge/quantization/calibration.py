@@ -1,8 +1,9 @@
 """Post-training quantisation: the levels without any training, which training has to beat and may start from.
 
-Three ways, each better than the one before: BitNet's rule applied once (scales are the mean of |w|); scales fitted to
-the inputs that calibration text gives each layer (its error is sum_c h_c (w_c - s q_c)^2, h_c the mean square of input
-c); and rounding column by column while the columns that follow compensate for the error (GPTQ, 2210.17323).
+Three ways, each better than the one before: BitNet's rule applied once (scales are the mean of
+|w|); scales fitted to the inputs that calibration text gives each layer (its error is sum_c h_c
+(w_c - s q_c)^2, h_c the mean square of input c); and rounding column by column while the columns
+that follow compensate for the error (GPTQ, 2210.17323).
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def input_squares(
 def input_moments(
     model: nn.Module, rows: PackedRows, names: list[str], batch_rows: int = 8, tell: Tell = silent
 ) -> dict[str, Tensor]:
-    """The mean of x x^T [C, C] over the rows, for each named layer: the Hessian of its squared error, up to a factor."""
+    """The mean of x x^T [C, C] over the rows, for each named layer: the Hessian of its squared
+    error, up to a factor."""
     return _means(model, rows, names, lambda x: x.T @ x, batch_rows, tell)
 
 
@@ -63,9 +65,7 @@ def calibrate(model: nn.Module, squares: dict[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def round_with_feedback(
-    model: nn.Module, moments: dict[str, Tensor], rounds: int = 2, tell: Tell = silent
-) -> None:
+def round_with_feedback(model: nn.Module, moments: dict[str, Tensor], rounds: int = 2, tell: Tell = silent) -> None:
     """GPTQ for the BitLinear layers: their shadow weights become the levels that it chooses.
 
     Between rounds the scales are fitted anew: with H the moments, s = (q H w) / (q H q) row by row.
@@ -87,7 +87,8 @@ def round_with_feedback(
 
 
 def feedback_codes(weight_RC: Tensor, scales_SG: Tensor, moment_CC: Tensor, layer: BitLinear) -> Tensor:
-    """Codes chosen column by column, in the order of the matrix; those after a column compensate for its loss."""
+    """Codes chosen column by column, in the order of the matrix; those after a column compensate
+    for its loss."""
     columns = weight_RC.shape[1]
     wide = spread(scales_SG, columns, layer.format.group).expand(-1, columns)
     return codes_with_feedback(

@@ -3,8 +3,9 @@
     loss = (1 - hard) * T^2 KL(teacher || student, both at temperature T) + hard * cross-entropy
            + hidden * mean squared distance of the blocks' outputs, each divided by the teacher's mean square
 
-As with the plain cross-entropy, a chunk of tokens at a time goes through both heads and its gradient is taken at once:
-logits of the whole batch never exist. Shapes: N tokens, D width, V vocabulary.
+As with the plain cross-entropy, a chunk of tokens at a time goes through both heads and its
+gradient is taken at once: logits of the whole batch never exist. Shapes: N tokens, D width, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def chunked_divergence(
 ) -> Tensor:
     """The sum over targets (without those that are -100) of the loss above, without its hidden part.
 
-    `student` and `teacher` are (hidden [N, D], head [V, D]); the widths may differ, the vocabulary may not. The gradient
-    goes to the student's two only.
+    `student` and `teacher` are (hidden [N, D], head [V, D]); the widths may differ, the vocabulary
+    may not. The gradient goes to the student's two only.
     """
     hidden, head = student
     if head.shape[0] != teacher[1].shape[0]:
@@ -120,7 +121,8 @@ def _step_of(device: str) -> Callable[..., tuple[Tensor, Tensor]]:
 
 @dataclass
 class Distillation:
-    """The objective of `train`: the mean loss over a batch's targets. Any two causal LMs with one vocabulary."""
+    """The objective of `train`: the mean loss over a batch's targets. Any two causal LMs with one
+    vocabulary."""
 
     teacher: nn.Module
     hard: float = 0.0
@@ -144,9 +146,11 @@ class Distillation:
 
 
 def _states(model: Any, batch: Batch) -> list[tuple[Tensor, Tensor]]:
-    """What goes into the head, and the head, for each answer of the model (a looped Cognate in training has several).
+    """What goes into the head, and the head, for each answer of the model (a looped Cognate in
+    training has several).
 
-    A model whose logits are more than a matrix product returns the logits themselves, with the identity as head.
+    A model whose logits are more than a matrix product returns the logits themselves, with the
+    identity as head.
     """
     if not has_plain_head(model):
         logits = model(input_ids=batch.inputs, use_cache=False).logits.flatten(0, 1)
@@ -186,8 +190,8 @@ def _distance(mine: list[Tensor], theirs: list[Tensor]) -> Tensor:
 
 @dataclass(frozen=True)
 class PacedRows(PackedRows):
-    """Rows that call back with the step they are taken for: a schedule of the model's own (its strength) follows the
-    step, so a resumed run continues at the right place."""
+    """Rows that call back with the step they are taken for: a schedule of the model's own (its
+    strength) follows the step, so a resumed run continues at the right place."""
 
     on_step: Callable[[int], None] = lambda _: None
 
@@ -214,8 +218,9 @@ def distil(
 ) -> TrainResult:
     """Trains the student's parameters (those that require a gradient) towards the teacher for `steps` steps.
 
-    `settings` has everything else about the run: rows per step, optimiser, schedule, patience, seed. The teacher is only
-    read. With a `folder` the run resumes. Raises TrainingDiverged, with the last good weights restored.
+    `settings` has everything else about the run: rows per step, optimiser, schedule, patience,
+    seed. The teacher is only read. With a `folder` the run resumes. Raises TrainingDiverged, with
+    the last good weights restored.
     """
     settings = settings or TrainSettings(steps=steps, optimizer="compression", batch_rows=16, micro_rows=16)
     if settings.steps != steps:
@@ -241,7 +246,8 @@ def distil(
 
 
 def _compiled_teacher(teacher: Any, settings: TrainSettings, hidden: float) -> AbstractContextManager[None]:
-    """Where the student is compiled the teacher is too, unless its depth depends on the text or hooks watch it."""
+    """Where the student is compiled the teacher is too, unless its depth depends on the text or
+    hooks watch it."""
     compiles = settings.compile if settings.compile is not None else next(teacher.parameters()).is_cuda
     adaptive = getattr(teacher.base_model, "halting", None) is not None
     return compiled(teacher) if compiles and not adaptive and not hidden else nullcontext()

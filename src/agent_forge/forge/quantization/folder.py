@@ -37,7 +37,8 @@ def packed_weight(layer: BitLinear) -> TernaryWeight:
 
 
 def write_packed(model: Any, source: Path, out: Path, layout: str = "1.6bit") -> int:
-    """Writes the packed model with the tokenizer of the folder `source`; returns the bytes of everything in `out`."""
+    """Writes the packed model with the tokenizer of the folder `source`; returns the bytes of
+    everything in `out`."""
     format = next(module.format for _, module in quantised_modules(model))
     save_packed(
         model,
@@ -77,7 +78,8 @@ def _shorten_merges(document: dict[str, Any]) -> None:
 
 
 def write_dense(model: Any, source: Path, out: Path) -> None:
-    """Writes a plain model (see `to_dense`) with its tokenizer, in float32: a scale times a level is exact there."""
+    """Writes a plain model (see `to_dense`) with its tokenizer, in float32: a scale times a level
+    is exact there."""
     model.float().save_pretrained(out)
     copy_tokenizer(source, out)
 

@@ -39,7 +39,8 @@ class DemandCheck:
 def check(
     demands: Demands, perplexity: float | None, accuracy: float | None, ratio: float | None
 ) -> tuple[DemandCheck, ...]:
-    """Every demand with its measured value: the ratio of perplexities, the share of accuracy kept, the ratio of sizes.
+    """Every demand with its measured value: the ratio of perplexities, the share of accuracy kept,
+    the ratio of sizes.
 
     >>> [check.met for check in check(Demands(), 1.1, None, 12.0)]
     [True, False, True]
@@ -50,16 +51,17 @@ def check(
         ("times smaller than float32", ">=", demands.ratio, ratio),
     )
     checks = []
-    for name, sign, bound, value in rows:
+    for name, sign, bound, measured in rows:
         if bound > 0:
-            value = value if value is not None and math.isfinite(value) else None
+            value = measured if measured is not None and math.isfinite(measured) else None
             met = value is not None and (value <= bound if sign == "<=" else value >= bound)
             checks.append(DemandCheck(name, f"{sign} {bound:g}", value, met))
     return tuple(checks)
 
 
 def as_gate(checks: tuple[DemandCheck, ...], before: float | None, after: float | None, stderr: float | None) -> Gate:
-    """The verdict in the form of every phase: bits per byte before and after, and whether all demands are met."""
+    """The verdict in the form of every phase: bits per byte before and after, and whether all
+    demands are met."""
     missing = any(check.found is None for check in checks)
     verdict = PASSED if all(check.met for check in checks) else NOT_MEASURED if missing else NO_GAIN
     return Gate("bits per byte (kept within the demands)", before, after, stderr, verdict)

@@ -25,7 +25,8 @@ from agent_forge.forge.quantization.material import MaterialSize, gather
 from agent_forge.forge.quantization.quantise import Measurement, Quantisation
 from agent_forge.forge.quantization.settings import QuantizeSettings
 
-# Floating-point operations spent on judging: they bound the held-out text and the questions of a large model on a CPU.
+# Floating-point operations spent on judging: they bound the held-out text and the questions of a
+# large model on a CPU.
 JUDGING = {"cpu": 1e12, "cuda": 1e16}
 MOST_JUDGED = {"cpu": 16_384, "cuda": 131_072}  # tokens
 FEWEST_JUDGED = 4_096
@@ -47,11 +48,13 @@ def quantise_folder(
 ) -> dict[str, Any]:
     """Quantises the model in `source` into the new folder `out` and returns the report.
 
-    `data` is text of your own; `questions` are asked beside those made from the held-out text; `dense` is where a
-    de-quantised copy goes; `judged` the number of held-out tokens, by default what takes about a minute.
+    `data` is text of your own; `questions` are asked beside those made from the held-out text;
+    `dense` is where a de-quantised copy goes; `judged` the number of held-out tokens, by default
+    what takes about a minute.
 
-    Every figure on the result was measured on `out` itself, loaded anew. If a demand is not met, `out` is the input
-    unchanged and `accepted` is False. Raises UsageError if `out` exists or the model cannot be quantised.
+    Every figure on the result was measured on `out` itself, loaded anew. If a demand is not met,
+    `out` is the input unchanged and `accepted` is False. Raises UsageError if `out` exists or the
+    model cannot be quantised.
     """
     settings = settings or QuantizeSettings()
     _refuse_outputs(out, dense, settings)

@@ -4,7 +4,8 @@
     two_bit:  w = s * {-1.5, -0.5, 0.5, 1.5},  s = 1.25 mean |w|   (the grid of ParetoQ, 2502.02631, without a zero)
     int4, int8:  w = s * integers up to 7 or 127, s = max |w| / 7 or 127: for embeddings and heads
 
-Shapes: R rows (outputs), C columns (inputs), G groups of a row, S rows of scales (R, or 1 for the whole matrix).
+Shapes: R rows (outputs), C columns (inputs), G groups of a row, S rows of scales (R, or 1 for the
+whole matrix).
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from agent_forge.errors import ConfigError
 Levels = Literal["ternary", "two_bit"]
 Granularity = Literal["tensor", "row", "group"]
 SMALLEST_SCALE = 1e-5  # a row of zeros still divides by something
-# The uniform four-level quantiser with the least error on a Gaussian has a step of 0.996 sigma = 1.25 mean |w|.
+# The uniform four-level quantiser with the least error on a Gaussian has a step of 0.996 sigma =
+# 1.25 mean |w|.
 STEP_OF_TWO_BITS = 1.25
 MOST = {"int4": 7, "int8": 127}
 
@@ -92,10 +94,11 @@ def spread(scales_SG: Tensor, columns: int, group: int) -> Tensor:
 
 
 def fit_scales(weight_RC: Tensor, format: Format, importance_C: Tensor | None = None, rounds: int = 8) -> Tensor:
-    """Scales that minimise sum_c h_c (w_c - s q_c)^2, h being the mean square of each input on calibration text.
+    """Scales that minimise sum_c h_c (w_c - s q_c)^2, h being the mean square of each input on
+    calibration text.
 
-    Alternates between the best scale for the codes and the best codes for the scale (Lloyd), from the mean of |w|. The
-    error never grows from round to round.
+    Alternates between the best scale for the codes and the best codes for the scale (Lloyd), from
+    the mean of |w|. The error never grows from round to round.
     """
     scales = level_scales(weight_RC, format)
     weights = torch.ones_like(weight_RC[:1]) if importance_C is None else importance_C.to(weight_RC)[None]
@@ -111,8 +114,8 @@ def fit_scales(weight_RC: Tensor, format: Format, importance_C: Tensor | None = 
 
 
 def whole_numbers(weight_RC: Tensor, most: int, group: int) -> Tensor:
-    """The weights rounded to int4 (most = 7) or int8 (most = 127) in groups of columns, and back; the scales [R, G] are
-    as float16 stores them."""
+    """The weights rounded to int4 (most = 7) or int8 (most = 127) in groups of columns, and back;
+    the scales [R, G] are as float16 stores them."""
     padded = F.pad(weight_RC.abs(), (0, -weight_RC.shape[1] % group))
     largest = padded.unflatten(1, (-1, group)).amax(-1)
     scales_RG = (largest / most).clamp_min(SMALLEST_SCALE).half().to(weight_RC.dtype)
@@ -130,8 +133,9 @@ def round_inputs(x: Tensor) -> Tensor:
 class LearnedLevels(torch.autograd.Function):
     """s * q(w / s) with the gradients of LSQ (1902.08153, equation 3).
 
-    dw is passed on where the weight is inside the levels; ds is q - w / s there, and the outermost level elsewhere,
-    divided by sqrt(columns that share the scale * levels above zero) so that scales and weights move at the same pace.
+    dw is passed on where the weight is inside the levels; ds is q - w / s there, and the outermost
+    level elsewhere, divided by sqrt(columns that share the scale * levels above zero) so that
+    scales and weights move at the same pace.
     """
 
     @staticmethod

@@ -1,8 +1,9 @@
-"""What a model is trained and judged on when it is quantised: the user's text, or, where there is none, the text that
-comes with the package and text that the model writes itself (LLM-QAT, 2305.17888).
+"""What a model is trained and judged on when it is quantised: the user's text, or, where there is
+none, the text that comes with the package and text that the model writes itself (LLM-QAT,
+2305.17888).
 
-What a model writes by sampling is text from the distribution it has learned, whatever that was; the teacher's
-predictions on it are what the student has to keep.
+What a model writes by sampling is text from the distribution it has learned, whatever that was; the
+teacher's predictions on it are what the student has to keep.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ SHORTEST_PIECE = 400
 
 @dataclass(frozen=True)
 class Material:
-    """Rows to learn from, documents to watch while learning, and documents to be judged on; no document is in two."""
+    """Rows to learn from, documents to watch while learning, and documents to be judged on; no
+    document is in two."""
 
     rows: PackedRows
     watched: HeldOut
@@ -58,9 +60,7 @@ class MaterialSize:
         )
 
 
-def gather(
-    model: Any, tokenizer: Any | None, data: Sequence[str], size: MaterialSize, tell: Tell = silent
-) -> Material:
+def gather(model: Any, tokenizer: Any | None, data: Sequence[str], size: MaterialSize, tell: Tell = silent) -> Material:
     """The material for a model. Raises DataError if there is too little text to split."""
     if data:
         return _from_texts(tokenizer, _texts(data), size, ", ".join(data))
@@ -122,7 +122,8 @@ def _up_to(tokenizer: Any, texts: Iterable[str], tokens: int, most: int | None =
 
 
 def beginning(tokenizer: Any) -> int:
-    """The token that a text begins with: BOS, or EOS where there is none. Raises DataError if there is neither."""
+    """The token that a text begins with: BOS, or EOS where there is none. Raises DataError if there
+    is neither."""
     for token in (tokenizer.bos_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)

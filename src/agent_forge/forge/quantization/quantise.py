@@ -1,4 +1,5 @@
-"""From a full-precision model to a packed one: baseline, training, recovery, and the gate on what is on disk."""
+"""From a full-precision model to a packed one: baseline, training, recovery, and the gate on what
+is on disk."""
 
 from __future__ import annotations
 
@@ -191,8 +192,8 @@ class Quantisation:
 
 
 class BestWeights:
-    """Evaluates the model as it will be stored, on text that is neither trained on nor judged on, and keeps the best
-    weights."""
+    """Evaluates the model as it will be stored, on text that is neither trained on nor judged on,
+    and keeps the best weights."""
 
     def __init__(self, material: Material, model: nn.Module) -> None:
         self.material, self.model = material, model

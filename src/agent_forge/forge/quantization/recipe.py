@@ -20,9 +20,9 @@ FEWEST_STEPS = 20
 class QATRecipe:
     """Quantisation-aware training by distillation.
 
-    The strength (lambda) rises from 0 to 1 in `stages` equal steps over the first `rise` of the run; the learning rate
-    warms up, stays, and falls linearly over the last half. There is no weight decay and no average of the weights: both
-    pull shadow weights towards a threshold.
+    The strength (lambda) rises from 0 to 1 in `stages` equal steps over the first `rise` of the
+    run; the learning rate warms up, stays, and falls linearly over the last half. There is no
+    weight decay and no average of the weights: both pull shadow weights towards a threshold.
     """
 
     steps: int | None = option(None, help="Optimiser steps (default: what fits a budget of operations)", at_least=1)
@@ -50,8 +50,8 @@ class QATRecipe:
     recovery: float = option(0.5, help="Length of such a round, as a share of the run", above=0)
 
     def steps_for(self, model: nn.Module, device: str) -> int:
-        """The number of steps that was set, or as many as the budget of operations allows: 8 per weight and token (2 for
-        the student and 4 back, 2 for the teacher)."""
+        """The number of steps that was set, or as many as the budget of operations allows: 8 per
+        weight and token (2 for the student and 4 back, 2 for the teacher)."""
         if self.steps is not None:
             return self.steps
         weights = sum(parameter.numel() for parameter in model.parameters())

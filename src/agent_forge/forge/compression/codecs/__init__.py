@@ -1,6 +1,7 @@
 """The codecs, one file each: `encode(weight, cost, **settings) -> Encoded` and `decode(encoded) -> Tensor`.
 
-Decoding uses numpy and elementwise operations only, so a container decodes to the same bits on every machine.
+Decoding uses numpy and elementwise operations only, so a container decodes to the same bits on
+every machine.
 """
 
 from __future__ import annotations

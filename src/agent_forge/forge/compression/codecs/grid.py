@@ -1,10 +1,11 @@
 """Entropy-coded scalar quantisation with error feedback: the workhorse.
 
-Weights are rounded to whole multiples of a step and the multiples are entropy-coded: at any rate within a quarter of a
-bit of Shannon's bound for normal weights, where fixed-width codes lose up to a bit. By reverse water-filling, bits are
-spent best when every weight adds the same expected loss: the step of weight (i, j) is step * row_i * column_j, with the
-row's factor from the Fisher information of its output and the column's from the Cholesky factor of the inputs' second
-moments. Both factors are stored as quarter octaves.
+Weights are rounded to whole multiples of a step and the multiples are entropy-coded: at any rate
+within a quarter of a bit of Shannon's bound for normal weights, where fixed-width codes lose up to
+a bit. By reverse water-filling, bits are spent best when every weight adds the same expected loss:
+the step of weight (i, j) is step * row_i * column_j, with the row's factor from the Fisher
+information of its output and the column's from the Cholesky factor of the inputs' second moments.
+Both factors are stored as quarter octaves.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def _quarters(factor: Tensor | None, count: int) -> np.ndarray:
 
 
 def _steps(size: float, rows: np.ndarray, columns: np.ndarray) -> Tensor:
-    """The step [R, C] of every weight: size * 2^(row / 4) * 2^(column / 4), from a table, the same on every machine."""
+    """The step [R, C] of every weight: size * 2^(row / 4) * 2^(column / 4), from a table, the same
+    on every machine."""
 
     def powers(quarters: np.ndarray, size: float = 1.0) -> np.ndarray:
         return (np.ldexp(QUARTERS[quarters % 4], quarters // 4) * np.float32(size)).astype(np.float32)

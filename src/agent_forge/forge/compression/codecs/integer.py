@@ -1,7 +1,7 @@
 """int2 to int8 in groups: a scale and a zero point per group of a row, scales searched, errors fed back.
 
-For embeddings and wherever a fixed width is wanted. The codes are entropy-coded where that is smaller, which for int8 it
-usually is.
+For embeddings and wherever a fixed width is wanted. The codes are entropy-coded where that is
+smaller, which for int8 it usually is.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Round to nearest: the control that every other codec must beat at equal bits.
 
-Each group of a row has a scale and an offset (float16), from its smallest and largest weight. The codes have a fixed
-width and no entropy coding, as in plain formats.
+Each group of a row has a scale and an offset (float16), from its smallest and largest weight. The
+codes have a fixed width and no entropy coding, as in plain formats.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Ternary weights and an entropy coder: -1, 0 or 1 times the scale of the row's group.
 
-A matrix that is ternary already, as quantisation-aware training leaves it, is kept exactly. Any other is fitted: scale
-and threshold in turns, then rounded with error feedback. Entropy coding saves 1 % at BitNet's third of zeros, and more the
-sparser the matrix is (1.18 bits at 70 % zeros).
+A matrix that is ternary already, as quantisation-aware training leaves it, is kept exactly. Any
+other is fitted: scale and threshold in turns, then rounded with error feedback. Entropy coding
+saves 1 % at BitNet's third of zeros, and more the sparser the matrix is (1.18 bits at 70 % zeros).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def encode(weight: Tensor, cost: Cost, group: int = 128) -> Encoded:
 
 
 def _fit_scales(groups: Tensor) -> Tensor:
-    """Lloyd's fit: the mean magnitude of the weights above half the scale, which moves the threshold in turn."""
+    """Lloyd's fit: the mean magnitude of the weights above half the scale, which moves the
+    threshold in turn."""
     size = groups.abs()
     scale = 1.2 * size.mean(-1)
     for _ in range(ROUNDS):
