@@ -46,14 +46,14 @@ THINGS = ("apples", "pears", "plums", "nuts", "figs")
 
 def sentences(count: int, seed: int) -> list[str]:
     rng = np.random.default_rng(seed)
-    made = []
+    texts = []
     for _ in range(count):
         lines = [
             f"{rng.choice(NAMES)} has {rng.integers(2, 9)} {rng.choice(THINGS)} and gives them to {rng.choice(NAMES)}."
             for _ in range(6)
         ]
-        made.append(" ".join(lines))
-    return made
+        texts.append(" ".join(lines))
+    return texts
 
 
 @pytest.fixture(scope="session")
@@ -180,8 +180,8 @@ def test_the_compact_tokenizer_reads_as_before(quantised, trained_folder: Path) 
 def test_a_missed_gate_gives_the_input_back_and_fails_only_when_strict(
     trained_folder: Path, own_text: Path, tmp_path: Path, capsys
 ) -> None:
-    asked = ["--data", str(own_text), *QUICK[:-1], "--steps", "2", "--max-ppl", "0.5", "--set", "evaluations=0"]
-    assert run(["quantize", str(trained_folder), str(tmp_path / "out0"), *asked, "--json"]) == 0
+    options = ["--data", str(own_text), *QUICK[:-1], "--steps", "2", "--max-ppl", "0.5", "--set", "evaluations=0"]
+    assert run(["quantize", str(trained_folder), str(tmp_path / "out0"), *options, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["accepted"] is False
     assert report["ppl"] == report["ppl_before"]
@@ -189,7 +189,7 @@ def test_a_missed_gate_gives_the_input_back_and_fails_only_when_strict(
     assert [clause["met"] for clause in report["gate"]] == [False, True, True]
     assert any(stage["stage"] == "recovery 1" for stage in report["stages"])
     assert report["stages"][-1]["ppl_ratio"] > 1  # what was measured on the model that was refused
-    assert run(["quantize", str(trained_folder), str(tmp_path / "out1"), *asked, "--strict"]) == 1
+    assert run(["quantize", str(trained_folder), str(tmp_path / "out1"), *options, "--strict"]) == 1
     shown = capsys.readouterr()
     words = " ".join(shown.out.split())  # the table is as wide as the terminal
     assert "not accepted" in words
@@ -261,13 +261,13 @@ def test_what_a_model_writes_depends_on_the_seed_alone(trained_folder: Path) -> 
 def test_no_document_is_learned_from_and_judged_on(trained_folder: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(trained_folder)
     (tmp_path / "a.txt").write_text("\n\n".join(sentences(60, 3)), encoding="utf-8")  # one file, cut into pages
-    found = gather(None, tokenizer, [str(tmp_path)], MaterialSize(64, 32, 400))
-    learned = set(tokenizer.decode(found.rows.tokens.ravel()).split("."))
-    for held_out in (found.judged, found.watched):
+    material = gather(None, tokenizer, [str(tmp_path)], MaterialSize(64, 32, 400))
+    learned = set(tokenizer.decode(material.rows.tokens.ravel()).split("."))
+    for held_out in (material.judged, material.watched):
         texts = [tokenizer.decode(row[row > 2]) for row in held_out.rows.tokens]
         pieces = {piece for text in texts for piece in text.split(".")[1:-1]}
         assert len(pieces - learned) > len(pieces) / 2  # single sentences repeat by chance; documents do not
-    assert sum(found.judged.bytes_of) > 400
+    assert sum(material.judged.bytes_of) > 400
     (tmp_path / "a.txt").write_text("too little", encoding="utf-8")
     with pytest.raises(DataError, match="too few"):
         gather(None, tokenizer, [str(tmp_path)], MaterialSize(64, 32, 400))
@@ -288,7 +288,7 @@ def test_each_way_of_post_training_is_better_than_the_one_before(trained_folder:
     tokenizer = AutoTokenizer.from_pretrained(trained_folder)
     material = gather(None, tokenizer, [str(own_text)], MaterialSize(32, 48, 1000))
     few = PackedRows(material.rows.tokens[:16], material.rows.documents[:16])
-    found = []
+    perplexities = []
     for way in ("mean", "fitted", "feedback"):
         model = LlamaForCausalLM.from_pretrained(trained_folder)
         names = to_bitlinear(model, Format(learn_scales=way != "mean"))
@@ -301,8 +301,8 @@ def test_each_way_of_post_training_is_better_than_the_one_before(trained_folder:
         elif way == "feedback":
             round_with_feedback(model, moments)
         with settled(model):
-            found.append(measure_text(model, material.judged).perplexity)
-    assert found[2] < found[1] < found[0]
+            perplexities.append(measure_text(model, material.judged).perplexity)
+    assert perplexities[2] < perplexities[1] < perplexities[0]
 
 
 def test_error_feedback_is_that_of_gptq_and_lowers_the_error_of_the_outputs() -> None:
@@ -316,13 +316,13 @@ def test_error_feedback_is_that_of_gptq_and_lowers_the_error_of_the_outputs() ->
     scales = layer.scales.detach()
     codes = feedback_codes(layer.weight.detach(), scales, moment, layer)
     damped = moment + 0.01 * moment.diagonal().mean() * torch.eye(columns, dtype=torch.float64)
-    left, wanted = layer.weight.detach().clone(), torch.empty(16, columns, dtype=torch.float64)
+    left, expected = layer.weight.detach().clone(), torch.empty(16, columns, dtype=torch.float64)
     for c in range(columns):
-        wanted[:, c] = (left[:, c] / scales[:, 0]).round().clamp(-1, 1)
+        expected[:, c] = (left[:, c] / scales[:, 0]).round().clamp(-1, 1)
         inverse = torch.linalg.inv(damped[c:, c:])
-        error = (left[:, c] - wanted[:, c] * scales[:, 0]) / inverse[0, 0]
+        error = (left[:, c] - expected[:, c] * scales[:, 0]) / inverse[0, 0]
         left[:, c + 1 :] -= error[:, None] * inverse[0, 1:]
-    assert torch.equal(codes, wanted)
+    assert torch.equal(codes, expected)
     plain = (layer.weight.detach() / scales).round().clamp(-1, 1)
 
     def loss(chosen: torch.Tensor) -> float:
@@ -352,18 +352,20 @@ def test_the_phase_passes_on_a_checkpoint_with_its_figures(
         held_out=0.2,
         questions=40,
     )
-    told: list[dict] = []
-    work = Work(
-        "ternary", config, [load(trained_folder)], 0, tmp_path / "work", tmp_path / "models", lambda **f: told.append(f)
-    )
+    reports: list[dict] = []
+    folders = (tmp_path / "work", tmp_path / "models")
+    work = Work("ternary", config, [load(trained_folder)], 0, *folders, lambda **fields: reports.append(fields))
     outcome = phase("bitnet").run(work)
     assert outcome.gate.passed
     assert outcome.gate.after > outcome.gate.before  # bits per byte: worse, and within the demands
-    made = outcome.checkpoint
-    assert load(made.path, made.digest).card.metrics["ratio_to_float32"].value > 3
-    model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32 if output == "dense" else None)
+    checkpoint = outcome.checkpoint
+    assert load(checkpoint.path, checkpoint.digest).card.metrics["ratio_to_float32"].value > 3
+    model = AutoModelForCausalLM.from_pretrained(checkpoint.path, dtype=torch.float32 if output == "dense" else None)
     assert len(model.model.layers[0].mlp.up_proj.weight[0].unique()) <= 3
-    assert {"step", "loss"} <= {key for record in told for key in record}
+    assert {"step", "loss"} <= {key for record in reports for key in record}
+    finished = {record["stage"] for record in reports if "done" in record and record["done"] == record["total"]}
+    assert {"original", "moments", "error feedback", "continuation", "packed"} <= finished
+    assert {"stage": "trained", "done": 0, "total": 8} in reports
 
 
 def test_questions_from_held_out_text_are_answered_above_chance(trained_folder: Path, own_text: Path) -> None:

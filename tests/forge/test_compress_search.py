@@ -52,26 +52,53 @@ def text(tiny):
 
 @pytest.fixture(scope="module")
 def done(tiny, text, tmp_path_factory):
-    """One run within a budget that can be met."""
+    """(report, folder) of one run within a budget that can be met."""
     out = tmp_path_factory.mktemp("out") / "small"
     return compress(tiny, out, text, replace(FAST, budget=26_000)), out
 
 
 def test_the_artefact_is_within_its_budget_and_its_figures_are_measured_from_the_folder(done, text, tiny) -> None:
     report, out = done
-    found = report.as_dict()
-    assert found["accepted"]
-    assert found["bytes"] == folders.folder_bytes(out) <= 26_000
-    assert found["bytes_before"] == folders.folder_bytes(tiny)
-    assert found["ratio"] == pytest.approx(found["bytes_before"] / found["bytes"])
-    assert found["bits_per_weight"] == pytest.approx(8 * found["bytes"] / report.weights)
+    figures = report.as_dict()
+    assert figures["accepted"]
+    assert figures["bytes"] == folders.folder_bytes(out) <= 26_000
+    assert figures["bytes_before"] == folders.folder_bytes(tiny)
+    assert figures["ratio"] == pytest.approx(figures["bytes_before"] / figures["bytes"])
+    assert figures["bits_per_weight"] == pytest.approx(8 * figures["bytes"] / report.weights)
     again = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
-    assert measure_text(again, text.held_out).perplexity == pytest.approx(found["ppl"], rel=1e-5)
+    assert measure_text(again, text.held_out).perplexity == pytest.approx(figures["ppl"], rel=1e-5)
     original = load_original(tiny)
-    assert measure_text(original, text.held_out).perplexity == pytest.approx(found["ppl_before"], rel=1e-5)
-    assert found["ppl"] <= 1.3 * found["ppl_before"]
-    assert found["kl"] > 0
-    assert json.loads(json.dumps(found, allow_nan=False))["stages"][0]["stage"].startswith("codecs")
+    assert measure_text(original, text.held_out).perplexity == pytest.approx(figures["ppl_before"], rel=1e-5)
+    assert figures["ppl"] <= 1.3 * figures["ppl_before"]
+    assert figures["kl"] > 0
+    assert json.loads(json.dumps(figures, allow_nan=False))["stages"][0]["stage"].startswith("codecs")
+
+
+def test_every_long_loop_reports_how_far_it_is(tiny, tmp_path, monkeypatch) -> None:
+    """The reports of a run in order: each stage counts up to its total, then the figures of an artefact follow."""
+    monkeypatch.setattr("agent_forge.forge.progress.EVERY_S", 0.0)  # every report, not one per second
+    reports: list[dict] = []
+
+    def tell(**fields: object) -> None:
+        reports.append(fields)
+
+    text = prepare_text(tiny, *texts(), FAST.length, 24, tell=tell)
+    compress(tiny, tmp_path / "out", text, replace(FAST, budget=26_000), tell)
+    counts: dict[str, list[tuple[int, int]]] = {}
+    for report in reports:
+        if "done" in report:
+            counts.setdefault(report["stage"], []).append((report["done"], report["total"]))
+    judged = {"codecs 0.026 MB", "recovered 0.026 MB"}
+    assert (
+        counts.keys()
+        == {"tokenise", "original", "multiple choice", "moments", "gradients", "trials", "recover"} | judged
+    )
+    for stage, steps in counts.items():
+        total = steps[0][1]
+        rounds = 3 if stage == "multiple choice" else 1  # the original and two artefacts
+        assert steps == [(done, total) for done in range(total + 1)] * rounds
+    assert counts["trials"][-1][1] == 13 * len(matrices(load_original(tiny)))  # twelve steps of the grid, and ternary
+    assert judged == {report["stage"] for report in reports if "ppl" in report}
 
 
 def test_it_loads_generates_and_keeps_its_tokenizer(done, tiny) -> None:
@@ -142,12 +169,12 @@ def test_the_same_seed_gives_the_same_bytes(done, tiny, text, tmp_path) -> None:
 
 def test_an_impossible_budget_is_not_accepted_and_the_last_passing_artefact_is_kept(tiny, text, tmp_path) -> None:
     report = compress(tiny, tmp_path / "out", text, replace(FAST, codecs=("integer",), budget=4_000, recovery_steps=0))
-    found = report.as_dict()
-    assert not found["accepted"]
-    assert found["ppl"] <= 1.3 * found["ppl_before"]
-    assert found["bytes"] == folders.folder_bytes(tmp_path / "out") == found["least_bytes_that_passed"]
-    assert "least size that passed" in found["reason"]
-    assert "distil a smaller student" in found["reason"]
+    figures = report.as_dict()
+    assert not figures["accepted"]
+    assert figures["ppl"] <= 1.3 * figures["ppl_before"]
+    assert figures["bytes"] == folders.folder_bytes(tmp_path / "out") == figures["least_bytes_that_passed"]
+    assert "least size that passed" in figures["reason"]
+    assert "distil a smaller student" in figures["reason"]
 
 
 def test_where_nothing_passes_the_original_is_what_is_left(tiny, text, tmp_path) -> None:
@@ -198,9 +225,9 @@ def test_the_price_of_a_bit_holds_the_size_of_the_codes(tiny, text) -> None:
 def test_every_codec_goes_through_recovery(tiny, text, codec: str, settings: dict) -> None:
     search = Compressor(tiny, text, replace(FAST, recovery_steps=12))
     coarse = {name: encode(codec, weight.data, **settings) for name, weight in matrices(search.model).items()}
-    found = search.recovered(coarse, 0.0, 10**9)
-    assert {encoded.codec for encoded in found.values()} == {codec}
-    before, after = _with(search, coarse), _with(search, found)
+    recovered = search.recovered(coarse, 0.0, 10**9)
+    assert {encoded.codec for encoded in recovered.values()} == {codec}
+    before, after = _with(search, coarse), _with(search, recovered)
     assert after == before if codec == "integer" else after < before
 
 
@@ -263,16 +290,16 @@ def test_moments_need_no_gradients(tiny, text) -> None:
 
 def test_calibration_rows_come_from_all_the_text_and_judging_reads_many_documents(tiny) -> None:
     train, held_out = texts()
-    found = prepare_text(tiny, train, held_out, 24, 14)
-    count = found.rows.documents.max() + 1
-    first = {int(document) for row in found.rows.documents[:24] for document in row if document >= 0}
+    prepared = prepare_text(tiny, train, held_out, 24, 14)
+    count = prepared.rows.documents.max() + 1
+    first = {int(document) for row in prepared.rows.documents[:24] for document in row if document >= 0}
     assert max(first) > count / 2 > min(first)
-    by_document = np.bincount(found.held_out.rows.documents[:, 0])
+    by_document = np.bincount(prepared.held_out.rows.documents[:, 0])
     assert by_document.tolist() == [2] * 7 == [2] * len(held_out)
     assert len(prepare_text(tiny, train, held_out, 24, 40).held_out.rows) in range(34, 41)
-    assert sum(found.held_out.bytes_of) < sum(len(text.encode()) for text in held_out)
+    assert sum(prepared.held_out.bytes_of) < sum(len(text.encode()) for text in held_out)
     again = prepare_text(tiny, train, held_out, 24, 14)
-    assert np.array_equal(again.rows.tokens, found.rows.tokens)
+    assert np.array_equal(again.rows.tokens, prepared.rows.tokens)
     assert mixed([["a", "b"], [], ["x"]]) == ["a", "x", "b"]
 
 
@@ -319,10 +346,10 @@ def test_losses_that_were_not_measured_follow_the_distortion(tiny, text) -> None
         guessed.calibrate()
         away = []
         for name, trials in search.trials.items():
-            for known, inferred in zip(trials, guessed.trials[name], strict=True):
-                assert known.option.bytes == inferred.option.bytes
-                if known.option.loss > 1e-4:
-                    away.append(abs(math.log(inferred.option.loss / known.option.loss)))
+            for measured_trial, inferred in zip(trials, guessed.trials[name], strict=True):
+                assert measured_trial.option.bytes == inferred.option.bytes
+                if measured_trial.option.loss > 1e-4:
+                    away.append(abs(math.log(inferred.option.loss / measured_trial.option.loss)))
             steps = [trial.option.loss for trial in guessed.trials[name] if trial.option.codec == "grid"]
             assert steps == sorted(steps)
         assert np.median(away) < math.log(2)
@@ -339,16 +366,16 @@ def test_the_allocation_is_the_best_there_is() -> None:
     import itertools
 
     for budget in range(120, 700, 60):
-        found = allocate(options, budget)
+        allocation = allocate(options, budget)
         fitting = [c for c in itertools.product(*options.values()) if sum(o.bytes for o in c) <= budget]
         if not fitting:
-            assert found is None
+            assert allocation is None
             continue
         best = min(sum(o.loss for o in c) for c in fitting)
         largest = max(a.loss - b.loss for of in options.values() for a, b in itertools.pairwise(worthwhile(of)))
-        assert found is not None
-        assert found.bytes <= budget
-        assert best <= found.loss <= best + largest
+        assert allocation is not None
+        assert allocation.bytes <= budget
+        assert best <= allocation.loss <= best + largest
 
 
 def test_a_tokenizer_is_packed_without_loss(tiny) -> None:

@@ -353,8 +353,8 @@ def test_what_is_longer_than_the_model_can_read_is_cut_and_read_in_pieces() -> N
 
 def test_how_much_a_model_can_read_is_known_by_either_name() -> None:
     configs = [{"max_position_embeddings": 64}, {"max_seq_len": 32}, {}, {"max_position_embeddings": -1}]
-    found = [context_length(SimpleNamespace(**config)) for config in configs]
-    assert found == [64, 32, None, None]
+    lengths = [context_length(SimpleNamespace(**config)) for config in configs]
+    assert lengths == [64, 32, None, None]
 
 
 def test_the_suite_runs_every_task(talker, tmp_path: Path) -> None:
@@ -376,14 +376,14 @@ def test_prompts_show_the_functions_and_the_steps() -> None:
 def test_the_harness_is_told_what_torch_says(talker) -> None:
     model, tokenizer = talker
     answers = Answers(model, tokenizer, batch=2)
-    asked = [("Question: how many?", " 12"), ("Answer: ", "7."), ("", "or 12")]
-    found = answers.loglikelihood([SimpleNamespace(args=pair) for pair in asked])
-    for (context, continuation), (value, greedy) in zip(asked, found, strict=True):
+    pairs = [("Question: how many?", " 12"), ("Answer: ", "7."), ("", "or 12")]
+    results = answers.loglikelihood([SimpleNamespace(args=pair) for pair in pairs])
+    for (context, continuation), (value, greedy) in zip(pairs, results, strict=True):
         whole = [0, *tokenizer(context + continuation, add_special_tokens=False)["input_ids"]]
         start = len([0, *tokenizer(context.rstrip(), add_special_tokens=False)["input_ids"]])
         logs = model(torch.tensor([whole])).logits[0].double().log_softmax(-1)
-        wanted = sum(logs[i - 1, whole[i]].item() for i in range(start, len(whole)))
-        assert value == pytest.approx(wanted, rel=1e-5)
+        expected = sum(logs[i - 1, whole[i]].item() for i in range(start, len(whole)))
+        assert value == pytest.approx(expected, rel=1e-5)
         assert greedy == all(int(logs[i - 1].argmax()) == whole[i] for i in range(start, len(whole)))
     text = "Question: how many? Answer: 12 or 7."
     tokens = [0, *tokenizer(text, add_special_tokens=False)["input_ids"]]

@@ -50,9 +50,9 @@ def test_the_logits_are_those_of_transformers(
     with torch.inference_mode():
         expected = model(input_ids=torch.tensor([IDS])).logits[0]
     alone = Decoder(model, 64)
-    found = alone.read_all(IDS)
+    logits = alone.read_all(IDS)
     # Where sums are taken in another order, an activation may round to its other neighbour: rare, and worth a step.
-    error = (found - expected).abs().amax(1) / expected.abs().max()
+    error = (logits - expected).abs().amax(1) / expected.abs().max()
     assert error.median() < 1e-5
     assert error.max() < 0.05
     alone.reset()
@@ -143,9 +143,9 @@ def test_sequences_side_by_side_say_what_each_says_alone(make: Any, tmp_path: Pa
             del running[-2:]
     assert batch.count == len(running) == 4
     last = batch.step([written[row][-1] for row in running])
-    for prompt, found in zip(prompts, written, strict=True):
-        length = len(found) - len(prompt)
-        assert found[len(prompt) :] == fast_generate(alone, prompt, length)
+    for prompt, tokens in zip(prompts, written, strict=True):
+        length = len(tokens) - len(prompt)
+        assert tokens[len(prompt) :] == fast_generate(alone, prompt, length)
     for row, logits in zip(running, last, strict=True):
         alone.reset()
         again = alone.read(prompts[row])

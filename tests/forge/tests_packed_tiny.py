@@ -57,7 +57,7 @@ def _alive(model: Any) -> Any:
 
 def ternarised(model: Any, group: int | None = None, half: bool = False, **options: Any) -> dict[str, TernaryWeight]:
     """Every linear layer but the head, by absmean."""
-    found = {}
+    weights = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
             weight = module.weight.detach()
@@ -65,5 +65,5 @@ def ternarised(model: Any, group: int | None = None, half: bool = False, **optio
             scales = torch.cat([part.abs().mean(1, keepdim=True) for part in parts], 1).clamp_min(1e-5)
             spread = scales.repeat_interleave(group or weight.shape[1], 1)[:, : weight.shape[1]]
             trits = (weight / spread).round().clamp(-1, 1)
-            found[name] = TernaryWeight(trits, scales.half() if half else scales, group, **options)
-    return found
+            weights[name] = TernaryWeight(trits, scales.half() if half else scales, group, **options)
+    return weights

@@ -143,7 +143,7 @@ def read_requests(task: str, data: Path, most: int | None = None, part: str = "s
 
 
 def read_gold_plans(task: str, data: Path, most: int | None = None) -> list[GoldPlan]:
-    """Plan graphs with steps in words: asynchow (the steps are given; the edges are asked for)."""
+    """Plan graphs with steps in words: asynchow (the request has the steps; the edges are the answer)."""
     return _sample(data / "plan_graph" / task, most, lambda row: "steps" in row and "edges" in row, _gold_plan)
 
 

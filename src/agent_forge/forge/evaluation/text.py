@@ -205,7 +205,7 @@ def compare(
 
 @torch.no_grad()
 def live_goals(original: nn.Module, held_out: HeldOut, batch_rows: int = 4) -> Iterator[Goal]:
-    """The original's predictions, computed batch by batch as they are asked for: nothing is kept."""
+    """The original's predictions, computed batch by batch when they are needed: nothing is stored."""
     original.eval()
     device = device_of(original)
     for start in range(0, len(held_out.rows), batch_rows):

@@ -24,16 +24,12 @@ class DemandCheck:
     """One demand, the measured value, and whether it is met. A value that was not measured does not meet it."""
 
     name: str
-    wanted: str
-    found: float | None
+    limit: str
+    value: float | None
     met: bool
 
     def as_dict(self) -> dict[str, Any]:
-        return dict(self.__dict__)
-
-    def __str__(self) -> str:
-        value = "not measured" if self.found is None else f"{self.found:.3g}"
-        return f"{self.name} {value}, required {self.wanted}"
+        return {"name": self.name, "wanted": self.limit, "found": self.value, "met": self.met}
 
 
 def check(
@@ -62,6 +58,6 @@ def check(
 def as_gate(checks: tuple[DemandCheck, ...], before: float | None, after: float | None, stderr: float | None) -> Gate:
     """The verdict in the form of every phase: bits per byte before and after, and whether all
     demands are met."""
-    missing = any(check.found is None for check in checks)
+    missing = any(check.value is None for check in checks)
     verdict = PASSED if all(check.met for check in checks) else NOT_MEASURED if missing else NO_GAIN
     return Gate("bits per byte (kept within the demands)", before, after, stderr, verdict)

@@ -89,7 +89,7 @@ class Quantisation:
         return Measurement(measure_text(model, self.material.judged, stage=stage, tell=self.tell), self._scores(model))
 
     def _scores(self, model: nn.Module) -> tuple[TaskScore, ...]:
-        return tuple(answer_questions(model, asked, task, tell=self.tell) for task, asked in self.questions.items())
+        return tuple(answer_questions(model, of, task, tell=self.tell) for task, of in self.questions.items())
 
     def measure_folder(self, folder: Path) -> tuple[Measurement, Divergence]:
         """The model on disk: loaded anew, then measured like the original, with its divergence from it."""
