@@ -93,11 +93,15 @@ def test_every_long_loop_reports_how_far_it_is(tiny, tmp_path, monkeypatch) -> N
         counts.keys()
         == {"tokenise", "original", "multiple choice", "moments", "gradients", "trials", "recover"} | judged
     )
+    trials = counts.pop("trials")  # counted in weights, for each of the twelve steps of the grid, and ternary
+    sizes = [weight.numel() for weight in matrices(load_original(tiny)).values()]
+    assert len(trials) == 13 * len(sizes) + 1
+    assert trials == sorted(trials)
+    assert trials[-1] == (13 * sum(sizes), 13 * sum(sizes))
     for stage, steps in counts.items():
         total = steps[0][1]
         rounds = 3 if stage == "multiple choice" else 1  # the original and two artefacts
         assert steps == [(done, total) for done in range(total + 1)] * rounds
-    assert counts["trials"][-1][1] == 13 * len(matrices(load_original(tiny)))  # twelve steps of the grid, and ternary
     assert judged == {report["stage"] for report in reports if "ppl" in report}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from agent_forge.forge.compression.container import Encoded
 from agent_forge.forge.compression.feedback import Cost, distortion
 from agent_forge.forge.compression.sensitivity import matrices
 from agent_forge.forge.compression.settings import OPTIONS, USUAL
-from agent_forge.forge.progress import Tell, silent, track
+from agent_forge.forge.progress import Tell, reporter, silent
 from agent_forge.forge.training.packing import IGNORE, PackedRows
 
 SLOPES = (0.7, 1.5)  # of log loss against log distortion: 1 for small errors
@@ -75,8 +76,12 @@ def run_trials(
     weights = matrices(model)
     trials: dict[str, list[Trial]] = {name: [] for name in weights}
     model.eval()
-    for name, number in track([(name, n) for name in weights for n in range(len(options))], "trials", tell):
-        weight, cost, (codec, settings) = weights[name], costs.get(name, Cost()), options[number]
+    # progress is counted in weights: the first matrix, of the vocabulary, may take as long as fifty others
+    done, total = 0, len(options) * sum(weight.numel() for weight in weights.values())
+    report = reporter("trials", total, tell)
+    report(done)
+    for name, (number, (codec, settings)) in product(weights, enumerate(options)):
+        weight, cost = weights[name], costs.get(name, Cost())
         original = weight.data
         encoded = encode(codec, original, cost, **settings)
         decoded = decode(encoded).to(original)
@@ -89,6 +94,8 @@ def run_trials(
                 weight.data = original
         option = Option(codec, encoded.size(), loss, settings)
         trials[name].append(Trial(option, encoded, distortion(original, decoded, cost)))
+        done += weight.numel()
+        report(done)
     return {name: _with_inferred(of) for name, of in trials.items()}
 
 
