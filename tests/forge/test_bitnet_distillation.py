@@ -8,32 +8,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
+from tests_packed_tiny import llama as tiny_llama
+from transformers import LlamaForCausalLM
 
 from agent_forge.errors import UsageError
 from agent_forge.forge.quantization import Distillation, Format, chunked_divergence, distil, set_strength, to_bitlinear
 from agent_forge.forge.training import Batch, PackedRows, TrainSettings
 
-LLAMA = LlamaConfig(
-    vocab_size=96,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    max_position_embeddings=64,
-    tie_word_embeddings=True,
-)
-
 
 @pytest.fixture
 def llama() -> LlamaForCausalLM:
-    model = LlamaForCausalLM(LLAMA)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 2:
-                parameter.normal_(std=0.15)
-    return model.eval()
+    return tiny_llama(vocab_size=96)
 
 
 def rows_of(count: int = 12, length: int = 16) -> PackedRows:
@@ -81,9 +66,8 @@ def test_a_head_that_is_more_than_a_matrix_is_asked_for_its_logits(llama) -> Non
 
 
 def test_hidden_states_need_the_same_blocks(llama) -> None:
-    other = LlamaForCausalLM(LlamaConfig(**{**LLAMA.to_dict(), "num_hidden_layers": 1})).eval()
     with pytest.raises(UsageError, match="blocks"):
-        Distillation(llama, hidden=0.5)(other, rows_of().take(slice(0, 2)))
+        Distillation(llama, hidden=0.5)(tiny_llama(vocab_size=96, num_hidden_layers=1), rows_of().take(slice(0, 2)))
 
 
 @pytest.mark.parametrize("learn", [False, True])

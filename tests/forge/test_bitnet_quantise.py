@@ -93,19 +93,8 @@ def own_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 QUICK = [
-    "--steps",
-    "24",
-    "--rows",
-    "8",
-    "--length",
-    "48",
-    "--device",
-    "cpu",
-    "--min-ratio",
-    "3",
-    "--judged",
-    "3000",
-    "--json",
+    *("--steps", "24", "--rows", "8", "--length", "48", "--device", "cpu"),
+    *("--min-ratio", "3", "--judged", "3000", "--json"),
 ]
 
 

@@ -21,7 +21,6 @@ from agent_forge.forge.compression import folder as folders
 from agent_forge.forge.compression.allocation import Option, allocate, worthwhile
 from agent_forge.forge.compression.codecs import decode, encode
 from agent_forge.forge.compression.container import pack
-from agent_forge.forge.compression.feedback import Cost
 from agent_forge.forge.compression.packed_tokenizer import pack_tokenizer, unpack_tokenizer
 from agent_forge.forge.compression.recovery import recover
 from agent_forge.forge.compression.report import draw_stages, scatter, stage_table
@@ -437,10 +436,6 @@ def test_the_report_has_a_table_and_a_picture(done, tmp_path) -> None:
     xml.dom.minidom.parseString(drawn)
     assert stage_table(report).row_count == len(report.stages) + 1
     assert "&lt;b&gt;" in scatter([(1.0, 2.0, "<b>", True)], "x", "y", limit=1.5)
-
-
-def test_costs_of_a_matrix_without_gradient_are_even() -> None:
-    assert Cost().to("cpu") == Cost()
 
 
 def test_a_model_with_buffers_that_are_computed_loads_again(tiny, text, tmp_path) -> None:

@@ -13,7 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from tests_packed_tiny import llama
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from agent_forge.context_length import context_length
 from agent_forge.errors import DataError, UsageError
@@ -53,18 +54,8 @@ def talker():
     """(model, tokenizer): what it says is noise, and always the same noise."""
     torch.manual_seed(0)
     tokenizer = train_tokenizer(["Question: how many? Answer: 12 or 7."] * 5, vocab_size=320)
-    config = LlamaConfig(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=400,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=2,
-    )
-    return LlamaForCausalLM(config).eval(), tokenizer
+    special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+    return llama(vocab_size=320, num_hidden_layers=1, max_position_embeddings=400, **special), tokenizer
 
 
 def write_sets(folder: Path) -> Path:

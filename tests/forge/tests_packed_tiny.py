@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.models.packed import TernaryWeight
@@ -35,10 +36,8 @@ LLAMA = {
 }
 
 
-def llama(**changes: Any) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
+def llama(seed: int = 0, **changes: Any) -> Any:
+    torch.manual_seed(seed)
     return _alive(LlamaForCausalLM(LlamaConfig(**LLAMA | changes)))
 
 

@@ -30,9 +30,6 @@ class Cost:
     hessian: Tensor | None = None
     rows: Tensor | None = None
 
-    def to(self, device: torch.device | str) -> Cost:
-        return Cost(*(None if part is None else part.to(device) for part in (self.hessian, self.rows)))
-
 
 @dataclass(frozen=True)
 class Order:

@@ -160,7 +160,9 @@ def recover(
     parameters = [parameter for latent in latents.values() for parameter in latent.parameters]
     if not parameters:
         return latents
-    optimizer = torch.optim.AdamW(_groups(latents, lr), betas=(0.9, 0.99), weight_decay=0.0)
+    units = [(parameter, latent.reach(parameter)) for latent in latents.values() for parameter in latent.parameters]
+    groups = [{"params": [parameter], "lr": lr * unit, "initial": lr * unit} for parameter, unit in units]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99), weight_decay=0.0)
     objective = Distillation(teacher)
     device = next(model.parameters()).device
     size = _bits(latents) if price else 0.0
@@ -189,12 +191,6 @@ def recover(
 def _bits(latents: Mapping[str, Latent]) -> float:
     bits = [entropy for latent in latents.values() if (entropy := latent.bits()) is not None]
     return float(torch.stack(bits).sum()) if bits else 1.0
-
-
-def _groups(latents: Mapping[str, Latent], lr: float) -> list[dict[str, Any]]:
-    """A group for each parameter: its learning rate is in units of its reach."""
-    pairs = [(parameter, latent.reach(parameter)) for latent in latents.values() for parameter in latent.parameters]
-    return [{"params": [parameter], "lr": lr * size, "initial": lr * size} for parameter, size in pairs]
 
 
 def _pace(step: int, steps: int) -> float:

@@ -15,7 +15,7 @@ from agent_forge.forge.evaluation.sets import (
     read_programs,
     read_requests,
 )
-from agent_forge.forge.evaluation.suite import TASKS, evaluate_suite, score_table
+from agent_forge.forge.evaluation.suite import TASKS, evaluate_suite
 from agent_forge.forge.evaluation.text import Comparison, Divergence, TextScore, divergence, measure_text, token_scores
 
 __all__ = [
@@ -42,6 +42,5 @@ __all__ = [
     "read_programs",
     "read_requests",
     "retention",
-    "score_table",
     "token_scores",
 ]

@@ -54,19 +54,3 @@ def evaluate_suite(
         read, solve = TASKS[name]
         scores.append(solve(model, tokenizer, read(name, data, most), name, tell=tell))
     return scores
-
-
-def score_table(before: Sequence[TaskScore], after: Sequence[TaskScore]) -> str:
-    """Both models side by side, as Markdown."""
-    later = {score.task: score for score in after}
-    lines = ["| task | n | chance | before | after |", "|---|---|---|---|---|"]
-    for score in before:
-        chance = f"{score.chance:.3f}" if score.chance else "0"
-        lines.append(f"| {score.task} | {score.n} | {chance} | {_figure(score)} | {_figure(later.get(score.task))} |")
-    return "\n".join(lines)
-
-
-def _figure(score: TaskScore | None) -> str:
-    if score is None:
-        return ""
-    return f"{score.value:.3f}" + ("" if score.stderr is None else f" ± {score.stderr:.3f}")

@@ -72,17 +72,6 @@ class TextScore:
         whole = (int(self.tokens.sum()), int(sizes.sum()), len(self.tokens))
         return Evaluation(bits, bits_error, accuracy, accuracy_error, self.loss, *whole)
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "perplexity": self.perplexity,
-            "perplexity_stderr": self.perplexity_stderr,
-            "bits_per_byte": self.bits_per_byte,
-            "bits_per_byte_stderr": self.bits_per_byte_stderr,
-            "next_token_accuracy": self.accuracy,
-            "tokens": int(self.tokens.sum()),
-            "documents": len(self.tokens),
-        }
-
 
 def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from agent_forge.forge.checkpoint import count_parameters, files_of
 from agent_forge.forge.compression.folder import folder_bytes
@@ -22,12 +21,8 @@ TOKENIZER_FILES = (
 )
 
 
-def packed_weights(model: nn.Module) -> dict[str, TernaryWeight]:
-    """The BitLinear layers as codes and scales."""
-    return {name: packed_weight(layer) for name, layer in quantised_modules(model) if isinstance(layer, BitLinear)}
-
-
 def packed_weight(layer: BitLinear) -> TernaryWeight:
+    """A layer as codes and scales."""
     codes, scales = layer.codes()
     scales = scales.expand(layer.out_features, -1)
     group = layer.format.group if scales.shape[1] > 1 else None
@@ -39,11 +34,12 @@ def packed_weight(layer: BitLinear) -> TernaryWeight:
 def write_packed(model: Any, source: Path, out: Path, layout: str = "1.6bit") -> int:
     """Writes the packed model with the tokenizer of the folder `source`; returns the bytes of
     everything in `out`."""
-    format = next(module.format for _, module in quantised_modules(model))
+    modules = dict(quantised_modules(model))
+    format = next(iter(modules.values())).format
     save_packed(
         model,
         out,
-        ternary=packed_weights(model),
+        ternary={name: packed_weight(layer) for name, layer in modules.items() if isinstance(layer, BitLinear)},
         layout=layout,
         embedding=None if format.embedding == "none" else format.embedding,
         embedding_group=format.embedding_group or None,
