@@ -94,7 +94,7 @@ def test_every_long_loop_reports_how_far_it_is(tiny, tmp_path, monkeypatch) -> N
     )
     trials = counts.pop("trials")  # counted in weights, for each of the twelve steps of the grid, and ternary
     sizes = [weight.numel() for weight in matrices(load_original(tiny)).values()]
-    assert len(trials) == 13 * len(sizes) + 1
+    assert len(trials) == 2 * 13 * len(sizes) + 1
     assert trials == sorted(trials)
     assert trials[-1] == (13 * sum(sizes), 13 * sum(sizes))
     for stage, steps in counts.items():

@@ -23,8 +23,9 @@ from agent_forge.forge.evaluation import (
     retention,
     token_scores,
 )
+from agent_forge.forge.evaluation.choices import MultipleChoice
 from agent_forge.forge.quantization import Format, set_strength, settled, to_bitlinear
-from agent_forge.forge.training import Choice, HeldOut, PackedRows, train_tokenizer
+from agent_forge.forge.training import HeldOut, PackedRows, train_tokenizer
 
 VOCABULARY = 50
 
@@ -148,7 +149,7 @@ def test_the_choice_is_the_likeliest_answer() -> None:
 
 def test_questions_in_words_become_tokens_after_bos() -> None:
     tokenizer = train_tokenizer(["the cat sat on the mat"] * 5, vocab_size=320)
-    (question,) = questions_of([Choice("the cat", (" sat", " mat"), 0)], tokenizer)
+    (question,) = questions_of([MultipleChoice("the cat", (" sat", " mat"), 0)], tokenizer)
     assert question.prompt[0] == tokenizer.bos_token_id
     assert tokenizer.decode(question.answers[1]) == " mat"
     assert question.sizes == (4.0, 4.0)

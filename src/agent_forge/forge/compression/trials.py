@@ -84,6 +84,7 @@ def run_trials(
         weight, cost = weights[name], costs.get(name, Cost())
         original = weight.data
         encoded = encode(codec, original, cost, **settings)
+        report(done + weight.numel() // 2)  # the other half: coding it, and measuring its loss
         decoded = decode(encoded).to(original)
         loss = math.nan
         if number in chosen:

@@ -19,10 +19,19 @@ from agent_forge.errors import DataError, UsageError
 from agent_forge.forge.evaluation.scores import TaskScore
 from agent_forge.forge.evaluation.text import device_of, token_scores
 from agent_forge.forge.progress import Tell, silent, track
-from agent_forge.forge.training.evaluation import Choice, HeldOut
+from agent_forge.forge.training.evaluation import HeldOut
 from agent_forge.forge.training.packing import IGNORE, Batch
 
 Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class MultipleChoice:
+    """A question with answers to choose from: the likeliest continuation of `prompt` counts as the model's choice."""
+
+    prompt: str
+    answers: tuple[str, ...]
+    right: int
 
 
 @dataclass(frozen=True)
@@ -37,7 +46,7 @@ class ChoiceQuestion:
     right: int
 
 
-def questions_of(choices: Sequence[Choice], tokenizer: Any, begin: int | None = None) -> list[ChoiceQuestion]:
+def questions_of(choices: Sequence[MultipleChoice], tokenizer: Any, begin: int | None = None) -> list[ChoiceQuestion]:
     """Questions in words as questions in tokens. `begin` stands in for BOS."""
     first = tokenizer.bos_token_id if begin is None else begin
     start = () if first is None else (first,)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from agent_forge.errors import DataError
-from agent_forge.forge.training.evaluation import Choice
+from agent_forge.forge.evaluation.choices import MultipleChoice
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class GoldPlan:
     edges: frozenset[tuple[int, int]] = field(default_factory=frozenset)
 
 
-def read_choices(task: str, data: Path, most: int | None = None) -> list[Choice]:
+def read_choices(task: str, data: Path, most: int | None = None) -> list[MultipleChoice]:
     """Multiple choice: arc_easy, arc_challenge, piqa (or any folder of such rows). Raises DataError.
 
     A row has `question` or `goal`, a list of `choices` and the index of the right one as `answer`;
@@ -81,7 +81,7 @@ def read_choices(task: str, data: Path, most: int | None = None) -> list[Choice]
     )
 
 
-def _choice(row: Row) -> Choice:
+def _choice(row: Row) -> MultipleChoice:
     question: Any = row.get("question") or row.get("goal")
     choices: Any = row.get("choices")
     right: Any = row.get("answer")
@@ -98,7 +98,7 @@ def _choice(row: Row) -> Choice:
         right, choices = row["label"], [row["sol1"], row["sol2"]]
     if not question or not isinstance(choices, list) or not 0 <= int(right) < len(choices):
         raise ValueError("it has no question, or its answer is not one of the choices")
-    return Choice(f"Question: {question}\nAnswer:", tuple(f" {choice}" for choice in choices), int(right))
+    return MultipleChoice(f"Question: {question}\nAnswer:", tuple(f" {choice}" for choice in choices), int(right))
 
 
 def read_problems(task: str, data: Path, most: int | None = None) -> list[Problem]:

@@ -21,12 +21,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agent_forge.errors import AgentForgeError
-from agent_forge.forge.evaluation.choices import answer_questions, questions_of
+from agent_forge.forge.evaluation.choices import MultipleChoice, answer_questions, questions_of
 from agent_forge.forge.evaluation.generation import write_answers
 from agent_forge.forge.evaluation.scores import TaskScore
 from agent_forge.forge.evaluation.sets import FunctionRequest, GoldPlan, Problem, Program
 from agent_forge.forge.progress import Tell, silent
-from agent_forge.forge.training.evaluation import Choice
 from agent_forge.plans import parse_plan
 from agent_forge.runtime.sandbox import SandboxLimits, run_python
 
@@ -35,7 +34,7 @@ MOST_TASKS = 10_000  # of a plan: a larger number in a name is not the number of
 
 
 def answer_choices(
-    model: Any, tokenizer: Any, choices: Sequence[Choice], task: str, *, tell: Tell = silent
+    model: Any, tokenizer: Any, choices: Sequence[MultipleChoice], task: str, *, tell: Tell = silent
 ) -> TaskScore:
     """Multiple choice by likelihood, after BOS or, where there is none, EOS."""
     begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id

@@ -51,13 +51,18 @@ class TextScore:
         return finite_or_none(self.perplexity * ratio(self.nats, self.tokens)[1])
 
     @property
+    def bits(self) -> np.ndarray:
+        """The bits of each document."""
+        return self.nats / math.log(2)
+
+    @property
     def bits_per_byte(self) -> float | None:
         """Comparable between any two models. None for text that is known as tokens only."""
         return float(self.nats.sum() / math.log(2) / self.bytes_of.sum()) if self.bytes_of.all() else None
 
     @property
     def bits_per_byte_stderr(self) -> float | None:
-        return finite_or_none(ratio(self.nats / math.log(2), self.bytes_of)[1]) if self.bytes_of.all() else None
+        return finite_or_none(ratio(self.bits, self.bytes_of)[1]) if self.bytes_of.all() else None
 
     @property
     def accuracy(self) -> float:
@@ -67,7 +72,7 @@ class TextScore:
     def as_evaluation(self) -> Evaluation:
         """What `train` looks at while it runs. Without bytes, a token counts as one."""
         sizes = self.bytes_of if self.bytes_of.all() else self.tokens
-        bits, bits_error = ratio(self.nats / math.log(2), sizes)
+        bits, bits_error = ratio(self.bits, sizes)
         accuracy, accuracy_error = ratio(self.hits, self.tokens)
         whole = (int(self.tokens.sum()), int(sizes.sum()), len(self.tokens))
         return Evaluation(bits, bits_error, accuracy, accuracy_error, self.loss, *whole)

@@ -7,7 +7,6 @@ off their levels again: quantise last.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -73,7 +72,7 @@ def run(work: Work) -> Outcome:
         metrics = _metrics(quantisation, measurement, divergence, whole, size)
         checkpoint = _save(work, quantisation, packed, corpus, metrics)
     before, after = quantisation.original.text, measurement.text
-    difference = compare(before.nats / math.log(2), after.nats / math.log(2), before.bytes_of.tolist())
+    difference = compare(before.bits, after.bits, before.bytes_of.tolist())
     checks = quantisation.checks(measurement, whole / size)
     return Outcome(checkpoint, as_gate(checks, before.bits_per_byte, after.bits_per_byte, difference.stderr))
 
@@ -122,7 +121,7 @@ def _metrics(
 ) -> dict[str, Metric]:
     """The figures of the card; `whole` is the size in float32, `size` that of the packed folder."""
     text, original = measurement.text, quantisation.original
-    metrics = text_metrics(text.nats / math.log(2), text.bytes_of.astype(int).tolist())
+    metrics = text_metrics(text.bits, text.bytes_of.astype(int).tolist())
     left = retention(original.scores, measurement.scores)
     figures: dict[str, tuple[float, float | None, str]] = {
         "perplexity_ratio": (text.perplexity / original.text.perplexity, None, "to the input's"),
