@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from agent_forge.forge.evaluation.choices import Question
+from agent_forge.forge.evaluation.choices import ChoiceQuestion
 from agent_forge.forge.training import HeldOut, PackedRows
 
 
@@ -24,7 +24,7 @@ class TokenFile:
 
     rows: Mapping[str, PackedRows]
     held_out: Mapping[str, HeldOut]
-    questions: Mapping[str, Sequence[Question]] = field(default_factory=dict)
+    questions: Mapping[str, Sequence[ChoiceQuestion]] = field(default_factory=dict)
     samples: Sequence[str] = ()
 
 
@@ -65,6 +65,6 @@ def _rows(arrays: Mapping[str, np.ndarray], name: str) -> PackedRows:
     return PackedRows(arrays[f"{name}/tokens"].astype(np.int32), arrays[f"{name}/documents"].astype(np.int32))
 
 
-def _question(fields: dict[str, list[int]]) -> Question:
+def _question(fields: dict[str, list[int]]) -> ChoiceQuestion:
     prompt, answers, sizes, right = (fields[name] for name in ("prompt", "answers", "sizes", "right"))
-    return Question(tuple(prompt), tuple(tuple(a) for a in answers), tuple(sizes), right)  # type: ignore[arg-type]
+    return ChoiceQuestion(tuple(prompt), tuple(tuple(a) for a in answers), tuple(sizes), right)  # type: ignore[arg-type]

@@ -1,10 +1,11 @@
 """What does a model lose by being made small? The whole suite on two model folders, side by side.
 
-    python benchmarks/evaluation_suite.py ORIGINAL SMALL --data FOLDER [--tasks arc_easy piqa gsm8k ...] [--most 200]
+    python benchmarks/evaluation_suite.py ORIGINAL SMALL --data FOLDER [--tasks arc_easy piqa ...] [--most 200]
 
-Every score has its standard error, the difference that of its pairs (the same item before and after); multiple choice
-also what guessing gets. A row is printed as soon as its task is done. The last line is the share of the accuracy above
-chance that is kept, over the tasks on which the original is clearly above it.
+Every score has its standard error, the difference that of its pairs (the same item before and
+after); multiple choice also what guessing gets. A row is printed as soon as its task is done. The
+last line is the share of the accuracy above chance that is left, over the tasks on which the
+original is clearly above it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import agent_forge.forge  # noqa: F401  (our architectures and the packed format)
-from agent_forge.forge.evaluation import TASKS, Score, evaluate_suite, retention
+from agent_forge.forge.evaluation import TASKS, TaskScore, evaluate_suite, retention
 
 
 def main() -> None:
@@ -29,7 +29,7 @@ def main() -> None:
     models = [(AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder))
               for folder in (args.original, args.small)]  # fmt: skip
     print("| task | n | chance | before | after | difference | seconds |\n|---|---|---|---|---|---|---|", flush=True)
-    pairs: list[tuple[Score, Score]] = []
+    pairs: list[tuple[TaskScore, TaskScore]] = []
     for task in args.tasks:
         start = time.perf_counter()
         before, after = (evaluate_suite(model, tokenizer, args.data, [task], most)[0] for model, tokenizer in models)
@@ -38,7 +38,7 @@ def main() -> None:
         if args.out:
             document = [{"before": one.as_dict(), "after": two.as_dict()} for one, two in pairs]
             args.out.write_text(json.dumps(document, indent=1), encoding="utf-8")
-    print(kept_of(pairs))
+    print(retention_line(pairs))
 
 
 def arguments() -> argparse.Namespace:
@@ -57,7 +57,7 @@ def arguments() -> argparse.Namespace:
     return args
 
 
-def row(before: Score, after: Score, seconds: float) -> str:
+def row(before: TaskScore, after: TaskScore, seconds: float) -> str:
     change = np.array(after.points) - np.array(before.points)
     error = float(change.std(ddof=1) / len(change) ** 0.5) if len(change) > 1 else float("nan")
     figures = [f"{score.value:.3f} ± {score.stderr or 0:.3f}" for score in (before, after)]
@@ -66,12 +66,12 @@ def row(before: Score, after: Score, seconds: float) -> str:
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def kept_of(pairs: list[tuple[Score, Score]]) -> str:
-    kept: Any = retention([before for before, _ in pairs], [after for _, after in pairs])
-    if kept is None:
+def retention_line(pairs: list[tuple[TaskScore, TaskScore]]) -> str:
+    left = retention([before for before, _ in pairs], [after for _, after in pairs])
+    if left is None:
         return "\nthe original is not clearly above chance on any of these: there is nothing to keep"
-    error = "" if kept.stderr is None else f" ± {kept.stderr:.3f}"
-    return f"\naccuracy above chance kept: {kept.share:.3f}{error} ({', '.join(kept.tasks)})"
+    error = "" if left.stderr is None else f" ± {left.stderr:.3f}"
+    return f"\naccuracy above chance kept: {left.share:.3f}{error} ({', '.join(left.tasks)})"
 
 
 if __name__ == "__main__":

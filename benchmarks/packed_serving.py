@@ -1,8 +1,9 @@
-"""How many tokens a second does `agent-forge serve` write with a packed model, for 1, 4 and 16 clients over HTTP?
+"""How many tokens per second does `agent-forge serve` write with a packed model, for 1, 4 and 16 clients over HTTP?
 
-Two servers with the same packed model, asked in turns: one as it is, by the compiled decoder, and one that goes through
-the modules of transformers with the same packed products. Beside them the compiled decoder without a server. On a
-shared machine the clock says little, so the CPU time of the server's process is given as well.
+Two servers with the same packed model, asked in turns: one with the compiled decoder, and one that
+goes through the modules of transformers with the same packed products; beside them the compiled
+decoder without a server. On a shared machine the clock says little, so the CPU time of the server's
+process is given as well.
 
     python benchmarks/packed_serving.py [--quick] [--model FOLDER] [--clients N] [--tokens N]
 """
@@ -81,13 +82,13 @@ def add_tokenizer(folder: Path, size: int) -> None:
 
 
 def without_server(folder: Path, prompts: list[list[int]], most: int) -> float:
-    """Tokens a second of CPU time by the compiled decoder in this process."""
+    """Tokens per second of CPU time, with the compiled decoder in this process."""
     from transformers import AutoModelForCausalLM
 
     import agent_forge.forge  # noqa: F401  (makes the format known to transformers)
-    from agent_forge.forge.models.packed import Batch
+    from agent_forge.forge.models.packed import DecoderBatch
 
-    batch = Batch(AutoModelForCausalLM.from_pretrained(folder))
+    batch = DecoderBatch(AutoModelForCausalLM.from_pretrained(folder))
     best = float("inf")
     for _ in range(3):
         begun = time.process_time()
@@ -100,7 +101,7 @@ def without_server(folder: Path, prompts: list[list[int]], most: int) -> float:
 
 
 def ask(server: Server, prompts: list[list[int]], most: int) -> tuple[float, float]:
-    """Tokens a second, by the clock and of the server's CPU time."""
+    """Tokens per second, by the clock and of the server's CPU time."""
     spent = server.cpu_s()
     seconds, answers = asyncio.run(crowd(server.port, prompts, most))
     if not all(answer.whole for answer in answers):
@@ -112,23 +113,23 @@ def ask(server: Server, prompts: list[list[int]], most: int) -> tuple[float, flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer tokens and rounds")
-    parser.add_argument("--model", help="a folder with a packed model; without it, SmolLM2-135M's shape at random")
-    parser.add_argument("--clients", type=int, action="append", help="how many at once; again for another row")
-    parser.add_argument("--tokens", type=int, help="tokens each client asks for")
-    given = parser.parse_args()
-    most = given.tokens or (24 if given.quick else 64)
+    parser.add_argument("--model", help="folder of a packed model; default: random weights of SmolLM2-135M's shape")
+    parser.add_argument("--clients", type=int, action="append", help="clients at once; repeat for another row")
+    parser.add_argument("--tokens", type=int, help="tokens per answer")
+    args = parser.parse_args()
+    most = args.tokens or (24 if args.quick else 64)
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(given.model) if given.model else make_model(Path(folder) / "model")
-        prompts = [[(7 * row + 13 * n) % 7000 + 256 for n in range(32)] for row in range(max(given.clients or CROWDS))]
+        place = Path(args.model) if args.model else make_model(Path(folder) / "model")
+        prompts = [[(7 * row + 13 * n) % 7000 + 256 for n in range(32)] for row in range(max(args.clients or CROWDS))]
         servers = [ByModules(place, Path(folder) / "a"), Server(place, Path(folder) / "b")]
         print("| clients | tok/s: modules | decoder | ratio | per CPU s: modules | decoder | ratio | without server |")
         print("|---|---|---|---|---|---|---|---|")
         try:
-            for clients in given.clients or CROWDS:
-                found = []
-                for _ in range(1 if given.quick else 2):
-                    found.append([ask(server, prompts[:clients], most) for server in servers])
-                best = [[max(one[n][kind] for one in found) for n in (0, 1)] for kind in (0, 1)]
+            for clients in args.clients or CROWDS:
+                rounds = []
+                for _ in range(1 if args.quick else 2):
+                    rounds.append([ask(server, prompts[:clients], most) for server in servers])
+                best = [[max(one[n][kind] for one in rounds) for n in (0, 1)] for kind in (0, 1)]
                 alone = without_server(place, prompts[:clients], most)
                 figures = " | ".join(f"{old:.0f} | {new:.0f} | {new / old:.1f}" for old, new in best)
                 print(f"| {clients} | {figures} | {alone:.0f} |", flush=True)

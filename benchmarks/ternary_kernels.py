@@ -2,10 +2,11 @@
 
     OMP_NUM_THREADS=1 python benchmarks/ternary_kernels.py [--quick]
 
-One thread, batch 1. "Cold" goes through more matrices than the caches hold, as a model does; "warm" repeats one. The
-activations are quantised in every product, ours and ggml's. All in one run, the ways taking turns. A sweep is timed in
-stretches of about a millisecond and the best stretch counts, because on a busy machine the others hold somebody else's
-work too. ggml comes from llama-cpp-python and is left out where that is missing.
+One thread, batch 1. "Cold" goes through more matrices than the caches hold, as a model does; "warm"
+repeats one. The activations are quantised in every product, ours and ggml's. All in one run, the
+contenders taking turns. A sweep is timed in stretches of about a millisecond and the best stretch
+counts, because on a busy machine the others contain somebody else's work too. ggml comes from
+llama-cpp-python and is left out where that is missing.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class TypeTraits(ctypes.Structure):
 
 
 def buffer(size: int) -> np.ndarray[Any, Any]:
-    """Bytes at a multiple of 64, written once so that they are there (numpy asks the kernel for huge pages)."""
+    """Bytes at a multiple of 64, written once so that they are in memory (numpy requests huge pages)."""
     raw = np.ones(size + 64, dtype=np.uint8)
     at = -raw.ctypes.data % 64
     return raw[at : at + size]
@@ -63,15 +64,15 @@ def ours(size: int, kind: str, copies: int, library: Any, x: Any, y: Any) -> Str
     matrix = PackedMatrix.of(trits, torch.rand(size, 1), kind)
     memory = buffer(matrix.packed.nbytes * copies)
     memory.reshape(copies, -1)[:] = matrix.packed.flatten().numpy()
-    made = (CMatrix * copies)()
+    descriptions = (CMatrix * copies)()
     for i in range(copies):
-        made[i] = describe(matrix)
-        made[i].packed = memory.ctypes.data + i * matrix.packed.nbytes
+        descriptions[i] = describe(matrix)
+        descriptions[i].packed = memory.ctypes.data + i * matrix.packed.nbytes
     stride = ctypes.sizeof(CMatrix)
     linear = ctypes.cast(library.products_linear, ctypes.c_void_p)
 
     def stretch(first: int, count: int, kept: Any = (matrix, memory)) -> None:
-        at = ctypes.byref(made, first * stride)
+        at = ctypes.byref(descriptions, first * stride)
         LOOPS.sweep_ours(linear, at, ctypes.c_int64(stride), ctypes.c_int64(count), address(x), address(y))
 
     return stretch
@@ -132,8 +133,8 @@ def reading(memory: np.ndarray[Any, Any]) -> Stretch:
 
 
 @dataclass
-class Way:
-    """One way to multiply: `step` of `copies` matrices at a time, or (warm) the first one `step` times."""
+class Contender:
+    """One implementation: `step` of `copies` matrices at a time, or (warm) the first one `step` times."""
 
     stretch: Stretch
     copies: int
@@ -154,44 +155,44 @@ class Way:
             self.best = min(self.best, (time.perf_counter() - start) / self.step)
 
 
-def ways_of(size: int, warm: bool, libraries: Any) -> dict[str, Way]:
+def contenders_of(size: int, warm: bool, libraries: Any) -> dict[str, Contender]:
     x, y = np.random.default_rng(1).standard_normal(size).astype(np.float32), np.empty(size, dtype=np.float32)
     packed = 1 if warm else max(2, SWEEP // (size * size // 4))
     step = 8 if size <= 2048 else 2
-    ways: dict[str, Way] = {}
+    contenders: dict[str, Contender] = {}
     for path, flags in (("", ()), (" avx2", ("-mno-avx512f",))):
         for kind in ("2bit", "1.6bit"):
-            ways[kind + path] = Way(ours(size, kind, packed, kernel(*flags), x, y), packed, step)
+            contenders[kind + path] = Contender(ours(size, kind, packed, kernel(*flags), x, y), packed, step)
     for name in TYPES if libraries else ():
-        ways[name] = Way(theirs(size, name, packed, libraries, x, y), packed, step)
+        contenders[name] = Contender(theirs(size, name, packed, libraries, x, y), packed, step)
     dense = 1 if warm else max(2, SWEEP // (size * size * 4))
-    ways["fp32"] = Way(fp32(size, dense, x), dense, 1)
+    contenders["fp32"] = Contender(fp32(size, dense, x), dense, 1)
     if not warm:
-        ways["read"] = Way(reading(buffer(SWEEP)), SWEEP >> 20, 8)
-    return ways
+        contenders["read"] = Contender(reading(buffer(SWEEP)), SWEEP >> 20, 8)
+    return contenders
 
 
 def measure(size: int, warm: bool, rounds: int, libraries: Any) -> dict[str, float]:
-    """Seconds of one product, the ways taking turns."""
-    ways = ways_of(size, warm, libraries)
+    """Seconds of one product, the contenders taking turns."""
+    contenders = contenders_of(size, warm, libraries)
     for _ in range(rounds):
-        for way in ways.values():
-            way.repeat() if warm else way.round()
-    return {name: way.best for name, way in ways.items()}
+        for contender in contenders.values():
+            contender.repeat() if warm else contender.round()
+    return {name: contender.best for name, contender in contenders.items()}
 
 
-def report(size: int, temperature: str, found: dict[str, float], read: float) -> None:
+def report(size: int, temperature: str, times: dict[str, float], read: float) -> None:
     print(f"\n{size} x {size}, {temperature}")
     bytes_of = {"2bit": size * size / 4, "1.6bit": size * -(-size // 20) * 4, "fp32": size * size * 4}
-    for name, seconds in found.items():
+    for name, seconds in times.items():
         if name == "read":
             print(f"  {name:12} {(1 << 20) / seconds / 1e9:8.1f} GB/s")
             continue
         moved = bytes_of.get(name.split()[0])
         speed = f"{moved / seconds / 1e9:6.1f} GB/s {moved / seconds / read:5.0%} of read" if moved else ""
         peer = {"2bit": "TQ2_0", "1.6bit": "TQ1_0"}.get(name.split()[0])
-        ratio = f"{found[peer] / seconds:5.2f} x {peer}" if peer in found else " " * 13
-        against = f"{found['fp32'] / seconds:6.1f} x fp32" if name != "fp32" else ""
+        ratio = f"{times[peer] / seconds:5.2f} x {peer}" if peer in times else " " * 13
+        against = f"{times['fp32'] / seconds:6.1f} x fp32" if name != "fp32" else ""
         print(f"  {name:12} {seconds * 1e6:8.1f} us  {ratio:15} {against:12} {speed}")
 
 

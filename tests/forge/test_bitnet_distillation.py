@@ -8,32 +8,17 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from transformers import LlamaConfig, LlamaForCausalLM
+from tests_packed_tiny import llama as tiny_llama
+from transformers import LlamaForCausalLM
 
 from agent_forge.errors import UsageError
 from agent_forge.forge.quantization import Distillation, Format, chunked_divergence, distil, set_strength, to_bitlinear
 from agent_forge.forge.training import Batch, PackedRows, TrainSettings
 
-LLAMA = LlamaConfig(
-    vocab_size=96,
-    hidden_size=32,
-    intermediate_size=48,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=1,
-    max_position_embeddings=64,
-    tie_word_embeddings=True,
-)
-
 
 @pytest.fixture
 def llama() -> LlamaForCausalLM:
-    model = LlamaForCausalLM(LLAMA)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() == 2:
-                parameter.normal_(std=0.15)
-    return model.eval()
+    return tiny_llama(vocab_size=96)
 
 
 def rows_of(count: int = 12, length: int = 16) -> PackedRows:
@@ -45,20 +30,20 @@ def rows_of(count: int = 12, length: int = 16) -> PackedRows:
 def test_the_chunked_divergence_and_its_gradients_are_those_of_torch(hard: float, temperature: float) -> None:
     torch.manual_seed(1)
     hidden, head = torch.randn(13, 6, dtype=torch.float64), torch.randn(11, 6, dtype=torch.float64)
-    told = torch.randn(13, 9, dtype=torch.float64), torch.randn(11, 9, dtype=torch.float64)
+    teacher = torch.randn(13, 9, dtype=torch.float64), torch.randn(11, 9, dtype=torch.float64)
     targets = torch.randint(0, 11, (13,))
     targets[[2, 5]] = -100
     ours = [hidden.clone().requires_grad_(), head.clone().requires_grad_()]
     theirs = [hidden.clone().requires_grad_(), head.clone().requires_grad_()]
-    loss = chunked_divergence((ours[0], ours[1]), told, targets, hard, temperature, chunk=4)
+    loss = chunked_divergence((ours[0], ours[1]), teacher, targets, hard, temperature, chunk=4)
     logits = theirs[0] @ theirs[1].T
-    goal = F.log_softmax(told[0] @ told[1].T / temperature, -1)
+    goal = F.log_softmax(teacher[0] @ teacher[1].T / temperature, -1)
     kl = F.kl_div(F.log_softmax(logits / temperature, -1), goal, log_target=True, reduction="none").sum(-1)
     plain = F.cross_entropy(logits, targets, reduction="sum", ignore_index=-100)
-    wanted = (1 - hard) * temperature**2 * kl[targets != -100].sum() + hard * plain
-    assert loss.item() == pytest.approx(wanted.item(), rel=1e-5)
+    expected = (1 - hard) * temperature**2 * kl[targets != -100].sum() + hard * plain
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     loss.backward()
-    wanted.backward()
+    expected.backward()
     for mine, reference in zip(ours, theirs, strict=True):
         torch.testing.assert_close(mine.grad, reference.grad, rtol=1e-4, atol=1e-5)
 
@@ -81,9 +66,8 @@ def test_a_head_that_is_more_than_a_matrix_is_asked_for_its_logits(llama) -> Non
 
 
 def test_hidden_states_need_the_same_blocks(llama) -> None:
-    other = LlamaForCausalLM(LlamaConfig(**{**LLAMA.to_dict(), "num_hidden_layers": 1})).eval()
     with pytest.raises(UsageError, match="blocks"):
-        Distillation(llama, hidden=0.5)(other, rows_of().take(slice(0, 2)))
+        Distillation(llama, hidden=0.5)(tiny_llama(vocab_size=96, num_hidden_layers=1), rows_of().take(slice(0, 2)))
 
 
 @pytest.mark.parametrize("learn", [False, True])
@@ -95,7 +79,7 @@ def test_a_ternary_student_comes_nearer_to_its_teacher(llama, learn: bool, tmp_p
     before = Distillation(llama)(student, batch).item()
     seen: list[int] = []
     settings = TrainSettings(steps=25, batch_rows=4, micro_rows=2, optimizer="bitnet", warmup=2, log_every=5)
-    told: list[dict] = []
+    reports: list[dict] = []
     distil(
         student,
         llama,
@@ -104,10 +88,11 @@ def test_a_ternary_student_comes_nearer_to_its_teacher(llama, learn: bool, tmp_p
         settings=settings,
         folder=tmp_path,
         on_step=seen.append,
-        tell=lambda **r: told.append(r),
+        tell=lambda **r: reports.append(r),
     )
     assert seen == list(range(25))
-    assert [record["step"] for record in told] == [5, 10, 15, 20, 25]
+    assert [record["step"] for record in reports if "step" in record] == [5, 10, 15, 20, 25]
+    assert reports[0] == {"stage": "distil", "done": 0, "total": 25}  # before the first record of the loss
     assert Distillation(llama)(student, batch).item() < 0.7 * before
     distil(student, llama, rows, 25, settings=settings, folder=tmp_path, on_step=seen.append)  # finished: nothing to do
     assert len(seen) == 25
@@ -134,11 +119,11 @@ def test_every_answer_of_a_looped_model_is_taught(tiny) -> None:
     batch = Batch(tokens[:, :-1], tokens[:, 1:], torch.zeros_like(tokens[:, 1:]))
     first, last = student.model(batch.inputs, use_cache=False).answers
     goal = teacher(batch.inputs).logits.log_softmax(-1).flatten(0, 1)
-    wanted = [
+    expected = [
         F.kl_div(
             student.lm_head(student.head_down(x)).log_softmax(-1).flatten(0, 1), goal, log_target=True, reduction="sum"
         )
         for x in (first, last)
     ]
-    found = Distillation(teacher)(student, batch).item()
-    assert found == pytest.approx(sum(w.item() for w in wanted) / 2 / batch.targets.numel(), rel=1e-3, abs=1e-6)
+    actual = Distillation(teacher)(student, batch).item()
+    assert actual == pytest.approx(sum(w.item() for w in expected) / 2 / batch.targets.numel(), rel=1e-3, abs=1e-6)

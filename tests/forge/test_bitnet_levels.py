@@ -34,7 +34,7 @@ SHAPES = st.tuples(st.integers(1, 9), st.integers(1, 37), st.integers(1, 5), st.
 
 def plain_levels(weight: np.ndarray, granularity: str, group: int, levels: str) -> np.ndarray:
     """One weight at a time, in float64, straight from the papers' equations."""
-    found = np.empty_like(weight, dtype=np.float64)
+    levels_RC = np.empty_like(weight, dtype=np.float64)
     rows, columns = weight.shape
     for r in range(rows):
         for c in range(columns):
@@ -43,10 +43,10 @@ def plain_levels(weight: np.ndarray, granularity: str, group: int, levels: str) 
             scale = max(np.abs(share.astype(np.float64)).mean(), 1e-5) * (1.25 if levels == "two_bit" else 1.0)
             steps = weight[r, c] / scale
             if levels == "ternary":
-                found[r, c] = scale * np.clip(np.rint(steps), -1, 1)
+                levels_RC[r, c] = scale * np.clip(np.rint(steps), -1, 1)
             else:
-                found[r, c] = scale * np.clip(np.floor(steps) + 0.5, -1.5, 1.5)
-    return found
+                levels_RC[r, c] = scale * np.clip(np.floor(steps) + 0.5, -1.5, 1.5)
+    return levels_RC
 
 
 @pytest.mark.parametrize("levels", ["ternary", "two_bit"])
@@ -80,8 +80,8 @@ def test_the_straight_through_gradient_is_that_of_the_layer_without_rounding(sha
     unit = np.maximum(np.abs(x.detach().numpy()).max(-1, keepdims=True), 1e-5) / 127
     seen = np.rint(x.detach().numpy() / unit) * unit
     np.testing.assert_allclose(x.grad.numpy(), slope.numpy() @ stored, rtol=1e-3, atol=1e-3)  # scales are float16
-    wanted = np.einsum("btr,btc->rc", slope.numpy(), seen)
-    np.testing.assert_allclose(layer.weight.grad.numpy(), wanted, rtol=1e-5, atol=1e-5)
+    expected = np.einsum("btr,btc->rc", slope.numpy(), seen)
+    np.testing.assert_allclose(layer.weight.grad.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("strength", [0.0, 0.25, 1.0])
@@ -140,11 +140,11 @@ def test_fitting_scales_lowers_the_weighted_error_from_round_to_round(shape) -> 
 def test_fitted_scales_of_a_gaussian_have_the_error_of_lloyd_max() -> None:
     """Relative mean squared errors of symmetric quantisers on a Gaussian: 0.190 on three levels, 0.119 on four."""
     weight = torch.randn(64, 4096, dtype=torch.float64)
-    for levels, known in (("ternary", 0.190), ("two_bit", 0.1188)):
+    for levels, error in (("ternary", 0.190), ("two_bit", 0.1188)):
         format = Format(levels=levels)
         scales = fit_scales(weight, format, rounds=60)
         stored = level_codes(weight, scales, levels, 128) * scales
-        assert ((weight - stored) ** 2).mean().item() == pytest.approx(known, abs=0.002)
+        assert ((weight - stored) ** 2).mean().item() == pytest.approx(error, abs=0.002)
 
 
 @settings(max_examples=20, deadline=None)
@@ -232,7 +232,7 @@ def test_settled_training_and_dense_forms_compute_the_same(learn: bool, embeddin
     to_dense(model)
     assert type(model.layers[0]["up"]) is nn.Linear
     assert type(model.words) is nn.Embedding
-    assert {name: torch.equal(model.get_parameter(name), kept) for name, kept in stored.items()} == dict.fromkeys(
+    assert {name: torch.equal(model.get_parameter(name), weight) for name, weight in stored.items()} == dict.fromkeys(
         stored, True
     )
     assert len(model.layers[0]["up"].weight[0].unique()) <= 3

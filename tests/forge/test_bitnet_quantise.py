@@ -22,9 +22,9 @@ from agent_forge.forge.quantization import (
     BitLinear,
     Demands,
     Format,
-    Job,
-    Recipe,
-    Wanted,
+    MaterialSize,
+    QATRecipe,
+    QuantizeSettings,
     calibrate,
     folder_bytes,
     gather,
@@ -46,14 +46,14 @@ THINGS = ("apples", "pears", "plums", "nuts", "figs")
 
 def sentences(count: int, seed: int) -> list[str]:
     rng = np.random.default_rng(seed)
-    made = []
+    texts = []
     for _ in range(count):
         lines = [
             f"{rng.choice(NAMES)} has {rng.integers(2, 9)} {rng.choice(THINGS)} and gives them to {rng.choice(NAMES)}."
             for _ in range(6)
         ]
-        made.append(" ".join(lines))
-    return made
+        texts.append(" ".join(lines))
+    return texts
 
 
 @pytest.fixture(scope="session")
@@ -93,19 +93,8 @@ def own_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 QUICK = [
-    "--steps",
-    "24",
-    "--rows",
-    "8",
-    "--length",
-    "48",
-    "--device",
-    "cpu",
-    "--min-ratio",
-    "3",
-    "--judged",
-    "3000",
-    "--json",
+    *("--steps", "24", "--rows", "8", "--length", "48", "--device", "cpu"),
+    *("--min-ratio", "3", "--judged", "3000", "--json"),
 ]
 
 
@@ -143,7 +132,7 @@ def test_perplexity_and_divergence_are_found_again_from_the_folder(quantised, tr
     report, out, _ = quantised
     teacher = AutoModelForCausalLM.from_pretrained(trained_folder)
     tokenizer = AutoTokenizer.from_pretrained(out)
-    judged = gather(teacher, tokenizer, [str(own_text)], Wanted(24 * 8, 48, 3000)).judged
+    judged = gather(teacher, tokenizer, [str(own_text)], MaterialSize(24 * 8, 48, 3000)).judged
     packed = AutoModelForCausalLM.from_pretrained(out)
     assert measure_text(teacher, judged).perplexity == pytest.approx(report["ppl_before"], rel=1e-4)
     assert measure_text(packed, judged).perplexity == pytest.approx(report["ppl"], rel=1e-4)
@@ -180,8 +169,8 @@ def test_the_compact_tokenizer_reads_as_before(quantised, trained_folder: Path) 
 def test_a_missed_gate_gives_the_input_back_and_fails_only_when_strict(
     trained_folder: Path, own_text: Path, tmp_path: Path, capsys
 ) -> None:
-    asked = ["--data", str(own_text), *QUICK[:-1], "--steps", "2", "--max-ppl", "0.5", "--set", "evaluations=0"]
-    assert run(["quantize", str(trained_folder), str(tmp_path / "out0"), *asked, "--json"]) == 0
+    options = ["--data", str(own_text), *QUICK[:-1], "--steps", "2", "--max-ppl", "0.5", "--set", "evaluations=0"]
+    assert run(["quantize", str(trained_folder), str(tmp_path / "out0"), *options, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["accepted"] is False
     assert report["ppl"] == report["ppl_before"]
@@ -189,7 +178,7 @@ def test_a_missed_gate_gives_the_input_back_and_fails_only_when_strict(
     assert [clause["met"] for clause in report["gate"]] == [False, True, True]
     assert any(stage["stage"] == "recovery 1" for stage in report["stages"])
     assert report["stages"][-1]["ppl_ratio"] > 1  # what was measured on the model that was refused
-    assert run(["quantize", str(trained_folder), str(tmp_path / "out1"), *asked, "--strict"]) == 1
+    assert run(["quantize", str(trained_folder), str(tmp_path / "out1"), *options, "--strict"]) == 1
     shown = capsys.readouterr()
     words = " ".join(shown.out.split())  # the table is as wide as the terminal
     assert "not accepted" in words
@@ -236,9 +225,9 @@ def test_without_text_and_tokenizer_the_model_writes_its_own(trained_folder: Pat
     config = LlamaForCausalLM.from_pretrained(trained_folder).config
     config.tie_word_embeddings, config.attention_bias = False, True
     LlamaForCausalLM(config).save_pretrained(bare)
-    recipe = Recipe(steps=4, batch_rows=4, length=32, evaluations=0, recoveries=0)
-    job = Job(Format(levels="two_bit"), recipe, Demands(perplexity=0, accuracy=0, ratio=0), judged=640, device="cpu")
-    report = quantise_folder(bare, tmp_path / "out", job)
+    recipe = QATRecipe(steps=4, batch_rows=4, length=32, evaluations=0, recoveries=0)
+    settings = QuantizeSettings(Format(levels="two_bit"), recipe, Demands(perplexity=0, accuracy=0, ratio=0))
+    report = quantise_folder(bare, tmp_path / "out", settings, judged=640, device="cpu")
     assert report["bits_per_byte"] is None  # bytes of tokens are not known
     assert report["judged_on"].startswith("text written by the model itself")
     assert report["accepted"] is True
@@ -261,18 +250,18 @@ def test_what_a_model_writes_depends_on_the_seed_alone(trained_folder: Path) -> 
 def test_no_document_is_learned_from_and_judged_on(trained_folder: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(trained_folder)
     (tmp_path / "a.txt").write_text("\n\n".join(sentences(60, 3)), encoding="utf-8")  # one file, cut into pages
-    found = gather(None, tokenizer, [str(tmp_path)], Wanted(64, 32, 400))
-    learned = set(tokenizer.decode(found.rows.tokens.ravel()).split("."))
-    for held_out in (found.judged, found.watched):
+    material = gather(None, tokenizer, [str(tmp_path)], MaterialSize(64, 32, 400))
+    learned = set(tokenizer.decode(material.rows.tokens.ravel()).split("."))
+    for held_out in (material.judged, material.watched):
         texts = [tokenizer.decode(row[row > 2]) for row in held_out.rows.tokens]
         pieces = {piece for text in texts for piece in text.split(".")[1:-1]}
         assert len(pieces - learned) > len(pieces) / 2  # single sentences repeat by chance; documents do not
-    assert sum(found.judged.bytes_of) > 400
+    assert sum(material.judged.bytes_of) > 400
     (tmp_path / "a.txt").write_text("too little", encoding="utf-8")
     with pytest.raises(DataError, match="too few"):
-        gather(None, tokenizer, [str(tmp_path)], Wanted(64, 32, 400))
+        gather(None, tokenizer, [str(tmp_path)], MaterialSize(64, 32, 400))
     with pytest.raises(DataError, match="no tokenizer"):
-        gather(None, None, [str(tmp_path)], Wanted(64, 32, 400))
+        gather(None, None, [str(tmp_path)], MaterialSize(64, 32, 400))
 
 
 def test_a_long_text_is_cut_at_its_paragraphs() -> None:
@@ -286,9 +275,9 @@ def test_a_long_text_is_cut_at_its_paragraphs() -> None:
 
 def test_each_way_of_post_training_is_better_than_the_one_before(trained_folder: Path, own_text: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(trained_folder)
-    material = gather(None, tokenizer, [str(own_text)], Wanted(32, 48, 1000))
+    material = gather(None, tokenizer, [str(own_text)], MaterialSize(32, 48, 1000))
     few = PackedRows(material.rows.tokens[:16], material.rows.documents[:16])
-    found = []
+    perplexities = []
     for way in ("mean", "fitted", "feedback"):
         model = LlamaForCausalLM.from_pretrained(trained_folder)
         names = to_bitlinear(model, Format(learn_scales=way != "mean"))
@@ -301,8 +290,8 @@ def test_each_way_of_post_training_is_better_than_the_one_before(trained_folder:
         elif way == "feedback":
             round_with_feedback(model, moments)
         with settled(model):
-            found.append(measure_text(model, material.judged).perplexity)
-    assert found[2] < found[1] < found[0]
+            perplexities.append(measure_text(model, material.judged).perplexity)
+    assert perplexities[2] < perplexities[1] < perplexities[0]
 
 
 def test_error_feedback_is_that_of_gptq_and_lowers_the_error_of_the_outputs() -> None:
@@ -316,13 +305,13 @@ def test_error_feedback_is_that_of_gptq_and_lowers_the_error_of_the_outputs() ->
     scales = layer.scales.detach()
     codes = feedback_codes(layer.weight.detach(), scales, moment, layer)
     damped = moment + 0.01 * moment.diagonal().mean() * torch.eye(columns, dtype=torch.float64)
-    left, wanted = layer.weight.detach().clone(), torch.empty(16, columns, dtype=torch.float64)
+    left, expected = layer.weight.detach().clone(), torch.empty(16, columns, dtype=torch.float64)
     for c in range(columns):
-        wanted[:, c] = (left[:, c] / scales[:, 0]).round().clamp(-1, 1)
+        expected[:, c] = (left[:, c] / scales[:, 0]).round().clamp(-1, 1)
         inverse = torch.linalg.inv(damped[c:, c:])
-        error = (left[:, c] - wanted[:, c] * scales[:, 0]) / inverse[0, 0]
+        error = (left[:, c] - expected[:, c] * scales[:, 0]) / inverse[0, 0]
         left[:, c + 1 :] -= error[:, None] * inverse[0, 1:]
-    assert torch.equal(codes, wanted)
+    assert torch.equal(codes, expected)
     plain = (layer.weight.detach() / scales).round().clamp(-1, 1)
 
     def loss(chosen: torch.Tensor) -> float:
@@ -334,10 +323,10 @@ def test_error_feedback_is_that_of_gptq_and_lowers_the_error_of_the_outputs() ->
 
 def test_the_default_number_of_steps_follows_from_the_size_of_the_model(trained_folder: Path) -> None:
     model = LlamaForCausalLM.from_pretrained(trained_folder)
-    assert Recipe(steps=7).steps_for(model, "cpu") == 7
-    assert Recipe().steps_for(model, "cpu") == 300
+    assert QATRecipe(steps=7).steps_for(model, "cpu") == 7
+    assert QATRecipe().steps_for(model, "cpu") == 300
     big = LlamaForCausalLM(LlamaConfig(vocab_size=2000, hidden_size=512, intermediate_size=1024, num_hidden_layers=4))
-    assert 20 <= Recipe(length=512).steps_for(big, "cpu") < 300
+    assert 20 <= QATRecipe(length=512).steps_for(big, "cpu") < 300
 
 
 @pytest.mark.parametrize("output", ["packed", "dense"])
@@ -345,31 +334,33 @@ def test_the_phase_passes_on_a_checkpoint_with_its_figures(
     trained_folder: Path, own_text: Path, tmp_path: Path, output: str
 ) -> None:
     config = Bitnet(
-        {"own": Source(str(own_text))},
-        recipe=Recipe(steps=8, batch_rows=8, length=48, evaluations=2),
+        sources={"own": Source(str(own_text))},
+        recipe=QATRecipe(steps=8, batch_rows=8, length=48, evaluations=2),
         demands=Demands(ratio=3.0, perplexity=2.0, accuracy=0.2),
         output=output,
         held_out=0.2,
         questions=40,
     )
-    told: list[dict] = []
-    work = Work(
-        "ternary", config, [load(trained_folder)], 0, tmp_path / "work", tmp_path / "models", lambda **f: told.append(f)
-    )
+    reports: list[dict] = []
+    folders = (tmp_path / "work", tmp_path / "models")
+    work = Work("ternary", config, [load(trained_folder)], 0, *folders, lambda **fields: reports.append(fields))
     outcome = phase("bitnet").run(work)
     assert outcome.gate.passed
     assert outcome.gate.after > outcome.gate.before  # bits per byte: worse, and within the demands
-    made = outcome.checkpoint
-    assert load(made.path, made.digest).card.metrics["ratio_to_float32"].value > 3
-    model = AutoModelForCausalLM.from_pretrained(made.path, dtype=torch.float32 if output == "dense" else None)
+    checkpoint = outcome.checkpoint
+    assert load(checkpoint.path, checkpoint.digest).card.metrics["ratio_to_float32"].value > 3
+    model = AutoModelForCausalLM.from_pretrained(checkpoint.path, dtype=torch.float32 if output == "dense" else None)
     assert len(model.model.layers[0].mlp.up_proj.weight[0].unique()) <= 3
-    assert {"step", "loss"} <= {key for record in told for key in record}
+    assert {"step", "loss"} <= {key for record in reports for key in record}
+    finished = {record["stage"] for record in reports if "done" in record and record["done"] == record["total"]}
+    assert {"original", "moments", "error feedback", "continuation", "packed"} <= finished
+    assert {"stage": "trained", "done": 0, "total": 8} in reports
 
 
 def test_questions_from_held_out_text_are_answered_above_chance(trained_folder: Path, own_text: Path) -> None:
     model = LlamaForCausalLM.from_pretrained(trained_folder)
     tokenizer = AutoTokenizer.from_pretrained(trained_folder)
-    judged = gather(None, tokenizer, [str(own_text)], Wanted(8, 48, 4000)).judged
+    judged = gather(None, tokenizer, [str(own_text)], MaterialSize(8, 48, 4000)).judged
     questions = continuations(judged, 60, prompt=16, answer=6)
     assert len(questions) == 60
     score = answer_questions(model, questions)

@@ -26,35 +26,35 @@ def tiny(tmp_path_factory) -> Path:
     return make_tiny(folder / "tiny")
 
 
-def asked(tiny: Path, out: Path, *more: str) -> list[str]:
+def command(tiny: Path, out: Path, *more: str) -> list[str]:
     return ["compress", str(tiny), str(out), "--data", str(tiny.parent / "text.jsonl"), *more]
 
 
 def test_compress_prints_what_was_measured(tiny, tmp_path, capsys) -> None:
     out = tmp_path / "out"
     picture = tmp_path / "stages.svg"
-    code = run(asked(tiny, out, "--budget", "60kB", "--json", "--picture", str(picture), *WORK))
-    found = json.loads(capsys.readouterr().out)
+    code = run(command(tiny, out, "--budget", "60kB", "--json", "--picture", str(picture), *WORK))
+    report = json.loads(capsys.readouterr().out)
     assert code == 0
     needed = {"bytes_before", "bytes", "ratio", "bits_per_weight", "ppl_before", "ppl", "kl", "accepted", "stages"}
-    assert needed <= found.keys()
-    assert found["accepted"] is True
-    assert found["bytes"] == sum(file.stat().st_size for file in out.iterdir()) <= 60_000
+    assert needed <= report.keys()
+    assert report["accepted"] is True
+    assert report["bytes"] == sum(file.stat().st_size for file in out.iterdir()) <= 60_000
     assert picture.read_text().startswith("<svg")
 
 
 def test_a_failed_gate_is_exit_1_under_strict_only(tiny, tmp_path, capsys) -> None:
     ask = ["--budget", "3kB", "--json", *WORK]
-    assert run(asked(tiny, tmp_path / "a", *ask, "--strict")) == 1
+    assert run(command(tiny, tmp_path / "a", *ask, "--strict")) == 1
     strict = json.loads(capsys.readouterr().out)
     assert strict["accepted"] is False
     assert strict["ppl"] <= 1.3 * strict["ppl_before"]
-    assert run(asked(tiny, tmp_path / "b", *ask)) == 0
+    assert run(command(tiny, tmp_path / "b", *ask)) == 0
     assert json.loads(capsys.readouterr().out)["accepted"] is False
 
 
 def test_a_person_gets_a_table(tiny, tmp_path, capsys) -> None:
-    assert run(asked(tiny, tmp_path / "out", "--max-ppl-increase", "20%", *WORK)) == 0
+    assert run(command(tiny, tmp_path / "out", "--max-ppl-increase", "20%", *WORK)) == 0
     shown = capsys.readouterr()
     assert "bits a weight" in shown.out.replace("\n", " ")
     assert "perplexity" in shown.err
@@ -64,13 +64,13 @@ def test_a_wrong_call_is_exit_2(tiny, tmp_path, capsys) -> None:
     assert run(["compress", str(tiny), str(tmp_path / "out")]) == 2
     assert "--budget" in capsys.readouterr().err
     assert run(["compress", str(tiny), str(tmp_path / "out"), "--budget", "six"]) == 2
-    assert run(asked(tiny, tmp_path / "out", "--budget", "6MB", "--codecs", "zip", *WORK[:-2])) == 2
+    assert run(command(tiny, tmp_path / "out", "--budget", "6MB", "--codecs", "zip", *WORK[:-2])) == 2
     for wrong in (["--budget", ""], ["--max-ppl-increase", ""], ["--max-ppl-increase", "5"]):
-        assert run(asked(tiny, tmp_path / "out", *wrong, *WORK)) == 2
+        assert run(command(tiny, tmp_path / "out", *wrong, *WORK)) == 2
     for name, value in (("--length", "0"), ("--rows", "0"), ("--judged", "0"), ("--batch", "0"), ("--seed", "-1")):
-        assert run(asked(tiny, tmp_path / "out", "--budget", "6MB", name, value)) == 2
+        assert run(command(tiny, tmp_path / "out", "--budget", "6MB", name, value)) == 2
     capsys.readouterr()
-    assert run(asked(tiny, tiny / "config.json" / "out", "--budget", "6MB", *WORK)) == 1
+    assert run(command(tiny, tiny / "config.json" / "out", "--budget", "6MB", *WORK)) == 1
     assert "bytes, perplexity" not in capsys.readouterr().err  # said before the work, not after it
     assert not list(tmp_path.iterdir())
 
@@ -93,10 +93,10 @@ def test_the_phase_makes_a_checkpoint_and_says_no_gain_when_the_budget_cannot_be
 
     kind = phase("compression")
     sources = {"stories": {"path": "stories", "most_mb": 0.15}}
-    work_asked = {"recovery_steps": 0, "rows": 16, "length": 48, "trial_tokens": 96, "tries": 2}
-    wanted = {"sources": sources, **work_asked, "codecs": ["integer", "ternary"], "held_out": 0.2}
+    little_work = {"recovery_steps": 0, "rows": 16, "length": 48, "trial_tokens": 96, "tries": 2}
+    fields = {"sources": sources, **little_work, "codecs": ["integer", "ternary"], "held_out": 0.2}
     for budget, verdict in ((0.06, "passed"), (0.003, "no gain")):
-        config = build(kind.config, {**wanted, "budget_mb": budget})
+        config = build(kind.config, {**fields, "budget_mb": budget})
         folder = tmp_path / f"{budget}"
         work = Work("final", config, [checkpoint.load(tiny)], 0, folder, folder / "models")
         outcome = kind.run(work)
@@ -108,5 +108,5 @@ def test_the_phase_makes_a_checkpoint_and_says_no_gain_when_the_budget_cannot_be
         assert again.card.metrics["bytes"].value <= 60_000
         assert again.card.metrics["perplexity_ratio"].value <= 1.1
     with pytest.raises(ConfigError, match="no codec"):
-        build(kind.config, {**wanted, "codecs": ["zip"]})
+        build(kind.config, {**fields, "codecs": ["zip"]})
     assert kind.data(config).keys() == {"stories"}

@@ -21,20 +21,20 @@ from agent_forge.forge.compression import folder as folders
 from agent_forge.forge.compression.allocation import Option, allocate, worthwhile
 from agent_forge.forge.compression.codecs import decode, encode
 from agent_forge.forge.compression.container import pack
-from agent_forge.forge.compression.feedback import Cost
 from agent_forge.forge.compression.packed_tokenizer import pack_tokenizer, unpack_tokenizer
 from agent_forge.forge.compression.recovery import recover
 from agent_forge.forge.compression.report import draw_stages, scatter, stage_table
-from agent_forge.forge.compression.search import Search, Settings, compress, load_original, usual_work
+from agent_forge.forge.compression.search import Compressor, compress, load_original
 from agent_forge.forge.compression.sensitivity import matrices, measure_costs
+from agent_forge.forge.compression.settings import CompressSettings, usual_work
 from agent_forge.forge.compression.student import student_config, teach_student
 from agent_forge.forge.compression.text import mixed, prepare_text
 from agent_forge.forge.compression.trials import plain_tensors
 from agent_forge.forge.evaluation.text import measure_text
 from agent_forge.forge.training.packing import PackedRows
 
-FAST = Settings(
-    codecs=("grid", "ternary"), recovery_steps=6, calibration_rows=8, gradient_rows=8, trial_tokens=192, measured=0,
+FAST = CompressSettings(
+    codecs=("grid", "ternary"), recovery_steps=6, rows=8, gradient_rows=8, trial_tokens=192, measured=0,
     batch_rows=4, length=48, questions=12, tries=3,
 )  # fmt: skip
 
@@ -51,26 +51,57 @@ def text(tiny):
 
 @pytest.fixture(scope="module")
 def done(tiny, text, tmp_path_factory):
-    """One run within a budget that can be met."""
+    """(report, folder) of one run within a budget that can be met."""
     out = tmp_path_factory.mktemp("out") / "small"
     return compress(tiny, out, text, replace(FAST, budget=26_000)), out
 
 
 def test_the_artefact_is_within_its_budget_and_its_figures_are_measured_from_the_folder(done, text, tiny) -> None:
     report, out = done
-    found = report.as_dict()
-    assert found["accepted"]
-    assert found["bytes"] == folders.folder_bytes(out) <= 26_000
-    assert found["bytes_before"] == folders.folder_bytes(tiny)
-    assert found["ratio"] == pytest.approx(found["bytes_before"] / found["bytes"])
-    assert found["bits_per_weight"] == pytest.approx(8 * found["bytes"] / report.weights)
+    figures = report.as_dict()
+    assert figures["accepted"]
+    assert figures["bytes"] == folders.folder_bytes(out) <= 26_000
+    assert figures["bytes_before"] == folders.folder_bytes(tiny)
+    assert figures["ratio"] == pytest.approx(figures["bytes_before"] / figures["bytes"])
+    assert figures["bits_per_weight"] == pytest.approx(8 * figures["bytes"] / report.weights)
     again = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32)
-    assert measure_text(again, text.held_out).perplexity == pytest.approx(found["ppl"], rel=1e-5)
+    assert measure_text(again, text.held_out).perplexity == pytest.approx(figures["ppl"], rel=1e-5)
     original = load_original(tiny)
-    assert measure_text(original, text.held_out).perplexity == pytest.approx(found["ppl_before"], rel=1e-5)
-    assert found["ppl"] <= 1.3 * found["ppl_before"]
-    assert found["kl"] > 0
-    assert json.loads(json.dumps(found, allow_nan=False))["stages"][0]["stage"].startswith("codecs")
+    assert measure_text(original, text.held_out).perplexity == pytest.approx(figures["ppl_before"], rel=1e-5)
+    assert figures["ppl"] <= 1.3 * figures["ppl_before"]
+    assert figures["kl"] > 0
+    assert json.loads(json.dumps(figures, allow_nan=False))["stages"][0]["stage"].startswith("codecs")
+
+
+def test_every_long_loop_reports_how_far_it_is(tiny, tmp_path, monkeypatch) -> None:
+    """The reports of a run in order: each stage counts up to its total, then the figures of an artefact follow."""
+    monkeypatch.setattr("agent_forge.forge.progress.EVERY_S", 0.0)  # every report, not one per second
+    reports: list[dict] = []
+
+    def tell(**fields: object) -> None:
+        reports.append(fields)
+
+    text = prepare_text(tiny, *texts(), FAST.length, 24, tell=tell)
+    compress(tiny, tmp_path / "out", text, replace(FAST, budget=26_000), tell)
+    counts: dict[str, list[tuple[int, int]]] = {}
+    for report in reports:
+        if "done" in report:
+            counts.setdefault(report["stage"], []).append((report["done"], report["total"]))
+    judged = {"codecs 0.026 MB", "recovered 0.026 MB"}
+    assert (
+        counts.keys()
+        == {"tokenise", "original", "multiple choice", "moments", "gradients", "trials", "recover"} | judged
+    )
+    trials = counts.pop("trials")  # counted in weights, for each of the twelve steps of the grid, and ternary
+    sizes = [weight.numel() for weight in matrices(load_original(tiny)).values()]
+    assert len(trials) == 2 * 13 * len(sizes) + 1
+    assert trials == sorted(trials)
+    assert trials[-1] == (13 * sum(sizes), 13 * sum(sizes))
+    for stage, steps in counts.items():
+        total = steps[0][1]
+        rounds = 3 if stage == "multiple choice" else 1  # the original and two artefacts
+        assert steps == [(done, total) for done in range(total + 1)] * rounds
+    assert judged == {report["stage"] for report in reports if "ppl" in report}
 
 
 def test_it_loads_generates_and_keeps_its_tokenizer(done, tiny) -> None:
@@ -141,12 +172,12 @@ def test_the_same_seed_gives_the_same_bytes(done, tiny, text, tmp_path) -> None:
 
 def test_an_impossible_budget_is_not_accepted_and_the_last_passing_artefact_is_kept(tiny, text, tmp_path) -> None:
     report = compress(tiny, tmp_path / "out", text, replace(FAST, codecs=("integer",), budget=4_000, recovery_steps=0))
-    found = report.as_dict()
-    assert not found["accepted"]
-    assert found["ppl"] <= 1.3 * found["ppl_before"]
-    assert found["bytes"] == folders.folder_bytes(tmp_path / "out") == found["least_bytes_that_passed"]
-    assert "least size that passed" in found["reason"]
-    assert "distillation into a smaller student" in found["reason"]
+    figures = report.as_dict()
+    assert not figures["accepted"]
+    assert figures["ppl"] <= 1.3 * figures["ppl_before"]
+    assert figures["bytes"] == folders.folder_bytes(tmp_path / "out") == figures["least_bytes_that_passed"]
+    assert "least size that passed" in figures["reason"]
+    assert "distil a smaller student" in figures["reason"]
 
 
 def test_where_nothing_passes_the_original_is_what_is_left(tiny, text, tmp_path) -> None:
@@ -162,7 +193,7 @@ def test_without_a_budget_the_smallest_that_passes_is_found(tiny, text, tmp_path
     report = compress(tiny, tmp_path / "out", text, replace(FAST, max_increase=0.05, recovery_steps=0, tries=4))
     assert report.accepted
     good = [stage.figures.bytes for stage in report.stages if stage.good]
-    assert report.kept.bytes == min(good) == folders.folder_bytes(tmp_path / "out")
+    assert report.figures.bytes == min(good) == folders.folder_bytes(tmp_path / "out")
     assert len(report.stages) <= 5
 
 
@@ -175,7 +206,7 @@ def test_a_folder_that_is_not_empty_is_refused(tiny, text, tmp_path) -> None:
 
 
 def test_recovery_lowers_the_divergence_at_a_coarse_step(tiny, text) -> None:
-    search = Search(tiny, text, replace(FAST, recovery_steps=40, recovery_lr=0.1))
+    search = Compressor(tiny, text, replace(FAST, recovery_steps=40, recovery_lr=0.1))
     coarse = {name: encode("grid", weight.data, step=2.0) for name, weight in matrices(search.model).items()}
     search.plain = {}
     before = _with(search, coarse)
@@ -184,7 +215,7 @@ def test_recovery_lowers_the_divergence_at_a_coarse_step(tiny, text) -> None:
 
 
 def test_the_price_of_a_bit_holds_the_size_of_the_codes(tiny, text) -> None:
-    search = Search(tiny, text, FAST)
+    search = Compressor(tiny, text, FAST)
     coarse = {name: encode("grid", weight.data, step=0.8) for name, weight in matrices(search.model).items()}
     size = sum(encoded.size() for encoded in coarse.values())
     latents = recover(search.model, search.model, coarse, text.rows, 40, lr=0.05, price=1e-6)
@@ -193,18 +224,17 @@ def test_the_price_of_a_bit_holds_the_size_of_the_codes(tiny, text) -> None:
     assert 0.6 < bits / 8 / size < 1  # an estimate of the same thing, without heads and tables
 
 
-@pytest.mark.parametrize("codec", ["ternary", "vptq", "integer"])
-def test_every_codec_goes_through_recovery(tiny, text, codec: str) -> None:
-    search = Search(tiny, text, replace(FAST, recovery_steps=12))
-    settings = {"vptq": {"entries": 16, "turns": 3}, "integer": {"bits": 3}}.get(codec, {})
+@pytest.mark.parametrize(("codec", "settings"), [("ternary", {}), ("integer", {"bits": 3})])
+def test_every_codec_goes_through_recovery(tiny, text, codec: str, settings: dict) -> None:
+    search = Compressor(tiny, text, replace(FAST, recovery_steps=12))
     coarse = {name: encode(codec, weight.data, **settings) for name, weight in matrices(search.model).items()}
-    found = search.recovered(coarse, 0.0, 10**9)
-    assert {encoded.codec for encoded in found.values()} == {codec}
-    before, after = _with(search, coarse), _with(search, found)
+    recovered = search.recovered(coarse, 0.0, 10**9)
+    assert {encoded.codec for encoded in recovered.values()} == {codec}
+    before, after = _with(search, coarse), _with(search, recovered)
     assert after == before if codec == "integer" else after < before
 
 
-def _with(search: Search, tensors) -> float:
+def _with(search: Compressor, tensors) -> float:
     """The divergence from the original with some tensors replaced."""
     model = load_original(search.source)
     places = dict(model.named_parameters())
@@ -263,16 +293,16 @@ def test_moments_need_no_gradients(tiny, text) -> None:
 
 def test_calibration_rows_come_from_all_the_text_and_judging_reads_many_documents(tiny) -> None:
     train, held_out = texts()
-    found = prepare_text(tiny, train, held_out, 24, 14)
-    count = found.rows.documents.max() + 1
-    first = {int(document) for row in found.rows.documents[:24] for document in row if document >= 0}
+    prepared = prepare_text(tiny, train, held_out, 24, 14)
+    count = prepared.rows.documents.max() + 1
+    first = {int(document) for row in prepared.rows.documents[:24] for document in row if document >= 0}
     assert max(first) > count / 2 > min(first)
-    by_document = np.bincount(found.held_out.rows.documents[:, 0])
+    by_document = np.bincount(prepared.held_out.rows.documents[:, 0])
     assert by_document.tolist() == [2] * 7 == [2] * len(held_out)
     assert len(prepare_text(tiny, train, held_out, 24, 40).held_out.rows) in range(34, 41)
-    assert sum(found.held_out.bytes_of) < sum(len(text.encode()) for text in held_out)
+    assert sum(prepared.held_out.bytes_of) < sum(len(text.encode()) for text in held_out)
     again = prepare_text(tiny, train, held_out, 24, 14)
-    assert np.array_equal(again.rows.tokens, found.rows.tokens)
+    assert np.array_equal(again.rows.tokens, prepared.rows.tokens)
     assert mixed([["a", "b"], [], ["x"]]) == ["a", "x", "b"]
 
 
@@ -300,29 +330,29 @@ def test_a_model_with_a_weight_that_is_no_number_is_refused_in_words(tiny, tmp_p
 def test_the_work_follows_the_size(tiny, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert usual_work(tiny) == {"measured": 0}
-    monkeypatch.setattr("agent_forge.forge.compression.search.count_parameters", lambda _: 25_000_000)
+    monkeypatch.setattr("agent_forge.forge.compression.settings.count_parameters", lambda _: 25_000_000)
     assert usual_work(tiny) == {"recovery_steps": 0}
-    monkeypatch.setattr("agent_forge.forge.compression.search.count_parameters", lambda _: 135_000_000)
+    monkeypatch.setattr("agent_forge.forge.compression.settings.count_parameters", lambda _: 135_000_000)
     large = usual_work(tiny)
     assert large["measured"] == 1
     assert large["recovery_steps"] == 0
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert usual_work(tiny)["recovery_steps"] > Settings().recovery_steps
+    assert usual_work(tiny)["recovery_steps"] > CompressSettings().recovery_steps
 
 
 def test_losses_that_were_not_measured_follow_the_distortion(tiny, text) -> None:
     """Inferred losses are of the size of measured ones, and grow with the distortion."""
-    search = Search(tiny, text, replace(FAST, questions=0, trial_tokens=960))
+    search = Compressor(tiny, text, replace(FAST, questions=0, trial_tokens=960))
     search.calibrate()
     for measured in (1, 2):
-        guessed = Search(tiny, text, replace(FAST, questions=0, trial_tokens=960, measured=measured))
+        guessed = Compressor(tiny, text, replace(FAST, questions=0, trial_tokens=960, measured=measured))
         guessed.calibrate()
         away = []
         for name, trials in search.trials.items():
-            for known, inferred in zip(trials, guessed.trials[name], strict=True):
-                assert known.option.bytes == inferred.option.bytes
-                if known.option.loss > 1e-4:
-                    away.append(abs(math.log(inferred.option.loss / known.option.loss)))
+            for measured_trial, inferred in zip(trials, guessed.trials[name], strict=True):
+                assert measured_trial.option.bytes == inferred.option.bytes
+                if measured_trial.option.loss > 1e-4:
+                    away.append(abs(math.log(inferred.option.loss / measured_trial.option.loss)))
             steps = [trial.option.loss for trial in guessed.trials[name] if trial.option.codec == "grid"]
             assert steps == sorted(steps)
         assert np.median(away) < math.log(2)
@@ -339,16 +369,16 @@ def test_the_allocation_is_the_best_there_is() -> None:
     import itertools
 
     for budget in range(120, 700, 60):
-        found = allocate(options, budget)
+        allocation = allocate(options, budget)
         fitting = [c for c in itertools.product(*options.values()) if sum(o.bytes for o in c) <= budget]
         if not fitting:
-            assert found is None
+            assert allocation is None
             continue
         best = min(sum(o.loss for o in c) for c in fitting)
         largest = max(a.loss - b.loss for of in options.values() for a, b in itertools.pairwise(worthwhile(of)))
-        assert found is not None
-        assert found.bytes <= budget
-        assert best <= found.loss <= best + largest
+        assert allocation is not None
+        assert allocation.bytes <= budget
+        assert best <= allocation.loss <= best + largest
 
 
 def test_a_tokenizer_is_packed_without_loss(tiny) -> None:
@@ -408,10 +438,6 @@ def test_the_report_has_a_table_and_a_picture(done, tmp_path) -> None:
     assert "&lt;b&gt;" in scatter([(1.0, 2.0, "<b>", True)], "x", "y", limit=1.5)
 
 
-def test_costs_of_a_matrix_without_gradient_are_even() -> None:
-    assert Cost().to("cpu") == Cost()
-
-
 def test_a_model_with_buffers_that_are_computed_loads_again(tiny, text, tmp_path) -> None:
     """A Llama's rotary frequencies are in no file: they are left as the model makes them."""
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -424,7 +450,7 @@ def test_a_model_with_buffers_that_are_computed_loads_again(tiny, text, tmp_path
     )
     for file in tiny.glob("tokenizer*"):
         shutil.copy(file, tmp_path / "llama" / file.name)
-    search = Search(tmp_path / "llama", text, replace(FAST, questions=0))
+    search = Compressor(tmp_path / "llama", text, replace(FAST, questions=0))
     tensors = {name: encode("rtn", weight.data, bits=8, group=32) for name, weight in matrices(search.model).items()}
     plain = {name: encode("raw", weight) for name, weight in plain_tensors(search.model).items()}
     search.write(tmp_path / "out", {**tensors, **plain})

@@ -13,14 +13,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from tests_packed_tiny import llama
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from agent_forge.context_length import context_length
 from agent_forge.errors import DataError, UsageError
 from agent_forge.forge.evaluation import (
     TASKS,
+    FunctionRequest,
     GoldPlan,
     Program,
-    Request,
     evaluate_suite,
     read_choices,
     read_gold_plans,
@@ -41,7 +43,6 @@ from agent_forge.forge.evaluation.tasks import (
     run_tests,
     same_number,
 )
-from agent_forge.forge.evaluation.text import positions_of
 from agent_forge.forge.training import train_tokenizer
 from agent_forge.runtime.sandbox import SandboxLimits, sandbox_available
 
@@ -53,18 +54,8 @@ def talker():
     """(model, tokenizer): what it says is noise, and always the same noise."""
     torch.manual_seed(0)
     tokenizer = train_tokenizer(["Question: how many? Answer: 12 or 7."] * 5, vocab_size=320)
-    config = LlamaConfig(
-        vocab_size=320,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        max_position_embeddings=400,
-        bos_token_id=0,
-        eos_token_id=1,
-        pad_token_id=2,
-    )
-    return LlamaForCausalLM(config).eval(), tokenizer
+    special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+    return llama(vocab_size=320, num_hidden_layers=1, max_position_embeddings=400, **special), tokenizer
 
 
 def write_sets(folder: Path) -> Path:
@@ -164,7 +155,7 @@ def test_svamp_and_sanitized_mbpp_are_read_as_they_are_published(tmp_path: Path)
 def test_a_row_that_cannot_be_asked_is_named(read, name: str, row: object, tmp_path: Path) -> None:
     (tmp_path / name).mkdir(parents=True)
     (tmp_path / name / "rows.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(DataError, match=r"not as expected|is no object"):
+    with pytest.raises(DataError, match=r"not as expected|is not an object"):
         read(Path(name).name, tmp_path)
 
 
@@ -353,8 +344,8 @@ def test_what_is_longer_than_the_model_can_read_is_cut_and_read_in_pieces() -> N
 
 def test_how_much_a_model_can_read_is_known_by_either_name() -> None:
     configs = [{"max_position_embeddings": 64}, {"max_seq_len": 32}, {}, {"max_position_embeddings": -1}]
-    found = [positions_of(SimpleNamespace(**config)) for config in configs]
-    assert found == [64, 32, None, None]
+    lengths = [context_length(SimpleNamespace(**config)) for config in configs]
+    assert lengths == [64, 32, None, None]
 
 
 def test_the_suite_runs_every_task(talker, tmp_path: Path) -> None:
@@ -364,26 +355,26 @@ def test_the_suite_runs_every_task(talker, tmp_path: Path) -> None:
     assert [score.task for score in scores] == tasks
     assert all(0 <= score.value <= 1 and score.how for score in scores)
     assert {score.task: score.chance for score in scores}["piqa"] == 0.5
-    with pytest.raises(UsageError, match="did you mean 'arc_easy'"):
+    with pytest.raises(UsageError, match="Did you mean 'arc_easy'"):
         evaluate_suite(model, tokenizer, tmp_path, ["arc_esay"])
 
 
 def test_prompts_show_the_functions_and_the_steps() -> None:
-    assert '{"name": "area"}' in call_prompt(Request("area?", ({"name": "area"},), ()))
+    assert '{"name": "area"}' in call_prompt(FunctionRequest("area?", ({"name": "area"},), ()))
     assert "Task 2: fetch" in plan_prompt(GOLD)
 
 
 def test_the_harness_is_told_what_torch_says(talker) -> None:
     model, tokenizer = talker
     answers = Answers(model, tokenizer, batch=2)
-    asked = [("Question: how many?", " 12"), ("Answer: ", "7."), ("", "or 12")]
-    found = answers.loglikelihood([SimpleNamespace(args=pair) for pair in asked])
-    for (context, continuation), (value, greedy) in zip(asked, found, strict=True):
+    pairs = [("Question: how many?", " 12"), ("Answer: ", "7."), ("", "or 12")]
+    results = answers.loglikelihood([SimpleNamespace(args=pair) for pair in pairs])
+    for (context, continuation), (value, greedy) in zip(pairs, results, strict=True):
         whole = [0, *tokenizer(context + continuation, add_special_tokens=False)["input_ids"]]
         start = len([0, *tokenizer(context.rstrip(), add_special_tokens=False)["input_ids"]])
         logs = model(torch.tensor([whole])).logits[0].double().log_softmax(-1)
-        wanted = sum(logs[i - 1, whole[i]].item() for i in range(start, len(whole)))
-        assert value == pytest.approx(wanted, rel=1e-5)
+        expected = sum(logs[i - 1, whole[i]].item() for i in range(start, len(whole)))
+        assert value == pytest.approx(expected, rel=1e-5)
         assert greedy == all(int(logs[i - 1].argmax()) == whole[i] for i in range(start, len(whole)))
     text = "Question: how many? Answer: 12 or 7."
     tokens = [0, *tokenizer(text, add_special_tokens=False)["input_ids"]]

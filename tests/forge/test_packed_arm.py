@@ -34,7 +34,7 @@ Case = tuple[PackedMatrix, torch.Tensor, torch.Tensor | None]
 
 def cases() -> list[Case]:
     """Every kind in odd sizes, in batches up to 5, and the largest numbers there are in the widest rows."""
-    found: list[Case] = []
+    cases: list[Case] = []
     draw = np.random.default_rng(7)
     for number, kind in enumerate(KINDS):
         low, high = LIMITS[kind]
@@ -49,11 +49,11 @@ def cases() -> list[Case]:
             for n in (1, tokens):
                 x = torch.from_numpy(draw.standard_normal((n, columns)).astype(np.float32))
                 bias = torch.from_numpy(draw.standard_normal(rows).astype(np.float32)) if n > 1 else None
-                found.append((packed, x, bias))
+                cases.append((packed, x, bias))
         for value in (low, high):
             packed = PackedMatrix.of(torch.full((16, MOST_COLUMNS), value, dtype=torch.int8), torch.ones(16, 1), kind)
-            found += [(packed, torch.full((n, MOST_COLUMNS), sign), None) for n, sign in ((1, 1.0), (3, -1.0))]
-    return found
+            cases += [(packed, torch.full((n, MOST_COLUMNS), sign), None) for n, sign in ((1, 1.0), (3, -1.0))]
+    return cases
 
 
 def wire(packed: PackedMatrix, x: torch.Tensor, bias: torch.Tensor | None) -> bytes:
@@ -64,14 +64,14 @@ def wire(packed: PackedMatrix, x: torch.Tensor, bias: torch.Tensor | None) -> by
 
 
 @pytest.fixture(scope="module")
-def asked() -> tuple[bytes, list[torch.Tensor]]:
-    made = cases()
-    return b"".join(wire(*case) for case in made), [torch_product(x, packed, bias) for packed, x, bias in made]
+def inputs() -> tuple[bytes, list[torch.Tensor]]:
+    every = cases()
+    return b"".join(wire(*case) for case in every), [torch_product(x, packed, bias) for packed, x, bias in every]
 
 
 @pytest.mark.parametrize("build", BUILDS)
 def test_the_products_of_other_processors_are_the_same_bits(
-    build: str, asked: tuple[bytes, list[torch.Tensor]], tmp_path: Path
+    build: str, inputs: tuple[bytes, list[torch.Tensor]], tmp_path: Path
 ) -> None:
     tools, flags, path = BUILDS[build]
     if absent := [tool for tool in tools if shutil.which(tool) is None]:
@@ -81,10 +81,10 @@ def test_the_products_of_other_processors_are_the_same_bits(
     command = [tools[0], *plain, *flags, "-Wall", "-Wextra", "-Werror", f"-I{SOURCE.parent}", "-o", program]
     subprocess.run([*command, DRIVER, "-lm"], check=True, timeout=120)
     emulator = [tools[1], "-cpu", "max"] if len(tools) > 1 else []
-    ran = subprocess.run([*emulator, program], input=asked[0], capture_output=True, check=True, timeout=120)
+    ran = subprocess.run([*emulator, program], input=inputs[0], capture_output=True, check=True, timeout=120)
     assert ran.stderr.decode() == path
-    found = torch.from_numpy(np.frombuffer(ran.stdout, dtype=np.float32).copy())
-    assert torch.equal(found, torch.cat([expected.flatten() for expected in asked[1]]))
+    actual = torch.from_numpy(np.frombuffer(ran.stdout, dtype=np.float32).copy())
+    assert torch.equal(actual, torch.cat([expected.flatten() for expected in inputs[1]]))
 
 
 def test_the_decoder_compiles_for_arm() -> None:

@@ -11,7 +11,15 @@ from tests_packed_tiny import cognate, llama, ternarised
 from transformers import AutoModelForCausalLM
 
 from agent_forge.errors import UsageError
-from agent_forge.forge.models.packed import Batch, Decoder, compiled, fast_generate, fast_tokens, save_packed, why_not
+from agent_forge.forge.models.packed import (
+    Decoder,
+    DecoderBatch,
+    compiled,
+    fast_generate,
+    fast_tokens,
+    save_packed,
+    why_not,
+)
 
 IDS = [int(i) for i in torch.randint(1, 60, (50,), generator=torch.Generator().manual_seed(1))]
 MODELS = {
@@ -42,9 +50,9 @@ def test_the_logits_are_those_of_transformers(
     with torch.inference_mode():
         expected = model(input_ids=torch.tensor([IDS])).logits[0]
     alone = Decoder(model, 64)
-    found = alone.read_all(IDS)
+    logits = alone.read_all(IDS)
     # Where sums are taken in another order, an activation may round to its other neighbour: rare, and worth a step.
-    error = (found - expected).abs().amax(1) / expected.abs().max()
+    error = (logits - expected).abs().amax(1) / expected.abs().max()
     assert error.median() < 1e-5
     assert error.max() < 0.05
     alone.reset()
@@ -118,7 +126,7 @@ def test_sequences_side_by_side_say_what_each_says_alone(make: Any, tmp_path: Pa
     model = packed(make, tmp_path, {})
     alone = Decoder(model, 400)
     prompts = [IDS[:n] for n in (3, 40, 1, 33, 9, 17, 5, 2, 8, 50)]
-    batch, written = Batch(model), [list(prompt) for prompt in prompts]
+    batch, written = DecoderBatch(model), [list(prompt) for prompt in prompts]
     running = list(range(len(prompts)))
 
     def take(rows: list[int], logits: torch.Tensor) -> None:
@@ -135,9 +143,9 @@ def test_sequences_side_by_side_say_what_each_says_alone(make: Any, tmp_path: Pa
             del running[-2:]
     assert batch.count == len(running) == 4
     last = batch.step([written[row][-1] for row in running])
-    for prompt, found in zip(prompts, written, strict=True):
-        length = len(found) - len(prompt)
-        assert found[len(prompt) :] == fast_generate(alone, prompt, length)
+    for prompt, tokens in zip(prompts, written, strict=True):
+        length = len(tokens) - len(prompt)
+        assert tokens[len(prompt) :] == fast_generate(alone, prompt, length)
     for row, logits in zip(running, last, strict=True):
         alone.reset()
         again = alone.read(prompts[row])

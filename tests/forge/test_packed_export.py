@@ -30,9 +30,9 @@ def registered(home: Path, model: Any, phase: str, packed: bool = False, **card:
     registry = Registry(home)
     with staging(registry.models) as folder:
         save_packed(model, folder, ternary=ternarised(model)) if packed else model.save_pretrained(folder)
-        made = finish(folder, Card(phase=phase, config={}, **card), registry.models)
-    registry.add(made)
-    return made
+        checkpoint = finish(folder, Card(phase=phase, config={}, **card), registry.models)
+    registry.add(checkpoint)
+    return checkpoint
 
 
 def test_a_packed_checkpoint_as_it_is_and_dense(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,11 +81,11 @@ def test_a_compressed_checkpoint_is_made_dense_with_its_tokenizer(tmp_path: Path
         folder_of.write_weights(folder, {name: pack(encode("raw", weight)) for name, weight in weights.items()}, {})
         folder_of.write_config(plain, folder)
         folder_of.write_tokenizer(plain, folder, ["the cat"])
-        made = finish(folder, Card("compressed", {}), registry.models)
-    registry.add(made)
-    assert (made.path / "tokenizer.xz").is_file()
+        checkpoint = finish(folder, Card("compressed", {}), registry.models)
+    registry.add(checkpoint)
+    assert (checkpoint.path / "tokenizer.xz").is_file()
     out = tmp_path / "dense"
-    export_checkpoint(made, out, dense=True)
+    export_checkpoint(checkpoint, out, dense=True)
     again = load(out)  # with a card that holds for these files
     assert again.card.tokenizer == file_digest(out / "tokenizer.json")
     assert not (out / "tokenizer.xz").exists()
@@ -93,35 +93,37 @@ def test_a_compressed_checkpoint_is_made_dense_with_its_tokenizer(tmp_path: Path
     assert read("the cat<|end|>")["input_ids"] == tokenizer("the cat<|end|>")["input_ids"]
     dense = AutoModelForCausalLM.from_pretrained(out)
     assert "quantization_config" not in json.loads((out / "config.json").read_text())
-    for name, weight in AutoModelForCausalLM.from_pretrained(made.path).state_dict().items():
+    for name, weight in AutoModelForCausalLM.from_pretrained(checkpoint.path).state_dict().items():
         assert torch.equal(dense.state_dict()[name], weight.half())
 
 
 def test_a_file_for_llama_cpp(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     home = tmp_path / "home"
-    made = registered(home, llama(hidden_size=256, intermediate_size=256), "bitnet", packed=True)
+    checkpoint = registered(home, llama(hidden_size=256, intermediate_size=256), "bitnet", packed=True)
     out = tmp_path / "out"
-    command = ["forge", "export", made.digest, str(out), "--format", "gguf", "--ternary", "TQ1_0", "--home", str(home)]
+    options = ["--format", "gguf", "--ternary", "TQ1_0", "--home", str(home)]
+    command = ["forge", "export", checkpoint.digest, str(out), *options]
     assert cli(command) == 0
     (file,) = out.glob("*.gguf")
     kinds = {tensor.tensor_type.name for tensor in gguf.GGUFReader(file).tensors}
     assert kinds == {"TQ1_0", "F16", "F32"}
     assert f"llama-cli -m {file.name}" in (out / "README.md").read_text()
-    assert (out / "card.json").read_bytes() == (made.path / "card.json").read_bytes()
+    assert (out / "card.json").read_bytes() == (checkpoint.path / "card.json").read_bytes()
 
 
 def test_our_own_architecture_says_who_loads_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = tmp_path / "home"
-    made = registered(home, cognate(), "cognate", inputs=("ab" * 32,))
-    assert cli(["forge", "export", made.digest, str(tmp_path / "out"), "--home", str(home)]) == 0
+    checkpoint = registered(home, cognate(), "cognate", inputs=("ab" * 32,))
+    assert cli(["forge", "export", checkpoint.digest, str(tmp_path / "out"), "--home", str(home)]) == 0
     assert "no control figures" in capsys.readouterr().err
     assert "vLLM and llama.cpp do not know it" in (tmp_path / "out" / "README.md").read_text()
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out")(input_ids=IDS).logits.shape == (1, 3, 64)
-    assert cli(["forge", "export", made.digest, str(tmp_path / "g"), "--format", "gguf", "--home", str(home)]) == 2
+    command = ["forge", "export", checkpoint.digest, str(tmp_path / "g"), "--format", "gguf", "--home", str(home)]
+    assert cli(command) == 2
     assert "no architecture for a cognate model" in capsys.readouterr().err
     assert not (tmp_path / "g").exists()
     with pytest.raises(UsageError, match="exists already"):
-        export_to_gguf(made, tmp_path / "out")
+        export_to_gguf(checkpoint, tmp_path / "out")
     with pytest.raises(UsageError, match="exists already"):
-        export_checkpoint(made, tmp_path / "out", dense=True)
+        export_checkpoint(checkpoint, tmp_path / "out", dense=True)

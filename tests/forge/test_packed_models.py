@@ -21,7 +21,7 @@ from agent_forge.forge.models.packed import (
     PackedEmbedding,
     PackedHead,
     PackedLinear,
-    Shape,
+    PackedShape,
     TernaryWeight,
     round_rows,
     save_packed,
@@ -152,7 +152,9 @@ def test_a_tied_head_with_a_bias_keeps_it(tmp_path: Path) -> None:
     model = llama()
     model.lm_head.bias = nn.Parameter(torch.randn(101))
     save_packed(model, tmp_path, ternary=ternarised(model))
-    head = PackedHead(PackedEmbedding(Shape("int8", 101, 48, 48)).hold(round_rows(model.lm_head.weight, "int8")), True)
+    head = PackedHead(
+        PackedEmbedding(PackedShape("int8", 101, 48, 48)).hold(round_rows(model.lm_head.weight, "int8")), True
+    )
     head.bias.data.copy_(model.lm_head.bias.data)  # type: ignore[union-attr]
     x = torch.randn(2, 48)
     assert (head(x) - model.lm_head(x)).abs().max() < 0.05 * model.lm_head(x).abs().max()

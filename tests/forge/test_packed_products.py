@@ -19,10 +19,10 @@ SHAPES = [(1, 1, None), (16, 16, None), (33, 70, None), (48, 576, 128), (17, 300
 
 
 def library(path: str) -> Any:
-    found = kernel(*PATHS[path])
-    if found is None:
+    compiled = kernel(*PATHS[path])
+    if compiled is None:
         pytest.skip("there is no C compiler here (or it does not know these flags)")
-    return found
+    return compiled
 
 
 def matrix(kind: str, rows: int, columns: int, group: int | None = None, half: bool = False) -> PackedMatrix:
@@ -58,8 +58,8 @@ def test_every_path_gives_the_same_bits_as_torch(kind: str, path: str) -> None:
                 draw = torch.Generator().manual_seed(tokens)
                 x, bias = torch.randn(tokens, columns, generator=draw), torch.randn(rows, generator=draw)
                 expected = torch_product(x, packed, bias)
-                found = native_product(x, packed, bias, compiled)
-                assert torch.equal(found, expected), (rows, columns, group, half, tokens)
+                actual = native_product(x, packed, bias, compiled)
+                assert torch.equal(actual, expected), (rows, columns, group, half, tokens)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -94,8 +94,8 @@ def test_a_damaged_code_cannot_overflow_either(path: str) -> None:
     """A code of 3 is no trit, but the kernel must not wrap on it: the sums are those of plain integers."""
     packed = PackedMatrix.of(torch.ones(16, 4096, dtype=torch.int8), torch.ones(16, 1), "2bit")
     packed.packed.fill_(255)
-    found = native_product(torch.ones(1, 4096), packed, None, library(path))
-    assert torch.allclose(found, torch.full((1, 16), 2.0 * 4096))
+    actual = native_product(torch.ones(1, 4096), packed, None, library(path))
+    assert torch.allclose(actual, torch.full((1, 16), 2.0 * 4096))
 
 
 def test_what_is_not_finite_stays_so_and_zero_stays_zero() -> None:

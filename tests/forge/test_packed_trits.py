@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_forge.errors import CheckpointError, UsageError
-from agent_forge.forge.models.packed import PackedMatrix, Shape, TernaryWeight, pack, unpack
+from agent_forge.forge.models.packed import PackedMatrix, PackedShape, TernaryWeight, pack, unpack
 from agent_forge.forge.models.packed.trits import KINDS, LIMITS, MOST_COLUMNS, unpack_rows
 
 ALLOWED = {kind: tuple(range(low, high + 1)) for kind, (low, high) in LIMITS.items()} | {"4level": (-3, -1, 1, 3)}
@@ -25,7 +25,7 @@ def values_of(kind: str, rows: int, columns: int, seed: int = 0) -> torch.Tensor
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(KINDS), st.integers(1, 40), st.integers(1, 300), st.integers(1, 300), st.integers(0, 9))
 def test_any_shape_and_group_comes_back(kind: str, rows: int, columns: int, group: int, seed: int) -> None:
-    shape = Shape(kind, rows, columns, min(group, columns))
+    shape = PackedShape(kind, rows, columns, min(group, columns))
     values = values_of(kind, rows, columns, seed)
     packed = pack(values, shape)
     assert packed.numel() == shape.tiles * shape.chunks * 64
@@ -39,25 +39,25 @@ def test_every_byte_of_five_trits_is_the_fraction_that_ggml_writes() -> None:
     fives = torch.tensor(list(itertools.product((-1, 0, 1), repeat=5)), dtype=torch.int8)  # most significant first
     columns = torch.zeros(243, 20, dtype=torch.int8)
     columns[:, ::4] = fives  # digit d of byte 0 is column 4 d
-    packed = pack(columns, Shape("1.6bit", 243, 20, 20)).permute(0, 2, 1, 3).reshape(-1, 4)[:243, 0]
+    packed = pack(columns, PackedShape("1.6bit", 243, 20, 20)).permute(0, 2, 1, 3).reshape(-1, 4)[:243, 0]
     numbers = [int("".join(str(int(trit) + 1) for trit in five), 3) for five in fives]
     assert packed.tolist() == [-(-256 * number // 243) for number in numbers]
 
 
 def test_two_bit_codes_by_hand() -> None:
-    packed = pack(torch.tensor([[-1, 0, 1, 1] + [0] * 4 + [1] * 4 + [-1] * 4]), Shape("2bit", 1, 16, 16))
+    packed = pack(torch.tensor([[-1, 0, 1, 1] + [0] * 4 + [1] * 4 + [-1] * 4]), PackedShape("2bit", 1, 16, 16))
     # byte b holds columns b, 4 + b, 8 + b, 12 + b, the first in the low bits
     assert packed[0, 0, 0].tolist() == [0b00_10_01_00, 0b00_10_01_01, 0b00_10_01_10, 0b00_10_01_10]
 
 
 def test_the_size_is_what_is_promised() -> None:
-    assert pack(values_of("1.6bit", 160, 2000), Shape("1.6bit", 160, 2000, 2000)).numel() == 160 * 2000 * 1.6 / 8
-    assert pack(values_of("2bit", 160, 2000), Shape("2bit", 160, 2000, 2000)).numel() == 160 * 2000 * 2 / 8
+    assert pack(values_of("1.6bit", 160, 2000), PackedShape("1.6bit", 160, 2000, 2000)).numel() == 160 * 2000 * 1.6 / 8
+    assert pack(values_of("2bit", 160, 2000), PackedShape("2bit", 160, 2000, 2000)).numel() == 160 * 2000 * 2 / 8
 
 
 @pytest.mark.parametrize(("kind", "byte"), [("2bit", 0b11), ("1.6bit", 1), ("int8", 0)])
 def test_a_byte_that_stands_for_nothing_is_refused(kind: str, byte: int) -> None:
-    shape = Shape(kind, 16, 20, 20)
+    shape = PackedShape(kind, 16, 20, 20)
     packed = pack(values_of(kind, 16, 20), shape)
     packed[0, 0, 3, 2] = byte
     with pytest.raises(CheckpointError, match="packed weights hold"):
@@ -69,11 +69,11 @@ def test_a_byte_that_stands_for_nothing_is_refused(kind: str, byte: int) -> None
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: Shape("3bit", 1, 1, 1),
-        lambda: Shape("2bit", 1, MOST_COLUMNS + 1, 1),
-        lambda: Shape("2bit", 1, 8, 9),
-        lambda: pack(torch.tensor([[2]]), Shape("2bit", 1, 1, 1)),
-        lambda: pack(torch.tensor([[0, 0]]), Shape("2bit", 1, 1, 1)),
+        lambda: PackedShape("3bit", 1, 1, 1),
+        lambda: PackedShape("2bit", 1, MOST_COLUMNS + 1, 1),
+        lambda: PackedShape("2bit", 1, 8, 9),
+        lambda: pack(torch.tensor([[2]]), PackedShape("2bit", 1, 1, 1)),
+        lambda: pack(torch.tensor([[0, 0]]), PackedShape("2bit", 1, 1, 1)),
         lambda: TernaryWeight(torch.tensor([[2, 0]]), torch.ones(1)),
         lambda: TernaryWeight(torch.tensor([[1, 0, 3]]), torch.ones(1)),
         lambda: TernaryWeight(torch.zeros(2, 300), torch.ones(2, 7)),

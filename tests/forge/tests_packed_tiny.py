@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.models.packed import TernaryWeight
@@ -35,10 +36,8 @@ LLAMA = {
 }
 
 
-def llama(**changes: Any) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    torch.manual_seed(0)
+def llama(seed: int = 0, **changes: Any) -> Any:
+    torch.manual_seed(seed)
     return _alive(LlamaForCausalLM(LlamaConfig(**LLAMA | changes)))
 
 
@@ -57,7 +56,7 @@ def _alive(model: Any) -> Any:
 
 def ternarised(model: Any, group: int | None = None, half: bool = False, **options: Any) -> dict[str, TernaryWeight]:
     """Every linear layer but the head, by absmean."""
-    found = {}
+    weights = {}
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear) and module is not model.get_output_embeddings():
             weight = module.weight.detach()
@@ -65,5 +64,5 @@ def ternarised(model: Any, group: int | None = None, half: bool = False, **optio
             scales = torch.cat([part.abs().mean(1, keepdim=True) for part in parts], 1).clamp_min(1e-5)
             spread = scales.repeat_interleave(group or weight.shape[1], 1)[:, : weight.shape[1]]
             trits = (weight / spread).round().clamp(-1, 1)
-            found[name] = TernaryWeight(trits, scales.half() if half else scales, group, **options)
-    return found
+            weights[name] = TernaryWeight(trits, scales.half() if half else scales, group, **options)
+    return weights

@@ -16,7 +16,7 @@ from agents_tiny_model import tiny_tokenizer
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from agent_forge.forge.models.packed import Batch, Decoder, TernaryWeight, compiled, fast_generate, save_packed
+from agent_forge.forge.models.packed import Decoder, DecoderBatch, TernaryWeight, compiled, fast_generate, save_packed
 from agent_forge.server.models.engine import Engine
 from agent_forge.server.models.rows import BufferRows, WindowRows, rows_for, runs_compiled
 
@@ -47,7 +47,7 @@ def test_each_answer_is_what_the_decoder_writes_alone(name: str, folders: dict[s
     """Requests of all lengths join and leave at all moments."""
     model = AutoModelForCausalLM.from_pretrained(folders[name])
     engine = Engine(model, slots=6, waiting=99, cache_bytes=1 << 30)
-    assert isinstance(engine._rows, Batch)
+    assert isinstance(engine._rows, DecoderBatch)
     rng = random.Random(3)
     asked = [([rng.randrange(3, 256) for _ in range(rng.randrange(1, 60))], rng.randrange(1, 30)) for _ in range(20)]
 

@@ -14,7 +14,7 @@ from agent_forge.errors import UsageError
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from agent_forge.forge.compression.search import Report
+    from agent_forge.forge.compression.search import CompressionReport
 
 MOST_MB = 6  # of each source of text: it calibrates and recovers, and more would only be tokenised
 UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
@@ -107,7 +107,7 @@ def command(
         raise UsageError("say how far to go", fix="give --budget 6MB or --max-ppl-increase 5%")
     limits = {"budget": None if budget is None else size_in_bytes(budget),
               "max_increase": 0.3 if increase is None else share(increase)}  # fmt: skip
-    given = {"recovery_steps": steps, "calibration_rows": rows, "trial_tokens": trial_tokens, "measured": measured,
+    given = {"recovery_steps": steps, "rows": rows, "trial_tokens": trial_tokens, "measured": measured,
              "batch_rows": batch, "codecs": None if codecs is None else tuple(codecs.split(","))}  # fmt: skip
     asked = {name: value for name, value in given.items() if value is not None}
     work = {"length": length, "seed": seed, **asked}
@@ -120,18 +120,20 @@ def command(
     return 1 if strict and not report.accepted else 0
 
 
-def _compress(model: str, out: str, data: tuple[str, ...], judged: int, options: dict[str, Any]) -> Report:
+def _compress(model: str, out: str, data: tuple[str, ...], judged: int, options: dict[str, Any]) -> CompressionReport:
     from pathlib import Path
 
-    from agent_forge.forge.compression.search import Settings, compress, usual_work
+    from agent_forge.forge.compression.search import compress
+    from agent_forge.forge.compression.settings import CompressSettings, usual_work
     from agent_forge.forge.compression.text import mixed, prepare_text
     from agent_forge.forge.corpus import Source, read_corpus
 
-    settings = Settings(**{**usual_work(Path(model)), **options})
+    seed = options.pop("seed")
+    settings = CompressSettings(**{**usual_work(Path(model)), **options})
     corpus = read_corpus({path: Source(path, most_mb=MOST_MB) for path in data}, _held_out(Path(model)))
     train, held_out = mixed(corpus.train.values()), mixed(corpus.held_out.values())
-    text = prepare_text(Path(model), train, held_out, settings.length, judged, settings.seed)
-    return compress(model, out, text, settings, _tell)
+    text = prepare_text(Path(model), train, held_out, settings.length, judged, seed, _tell)
+    return compress(model, out, text, settings, _tell, seed)
 
 
 def _held_out(model: Path) -> float:
@@ -152,11 +154,11 @@ def _tell(**said: Any) -> None:
         line = f"{said['stage']}: {said['bytes']:,} bytes, perplexity {said['ppl']:.4g}, KL {said['kl']:.4f}: {verdict}"
         print(f"\r\033[K{line}" if sys.stderr.isatty() else line, file=sys.stderr, flush=True)
     elif sys.stderr.isatty():
-        done = f" {said['step']}/{said['of']}" if "of" in said else ""
-        print(f"\r\033[K{said['stage']}{done} {said.get('tensor', '')}", end="", file=sys.stderr, flush=True)
+        done = f" {said['done']}/{said['total']}" if "done" in said else ""
+        print(f"\r\033[K{said['stage']}{done}", end="", file=sys.stderr, flush=True)
 
 
-def _show(report: Report, out: str) -> None:
+def _show(report: CompressionReport, out: str) -> None:
     from rich.console import Console
 
     from agent_forge.forge.compression.report import stage_table

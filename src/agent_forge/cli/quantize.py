@@ -66,7 +66,8 @@ def command(model: Path, out: Path, strict: bool, as_json: bool, **options: Any)
     from agent_forge.forge.quantization.job import quantise_folder
 
     quiet()
-    found = quantise_folder(model, out, _job(options), _tell)
+    sources = {name: options[name] for name in ("data", "dense", "judged", "device", "seed")}
+    found = quantise_folder(model, out, _settings(options), **sources, tell=_tell)
     if as_json:
         json_out(found)
     else:
@@ -74,12 +75,12 @@ def command(model: Path, out: Path, strict: bool, as_json: bool, **options: Any)
     return 0 if found["accepted"] or not strict else 1
 
 
-def _job(options: dict[str, Any]) -> Any:
+def _settings(options: dict[str, Any]) -> Any:
     from agent_forge.config import resolve
     from agent_forge.forge.quantization.gate import Demands
-    from agent_forge.forge.quantization.job import Job
     from agent_forge.forge.quantization.levels import Format
-    from agent_forge.forge.quantization.recipe import Recipe
+    from agent_forge.forge.quantization.recipe import QATRecipe
+    from agent_forge.forge.quantization.settings import QuantizeSettings
 
     learn = options["learn_scales"] if options["learn_scales"] is not None else options["scales"] != "tensor"
     format = Format(
@@ -93,16 +94,11 @@ def _job(options: dict[str, Any]) -> Any:
     given = {"steps": options["steps"], "batch_rows": options["rows"], "length": options["length"]}
     sets = [*(f"{name}={value}" for name, value in given.items() if value is not None), *options["sets"]]
     changes = {"layers": options["layers"]} if options["layers"] is not None else {}
-    return Job(
+    return QuantizeSettings(
         format=format,
-        recipe=resolve(Recipe, sets=sets).value,
+        recipe=resolve(QATRecipe, sets=sets).value,
         demands=Demands(options["max_ppl"], options["min_accuracy"], options["min_ratio"]),
         layout=options["layout"],
-        data=options["data"],
-        dense=options["dense"],
-        judged=options["judged"],
-        device=options["device"],
-        seed=options["seed"],
         **changes,
     )
 
@@ -110,7 +106,11 @@ def _job(options: dict[str, Any]) -> Any:
 def _tell(**figures: Any) -> None:
     """One line a stage on stderr; training steps only on a terminal, where the line is written over."""
     live = sys.stderr.isatty()
-    if "stage" in figures:
+    if "done" in figures:
+        if live:
+            line = f"{figures['stage']} {figures['done']}/{figures['total']}"
+            print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
+    elif "stage" in figures:
         detail = f": perplexity {figures['ppl']:.4g} ({figures['ppl_ratio']:.3f} x)" if "ppl" in figures else ""
         print(f"{chr(13) + chr(27) + '[K' if live else ''}{figures['stage']}{detail}", file=sys.stderr, flush=True)
     elif live and "loss" in figures:

@@ -22,7 +22,7 @@ from markupsafe import Markup
 from agent_forge.server.drawing.charts import Format, Line, line_chart, pareto, scatter_chart
 from agent_forge.server.drawing.wording import count, duration, number, share, size
 
-AXES = ("step", "generation", "level", "round", "iteration", "epoch", "cycle", "trial", "layer")
+AXES = ("step", "generation", "level", "round", "iteration", "epoch", "cycle", "trial", "layer", "done")
 VARIANTS = frozenset(("best", "mean", "worst", "worth", "min", "max", "median", "average", "low", "high"))
 # an evolution calls its fitness by whose it is
 ALIASES = {"champion": "fitness.best", "mean": "fitness.mean", "worth": "fitness.worth"}

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from agent_forge.agents.models.client import ChatClient, Completion, Request, ToolCall, Usage
 from agent_forge.agents.models.text import TextWriter
 from agent_forge.agents.tools.threads import THREADS
+from agent_forge.context_length import context_length
 from agent_forge.errors import MissingExtraError, ModelError
 
 if TYPE_CHECKING:
@@ -219,7 +220,7 @@ def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
 
 def _room(model: Any, used: int, asked: int | None) -> int:
     """How many tokens may be written. Raises ModelError if the prompt fills the model's context."""
-    context = getattr(model.config, "max_position_embeddings", None)
+    context = context_length(model.config)
     if context is not None and used >= context:
         raise ModelError(
             f"the prompt has {used:,} tokens, the model's context is {context:,}", fix="shorten the messages"

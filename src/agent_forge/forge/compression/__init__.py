@@ -1,9 +1,9 @@
 """Phase 8: models in fewer bytes, with the quality of what is left measured.
 
-    from agent_forge.forge.compression import Settings, compress, prepare_text
+    from agent_forge.forge.compression import CompressSettings, compress, prepare_text
 
-`codecs` are the ways to store one matrix, `search` finds the way for each. Nothing is imported here before it is used:
-loading a compressed model needs little of it.
+`codecs` are the ways to store one matrix, `search` chooses one for each. Nothing is imported here
+before it is used: loading a compressed model needs little of it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ __getattr__, __dir__, __all__ = attach(
         "codecs": "CODECS decode encode",
         "container": "Encoded pack unpack",
         "feedback": "Cost distortion",
-        "search": "Report Settings compress",
+        "search": "CompressionReport compress",
+        "settings": "CompressSettings usual_work",
+        "student": "compress_student",
         "text": "Text mixed prepare_text",
     },
 )

@@ -1,8 +1,9 @@
-"""Who gets the bytes: for every tensor one of its options, so that the measured loss is least within a byte budget.
+"""Who gets the bytes: one option for every tensor, so that the measured loss is least within a byte budget.
 
-Each option has a size and the loss that it alone was measured to add. With a price on bytes every tensor chooses for
-itself (Lagrange); the price is found by bisection, and what is left of the budget then goes, upgrade by upgrade, where
-it buys the most. Losses of different tensors are taken to add up, which is checked afterwards on the whole model.
+Each option has a size and the loss that it was measured to add on its own. With a price on bytes
+every tensor chooses for itself (Lagrange); the price is found by bisection, and what is left of the
+budget then goes, upgrade by upgrade, where it buys the most. Losses of different tensors are taken
+to add up, which is checked afterwards on the whole model.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Option:
-    """One way to store a tensor: its bytes, and the loss (nats per token) that it alone adds."""
+    """One way to store a tensor: its bytes, and the loss (nats per token) that it adds on its own."""
 
     codec: str
     bytes: int
@@ -28,7 +29,8 @@ class Option:
 
 @dataclass(frozen=True)
 class Allocation:
-    """The chosen option of every tensor, and the price at which they were chosen: loss saved by one more byte."""
+    """The chosen option of every tensor, and the price at which they were chosen: loss saved per
+    additional byte."""
 
     chosen: Mapping[str, Option]
     price: float
@@ -59,7 +61,7 @@ def worthwhile(options: Sequence[Option]) -> list[Option]:
 
 
 def _slope(small: Option, large: Option) -> float:
-    """Loss saved by a byte."""
+    """Loss saved per byte."""
     return (small.loss - large.loss) / max(1, large.bytes - small.bytes)
 
 
@@ -84,18 +86,18 @@ def allocate(options: Mapping[str, Sequence[Option]], budget: int) -> Allocation
     return _filled(hulls, at_price(hulls, high), budget)
 
 
-def _filled(hulls: Mapping[str, Sequence[Option]], found: Allocation, budget: int) -> Allocation:
-    """Spends what is left on the upgrades that save the most for a byte."""
-    chosen, left = dict(found.chosen), budget - found.bytes
+def _filled(hulls: Mapping[str, Sequence[Option]], start: Allocation, budget: int) -> Allocation:
+    """Spends what is left on the upgrades that save the most per byte."""
+    chosen, left = dict(start.chosen), budget - start.bytes
     while True:
-        steps = [
+        upgrades = [
             (_slope(chosen[name], option), name, option)
             for name, of in hulls.items()
             for option in of
             if 0 < option.bytes - chosen[name].bytes <= left and option.loss < chosen[name].loss
         ]
-        if not steps:
-            return Allocation(chosen, found.price)
-        _, name, option = max(steps, key=lambda step: (step[0], step[1]))
+        if not upgrades:
+            return Allocation(chosen, start.price)
+        _, name, option = max(upgrades, key=lambda upgrade: (upgrade[0], upgrade[1]))
         left -= option.bytes - chosen[name].bytes
         chosen[name] = option

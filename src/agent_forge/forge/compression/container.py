@@ -2,10 +2,11 @@
 
     b"AFC1" | digest of the rest (8 bytes) | length of the head | head (JSON) | parts
 
-The head names the codec, its settings, the shape and the parts; every byte that decoding needs is in there, so the
-length of the container is the honest size of the tensor. Parts of unsigned whole numbers go through the entropy coder,
-one called `plain` is stored as bits of a fixed width, other parts as they are. Where `row_class` and `column_class` are
-among the parts, the entries of `codes` are coded in the context of their row's and column's usual magnitude.
+The head names the codec, its settings, the shape and the parts. Every byte that decoding needs is
+in here, so the length of the container is the full size of the tensor. Parts of unsigned integers
+go through the entropy coder, a part called `plain` is stored as bits of a fixed width, other parts
+as they are. Where `row_class` and `column_class` are among the parts, the entries of `codes` are
+coded in the context of their row's and column's usual magnitude.
 """
 
 from __future__ import annotations
@@ -25,23 +26,19 @@ from agent_forge.forge.compression.entropy import pack_symbols, unpack_symbols
 
 MAGIC = b"AFC1"
 DIGEST = 8
-STORED = {"u1": np.uint8, "u2": np.uint16, "i1": np.int8, "f2": np.float16, "f4": np.float32}
-NAME_OF = {np.dtype(kind): name for name, kind in STORED.items()}
+TYPES = {"u1": np.uint8, "u2": np.uint16, "i1": np.int8, "f2": np.float16, "f4": np.float32}
+NAMES = {np.dtype(kind): name for name, kind in TYPES.items()}
 CLASSES = 16
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A tensor as a codec left it: arrays, and a few numbers that say how to read them."""
+    """A tensor as a codec left it: arrays, and the settings that say how to read them."""
 
     codec: str
     shape: tuple[int, ...]
     parts: Mapping[str, np.ndarray]
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def weights(self) -> int:
-        return math.prod(self.shape)
 
     def size(self) -> int:
         """Bytes of the container, head and checksum included."""
@@ -49,17 +46,15 @@ class Encoded:
 
 
 def pack(encoded: Encoded) -> bytes:
-    """The container. `unpack` gives back exactly the same arrays."""
+    """The container. `unpack` restores exactly the same arrays."""
     entries, data = [], []
     for name, array in encoded.parts.items():
-        coded = array.dtype in (np.uint8, np.uint16)
-        contexts = context_of(encoded.parts) if name == "codes" else None
-        part = (
-            pack_symbols(array, contexts, fixed=name == "plain")
-            if coded
-            else array.astype(array.dtype.newbyteorder("<")).tobytes()
-        )
-        entries.append([name, NAME_OF[array.dtype], list(array.shape), len(part)])
+        if array.dtype in (np.uint8, np.uint16):
+            contexts = context_of(encoded.parts) if name == "codes" else None
+            part = pack_symbols(array, contexts, fixed=name == "plain")
+        else:
+            part = array.astype(array.dtype.newbyteorder("<")).tobytes()
+        entries.append([name, NAMES[array.dtype], list(array.shape), len(part)])
         data.append(part)
     fields = [encoded.codec, list(encoded.shape), dict(encoded.settings), entries]
     head = json.dumps(fields, separators=(",", ":"), allow_nan=False).encode()
@@ -68,12 +63,12 @@ def pack(encoded: Encoded) -> bytes:
 
 
 def unpack(data: bytes, where: str | None = None) -> Encoded:
-    """Raises CheckpointError if a byte is missing or not what was written."""
+    """Raises CheckpointError if a byte is missing or differs from what was written."""
     body = data[len(MAGIC) + DIGEST :]
     if data[: len(MAGIC)] != MAGIC:
         raise CheckpointError("this is not a compressed tensor", where=where)
     if hashlib.blake2b(body, digest_size=DIGEST).digest() != data[len(MAGIC) : len(MAGIC) + DIGEST]:
-        fix = "the file was cut or changed: copy or make it again"
+        fix = "The file was truncated or changed: copy it again, or compress the model again"
         raise CheckpointError("the checksum of a compressed tensor does not match", where=where, fix=fix)
     try:
         (length,) = struct.unpack_from("<I", body)
@@ -81,8 +76,12 @@ def unpack(data: bytes, where: str | None = None) -> Encoded:
         parts: dict[str, np.ndarray] = {}
         at = 4 + length
         for name, kind, sizes, size in entries:
-            contexts = context_of(parts) if name == "codes" else None
-            parts[name] = _part(body[at : at + size], STORED[kind], tuple(sizes), contexts)
+            part, dtype = body[at : at + size], np.dtype(TYPES[kind])
+            if dtype.kind == "u":
+                array = unpack_symbols(part, context_of(parts) if name == "codes" else None)
+            else:
+                array = np.frombuffer(part, dtype.newbyteorder("<"))
+            parts[name] = array.astype(dtype).reshape(sizes)
             at += size
         if at != len(body):
             raise ValueError("its length is not that of its parts")
@@ -92,7 +91,7 @@ def unpack(data: bytes, where: str | None = None) -> Encoded:
 
 
 def weights_of(data: bytes) -> int:
-    """How many weights a container stands for, from the beginning of it.
+    """How many weights a container holds, from its first bytes.
 
     >>> weights_of(pack(Encoded("raw", (3, 5), {})))
     15
@@ -108,25 +107,19 @@ def weights_of(data: bytes) -> int:
         raise CheckpointError(f"a compressed tensor cannot be read: {error}") from error
 
 
-def _part(data: bytes, kind: Any, shape: tuple[int, ...], contexts: np.ndarray | None) -> np.ndarray:
-    if np.dtype(kind).kind == "u":
-        return unpack_symbols(data, contexts).astype(kind).reshape(shape)
-    return np.frombuffer(data, np.dtype(kind).newbyteorder("<")).astype(kind).reshape(shape)
-
-
 def magnitude_classes(codes: np.ndarray) -> dict[str, np.ndarray]:
-    """The parts `row_class` and `column_class` of whole numbers around zero: their usual size, in half octaves."""
+    """The parts `row_class` and `column_class` of integers around zero: their usual size, in half octaves."""
     size = np.abs(codes).astype(np.float64)
-    whole = max(float(size.mean()), 1e-9)
-    found = {}
+    mean = max(float(size.mean()), 1e-9)
+    classes = {}
     for name, axis in (("row_class", 1), ("column_class", 0)):
-        ratio = np.maximum(size.mean(axis) / whole, 1e-9)
-        found[name] = np.clip(np.round(2 * np.log2(ratio)) + CLASSES // 2, 0, CLASSES - 1).astype(np.uint8)
-    return found
+        ratio = np.maximum(size.mean(axis) / mean, 1e-9)
+        classes[name] = np.clip(np.round(2 * np.log2(ratio)) + CLASSES // 2, 0, CLASSES - 1).astype(np.uint8)
+    return classes
 
 
 def context_of(parts: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """The context of every entry of `codes`, which the reader can work out before it reads them."""
+    """The context of every entry of `codes` [R, C], which the reader can compute before it reads them."""
     if "row_class" not in parts:
         return None
     rows, columns = parts["row_class"].astype(np.int16), parts["column_class"].astype(np.int16)

@@ -1,8 +1,8 @@
-"""Entropy coding: whole numbers into close to as few bytes as their distribution allows.
+"""Entropy coding: integers in close to as few bytes as their distribution allows.
 
-`pack_symbols` counts the symbols, in every context apart, and writes the table of frequencies and an interleaved rANS
-stream (see rans.c); where that is not smaller than fixed-width bits, it writes those. The C coder and the numpy coder
-give the same bytes.
+`pack_symbols` counts the symbols, separately in every context, and writes the table of frequencies
+and an interleaved rANS stream (see rans.c); where that is not smaller than fixed-width bits, it
+writes those. The C coder and the numpy coder write the same bytes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from agent_forge.errors import CheckpointError
 from agent_forge.native import load
 
 SOURCE = Path(__file__).with_name("rans.c")
-LOW = 1 << 16
+LOW = 1 << 16  # a lane's state is at least this between two symbols
 MOST_SYMBOLS = 4096
-SYMBOLS_PER_LANE = 8192  # a lane costs its 4-byte state: 0.004 bit a symbol
+SYMBOLS_PER_LANE = 8192  # a lane costs its 4-byte state: 0.004 bit per symbol
 FIXED, RANS = 0, 1
 HEAD = struct.Struct("<BBHIHI")  # kind, bits, alphabet, symbols, contexts, bytes of the table (rANS)
 
 
 def pack_symbols(symbols: np.ndarray, contexts: np.ndarray | None = None, fixed: bool = False) -> bytes:
-    """Bytes that `unpack_symbols` turns back into exactly `symbols` (whole numbers from 0 to 4095).
+    """Bytes from which `unpack_symbols` restores exactly `symbols` (integers from 0 to 4095).
 
-    `contexts` (0 to 255, one for each symbol) says which table a symbol is coded with; the reader must know them too.
-    `fixed` leaves the entropy coder out.
+    `contexts` (0 to 255, one per symbol) selects the table that a symbol is coded with; the reader
+    must know them too. `fixed` skips the entropy coder.
 
     >>> packed = pack_symbols(np.array([0, 0, 1, 0] * 500))
     >>> len(packed) < 250, unpack_symbols(packed)[:4].tolist()
@@ -42,25 +42,24 @@ def pack_symbols(symbols: np.ndarray, contexts: np.ndarray | None = None, fixed:
     plain = _pack_fixed(symbols, alphabet)
     if symbols.size < 64 or fixed:
         return plain
-    places = _places(contexts, symbols.size)
-    coded = _pack_rans(symbols.astype(np.uint16), places, alphabet)
+    coded = _pack_rans(symbols.astype(np.uint16), _flat_contexts(contexts, symbols.size), alphabet)
     return min(coded, plain, key=len)
 
 
 def unpack_symbols(data: bytes, contexts: np.ndarray | None = None) -> np.ndarray:
-    """The symbols, as uint16. Raises CheckpointError for bytes that `pack_symbols` did not write."""
+    """The symbols as uint16. Raises CheckpointError for bytes that `pack_symbols` did not write."""
     try:
         kind, bits, alphabet, count, rows, table = HEAD.unpack_from(data)
         if kind == FIXED:
             return _unpack_fixed(data[HEAD.size :], bits, count)
         if kind != RANS or not 1 <= bits <= 16 or not 1 <= alphabet <= MOST_SYMBOLS:
-            raise ValueError("it is no stream of symbols")
-        return _unpack_rans(data, _places(contexts, count), (bits, alphabet, count, rows, table))
+            raise ValueError("it is not a stream of symbols")
+        return _unpack_rans(data, _flat_contexts(contexts, count), (bits, alphabet, count, rows, table))
     except (struct.error, ValueError, zlib.error, IndexError) as error:
         raise CheckpointError(f"a coded stream is damaged: {error}") from error
 
 
-def _places(contexts: np.ndarray | None, count: int) -> np.ndarray:
+def _flat_contexts(contexts: np.ndarray | None, count: int) -> np.ndarray:
     if contexts is None:
         return np.zeros(count, np.uint8)
     if contexts.size != count:
@@ -90,8 +89,7 @@ def _pack_rans(symbols: np.ndarray, contexts: np.ndarray, alphabet: int) -> byte
     bits = 12 if int((counts > 0).sum(1).max()) <= 64 else 15
     frequency = np.stack([scaled_frequencies(row, bits) for row in counts])
     table = zlib.compress(frequency.astype("<u2").T.tobytes(), 9)
-    lanes = _lanes(symbols.size)
-    states, words = _encode(symbols, contexts, lanes, frequency, bits)
+    states, words = _encode(symbols, contexts, _lanes(symbols.size), frequency, bits)
     head = HEAD.pack(RANS, bits, alphabet, symbols.size, rows, len(table))
     return head + table + states.astype("<u4").tobytes() + words.astype("<u2").tobytes()
 
@@ -119,7 +117,7 @@ def _lanes(count: int) -> int:
 
 
 def scaled_frequencies(counts: np.ndarray, bits: int) -> np.ndarray:
-    """Frequencies that sum to 2^bits, as near to the counts as can be, none of a symbol that occurs being 0.
+    """Frequencies that sum to 2^bits, as close to the counts as possible; no symbol that occurs gets 0.
 
     >>> scaled_frequencies(np.array([1, 0, 999]), 8).tolist()
     [1, 0, 255]
@@ -138,16 +136,17 @@ def scaled_frequencies(counts: np.ndarray, bits: int) -> np.ndarray:
 
 
 def _starts(frequency: np.ndarray) -> np.ndarray:
+    """[contexts, alphabet]: the frequencies of the symbols before each."""
     return np.ascontiguousarray((np.cumsum(frequency, axis=1) - frequency).astype(np.uint32))
 
 
 def _symbol_at(frequency: np.ndarray, bits: int) -> np.ndarray:
-    """For every context, the symbol of each of its 2^bits places."""
-    places = np.zeros((len(frequency), 1 << bits), np.uint16)
+    """[contexts, 2^bits]: the symbol of each slot."""
+    slots = np.zeros((len(frequency), 1 << bits), np.uint16)
     for row, frequencies in enumerate(frequency):
         if frequencies.any():
-            places[row] = np.repeat(np.arange(len(frequencies), dtype=np.uint16), frequencies)
-    return places
+            slots[row] = np.repeat(np.arange(len(frequencies), dtype=np.uint16), frequencies)
+    return slots
 
 
 def _pointer(array: np.ndarray) -> ctypes.c_void_p:
@@ -157,41 +156,41 @@ def _pointer(array: np.ndarray) -> ctypes.c_void_p:
 def _encode(
     symbols: np.ndarray, contexts: np.ndarray, lanes: int, frequency: np.ndarray, bits: int
 ) -> tuple[np.ndarray, np.ndarray]:
+    """The lanes' last states, and the words, in the order in which they are read."""
     frequency, start = np.ascontiguousarray(frequency, dtype=np.uint32), _starts(frequency)
     library = load(SOURCE)
     if library is None:
         return encode_lanes(symbols, contexts, lanes, (frequency, start), bits)
     states, out = np.zeros(lanes, np.uint32), np.zeros(symbols.size, np.uint16)
-    call = library.rans_encode
-    call.restype = ctypes.c_int64
+    library.rans_encode.restype = ctypes.c_int64
     size, alphabet = ctypes.c_int64(symbols.size), ctypes.c_int64(frequency.shape[1])
     tables = (_pointer(frequency), _pointer(start), alphabet, ctypes.c_int(bits))
-    at = call(_pointer(symbols), _pointer(contexts), size, ctypes.c_int64(lanes), *tables, _pointer(states),
-              _pointer(out), size)  # fmt: skip
+    at = library.rans_encode(_pointer(symbols), _pointer(contexts), size, ctypes.c_int64(lanes), *tables,
+                             _pointer(states), _pointer(out), size)  # fmt: skip
     return states, out[at:]
 
 
 def _decode(
     words: np.ndarray, states: np.ndarray, contexts: np.ndarray, count: int, frequency: np.ndarray, bits: int
 ) -> tuple[np.ndarray, np.ndarray, int]:
+    """The symbols, the lanes' states after them, and how many words were read."""
     start, symbol_at = _starts(frequency), _symbol_at(frequency, bits)
     library = load(SOURCE)
     if library is None:
         return decode_lanes(words, states, contexts, count, (frequency, start, symbol_at), bits)
     symbols = np.zeros(count, np.uint16)
-    call = library.rans_decode
-    call.restype = ctypes.c_int64
+    library.rans_decode.restype = ctypes.c_int64
     tables = (_pointer(frequency), _pointer(start), _pointer(symbol_at), ctypes.c_int64(frequency.shape[1]))
     sizes = (ctypes.c_int64(count), ctypes.c_int64(states.size))
-    read = (_pointer(words), ctypes.c_int64(words.size), _pointer(contexts), *sizes)
-    used = call(*read, *tables, ctypes.c_int(bits), _pointer(states), _pointer(symbols))
+    stream = (_pointer(words), ctypes.c_int64(words.size), _pointer(contexts), *sizes)
+    used = library.rans_decode(*stream, *tables, ctypes.c_int(bits), _pointer(states), _pointer(symbols))
     return symbols, states, used
 
 
 def encode_lanes(
     symbols: np.ndarray, contexts: np.ndarray, lanes: int, tables: tuple[np.ndarray, np.ndarray], bits: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """What rans.c does, a step (one symbol of every lane) at a time."""
+    """`_encode` in numpy: one symbol of every lane at a time."""
     frequency, start = (table.astype(np.uint64) for table in tables)
     states = np.full(lanes, LOW, np.uint64)
     chunks: list[np.ndarray] = []
@@ -215,6 +214,7 @@ def decode_lanes(
     tables: tuple[np.ndarray, np.ndarray, np.ndarray],
     bits: int,
 ) -> tuple[np.ndarray, np.ndarray, int]:
+    """`_decode` in numpy: one symbol of every lane at a time."""
     frequency, start = (table.astype(np.uint64) for table in tables[:2])
     symbol_at, lanes = tables[2], states.size
     symbols, state, used = np.zeros(count, np.uint16), states.astype(np.uint64), 0
@@ -222,13 +222,13 @@ def decode_lanes(
         rows = contexts[first : first + lanes]
         x = state[: len(rows)]
         slot = x & np.uint64((1 << bits) - 1)
-        found = symbol_at[rows, slot.astype(np.int64)]
-        x = frequency[rows, found] * (x >> np.uint64(bits)) + slot - start[rows, found]
+        columns = symbol_at[rows, slot.astype(np.int64)]
+        x = frequency[rows, columns] * (x >> np.uint64(bits)) + slot - start[rows, columns]
         empty = np.flatnonzero(x < LOW)
         if used + empty.size > words.size:
-            raise ValueError("its words run out")
+            raise ValueError("it ends too early")
         x[empty] = (x[empty] << np.uint64(16)) | words[used : used + empty.size]
         used += empty.size
         state[: len(rows)] = x
-        symbols[first : first + lanes] = found
+        symbols[first : first + lanes] = columns
     return symbols, state.astype(np.uint32), used

@@ -1,8 +1,11 @@
-"""Second-order rounding: the error of each column is made good by the columns that are still to come.
+"""Second-order rounding: the error of each column is compensated by the columns that follow.
 
-With H the second moments of a layer's inputs, the loss of replacing W by Q is about tr((W - Q) H (W - Q)^T). Rounding
-column by column and moving each error onto the later columns (OBQ, GPTQ: 2210.17323) minimises it greedily; with U the
-upper Cholesky factor of H^-1, what the rounding of column j costs is (w_j - q_j)^2 / U_jj^2, whatever comes later.
+With H the second moments of a layer's inputs, replacing W by Q costs about tr((W - Q) H (W - Q)^T).
+Rounding column by column and moving each error onto the later columns (OBQ, GPTQ: 2210.17323)
+minimises it greedily; with U the upper Cholesky factor of H^-1, rounding column j costs
+(w_j - q_j)^2 / U_jj^2, whatever comes later.
+
+Shapes: R rows (outputs), C columns (inputs).
 """
 
 from __future__ import annotations
@@ -15,91 +18,102 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
-DAMPING = 0.01
-BLOCK = 128
+DAMPING = 0.01  # of the mean diagonal: moments of little text are not invertible
+BLOCK = 128  # columns between two updates of the rest of the matrix, which is bound by memory
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What an error in a matrix [rows, columns] costs: `hessian` [columns, columns] of its inputs, `rows` [rows] the
-    weight of each output. None: all alike."""
+    """What an error in a matrix [R, C] costs: `hessian` [C, C] of its inputs, and the weight of
+    each output, `rows` [R]. None weighs all alike."""
 
     hessian: Tensor | None = None
     rows: Tensor | None = None
 
-    def to(self, device: torch.device | str) -> Cost:
-        return Cost(*(None if part is None else part.to(device) for part in (self.hessian, self.rows)))
-
 
 @dataclass(frozen=True)
 class Order:
-    """The order in which columns are rounded, the costliest first, and the Cholesky factor in that order."""
+    """The order in which columns are rounded, and the Cholesky factor U [C, C] in that order."""
 
     columns: Tensor
     upper: Tensor
 
     @property
     def back(self) -> Tensor:
+        """Brings columns back into the order of the matrix."""
         return torch.argsort(self.columns)
 
 
-_KNOWN: Any = WeakIdKeyDictionary()  # Hessian: {(sort, damping): Order}
+_ORDERS: Any = WeakIdKeyDictionary()  # Hessian: {(sort, damping): Order}
 
 
 def order_of(hessian: Tensor, sort: bool = True, damping: float = DAMPING) -> Order:
-    """Factors the damped Hessian. `sort=False` keeps the columns as they are, for codecs that take neighbours.
+    """Factors the damped Hessian, with the costliest columns first (`sort`) or in the order of the matrix.
 
-    The factor is kept as long as the Hessian is: a matrix is encoded in many ways.
+    The factor is cached for as long as the Hessian lives: a matrix is encoded in many ways.
     """
-    if hessian not in _KNOWN:
-        _KNOWN[hessian] = {}
-    known: dict[tuple[bool, float], Order] = _KNOWN[hessian]
-    if (sort, damping) not in known:
-        known[sort, damping] = _factored(hessian, sort, damping)
-    return known[sort, damping]
+    orders: dict[tuple[bool, float], Order] = _ORDERS.setdefault(hessian, {})
+    if (sort, damping) not in orders:
+        moments = hessian.double()
+        diagonal = moments.diagonal()
+        columns = torch.argsort(diagonal, descending=True, stable=True) if sort else torch.arange(len(diagonal))
+        columns = columns.to(hessian.device)
+        identity = torch.eye(len(diagonal), dtype=moments.dtype, device=moments.device)
+        damped = moments[columns][:, columns] + damping * diagonal.mean().clamp_min(1e-12) * identity
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
+        orders[sort, damping] = Order(columns, torch.linalg.cholesky(inverse, upper=True))
+    return orders[sort, damping]
 
 
-def _factored(hessian: Tensor, sort: bool, damping: float) -> Order:
-    moments = hessian.double()
-    diagonal = moments.diagonal()
-    spread = damping * diagonal.mean().clamp_min(1e-12)
-    columns = torch.argsort(diagonal, descending=True, stable=True) if sort else torch.arange(len(diagonal))
-    columns = columns.to(hessian.device)
-    damped = moments[columns][:, columns] + spread * torch.eye(
-        len(diagonal), dtype=moments.dtype, device=moments.device
-    )
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
-    return Order(columns, torch.linalg.cholesky(inverse, upper=True))
+def rounded_with_feedback(weight: Tensor, upper: Tensor, quantise: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """The decoded matrix [R, C]; `quantise(column, at)` returns what column number `at` [R, 1] decodes to.
 
-
-def rounded_with_feedback(
-    weight: Tensor, upper: Tensor, quantise: Callable[[Tensor, int], Tensor], width: int = 1
-) -> Tensor:
-    """`quantise(columns, at)` is called for `width` columns at a time and returns what they decode to.
-
-    `weight` and `upper` are in the order of rounding. Returns the decoded matrix.
+    `weight` and `upper` are in the order of rounding.
     """
     count = weight.shape[1]
     factor, work = upper.to(weight.dtype), weight.clone()
-    done = torch.empty_like(work)
-    step = max(1, BLOCK // width) * width
-    for first in range(0, count, step):
-        last = min(first + step, count)
+    decoded = torch.empty_like(work)
+    for first in range(0, count, BLOCK):
+        last = min(first + BLOCK, count)
         errors = work.new_zeros(len(work), last - first)
-        for at in range(first, last, width):
-            end = min(at + width, last)
-            done[:, at:end] = quantise(work[:, at:end], at)
-            lost = work[:, at:end] - done[:, at:end]
-            own = factor[at:end, at:end]
-            error = lost / own if width == 1 else torch.linalg.solve_triangular(own, lost, upper=True, left=False)
-            work[:, end:last] -= error @ factor[at:end, end:last]
-            errors[:, at - first : end - first] = error
+        for at in range(first, last):
+            decoded[:, at : at + 1] = quantise(work[:, at : at + 1], at)
+            error = (work[:, at : at + 1] - decoded[:, at : at + 1]) / factor[at, at]
+            work[:, at + 1 : last] -= error @ factor[at : at + 1, at + 1 : last]
+            errors[:, at - first : at - first + 1] = error
         work[:, last:] -= errors @ factor[first:last, last:]
-    return done
+    return decoded
+
+
+def codes_with_feedback(
+    weight: Tensor,
+    hessian: Tensor | None,
+    encode: Callable[[Tensor, slice], Tensor],
+    decode: Callable[[Tensor, slice], Tensor],
+    sort: bool = True,
+) -> Tensor:
+    """Codes [R, C] of a matrix, with error feedback where there is a Hessian.
+
+    `encode(columns, at)` and `decode(codes, at)` work on some columns of the matrix; `at` says
+    which, for what differs from column to column.
+    """
+    if hessian is None:
+        return encode(weight, slice(None))
+    order = order_of(hessian.to(weight.device), sort)
+    codes, numbers = torch.empty_like(weight), order.columns.tolist()
+
+    def quantise(column: Tensor, at: int) -> Tensor:
+        place = slice(numbers[at], numbers[at] + 1)
+        codes[:, place] = code = encode(column, place)
+        return decode(code, place)
+
+    rounded_with_feedback(weight[:, order.columns], order.upper, quantise)
+    return codes
 
 
 def distortion(weight: Tensor, decoded: Tensor, cost: Cost = Cost()) -> float:  # noqa: B008 (frozen)
-    """The weighted squared error, as a share of the weighted square of the matrix: 0 exact, 1 as bad as zeros."""
+    """The weighted squared error as a share of the weighted square of the matrix: 0 is exact, 1 as
+    bad as zeros."""
 
     def weighted(matrix: Tensor) -> Tensor:
         if matrix.dim() != 2:

@@ -18,29 +18,38 @@ from agent_forge.forge.compression.loading import METHOD
 from agent_forge.forge.compression.packed_tokenizer import FILE, PackedTokenizer, pack_tokenizer
 
 WEIGHTS = "model.safetensors"
-KEPT = ("generation_config.json", "chat_template.jinja", "LICENSE", "NOTICE", "special_tokens_map.json")
+COPIED = ("generation_config.json", "chat_template.jinja", "LICENSE", "NOTICE", "special_tokens_map.json")
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "merges.txt", "tokenizer_config.json")
+SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
 
 
 def folder_bytes(folder: Path) -> int:
-    """Everything in the folder."""
+    """The size of all files in the folder."""
     return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def copy_model(source: Path, folder: Path) -> None:
+    """The model as it came, without its card: the result where nothing smaller passed."""
+    for file in sorted(source.rglob("*")):
+        target = folder / file.relative_to(source)
+        if file.is_file() and target != folder / CARD:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, target)
 
 
 def write_weights(folder: Path, containers: Mapping[str, bytes], others: Mapping[str, torch.Tensor]) -> None:
     """One file with the containers as bytes, and what is not a weight (masks, positions) as it is."""
     tensors = {name: torch.from_numpy(np.frombuffer(data, np.uint8).copy()) for name, data in containers.items()}
-    save_file({**tensors, **{name: tensor.contiguous() for name, tensor in others.items()}}, folder / WEIGHTS,
-              metadata={"format": "pt"})  # fmt: skip
+    tensors.update({name: tensor.contiguous() for name, tensor in others.items()})
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
 
 
-def write_config(source: Path, folder: Path, changes: Mapping[str, Any] | None = None) -> None:
+def write_config(source: Path, folder: Path) -> None:
     """The model's configuration without white space, with the quantizer that reads the weights."""
     document = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    document.update(changes or {})
     document["quantization_config"] = {"quant_method": METHOD, "format": 1}
     _write(folder / "config.json", document)
-    for name in KEPT:
+    for name in COPIED:
         if (source / name).is_file():
             shutil.copy(source / name, folder / name)
     generation = folder / "generation_config.json"
@@ -49,18 +58,17 @@ def write_config(source: Path, folder: Path, changes: Mapping[str, Any] | None =
 
 
 def write_tokenizer(source: Path, folder: Path, samples: Sequence[str]) -> None:
-    """The tokenizer, packed where it then reads the samples like the original, else as it is; nothing if there is
-    none."""
+    """The tokenizer, packed if it then reads the samples like the original, otherwise unchanged;
+    nothing if there is none."""
     if not (source / "tokenizer.json").is_file():
         _copy_tokenizer(source, folder)
         return
-    original = AutoTokenizer.from_pretrained(source)
     (folder / FILE).write_bytes(pack_tokenizer((source / "tokenizer.json").read_text(encoding="utf-8")))
     settings = source / "tokenizer_config.json"
-    said = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
-    said.pop("added_tokens_decoder", None)  # these are in the tokenizer itself
-    _write(folder / "tokenizer_config.json", {**said, "tokenizer_class": PackedTokenizer.__name__})
-    if not _reads_alike(original, folder, samples):
+    document = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
+    document.pop("added_tokens_decoder", None)  # these are in the tokenizer itself
+    _write(folder / "tokenizer_config.json", {**document, "tokenizer_class": PackedTokenizer.__name__})
+    if not _reads_alike(AutoTokenizer.from_pretrained(source), folder, samples):
         (folder / FILE).unlink()
         _copy_tokenizer(source, folder)
 
@@ -70,8 +78,7 @@ def _reads_alike(original: Any, folder: Path, samples: Sequence[str]) -> bool:
         packed = AutoTokenizer.from_pretrained(folder)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-    special = ("bos_token_id", "eos_token_id", "pad_token_id", "unk_token_id")
-    same = all(getattr(packed, name) == getattr(original, name) for name in special)
+    same = all(getattr(packed, name) == getattr(original, name) for name in SPECIAL)
     return same and all(packed(text)["input_ids"] == original(text)["input_ids"] for text in samples)
 
 
@@ -86,10 +93,3 @@ def _copy_tokenizer(source: Path, folder: Path) -> None:
 
 def _write(file: Path, document: Any) -> None:
     file.write_text(json.dumps(document, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
-
-
-def copy_model(source: Path, folder: Path) -> None:
-    """The model as it came, for when nothing smaller passed."""
-    for file in sorted(source.iterdir()):
-        if file.is_file() and file.name != CARD:
-            shutil.copy(file, folder / file.name)

@@ -1,24 +1,21 @@
-"""The judge: what an artefact is worth, measured on held-out text from the folder as it would be shipped."""
+"""What an artefact is worth, measured on held-out text from the folder as it would be shipped."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-import torch.nn.functional as F
 from transformers import AutoModelForCausalLM
 
 from agent_forge.errors import DataError
 from agent_forge.forge.compression.folder import folder_bytes
 from agent_forge.forge.evaluation.choices import answer_questions, continuations
-from agent_forge.forge.evaluation.text import TextScore
+from agent_forge.forge.evaluation.text import TextScore, compare, finite_or_none, measure_goals
+from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.training.evaluation import HeldOut, ratio
-from agent_forge.forge.training.packing import IGNORE, Batch
 
 
 @dataclass(frozen=True)
@@ -38,19 +35,19 @@ class Figures:
     ppl_ratio_stderr: float | None = None  # of ppl over the original's, over documents
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: _finite(value) for name, value in asdict(self).items()}
+        return {n: finite_or_none(v) if isinstance(v, float) else v for n, v in asdict(self).items()}
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One step of the search: what was tried, what came out, and whether it passed both gates."""
+class CompressionStage:
+    """One attempt of the search: what was tried, what came out, and whether it passed both gates."""
 
     name: str
     figures: Figures
     limit_ppl: float
     budget: int | None
     seconds: float
-    codecs: Mapping[str, int] = field(default_factory=dict)  # tensors by codec
+    codecs: Mapping[str, int] = field(default_factory=dict)  # number of tensors by codec
 
     @property
     def passed(self) -> bool:
@@ -76,91 +73,52 @@ class Stage:
         }
 
 
-@dataclass(frozen=True)
-class Goal:
-    """What the original says of a batch: logits (half of float32's bits: there are gigabytes of them), and the
-    likeliest tokens."""
-
-    logits: torch.Tensor
-    likeliest: torch.Tensor
-
-
-class Judge:
+class ArtefactJudge:
     """Compares artefacts with the original on held-out text."""
 
-    def __init__(self, original: Any, held_out: HeldOut, batch_rows: int = 4, questions: int = 100) -> None:
-        self.original, self.held_out, self.batch_rows = original, held_out, batch_rows
-        self.goals: list[Goal] = []  # every artefact is compared with them
-        self.before, _ = self._compared(self._logits(original, keep=True))
+    def __init__(
+        self, original: Any, held_out: HeldOut, batch_rows: int = 4, questions: int = 100, tell: Tell = silent
+    ) -> None:
+        self.original, self.held_out, self.batch_rows, self.tell = original, held_out, batch_rows, tell
+        self.before, self.goals = measure_goals(original, held_out, batch_rows, "original", tell)
         try:
             self.questions = continuations(held_out, questions) if questions else []
-        except DataError:
+        except DataError:  # too few documents: the accuracy is then missing
             self.questions = []
-        self.choices = answer_questions(original, self.questions) if self.questions else None
+        self.choices = answer_questions(original, self.questions, tell=tell) if self.questions else None
 
-    def of_folder(self, folder: Path) -> Figures:
+    def of_folder(self, folder: Path, stage: str = "judge") -> Figures:
         """Loads the folder as a user would, and measures that."""
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=self.original.dtype)
-        return self.of_model(model.to(next(self.original.parameters()).device), folder_bytes(folder))
+        return self.of_model(model.to(next(self.original.parameters()).device), folder_bytes(folder), stage)
 
-    def of_model(self, model: Any, size: int) -> Figures:
-        text, kl = self._compared(self._logits(model.eval()))
-        away, error = ratio(kl, text.tokens)
-        quality = (text.perplexity, text.perplexity_stderr, text.bits_per_byte)
-        figures = Figures(size, *quality, max(0.0, away), _or_none(error), text.accuracy,
-                          ppl_ratio_stderr=self._ratio_error(text))  # fmt: skip
-        if not self.questions:
-            return figures
-        score = answer_questions(model, self.questions)
-        return replace(figures, accuracy=score.value, accuracy_stderr=score.stderr, above_chance=score.above_chance)
+    def of_model(self, model: Any, size: int, stage: str = "judge") -> Figures:
+        comparison = compare(model.eval(), self.goals, self.held_out, self.batch_rows, stage, self.tell)
+        answers = answer_questions(model, self.questions, tell=self.tell) if self.questions else None
+        text, away = comparison.text, comparison.divergence
+        return Figures(
+            bytes=size,
+            ppl=text.perplexity,
+            ppl_stderr=text.perplexity_stderr,
+            bits_per_byte=text.bits_per_byte,
+            kl=away.kl,
+            kl_stderr=away.kl_stderr,
+            agreement=away.agreement,
+            accuracy=None if answers is None else answers.value,
+            accuracy_stderr=None if answers is None else answers.stderr,
+            above_chance=None if answers is None else answers.above_chance,
+            ppl_ratio_stderr=self._ratio_error(text),
+        )
+
+    def of_original(self, size: int) -> Figures:
+        """The original's own figures, for a folder of so many bytes."""
+        score, choices = self.before, self.choices
+        answers = () if choices is None else (choices.value, choices.stderr, choices.above_chance)
+        quality = (score.perplexity, score.perplexity_stderr, score.bits_per_byte)
+        return Figures(size, *quality, 0.0, None, 1.0, *answers)
 
     def _ratio_error(self, text: TextScore) -> float | None:
-        """Of the perplexity against the original's, document by document: most of what differs between documents
-        is the same for both, and cancels."""
+        """Of the perplexity over the original's, document by document: most of what differs between
+        documents is the same for both, and cancels."""
         more, error = ratio(text.nats - self.before.nats, text.tokens)
-        return _or_none(math.exp(min(more, 700.0)) * error)
-
-    def _compared(self, logits: Iterator[torch.Tensor]) -> tuple[TextScore, np.ndarray]:
-        """By document: nats, how often the original's likeliest token was found too (as hits), and the divergence."""
-        count = len(self.held_out.bytes_of)
-        sums, tokens = np.zeros((3, count)), np.zeros(count)
-        for number, (batch, mine) in enumerate(zip(self._batches(), logits, strict=True)):
-            kept = self.goals[number]
-            real, theirs = batch.targets != IGNORE, kept.logits.to(mine.device).float()
-            where = batch.documents[real].numpy()
-            losses = F.cross_entropy(mine, batch.targets[real].to(mine.device), reduction="none")
-            values = (losses, mine.argmax(-1) == kept.likeliest.to(mine.device), _divergence(theirs, mine))
-            sums += [np.bincount(where, value.double().cpu().numpy(), count) for value in values]
-            tokens += np.bincount(where, minlength=count)
-        nats, same, kl = sums
-        return TextScore(nats, same, tokens, np.array(self.held_out.bytes_of, dtype=float)), kl
-
-    def _batches(self) -> Iterator[Batch]:
-        for start in range(0, len(self.held_out.rows), self.batch_rows):
-            yield self.held_out.rows.take(slice(start, start + self.batch_rows))
-
-    @torch.no_grad()
-    def _logits(self, model: Any, keep: bool = False) -> Iterator[torch.Tensor]:
-        device = next(model.parameters()).device
-        for batch in self._batches():
-            logits = model(input_ids=batch.inputs.to(device), use_cache=False).logits
-            found = logits[(batch.targets != IGNORE).to(device)].float()
-            if keep:
-                self.goals.append(Goal(found.half().cpu(), found.argmax(-1).cpu()))
-            yield found
-
-
-def _divergence(goal: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
-    told = F.log_softmax(goal, dim=-1)
-    return (told.exp() * (told - F.log_softmax(logits, dim=-1))).sum(-1)
-
-
-def _or_none(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-Tell = Callable[..., None]
+        return finite_or_none(math.exp(min(more, 700.0)) * error)

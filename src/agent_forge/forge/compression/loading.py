@@ -1,7 +1,8 @@
-"""Loading: the quantizer that lets `AutoModelForCausalLM.from_pretrained` read a folder that `compress` wrote.
+"""The quantizer that lets `AutoModelForCausalLM.from_pretrained` read a folder that `compress` wrote.
 
-`model.safetensors` holds one container (bytes) under the name of each weight. transformers loads those as if they were
-the weights; afterwards each is decoded, to the type that was asked for. Importing this registers the quantizer.
+`model.safetensors` holds one container (bytes) under the name of each weight. transformers loads
+those as if they were the weights; afterwards each is decoded, to the type that was asked for.
+Importing this module registers the quantizer.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ METHOD = "agent_forge_codecs"
 
 
 class CodecsConfig(QuantizationConfigMixin):
-    """What `config.json` says of a compressed model. Everything that decoding needs is in the containers."""
+    """The entry in `config.json`. Everything that decoding needs is in the containers."""
 
     def __init__(self, format: int = 1, **kwargs: Any) -> None:
         self.quant_method: Any = METHOD
@@ -32,29 +33,30 @@ class CodecsConfig(QuantizationConfigMixin):
 
 
 class CodecsQuantizer(HfQuantizer):
-    """Decodes the containers once, when they are loaded: the model is then a plain one."""
+    """Decodes the containers once, while loading: the model is then a plain one."""
 
     requires_calibration = True  # only what `agent-forge compress` wrote can be loaded
 
     def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> None:
-        self.wanted = {name: (tensor.dtype, tensor.shape) for name, tensor in model.state_dict().items()}
+        self.expected = {name: (tensor.dtype, tensor.shape) for name, tensor in model.state_dict().items()}
 
     def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
         from agent_forge.forge.compression.codecs import decode
         from agent_forge.forge.compression.container import unpack
 
-        for name, tensor in _named_tensors(model):
-            if name not in self.wanted:  # computed, not stored: the frequencies of rotary positions, say
+        for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if name not in self.expected:  # computed, not stored: the frequencies of rotary positions, say
                 continue
-            kind, shape = self.wanted[name]
-            if tensor.dtype == torch.uint8 and kind.is_floating_point:
+            dtype, shape = self.expected[name]
+            if tensor.dtype == torch.uint8 and dtype.is_floating_point:
                 decoded = decode(unpack(tensor.data.cpu().numpy().tobytes(), where=name))
                 if decoded.shape != shape:
                     raise CheckpointError(f"it is {tuple(decoded.shape)} and should be {tuple(shape)}", where=name)
-                tensor.data = decoded.to(tensor.device, kind)
+                tensor.data = decoded.to(tensor.device, dtype)
                 tensor.requires_grad_(isinstance(tensor, nn.Parameter))
-            elif isinstance(tensor, nn.Parameter) and kind.is_floating_point:
-                # a name that was changed: transformers would only warn, and leave the weight as chance made it
+            elif isinstance(tensor, nn.Parameter) and dtype.is_floating_point:
+                # a name that was changed: transformers would only warn, and leave the weight at its
+                # random values
                 raise CheckpointError("the weight is not in the file", where=name)
         return model
 
@@ -68,10 +70,6 @@ class CodecsQuantizer(HfQuantizer):
 
     def is_serializable(self, *_: Any, **__: Any) -> bool:
         return False
-
-
-def _named_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [*model.named_parameters(), *model.named_buffers()]
 
 
 AUTO_QUANTIZATION_CONFIG_MAPPING.setdefault(METHOD, CodecsConfig)

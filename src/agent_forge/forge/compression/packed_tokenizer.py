@@ -1,7 +1,8 @@
-"""A tokenizer in a fifteenth of its bytes: at a few megabytes for a model, 2 MB of tokenizer.json count.
+"""A tokenizer in a fifteenth of its bytes: beside a model of a few megabytes, 2 MB of tokenizer.json count.
 
-In a BPE vocabulary the names of the merged tokens follow from the merges, and a merge is a pair of earlier token
-numbers. What is left is written with xz. `AutoTokenizer.from_pretrained` reads it after `import agent_forge.forge`.
+In a BPE vocabulary the names of the merged tokens follow from the merges, and a merge is a pair of
+earlier token numbers. The rest is compressed with xz. `AutoTokenizer.from_pretrained` reads it
+after `import agent_forge.forge`.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from agent_forge.errors import CheckpointError
 FILE = "tokenizer.xz"
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME}]
 MOST_BYTES = 256 << 20
-LONGEST = 1 << 16  # characters of a token: merges of merges could double them for ever
+LONGEST = 1 << 16  # characters of a token: merges of merges could double them without end
 
 
 def pack_tokenizer(text: str) -> bytes:
-    """tokenizer.json as few bytes; `unpack_tokenizer` gives JSON of the same content."""
+    """tokenizer.json in few bytes; `unpack_tokenizer` restores JSON of the same content."""
     document = json.loads(text)
     pairs = _take_merges(document)
     compact = json.dumps(document, separators=(",", ":"), ensure_ascii=False).encode()
-    # first all left halves, then all right halves, low and high bytes apart: what resembles lies together
+    # first all left halves, then all right halves, low and high bytes apart: similar bytes lie
+    # together
     columns = pairs.astype("<u4").T.copy().view(np.uint8).reshape(2, -1, 4).transpose(0, 2, 1).tobytes()
     body = struct.pack("<I", len(compact)) + compact + columns
     return lzma.compress(body, format=lzma.FORMAT_XZ, check=lzma.CHECK_CRC32, filters=FILTERS)
 
 
 def _take_merges(document: dict[str, Any]) -> np.ndarray:
-    """Takes the merges out as pairs of numbers, and the merged tokens out of the vocabulary, where they follow from
-    each other; elsewhere leaves the document as it is."""
+    """Removes the merges, as pairs of numbers [merges, 2], and the merged tokens from the
+    vocabulary, where each follows from the other; elsewhere leaves the document as it is."""
     none = np.zeros((0, 2), np.uint32)
     model = document.get("model") or {}
     vocabulary, merges = model.get("vocab"), model.get("merges")
@@ -57,12 +59,12 @@ def _take_merges(document: dict[str, Any]) -> np.ndarray:
 
 
 def unpack_tokenizer(data: bytes, where: str | None = None) -> str:
-    """Raises CheckpointError for bytes that are cut or changed."""
+    """Raises CheckpointError for bytes that were truncated or changed."""
     try:
         reader = lzma.LZMADecompressor(format=lzma.FORMAT_XZ)
         body = reader.decompress(data, MOST_BYTES)
         if not reader.eof:
-            raise ValueError("it is cut off")
+            raise ValueError("it is truncated")
         (size,) = struct.unpack_from("<I", body)
         document = json.loads(body[4 : 4 + size])
         columns = np.frombuffer(body[4 + size :], np.uint8).reshape(2, 4, -1).transpose(0, 2, 1)
@@ -73,6 +75,7 @@ def unpack_tokenizer(data: bytes, where: str | None = None) -> str:
 
 
 def _put_merges(document: dict[str, Any], pairs: np.ndarray) -> None:
+    """The inverse of `_take_merges`."""
     if not len(pairs):
         return
     model = document["model"]
@@ -100,7 +103,7 @@ class PackedTokenizer(PreTrainedTokenizerFast):
 
 
 class PackedTokenizerConfig(PretrainedConfig):
-    """transformers knows tokenizers by the configuration they belong to; ours goes with any model."""
+    """transformers registers a tokenizer by the configuration it belongs to; ours goes with any model."""
 
     model_type = "agent_forge_packed_tokenizer"
 

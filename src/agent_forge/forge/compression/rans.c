@@ -1,15 +1,15 @@
 /* Interleaved rANS (Duda, 1311.2540; the word-wise form of Giesen, 1402.3392).
 
-   Symbol i belongs to lane i % lanes. A lane's state is in [2^16, 2^32) between symbols; it takes and gives 16-bit
-   words, at most one a symbol. The numpy code in entropy.py does the same a step (one symbol of every lane) at a time,
-   so both give the same bytes. Frequencies of one context sum to 2^bits. */
+   Symbol i belongs to lane i % lanes. A lane's state is in [2^16, 2^32) between symbols; it reads and writes 16-bit
+   words, at most one per symbol. The numpy code in entropy.py does the same for one symbol of every lane at a time, so
+   both write the same bytes. The frequencies of one context sum to 2^bits. */
 
 #include <stddef.h>
 #include <stdint.h>
 
 #define LOW 65536u
 
-/* Writes words backwards from out[capacity]; the first used place is returned. */
+/* Writes words backwards from out[capacity]; returns the index of the first one, or -1 for a symbol of frequency 0. */
 int64_t rans_encode(const uint16_t *symbols, const uint8_t *contexts, int64_t count, int64_t lanes,
                     const uint32_t *frequency, const uint32_t *start, int64_t alphabet, int bits, uint32_t *states,
                     uint16_t *out, int64_t capacity) {
@@ -29,7 +29,7 @@ int64_t rans_encode(const uint16_t *symbols, const uint8_t *contexts, int64_t co
     return at;
 }
 
-/* Returns the number of words used, or -1 when they run out. `symbol_at` has 2^bits places for every context. */
+/* Returns the number of words read, or -1 when they run out. `symbol_at` is [contexts][2^bits]. */
 int64_t rans_decode(const uint16_t *words, int64_t available, const uint8_t *contexts, int64_t count, int64_t lanes,
                     const uint32_t *frequency, const uint32_t *start, const uint16_t *symbol_at, int64_t alphabet,
                     int bits, uint32_t *states, uint16_t *symbols) {

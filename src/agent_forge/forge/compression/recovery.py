@@ -1,48 +1,52 @@
 """Recovery: a short distillation from the original, with the weights kept on what their codecs can store.
 
-The original weights stay as latents; the model computes with what their codec makes of them, and the gradient goes
-through the rounding as if it were not there (straight-through). What is learnt is what the codec stores: the
-multiples on a grid, trits and scales, codebooks, gains. At the end the latents are encoded again.
+The original weights stay as latents; the model computes with what their codec makes of them, and
+the gradient goes through the rounding as if it were not there (straight-through). What is learned
+is what the codec stores: the multiples on a grid, trits and scales, gains. At the end the latents
+are encoded again.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agent_forge.forge.compression.codecs import grid, raw
+from agent_forge.forge.compression.codecs import decode, grid, raw, ternary
 from agent_forge.forge.compression.container import Encoded
 from agent_forge.forge.compression.feedback import Cost
 from agent_forge.forge.compression.precision import halved
+from agent_forge.forge.progress import Tell, silent, track
 from agent_forge.forge.quantization.distillation import Distillation
 from agent_forge.forge.training.packing import PackedRows
 
 WARMUP = 0.05
 INSIDE = 0.2  # of a step
-HOLD, GAIN, MOST = 5, 30.0, 0.5  # every so many steps the price is changed: by 3 % for a thousandth of the bits
+HOLD, GAIN, MOST = 5, 30.0, 0.5  # every HOLD steps the price is changed: by 3 % for a thousandth of the bits
 
 
 class Latent:
-    """A weight in training: `parameters` are learnt, `weight()` is what they stand for, `encoded()` what is stored."""
+    """A weight in training: `parameters` are learned, `weight()` is what they stand for,
+    `encoded()` what is stored."""
 
     def __init__(self, source: Tensor, encoded: Encoded) -> None:
-        self.old = encoded
+        self.original = encoded
         self.parameters = [nn.Parameter(source.detach().float().clone())]
 
     def weight(self) -> Tensor:
         return self.parameters[0]
 
     def encoded(self, tighter: float = 0.0) -> Encoded:
+        """`tighter` widens the dead zone, where there is one: fewer bits, more error."""
         return raw.encode(self.parameters[0], Cost())
 
     def reach(self, parameter: nn.Parameter) -> float:
-        """What the learning rate is a share of: how far a parameter must move to matter."""
+        """The unit of the learning rate: how far a parameter must move to matter."""
         return float(parameter.detach().square().mean().sqrt())
 
     def rate_slope(self) -> Tensor | None:
@@ -60,8 +64,8 @@ class GridLatent(Latent):
         self.steps = grid.steps_of(encoded.parts, encoded.settings).to(source.device)
         relative = encoded.settings["step"] / float(source.float().square().mean().sqrt().clamp_min(1e-12))
         self.deadzone = min(0.25, grid.DEADZONE * relative)
-        # towards the original, but well inside what rounds to the codes that error feedback found: on the edge, the
-        # noise of the first steps would undo its work
+        # towards the original, but well inside what rounds to the codes of error feedback: on the
+        # edge, the noise of the first steps would undo its work
         start, reach = grid.decode(encoded).to(source.device), INSIDE * self.steps
         self.parameters[0].data = start + torch.clamp(source.float() - start, -reach, reach)
 
@@ -73,12 +77,13 @@ class GridLatent(Latent):
         return latent + (self._codes() * self.steps - latent).detach()
 
     def encoded(self, tighter: float = 0.0) -> Encoded:
-        return grid.recoded(self.old, self._codes(tighter).detach().to(torch.int16).cpu().numpy())
+        return grid.recoded(self.original, self._codes(tighter).detach().to(torch.int16).cpu().numpy())
 
     def reach(self, parameter: nn.Parameter) -> float:
         return float(self.steps.mean())
 
     def rate_slope(self) -> Tensor:
+        """Of log2(|w| + step): a code's bits grow about with the logarithm of its size."""
         latent = self.parameters[0].detach()
         return torch.sign(latent) / (latent.abs() + self.steps) / math.log(2)
 
@@ -93,7 +98,7 @@ class TernaryLatent(Latent):
     def __init__(self, source: Tensor, encoded: Encoded) -> None:
         super().__init__(source, encoded)
         self.group = encoded.settings["group"]
-        scale = torch.from_numpy(encoded.parts["scale"].astype(np.float32)).to(source.device)
+        scale = torch.from_numpy(encoded.parts["scale"].astype(np.float32)).to(source.device)  # [R, groups]
         self.parameters.append(nn.Parameter(scale))
 
     def _scales(self) -> Tensor:
@@ -107,58 +112,30 @@ class TernaryLatent(Latent):
         return self._codes() * self._scales() + latent - latent.detach()
 
     def encoded(self, tighter: float = 0.0) -> Encoded:
-        from agent_forge.forge.compression.codecs.ternary import _encoded
-
-        return _encoded(self._codes(), self.parameters[1].detach().half().float(), self.group)
-
-
-class BookLatent(Latent):
-    """Vector quantisation: the indices stay, the codebooks learn."""
-
-    def __init__(self, source: Tensor, encoded: Encoded) -> None:
-        super().__init__(source, encoded)
-        from agent_forge.forge.compression.codecs.vptq import _scale
-
-        stages, parts = range(encoded.settings["stages"]), encoded.parts
-        books = [torch.from_numpy(parts[f"book{stage}"].astype(np.float32)) for stage in stages]
-        self.parameters = [nn.Parameter(book.to(source.device)) for book in books]
-        self.index = [torch.from_numpy(parts[f"index{s}"].astype(np.int64)).to(source.device) for s in stages]
-        self.scale = torch.from_numpy(_scale(parts["scale"])).to(source.device)
-
-    def weight(self) -> Tensor:
-        vectors = sum(book[index] for book, index in zip(self.parameters, self.index, strict=True))
-        assert isinstance(vectors, Tensor)
-        return vectors.flatten(1)[:, : self.old.shape[1]] * self.scale[:, None]
-
-    def encoded(self, tighter: float = 0.0) -> Encoded:
-        books = {f"book{s}": book.detach().half().cpu().numpy() for s, book in enumerate(self.parameters)}
-        parts = {name: books.get(name, array) for name, array in self.old.parts.items()}
-        return Encoded(self.old.codec, self.old.shape, parts, self.old.settings)
+        return ternary.from_codes(self._codes(), self.parameters[1].detach().half().float(), self.group)
 
 
 class FixedLatent(Latent):
-    """What its codec cannot learn stays as it was encoded."""
+    """A weight whose codec cannot learn: it stays as it was encoded."""
 
     def __init__(self, source: Tensor, encoded: Encoded) -> None:
-        from agent_forge.forge.compression.codecs import decode
-
-        self.old, self.parameters = encoded, []
+        self.original, self.parameters = encoded, []
         self.fixed = decode(encoded).to(source.device)
 
     def weight(self) -> Tensor:
         return self.fixed
 
     def encoded(self, tighter: float = 0.0) -> Encoded:
-        return self.old
+        return self.original
 
 
-LATENTS: dict[str, type[Latent]] = {"grid": GridLatent, "ternary": TernaryLatent, "vptq": BookLatent, "raw": Latent}
+LATENTS: dict[str, type[Latent]] = {"grid": GridLatent, "ternary": TernaryLatent, "raw": Latent}
 
 
 def recover(
     teacher: Any,
     model: Any,
-    chosen: Mapping[str, Encoded],
+    tensors: Mapping[str, Encoded],
     rows: PackedRows,
     steps: int,
     *,
@@ -166,24 +143,30 @@ def recover(
     lr: float = 0.01,
     price: float = 0.0,
     seed: int = 0,
-    tell: Callable[..., None] = lambda **_: None,
+    tell: Tell = silent,
 ) -> dict[str, Latent]:
-    """Trains a copy of `model` in the form of `chosen` towards the teacher, which may be the model itself.
+    """Trains a copy of `model` in the form of `tensors` towards the teacher, which may be the model itself.
 
-    The learning rate is in units of a grid's step, elsewhere of the root mean square. `price` (nats per token for a
-    bit) keeps the codes from growing; it rises and falls on the way, so that they take as many bits as at the start.
+    The learning rate is in units of a grid's step, elsewhere of the root mean square. `price` (nats
+    per token for a bit) keeps the codes from growing; it rises and falls on the way, so that they
+    take as many bits as at the start.
     """
     student = copy.deepcopy(model)
     teacher.eval(), student.train()
     places = dict(student.named_parameters())
-    latents = {name: LATENTS.get(chosen[name].codec, FixedLatent)(places[name].data, chosen[name]) for name in chosen}
-    if not any(latent.parameters for latent in latents.values()):
+    latents = {
+        name: LATENTS.get(encoded.codec, FixedLatent)(places[name].data, encoded) for name, encoded in tensors.items()
+    }
+    parameters = [parameter for latent in latents.values() for parameter in latent.parameters]
+    if not parameters:
         return latents
-    optimizer = torch.optim.AdamW(_groups(latents, lr), betas=(0.9, 0.99), weight_decay=0.0)
+    units = [(parameter, latent.reach(parameter)) for latent in latents.values() for parameter in latent.parameters]
+    groups = [{"params": [parameter], "lr": lr * unit, "initial": lr * unit} for parameter, unit in units]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.99), weight_decay=0.0)
     objective = Distillation(teacher)
     device = next(model.parameters()).device
     size = _bits(latents) if price else 0.0
-    for step in range(steps):
+    for step in track(range(steps), "recover", tell):
         for group in optimizer.param_groups:
             group["lr"] = group["initial"] * _pace(step, steps)
         weights = {name: latent.weight() for name, latent in latents.items()}
@@ -195,28 +178,19 @@ def recover(
             loss = objective(student, batch)
         loss.backward()
         _carry(weights, places, latents, price)
-        torch.nn.utils.clip_grad_norm_([p for latent in latents.values() for p in latent.parameters], 1.0)
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         if price and step % HOLD == HOLD - 1:
             price *= math.exp(min(MOST, max(-MOST, GAIN * (_bits(latents) / size - 1))))
         if step % max(1, steps // 20) == 0:
-            tell(step=step, of=steps, loss=float(loss.detach()))
+            tell(stage="recover", step=step, steps=steps, loss=float(loss.detach()))
     return latents
 
 
 def _bits(latents: Mapping[str, Latent]) -> float:
-    found = [bits for latent in latents.values() if (bits := latent.bits()) is not None]
-    return float(torch.stack(found).sum()) if found else 1.0
-
-
-def _groups(latents: Mapping[str, Latent], lr: float) -> list[dict[str, Any]]:
-    found = []
-    for latent in latents.values():
-        for parameter in latent.parameters:
-            size = latent.reach(parameter)
-            found.append({"params": [parameter], "lr": lr * size, "initial": lr * size})
-    return found
+    bits = [entropy for latent in latents.values() if (entropy := latent.bits()) is not None]
+    return float(torch.stack(bits).sum()) if bits else 1.0
 
 
 def _pace(step: int, steps: int) -> float:
@@ -230,11 +204,11 @@ def _pace(step: int, steps: int) -> float:
 def _carry(
     weights: Mapping[str, Tensor], places: Mapping[str, nn.Parameter], latents: Mapping[str, Latent], price: float
 ) -> None:
-    """Takes the gradients from the student's weights to the latents."""
-    learnt = {name: weight for name, weight in weights.items() if weight.requires_grad}
-    gradients = {name: places[name].grad for name in learnt}
-    known = {name: gradient.to(learnt[name]) for name, gradient in gradients.items() if gradient is not None}
-    torch.autograd.backward([learnt[name] for name in known], list(known.values()))
+    """Takes the gradients from the student's weights to the latents, and adds the price of bits."""
+    learned = {name: weight for name, weight in weights.items() if weight.requires_grad}
+    gradients = {name: places[name].grad for name in learned}
+    slopes = {name: gradient.to(learned[name]) for name, gradient in gradients.items() if gradient is not None}
+    torch.autograd.backward([learned[name] for name in slopes], list(slopes.values()))
     for latent in latents.values():
         slope = latent.rate_slope() if price else None
         if slope is not None and latent.parameters[0].grad is not None:

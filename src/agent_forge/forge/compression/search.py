@@ -1,9 +1,10 @@
 """`compress`: the smallest model that is still good enough, or the best one within a byte budget.
 
-    calibrate -> try every codec on every tensor -> allocate bytes -> write, load, measure -> distil -> measure -> ...
+    calibrate -> try every codec on every matrix -> allocate bytes -> write, load, measure -> distil -> measure -> ...
 
-Every stage is written as the folder that would be shipped, loaded from there, and judged on held-out text. What fails
-is thrown away, and the last artefact that passed is what OUT holds in the end: a failed stage costs its time alone.
+Every stage is written as the folder that would be shipped, loaded from there, and judged on
+held-out text. What fails is thrown away, and OUT ends up with the last artefact that passed: a
+failed stage costs only its time.
 """
 
 from __future__ import annotations
@@ -24,102 +25,73 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from agent_forge.errors import CheckpointError, UsageError
-from agent_forge.forge.checkpoint import count_parameters
-from agent_forge.forge.compression import folder as folders
 from agent_forge.forge.compression.allocation import Allocation, allocate, worthwhile
 from agent_forge.forge.compression.codecs import raw
 from agent_forge.forge.compression.container import Encoded, pack
 from agent_forge.forge.compression.feedback import Cost
-from agent_forge.forge.compression.judge import Figures, Judge, Stage, Tell
+from agent_forge.forge.compression.folder import (
+    copy_model,
+    folder_bytes,
+    write_config,
+    write_tokenizer,
+    write_weights,
+)
+from agent_forge.forge.compression.judge import ArtefactJudge, CompressionStage, Figures
 from agent_forge.forge.compression.loading import METHOD
 from agent_forge.forge.compression.recovery import recover
 from agent_forge.forge.compression.sensitivity import measure_costs
+from agent_forge.forge.compression.settings import CompressSettings
 from agent_forge.forge.compression.text import Text
-from agent_forge.forge.compression.trials import USUAL, Reference, Trial, plain_tensors, run_trials
+from agent_forge.forge.compression.trials import ReferencePredictions, Trial, plain_tensors, run_trials
 from agent_forge.forge.evaluation.text import refuse_unsound
+from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.training.packing import PackedRows
 
-NEAR = 0.97  # sizes this near to each other are not told apart
-RECOVERED = 0.88  # of the size that passes without recovery: tried with it
-STUDENT_BITS = 1.0
+CLOSE = 0.97  # sizes whose ratio is above this are not told apart
+RECOVERED = 0.88  # share of the size that passes without recovery: tried with it
 PRICE = 0.8  # of what a byte was worth: what a bit costs at the start of recovery, which then holds the size
-STUDENT = "below about 1 bit a weight it is distillation into a smaller student, not compression"
+TIGHTER = (0.0, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)  # wider dead zones, tried in turn until the codes fit
+STUDENT_BITS = 1.0
+STUDENT = "below about 1 bit per weight, distil a smaller student instead"
+HEADER = 27  # bytes by which an entry of the weights' header may grow: three numbers of up to ten digits
 
 
 @dataclass(frozen=True)
-class Settings:
-    """What is asked for, and how much work may go into it."""
-
-    budget: int | None = None  # bytes of the whole folder
-    max_increase: float = 0.3  # of the perplexity on held-out text
-    codecs: Sequence[str] = USUAL
-    recovery_steps: int = 100
-    recovery_lr: float = 0.01  # of a grid's step
-    calibration_rows: int = 256
-    gradient_rows: int = 48  # of those, with gradients
-    trial_tokens: int = 2048
-    measured: int = 2  # options measured for each matrix, the others inferred; 0: all are measured
-    batch_rows: int = 4
-    length: int = 256
-    questions: int = 100  # of multiple choice, made from the held-out text
-    tries: int = 5  # artefacts that the search over sizes may measure
-    seed: int = 0
-
-
-# What a machine without a GPU can do in well under an hour, by the number of weights: few options are measured of a
-# large model, which has many matrices and takes long for a token. Recovery helps where a hundred thousand tokens are
-# many for the weights; with 25 M weights they took half of the time and brought nothing.
-WORK: tuple[tuple[float, dict[str, int]], ...] = (
-    (2e6, {"measured": 0}),
-    (5e7, {"recovery_steps": 0}),
-    (2.5e8, {"measured": 1, "trial_tokens": 512, "calibration_rows": 96, "gradient_rows": 16, "recovery_steps": 0}),
-    (math.inf, {"measured": 1, "trial_tokens": 256, "calibration_rows": 32, "gradient_rows": 4, "recovery_steps": 0}),
-)
-
-
-def usual_work(source: Path) -> dict[str, int]:
-    """How much work goes into a model unless it is said: settings that follow from its size and from the device."""
-    if torch.cuda.is_available():
-        return {"measured": 0, "trial_tokens": 4096, "recovery_steps": 600, "batch_rows": 32}  # 5 M tokens of recovery
-    weights = count_parameters(source)
-    return next(work for most, work in WORK if weights <= most)
-
-
-@dataclass(frozen=True)
-class Report:
-    """What came out. `accepted` is True only for an artefact that passed every gate that was asked for."""
+class CompressionReport:
+    """The result. `accepted` is True only for an artefact that passed every gate."""
 
     bytes_before: int
     weights: int
-    before: Judge
-    kept: Figures
+    before: ArtefactJudge
+    figures: Figures
     accepted: bool
-    stages: Sequence[Stage]
+    stages: Sequence[CompressionStage]
     least_passing: int | None
     reason: str
 
     def as_dict(self) -> dict[str, Any]:
-        fp32 = 4 * self.weights
+        figures, before = self.figures, self.before.before
+        choices = self.before.choices
         return {
             "bytes_before": self.bytes_before,
-            "bytes": self.kept.bytes,
-            "ratio": self.bytes_before / self.kept.bytes,
-            "ratio_to_fp32_weights": fp32 / self.kept.bytes,
-            "bits_per_weight": 8 * self.kept.bytes / self.weights,
-            "ppl_before": self.before.before.perplexity,
-            "ppl": self.kept.ppl,
-            "ppl_ratio": self.kept.ppl / self.before.before.perplexity,
-            "ppl_ratio_stderr": self.kept.ppl_ratio_stderr,
-            "bits_per_byte_before": self.before.before.bits_per_byte,
-            "bits_per_byte": self.kept.bits_per_byte,
-            "kl": self.kept.kl,
-            "kl_stderr": self.kept.kl_stderr,
-            "agreement": self.kept.agreement,
-            "accuracy_before": None if self.before.choices is None else self.before.choices.value,
-            "accuracy": self.kept.accuracy,
-            "accuracy_stderr": self.kept.accuracy_stderr,
-            "above_chance_before": None if self.before.choices is None else self.before.choices.above_chance,
-            "above_chance": self.kept.above_chance,
+            "bytes": figures.bytes,
+            "ratio": self.bytes_before / figures.bytes,
+            "ratio_to_fp32_weights": 4 * self.weights / figures.bytes,
+            "bits_per_weight": 8 * figures.bytes / self.weights,
+            "ppl_before": before.perplexity,
+            "ppl": figures.ppl,
+            "ppl_ratio": figures.ppl / before.perplexity,
+            "ppl_ratio_stderr": figures.ppl_ratio_stderr,
+            "bits_per_byte_before": before.bits_per_byte,
+            "bits_per_byte": figures.bits_per_byte,
+            "kl": figures.kl,
+            "kl_stderr": figures.kl_stderr,
+            "agreement": figures.agreement,
+            "accuracy_before": None if choices is None else choices.value,
+            "accuracy": figures.accuracy,
+            "accuracy_stderr": figures.accuracy_stderr,
+            "above_chance_before": None if choices is None else choices.above_chance,
+            "above_chance": figures.above_chance,
             "accepted": self.accepted,
             "least_bytes_that_passed": self.least_passing,
             "reason": self.reason,
@@ -127,59 +99,67 @@ class Report:
         }
 
 
-class Search:
-    """One model on its way through the sizes."""
+class Compressor:
+    """One model with everything that is measured on it: costs, trials, and the stages so far."""
 
     def __init__(
-        self, source: Path, text: Text, settings: Settings, tell: Tell = lambda **_: None, original: Any = None
+        self,
+        source: Path,
+        text: Text,
+        settings: CompressSettings,
+        tell: Tell = silent,
+        original: Any = None,
+        seed: int = 0,
     ) -> None:
-        self.source, self.text, self.settings, self.tell = source, text, settings, tell
-        torch.manual_seed(settings.seed)
+        self.source, self.text, self.settings, self.tell, self.seed = source, text, settings, tell, seed
+        torch.manual_seed(seed)
         self.model = load_original(source)
         self.weights = sum(weight.numel() for weight in self.model.parameters())
         self.original = self.model if original is None else original  # of a student: its teacher
-        self.judge = Judge(self.original, text.held_out, settings.batch_rows, settings.questions)
+        self.judge = ArtefactJudge(self.original, text.held_out, settings.batch_rows, settings.questions, tell)
         self.limit = (1 + settings.max_increase) * self.judge.before.perplexity
-        self.stages: list[Stage] = []
+        self.stages: list[CompressionStage] = []
         self.trials: dict[str, list[Trial]] = {}
         self.plain: dict[str, Encoded] = {}
-        self.others = _non_weights(self.model)
+        parameters = dict(self.model.named_parameters(remove_duplicate=False))
+        state: dict[str, Tensor] = self.model.state_dict()
+        self.buffers = {name: tensor.cpu() for name, tensor in state.items() if name not in parameters}
 
     def calibrate(self) -> None:
         """Measures what errors cost, and tries every codec on every matrix."""
-        first = PackedRows(
-            *(x[: self.settings.calibration_rows] for x in (self.text.rows.tokens, self.text.rows.documents))
+        settings, rows = self.settings, self.text.rows
+        first = PackedRows(rows.tokens[: settings.rows], rows.documents[: settings.rows])
+        costs = measure_costs(
+            self.model, first, settings.batch_rows, self.seed, rows, settings.gradient_rows, self.tell
         )
-        self.tell(stage="calibrate", step=0)
-        costs = measure_costs(self.model, first, self.settings.batch_rows, self.settings.seed, self.text.rows,
-                              self.settings.gradient_rows)  # fmt: skip
-        reference = Reference(self.model, self._others(), self.settings.trial_tokens)
-        self.trials = run_trials(self.model, costs, reference, self.settings.codecs,
-                                 lambda **said: self.tell(stage="trials", **said), self.settings.measured)  # fmt: skip
+        # options are tried on other rows: errors must not hide in the calibration text
+        start = min(settings.rows, len(rows) - 1)
+        others = PackedRows(rows.tokens[start:], rows.documents[start:])
+        reference = ReferencePredictions(self.model, others, settings.trial_tokens)
+        self.trials = run_trials(self.model, costs, reference, settings.codecs, settings.measured, self.tell)
         self.plain = {name: raw.encode(tensor, Cost()) for name, tensor in plain_tensors(self.model).items()}
 
-    def _others(self) -> PackedRows:
-        """Rows that were not calibrated on, to try the options with: errors must not hide in the calibration text."""
-        start = min(self.settings.calibration_rows, len(self.text.rows) - 1)
-        return PackedRows(self.text.rows.tokens[start:], self.text.rows.documents[start:])
+    def plain_bytes(self) -> int:
+        """What gains, biases and other small tensors take."""
+        return sum(encoded.size() for encoded in self.plain.values())
 
-    def overhead(self, folder: Path) -> int:
-        """Writes everything but the weights, and says what it takes, heads of the weights' file included."""
-        folders.write_config(self.source, folder)
-        folders.write_tokenizer(self.source, folder, self.text.samples)
+    def overhead(self) -> int:
+        """Bytes of everything but the matrices: configuration, tokenizer, small tensors, headers."""
         entries = dict.fromkeys((*self.trials, *self.plain), b"")
-        folders.write_weights(folder, entries, self.others)
-        room = 27 * len(entries) + 8  # a length and two offsets in the head have up to ten digits, here one; alignment
-        return folders.folder_bytes(folder) + room + sum(len(pack(encoded)) for encoded in self.plain.values())
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            write_config(self.source, folder)
+            write_tokenizer(self.source, folder, self.text.samples)
+            write_weights(folder, entries, self.buffers)
+            return folder_bytes(folder) + HEADER * len(entries) + 8 + self.plain_bytes()  # 8: alignment
 
-    def smallest(self) -> int:
-        return sum(worthwhile([trial.option for trial in of])[0].bytes for of in self.trials.values())
-
-    def largest(self) -> int:
-        return sum(worthwhile([trial.option for trial in of])[-1].bytes for of in self.trials.values())
+    def bounds(self) -> tuple[int, int]:
+        """Bytes of the matrices at their smallest and at their largest worthwhile options."""
+        hulls = [worthwhile([trial.option for trial in trials]) for trials in self.trials.values()]
+        return sum(hull[0].bytes for hull in hulls), sum(hull[-1].bytes for hull in hulls)
 
     def allocated(self, room: int) -> Allocation | None:
-        return allocate({name: [trial.option for trial in of] for name, of in self.trials.items()}, room)
+        return allocate({name: [trial.option for trial in trials] for name, trials in self.trials.items()}, room)
 
     def encoded(self, allocation: Allocation) -> dict[str, Encoded]:
         chosen = {
@@ -190,37 +170,40 @@ class Search:
 
     def write(self, folder: Path, tensors: Mapping[str, Encoded]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        folders.write_config(self.source, folder)
-        folders.write_tokenizer(self.source, folder, self.text.samples)
-        folders.write_weights(folder, {name: pack(encoded) for name, encoded in tensors.items()}, self.others)
+        write_config(self.source, folder)
+        write_tokenizer(self.source, folder, self.text.samples)
+        write_weights(folder, {name: pack(encoded) for name, encoded in tensors.items()}, self.buffers)
 
-    def stage(self, name: str, folder: Path, tensors: Mapping[str, Encoded]) -> Stage:
+    def stage(self, name: str, folder: Path, tensors: Mapping[str, Encoded]) -> CompressionStage:
         """Writes, loads, measures; the figures are those of the folder."""
         start = time.perf_counter()
         self.write(folder, tensors)
-        figures = self.judge.of_folder(folder)
+        figures = self.judge.of_folder(folder, name)
         kinds = Counter(encoded.codec for encoded in tensors.values())
-        done = Stage(name, figures, self.limit, self.settings.budget, time.perf_counter() - start, kinds)
-        self.stages.append(done)
-        self.tell(stage=name, bytes=figures.bytes, ppl=figures.ppl, kl=figures.kl, passed=done.passed)
-        return done
+        seconds = time.perf_counter() - start
+        stage = CompressionStage(name, figures, self.limit, self.settings.budget, seconds, kinds)
+        self.stages.append(stage)
+        self.tell(stage=name, bytes=figures.bytes, ppl=figures.ppl, kl=figures.kl, passed=stage.passed)
+        return stage
 
     def recovered(self, tensors: Mapping[str, Encoded], price: float, room: int) -> dict[str, Encoded]:
-        """The tensors after a short distillation, brought back into the room that they had."""
+        """The tensors after a short distillation, within `room` bytes. `price` is what a byte was
+        worth in loss."""
+        settings = self.settings
         latents = recover(
-            self.original, self.model, tensors, self.text.rows, self.settings.recovery_steps,
-            batch_rows=self.settings.batch_rows, lr=self.settings.recovery_lr, price=price, seed=self.settings.seed,
-            tell=lambda **said: self.tell(stage="recover", **said),
+            self.original, self.model, tensors, self.text.rows, settings.recovery_steps,
+            batch_rows=settings.batch_rows, lr=settings.recovery_lr, price=PRICE * price, seed=self.seed,
+            tell=self.tell,
         )  # fmt: skip
-        for tighter in (0.0, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2):
-            found = {name: latent.encoded(tighter) for name, latent in latents.items()}
-            if sum(len(pack(encoded)) for encoded in found.values()) <= room:
+        for tighter in TIGHTER:
+            encoded = {name: latent.encoded(tighter) for name, latent in latents.items()}
+            if sum(each.size() for each in encoded.values()) <= room:
                 break
-        return found
+        return encoded
 
 
 def load_original(source: Path) -> Any:
-    """The model in float32 on the device at hand; one that is packed already is unpacked first."""
+    """The model in float32 on the device at hand; a packed one is unpacked first."""
     try:
         model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
     except (OSError, ValueError, KeyError) as error:
@@ -231,166 +214,158 @@ def load_original(source: Path) -> Any:
     return model.to("cuda" if torch.cuda.is_available() else "cpu").eval()
 
 
-def _non_weights(model: Any) -> dict[str, Tensor]:
-    """Buffers that a state dict holds: they are kept as they are."""
-    names = dict(model.named_parameters(remove_duplicate=False))
-    return {name: tensor.cpu() for name, tensor in model.state_dict().items() if name not in names}
-
-
 @dataclass
-class Progress:
-    """The search over sizes: the best artefact so far, and where it lies."""
+class SizeSearch:
+    """The search over sizes: the best artefact so far, and its folder."""
 
-    search: Search
+    compressor: Compressor
     work: Path
-    out: Path
-    fixed: int  # bytes of everything but the matrices
-    kept: Stage | None = None
-    least: int | None = None
-    count: int = field(default=0)
-    grew: list[tuple[int, float]] = field(default_factory=list)  # size, and logarithm of the perplexity's ratio
+    overhead: int  # bytes of everything but the matrices
+    best: CompressionStage | None = None
+    least: int | None = None  # bytes that passed the gate on quality
+    growth: list[tuple[int, float]] = field(default_factory=list)  # size, and logarithm of the perplexity's ratio
+
+    @property
+    def folder(self) -> Path:
+        """Where the best artefact is."""
+        return self.work / "best"
+
+    def explore(self) -> None:
+        """Tries the budget, with recovery. Where that fails, and without a budget: finds the least
+        size that passes as it comes from the codecs, then tries smaller ones with recovery, which
+        takes most of the time."""
+        settings = self.compressor.settings
+        least, most = (self.overhead + size for size in self.compressor.bounds())
+        target = least
+        if settings.budget is not None:
+            target = min(settings.budget, most)
+            if target >= least and self.attempt(target, recover=True):
+                return
+        if not self.attempt(most):
+            return
+        low, high = max(target, least), most
+        while len(self.growth) < settings.tries and low < CLOSE * high:
+            middle = self.guess(low, high)
+            low, high = (low, middle) if self.attempt(middle) else (middle, high)
+        if settings.recovery_steps:
+            self._recover_smaller(max(target, least), high)
+
+    def _recover_smaller(self, least: int, passed: int) -> None:
+        """With recovery a smaller artefact may pass: a step down, then another, or half a step back up."""
+        first = max(least, int(RECOVERED * passed))
+        second = RECOVERED**2 if self.attempt(first, recover=True) else RECOVERED**0.5
+        if max(least, int(second * passed)) != first:
+            self.attempt(max(least, int(second * passed)), recover=True)
 
     def attempt(self, total: int, recover: bool = False) -> bool:
-        """An artefact of at most `total` bytes: as it comes from the codecs, then after recovery. True if one passed
-        the gate on quality (whether it is within the budget is asked at the end)."""
-        allocation = self.search.allocated(total - self.fixed)
+        """An artefact of at most `total` bytes, as it comes from the codecs, then after recovery.
+        True if one passed the gate on quality; whether it is within the budget is decided at the
+        end."""
+        compressor = self.compressor
+        allocation = compressor.allocated(total - self.overhead)
         if allocation is None:
             return False
-        tensors = self.search.encoded(allocation)
-        self.count += 1
+        tensors = compressor.encoded(allocation)
         size = f"{total / 1e6:.3g} MB"
         passed = self._judge(f"codecs {size}", tensors)
-        grew = self.search.stages[-1].figures.ppl / self.search.judge.before.perplexity
-        self.grew.append((total, max(1e-9, math.log(grew))))
-        if recover and self.search.settings.recovery_steps:
-            room = total - self.fixed + sum(len(pack(encoded)) for encoded in self.search.plain.values())
-            better = self.search.recovered(tensors, PRICE * allocation.price, room)
-            passed = self._judge(f"recovered {size}", better) or passed
+        ratio = compressor.stages[-1].figures.ppl / compressor.judge.before.perplexity
+        self.growth.append((total, max(1e-9, math.log(ratio))))
+        if recover and compressor.settings.recovery_steps:
+            room = total - self.overhead + compressor.plain_bytes()
+            passed = self._judge(f"recovered {size}", compressor.recovered(tensors, allocation.price, room)) or passed
         return passed
 
     def guess(self, low: int, high: int) -> int:
-        """Where between a size that failed and one that passed the gate should lie: the logarithm of the perplexity's
-        ratio falls about exponentially with the size. Not too near either end, so that the two come together."""
-        points = sorted(self.grew)
+        """Where between a size that failed and one that passed the gate should lie: the logarithm
+        of the perplexity's ratio falls about exponentially with the size. Not too close to either
+        end, so that the two converge."""
+        points = sorted(self.growth)
         if len(points) < 2:
             return int(math.sqrt(low * high))
-        sizes, grew = np.array([size for size, _ in points]), np.log([more for _, more in points])
-        order = np.argsort(grew)
-        middle = float(
-            np.interp(math.log(max(1e-9, math.log1p(self.search.settings.max_increase))), grew[order], sizes[order])
-        )
+        sizes, growth = np.array([size for size, _ in points]), np.log([more for _, more in points])
+        order = np.argsort(growth)
+        limit = math.log(max(1e-9, math.log1p(self.compressor.settings.max_increase)))
+        middle = float(np.interp(limit, growth[order], sizes[order]))
         return int(np.clip(middle, low + 0.15 * (high - low), high - 0.1 * (high - low)))
 
     def _judge(self, name: str, tensors: Mapping[str, Encoded]) -> bool:
-        folder = self.work / f"{len(self.search.stages)}"
-        stage = self.search.stage(name, folder, tensors)
-        if stage.good and (self.kept is None or _better(stage, self.kept, self.search.settings.budget)):
-            self._keep(folder, stage)
-        else:
-            shutil.rmtree(folder)
+        folder = self.work / f"{len(self.compressor.stages)}"
+        stage = self.compressor.stage(name, folder, tensors)
         if stage.good:
             self.least = min(stage.figures.bytes, self.least or stage.figures.bytes)
+        if stage.good and (self.best is None or _better(stage, self.best)):
+            if self.folder.exists():
+                shutil.rmtree(self.folder)
+            folder.rename(self.folder)
+            self.best = stage
+        else:
+            shutil.rmtree(folder)
         return stage.good
 
-    def _keep(self, folder: Path, stage: Stage) -> None:
-        if self.out.exists():
-            shutil.rmtree(self.out)
-        folder.rename(self.out)
-        self.kept = stage
+    def finish(self, out: Path) -> CompressionReport:
+        """Moves the best artefact, or the original, to `out`."""
+        compressor = self.compressor
+        accepted = self.best is not None and self.best.passed
+        if self.best is None:
+            self.folder.mkdir()
+            copy_model(compressor.source, self.folder)
+            figures = compressor.judge.of_original(folder_bytes(self.folder))
+        else:
+            figures = self.best.figures
+        if out.exists():
+            out.rmdir()
+        self.folder.rename(out)
+        before, stages = folder_bytes(compressor.source), compressor.stages
+        reason = self._reason(accepted, figures)
+        return CompressionReport(
+            before, compressor.weights, compressor.judge, figures, accepted, stages, self.least, reason
+        )
+
+    def _reason(self, accepted: bool, figures: Figures) -> str:
+        if accepted:
+            return f"passed: perplexity {figures.ppl:.4g}, the limit is {self.compressor.limit:.4g}"
+        if self.least is None:
+            return "no artefact passed the gate on quality: OUT is the original"
+        budget = self.compressor.settings.budget or 0
+        text = f"the budget of {budget:,} bytes was not reached: the least size that passed is {self.least:,} bytes"
+        return f"{text}; {STUDENT}" if 8 * budget / self.compressor.weights < STUDENT_BITS else text
 
 
-def _better(new: Stage, old: Stage, budget: int | None) -> bool:
-    """Within the budget beats beyond it; within it the better model wins; without a budget, or beyond it, the
-    smaller one."""
+def _better(new: CompressionStage, old: CompressionStage) -> bool:
+    """Within the budget beats beyond it; within a budget the better model wins; otherwise the smaller one."""
     if new.fits != old.fits:
         return new.fits
-    if budget is not None and new.fits:
+    if new.budget is not None and new.fits:
         return new.figures.ppl < old.figures.ppl
     return new.figures.bytes < old.figures.bytes
 
 
 def compress(
-    source: str | Path, out: str | Path, text: Text, settings: Settings | None = None, tell: Tell = lambda **_: None
-) -> Report:
+    source: str | Path,
+    out: str | Path,
+    text: Text,
+    settings: CompressSettings | None = None,
+    tell: Tell = silent,
+    seed: int = 0,
+) -> CompressionReport:
     """Compresses a Hugging Face folder into `out`, which must not exist or be empty.
 
-    With a budget, OUT is the best model within it whose perplexity is at most (1 + max_increase) times the original's;
-    without one, the smallest such model. Where no artefact passes, `accepted` is False, and OUT holds the smallest one
-    that passed the gate on quality, or the original if none did. Raises UsageError, CheckpointError.
+    With a budget, OUT is the best model within it whose perplexity is at most (1 + max_increase)
+    times the original's; without one, the smallest such model. Where no artefact passes, `accepted`
+    is False, and OUT holds the smallest one that passed the gate on quality, or the original if
+    none did. Raises UsageError, CheckpointError.
     """
-    settings = settings or Settings()
     source, out = Path(source), Path(out)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UsageError("the folder is not empty", where=str(out), fix="name a new one")
+        raise UsageError("the folder is not empty", where=str(out), fix="Name a new one")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(
-        prefix=".compress-", dir=out.parent
-    ) as work:  # before the work: may it be written?
-        search = Search(source, text, settings, tell)
-        search.calibrate()
-        empty = Path(work) / "empty"
-        empty.mkdir()
-        progress = Progress(search, Path(work), Path(work) / "kept", search.overhead(empty))
-        _explore(progress)
-        return _finished(progress, out)
+    # the working folder comes first: if OUT cannot be written, say so before the work
+    with tempfile.TemporaryDirectory(prefix=".compress-", dir=out.parent) as work:
+        compressor = Compressor(source, text, settings or CompressSettings(), tell, seed=seed)
+        compressor.calibrate()
+        search = SizeSearch(compressor, Path(work), compressor.overhead())
+        search.explore()
+        return search.finish(out)
 
 
-def _explore(progress: Progress) -> None:
-    """The sizes that are tried. With a budget that, with recovery. Where it fails, and without one: the least size
-    that passes as it comes from the codecs, then smaller ones with recovery, which takes most of the time."""
-    search, settings = progress.search, progress.search.settings
-    most, least = progress.fixed + search.largest(), progress.fixed + search.smallest()
-    target = least
-    if settings.budget is not None:
-        target = min(settings.budget, most)
-        if target >= least and progress.attempt(target, recover=True):
-            return
-    if not progress.attempt(most):
-        return
-    low, high = max(target, least), most
-    while progress.count < settings.tries and low < NEAR * high:
-        middle = progress.guess(low, high)
-        low, high = (low, middle) if progress.attempt(middle) else (middle, high)
-    if settings.recovery_steps:
-        _recover_smaller(progress, max(target, least), high)
-
-
-def _recover_smaller(progress: Progress, least: int, passed: int) -> None:
-    """With recovery a smaller artefact may pass: a step down, then another, or half a step back up."""
-    first = max(least, int(RECOVERED * passed))
-    second = RECOVERED**2 if progress.attempt(first, recover=True) else RECOVERED**0.5
-    if max(least, int(second * passed)) != first:
-        progress.attempt(max(least, int(second * passed)), recover=True)
-
-
-def _finished(progress: Progress, out: Path) -> Report:
-    search, kept = progress.search, progress.kept
-    before = folders.folder_bytes(search.source)
-    if kept is None:
-        progress.out.mkdir()
-        folders.copy_model(search.source, progress.out)
-        score = search.judge.before
-        quality = (score.perplexity, score.perplexity_stderr, score.bits_per_byte)
-        asked = search.judge.choices
-        answers = () if asked is None else (asked.value, asked.stderr, asked.above_chance)
-        same = Figures(folders.folder_bytes(progress.out), *quality, 0.0, None, 1.0, *answers)
-        kept = Stage("original", same, search.limit, search.settings.budget, 0.0)
-    accepted = progress.kept is not None and kept.passed
-    if out.exists():
-        out.rmdir()
-    progress.out.rename(out)
-    reason = _reason(accepted, kept, progress, search)
-    return Report(before, search.weights, search.judge, kept.figures, accepted, search.stages, progress.least, reason)
-
-
-def _reason(accepted: bool, kept: Stage, progress: Progress, search: Search) -> str:
-    if accepted:
-        return f"passed: perplexity {kept.figures.ppl:.4g}, at most {search.limit:.4g} was asked for"
-    if progress.least is None:
-        return "no artefact passed the gate on quality: OUT is the original"
-    budget = search.settings.budget or 0
-    text = f"the budget of {budget:,} bytes was not reached: the least size that passed is {progress.least:,} bytes"
-    return f"{text}; {STUDENT}" if 8 * budget / search.weights < STUDENT_BITS else text
-
-
-__all__ = ["Report", "Search", "Settings", "compress", "usual_work"]
+__all__ = ["CompressionReport", "Compressor", "compress"]

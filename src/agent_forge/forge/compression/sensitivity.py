@@ -1,17 +1,18 @@
 """What an error in each weight costs, from calibration text: second moments of inputs, and Fisher information.
 
-For a matrix the loss grows by about 1/2 sum_ij g_i (dW H dW^T)_ii: H the second moments of its inputs, g the Fisher
-information of its outputs. H comes from a forward pass, g from the squares of gradients with labels drawn from the
-model's own predictions (the true Fisher information, not the empirical one).
+For a matrix the loss grows by about 1/2 sum_ij g_i (dW H dW^T)_ii: H the second moments of its
+inputs, g the Fisher information of its outputs. H comes from a forward pass, g from the squares of
+gradients with labels drawn from the model's own predictions (the true Fisher information, not the
+empirical one).
 
-An embedding table is read as well as multiplied, often both: its columns' metric comes from its gradients, in which all
-uses of it are summed. With the second moments of the head alone, feedback would move the errors of a tied table to
-where the head does not see them and the first layer does.
+An embedding table is read as well as multiplied, often both: its columns' metric comes from its
+gradients, in which all uses of it are summed. With the second moments of the head alone, feedback
+would move the errors of a tied table to where the head does not see them and the first layer does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,10 +22,11 @@ from torch import Tensor, nn
 
 from agent_forge.forge.compression.feedback import Cost
 from agent_forge.forge.compression.precision import halved
+from agent_forge.forge.progress import Tell, silent, track
 from agent_forge.forge.training.packing import PackedRows
 
 FLOOR = 0.02  # of the mean: outputs that the calibration text never used still matter a little
-UNSEEN = 3.0  # occurrences that a word has before any is counted
+UNSEEN = 3.0  # occurrences credited to every token of the vocabulary
 
 
 def matrices(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -39,53 +41,89 @@ def measure_costs(
     seed: int = 0,
     more: PackedRows | None = None,
     gradient_rows: int | None = None,
+    tell: Tell = silent,
 ) -> dict[str, Cost]:
     """The cost of errors in every matrix, on the model's device. The model is left as it was.
 
-    `rows` are read forward, for the inputs' moments; the first `gradient_rows` of them (all) backward as well, which
-    takes three times as long and needs fewer. `more` rows are only counted: how often a word occurs is what an error in
-    its row of a table costs, and the tokens that a model is calibrated on do not have most words of a vocabulary.
+    `rows` are read forward, for the inputs' moments; the first `gradient_rows` of them (default:
+    all) backward as well, which takes three times as long and needs fewer. `more` rows are only
+    counted: how often a token occurs is what an error in its row of a table costs, and calibration
+    rows lack most of a vocabulary.
     """
     was_training = model.training
     model.eval()
-    moments, tokens = _moments(model, rows, batch_rows)
-    fisher, tables, drawn = _information(model, rows, batch_rows, seed, gradient_rows or len(rows))
+    moments = _moments(model, rows, batch_rows, tell)
+    fisher, tables, drawn = _information(model, rows, batch_rows, seed, gradient_rows or len(rows), tell)
     model.train(was_training)
-    known = {name: _shrunk(found, tokens) for name, found in moments.items()}
-    known.update({name: _shrunk(found, drawn) for name, found in tables.items()})
-    weights = {name: _floored(found) for name, found in fisher.items()}
-    counted, words = rows if more is None else more, model.get_input_embeddings().weight
-    for name in tables:
-        found = fisher[name]
-        if matrices(model)[name] is words:
-            weights[name] = _occurrences(counted, len(found)).to(found.device)
-        else:  # of positions, say: later ones are not in the calibration text, and matter as much
-            weights[name] = None
-    return {name: Cost(known.get(name), weights[name]) for name in fisher}
+    hessians = {name: _shrunk(moment, len(rows) * rows.length) for name, moment in moments.items()}
+    hessians.update({name: _shrunk(moment, drawn) for name, moment in tables.items()})
+    vocabulary, counted = model.get_input_embeddings().weight, rows if more is None else more
+    costs = {}
+    for name, weight in matrices(model).items():
+        mean = fisher[name].mean()
+        importance: Tensor | None = None
+        if name not in tables and torch.isfinite(mean) and mean > 0:
+            importance = fisher[name] + FLOOR * mean
+        elif name in tables and weight is vocabulary:  # rows of other tables, of positions say, matter alike
+            importance = _occurrences(counted, len(weight)).to(mean.device)
+        costs[name] = Cost(hessians.get(name), importance)
+    return costs
 
 
 @torch.no_grad()
-def _moments(model: Any, rows: PackedRows, batch_rows: int) -> tuple[dict[str, Tensor], int]:
-    """Second moments of the inputs of every linear layer, and the number of tokens."""
+def _moments(model: Any, rows: PackedRows, batch_rows: int, tell: Tell) -> dict[str, Tensor]:
+    """Second moments [C, C] of the inputs of every linear layer, by the name of its weight."""
     device = next(model.parameters()).device
-    with _second_moments(model) as found, halved(model):
-        for start in range(0, len(rows), batch_rows):
+    names = {id(weight): name for name, weight in matrices(model).items()}
+    layers = [
+        (names[id(module.weight)], module)
+        for module in model.modules()
+        if isinstance(module, nn.Linear) and id(module.weight) in names
+    ]
+    with input_means(layers, lambda x: x.T @ x) as moments, halved(model):
+        for start in track(range(0, len(rows), batch_rows), "moments", tell):
             batch = rows.take(slice(start, start + batch_rows)).to(device)
             model(input_ids=batch.inputs, use_cache=False)
-    return dict(found), len(rows) * rows.length
+    return moments
+
+
+@contextmanager
+def input_means(layers: Iterable[tuple[str, nn.Module]], of: Callable[[Tensor], Tensor]) -> Iterator[dict[str, Tensor]]:
+    """The mean over tokens of a sum `of` the inputs [tokens, C] of each layer, while the block runs."""
+    means: dict[str, Tensor] = {}
+    counts: dict[str, int] = {}
+
+    def collect(name: str, x: Tensor) -> None:
+        flat = x.detach().reshape(-1, x.shape[-1]).float()
+        seen = counts.get(name, 0)
+        counts[name] = seen + len(flat)
+        with torch.autocast(flat.device.type, enabled=False):  # moments rounded to bfloat16 have no Cholesky factor
+            means[name] = means.get(name, 0.0) * (seen / counts[name]) + of(flat) / counts[name]
+
+    hooks = [
+        module.register_forward_pre_hook(lambda _, inputs, name=name: collect(name, inputs[0]))
+        for name, module in layers
+    ]
+    try:
+        yield means
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _information(
-    model: Any, rows: PackedRows, batch_rows: int, seed: int, count: int
+    model: Any, rows: PackedRows, batch_rows: int, seed: int, count: int, tell: Tell
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], int]:
-    """Fisher information of the rows of every matrix, second moments of the gradients of tables, and the number of
-    tokens."""
+    """Fisher information [R] of the rows of every matrix, second moments [C, C] of the gradients of
+    tables, and the number of tokens."""
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
-    fisher = {name: torch.zeros(len(weight), device=device) for name, weight in matrices(model).items()}
+    weights = matrices(model)
+    fisher = {name: torch.zeros(len(weight), device=device) for name, weight in weights.items()}
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     tables: dict[str, Tensor] = {}
-    owned, tokens = _tables(model), 0
-    for start in range(0, min(count, len(rows)), batch_rows):
+    tokens = 0
+    for start in track(range(0, min(count, len(rows)), batch_rows), "gradients", tell):
         batch = rows.take(slice(start, start + batch_rows)).to(device)
         model.zero_grad(set_to_none=True)
         with halved(model):
@@ -94,59 +132,23 @@ def _information(
         drawn = torch.multinomial(logits.detach().softmax(-1), 1, generator=generator)[:, 0]
         F.cross_entropy(logits, drawn, reduction="sum").backward()
         tokens += len(drawn)
-        for name, weight in matrices(model).items():
+        for name, weight in weights.items():
             if weight.grad is not None:
                 gradient = weight.grad.float()
                 fisher[name] += gradient.square().mean(1)
-                if name in owned:
+                if id(weight) in embeddings:
                     tables[name] = tables.get(name, 0.0) + gradient.T @ gradient
     model.zero_grad(set_to_none=True)
-    return {name: found / max(1, tokens) for name, found in fisher.items()}, tables, tokens
+    return {name: sums / max(1, tokens) for name, sums in fisher.items()}, tables, tokens
 
 
-def _occurrences(rows: PackedRows, words: int) -> Tensor:
-    return torch.bincount(torch.from_numpy(rows.tokens[rows.documents >= 0]).long(), minlength=words).float() + UNSEEN
+def _occurrences(rows: PackedRows, vocabulary: int) -> Tensor:
+    tokens = torch.from_numpy(rows.tokens[rows.documents >= 0]).long()
+    return torch.bincount(tokens, minlength=vocabulary).float() + UNSEEN
 
 
 def _shrunk(moments: Tensor, tokens: int) -> Tensor:
-    """Towards its diagonal, the more the fewer tokens it is made of: feedback would else move the errors to where
-    these few tokens, and no others, have nothing."""
+    """Towards the diagonal, the more the fewer tokens the moments are made of: otherwise feedback
+    would move the errors to directions that only these few tokens lack."""
     share = len(moments) / (len(moments) + tokens)
     return (1 - share) * moments + share * torch.diag(moments.diagonal())
-
-
-def _tables(model: nn.Module) -> set[str]:
-    owned = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    return {name for name, weight in matrices(model).items() if id(weight) in owned}
-
-
-def _floored(rows: Tensor) -> Tensor | None:
-    mean = rows.mean()
-    return None if not torch.isfinite(mean) or mean <= 0 else rows + FLOOR * mean
-
-
-@contextmanager
-def _second_moments(model: nn.Module) -> Iterator[Mapping[str, Tensor]]:
-    """Collects x x^T of what goes into every linear layer, by the name of its weight."""
-    names = {id(weight): name for name, weight in matrices(model).items()}
-    found: dict[str, Tensor] = {}
-    counts: dict[str, int] = {}
-    hooks = []
-
-    def collect(name: str, x: Tensor) -> None:
-        flat = x.detach().reshape(-1, x.shape[-1]).float()
-        seen = counts.get(name, 0)
-        counts[name] = seen + len(flat)
-        share = seen / counts[name]
-        with torch.autocast(flat.device.type, enabled=False):  # moments rounded to bfloat16 have no Cholesky factor
-            found[name] = found.get(name, 0.0) * share + flat.T @ flat / counts[name]
-
-    for module in model.modules():
-        if isinstance(module, nn.Linear) and id(module.weight) in names:
-            name = names[id(module.weight)]
-            hooks.append(module.register_forward_pre_hook(lambda _, args, name=name: collect(name, args[0])))
-    try:
-        yield found
-    finally:
-        for hook in hooks:
-            hook.remove()

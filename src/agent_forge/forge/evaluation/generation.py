@@ -1,4 +1,4 @@
-"""Text from a model: greedy, in batches, cut at what ends an answer."""
+"""Text from a model: greedy, in batches, up to whatever ends an answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from agent_forge.forge.evaluation.text import device_of, positions_of
+from agent_forge.context_length import context_length
+from agent_forge.forge.evaluation.text import device_of
+from agent_forge.forge.progress import Tell, silent, track
 
 
 @torch.no_grad()
@@ -18,25 +20,30 @@ def write_answers(
     most_tokens: int = 128,
     stop: Sequence[str] = (),
     batch: int = 16,
+    stage: str = "answers",
+    tell: Tell = silent,
 ) -> list[str]:
-    """What the model writes after each prompt by taking the likeliest token, up to the first of `stop`.
+    """What the model writes after each prompt, always the likeliest token, up to the first of `stop`.
 
-    An answer takes at most half of what the model can read; a prompt that leaves it no room loses its beginning.
+    An answer takes at most half of the context; a prompt that leaves no room for it loses its
+    beginning.
     """
-    was_training, longest = model.training, positions_of(model.config)
+    was_training, longest = model.training, context_length(model.config)
     most_tokens = most_tokens if longest is None else min(most_tokens, longest // 2)
     model.eval()
+    padding = next(int(t) for t in (tokenizer.pad_token_id, tokenizer.eos_token_id, 0) if t is not None)
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     answers = [""] * len(prompts)
-    for start in range(0, len(order), batch):
+    for start in track(range(0, len(order), batch), stage, tell):
         chosen = order[start : start + batch]
-        tokens, mask = _padded(model, tokenizer, [prompts[i] for i in chosen], longest and longest - most_tokens)
+        room = longest and longest - most_tokens
+        tokens, mask = _padded(tokenizer, [prompts[i] for i in chosen], room, padding)
         written = model.generate(
-            tokens,
-            attention_mask=mask,
+            tokens.to(device_of(model)),
+            attention_mask=mask.to(device_of(model)),
             do_sample=False,
             max_new_tokens=most_tokens,
-            pad_token_id=_padding(tokenizer),
+            pad_token_id=padding,
             eos_token_id=tokenizer.eos_token_id,
         )
         texts = tokenizer.batch_decode(written[:, tokens.shape[1] :], skip_special_tokens=True)
@@ -55,23 +62,18 @@ def cut(text: str, stop: Sequence[str]) -> str:
     return text[: min(places)] if places else text
 
 
-def _padding(tokenizer: Any) -> int:
-    found = (tokenizer.pad_token_id, tokenizer.eos_token_id, 0)
-    return next(int(token) for token in found if token is not None)
-
-
 def _padded(
-    model: Any, tokenizer: Any, prompts: Sequence[str], longest: int | None
+    tokenizer: Any, prompts: Sequence[str], longest: int | None, padding: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Left-padded rows: of each prompt the end, as long as it may be. One without a token begins with the padding."""
+    """Left-padded tokens and mask, each [prompts, width]: the end of each prompt, as long as it may
+    be. One without a token begins with the padding."""
     begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    found = [[*begin, *tokenizer(text, add_special_tokens=False)["input_ids"]] for text in prompts]
-    rows = [(row or [_padding(tokenizer)])[-(longest or len(row)) :] for row in found]
+    encoded = [[*begin, *tokenizer(text, add_special_tokens=False)["input_ids"]] for text in prompts]
+    rows = [(row or [padding])[-(longest or len(row)) :] for row in encoded]
     width = max(len(row) for row in rows)
-    tokens = torch.full((len(rows), width), _padding(tokenizer))
+    tokens = torch.full((len(rows), width), padding)
     mask = torch.zeros_like(tokens)
     for place, row in enumerate(rows):
         tokens[place, width - len(row) :] = torch.tensor(row)
         mask[place, width - len(row) :] = 1
-    device = device_of(model)
-    return tokens.to(device), mask.to(device)
+    return tokens, mask

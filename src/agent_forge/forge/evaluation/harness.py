@@ -3,7 +3,7 @@
     from agent_forge.forge.evaluation.harness import harness_model
     lm_eval.simple_evaluate(model=harness_model("OUT"), tasks=["piqa"])
 
-The harness is imported when `harness_model` is called; the arithmetic is here and needs none of it.
+The harness is imported when `harness_model` is called; the arithmetic here does not need it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ from typing import Any
 
 import torch
 
+from agent_forge.context_length import context_length
 from agent_forge.errors import UsageError
-from agent_forge.forge.evaluation.choices import score_rows
+from agent_forge.forge.evaluation.choices import Tokens, score_rows
 from agent_forge.forge.evaluation.generation import write_answers
-from agent_forge.forge.evaluation.text import device_of, positions_of, token_scores
+from agent_forge.forge.evaluation.text import device_of, token_scores
 from agent_forge.forge.training.packing import Batch
+
+LONGEST_PIECE = 1024
 
 
 class Answers:
-    """The three questions that the harness asks. A request carries its arguments in `args`."""
+    """The three methods that the harness calls. A request carries its arguments in `args`."""
 
     def __init__(self, model: Any, tokenizer: Any, batch: int = 16) -> None:
         super().__init__()
         self.model, self.tokenizer, self.batch = model.eval(), tokenizer, batch
-        found = (tokenizer.bos_token_id, tokenizer.eos_token_id)
-        self.first = next((token for token in found if token is not None), None)
+        begins = (tokenizer.bos_token_id, tokenizer.eos_token_id)
+        self.first = next((token for token in begins if token is not None), None)
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log-likelihood of the continuation, whether greedy decoding would write it)."""
@@ -37,7 +40,8 @@ class Answers:
         return [(-float(loss), bool(same)) for loss, same in zip(losses, greedy, strict=True)]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """The log-likelihood of each whole text, read in pieces as long as the model can read, each from BOS."""
+        """The log-likelihood of each whole text, read in pieces as long as the model can read, each
+        from BOS."""
         return [self._rolling(request.args[0]) for request in requests]
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
@@ -46,36 +50,32 @@ class Answers:
         for request in requests:
             prompt, options = request.args
             if options.get("do_sample"):
-                raise UsageError("only greedy generation is offered to the harness", fix="set do_sample to false")
+                raise UsageError("the harness gets greedy generation only", fix="Set do_sample to false")
             stop = options.get("until") or []
-            most = int(options.get("max_gen_toks", 256))
             stops = [stop] if isinstance(stop, str) else stop
+            most = int(options.get("max_gen_toks", 256))
             answers.extend(write_answers(self.model, self.tokenizer, [prompt], most, stops))
         return answers
 
-    def _split(self, context: str, continuation: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Tokens of both. Blanks at the end of the context belong to the continuation, as the harness has it."""
+    def _split(self, context: str, continuation: str) -> tuple[Tokens, Tokens]:
+        """Tokens of both. Blanks at the end of the context belong to the continuation, as in the
+        harness itself."""
         blanks = len(context) - len(context.rstrip())
         if blanks:
             continuation, context = context[-blanks:] + continuation, context[:-blanks]
         start = () if self.first is None else (self.first,)
         before = (*start, *self._tokens(context))
         both = (*start, *self._tokens(context + continuation))
-        after = both[len(before) :]
-        return before or (self._any_first(),), after or tuple(self._tokens(continuation))
-
-    def _any_first(self) -> int:
-        """What a text begins with where the tokenizer has no token for that."""
-        return 0 if self.first is None else self.first
+        return before or (0,), both[len(before) :] or tuple(self._tokens(continuation))
 
     def _tokens(self, text: str) -> list[int]:
-        found: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return found
+        tokens: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return tokens
 
     def _rolling(self, text: str) -> float:
         tokens = self._tokens(text)
-        most = min(positions_of(self.model.config) or 1024, 1024)
-        first, total = self._any_first(), 0.0
+        most = min(context_length(self.model.config) or LONGEST_PIECE, LONGEST_PIECE)
+        first, total = 0 if self.first is None else self.first, 0.0
         for start in range(0, len(tokens), most):
             piece = torch.tensor([[first, *tokens[start : start + most]]])
             batch = Batch(piece[:, :-1], piece[:, 1:], torch.zeros_like(piece[:, 1:]))
@@ -84,7 +84,8 @@ class Answers:
 
 
 def harness_model(folder: str | Path, batch: int = 16, device: str | None = None) -> Any:
-    """The checkpoint in `folder` as a model of the harness. Raises UsageError where lm-eval is not installed."""
+    """The checkpoint in `folder` as a model of the harness. Raises UsageError where lm-eval is not
+    installed."""
     try:
         from lm_eval.api.model import LM  # type: ignore[import-not-found]
     except ImportError as error:
@@ -96,6 +97,6 @@ def harness_model(folder: str | Path, batch: int = 16, device: str | None = None
     class ForgeModel(Answers, LM):  # type: ignore[misc]
         pass
 
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     model: Any = AutoModelForCausalLM.from_pretrained(folder)
-    return ForgeModel(model.to(where), AutoTokenizer.from_pretrained(folder), batch)
+    return ForgeModel(model.to(device), AutoTokenizer.from_pretrained(folder), batch)

@@ -1,4 +1,4 @@
-"""A score with its standard error and its chance, and what is left of it after a change."""
+"""A score with its standard error and its chance level, and what is left of it after a change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from agent_forge.forge.training.evaluation import ratio
 
 
 @dataclass(frozen=True)
-class Score:
-    """What a model got on a task, item by item (each between 0 and 1). `chance` is what guessing gets."""
+class TaskScore:
+    """A model's result on a task, item by item (each between 0 and 1). `chance` is what guessing gets."""
 
     task: str
     points: tuple[float, ...]
@@ -43,7 +43,7 @@ class Score:
     def above_chance(self) -> float:
         """0 is guessing, 1 is perfect.
 
-        >>> Score("two choices", (1, 1, 1, 0), chance=0.5).above_chance
+        >>> TaskScore("two choices", (1, 1, 1, 0), chance=0.5).above_chance
         0.5
         """
         return (self.value - self.chance) / (1 - self.chance)
@@ -74,13 +74,14 @@ class Retention:
     tasks: tuple[str, ...]
 
 
-def retention(before: Sequence[Score], after: Sequence[Score]) -> Retention | None:
+def retention(before: Sequence[TaskScore], after: Sequence[TaskScore]) -> Retention | None:
     """What is left of `before`: sum(after - chance) / sum(before - chance), item by item on the same items.
 
-    Tasks on which the model was not clearly above chance say nothing and are left out; None if none remains.
+    Tasks on which the model was not clearly above chance say nothing and are left out; None if none
+    remains.
 
-    >>> before = [Score("t", (1, 1, 1, 1, 1, 0), chance=0.25)]
-    >>> round(retention(before, [Score("t", (1, 1, 1, 1, 0, 0), chance=0.25)]).share, 3)
+    >>> before = [TaskScore("t", (1, 1, 1, 1, 1, 0), chance=0.25)]
+    >>> round(retention(before, [TaskScore("t", (1, 1, 1, 1, 0, 0), chance=0.25)]).share, 3)
     0.714
     """
     later = {score.task: score for score in after}
@@ -90,7 +91,7 @@ def retention(before: Sequence[Score], after: Sequence[Score]) -> Retention | No
     for one, two in pairs:
         if one.n != two.n or one.chance != two.chance:
             raise UsageError("the items before and after are not the same", where=one.task)
-    had = np.concatenate([np.array(one.points) - one.chance for one, _ in pairs])
-    kept = np.concatenate([np.array(two.points) - two.chance for _, two in pairs])
-    share, error = ratio(kept, had)
+    first = np.concatenate([np.array(one.points) - one.chance for one, _ in pairs])
+    second = np.concatenate([np.array(two.points) - two.chance for _, two in pairs])
+    share, error = ratio(second, first)
     return Retention(share, error if math.isfinite(error) else None, tuple(one.task for one, _ in pairs))

@@ -1,7 +1,8 @@
-"""Public question sets, read from a folder that holds them as their publishers' rows (JSONL, a JSON list or CSV,
-gzipped or not).
+"""Public question sets, read from a folder that holds them in their publishers' form (JSONL, a JSON
+list or CSV, gzipped or not).
 
-The order is fixed by a hash of each row, so the first N of a set are a fair sample and the same on every machine.
+The order is fixed by a hash of each row, so the first N of a set are a fair sample, the same on
+every machine.
 """
 
 from __future__ import annotations
@@ -44,11 +45,12 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Request:
+class FunctionRequest:
     """A request, the functions that may be called (JSON Schema), and the accepted calls.
 
-    An accepted call maps a function's name to its arguments, and each argument to the values that are right; "" among
-    them means that it may be left out (the convention of the Berkeley function-calling leaderboard).
+    An accepted call maps a function's name to its arguments, and each argument to its accepted
+    values; "" among them means that the argument may be omitted (the convention of the Berkeley
+    function-calling leaderboard).
     """
 
     text: str
@@ -68,8 +70,8 @@ class GoldPlan:
 def read_choices(task: str, data: Path, most: int | None = None) -> list[MultipleChoice]:
     """Multiple choice: arc_easy, arc_challenge, piqa (or any folder of such rows). Raises DataError.
 
-    A row has `question` or `goal`, a list of `choices` and the place of the right one as `answer`; or it is as ARC has
-    it (`answerKey` is the label of a choice), or PIQA (`sol1`, `sol2`, `label`).
+    A row has `question` or `goal`, a list of `choices` and the index of the right one as `answer`;
+    or it has ARC's form (`answerKey` is the label of a choice) or PIQA's (`sol1`, `sol2`, `label`).
     """
     return _sample(
         data / task,
@@ -95,12 +97,13 @@ def _choice(row: Row) -> MultipleChoice:
     elif "sol1" in row:
         right, choices = row["label"], [row["sol1"], row["sol2"]]
     if not question or not isinstance(choices, list) or not 0 <= int(right) < len(choices):
-        raise ValueError("it has no question, or no choice is the answer")
+        raise ValueError("it has no question, or its answer is not one of the choices")
     return MultipleChoice(f"Question: {question}\nAnswer:", tuple(f" {choice}" for choice in choices), int(right))
 
 
 def read_problems(task: str, data: Path, most: int | None = None) -> list[Problem]:
-    """Word problems: gsm8k (the number after ####) or svamp (as published, or with numbers put in for number0, ...)."""
+    """Word problems: gsm8k (the number after ####) or svamp (as published, or with numbers for
+    number0, ...)."""
     return _sample(data / task, most, lambda row: "answer" in row or "Answer" in row, _problem)
 
 
@@ -108,12 +111,10 @@ def _problem(row: Row) -> Problem:
     if "answer" in row:
         return Problem(row["question"], float(str(row["answer"]).rpartition("####")[2].replace(",", "")))
     if "Numbers" in row:
-        return Problem(_filled(row["Question"], row["Numbers"].split()), float(row["Answer"]))
+        numbers = row["Numbers"].split()
+        question = re.sub(r"number(\d+)", lambda match: numbers[int(match[1])].removesuffix(".0"), row["Question"])
+        return Problem(question, float(row["Answer"]))
     return Problem(f"{row['Body'].strip().rstrip('.')}. {row['Question']}", float(row["Answer"]))
-
-
-def _filled(question: str, numbers: list[str]) -> str:
-    return re.sub(r"number(\d+)", lambda match: numbers[int(match[1])].removesuffix(".0"), question)
 
 
 def read_programs(task: str, data: Path, most: int | None = None) -> list[Program]:
@@ -128,52 +129,52 @@ def _program(row: Row) -> Program:
     return Program(row.get("text") or row["prompt"], tuple(row["test_list"]), setup.strip(), row.get("code") or "")
 
 
-def read_requests(task: str, data: Path, most: int | None = None, part: str = "simple_python") -> list[Request]:
+def read_requests(task: str, data: Path, most: int | None = None, part: str = "simple_python") -> list[FunctionRequest]:
     """Function calls: a part of bfcl (simple_python, multiple, parallel, parallel_multiple)."""
     folder = data / task
-    given = _rows(_file(folder, f"{part}_answers"))
-    answers = dict(_read(given, folder, lambda row: (row["id"], tuple(row["ground_truth"]))))
+    truths = _rows(_file(folder, f"{part}_answers"))
+    answers = dict(_parse_rows(truths, folder, lambda row: (row["id"], tuple(row["ground_truth"]))))
     questions = [row for row in _rows(_file(folder, part)) if row.get("id") in answers]
-    return _read(
-        sorted(questions, key=_place)[:most],
+    return _parse_rows(
+        sorted(questions, key=_hash)[:most],
         folder,
-        lambda row: Request(row["question"][0][-1]["content"], tuple(row["function"]), answers[row["id"]]),
+        lambda row: FunctionRequest(row["question"][0][-1]["content"], tuple(row["function"]), answers[row["id"]]),
     )
 
 
 def read_gold_plans(task: str, data: Path, most: int | None = None) -> list[GoldPlan]:
-    """Plan graphs with steps in words: asynchow (the steps are given; the edges are asked for)."""
+    """Plan graphs with steps in words: asynchow (the request has the steps; the edges are the answer)."""
     return _sample(data / "plan_graph" / task, most, lambda row: "steps" in row and "edges" in row, _gold_plan)
 
 
 def _gold_plan(row: Row) -> GoldPlan:
     edges = frozenset((int(first) - 1, int(second) - 1) for first, second in row["edges"])
     if not all(0 <= place < len(row["steps"]) for edge in edges for place in edge):
-        raise ValueError("an edge is of no step")
+        raise ValueError("an edge leads to a step that does not exist")
     return GoldPlan(row["title"], tuple(row["steps"]), edges)
 
 
-def _sample(folder: Path, most: int | None, wanted: Callable[[Row], bool], made: Callable[[Row], T]) -> list[T]:
-    """The first of the rows that are wanted, in the order of their hashes, as what is made of each."""
+def _sample(folder: Path, most: int | None, select: Callable[[Row], bool], parse: Callable[[Row], T]) -> list[T]:
+    """The first `most` of the selected rows of a folder, in the order of their hashes, each parsed."""
     files = [file for file in sorted(folder.glob("*")) if file.name.removesuffix(".gz").endswith(ENDINGS)]
-    kept = sorted((row for file in files for row in _rows(file) if wanted(row)), key=_place)
-    if not kept:
-        raise DataError("there is no such question set", where=str(folder), fix="name the folder that holds the sets")
-    return _read(kept[:most], folder, made)
+    rows = sorted((row for file in files for row in _rows(file) if select(row)), key=_hash)
+    if not rows:
+        raise DataError("there is no such question set", where=str(folder), fix="Name the folder that holds the sets")
+    return _parse_rows(rows[:most], folder, parse)
 
 
-def _read(rows: Iterable[Row], folder: Path, made: Callable[[Row], T]) -> list[T]:
-    found = []
+def _parse_rows(rows: Iterable[Row], folder: Path, parse: Callable[[Row], T]) -> list[T]:
+    items = []
     for row in rows:
         try:
-            found.append(made(row))
+            items.append(parse(row))
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             shown = json.dumps(row, ensure_ascii=False)[:120]
             raise DataError(f"a row is not as expected ({error!r}): {shown}", where=str(folder)) from error
-    return found
+    return items
 
 
-def _place(row: Row) -> str:
+def _hash(row: Row) -> str:
     return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()
 
 
@@ -185,21 +186,19 @@ def _file(folder: Path, name: str) -> Path:
 
 
 def _rows(file: Path) -> Iterator[Row]:
+    """The objects of one file, in the form that its ending names."""
     try:
         data = file.read_bytes()
         text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8-sig")
-        for row in _parsed(text, file.name.removesuffix(".gz")):
+        rows: Any = (json.loads(line) for line in text.split("\n") if line.strip())
+        if file.name.removesuffix(".gz").endswith(".csv"):
+            rows = csv.DictReader(io.StringIO(text))
+        elif file.name.removesuffix(".gz").endswith(".json"):
+            document = json.loads(text)
+            rows = document if isinstance(document, list) else [document]
+        for row in rows:
             if not isinstance(row, dict):
-                raise ValueError(f"{row!r:.60} is no object")
+                raise ValueError(f"{row!r:.60} is not an object")
             yield row
     except (OSError, EOFError, ValueError, csv.Error) as error:
         raise DataError(f"cannot be read: {error}", where=str(file)) from error
-
-
-def _parsed(text: str, name: str) -> Iterable[Any]:
-    if name.endswith(".csv"):
-        return csv.DictReader(io.StringIO(text))
-    if name.endswith(".json"):
-        rows = json.loads(text)
-        return rows if isinstance(rows, list) else [rows]
-    return (json.loads(line) for line in text.split("\n") if line.strip())

@@ -1,7 +1,8 @@
-"""Tasks that are answered in writing and checked by carrying the answer out or comparing it, never by its looks.
+"""Tasks whose answers are checked by carrying them out or comparing them, never by how they look.
 
 | task | right when |
 |---|---|
+| multiple choice (arc, piqa) | the right answer is the likeliest, by log-likelihood per byte |
 | word problems (gsm8k, svamp) | the last number of the answer (after ####, if it has that) is the right one |
 | programs (mbpp) | every test passes, in the sandbox; refused where there is none |
 | function calls (bfcl) | the calls are exactly the accepted ones: names, arguments, values |
@@ -20,49 +21,62 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from agent_forge.errors import AgentForgeError
+from agent_forge.forge.evaluation.choices import MultipleChoice, answer_questions, questions_of
 from agent_forge.forge.evaluation.generation import write_answers
-from agent_forge.forge.evaluation.scores import Score
-from agent_forge.forge.evaluation.sets import GoldPlan, Problem, Program, Request
+from agent_forge.forge.evaluation.scores import TaskScore
+from agent_forge.forge.evaluation.sets import FunctionRequest, GoldPlan, Problem, Program
+from agent_forge.forge.progress import Tell, silent
 from agent_forge.plans import parse_plan
 from agent_forge.runtime.sandbox import SandboxLimits, run_python
 
 NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+MOST_TASKS = 10_000  # of a plan: a larger number in a name is not the number of a task
 
 
-def solve_problems(model: Any, tokenizer: Any, problems: Sequence[Problem], task: str, most_tokens: int = 128) -> Score:
+def answer_choices(
+    model: Any, tokenizer: Any, choices: Sequence[MultipleChoice], task: str, *, tell: Tell = silent
+) -> TaskScore:
+    """Multiple choice by likelihood, after BOS or, where there is none, EOS."""
+    begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+    return answer_questions(model, questions_of(choices, tokenizer, begin), task, tell=tell)
+
+
+def solve_problems(
+    model: Any, tokenizer: Any, problems: Sequence[Problem], task: str, most_tokens: int = 128, *, tell: Tell = silent
+) -> TaskScore:
     """Exact match of the number, answered greedily after "Question: ... Answer:"."""
     prompts = [f"Question: {problem.question}\nAnswer:" for problem in problems]
-    answers = write_answers(model, tokenizer, prompts, most_tokens, stop=("\nQuestion:",))
+    answers = write_answers(model, tokenizer, prompts, most_tokens, ("\nQuestion:",), stage=task, tell=tell)
     points = [float(same_number(answer, problem.answer)) for answer, problem in zip(answers, problems, strict=True)]
-    return Score(task, tuple(points), how="exact match of the last number, greedy")
+    return TaskScore(task, tuple(points), how="exact match of the last number, greedy")
 
 
-def same_number(text: str, wanted: float) -> bool:
+def same_number(text: str, expected: float) -> bool:
     """
     >>> same_number("6 x 7 = 42 #### 1,042", 1042.0), same_number("no idea", 3.0)
     (True, False)
     """
-    tail = text.partition("####")[2] or text
-    found = NUMBER.findall(tail)
-    return bool(found) and math.isclose(float(found[-1].replace(",", "")), wanted, rel_tol=1e-6, abs_tol=1e-6)
+    numbers = NUMBER.findall(text.partition("####")[2] or text)
+    return bool(numbers) and math.isclose(float(numbers[-1].replace(",", "")), expected, rel_tol=1e-6, abs_tol=1e-6)
 
 
 def write_programs(
-    model: Any, tokenizer: Any, programs: Sequence[Program], task: str = "mbpp", most_tokens: int = 192
-) -> Score:
-    """Passes all tests at the first try, in the sandbox. Raises SandboxError where nothing can be isolated."""
+    model: Any, tokenizer: Any, programs: Sequence[Program], task: str, most_tokens: int = 192, *, tell: Tell = silent
+) -> TaskScore:
+    """All tests pass at the first try, in the sandbox. Raises SandboxError where nothing can be isolated."""
     prompts = [f'"""\n{p.task}\nYour code should pass: {p.tests[0]}\n"""\n' for p in programs]
-    answers = write_answers(model, tokenizer, prompts, most_tokens, stop=('\n"""', "\nassert", "\nprint(", "\n```"))
-    points = asyncio.run(_run_all(answers, programs))
-    return Score(task, tuple(points), how="all tests pass at the first try (greedy), in the sandbox")
+    stop = ('\n"""', "\nassert", "\nprint(", "\n```")
+    answers = write_answers(model, tokenizer, prompts, most_tokens, stop, stage=task, tell=tell)
 
+    async def run_all() -> list[float]:
+        return [await run_tests(answer, program) for answer, program in zip(answers, programs, strict=True)]
 
-async def _run_all(answers: Sequence[str], programs: Sequence[Program]) -> list[float]:
-    return [await run_tests(answer, program) for answer, program in zip(answers, programs, strict=True)]
+    points = asyncio.run(run_all())
+    return TaskScore(task, tuple(points), how="all tests pass at the first try (greedy), in the sandbox")
 
 
 async def run_tests(code: str, program: Program, limits: SandboxLimits | None = None) -> float:
-    """1.0 if the code passes the program's tests, else 0.0; so also if it ends the program before they have run."""
+    """1.0 if the code passes the program's tests, else 0.0, also where it exits before they have run."""
     end = f"the tests have passed: {secrets.token_hex(8)}"
     source = "\n".join([program.setup, code, *program.tests, f"__import__('sys').__stdout__.write({end!r})"])
     ran = await run_python(source, limits=limits or SandboxLimits(time_s=5))
@@ -70,16 +84,22 @@ async def run_tests(code: str, program: Program, limits: SandboxLimits | None = 
 
 
 def call_functions(
-    model: Any, tokenizer: Any, requests: Sequence[Request], task: str = "bfcl", most_tokens: int = 96
-) -> Score:
+    model: Any,
+    tokenizer: Any,
+    requests: Sequence[FunctionRequest],
+    task: str,
+    most_tokens: int = 96,
+    *,
+    tell: Tell = silent,
+) -> TaskScore:
     """The calls that the model writes, as Python calls in a list, against the accepted ones."""
     prompts = [call_prompt(request) for request in requests]
-    answers = write_answers(model, tokenizer, prompts, most_tokens, stop=("\nRequest:", "\n\n"))
+    answers = write_answers(model, tokenizer, prompts, most_tokens, ("\nRequest:", "\n\n"), stage=task, tell=tell)
     points = [float(right_calls(read_calls(a), request.accepted)) for a, request in zip(answers, requests, strict=True)]
-    return Score(task, tuple(points), how="names, arguments and values as accepted, greedy")
+    return TaskScore(task, tuple(points), how="names, arguments and values as accepted, greedy")
 
 
-def call_prompt(request: Request) -> str:
+def call_prompt(request: FunctionRequest) -> str:
     listed = "\n".join(json.dumps(function) for function in request.functions)
     return f"Functions:\n{listed}\nAnswer with calls such as [name(argument=1)].\nRequest: {request.text}\nCalls: ["
 
@@ -91,6 +111,7 @@ def read_calls(text: str) -> list[tuple[str, dict[str, Any]]]:
     [('area', {'base': 10, 'height': 5})]
     """
     body = text.strip().removeprefix("[")
+    # whole, up to the last bracket, or only the first line: models go on after their answer
     for source in (f"[{body}]", f"[{body.rpartition(']')[0]}]", f"[{body.partition(chr(10))[0].rstrip('] ')}]"):
         try:
             tree = ast.parse(source, mode="eval").body
@@ -108,27 +129,25 @@ def _call(node: ast.Call) -> tuple[str, dict[str, Any]]:
 
 
 def right_calls(calls: Sequence[tuple[str, dict[str, Any]]], accepted: Sequence[dict[str, dict[str, Any]]]) -> bool:
-    """Whether each accepted call was made, in any order, and no other."""
+    """Whether each accepted call was made, in any order, and no other: a perfect matching of the two."""
     if len(calls) != len(accepted):
         return False
-    fits = [[i for i, call in enumerate(calls) if _matches(call, wanted)] for wanted in accepted]
-    holder: dict[int, int] = {}  # which accepted call each call stands for
+    candidates = [
+        [i for i, (name, arguments) in enumerate(calls) if name in expected and _fits(arguments, expected[name])]
+        for expected in accepted
+    ]
+    holder: dict[int, int] = {}  # call: the accepted call that it is matched with
 
-    def placed(wanted: int, seen: set[int]) -> bool:
-        for call in fits[wanted]:
+    def place(expected: int, seen: set[int]) -> bool:
+        for call in candidates[expected]:
             if call not in seen:
                 seen.add(call)
-                if call not in holder or placed(holder[call], seen):
-                    holder[call] = wanted
+                if call not in holder or place(holder[call], seen):
+                    holder[call] = expected
                     return True
         return False
 
-    return all(placed(wanted, set()) for wanted in range(len(accepted)))
-
-
-def _matches(call: tuple[str, dict[str, Any]], wanted: dict[str, dict[str, Any]]) -> bool:
-    name, arguments = call
-    return name in wanted and _fits(arguments, wanted[name])
+    return all(place(expected, set()) for expected in range(len(accepted)))
 
 
 def _fits(arguments: dict[str, Any], allowed: dict[str, list[Any]]) -> bool:
@@ -138,26 +157,28 @@ def _fits(arguments: dict[str, Any], allowed: dict[str, list[Any]]) -> bool:
     )
 
 
-def _alike(found: Any, wanted: Any) -> bool:
-    """Whether it is the accepted value. An accepted object names the values of each of its keys, as a call does."""
-    if isinstance(found, str) and isinstance(wanted, str):
-        return found.strip().lower() == wanted.strip().lower()
-    if isinstance(found, bool) or isinstance(wanted, bool):
-        return found is wanted
-    if isinstance(found, dict) and isinstance(wanted, dict):
-        return _fits(found, {key: value if isinstance(value, list) else [value] for key, value in wanted.items()})
-    if isinstance(found, list | tuple) and isinstance(wanted, list):
-        return len(found) == len(wanted) and all(map(_alike, found, wanted))
-    return bool(found == wanted)
+def _alike(value: Any, accepted: Any) -> bool:
+    """Whether it is the accepted value. An accepted object lists the values of each of its keys, as
+    a call does."""
+    if isinstance(value, str) and isinstance(accepted, str):
+        return value.strip().lower() == accepted.strip().lower()
+    if isinstance(value, bool) or isinstance(accepted, bool):
+        return value is accepted
+    if isinstance(value, dict) and isinstance(accepted, dict):
+        return _fits(value, {key: item if isinstance(item, list) else [item] for key, item in accepted.items()})
+    if isinstance(value, list | tuple) and isinstance(accepted, list):
+        return len(value) == len(accepted) and all(map(_alike, value, accepted))
+    return bool(value == accepted)
 
 
 def write_plans(
-    model: Any, tokenizer: Any, plans: Sequence[GoldPlan], task: str = "asynchow", most_tokens: int = 160
-) -> Score:
-    """Plans in the line format. What does not parse gets 0."""
-    answers = write_answers(model, tokenizer, [plan_prompt(plan) for plan in plans], most_tokens, stop=("\n\n",))
+    model: Any, tokenizer: Any, plans: Sequence[GoldPlan], task: str, most_tokens: int = 160, *, tell: Tell = silent
+) -> TaskScore:
+    """Plans in the line format. An answer that does not parse gets 0."""
+    prompts = [plan_prompt(plan) for plan in plans]
+    answers = write_answers(model, tokenizer, prompts, most_tokens, ("\n\n",), stage=task, tell=tell)
     points = [edge_f1(answer, plan) for answer, plan in zip(answers, plans, strict=True)]
-    return Score(task, tuple(points), how="F1 of the closed edges of plans in the line format, greedy")
+    return TaskScore(task, tuple(points), how="F1 of the closed edges of plans in the line format, greedy")
 
 
 def plan_prompt(plan: GoldPlan) -> str:
@@ -166,24 +187,23 @@ def plan_prompt(plan: GoldPlan) -> str:
 
 
 def edge_f1(text: str, gold: GoldPlan) -> float:
-    """How well the plan's waiting agrees with the gold plan's: tasks are known by their numbers."""
+    """How well the plan's waiting agrees with the gold plan's; tasks are identified by their numbers."""
     try:
         plan = parse_plan(text)
     except AgentForgeError:
         return 0.0
     numbers = {name: int(digits[0]) - 1 for name in plan.tasks if (digits := re.findall(r"\d+", name))}
-    mine = {
+    edges = {
         (numbers[before], numbers[after])
         for after, befores in plan.dependencies.items()
         for before in befores
         if before in numbers and after in numbers
     }
-    count = max([len(gold.steps), *(place + 1 for place in numbers.values() if place < 10_000)])
-    found, wanted = closed(mine, count), closed(gold.edges, count)
-    if not found and not wanted:
+    count = max([len(gold.steps), *(place + 1 for place in numbers.values() if place < MOST_TASKS)])
+    actual, expected = closed(edges, count), closed(gold.edges, count)
+    if not actual and not expected:
         return 1.0
-    both = len(found & wanted)
-    return 2 * both / (len(found) + len(wanted))
+    return 2 * len(actual & expected) / (len(actual) + len(expected))
 
 
 def closed(edges: Iterable[tuple[int, int]], count: int) -> set[tuple[int, int]]:
@@ -195,7 +215,7 @@ def closed(edges: Iterable[tuple[int, int]], count: int) -> set[tuple[int, int]]
     after: dict[int, set[int]] = {}
     for first, second in edges:
         after.setdefault(first, set()).add(second)
-    found = set()
+    closure = set()
     for start in range(count):
         waiting, seen = list(after.get(start, ())), set[int]()
         while waiting:
@@ -203,5 +223,5 @@ def closed(edges: Iterable[tuple[int, int]], count: int) -> set[tuple[int, int]]
             if node not in seen:
                 seen.add(node)
                 waiting.extend(after.get(node, ()))
-        found |= {(start, node) for node in seen}
-    return found
+        closure |= {(start, node) for node in seen}
+    return closure

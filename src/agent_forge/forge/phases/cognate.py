@@ -12,6 +12,7 @@ import torch
 from transformers import PretrainedConfig
 
 from agent_forge.config import build, nearest, option
+from agent_forge.context_length import context_length
 from agent_forge.errors import ConfigError, UsageError
 from agent_forge.forge.checkpoint import Checkpoint, Metric, finish, staging
 from agent_forge.forge.contracts import Contract
@@ -25,7 +26,7 @@ from agent_forge.forge.corpus import (
     set_aside,
     source_digests,
 )
-from agent_forge.forge.evaluation.text import measure_text, positions_of
+from agent_forge.forge.evaluation.text import measure_text
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 from agent_forge.forge.phases.measure import (
@@ -89,7 +90,7 @@ def refuse_unknown_fields(model: Mapping[str, Any], config: PretrainedConfig) ->
 
 def refuse_long_rows(config: PretrainedConfig, length: int) -> None:
     """Raises ConfigError for rows longer than the model's context."""
-    context = positions_of(config)
+    context = context_length(config)
     if context is not None and length > context:
         raise ConfigError(f"length is {length}, and the model reads {context} tokens", fix="Shorten `length`")
 

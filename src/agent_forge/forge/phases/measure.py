@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from agent_forge.context_length import context_length
 from agent_forge.forge.checkpoint import Metric
-from agent_forge.forge.evaluation.text import positions_of
 from agent_forge.forge.gates import GateResult, judge
 from agent_forge.forge.models.memory import NeuralMemory
 from agent_forge.forge.models.norm import rms_norm
@@ -124,7 +124,7 @@ def gates_of(model: Any) -> Iterator[list[torch.Tensor]]:
 def use_metrics(model: Any, length: int = 512, repeats: int = 5) -> dict[str, Metric]:
     """Latency for 512 tokens (or the model's context), throughput and peak memory, on the model's device."""
     device = next(model.parameters()).device
-    length = min(length, positions_of(model.config) or length)
+    length = min(length, context_length(model.config) or length)
     tokens = torch.randint(0, model.config.vocab_size, (1, length), device=device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)

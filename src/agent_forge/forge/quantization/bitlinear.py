@@ -1,12 +1,13 @@
 """BitLinear: a linear layer that computes with few-level weights and int8 inputs, and learns through them.
 
-The parameter `weight` stays in full precision (the shadow weight) and keeps its name, so optimiser, checkpoints and
-tied weights work as before. The layer computes with
+The parameter `weight` stays in full precision (the shadow weight) and keeps its name, so optimiser,
+checkpoints and tied weights work as before. The layer computes with
 
     w' = w + strength * (Q(w) - w)        x' = x + strength * (Q8(x) - x)
 
-`strength` goes from 0 to 1 while training (the lambda of Hugging Face's 1.58-bit recipe); the gradient passes through
-Q as if it were not there (straight-through), or, with learned scales, by LSQ's rule.
+`strength` goes from 0 to 1 during training (the lambda of Hugging Face's 1.58-bit recipe); the
+gradient passes through Q as if it were not there (straight-through), or, with learned scales, by
+LSQ's rule.
 """
 
 from __future__ import annotations
@@ -34,12 +35,13 @@ from agent_forge.forge.quantization.levels import (
     whole_numbers,
 )
 
-INSIDE_BLOCKS = r"\.\d+\."  # what stands in a numbered block: not the embedding, not the head, not what is beside them
+INSIDE_BLOCKS = r"\.\d+\."  # layers inside a numbered block: neither embedding nor head, nor what is beside them
 SMALLEST_MATRIX = 16  # thinner ones are gates: they cost nothing and are worth their precision
+SMALLEST_HALF = 6e-8  # float16's smallest number above 0
 
 
 class BitLinear(nn.Linear):
-    """A linear layer on its way to few levels.
+    """A linear layer in training for few levels.
 
     >>> layer = BitLinear.of(nn.Linear(8, 4, bias=False), Format())
     >>> layer.strength.fill_(1.0).item(), len(layer.quantised().unique()) <= 3 * 4
@@ -48,8 +50,8 @@ class BitLinear(nn.Linear):
 
     format: Format
     settled: bool  # whether `weight` already holds what will be stored
-    strength: Tensor
-    scales: nn.Parameter | None
+    strength: Tensor  # 0-d, so that changing it does not recompile the layer
+    scales: nn.Parameter | None  # [S, G]
 
     @classmethod
     def of(cls, linear: nn.Linear, format: Format) -> BitLinear:
@@ -88,7 +90,7 @@ class BitLinear(nn.Linear):
         """Codes [R, C] and scales [S, G]; the scales are what float16 stores."""
         scales = level_scales(self.weight, self.format) if self.scales is None else self.scales.detach()
         stored = scales.half().to(scales.dtype)
-        stored = torch.where(stored == 0, 6e-8, stored)  # the least that float16 can tell from nothing
+        stored = torch.where(stored == 0, SMALLEST_HALF, stored)
         return level_codes(self.weight, scales, self.format.levels, self.format.group), stored
 
 
@@ -125,10 +127,10 @@ def _rounded(rows: Tensor, format: Format, strength: Tensor) -> Tensor:
 
 
 def to_bitlinear(model: nn.Module, format: Format, layers: str = INSIDE_BLOCKS) -> list[str]:
-    """Puts BitLinear in the place of every plain linear layer whose name the pattern `layers` is found in.
+    """Replaces every plain linear layer whose name matches the pattern `layers` by a BitLinear.
 
-    Embedding and head are rounded as `format.embedding` says (a tied pair stays tied). Returns the names of the
-    replaced linear layers. Raises UsageError if there are none.
+    Embedding and head are rounded as `format.embedding` says (a tied pair stays tied). Returns the
+    names of the replaced linear layers. Raises UsageError if there are none.
     """
     names = linear_names(model, layers)
     for name in names:
@@ -136,47 +138,40 @@ def to_bitlinear(model: nn.Module, format: Format, layers: str = INSIDE_BLOCKS) 
     if format.embedding != "none":
         words: Any = model
         for module in (words.get_input_embeddings(), words.get_output_embeddings()):
-            kind = ROUNDED.get(type(module))
-            if kind is not None:
-                _become(module, kind, format)
+            if type(module) in ROUNDED:
+                # the class changes in place: whoever holds the module (accessors, hooks) goes on
+                # holding it
+                module.__class__ = ROUNDED[type(module)]
+                module.format, module.settled = format, False
+                module.register_buffer("strength", module.weight.new_zeros(()), persistent=False)
     return names
 
 
 def linear_names(model: nn.Module, layers: str = INSIDE_BLOCKS) -> list[str]:
-    """The plain linear layers that the pattern chooses, the head and thin ones apart. Raises UsageError if none."""
+    """The plain linear layers that the pattern selects, without the head and thin ones. Raises
+    UsageError if none."""
     try:
-        chosen = re.compile(layers)
+        pattern = re.compile(layers)
     except re.error as error:
         raise UsageError(f"{layers!r} is not a regular expression: {error}", where="layers") from error
-    found = [
+    head: Any = getattr(model, "get_output_embeddings", lambda: None)()
+    names = [
         name
         for name, module in model.named_modules()
         if type(module) is nn.Linear
-        and chosen.search(f"{name}.")
-        and not _is_head(model, module)
+        and pattern.search(f"{name}.")
+        and module is not head
         and min(module.weight.shape) >= SMALLEST_MATRIX
     ]
-    if not found:
+    if not names:
         kinds = ", ".join(sorted({type(module).__name__ for module in model.modules() if hasattr(module, "weight")}))
-        raise UsageError(f"no linear layer matches {layers!r}", fix=f"the model's weights are in: {kinds}")
-    return found
-
-
-def _is_head(model: Any, module: nn.Module) -> bool:
-    find = getattr(model, "get_output_embeddings", None)
-    return find is not None and module is find() and type(module) is nn.Linear
+        raise UsageError(f"no linear layer matches {layers!r}", fix=f"The model's weights are in: {kinds}")
+    return names
 
 
 def _put(model: nn.Module, name: str, module: nn.Module) -> None:
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, module)
-
-
-def _become(module: Any, kind: type[nn.Module], format: Format) -> None:
-    """Changes the class in place: whoever holds the module (the model's accessors, hooks) goes on holding it."""
-    module.__class__ = kind
-    module.format, module.settled = format, False
-    module.register_buffer("strength", module.weight.new_zeros(()), persistent=False)
 
 
 ROUNDED: dict[type[Any], type[nn.Module]] = {nn.Embedding: RoundedEmbedding, nn.Linear: RoundedHead}
@@ -188,7 +183,7 @@ def quantised_modules(model: nn.Module) -> Iterator[tuple[str, Any]]:
 
 
 def set_strength(model: nn.Module, strength: float) -> None:
-    """How far every layer has gone over to its levels: 0 not at all, 1 wholly."""
+    """How far every layer computes with its levels: 0 not at all, 1 completely."""
     for _, module in quantised_modules(model):
         module.strength.fill_(strength)
 
@@ -201,21 +196,21 @@ def head_matrix(model: Any) -> Tensor:
 
 @torch.no_grad()
 def stored_weights(model: nn.Module) -> dict[str, Tensor]:
-    """By the parameter's name, the weights of the quantised modules exactly as they will be stored."""
-    found = {}
+    """The weights of the quantised modules exactly as they will be stored, by the parameter's name."""
+    weights = {}
     for name, module in quantised_modules(model):
         if isinstance(module, BitLinear):
-            found[f"{name}.weight"] = module.quantised()
+            weights[f"{name}.weight"] = module.quantised()
         else:
             most = MOST[module.format.embedding]
             group = module.format.word_group(module.weight.shape[1])
-            found[f"{name}.weight"] = whole_numbers(module.weight.float(), most, group)
-    return found
+            weights[f"{name}.weight"] = whole_numbers(module.weight.float(), most, group)
+    return weights
 
 
 @contextmanager
 def settled(model: nn.Module) -> Iterator[None]:
-    """Inside the block the weights are those that will be stored, so that what is measured is what is written."""
+    """Inside the block the weights are those that will be stored: what is measured is what is written."""
     modules = dict(quantised_modules(model))
     shadows = {name: module.weight.detach().clone() for name, module in modules.items()}
     strengths = {name: module.strength.item() for name, module in modules.items()}
@@ -236,9 +231,10 @@ def settled(model: nn.Module) -> Iterator[None]:
 
 
 def to_dense(model: nn.Module) -> nn.Module:
-    """Back to plain layers, in place, with the stored weights: really de-quantised, the shadow weights are gone.
+    """Back to plain layers, in place, with the stored weights: de-quantised, the shadow weights are gone.
 
-    Inputs are no longer rounded, and a sub-norm is lost: refused, because the model would be another one.
+    Inputs are no longer rounded. Layers with a sub-norm are refused, because a plain layer would
+    compute something else.
     """
     stored = stored_weights(model)
     with torch.no_grad():
@@ -247,16 +243,12 @@ def to_dense(model: nn.Module) -> nn.Module:
     for name, module in list(quantised_modules(model)):
         if isinstance(module, BitLinear):
             if module.format.sub_norm:
-                raise UsageError("a layer with a sub-norm has no plain form", where=name, fix="keep it packed")
-            _put(model, name, _plain(module))
+                raise UsageError("a layer with a sub-norm has no plain form", where=name, fix="Keep it packed")
+            with torch.device("meta"):
+                plain = nn.Linear(module.in_features, module.out_features, module.bias is not None)
+            plain.weight, plain.bias = module.weight, module.bias
+            _put(model, name, plain.train(module.training))
         else:
             module.__class__ = nn.Embedding if isinstance(module, RoundedEmbedding) else nn.Linear
             del module.strength, module.format, module.settled
     return model
-
-
-def _plain(layer: BitLinear) -> nn.Linear:
-    with torch.device("meta"):
-        plain = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None)
-    plain.weight, plain.bias = layer.weight, layer.bias
-    return plain.train(layer.training)

@@ -3,8 +3,9 @@
     loss = (1 - hard) * T^2 KL(teacher || student, both at temperature T) + hard * cross-entropy
            + hidden * mean squared distance of the blocks' outputs, each divided by the teacher's mean square
 
-As with the plain cross-entropy, a chunk of tokens at a time goes through both heads and its gradient is taken on the
-spot: logits of the whole batch never exist. Shapes: N tokens, D width, V vocabulary.
+As with the plain cross-entropy, a chunk of tokens at a time goes through both heads and its
+gradient is taken at once: logits of the whole batch never exist. Shapes: N tokens, D width, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 
 from agent_forge.errors import UsageError
 from agent_forge.forge.models import CognateForCausalLM
+from agent_forge.forge.progress import Tell, reporter, silent
 from agent_forge.forge.quantization.bitlinear import head_matrix
 from agent_forge.forge.training import Batch, Evaluation, PackedRows, TrainResult, TrainSettings, train
 from agent_forge.forge.training.objective import has_plain_head
@@ -37,31 +39,34 @@ def chunked_divergence(
     temperature: float = 1.0,
     chunk: int | None = None,
 ) -> Tensor:
-    """The sum over targets (-100 left out) of the loss above, without its hidden part.
+    """The sum over targets (without those that are -100) of the loss above, without its hidden part.
 
-    `student` and `teacher` are (hidden [N, D], head [V, D]); the widths may differ, the vocabulary may not. The
-    gradient goes to the student's two alone.
+    `student` and `teacher` are (hidden [N, D], head [V, D]); the widths may differ, the vocabulary
+    may not. The gradient goes to the student's two only.
     """
     hidden, head = student
     if head.shape[0] != teacher[1].shape[0]:
         raise UsageError(
-            f"the student has {head.shape[0]} words, the teacher {teacher[1].shape[0]}", fix="they need one tokenizer"
+            f"the student has {head.shape[0]} tokens, the teacher {teacher[1].shape[0]}", fix="They need one tokenizer"
         )
-    dtype = _compute_type(hidden)
-    told = (teacher[0].to(dtype), teacher[1].to(dtype))
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    goal = (teacher[0].to(dtype), teacher[1].to(dtype))
     size = chunk or (4096 if hidden.is_cuda else 512)
-    total: Tensor = _Divergence.apply(hidden.to(dtype), head, *told, targets_N, hard, temperature, size)
+    total: Tensor = _ChunkedDivergence.apply(hidden.to(dtype), head, *goal, targets_N, hard, temperature, size)
     return total
 
 
-class _Divergence(torch.autograd.Function):
+class _ChunkedDivergence(torch.autograd.Function):
+    """Takes the gradient in the forward pass; the backward pass only scales it."""
+
     @staticmethod
     def forward(
         ctx: Any,
         hidden: Tensor,
         head: Tensor,
-        told_hidden: Tensor,
-        told_head: Tensor,
+        goal_hidden: Tensor,
+        goal_head: Tensor,
         targets: Tensor,
         hard: float,
         temperature: float,
@@ -74,7 +79,7 @@ class _Divergence(torch.autograd.Function):
         head_grad = torch.zeros_like(head, dtype=torch.float32) if differentiate else None
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
-            loss, slope = step(hidden[part] @ low.T, told_hidden[part] @ told_head.T, targets[part], hard, temperature)
+            loss, slope = step(hidden[part] @ low.T, goal_hidden[part] @ goal_head.T, targets[part], hard, temperature)
             total += loss
             if hidden_grad is not None and head_grad is not None:
                 hidden_grad[part] = slope @ low
@@ -91,20 +96,20 @@ class _Divergence(torch.autograd.Function):
 
 
 def _loss_and_slope(
-    logits: Tensor, told: Tensor, targets: Tensor, hard: float, temperature: float
+    logits: Tensor, goal_logits: Tensor, targets: Tensor, hard: float, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """The chunk's summed loss, and its slope on the student's logits in their type."""
+    """The chunk's summed loss, and its slope [chunk, V] on the student's logits, in their type."""
     real = targets != IGNORE
     target = torch.where(real, targets, 0)[:, None]
     wide = logits.float()
     soft = F.log_softmax(wide / temperature, dim=-1)
-    goal = F.log_softmax(told.float() / temperature, dim=-1)
-    likely = goal.exp()
-    divergence = (likely * (goal - soft)).sum(-1) * temperature**2
+    goal = F.log_softmax(goal_logits.float() / temperature, dim=-1)
+    likelihood = goal.exp()
+    divergence = (likelihood * (goal - soft)).sum(-1) * temperature**2
     plain = soft if temperature == 1.0 else F.log_softmax(wide, dim=-1)
     losses = (1 - hard) * divergence - hard * plain.gather(1, target)[:, 0]
     right = torch.arange(logits.shape[-1], device=logits.device) == target
-    slope = (1 - hard) * temperature * (soft.exp() - likely) + hard * (plain.exp() - right.float())
+    slope = (1 - hard) * temperature * (soft.exp() - likelihood) + hard * (plain.exp() - right.float())
     return (losses * real).sum(), (slope * real[:, None]).to(logits.dtype)
 
 
@@ -114,14 +119,10 @@ def _step_of(device: str) -> Callable[..., tuple[Tensor, Tensor]]:
     return torch.compile(_loss_and_slope, dynamic=False) if device == "cuda" else _loss_and_slope
 
 
-def _compute_type(hidden: Tensor) -> torch.dtype:
-    device = hidden.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-
-
 @dataclass
 class Distillation:
-    """The objective of `train`: the mean loss over a batch's targets. Any two causal LMs with one vocabulary."""
+    """The objective of `train`: the mean loss over a batch's targets. Any two causal LMs with one
+    vocabulary."""
 
     teacher: nn.Module
     hard: float = 0.0
@@ -145,9 +146,11 @@ class Distillation:
 
 
 def _states(model: Any, batch: Batch) -> list[tuple[Tensor, Tensor]]:
-    """What goes into the head, and the head, for each answer the model gives (a looped Cognate in training: several).
+    """What goes into the head, and the head, for each answer of the model (a looped Cognate in
+    training has several).
 
-    A model whose logits are more than a matrix product gives the logits themselves, with the identity as head.
+    A model whose logits are more than a matrix product returns the logits themselves, with the
+    identity as head.
     """
     if not has_plain_head(model):
         logits = model(input_ids=batch.inputs, use_cache=False).logits.flatten(0, 1)
@@ -164,15 +167,15 @@ def _states(model: Any, batch: Batch) -> list[tuple[Tensor, Tensor]]:
 @contextmanager
 def block_outputs(model: nn.Module) -> Iterator[list[Tensor]]:
     """Collects the outputs of the numbered blocks, in the order of their calls."""
-    found: list[Tensor] = []
+    outputs: list[Tensor] = []
     blocks = [module for name, module in model.named_modules() if name.rpartition(".")[2].isdigit()]
 
-    def keep(_: nn.Module, __: Any, output: Any) -> None:
-        found.append(output[0] if isinstance(output, tuple) else output)
+    def collect(_: nn.Module, __: Any, output: Any) -> None:
+        outputs.append(output[0] if isinstance(output, tuple) else output)
 
-    hooks = [block.register_forward_hook(keep) for block in blocks]
+    hooks = [block.register_forward_hook(collect) for block in blocks]
     try:
-        yield found
+        yield outputs
     finally:
         for hook in hooks:
             hook.remove()
@@ -180,15 +183,15 @@ def block_outputs(model: nn.Module) -> Iterator[list[Tensor]]:
 
 def _distance(mine: list[Tensor], theirs: list[Tensor]) -> Tensor:
     if len(mine) != len(theirs) or any(a.shape != b.shape for a, b in zip(mine, theirs, strict=True)):
-        raise UsageError("student and teacher have different blocks", fix="distil without hidden states (hidden=0)")
+        raise UsageError("student and teacher have different blocks", fix="Distil without hidden states (hidden=0)")
     parts = [F.mse_loss(a.float(), b.float()) / b.float().square().mean() for a, b in zip(mine, theirs, strict=True)]
     return torch.stack(parts).mean()
 
 
 @dataclass(frozen=True)
-class Paced(PackedRows):
-    """Rows that say which step they are taken for: a schedule of the model's own (its strength) follows the step, so
-    a resumed run goes on at the right place."""
+class PacedRows(PackedRows):
+    """Rows that call back with the step they are taken for: a schedule of the model's own (its
+    strength) follows the step, so a resumed run continues at the right place."""
 
     on_step: Callable[[int], None] = lambda _: None
 
@@ -209,34 +212,42 @@ def distil(
     temperature: float = 1.0,
     folder: Path | None = None,
     evaluate: Callable[[nn.Module], Evaluation] | None = None,
-    on_step: Callable[[int], None] | None = None,
-    tell: Callable[..., None] | None = None,
+    on_step: Callable[[int], None] = lambda _: None,
+    stage: str = "distil",
+    tell: Tell = silent,
 ) -> TrainResult:
     """Trains the student's parameters (those that require a gradient) towards the teacher for `steps` steps.
 
-    `settings` gives everything else about the run: rows a step, optimiser, schedule, patience, seed. The teacher is
-    only read. With a `folder` the run resumes. Raises TrainingDiverged, the last good weights put back.
+    `settings` has everything else about the run: rows per step, optimiser, schedule, patience,
+    seed. The teacher is only read. With a `folder` the run resumes. Raises TrainingDiverged, with
+    the last good weights restored.
     """
     settings = settings or TrainSettings(steps=steps, optimizer="compression", batch_rows=16, micro_rows=16)
     if settings.steps != steps:
         raise UsageError(f"steps is {steps}, and settings.steps {settings.steps}", where="distil")
     teacher.eval()
-    paced = Paced(rows.tokens, rows.documents, on_step or (lambda _: None))
+    report = reporter(stage, steps, tell)
+
+    def begin(step: int) -> None:
+        on_step(step)
+        report(step)  # between two records of the loss a large model may take minutes
+
     with _compiled_teacher(teacher, settings, hidden):
         return train(
             student,
-            paced,
+            PacedRows(rows.tokens, rows.documents, begin),
             settings,
             folder,
             evaluate=evaluate,
-            on_record=None if tell is None else (lambda record: tell(**record)),
+            on_record=lambda record: tell(**record),
             progress=None,
             loss=Distillation(teacher, hard, hidden, temperature),
         )
 
 
 def _compiled_teacher(teacher: Any, settings: TrainSettings, hidden: float) -> AbstractContextManager[None]:
-    """Where the student is compiled the teacher is too, unless its depth depends on the text or it is looked into."""
-    wanted = settings.compile if settings.compile is not None else next(teacher.parameters()).is_cuda
+    """Where the student is compiled the teacher is too, unless its depth depends on the text or
+    hooks watch it."""
+    compiles = settings.compile if settings.compile is not None else next(teacher.parameters()).is_cuda
     adaptive = getattr(teacher.base_model, "halting", None) is not None
-    return compiled(teacher) if wanted and not adaptive and not hidden else nullcontext()
+    return compiled(teacher) if compiles and not adaptive and not hidden else nullcontext()

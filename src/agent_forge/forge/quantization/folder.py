@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from agent_forge.forge.checkpoint import CARD, count_parameters, files_of
+from agent_forge.forge.checkpoint import count_parameters, files_of
+from agent_forge.forge.compression.folder import folder_bytes
 from agent_forge.forge.models.packed import TernaryWeight, save_packed
 from agent_forge.forge.quantization.bitlinear import BitLinear, quantised_modules
 
@@ -21,12 +21,8 @@ TOKENIZER_FILES = (
 )
 
 
-def packed_weights(model: nn.Module) -> dict[str, TernaryWeight]:
-    """The BitLinear layers as codes and scales."""
-    return {name: packed_weight(layer) for name, layer in quantised_modules(model) if isinstance(layer, BitLinear)}
-
-
 def packed_weight(layer: BitLinear) -> TernaryWeight:
+    """A layer as codes and scales."""
     codes, scales = layer.codes()
     scales = scales.expand(layer.out_features, -1)
     group = layer.format.group if scales.shape[1] > 1 else None
@@ -36,13 +32,14 @@ def packed_weight(layer: BitLinear) -> TernaryWeight:
 
 
 def write_packed(model: Any, source: Path, out: Path, layout: str = "1.6bit") -> int:
-    """Writes the packed model with the tokenizer of the folder `source`; returns the bytes of everything in `out`."""
-    formats = [module.format for _, module in quantised_modules(model)]
-    format = formats[0]
+    """Writes the packed model with the tokenizer of the folder `source`; returns the bytes of
+    everything in `out`."""
+    modules = dict(quantised_modules(model))
+    format = next(iter(modules.values())).format
     save_packed(
         model,
         out,
-        ternary=packed_weights(model),
+        ternary={name: packed_weight(layer) for name, layer in modules.items() if isinstance(layer, BitLinear)},
         layout=layout,
         embedding=None if format.embedding == "none" else format.embedding,
         embedding_group=format.embedding_group or None,
@@ -56,7 +53,7 @@ def write_packed(model: Any, source: Path, out: Path, layout: str = "1.6bit") ->
 
 
 def copy_tokenizer(source: Path, out: Path) -> None:
-    """Copies the tokenizer's files, JSON without white space, and leaves out what tokenizer.json holds already."""
+    """Copies the tokenizer's files, JSON without white space, except what tokenizer.json holds already."""
     whole = (source / "tokenizer.json").is_file()
     for name in TOKENIZER_FILES:
         if (source / name).is_file() and not (whole and name in REDUNDANT):
@@ -69,7 +66,7 @@ def copy_tokenizer(source: Path, out: Path) -> None:
 
 
 def _shorten_merges(document: dict[str, Any]) -> None:
-    """Merges as "a b" instead of ["a", "b"], where no token has a space in it: both forms are read alike."""
+    """Merges as "a b" instead of ["a", "b"], where no token contains a space: both forms are read alike."""
     model = document.get("model") or {}
     merges = model.get("merges") or []
     if merges and all(isinstance(pair, list) and not any(" " in part for part in pair) for pair in merges):
@@ -77,22 +74,10 @@ def _shorten_merges(document: dict[str, Any]) -> None:
 
 
 def write_dense(model: Any, source: Path, out: Path) -> None:
-    """Writes a plain model (see `to_dense`) with its tokenizer, in float32: a scale times a level is exact there."""
+    """Writes a plain model (see `to_dense`) with its tokenizer, in float32: a scale times a level
+    is exact there."""
     model.float().save_pretrained(out)
     copy_tokenizer(source, out)
-
-
-def copy_model(source: Path, out: Path) -> None:
-    """The input, unchanged: what is returned when the gate is missed."""
-    for file in files_of(source):
-        if file.name != CARD or file.parent != source:
-            target = out / file.relative_to(source)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(file, target)
-
-
-def folder_bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in files_of(folder))
 
 
 def float32_bytes(folder: Path) -> int:

@@ -12,36 +12,33 @@ from agent_forge.forge.gates import NO_GAIN, NOT_MEASURED, PASSED, GateResult
 
 @dataclass(frozen=True)
 class Demands:
-    """What a quantised model must keep. 0 asks for nothing."""
+    """What a quantised model must keep. 0 demands nothing."""
 
-    perplexity: float = option(1.3, help="at most so many times that of the original", at_least=0)
-    accuracy: float = option(0.85, help="at least this share of the accuracy above chance", at_least=0, at_most=1)
-    ratio: float = option(8.0, help="at least so many times smaller than in float32, all files counted", at_least=0)
+    perplexity: float = option(1.3, help="Highest perplexity, as a multiple of the original's", at_least=0)
+    accuracy: float = option(0.85, help="Smallest share of the accuracy above chance to keep", at_least=0, at_most=1)
+    ratio: float = option(8.0, help="Smallest ratio of the size in float32 to the size, all files counted", at_least=0)
 
 
 @dataclass(frozen=True)
-class Clause:
-    """One demand, what was measured, and whether it is met. What was not measured is not met."""
+class DemandCheck:
+    """One demand, the measured value, and whether it is met. A value that was not measured does not meet it."""
 
     name: str
-    wanted: str
-    found: float | None
+    limit: str
+    value: float | None
     met: bool
 
     def as_dict(self) -> dict[str, Any]:
-        return dict(self.__dict__)
-
-    def __str__(self) -> str:
-        found = "not measured" if self.found is None else f"{self.found:.3g}"
-        return f"{self.name} {found}, wanted {self.wanted}"
+        return {"name": self.name, "wanted": self.limit, "found": self.value, "met": self.met}
 
 
 def check(
     demands: Demands, perplexity: float | None, accuracy: float | None, ratio: float | None
-) -> tuple[Clause, ...]:
-    """Every demand with what was found: the ratio of perplexities, the share of accuracy kept, the ratio of sizes.
+) -> tuple[DemandCheck, ...]:
+    """Every demand with its measured value: the ratio of perplexities, the share of accuracy kept,
+    the ratio of sizes.
 
-    >>> [clause.met for clause in check(Demands(), 1.1, None, 12.0)]
+    >>> [check.met for check in check(Demands(), 1.1, None, 12.0)]
     [True, False, True]
     """
     rows = (
@@ -49,17 +46,20 @@ def check(
         ("accuracy above chance, share kept", ">=", demands.accuracy, accuracy),
         ("times smaller than float32", ">=", demands.ratio, ratio),
     )
-    return tuple(_clause(*row) for row in rows if row[2] > 0)
+    checks = []
+    for name, sign, bound, measured in rows:
+        if bound > 0:
+            value = measured if measured is not None and math.isfinite(measured) else None
+            met = value is not None and (value <= bound if sign == "<=" else value >= bound)
+            checks.append(DemandCheck(name, f"{sign} {bound:g}", value, met))
+    return tuple(checks)
 
 
-def _clause(name: str, sign: str, bound: float, found: float | None) -> Clause:
-    measured = found is not None and math.isfinite(found)
-    met = measured and found is not None and (found <= bound if sign == "<=" else found >= bound)
-    return Clause(name, f"{sign} {bound:g}", found if measured else None, met)
-
-
-def as_gate(clauses: tuple[Clause, ...], before: float | None, after: float | None, stderr: float | None) -> GateResult:
-    """The verdict in the form that every phase has: bits per byte before and after, and whether all demands are met."""
-    missing = any(clause.found is None for clause in clauses)
-    verdict = PASSED if all(clause.met for clause in clauses) else NOT_MEASURED if missing else NO_GAIN
+def as_gate(
+    checks: tuple[DemandCheck, ...], before: float | None, after: float | None, stderr: float | None
+) -> GateResult:
+    """The verdict in the form of every phase: bits per byte before and after, and whether all
+    demands are met."""
+    missing = any(check.value is None for check in checks)
+    verdict = PASSED if all(check.met for check in checks) else NOT_MEASURED if missing else NO_GAIN
     return GateResult("bits per byte (kept within the demands)", before, after, stderr, verdict)

@@ -2,9 +2,10 @@
 
     ternary:  w = s * {-1, 0, 1},              s = mean |w|        (BitNet b1.58, 2402.17764, equations 1 to 3)
     two_bit:  w = s * {-1.5, -0.5, 0.5, 1.5},  s = 1.25 mean |w|   (the grid of ParetoQ, 2502.02631, without a zero)
-    int4, int8:  w = s * whole numbers up to 7 or 127, s = max |w| / 7 or 127: for embeddings and heads
+    int4, int8:  w = s * integers up to 7 or 127, s = max |w| / 7 or 127: for embeddings and heads
 
-Shapes: R rows (outputs), C columns (inputs), G groups of a row, S rows of scales (R, or 1 for the whole matrix).
+Shapes: R rows (outputs), C columns (inputs), G groups of a row, S rows of scales (R, or 1 for the
+whole matrix).
 """
 
 from __future__ import annotations
@@ -22,29 +23,31 @@ from agent_forge.errors import ConfigError
 Levels = Literal["ternary", "two_bit"]
 Granularity = Literal["tensor", "row", "group"]
 SMALLEST_SCALE = 1e-5  # a row of zeros still divides by something
-# The uniform four-level quantiser with the least error on a Gaussian has a step of 0.996 sigma = 1.25 mean |w|.
+# The uniform four-level quantiser with the least error on a Gaussian has a step of 0.996 sigma =
+# 1.25 mean |w|.
 STEP_OF_TWO_BITS = 1.25
+MOST = {"int4": 7, "int8": 127}
 
 
 @dataclass(frozen=True)
 class Format:
     """How a model is stored after quantisation."""
 
-    levels: Levels = option("ternary", help="of the linear layers' weights")
-    granularity: Granularity = option("row", help="what shares a scale")
-    group: int = option(128, help="columns of a group", at_least=8)
-    learn_scales: bool = option(True, help="scales are parameters (LSQ); otherwise they are the mean of |w|")
-    activations: Literal["int8", "none"] = option("int8", help="inputs of those layers, token by token")
-    sub_norm: bool = option(False, help="an RMS norm in front of each of them")
-    embedding: Literal["int4", "int8", "none"] = option("int4", help="of the embedding and the head")
+    levels: Levels = option("ternary", help="Levels of the linear layers' weights")
+    granularity: Granularity = option("row", help="What shares a scale")
+    group: int = option(128, help="Columns per group", at_least=8)
+    learn_scales: bool = option(True, help="Scales are parameters (LSQ); otherwise they are the mean of |w|")
+    activations: Literal["int8", "none"] = option("int8", help="Rounding of those layers' inputs, token by token")
+    sub_norm: bool = option(False, help="Put an RMS norm in front of each of those layers")
+    embedding: Literal["int4", "int8", "none"] = option("int4", help="Type of the embedding and the head")
     embedding_group: int = option(
-        0, help="columns of it that share a scale; 0: 32 for int4, the row for int8", at_least=0
+        0, help="Columns of the embedding that share a scale (0: 32 for int4, the row for int8)", at_least=0
     )
 
     def __post_init__(self) -> None:
         if self.learn_scales and self.granularity == "tensor":
             raise ConfigError(
-                "one scale for the whole matrix is not learned", where="learn_scales", fix="set it to false"
+                "one scale for the whole matrix cannot be learned", where="learn_scales", fix="Set it to false"
             )
 
     def word_group(self, columns: int) -> int:
@@ -64,7 +67,9 @@ def level_scales(weight_RC: Tensor, format: Format) -> Tensor:
     elif format.granularity == "row":
         mean = size.mean(1, keepdim=True)
     else:
-        mean = _group_sums(size, format.group) / _group_sizes(weight_RC, format.group)
+        starts = torch.arange(0, size.shape[1], format.group, device=size.device)
+        columns_G = (size.shape[1] - starts).clamp_max(format.group).to(size.dtype)  # the last group may be shorter
+        mean = _group_sums(size, format.group) / columns_G
     step = STEP_OF_TWO_BITS if format.levels == "two_bit" else 1.0
     return (mean * step).clamp_min(SMALLEST_SCALE)
 
@@ -89,10 +94,11 @@ def spread(scales_SG: Tensor, columns: int, group: int) -> Tensor:
 
 
 def fit_scales(weight_RC: Tensor, format: Format, importance_C: Tensor | None = None, rounds: int = 8) -> Tensor:
-    """Scales that minimise sum_c h_c (w_c - s q_c)^2, h being the mean square of each input on calibration text.
+    """Scales that minimise sum_c h_c (w_c - s q_c)^2, h being the mean square of each input on
+    calibration text.
 
-    Alternates the best scale for the codes and the best codes for the scale (Lloyd). The error never grows from round
-    to round; the mean of |w| is only its start.
+    Alternates between the best scale for the codes and the best codes for the scale (Lloyd), from
+    the mean of |w|. The error never grows from round to round.
     """
     scales = level_scales(weight_RC, format)
     weights = torch.ones_like(weight_RC[:1]) if importance_C is None else importance_C.to(weight_RC)[None]
@@ -107,20 +113,14 @@ def fit_scales(weight_RC: Tensor, format: Format, importance_C: Tensor | None = 
     return scales
 
 
-def whole_number_scales(weight_RC: Tensor, most: int, group: int) -> Tensor:
-    """The scales [R, G] of int4 (most = 7) or int8 (most = 127), as float16 stores them."""
+def whole_numbers(weight_RC: Tensor, most: int, group: int) -> Tensor:
+    """The weights rounded to int4 (most = 7) or int8 (most = 127) in groups of columns, and back;
+    the scales [R, G] are as float16 stores them."""
     padded = F.pad(weight_RC.abs(), (0, -weight_RC.shape[1] % group))
     largest = padded.unflatten(1, (-1, group)).amax(-1)
-    return (largest / most).clamp_min(SMALLEST_SCALE).half().to(weight_RC.dtype)
-
-
-def whole_numbers(weight_RC: Tensor, most: int, group: int) -> Tensor:
-    """The weights rounded to `most` steps on either side of zero, and back."""
-    scales = spread(whole_number_scales(weight_RC, most, group), weight_RC.shape[1], group)
+    scales_RG = (largest / most).clamp_min(SMALLEST_SCALE).half().to(weight_RC.dtype)
+    scales = spread(scales_RG, weight_RC.shape[1], group)
     return (weight_RC / scales).round().clamp(-most, most) * scales
-
-
-MOST = {"int4": 7, "int8": 127}
 
 
 def round_inputs(x: Tensor) -> Tensor:
@@ -133,8 +133,9 @@ def round_inputs(x: Tensor) -> Tensor:
 class LearnedLevels(torch.autograd.Function):
     """s * q(w / s) with the gradients of LSQ (1902.08153, equation 3).
 
-    dw is passed on where the weight is inside the levels; ds is q - w / s there, and the outermost level elsewhere,
-    divided by sqrt(columns that share the scale * levels above zero) so that scales and weights move at one pace.
+    dw is passed on where the weight is inside the levels; ds is q - w / s there, and the outermost
+    level elsewhere, divided by sqrt(columns that share the scale * levels above zero) so that
+    scales and weights move at the same pace.
     """
 
     @staticmethod
@@ -156,9 +157,5 @@ class LearnedLevels(torch.autograd.Function):
 
 
 def _group_sums(x_RC: Tensor, group: int) -> Tensor:
+    """[R, G]; the last group may be shorter."""
     return F.pad(x_RC, (0, -x_RC.shape[1] % group)).unflatten(1, (-1, group)).sum(-1)
-
-
-def _group_sizes(x_RC: Tensor, group: int) -> Tensor:
-    starts = torch.arange(0, x_RC.shape[1], group, device=x_RC.device)
-    return (x_RC.shape[1] - starts).clamp_max(group).to(x_RC.dtype)[None]

@@ -17,41 +17,41 @@ FEWEST_STEPS = 20
 
 
 @dataclass(frozen=True)
-class Recipe:
+class QATRecipe:
     """Quantisation-aware training by distillation.
 
-    The strength (lambda) rises from 0 to 1 in `stages` equal steps over the first `rise` of the run; the learning rate
-    warms up, stays, and falls in a straight line over the last half. Weight decay is 0 and no average of the weights is
-    kept: both pull shadow weights towards a threshold.
+    The strength (lambda) rises from 0 to 1 in `stages` equal steps over the first `rise` of the
+    run; the learning rate warms up, stays, and falls linearly over the last half. There is no
+    weight decay and no average of the weights: both pull shadow weights towards a threshold.
     """
 
-    steps: int | None = option(None, help="optimiser steps; by default what fits a budget of operations", at_least=1)
-    batch_rows: int = option(16, at_least=1)
-    micro_rows: int = option(16, at_least=1)
-    length: int = option(128, help="tokens in a row", at_least=8)
-    lr: float = option(0.005, help="of the matrices (Muon)", above=0)
-    embedding_lr: float = option(0.001, above=0)
-    scalar_lr: float = option(0.001, help="of scales, gains and biases", above=0)
-    optimizer: Literal["muon", "adamw"] = option("muon", help="for the matrices")
+    steps: int | None = option(None, help="Optimiser steps (default: what fits a budget of operations)", at_least=1)
+    batch_rows: int = option(16, help="Rows per step", at_least=1)
+    micro_rows: int = option(16, help="Rows per forward pass", at_least=1)
+    length: int = option(128, help="Tokens per row", at_least=8)
+    lr: float = option(0.005, help="Learning rate of the matrices (Muon)", above=0)
+    embedding_lr: float = option(0.001, help="Learning rate of the embedding", above=0)
+    scalar_lr: float = option(0.001, help="Learning rate of scales, gains and biases", above=0)
+    optimizer: Literal["muon", "adamw"] = option("muon", help="Optimiser of the matrices")
     start: Literal["feedback", "fitted", "plain"] = option(
-        "feedback", help="where learned scales start: GPTQ's rounding, scales fitted to the inputs, or to the weights"
+        "feedback", help="Where learned scales start: GPTQ's rounding, scales fitted to the inputs, or to the weights"
     )
-    stages: int = option(8, help="steps in which the strength rises", at_least=1)
+    stages: int = option(8, help="Steps in which the strength rises", at_least=1)
     rise: float = option(
-        0.25, help="share of the run over which it rises; 0: full strength at once", at_least=0, at_most=1
+        0.25, help="Share of the run over which the strength rises (0: full strength at once)", at_least=0, at_most=1
     )
-    warmup: float = option(0.05, help="share of the run over which the learning rate rises", at_least=0, at_most=0.5)
-    hard: float = option(0.0, help="share of the plain cross-entropy in the loss", at_least=0, at_most=1)
-    hidden: float = option(0.0, help="weight of the distance between hidden states", at_least=0)
-    temperature: float = option(1.0, above=0)
-    evaluations: int = option(6, help="looks at held-out text while training", at_least=0)
-    patience: int = option(3, help="looks without gain before stopping; 0: never", at_least=0)
-    recoveries: int = option(1, help="further rounds at full strength when the gate is missed", at_least=0)
-    recovery: float = option(0.5, help="length of such a round, as a share of the run", above=0)
+    warmup: float = option(0.05, help="Share of the run over which the learning rate rises", at_least=0, at_most=0.5)
+    hard: float = option(0.0, help="Share of the plain cross-entropy in the loss", at_least=0, at_most=1)
+    hidden: float = option(0.0, help="Weight of the distance between hidden states", at_least=0)
+    temperature: float = option(1.0, help="Temperature of the distillation", above=0)
+    evaluations: int = option(6, help="Evaluations on held-out text while training", at_least=0)
+    patience: int = option(3, help="Evaluations without gain before stopping (0: never)", at_least=0)
+    recoveries: int = option(1, help="Further rounds at full strength when the gate is missed", at_least=0)
+    recovery: float = option(0.5, help="Length of such a round, as a share of the run", above=0)
 
     def steps_for(self, model: nn.Module, device: str) -> int:
-        """The given number, or as many as the budget of operations allows: 8 for each weight and token (2 for the
-        student and 4 back, 2 for the teacher)."""
+        """The number of steps that was set, or as many as the budget of operations allows: 8 per
+        weight and token (2 for the student and 4 back, 2 for the teacher)."""
         if self.steps is not None:
             return self.steps
         weights = sum(parameter.numel() for parameter in model.parameters())
@@ -60,7 +60,7 @@ class Recipe:
 
     def strength_at(self, step: int, steps: int) -> float:
         """
-        >>> recipe = Recipe(stages=4, rise=0.5)
+        >>> recipe = QATRecipe(stages=4, rise=0.5)
         >>> [recipe.strength_at(step, 16) for step in (0, 1, 2, 4, 6, 8, 15)]
         [0.25, 0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
         """
@@ -68,7 +68,7 @@ class Recipe:
         return min(1.0, (int(step / rising * self.stages) + 1) / self.stages) if rising else 1.0
 
     def settings(self, steps: int, seed: int, pace: float = 1.0, **changes: Any) -> TrainSettings:
-        """What the training loop needs to know; `pace` scales the learning rates."""
+        """The settings of the training loop; `pace` scales the learning rates."""
         rates = {"lr": self.lr * pace, "embedding_lr": self.embedding_lr * pace, "scalar_lr": self.scalar_lr * pace}
         fixed: dict[str, Any] = {
             "optimizer": "bitnet",

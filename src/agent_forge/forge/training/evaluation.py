@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from agent_forge.forge.progress import Tell, silent, track
 from agent_forge.forge.training.objective import losses_and_hits
 from agent_forge.forge.training.packing import IGNORE, Batch, PackedRows, encode, pack
 
@@ -52,33 +53,41 @@ class HeldOut:
         return cls(rows, tuple(len(text.encode()) for text in texts))
 
 
-Scores = Callable[[nn.Module, Batch], tuple[torch.Tensor, torch.Tensor]]  # losses and hits of every target, [B, T]
+Scores = Callable[[nn.Module, Batch], tuple[torch.Tensor, ...]]  # figures of every target, each [rows, length]
 
 
 def document_scores(
-    model: nn.Module, held_out: HeldOut, batch_rows: int = 16, scores: Scores = losses_and_hits
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Nats, right guesses and tokens of each document, [documents]. Long ones are read in pieces, each from BOS."""
+    model: nn.Module,
+    held_out: HeldOut,
+    batch_rows: int = 16,
+    scores: Scores = losses_and_hits,
+    stage: str = "evaluation",
+    tell: Tell = silent,
+) -> tuple[np.ndarray, ...]:
+    """The sums of each of the scores (nats and right guesses) and the number of tokens, by document.
+
+    Every document is read once; one longer than a row in pieces, each from BOS.
+    """
     device = next(chain(model.parameters(), model.buffers())).device
     was_training = model.training
     model.eval()
     count = len(held_out.bytes_of)
-    loss, hits, tokens = np.zeros(count), np.zeros(count), np.zeros(count)
-    for start in range(0, len(held_out.rows), batch_rows):
+    sums, tokens = np.zeros((1, count)), np.zeros(count)
+    for start in track(range(0, len(held_out.rows), batch_rows), stage, tell):
         batch = held_out.rows.take(slice(start, start + batch_rows))
-        losses, right = (x.cpu() for x in scores(model, batch.to(device)))  # [B, T]
         real = batch.targets != IGNORE
-        where = batch.documents[real].numpy()  # the document of every target
-        loss += np.bincount(where, losses[real].double().numpy(), count)
-        hits += np.bincount(where, right[real].double().numpy(), count)
+        where = batch.documents[real].numpy()
+        figures = [figure.cpu()[real].double().numpy() for figure in scores(model, batch.to(device))]
+        sums = sums + [np.bincount(where, figure, count) for figure in figures]
         tokens += np.bincount(where, minlength=count)
     model.train(was_training)
-    return loss, hits, tokens
+    return *sums, tokens
 
 
 def evaluate(model: nn.Module, held_out: HeldOut, batch_rows: int = 16) -> Evaluation:
     """The model in its current state, on every document once."""
-    return Evaluation.of(*document_scores(model, held_out, batch_rows), np.array(held_out.bytes_of, dtype=float))
+    nats, hits, tokens = document_scores(model, held_out, batch_rows)
+    return Evaluation.of(nats, hits, tokens, np.array(held_out.bytes_of, dtype=float))
 
 
 def ratio(numerators: np.ndarray, denominators: np.ndarray) -> tuple[float, float]:

@@ -8,6 +8,7 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from agent_forge.context_length import context_length
 from agent_forge.errors import AgentForgeError, ModelError
 from agent_forge.server.answers import Refused
 from agent_forge.server.context import Context
@@ -66,7 +67,7 @@ class Ready:
         self.loaded = loaded
         self.tokenizer = loaded.tokenizer
         self.ends = end_tokens(loaded.model, loaded.tokenizer)
-        self.context: int | None = getattr(loaded.model.config, "max_position_embeddings", None)
+        self.context: int | None = context_length(loaded.model.config)
         head = loaded.model.get_output_embeddings()
         self.vocabulary = int(getattr(head, "out_features", None) or head.weight.shape[0])
         self.grammars = Grammars(loaded.tokenizer, self.vocabulary, self.ends)

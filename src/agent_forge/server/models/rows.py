@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
 from agent_forge.forge.models import CognateCache
-from agent_forge.forge.models.packed import Batch, PackedLinear, why_not
+from agent_forge.forge.models.packed import DecoderBatch, PackedLinear, why_not
 
 STRIDE = 256  # columns by which the buffers grow at least
 
@@ -53,7 +53,7 @@ def rows_for(model: Any) -> Rows:
     """The batch that suits a model: the compiled one for packed models in main memory; for others one that suits their
     cache, which is ours, the plain one of transformers, or (unknown) one row at a time."""
     if runs_compiled(model):
-        return Batch(model)
+        return DecoderBatch(model)
     reader = Reader(model)
     cache = reader.fresh()
     if isinstance(cache, CognateCache):

@@ -1,7 +1,7 @@
-"""int2 to int8 in groups: a scale and a zero point for every group of a row, scales searched, errors fed back.
+"""int2 to int8 in groups: a scale and a zero point per group of a row, scales searched, errors fed back.
 
-For embeddings and wherever a fixed width is wanted. The codes are entropy-coded when that is smaller, which for int8 it
-usually is.
+For embeddings and wherever a fixed width is wanted. The codes are entropy-coded where that is
+smaller, which for int8 it usually is.
 """
 
 from __future__ import annotations
@@ -11,31 +11,23 @@ import torch
 from torch import Tensor
 
 from agent_forge.forge.compression.container import Encoded
-from agent_forge.forge.compression.feedback import Cost, order_of, rounded_with_feedback
+from agent_forge.forge.compression.feedback import Cost, codes_with_feedback
 
-SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)
+SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.65, 0.6)  # of the range: outliers may be clipped
 
 
 def encode(weight: Tensor, cost: Cost, bits: int = 4, group: int = 64) -> Encoded:
     source = weight.detach().float()
     rows, columns = source.shape
     group = columns if group <= 0 or columns % group else group
-    scale, zero = _ranges(source.view(rows, -1, group), bits)
-    scales, zeros = (x.repeat_interleave(group, 1) for x in (scale, zero))
-    order = None if cost.hessian is None else order_of(cost.hessian.to(source.device))
-    if order is None:
-        codes = _codes(source, scales, zeros, bits)
-    else:
-        s, z = scales[:, order.columns], zeros[:, order.columns]
-        codes = torch.empty_like(source)
-
-        def quantise(piece: Tensor, at: int) -> Tensor:
-            place = slice(at, at + piece.shape[1])
-            codes[:, place] = found = _codes(piece, s[:, place], z[:, place], bits)
-            return (found - z[:, place]) * s[:, place]
-
-        rounded_with_feedback(source[:, order.columns], order.upper, quantise)
-        codes = codes[:, order.back]
+    scale, zero = _ranges(source.view(rows, -1, group), bits)  # [R, groups]
+    scales, zeros = (x.repeat_interleave(group, 1) for x in (scale, zero))  # [R, C]
+    codes = codes_with_feedback(
+        source,
+        cost.hessian,
+        lambda columns, at: _codes(columns, scales[:, at], zeros[:, at], bits),
+        lambda codes, at: (codes - zeros[:, at]) * scales[:, at],
+    )
     parts = {
         "scale": scale.half().cpu().numpy(),
         "zero": zero.to(torch.uint8).cpu().numpy(),
@@ -49,7 +41,7 @@ def _codes(x: Tensor, scale: Tensor, zero: Tensor, bits: int) -> Tensor:
 
 
 def _ranges(groups: Tensor, bits: int) -> tuple[Tensor, Tensor]:
-    """The scale (as float16 holds it) and zero point of each group: of several narrower ranges the best one."""
+    """The scale (as float16 stores it) and zero point of each group: the best of several narrower ranges."""
     most = (1 << bits) - 1
     low, high = groups.amin(-1).clamp(max=0), groups.amax(-1).clamp(min=0)
     best = torch.full_like(low, torch.inf)

@@ -1,4 +1,4 @@
-"""Half precision as it is: for gains, biases and other small tensors. Values that float16 cannot hold stay float32."""
+"""Half precision, for gains, biases and other small tensors. What float16 cannot hold stays float32."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from agent_forge.forge.compression.feedback import Cost
 def encode(weight: Tensor, cost: Cost) -> Encoded:
     values = weight.detach().float().cpu().numpy()
     half = values.astype(np.float16)
-    near = np.abs(half.astype(np.float32) - values) <= 1e-3 * np.abs(values) + 1e-7
-    return Encoded("raw", tuple(weight.shape), {"values": half if near.all() else values})
+    close = np.abs(half.astype(np.float32) - values) <= 1e-3 * np.abs(values) + 1e-7
+    return Encoded("raw", tuple(weight.shape), {"values": half if close.all() else values})
 
 
 def decode(encoded: Encoded) -> Tensor:

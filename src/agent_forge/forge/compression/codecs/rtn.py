@@ -1,7 +1,7 @@
 """Round to nearest: the control that every other codec must beat at equal bits.
 
-Each group of a row gets a scale and an offset (float16) from its smallest and largest weight; the codes have a fixed
-width, without entropy coding, as plain formats store them.
+Each group of a row has a scale and an offset (float16), from its smallest and largest weight. The
+codes have a fixed width and no entropy coding, as in plain formats.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from agent_forge.forge.compression.feedback import Cost
 def encode(weight: Tensor, cost: Cost, bits: int = 4, group: int = 128) -> Encoded:
     rows, columns = weight.shape
     group = columns if group <= 0 or columns % group else group
-    values = weight.detach().float().cpu().numpy().reshape(rows, -1, group)
+    values = weight.detach().float().cpu().numpy().reshape(rows, -1, group)  # [R, groups, group]
     low = values.min(-1, keepdims=True).astype(np.float16)
     scale = ((values.max(-1, keepdims=True) - low) / ((1 << bits) - 1)).astype(np.float16)
     step = np.where(scale > 0, scale, 1).astype(np.float32)

@@ -1,6 +1,6 @@
 /* Attention over the caches of sequences: a token of each, or successive tokens of one. Part of decoder.c. */
 
-/* The two halves of a head are the two coordinates that turn. */
+/* The two halves of a head are the two coordinates that are rotated. */
 static void rotate(float *x, const float *cosines, const float *sines, int64_t half) {
     for (int64_t i = 0; i < half; i++) {
         const float a = x[i], b = x[i + half];
@@ -15,12 +15,12 @@ static void place_head(const Model *d, float *x, int64_t position) {
     rotate(x, d->cosines + position * half, d->sines + position * half, half);
 }
 
-/* Keys lie in blocks of 16 tokens, [head width][16]: a token is a lane, so that no sum is taken across lanes. Values lie
- * [token][head width]. */
+/* Keys are stored in blocks of 16 tokens, [head width][16]: a token is a lane, so that nothing is summed across lanes.
+ * Values are stored [token][head width]. */
 enum { LANES = ROWS, WIDEST_HEAD = 256 };
-static const float NOTHING = -1e30f; /* the score of what must not be seen */
+static const float NOTHING = -1e30f; /* the score of a masked key */
 
-/* scores of the keys `from` .. `to`, from the start of the first one's block on; the largest of each lane */
+/* Scores of the keys `from` .. `to`, beginning with the first one's block; the largest of each lane. */
 static void scores(const Model *d, const float *q, const float *keys, int64_t from, int64_t to, float *found, float *most) {
     const int64_t width = d->head_width;
     for (int l = 0; l < LANES; l++) most[l] = NOTHING;
@@ -38,7 +38,7 @@ static void scores(const Model *d, const float *q, const float *keys, int64_t fr
     }
 }
 
-/* scores become their exponentials; returns their sum */
+/* Replaces scores by their exponentials; returns their sum. */
 static float exponentials(float *score, int64_t blocks, const float *lane_most) {
     float most = NOTHING, lane_total[LANES] = {0}, total = 0;
     for (int l = 0; l < LANES; l++) most = lane_most[l] > most ? lane_most[l] : most;
@@ -84,7 +84,7 @@ typedef struct {
 /* score = K q for the keys `at` .. `at + n`; `at` begins a block */
 static void block_scores(const Model *d, Block *b, const float *keys, int64_t at, int64_t n, int64_t position) {
     const int64_t width = d->head_width;
-    for (int64_t j = 0; j < n; j += AT_ONCE) { /* beyond n: what is there has no meaning, and no weight */
+    for (int64_t j = 0; j < n; j += AT_ONCE) { /* beyond n: garbage, which gets no weight */
         Floats found[AT_ONCE][2] = {{{0}}};
         const float *key = keys + (at + j) / LANES * LANES * width + (at + j) % LANES;
         for (int64_t i = 0; i < width; i++)
@@ -93,14 +93,14 @@ static void block_scores(const Model *d, Block *b, const float *keys, int64_t at
         memcpy(b->score[j], found, sizeof found);
     }
     for (int64_t j = 0; j < n; j++) {
-        const int64_t key = at + j - position; /* it is seen from this token on, and until its window ends */
+        const int64_t key = at + j - position; /* it is visible from this token on, until its window ends */
         if (key <= 0 && !(d->window && key + d->window < QUERIES)) continue;
         for (int64_t t = 0; t < QUERIES; t++)
             if (key > t || (d->window && key + d->window <= t)) b->score[j][t] = NOTHING;
     }
 }
 
-/* Takes in these scores: what was summed so far is scaled to the new largest one. */
+/* Adds these scores; the sums so far are rescaled to the new largest one (online softmax). */
 static void block_sums(const Model *d, Block *b, const float *values, int64_t at, int64_t n) {
     float most[QUERIES], shrink[QUERIES];
     memcpy(most, b->most, sizeof most);
@@ -147,7 +147,7 @@ static void attend_block(const Model *d, int64_t n, const float *q, int64_t q_st
         for (int64_t t = 0; t < n; t++) out[t * out_stride + i] = b.sum[i][t] / b.total[t];
 }
 
-/* Where the keys or values of a group lie in a cache. */
+/* The offset of the keys or values of a group in a cache. */
 static int64_t at_group(const Model *d, const History *in, int64_t layer, int64_t group) {
     return (layer * d->groups + group) * in->length * d->head_width;
 }

@@ -1,8 +1,8 @@
 """A packed model as one compiled function: a single call goes through all layers.
 
-In transformers a token costs some ten Python calls a layer, which for a small model is far more than its arithmetic.
-The compiled model does the same computation (a test holds it to the model's own logits) for Llama-shaped models and for
-Cognate with one loop, on one core.
+In transformers a token costs about ten Python calls per layer, for a small model far more than its
+arithmetic. The compiled model does the same computation (a test compares its logits with the
+model's own) for Llama-shaped models and for Cognate with one loop, on one core.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from agent_forge.forge.models.packed.products import CMatrix, describe
 from agent_forge.forge.models.packed.trits import DIGITS, KINDS
 
 SOURCE = Path(__file__).with_name("decoder.c")
-TOGETHER = 32  # tokens that go through a layer together
+TOGETHER = 32  # tokens that go through a layer at once
 SCRATCH = 7  # as in decoder.c
 WIDEST_HEAD, LANES = 256, 16  # as in attention.c: a history holds whole blocks of 16 tokens
 FLOATS = len(KINDS)
-Angles = Callable[[int], tuple[Tensor, Tensor]]  # cosines and sines [length, half a head] of the first positions
+Angles = Callable[[int], tuple[Tensor, Tensor]]  # length -> cosines and sines [length, head width / 2]
 FIXED_ANGLES = ("default", "linear", "llama3", "yarn")  # rotary positions whose angles do not depend on the length
 
 
@@ -76,12 +76,12 @@ class CModel(ctypes.Structure):
 
 @cache
 def library() -> Any:
-    """The compiled decoder, or None."""
-    found = native.load(SOURCE, "-fopenmp-simd")
-    if found is not None:
+    """The compiled decoder, or None where it cannot be built."""
+    decoder = native.load(SOURCE, "-fopenmp-simd")
+    if decoder is not None:
         i64, pointer = ctypes.c_int64, ctypes.c_void_p
-        found.decoder_read.argtypes = (pointer, pointer, i64, i64, pointer, i64, pointer)
-    return found
+        decoder.decoder_read.argtypes = (pointer, pointer, i64, i64, pointer, i64, pointer)
+    return decoder
 
 
 class CompiledModel:
@@ -90,35 +90,36 @@ class CompiledModel:
     def __init__(self, model: Any) -> None:
         reason = why_not(model)
         if reason is not None:
-            raise UsageError(f"the compiled decoder does not run this model: {reason}", fix="use model.generate()")
+            raise UsageError(f"the compiled decoder does not run this model: {reason}", fix="Use model.generate()")
         self.vocabulary: int = model.config.vocab_size
         self.memories = 0
-        self._kept: list[Any] = []  # all that C points to
-        self._reaching: list[Any] = []
+        self._alive: list[Any] = []  # everything that C points to
+        self._positions: list[Any] = []  # cosines, sines and weights of attention, of the longest sequence so far
         self._angles = _llama_angles(model) if model.config.model_type == "llama" else _cognate_angles(model)
         gather_weights(model)
         self.shape = _llama(self, model) if model.config.model_type == "llama" else _cognate(self, model)
-        self._give_room()
+        self._allocate()
         self._library = library()
 
     def reach(self, length: int) -> None:
-        """Makes positions up to `length` known; sequences may be that long."""
+        """Prepares for sequences of up to `length` tokens."""
         if length > self.shape.reach:
             length = max(length, self.shape.reach * 2)
             cosines, sines = (part.float().contiguous() for part in self._angles(length))
-            self._reaching = [cosines, sines, np.empty(length, dtype=np.float32)]
+            self._positions = [cosines, sines, np.empty(length, dtype=np.float32)]
             self.shape.cosines, self.shape.sines = cosines.data_ptr(), sines.data_ptr()
-            self.shape.weights, self.shape.reach = self._reaching[2].ctypes.data, length
+            self.shape.weights, self.shape.reach = self._positions[2].ctypes.data, length
 
     def read(self, rows: Any, ids: Any, logits: Any, each: int) -> None:
-        """Rows of CHistory read ids [rows, tokens]; the logits after the last `each` tokens of each go to `logits`."""
-        given = (*ids.shape, ids.ctypes.data, each, logits.ctypes.data)
-        if self._library.decoder_read(ctypes.byref(self.shape), ctypes.byref(rows), *given):
+        """Rows of CHistory read ids [rows, tokens]; the logits after the last `each` tokens of each
+        go to `logits`."""
+        arguments = (*ids.shape, ids.ctypes.data, each, logits.ctypes.data)
+        if self._library.decoder_read(ctypes.byref(self.shape), ctypes.byref(rows), *arguments):
             raise UsageError(f"a token is not in 0..{self.vocabulary - 1}", where="CompiledModel.read")
 
     def keep(self, array: Any) -> int:
-        """The address of an array or tensor, which will live as long as the model."""
-        self._kept.append(array)
+        """The address of an array or tensor, which is kept alive as long as the model."""
+        self._alive.append(array)
         if isinstance(array, ctypes.Array):
             return ctypes.addressof(array)
         return int(array.data_ptr() if isinstance(array, Tensor) else array.ctypes.data)
@@ -138,11 +139,11 @@ class CompiledModel:
         return CMatrix(FLOATS, 0, rows, columns, columns, self.floats(module.weight), None, at)
 
     def _packed(self, table: PackedTable, bias: Tensor | None) -> CMatrix:
-        kept = None if bias is None else bias.detach().float().contiguous()
-        self._kept += [table.packed, table.scales, kept]
-        return describe(table.matrix, kept)
+        floats = None if bias is None else bias.detach().float().contiguous()
+        self._alive += [table.packed, table.scales, floats]
+        return describe(table.matrix, floats)
 
-    def _give_room(self) -> None:
+    def _allocate(self) -> None:
         """Working memory: the widest vector of any layer, and the longest line of quantised activations."""
         model = self.shape
         layers = ctypes.cast(model.layer, ctypes.POINTER(CLayer))
@@ -167,7 +168,7 @@ def _line(matrix: CMatrix) -> int:
 
 
 def why_not(model: Any) -> str | None:
-    """What keeps the decoder from running this model, or None if nothing does."""
+    """Why the decoder cannot run this model, or None if it can."""
     config = model.config
     if library() is None:
         return "there is no C compiler here"
@@ -186,17 +187,16 @@ def why_not(model: Any) -> str | None:
     for name, module in model.named_modules():
         if getattr(module, "activations", "int8") != "int8" or getattr(module, "sub_norm", False):
             return f"{name} does not round its input, or has a sub-norm"
-        if isinstance(module, nn.Linear | nn.Embedding | PackedTable) and _device(module) != "cpu":
-            return "its weights are not in main memory"
+        if isinstance(module, nn.Linear | nn.Embedding | PackedTable):
+            weight = module.packed if isinstance(module, PackedTable) else module.weight
+            if weight.device.type != "cpu":
+                return "its weights are not in main memory"
     return None
 
 
-def _device(module: Any) -> str:
-    return str((module.packed if isinstance(module, PackedTable) else module.weight).device.type)
-
-
 def gather_weights(model: Any) -> None:
-    """Moves the packed bytes into one piece of memory, on huge pages (numpy asks for them): read faster when cold."""
+    """Moves the packed bytes into one piece of memory on huge pages (numpy requests them), which is
+    read faster."""
     tables = [module for module in model.modules() if isinstance(module, PackedTable)]
     total = sum(-(-table.packed.numel() // 64) * 64 for table in tables)
     memory = np.empty(total + 64, dtype=np.uint8)
@@ -221,7 +221,7 @@ def _llama_angles(whole: Any) -> Angles:
     rotary = whole.model.rotary_emb
 
     def angles(length: int) -> tuple[Tensor, Tensor]:
-        cosines, sines = rotary(torch.zeros(1, 1), torch.arange(length)[None])  # [1, T, head width], its halves alike
+        cosines, sines = rotary(torch.zeros(1, 1), torch.arange(length)[None])  # [1, T, head width], both halves alike
         half = cosines.shape[-1] // 2
         return cosines[0, :, :half], sines[0, :, :half]
 

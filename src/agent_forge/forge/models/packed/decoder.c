@@ -1,8 +1,8 @@
 /* A whole decoder in one call: the layers of a Llama- or Cognate-shaped model over packed matrices, with caches.
  *
  * Between the products everything is float32. Several tokens go through a layer together, so that the weights are read
- * once for all of them: those of one sequence (a prompt), or one of each of several sequences, which have a cache each.
- * What a token becomes does not depend on the sequences beside it, to the last bit.
+ * once for all of them: those of one sequence (a prompt), or one of each of several sequences, each with its own cache.
+ * The result for a token does not depend on the sequences beside it, to the last bit.
  */
 #include "products.c"
 
@@ -10,20 +10,20 @@ enum { FLOATS = 5 }; /* a kind of its own here: a plain float32 matrix, row afte
 
 typedef struct {
     const float *norm_in, *norm_mid; /* gains, or NULL for none */
-    Matrix q, k, v, o, gate, up, down; /* rows 0: not there (q holds q, k and v; no gate: the MLP is relu squared) */
+    Matrix q, k, v, o, gate, up, down; /* rows 0: absent (then q holds q, k and v; without gate the MLP is relu squared) */
     Matrix memory_qkv, memory_rates, memory_out; /* Cognate's neural memory */
     const float *attention_gain, *memory_gain;
-    int64_t memory; /* its number among the layers that have one; -1: none */
+    int64_t memory; /* its index among the layers that have one; -1: none */
 } Layer;
 
-/* One sequence: what its tokens left behind. */
+/* The cache of one sequence. */
 typedef struct {
-    float *keys, *values; /* [layers][groups][length][head width]; see attention.c for how keys lie */
+    float *keys, *values; /* [layers][groups][length][head width]; see attention.c for the order of keys */
     float *state; /* [layers with a memory][heads][width][width] */
-    int64_t length, read; /* tokens there is room for, and those that were read */
+    int64_t length, read; /* tokens there is room for, and tokens read */
 } History;
 
-/* Where a token stands. */
+/* The sequence and position of a token. */
 typedef struct {
     History *in;
     int64_t position;
@@ -34,7 +34,7 @@ typedef struct {
     int64_t qk_norm, norm_embedding;
     float eps, scale;
     const float *cosines, *sines; /* [reach][head width / 2] */
-    float *weights; /* of attention: [reach], the length of the longest sequence that may come */
+    float *weights; /* of attention: [reach], the length of the longest sequence */
     int64_t reach;
     const float *norm_out;
     Matrix table, embed_up, head_down, head;
@@ -47,9 +47,9 @@ typedef struct {
 
 #define SCRATCH 7
 
-/* ---- small things ----------------------------------------------------------------------------------------------- */
+/* ---- elementwise ------------------------------------------------------------------------------------------------ */
 
-/* e^x to about 2e-7: x = n ln 2 + r, a polynomial for e^r. Written so that a loop over it becomes vector code. */
+/* e^x to about 2e-7: x = n ln 2 + r, a polynomial for e^r. A loop over it becomes vector code. */
 static inline float exponential(float x) {
     x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
     const float n = rintf(x * 1.44269504f);
@@ -96,7 +96,7 @@ static void float_product(const Matrix *m, int64_t tokens, const float *x, float
             y[t * m->rows + r] = dot_floats(w + r * m->columns, x + t * m->columns, m->columns) + (m->bias ? m->bias[r] : 0);
 }
 
-/* Quantised activations, kept while the next matrices want the same ones. */
+/* Quantised activations, kept while the next matrices need the same ones. */
 typedef struct {
     int32_t kind;
     int64_t columns, group;
@@ -175,7 +175,7 @@ static void remember(const Model *d, float *state, const float *qkv, const float
     }
 }
 
-/* y becomes norm(y) * gain * 2 sigmoid(norm(memory's answer) * gain) */
+/* y becomes norm(y) * gain * 2 sigmoid(norm(memory's output) * gain) */
 static void memory_gate(const Model *d, const Layer *layer, int64_t tokens, const Place *place, const float *x, float *y,
                         float **spare) {
     const int64_t inner = d->memory_heads * d->memory_width, size = inner * d->memory_width;
@@ -252,7 +252,7 @@ static void embed(const Model *d, int64_t tokens, const int64_t *ids, float *h, 
     if (d->norm_embedding) norm_rows(d, h, NULL, h, tokens);
 }
 
-/* The logits of these tokens: `each` of every row's last ones. */
+/* The logits of the last `each` tokens of every row. */
 static void answer(const Model *d, int64_t rows, int64_t tokens, int64_t each, const float *h, float **part, float *logits) {
     float *x = part[0];
     for (int64_t r = 0; r < rows; r++)
@@ -264,8 +264,8 @@ static void answer(const Model *d, int64_t rows, int64_t tokens, int64_t each, c
     multiply_once(d, &d->head, rows * each, x, logits);
 }
 
-/* Every one of `rows` sequences reads `tokens` ids, ids [rows][tokens]; together they are at most most_tokens. The logits of
- * the last `each` of them go to `logits` [rows][each][vocabulary]. */
+/* Each of `rows` sequences reads `tokens` ids, ids [rows][tokens], at most most_tokens in all. The logits of the last `each`
+ * of them go to `logits` [rows][each][vocabulary]. Returns 0, 1 for a call that is wrong, 2 for an unknown token. */
 int decoder_read(const Model *d, History *history, int64_t rows, int64_t tokens, const int64_t *ids, int64_t each,
                  float *logits) {
     const int64_t all = rows * tokens;

@@ -1,4 +1,5 @@
-"""A packed model as a Hugging Face folder: config.json with a quantization_config, model.safetensors, tokenizer."""
+"""A packed model as a Hugging Face folder: config.json with a quantization_config,
+model.safetensors, tokenizer."""
 
 from __future__ import annotations
 
@@ -44,39 +45,37 @@ def save_packed(
 ) -> int:
     """Writes `model` with the linear layers named in `ternary` packed; returns the bytes of the folder.
 
-    `layout` is 2bit (fastest) or 1.6bit (smallest). `embedding` is int8, int4, fp16 or None (as it is), for the
-    embedding and the head, tied or not. `rest` is the type of all other weights: fp32, fp16, bf16 or None (as they
-    are). The model itself is not changed. Raises UsageError for a name that is no linear layer, or shapes that differ.
+    `layout` is 2bit (fastest) or 1.6bit (smallest). `embedding` is int8, int4, fp16 or None
+    (unchanged), for the embedding and the head, tied or not. `rest` is the type of all other
+    weights: fp32, fp16, bf16 or None (unchanged). The model itself is not changed. Raises
+    UsageError for a name that is not a linear layer, or shapes that differ.
     """
     if layout not in LAYOUTS or embedding not in ("int8", "int4", "fp16", None):
         raise UsageError(
             f"layout {layout!r} with embedding {embedding!r}",
-            fix="layouts are 2bit and 1.6bit; embeddings int8, int4, fp16 or None",
+            fix="Layouts are 2bit and 1.6bit; embeddings int8, int4, fp16 or None",
         )
     entries: dict[str, dict[str, Any]] = {}
     packed: dict[str, Tensor] = {}
+    modules = dict(model.named_modules())
     for name, weight in ternary.items():
-        _check_linear(model, name, weight)
+        module, shape = modules.get(name), tuple(weight.trits.shape)
+        if not isinstance(module, nn.Linear) or tuple(module.weight.shape) != shape:
+            actual = "missing" if module is None else f"a {type(module).__name__}"
+            raise UsageError(f"{name} is {actual}, not a linear layer of {shape}", where="save_packed")
         kind = layout if weight.is_ternary else "4level"
         matrix = PackedMatrix.of(weight.trits.cpu(), weight.scales.cpu(), kind, weight.group)
-        entries[name] = _store(packed, name, matrix, weight.sub_norm, model.get_submodule(name))
+        entries[name] = _store(packed, name, matrix, weight.sub_norm, module)
     embeddings, heads = _store_words(model, packed, entries, embedding, embedding_group)
     config = PackedConfig(entries, embeddings, heads, activations, head_activations)
     tensors = _plain_tensors(model, {*entries, *embeddings, *heads}, rest, embedding) | packed
     return _write(model, Path(folder), config, tensors, tokenizer)
 
 
-def _check_linear(model: Any, name: str, weight: TernaryWeight) -> None:
-    module = dict(model.named_modules()).get(name)
-    if not isinstance(module, nn.Linear) or tuple(module.weight.shape) != tuple(weight.trits.shape):
-        found = "missing" if module is None else f"a {type(module).__name__}"
-        raise UsageError(f"{name} is {found}, not a linear layer of {tuple(weight.trits.shape)}", where="save_packed")
-
-
 def _store(
     packed: dict[str, Tensor], name: str, matrix: PackedMatrix, sub_norm: bool = False, module: Any = None
 ) -> dict[str, Any]:
-    """Puts the matrix among the tensors to write, and returns its entry in the configuration."""
+    """Adds the matrix to the tensors to write, and returns its entry in the configuration."""
     shape = matrix.shape
     packed[f"{name}.packed"] = matrix.packed
     packed[f"{name}.scales"] = matrix.scales.view(BITS_OF[matrix.scales.dtype])
@@ -92,9 +91,9 @@ def _store(
 
 
 def round_rows(weight: Tensor, kind: str, group: int | None = None) -> PackedMatrix:
-    """A table of floats in int8 or int4: whole numbers up to 127 or 7, the largest of each group there.
+    """A table of floats in int8 or int4: integers up to 127 or 7, where the largest of each group lies.
 
-    A table that was rounded so before comes out as it went in.
+    A table that was rounded this way before is left unchanged.
 
     >>> table = round_rows(torch.tensor([[1.0, -0.5], [0.1, 0.3]]), "int4").dense()
     >>> bool((round_rows(table, "int4").dense() == table).all())
@@ -112,13 +111,13 @@ def round_rows(weight: Tensor, kind: str, group: int | None = None) -> PackedMat
 def _store_words(
     model: Any, packed: dict[str, Tensor], entries: dict[str, dict[str, Any]], kind: str | None, group: int | None
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """The embedding and the head, in int8 or int4: (embeddings, heads) of the configuration."""
+    """Adds the embedding and the head in int8 or int4; returns (embeddings, heads) of the configuration."""
     if kind not in GROUPS:
         return {}, {}
     words, head = model.get_input_embeddings(), model.get_output_embeddings()
     names = {id(module): name for name, module in model.named_modules()}
     if not isinstance(words, nn.Embedding):
-        raise UsageError(f"the embedding is a {type(words).__name__}: it cannot be packed", fix="use embedding=None")
+        raise UsageError(f"the embedding is a {type(words).__name__}: it cannot be packed", fix="Use embedding=None")
     where = names[id(words)]
     embeddings = {where: _store(packed, where, round_rows(words.weight, kind, group))}
     packed[f"{where}.like"] = words.weight.new_empty(0, device="cpu")
@@ -135,7 +134,7 @@ def _store_words(
 
 def _plain_tensors(model: Any, taken: set[str], rest: str | None, embedding: str | None) -> dict[str, Tensor]:
     """Everything that is not packed, tied weights once."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     tied = getattr(model, "all_tied_weights_keys", {})
     words = {id(module) for module in (model.get_input_embeddings(), model.get_output_embeddings())}
     for name, tensor in model.state_dict().items():
@@ -144,12 +143,12 @@ def _plain_tensors(model: Any, taken: set[str], rest: str | None, embedding: str
             continue
         kind = "fp16" if embedding == "fp16" and id(model.get_submodule(owner)) in words else rest
         cast = tensor.to(REST[kind]) if kind is not None and tensor.is_floating_point() else tensor
-        found[name] = cast.detach().cpu().contiguous().clone()
-    return found
+        tensors[name] = cast.detach().cpu().contiguous().clone()
+    return tensors
 
 
 def _write(model: Any, folder: Path, config: PackedConfig, tensors: dict[str, Tensor], tokenizer: Any) -> int:
-    """The weights first and config.json last: a folder that was left half-written does not load."""
+    """The weights first and config.json last: a half-written folder does not load."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").unlink(missing_ok=True)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
@@ -161,7 +160,7 @@ def _write(model: Any, folder: Path, config: PackedConfig, tensors: dict[str, Te
     about = copy.deepcopy(model.config)
     about.architectures = [type(model).__name__]
     document = about.to_dict() | {"quantization_config": config.to_dict()}
-    document.pop("_name_or_path", None)  # where it was loaded from is nobody's business, and no part of the model
+    document.pop("_name_or_path", None)  # a path of this machine, not part of the model
     document["dtype"] = str(model.dtype).removeprefix("torch.")
     with atomic_write(folder / "config.json") as file:
         file.write(json.dumps(document, indent=1, sort_keys=True, default=str) + "\n")
@@ -169,7 +168,7 @@ def _write(model: Any, folder: Path, config: PackedConfig, tensors: dict[str, Te
 
 
 def unpack_model(model: Any, dtype: torch.dtype | None = None) -> Any:
-    """Turns a packed model into a plain one, in place, with really de-quantised weights; returns it."""
+    """Turns a packed model into a plain one with the de-quantised weights, in place; returns it."""
     if getattr(model, "hf_quantizer", None) is not None:
         return model.dequantize(dtype or torch.float32)
     return put_dense(model, dtype)

@@ -1,8 +1,9 @@
-"""The packed product on CUDA, in Triton: one reading of the packed bytes for up to 16 tokens.
+"""The packed product on CUDA, in Triton: the packed bytes are read once for up to 16 tokens.
 
-A program takes one tile of 16 rows. Four packed bytes of a row are one 32-bit word, so a word gives, digit by digit,
-four codes in its four bytes. For one or two tokens `dp4a` multiplies them with four int8 activations and adds, in one
-instruction; more tokens go to the tensor cores, except where a row has several scales.
+A program computes one tile of 16 rows. Four packed bytes of a row are one 32-bit word, so a word
+holds, digit by digit, four codes in its four bytes. For one or two tokens `dp4a` multiplies them
+with four int8 activations and adds, in one instruction; more tokens go to the tensor cores, except
+where a row has several scales.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from agent_forge.forge.models.packed.products import PackedMatrix
 
 MOST_TOKENS = 16
-TENSOR_CORES = 3  # from so many tokens on
+TENSOR_CORES = 3  # tokens from which the tensor cores are used
 MOST_COLUMNS = 16384  # of a token, which one program quantises
 
 
@@ -31,7 +32,7 @@ def available() -> bool:
 
 @cache
 def kernels() -> Any:
-    """The compiled functions; Triton is imported here, because most machines have none."""
+    """The compiled functions; Triton is imported here, because most machines do not have it."""
     from agent_forge.forge.models.packed import triton_kernels
 
     return triton_kernels
@@ -46,7 +47,8 @@ def product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None) -> Tens
 
 
 def quantize_planes(x: Tensor, matrix: PackedMatrix) -> tuple[Tensor, Tensor, Tensor]:
-    """int8 [tokens, digits and bytes, chunks], the unit and the sum of each token: what `multiply_batch` takes."""
+    """The arguments of `multiply_batch`: int8 [tokens, digits and bytes, chunks], unit and sum of
+    each token."""
     shape, x = matrix.shape, x.contiguous()
     digits = DIGITS[shape.kind]
     numbers = torch.empty(x.shape[0], 4 * digits, shape.chunks, dtype=torch.int8, device=x.device)
@@ -62,7 +64,7 @@ def quantize_planes(x: Tensor, matrix: PackedMatrix) -> tuple[Tensor, Tensor, Te
 def multiply_batch(
     numbers: Tensor, units: Tensor, sums: Tensor, matrix: PackedMatrix, bias: Tensor | None = None
 ) -> Tensor:
-    """The product on the tensor cores, for one scale a row."""
+    """The product on the tensor cores, for one scale per row."""
     shape, tokens = matrix.shape, numbers.shape[0]
     y = torch.empty(tokens, shape.rows, dtype=torch.float32, device=numbers.device)
     kernels().batch_kernel[(shape.tiles,)](
@@ -104,7 +106,7 @@ def quantize(x: Tensor, matrix: PackedMatrix) -> tuple[Tensor, Tensor]:
 
 
 def multiply(numbers: Tensor, units: Tensor, matrix: PackedMatrix, bias: Tensor | None = None) -> Tensor:
-    """The product of what `quantize` made."""
+    """The product of the activations that `quantize` returns."""
     shape, tokens = matrix.shape, numbers.shape[0]
     y = torch.empty(tokens, shape.rows, dtype=torch.float32, device=numbers.device)
     block, warps = _launch(shape.chunks, tokens)
@@ -134,6 +136,7 @@ def multiply(numbers: Tensor, units: Tensor, matrix: PackedMatrix, bias: Tensor 
 
 
 def _launch(chunks: int, tokens: int) -> tuple[int, int]:
-    """(chunks a step, warps): many bytes in flight for one token, few enough sums in registers for sixteen."""
+    """(chunks per step, warps): many bytes in flight for one token, few enough sums in registers
+    for sixteen."""
     most = {1: 256, 2: 128, 4: 64, 8: 32, 16: 16}[1 << (tokens - 1).bit_length()]
     return min(most, max(16, 1 << (chunks - 1).bit_length())), 8 if chunks >= 128 else 4

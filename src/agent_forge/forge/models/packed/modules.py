@@ -1,7 +1,8 @@
 """Layers whose weights stay packed: a linear layer, an embedding, and a head that shares the embedding's table.
 
-The packed bytes and the scales are buffers. Scales are kept as the bits of their floats, because whoever loads a model
-in another precision casts every float buffer, and a rounded scale would be another model.
+The packed bytes and the scales are buffers. Scales are stored as the bits of their floats, because
+loading a model in another precision casts every float buffer, and a rounded scale would change the
+model.
 """
 
 from __future__ import annotations
@@ -15,19 +16,19 @@ from torch.nn import functional as F
 from agent_forge.forge.models.norm import rms_norm
 from agent_forge.forge.models.packed import products
 from agent_forge.forge.models.packed.products import CMatrix, PackedMatrix
-from agent_forge.forge.models.packed.trits import ROWS, Shape, scaled, unpack_rows
+from agent_forge.forge.models.packed.trits import ROWS, PackedShape, scaled, unpack_rows
 
 BITS_OF = {torch.float32: torch.int32, torch.float16: torch.int16}
 FLOAT_OF = {bits: kind for kind, bits in BITS_OF.items()}
 
 
 class PackedTable(nn.Module):
-    """What the layers have in common: the packed matrix as buffers, and its description for the C kernel."""
+    """What the layers share: the packed matrix as buffers, and its description for the C kernel."""
 
     packed: Tensor
     scales: Tensor
 
-    def __init__(self, shape: Shape, scale_type: torch.dtype) -> None:
+    def __init__(self, shape: PackedShape, scale_type: torch.dtype) -> None:
         super().__init__()
         self.shape = shape
         self.register_buffer("packed", torch.empty(shape.packed, dtype=torch.uint8))
@@ -36,7 +37,7 @@ class PackedTable(nn.Module):
         self._described: tuple[tuple[int, ...], CMatrix, Any] | None = None
 
     def hold(self, matrix: PackedMatrix) -> Any:
-        """Takes the matrix in, and returns the layer."""
+        """Stores the matrix, and returns the layer."""
         self.packed, self.scales = matrix.packed, matrix.scales.view(BITS_OF[matrix.scales.dtype])
         return self
 
@@ -46,11 +47,12 @@ class PackedTable(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weights as floats, made anew at every call."""
+        """The weights as floats, computed at every access."""
         return self.matrix.dense()
 
     def multiply(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x [..., columns] with int8 activations. The way by C is short: this is called for every layer and token."""
+        """The product with int8 activations, [..., columns] -> [..., rows]. Called per layer and
+        token: the path to C is short."""
         tokens = x.numel() // self.shape.columns
         if x.device.type == "cpu" and self.packed.device.type == "cpu":
             described, library = self._description(bias)
@@ -60,27 +62,28 @@ class PackedTable(nn.Module):
         return products.product(x, self.matrix, bias)
 
     def _description(self, bias: Tensor | None) -> tuple[CMatrix, Any]:
-        """Kept from call to call as long as the tensors are where they were."""
+        """Cached for as long as the tensors stay where they are."""
         at = (self.packed.data_ptr(), self.scales.data_ptr(), 0 if bias is None else bias.data_ptr())
         if self._described is None or self._described[0] != at:
-            kept = None if bias is None else bias.detach().float().contiguous()
-            described = products.describe(self.matrix, kept)
-            described.kept = kept  # what it points to must live as long as it does
+            floats = None if bias is None else bias.detach().float().contiguous()
+            described = products.describe(self.matrix, floats)
+            described.bias_tensor = floats  # what it points to must live as long as it does
             self._described = at, described, products.kernel()
         return self._described[1:]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_described": None}  # pointers do not go to another process or into a copy
+        return {**self.__dict__, "_described": None}  # pointers mean nothing in another process or a copy
 
 
 class PackedLinear(PackedTable):
-    """A linear layer with a packed weight. `activations` is "int8", or None to multiply with the floats themselves."""
+    """A linear layer with a packed weight. `activations` is "int8", or None to multiply with the
+    floats as they are."""
 
     bias: nn.Parameter | None
 
     def __init__(
         self,
-        shape: Shape,
+        shape: PackedShape,
         scale_type: torch.dtype = torch.float32,
         bias: bool = False,
         activations: str | None = "int8",
@@ -103,11 +106,11 @@ class PackedLinear(PackedTable):
 
 
 class PackedEmbedding(PackedTable):
-    """An embedding that unpacks the rows it is asked for."""
+    """An embedding that unpacks the rows that are looked up."""
 
-    like: nn.Parameter  # holds nothing: it carries the model's type and device, also where no other weight is a float
+    like: nn.Parameter  # empty: it carries the model's type and device, also where no other weight is a float
 
-    def __init__(self, shape: Shape, scale_type: torch.dtype = torch.float16) -> None:
+    def __init__(self, shape: PackedShape, scale_type: torch.dtype = torch.float16) -> None:
         super().__init__(shape, scale_type)
         self.num_embeddings, self.embedding_dim = shape.rows, shape.columns
         self.like = nn.Parameter(torch.empty(0), requires_grad=False)

@@ -4,13 +4,13 @@
  *   dot(t, r, g) = sum over the group's columns of value[r][c] * x[t][c],   exact in int32
  *
  * value = STEP * code - OFFSET, so dot = STEP * sum(code * x) - OFFSET * sum(x). Every path (AVX-512 VNNI, AVX2, NEON with
- * and without dot products, plain C) computes the same integers, and the floating-point part is one C loop for all of
- * them, in a fixed order and without fused multiply-add (the build says -ffp-contract=off): the results are the same to
- * the last bit.
+ * and without dot products, plain C) computes the same integers, and all share one C loop for the floating-point part,
+ * in a fixed order and without fused multiply-add (the build passes -ffp-contract=off): the results are the same to the
+ * last bit.
  *
  * Why no accumulator overflows. int32: a row has at most 65,536 columns, |code| <= 255 and |x| <= 127, so a sum is at
  * most 65,536 * 255 * 127 = 2,122,383,360 < 2^31; the shifted digits of the VNNI path are at most 192 * 127 * 16,384.
- * int16 (AVX2, NEON): the bound stands beside each FLUSH. Compile with -DPLAIN for plain C on any machine.
+ * int16 (AVX2, NEON): the bound is given beside each FLUSH. Compile with -DPLAIN for plain C on any machine.
  */
 #include <math.h>
 #include <stdint.h>
@@ -27,13 +27,13 @@
 
 #define ROWS 16
 #define LINE 64 /* bytes of a chunk: 16 rows of 4 bytes */
-#define AHEAD 8192 /* bytes to prefetch ahead: past the end of the 4 KB page, where the processor's own prefetcher stops */
-#define TOKENS 4 /* tokens that share one reading of the weights */
+#define AHEAD 8192 /* bytes to prefetch ahead: beyond the 4 KB page at whose end the processor's own prefetcher stops */
+#define TOKENS 4 /* tokens for which the weights are read once */
 
 enum { BIT2 = 0, TRIT5 = 1, INT4 = 2, INT8 = 3, LEVEL4 = 4 };
 static const int CHUNK[] = {16, 20, 8, 4, 16}, STEP[] = {1, 1, 1, 1, 2};
 #if defined(AVX2) || defined(NEON)
-static const int OFFSET[] = {1, 1, 8, 0, 3}; /* their product of bytes takes the offset off before it multiplies */
+static const int OFFSET[] = {1, 1, 8, 0, 3}; /* their product of bytes subtracts the offset before it multiplies */
 #else
 static const int OFFSET[] = {1, 1, 8, 128, 3};
 #endif
@@ -60,7 +60,7 @@ const char *products_path(void) {
 #endif
 }
 
-/* How a matrix lies in memory; divisions are slow, so it is worked out once a product. */
+/* How a matrix lies in memory; divisions are slow, so it is computed once per product. */
 typedef struct {
     int64_t tiles, groups, chunks; /* chunks of a row */
     int64_t group_chunks, last_chunks, last_columns; /* of a group, and of the last one */
@@ -80,7 +80,7 @@ static Layout layout_of(const Matrix *m) {
 
 /* ---- activations: int8 by the largest magnitude of the token ---------------------------------------------------- */
 
-/* The largest |x|, by its bits: as integers they are in the order of the magnitudes, and a NaN is above everything. */
+/* The largest |x|, by its bits: as integers they have the order of the magnitudes, and a NaN is above everything. */
 static float largest(const float *x, int64_t n) {
     int32_t most = 0;
     float out;
@@ -94,8 +94,8 @@ static float largest(const float *x, int64_t n) {
     return out;
 }
 
-/* One token: q in the order of the chunks (padding zero), the sum of each group; returns the scale (NaN if x holds
- * anything that is not finite, so that the product says so too). */
+/* One token: q in the order of the chunks (padding is zero), the sum of each group; returns the scale (NaN if x holds
+ * anything that is not finite, so that the product is NaN too). */
 static float quantize(const Matrix *m, const Layout *l, const float *x, int8_t *q, int32_t *sums) {
     const int chunk = CHUNK[m->kind];
     float most = largest(x, m->columns);
@@ -133,7 +133,7 @@ static float quantize(const Matrix *m, const Layout *l, const float *x, int8_t *
 #include "products_neon.c"
 #else
 
-/* Plain C: what the others must equal. */
+/* Plain C: the reference for the other paths. */
 static void dot_lines(int kind, int n, const uint8_t *w, const int8_t *q, int64_t stride, int64_t chunks, int32_t *out) {
     memset(out, 0, sizeof(int32_t) * ROWS * n);
     for (int64_t c = 0; c < chunks; c++, w += LINE, q += CHUNK[kind])
@@ -155,7 +155,7 @@ static void dot_lines(int kind, int n, const uint8_t *w, const int8_t *q, int64_
 
 #endif
 
-/* The constant arguments let the compiler make one loop for each kind and number of tokens. */
+/* The constant arguments let the compiler specialise the loop for each kind and number of tokens. */
 static void dot(int kind, int n, const uint8_t *w, const int8_t *q, int64_t stride, int64_t chunks, int32_t *out) {
 #if defined(VNNI)
     if (n == 1 && kind == BIT2) { dot_bit2(w, q, chunks, out); return; }
@@ -217,8 +217,8 @@ static inline void load_scales(const Matrix *m, int64_t at, float *out) {
 #endif
 }
 
-/* The 16 rows of a tile: the compiler makes of it what the processor has (how it would be passed to other files, which it
- * may warn about, does not matter here). */
+/* The 16 rows of a tile, in whatever vectors the processor has (the compiler may warn about how they would be passed to
+ * other files, which does not matter here). */
 #pragma GCC diagnostic ignored "-Wpsabi"
 typedef float Floats __attribute__((vector_size(ROWS * sizeof(float))));
 typedef int32_t Whole __attribute__((vector_size(ROWS * sizeof(int32_t))));
@@ -259,12 +259,12 @@ tile_product(const Matrix *m, const Layout *l, int64_t tile, int n, const int8_t
         float *to = y + t * m->rows + first;
         total[t] *= scale_x[t];
         if (m->bias) total[t] += bias;
-        if (rows == ROWS) memcpy(to, &total[t], sizeof total[t]); /* of a known size: no call */
+        if (rows == ROWS) memcpy(to, &total[t], sizeof total[t]); /* a known size: no call */
         else memcpy(to, &total[t], rows * sizeof(float));
     }
 }
 
-/* All tiles, when the activations are quantised already. */
+/* All tiles, with activations that are quantised already. */
 static void product(const Matrix *m, const Layout *l, int64_t tokens, const int8_t *q, const int32_t *sums,
                     const float *scale_x, float *y) {
     const int64_t stride = l->chunks * CHUNK[m->kind];
@@ -281,7 +281,7 @@ static void product(const Matrix *m, const Layout *l, int64_t tokens, const int8
     }
 }
 
-/* x [tokens][columns] -> y [tokens][rows]. Returns 0, or 1 without memory. */
+/* x [tokens][columns] -> y [tokens][rows]. Returns 0, or 1 if out of memory. */
 int products_linear(const Matrix *m, int64_t tokens, const float *x, float *y) {
     const Layout l = layout_of(m);
     const int64_t stride = l.chunks * CHUNK[m->kind];

@@ -1,9 +1,10 @@
-"""y = W x for a packed W: activations in int8 by the token's largest magnitude, sums in int32, scales at the end.
+"""y = W x for a packed W: activations in int8 by the token's largest magnitude, sums in int32,
+scales at the end.
 
-Three ways to the same numbers, chosen at run time: a C kernel (AVX-512 VNNI, AVX2, NEON or plain C, whatever the
-machine's compiler makes of `products.c`), a Triton kernel on CUDA (equal but for the order of a few additions), and
-torch alone. torch's own product of the integers as floats is exact as long as no sum leaves float's 24 bits, so it is
-no approximation: the tests compare the C kernel with it bit for bit.
+Three implementations of the same numbers, chosen at run time: a C kernel (AVX-512 VNNI, AVX2, NEON
+or plain C, as the machine's compiler builds `products.c`), a Triton kernel on CUDA (equal but for
+the order of a few additions), and torch alone. torch's product of the integers as floats is exact
+as long as every sum fits in float's 24 bits: the tests compare the C kernel with it bit for bit.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ from torch.nn import functional as F
 
 from agent_forge import native
 from agent_forge.errors import UsageError
-from agent_forge.forge.models.packed.trits import KINDS, LIMITS, ROWS, Shape, pack, scaled, unpack
+from agent_forge.forge.models.packed.trits import KINDS, LIMITS, ROWS, PackedShape, pack, scaled, unpack
 
 SOURCE = Path(__file__).with_name("products.c")
 MOST_PLAIN_TOKENS = 16  # without vector instructions: beyond, unpacking once and one float product is faster
-TOKENS_OF_A_THREAD = 32  # fewer are not worth another one
-EXACT = 1 << 24  # whole numbers below are exact in float32
+TOKENS_PER_THREAD = 32  # fewer are not worth another thread
+EXACT = 1 << 24  # integers below are exact in float32
 
 
 @dataclass(frozen=True)
 class PackedMatrix:
     """Small integers with scales: `packed` uint8 (see `trits`), `scales` [groups, rows rounded up to 16]."""
 
-    shape: Shape
+    shape: PackedShape
     packed: Tensor
     scales: Tensor
 
@@ -42,7 +43,7 @@ class PackedMatrix:
     def of(values: Tensor, scales: Tensor, kind: str, group: int | None = None) -> PackedMatrix:
         """Packs integers [rows, columns] with scales [rows, groups] (float32 or float16)."""
         rows, columns = values.shape
-        shape = Shape(kind, rows, columns, min(group or columns, columns))
+        shape = PackedShape(kind, rows, columns, min(group or columns, columns))
         if tuple(scales.shape) != (rows, shape.groups):
             raise UsageError(f"scales of shape {tuple(scales.shape)}, expected {(rows, shape.groups)}")
         padded = scales.new_zeros(shape.groups, shape.tiles * ROWS)
@@ -54,7 +55,7 @@ class PackedMatrix:
         return unpack(self.packed, self.shape)
 
     def row_scales(self) -> Tensor:
-        """[rows, groups], in the type they are kept in."""
+        """[rows, groups], in the type they are stored in."""
         return self.scales[:, : self.shape.rows].t().contiguous()
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -63,7 +64,7 @@ class PackedMatrix:
 
 
 def quantize_activations(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [..., columns] -> (whole numbers -127..127 as float32, scale [..., 1]): x is about number * scale.
+    """x [..., columns] -> (integers -127..127 as float32, scale [..., 1]): x is about number * scale.
 
     >>> numbers, scale = quantize_activations(torch.tensor([[0.5, -1.0, 0.25]]))
     >>> numbers, scale
@@ -78,7 +79,7 @@ def quantize_activations(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None) -> Tensor:
-    """x [..., columns] -> [..., rows] in x's type, by the fastest way there is here."""
+    """x [..., columns] -> [..., rows] in x's type, by the fastest implementation on this machine."""
     flat = x.reshape(-1, matrix.shape.columns)
     if matrix.packed.is_cuda:
         y = _cuda(flat, matrix, bias)
@@ -129,14 +130,14 @@ class CMatrix(ctypes.Structure):
 
 
 def describe(matrix: PackedMatrix, bias: Tensor | None = None) -> CMatrix:
-    """The matrix as C sees it. It points into the tensors: keep them."""
+    """The matrix as C sees it. It points into the tensors, which must stay alive."""
     shape = matrix.shape
     expected = math.prod(shape.packed), shape.groups * shape.tiles * ROWS
     if (matrix.packed.numel(), matrix.scales.numel()) != expected:
         raise UsageError(f"a packed matrix of {matrix.packed.numel()} bytes, expected {expected[0]}", where="describe")
     for tensor in (matrix.packed, matrix.scales, *(() if bias is None else (bias,))):
         if not tensor.is_contiguous() or tensor.device.type != "cpu":
-            raise UsageError("the C kernel reads contiguous tensors in main memory", where="describe")
+            raise UsageError("the C kernel needs contiguous tensors in main memory", where="describe")
     return CMatrix(
         KINDS.index(shape.kind),
         matrix.scales.dtype == torch.float16,
@@ -150,7 +151,7 @@ def describe(matrix: PackedMatrix, bias: Tensor | None = None) -> CMatrix:
 
 
 def kernel(*flags: str) -> Any:
-    """The compiled products, or None. `-mno-avx512f` and `-DPLAIN` ask for the AVX2 and the plain path."""
+    """The compiled products, or None. `-mno-avx512f` and `-DPLAIN` select the AVX2 and the plain path."""
     library = native.load(SOURCE, *flags)
     return None if library is None else _typed(library)
 
@@ -163,22 +164,23 @@ def _typed(library: Any) -> Any:
 
 
 def worth_it(library: Any, tokens: int) -> bool:
-    """Whether the kernel is the fastest way for so many tokens: with vector instructions always."""
+    """Whether the kernel is the fastest for so many tokens: with vector instructions it always is."""
     return bool(tokens <= MOST_PLAIN_TOKENS or library.products_path() != b"plain")
 
 
 def native_product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None, library: Any = None) -> Tensor:
-    """x [tokens, columns] -> float32 [tokens, rows], by the C kernel."""
+    """x [tokens, columns] -> float32 [tokens, rows], with the C kernel."""
     bias = None if bias is None else bias.float().contiguous()
     return call_kernel(x, describe(matrix, bias), library or kernel())
 
 
 def call_kernel(x: Tensor, matrix: CMatrix, library: Any) -> Tensor:
-    """The kernel itself: `matrix` must still point to living tensors. Many tokens go to torch's number of threads."""
+    """Calls the kernel; `matrix` must point to living tensors. Many tokens are shared by torch's
+    number of threads."""
     x = x.detach().to(torch.float32).contiguous()
     tokens = x.shape[0]
     y = torch.empty(tokens, matrix.rows)
-    parts = max(1, min(torch.get_num_threads(), tokens // TOKENS_OF_A_THREAD))
+    parts = max(1, min(torch.get_num_threads(), tokens // TOKENS_PER_THREAD))
     if parts == 1:
         _call(x, y, matrix, library)
         return y
@@ -190,4 +192,4 @@ def call_kernel(x: Tensor, matrix: CMatrix, library: Any) -> Tensor:
 
 def _call(x: Tensor, y: Tensor, matrix: CMatrix, library: Any) -> None:
     if x.shape[0] and library.products_linear(ctypes.byref(matrix), x.shape[0], x.data_ptr(), y.data_ptr()):
-        raise MemoryError("no memory for the activations of a packed product")
+        raise MemoryError("out of memory for the activations of a packed product")

@@ -3,8 +3,8 @@
 
 #define BROADCAST(p) _mm256_set1_epi32(*(const int32_t *)(const void *)(p))
 /* Chunks between two transfers from int16 to int32. One maddubs of digits up to d adds at most 2 d 127:
- * 2-bit 4 * 2 * 3 * 127 = 3,048 a chunk, 5 digits 5 * 2 * 2 * 127 = 2,540, 4-bit 2 * 2 * 15 * 127 = 7,620; 32,767 is
- * reached by none of 10, 12 and 4 of them. (A code of 3 occurs in damaged files only, and is allowed for.) */
+ * 2-bit 4 * 2 * 3 * 127 = 3,048 per chunk, 5 digits 5 * 2 * 2 * 127 = 2,540, 4-bit 2 * 2 * 15 * 127 = 7,620; 10, 12 and
+ * 4 of them stay below 32,767. (A code of 3 occurs in damaged files only, and is allowed for.) */
 static const int FLUSH[] = {10, 12, 4, 1};
 
 static inline __attribute__((always_inline)) int split(int kind, __m256i w, __m256i *d) {
@@ -60,7 +60,7 @@ dot_lines(int kind, int n, const uint8_t *w, const int8_t *q, int64_t stride, in
 }
 
 /* 2-bit, one token: two digits of each nibble need no shift; "high" sums are four times too large until the end.
- * int16: low 2 * 2 * 3 * 127 = 1,524 and high 6,096 a chunk; 5 chunks stay below 32,767. int32: 4 * 3 * 127 a column. */
+ * int16: low 2 * 2 * 3 * 127 = 1,524 and high 6,096 per chunk; 5 chunks stay below 32,767. int32: 4 * 3 * 127 per column. */
 static void dot_bit2(const uint8_t *w, const int8_t *q, int64_t chunks, int32_t *out) {
     const __m256i one = _mm256_set1_epi16(1), four = _mm256_set1_epi16(4);
     const __m256i low_mask = _mm256_set1_epi8(3), high_mask = _mm256_set1_epi8(12);

@@ -112,7 +112,7 @@ dot_lines(int kind, int n, const uint8_t *w, const int8_t *q, int64_t stride, in
     for (int t = 0; t < n; t++) _mm512_storeu_si512(out + ROWS * t, sum[t]);
 }
 
-/* bytes as they are, one token: four sums, because each waits four cycles for its own last value */
+/* bytes, one token: four sums, because each waits four cycles for its own last value */
 static void dot_int8(const uint8_t *w, const int8_t *q, int64_t chunks, int32_t *out) {
     __m512i sum[4];
     for (int i = 0; i < 4; i++) sum[i] = _mm512_setzero_si512();

@@ -34,7 +34,7 @@ static inline __attribute__((always_inline)) int split(int kind, uint8x16_t w, i
 
 static inline __attribute__((always_inline)) void
 dot_lines(int kind, int n, const uint8_t *w, const int8_t *q, int64_t stride, int64_t chunks, int32_t *out) {
-    int32x4_t sum[TOKENS][4], other[4]; /* one token alone takes turns between two sums, which wait less for each other */
+    int32x4_t sum[TOKENS][4], other[4]; /* a single token alternates between two sums, which wait less for each other */
     int8x16_t digit[5];
     for (int v = 0; v < 4; v++) {
         other[v] = vdupq_n_s32(0);
@@ -60,8 +60,8 @@ dot_lines(int kind, int n, const uint8_t *w, const int8_t *q, int64_t stride, in
 #else
 
 /* Chunks between two transfers from int16 to int32. A chunk adds at most its digits times the largest code times 127:
- * 2-bit 4 * 3 * 127 = 1,524, 5 digits 5 * 2 * 127 = 1,270, 4-bit 2 * 15 * 127 = 3,810, bytes 128 * 127 = 16,256; 32,767
- * is reached by none of 21, 25, 8 and 2 of them. */
+ * 2-bit 4 * 3 * 127 = 1,524, 5 digits 5 * 2 * 127 = 1,270, 4-bit 2 * 15 * 127 = 3,810, bytes 128 * 127 = 16,256; 21, 25,
+ * 8 and 2 of them stay below 32,767. */
 static const int FLUSH[] = {21, 25, 8, 2};
 
 static inline __attribute__((always_inline)) void

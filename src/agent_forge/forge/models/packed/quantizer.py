@@ -1,4 +1,5 @@
-"""How transformers learns to load packed models: a quantisation config and a quantizer, registered on import."""
+"""How transformers learns to load packed models: a quantisation config and a quantizer, registered
+on import."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 from agent_forge.errors import CheckpointError, UsageError
 from agent_forge.forge.checkpoint import file_digest, read_header
 from agent_forge.forge.models.packed.modules import PackedEmbedding, PackedHead, PackedLinear
-from agent_forge.forge.models.packed.trits import Shape
+from agent_forge.forge.models.packed.trits import PackedShape
 
 METHOD = "agent_forge_packed"
 FORMAT = 1
@@ -24,9 +25,10 @@ FORMAT = 1
 class PackedConfig(QuantizationConfigMixin):
     """What config.json says about a packed model.
 
-    `matrices` and `embeddings` name each packed module and how it lies: {"kind", "rows", "columns", "group", "scales"
-    ("float32" or "float16")}, for matrices also "bias" and "sub_norm". `heads` names the heads that share an
-    embedding's table. `files` has the SHA-256 of each file of weights.
+    `matrices` and `embeddings` name each packed module and its layout: {"kind", "rows", "columns",
+    "group", "scales" ("float32" or "float16")}, for matrices also "bias" and "sub_norm". `heads`
+    names the heads that share an embedding's table. `files` has the SHA-256 of each file of
+    weights.
     """
 
     def __init__(
@@ -43,8 +45,8 @@ class PackedConfig(QuantizationConfigMixin):
     ) -> None:
         if format > FORMAT:
             raise CheckpointError(
-                f"the model is packed in format {format}, and this program knows formats up to {FORMAT}",
-                fix="use a newer agent-forge",
+                f"the model is packed in format {format}, and this version reads formats up to {FORMAT}",
+                fix="Update agent-forge",
             )
         self.quant_method: Any = quant_method
         self.format = format
@@ -54,7 +56,8 @@ class PackedConfig(QuantizationConfigMixin):
 
 
 class PackedQuantizer(HfQuantizer):
-    """Puts packed layers in place before the weights are read, and plain ones back on `dequantize()`."""
+    """Puts packed layers in place before the weights are read, and plain ones in their place on
+    `dequantize()`."""
 
     requires_calibration = True
     quantization_config: Any
@@ -65,7 +68,7 @@ class PackedQuantizer(HfQuantizer):
             put_packed(model, self.quantization_config)
         except (KeyError, TypeError, AttributeError) as error:
             raise CheckpointError(
-                f"the packed layers of config.json do not fit the model: {error!r}", fix="the folder is damaged"
+                f"the packed layers of config.json do not fit the model: {error!r}", fix="The folder is damaged"
             ) from error
         return model
 
@@ -80,15 +83,15 @@ class PackedQuantizer(HfQuantizer):
         return put_dense(model, dtype)
 
 
-def check_files(found: Any, digests: Mapping[str, str]) -> None:
+def check_files(files: Any, digests: Mapping[str, str]) -> None:
     """Raises CheckpointError unless each file is, byte for byte, the one that was written."""
-    for file in (Path(name) for name in found):
+    for file in map(Path, files):
         read_header(file)
         if digests.get(file.name) != file_digest(file):
             raise CheckpointError(
                 "the bytes are not those that were written",
                 where=str(file),
-                fix="the file was changed or damaged: copy or make the model again",
+                fix="The file was changed or damaged: copy it again, or pack the model again",
             )
 
 
@@ -98,8 +101,8 @@ def put_packed(model: Any, config: PackedConfig) -> None:
     for name, entry in config.matrices.items():
         is_head = head is not None and model.get_submodule(name) is head
         activations = config.head_activations if is_head else config.activations
-        kind = PackedLinear(*_layout(entry), bool(entry.get("bias")), activations, bool(entry.get("sub_norm")))
-        put(model, name, kind)
+        layer = PackedLinear(*_layout(entry), bool(entry.get("bias")), activations, bool(entry.get("sub_norm")))
+        put(model, name, layer)
     for name, entry in config.embeddings.items():
         put(model, name, PackedEmbedding(*_layout(entry)))
     for name, source in config.heads.items():
@@ -109,13 +112,13 @@ def put_packed(model: Any, config: PackedConfig) -> None:
         untie(model)
 
 
-def _layout(entry: Mapping[str, Any]) -> tuple[Shape, torch.dtype]:
+def _layout(entry: Mapping[str, Any]) -> tuple[PackedShape, torch.dtype]:
     types = {"float32": torch.float32, "float16": torch.float16}
-    return Shape(entry["kind"], entry["rows"], entry["columns"], entry["group"]), types[entry["scales"]]
+    return PackedShape(entry["kind"], entry["rows"], entry["columns"], entry["group"]), types[entry["scales"]]
 
 
 def untie(model: Any) -> None:
-    """Tied weights are one table now: transformers has nothing to tie."""
+    """Tied weights are one table now: there is nothing left for transformers to tie."""
     for module in model.modules():
         if isinstance(getattr(module, "all_tied_weights_keys", None), dict):
             module.all_tied_weights_keys = {}
@@ -129,22 +132,23 @@ def put(model: nn.Module, name: str, module: nn.Module) -> None:
 
 
 def put_dense(model: Any, dtype: torch.dtype | None = None) -> Any:
-    """Plain layers with the de-quantised weights in place of the packed ones, tied as the architecture ties them.
+    """Replaces the packed layers by plain ones with the de-quantised weights, tied as the
+    architecture ties them.
 
-    Raises UsageError for layers with a sub-norm, which a plain layer has not.
+    Raises UsageError for layers with a sub-norm, which plain layers do not have.
     """
     refuse_sub_norms(model)
     dtype = dtype or torch.float32
-    found = dict(model.named_modules())
+    modules = dict(model.named_modules())
     tables: dict[int, nn.Parameter] = {}
-    for name, module in found.items():
+    for name, module in modules.items():
         if isinstance(module, PackedLinear):
             put(model, name, _plain_linear(module, nn.Parameter(module.weight.to(dtype)), dtype))
         elif isinstance(module, PackedEmbedding):
             table = nn.Embedding(module.num_embeddings, module.embedding_dim, device="meta")
             table.weight = tables[id(module)] = nn.Parameter(module.weight.to(dtype))
             put(model, name, table)
-    for name, module in found.items():
+    for name, module in modules.items():
         if isinstance(module, PackedHead):
             put(model, name, _plain_linear(module, tables[id(module.table)], dtype))
     for module in model.modules():
@@ -155,10 +159,11 @@ def put_dense(model: Any, dtype: torch.dtype | None = None) -> Any:
 
 
 def refuse_sub_norms(model: nn.Module) -> None:
-    """Raises UsageError for a model whose packed layers divide their input: without that it is another model."""
+    """Raises UsageError for a model whose packed layers have a sub-norm: without it, it would be
+    another model."""
     for name, module in model.named_modules():
         if isinstance(module, PackedLinear) and module.sub_norm:
-            raise UsageError("a layer with a sub-norm has no plain form", where=name, fix="keep it packed")
+            raise UsageError("a layer with a sub-norm has no plain form", where=name, fix="Keep it packed")
 
 
 def _plain_linear(module: Any, weight: nn.Parameter, dtype: torch.dtype) -> nn.Linear:

@@ -17,13 +17,14 @@ def dot4(codes, x, total):
 
 @triton.jit
 def nearest(x):
-    """The nearest whole number, halves to even, as torch.round does it."""
+    """The nearest integer, halves to even, as torch.round does."""
     return tl.inline_asm_elementwise("cvt.rni.s32.f32 $0, $1;", "=r,f", [x], dtype=tl.int32, is_pure=True, pack=1)
 
 
 @triton.jit
 def unit_of(x):
-    """What 1 stands for when the largest magnitude is 127; NaN if something is not finite, so that the product is."""
+    """The unit that puts the largest magnitude at 127; NaN if something is not finite, so that the
+    product is NaN."""
     unit = tl.div_rn(tl.maximum(tl.max(tl.abs(x), axis=0), 1e-5), 127.0)
     strange = tl.max(tl.where(tl.abs(x) <= 3.4028234e38, 0, 1), axis=0)
     return tl.where(strange > 0, float("nan"), unit)
@@ -49,7 +50,8 @@ def next_codes(word, even, odd, digit: tl.constexpr, DIGITS: tl.constexpr, TRITS
 
 @triton.jit
 def quantize_kernel(x_at, numbers_at, units_at, columns, padded, group, width, BLOCK: tl.constexpr) -> None:
-    """One token a program: the largest magnitude to 127; the numbers go where the packed columns are."""
+    """One token per program: the largest magnitude becomes 127; the numbers lie where the packed
+    columns are."""
     token = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     x = tl.load(x_at + token * columns + column, mask=column < columns, other=0.0).to(tl.float32)
@@ -138,8 +140,9 @@ def batch_kernel(
     BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
-    """Three to sixteen tokens on the tensor cores. The order of the columns in a sum is free, so byte b of digit d of
-    all chunks is one matrix of codes, and `x` lies in that order too."""
+    """Three to sixteen tokens on the tensor cores. The order of the columns in a sum does not
+    matter, so byte b of digit d of all chunks is one matrix of codes, and `x` has the same
+    order."""
     tile = tl.program_id(0).to(tl.int64)
     lane = tl.arange(0, 16)
     row = tile * 16 + lane

@@ -1,7 +1,7 @@
 """Small integers packed into bytes, in the order in which the products read them.
 
-A matrix is cut into tiles of 16 rows. Within a tile the bytes go along the columns: 4 bytes of row 0, 4 bytes of row 1,
-... 4 bytes of row 15, then the next columns of all sixteen rows. So one 64-byte line holds the same few columns of 16
+A matrix is cut into tiles of 16 rows. Within a tile the bytes follow the columns: 4 bytes of row 0, 4 bytes of row 1,
+... 4 bytes of row 15, then the next columns of all sixteen rows. A 64-byte line thus holds the same few columns of 16
 rows: a row is a lane of the vector unit, no sum across lanes is ever needed, and a product reads memory from the first
 byte to the last. How many columns four bytes hold depends on the kind:
 
@@ -13,8 +13,8 @@ byte to the last. How many columns four bytes hold depends on the kind:
 | int8 | -127 .. 127 | one code | 4 | v + 128 |
 | 4level | -3, -1, 1, 3 | four codes | 16 | (v + 3) / 2 |
 
-Digit d of byte b in a chunk is column 4 d + b of the chunk. Columns may be split in groups, each with scales of its
-own; every group starts a new chunk.
+Digit d of byte b in a chunk is column 4 d + b of the chunk. Columns may be split into groups, each
+with its own scales; every group starts a new chunk.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from torch import Tensor
 from agent_forge.errors import CheckpointError, UsageError
 
 ROWS = 16  # rows of a tile
+DAMAGED = "The file is damaged: copy it again, or pack the model again"
 MOST_COLUMNS = 65_536  # up to here |sum of code * x| <= 255 * 127 * columns fits in int32
 DIGITS = {"2bit": 4, "1.6bit": 5, "int4": 2, "int8": 1, "4level": 4}
 OFFSET = {"2bit": 1, "1.6bit": 1, "int4": 8, "int8": 128, "4level": 3}  # value = STEP * code - OFFSET
@@ -40,10 +41,11 @@ KINDS = tuple(DIGITS)  # in the order of products.c
 class TernaryWeight:
     """A weight matrix as trits and scales: weight[o, i] = trits[o, i] * scales[o, i // group].
 
-    `trits` is int8 [out, in] of -1, 0, 1; `scales` float [out, groups], or [out], or one row or number for all rows.
-    `group` is the number of columns that share a scale; where it is not given, it follows from the number of scales
-    (128 if that fits, else equal parts). The last group may be shorter. With `sub_norm` the layer divides its input by
-    its root mean square first. Four levels without a zero are written -3, -1, 1, 3 (the scale is then half a step).
+    `trits` is int8 [out, in] of -1, 0, 1; `scales` float [out, groups], or [out], or one row or
+    number for all rows. `group` is the number of columns that share a scale; by default it follows
+    from the number of scales (128 if that fits, else equal parts). The last group may be shorter.
+    With `sub_norm` the layer divides its input by its root mean square first. Four levels without a
+    zero are written -3, -1, 1, 3 (the scale is then half a step).
 
     >>> weight = TernaryWeight(torch.tensor([[1, 0, -1], [0, 1, 1]]), torch.tensor([0.5, 2.0]))
     >>> weight.dense()
@@ -67,7 +69,7 @@ class TernaryWeight:
         if scales.dtype not in (torch.float32, torch.float16):
             scales = scales.float()
         if not bool((_is_ternary(trits) | _is_four_level(trits)).item()):
-            raise UsageError("a ternary weight holds -1, 0 and 1 only", where="TernaryWeight")
+            raise UsageError("a ternary weight may hold only -1, 0 and 1", where="TernaryWeight")
         object.__setattr__(self, "trits", trits.to(torch.int8))
         object.__setattr__(self, "scales", scales.contiguous())
         object.__setattr__(self, "group", _group(self.group, columns, scales.shape[1]))
@@ -95,17 +97,17 @@ def _is_four_level(values: Tensor) -> Tensor:
     return ((values.abs() == 1) | (values.abs() == 3)).all()
 
 
-def _group(given: int | None, columns: int, groups: int) -> int:
-    """The columns of a group, from what was said and the number of scales."""
-    if given is None:
-        given = columns if groups == 1 else 128
-        if math.ceil(columns / given) != groups and columns % groups == 0:
-            given = columns // groups
-    if given < 1 or math.ceil(columns / given) != groups:
+def _group(group: int | None, columns: int, groups: int) -> int:
+    """The columns of a group; by default from the number of scales."""
+    if group is None:
+        group = columns if groups == 1 else 128
+        if math.ceil(columns / group) != groups and columns % groups == 0:
+            group = columns // groups
+    if group < 1 or math.ceil(columns / group) != groups:
         raise UsageError(
-            f"{groups} scales a row do not fit {columns} columns in groups of {given}", where="TernaryWeight"
+            f"{groups} scales per row do not fit {columns} columns in groups of {group}", where="TernaryWeight"
         )
-    return min(given, columns)
+    return min(group, columns)
 
 
 def scaled(values: Tensor, scales: Tensor, group: int) -> Tensor:
@@ -115,8 +117,8 @@ def scaled(values: Tensor, scales: Tensor, group: int) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How a matrix of a kind lies in memory."""
+class PackedShape:
+    """The layout of a matrix of one kind in memory."""
 
     kind: str
     rows: int
@@ -125,11 +127,11 @@ class Shape:
 
     def __post_init__(self) -> None:
         if self.kind not in DIGITS:
-            raise UsageError(f"there is no packed kind {self.kind!r}", fix=f"the kinds are {', '.join(KINDS)}")
+            raise UsageError(f"there is no packed kind {self.kind!r}", fix=f"The kinds are {', '.join(KINDS)}")
         if not (self.rows >= 1 and 1 <= self.columns <= MOST_COLUMNS and 1 <= self.group <= self.columns):
             raise UsageError(
                 f"a matrix of {self.rows} x {self.columns} in groups of {self.group} cannot be packed",
-                fix=f"it needs 1 to {MOST_COLUMNS:,} columns",
+                fix=f"It needs 1 to {MOST_COLUMNS:,} columns",
             )
 
     @property
@@ -160,8 +162,8 @@ class Shape:
         return self.tiles, self.chunks, ROWS, 4
 
 
-def spread(values: Tensor, shape: Shape, fill: int = 0) -> Tensor:
-    """[rows, columns] -> [rows, chunks * chunk]: every group from the start of a chunk, the rest filled."""
+def spread(values: Tensor, shape: PackedShape, fill: int = 0) -> Tensor:
+    """[rows, columns] -> [rows, chunks * chunk]: every group begins a chunk, the gaps are filled."""
     rows, chunk = values.shape[0], shape.chunk
     out = values.new_full((rows, shape.chunks * chunk), fill)
     whole, width = shape.groups - 1, -(-shape.group // chunk) * chunk
@@ -173,7 +175,7 @@ def spread(values: Tensor, shape: Shape, fill: int = 0) -> Tensor:
     return out
 
 
-def gather(values: Tensor, shape: Shape) -> Tensor:
+def gather(values: Tensor, shape: PackedShape) -> Tensor:
     """The inverse of `spread`."""
     rows, chunk = values.shape[0], shape.chunk
     whole, width = shape.groups - 1, -(-shape.group // chunk) * chunk
@@ -182,10 +184,10 @@ def gather(values: Tensor, shape: Shape) -> Tensor:
     return torch.cat([grouped, values[:, whole * width : whole * width + last]], dim=1)
 
 
-def pack(values: Tensor, shape: Shape) -> Tensor:
+def pack(values: Tensor, shape: PackedShape) -> Tensor:
     """Integers [rows, columns] -> bytes [tiles, chunks, 16, 4].
 
-    >>> shape = Shape("1.6bit", 2, 3, 3)
+    >>> shape = PackedShape("1.6bit", 2, 3, 3)
     >>> trits = torch.tensor([[1, 0, -1], [0, 1, 1]])
     >>> pack(trits, shape).shape, bool((unpack(pack(trits, shape), shape) == trits).all())
     (torch.Size([1, 1, 16, 4]), True)
@@ -208,7 +210,8 @@ def _joined(parts: Tensor, kind: str) -> Tensor:
         value = torch.zeros_like(parts[0], dtype=torch.int32)
         for digit in parts:
             value = value * 3 + digit
-        # a fixed-point fraction: multiplying by 3 moves the next digit out at the top (as ggml's TQ1_0 does it)
+        # a fixed-point fraction: multiplying by 3 moves the next digit out at the top (as in ggml's
+        # TQ1_0)
         return ((value * 256 + 242) // 243).to(torch.uint8)
     bits = 8 // len(parts)
     total = torch.zeros_like(parts[0])
@@ -217,21 +220,28 @@ def _joined(parts: Tensor, kind: str) -> Tensor:
     return total
 
 
-def unpack(packed: Tensor, shape: Shape) -> Tensor:
+def unpack(packed: Tensor, shape: PackedShape) -> Tensor:
     """Bytes -> int8 [rows, columns]. Raises CheckpointError for bytes that `pack` never writes."""
     if tuple(packed.shape) != shape.packed or packed.dtype != torch.uint8:
         raise CheckpointError(
-            f"packed weights of shape {tuple(packed.shape)}, expected {shape.packed}", fix="the file is damaged"
+            f"packed weights of shape {tuple(packed.shape)}, expected {shape.packed}",
+            fix=DAMAGED,
         )
     parts = split_digits(packed, shape.kind)
     if shape.kind == "1.6bit" and not torch.equal(_joined(torch.stack(parts), shape.kind), packed):
-        raise CheckpointError("packed weights hold a byte that is no five trits", fix="the file is damaged")
+        raise CheckpointError(
+            "packed weights hold a byte that does not encode five trits",
+            fix=DAMAGED,
+        )
     codes = torch.stack(parts, dim=-2)  # tiles, chunks, 16, digits, 4
     rows = codes.permute(0, 2, 1, 3, 4).reshape(shape.tiles * ROWS, -1)[: shape.rows]
     values = value_of(gather(rows, shape), shape.kind)
     low, high = LIMITS[shape.kind]
     if bool((values < low).any() | (values > high).any()):
-        raise CheckpointError("packed weights hold a code that stands for nothing", fix="the file is damaged")
+        raise CheckpointError(
+            "packed weights hold a code without a value",
+            fix=DAMAGED,
+        )
     return values
 
 
@@ -239,8 +249,8 @@ def value_of(codes: Tensor, kind: str) -> Tensor:
     return (STEP[kind] * codes.to(torch.int16) - OFFSET[kind]).to(torch.int8)
 
 
-def unpack_rows(packed: Tensor, shape: Shape, rows: Tensor) -> Tensor:
-    """The values of some rows [n], int8 [n, columns]: an embedding's look-up."""
+def unpack_rows(packed: Tensor, shape: PackedShape, rows: Tensor) -> Tensor:
+    """The values int8 [n, columns] of some rows [n]: an embedding's look-up."""
     lines = packed[rows // ROWS, :, rows % ROWS]  # n, chunks, 4
     codes = torch.stack(split_digits(lines, shape.kind), dim=-2).flatten(1)
     return value_of(gather(codes, shape), shape.kind)
@@ -249,12 +259,12 @@ def unpack_rows(packed: Tensor, shape: Shape, rows: Tensor) -> Tensor:
 def split_digits(packed: Tensor, kind: str) -> list[Tensor]:
     """[...] bytes -> the digits' codes, each [...]."""
     if kind == "1.6bit":
-        found, rest = [], packed.to(torch.int16)
+        codes, rest = [], packed.to(torch.int16)
         for _ in range(5):
             rest = rest * 3
-            found.append((rest >> 8).to(torch.uint8))
+            codes.append((rest >> 8).to(torch.uint8))
             rest = rest & 255
-        return found
+        return codes
     digits = DIGITS[kind]
     bits = 8 // digits
     return [(packed >> (bits * place)) & (2**bits - 1) for place in range(digits)]
