@@ -133,7 +133,7 @@ def test_a_fault_inside_of_the_executor_raises_rather_than_waits(monkeypatch: py
     async def main() -> None:
         running = start([Task("a")], lambda task, inputs: 1)
         monkeypatch.setattr(running._run, "returned", None)
-        monkeypatch.setattr(running._run, "under_way", None)
+        monkeypatch.setattr(running._run.board, "under_way", None)
         with pytest.raises(TypeError):
             await asyncio.wait_for(running.result(), 20)
 

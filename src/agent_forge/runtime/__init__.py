@@ -1,6 +1,6 @@
 """The runtime: how a plan is carried out."""
 
-from agent_forge.runtime.batch import Router, execute_many
+from agent_forge.runtime.batch import BatchRouter, execute_many
 from agent_forge.runtime.budget import Budget, spend
 from agent_forge.runtime.executor import Running, execute, new_run_id, resume, start
 from agent_forge.runtime.journal import Journal, RunSummary, StoredRun
@@ -13,6 +13,7 @@ from agent_forge.runtime.simulated import SimulatedLoop, run_simulated
 from agent_forge.runtime.workers import Inline, Processes, Threads, WorkerDied, Workers
 
 __all__ = [
+    "BatchRouter",
     "Budget",
     "Event",
     "Inline",
@@ -21,7 +22,6 @@ __all__ = [
     "Processes",
     "Rate",
     "Retry",
-    "Router",
     "RunResult",
     "RunSettings",
     "RunSummary",

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from agent_forge.plans import PlanInvalid
-from agent_forge.runtime.executor import AnyPlan, Floor, Running, launch, new_run_id
+from agent_forge.runtime.crew import Crew
+from agent_forge.runtime.executor import AnyPlan, Running, launch, new_run_id
 from agent_forge.runtime.options import Handler, RunSettings
 from agent_forge.runtime.result import RunResult
 
 
-class Router:
+class BatchRouter:
     """Runs plans as they come, all under one set of limits and one budget.
 
     When slots are short, the plan that has had the least slot time so far goes first, so a large plan does not keep a
@@ -22,11 +23,11 @@ class Router:
 
     def __init__(self, **settings: Any) -> None:
         self.settings = RunSettings(**settings)
-        self._floor = Floor(self.settings, shared=True)
+        self._crew = Crew(self.settings, shared=True)
 
     def start(self, plan: AnyPlan, handler: Handler, *, run_id: str | None = None) -> Running:
         """Starts a plan beside those that run."""
-        return launch(plan, handler, replace(self.settings, run_id=run_id), self._floor)
+        return launch(plan, handler, replace(self.settings, run_id=run_id), self._crew)
 
     async def execute(self, plan: AnyPlan, handler: Handler, *, run_id: str | None = None) -> RunResult:
         """Carries out a plan beside those that run."""
@@ -34,11 +35,11 @@ class Router:
 
     async def close(self) -> None:
         """Stops what still runs and waits until nothing does."""
-        for run in self._floor.runs:
+        for run in self._crew.runs:
             run.stop("cancelled", "the router was closed")
-        await self._floor.close()
+        await self._crew.close()
 
-    async def __aenter__(self) -> Router:
+    async def __aenter__(self) -> BatchRouter:
         return self
 
     async def __aexit__(self, *exception: object) -> None:
@@ -53,7 +54,7 @@ async def execute_many(plans: Iterable[AnyPlan], handler: Handler, **settings: A
     `RUN_ID-0`, `RUN_ID-1`, and so on.
     """
     name = settings.pop("run_id", None) or new_run_id()
-    async with Router(**settings) as router:
+    async with BatchRouter(**settings) as router:
         started: list[Running | RunResult] = []
         for number, plan in enumerate(plans):
             run_id = f"{name}-{number}"

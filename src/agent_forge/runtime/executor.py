@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, Task
-from agent_forge.runtime.agenda import Agenda
-from agent_forge.runtime.budget import Budget, Ledger
+from agent_forge.runtime.budget import Budget
 from agent_forge.runtime.crew import Crew
-from agent_forge.runtime.job import TermsOf
 from agent_forge.runtime.limits import Limits
-from agent_forge.runtime.options import Approve, Handler, OnEvent, Options, RunSettings, Update
+from agent_forge.runtime.options import Approve, Handler, OnEvent, RunSettings, Update
 from agent_forge.runtime.outcome import outcome_of
 from agent_forge.runtime.result import RunResult, TaskResult
 from agent_forge.runtime.retry import Retry
 from agent_forge.runtime.run import Run
-from agent_forge.runtime.stream import Stream
-from agent_forge.runtime.watch import Watch
+from agent_forge.runtime.stream import TaskStream
 
 if TYPE_CHECKING:
     from agent_forge.runtime.journal import Journal, RunLog, StoredRun
@@ -92,11 +86,10 @@ def start(plan: AnyPlan, handler: Handler, **settings: Any) -> Running:
 class Running:
     """A run under way."""
 
-    def __init__(self, run: Run, floor: Floor, own_floor: bool, log: RunLog | None) -> None:
+    def __init__(self, run: Run, log: RunLog | None, *, shared: bool) -> None:
         self._run = run
-        self._floor = floor
-        self._own_floor = own_floor
         self._log = log
+        self._shared = shared  # its crew works for other runs too
         self._result: RunResult | None = None
 
     @property
@@ -109,15 +102,15 @@ class Running:
         self._run.stop("cancelled", why)
 
     def cancel_task(self, name: str) -> None:
-        """Stops one task; what depends on it is skipped, the rest goes on."""
-        if name not in self._run.needs:
+        """Stops one task; what depends on it is skipped, the rest continues."""
+        if name not in self._run.board.needs:
             raise UsageError(f"there is no task {name!r} in run {self.run_id!r}")
         self._run.cancel_task(name)
 
     async def result(self) -> RunResult:
         """Waits for the end. If the waiter is cancelled, the run is stopped, and nothing of it is left running."""
         try:
-            await asyncio.shield(self._run.ended)
+            await asyncio.shield(self._run.life.ended)
         except asyncio.CancelledError:
             self._run.stop("cancelled", "the caller was cancelled")
             await _undisturbed(self._end())
@@ -125,112 +118,60 @@ class Running:
         return await self._end()
 
     async def _end(self) -> RunResult:
-        await asyncio.shield(self._run.ended)
-        if self._own_floor:
-            await self._floor.close()
+        run = self._run
+        await asyncio.shield(run.life.ended)
+        if not self._shared:
+            await run.crew.close()
         if self._result is None:
-            self._result = outcome_of(self._run)
-            self._floor.runs.remove(self._run)
-            if self._run.watch is not None:
-                self._run.watch.run_ended(self._result)
+            self._result = outcome_of(run)
+            run.crew.runs.remove(run)
+            if run.watch is not None:
+                run.watch.run_ended(self._result)
             if self._log is not None:
                 self._log.close()
         return self._result
-
-
-class Floor:
-    """Where runs are carried out: the slots and the workers that they share."""
-
-    def __init__(self, settings: RunSettings, *, shared: bool = False) -> None:
-        self.agenda = Agenda(settings.all_limits, shared=shared, first_come=settings.order == "fifo")
-        self.crew = Crew(self.agenda, self._break_off)
-        self.ledger = None if settings.budget is None else Ledger(settings.budget)
-        self.runs: list[Run] = []
-
-    async def close(self) -> None:
-        """Waits for the workers to go."""
-        self.agenda.close()
-        await self.crew.join()
-
-    def _break_off(self, error: BaseException) -> None:
-        for run in self.runs:
-            run.break_off(error)
 
 
 def launch(
     plan: AnyPlan,
     handler: Handler,
     settings: RunSettings,
-    floor: Floor | None = None,
+    crew: Crew | None = None,
     reopened: tuple[StoredRun, RunLog] | None = None,
 ) -> Running:
-    """Starts a run, on a floor of its own or on a shared one; `reopened` is what an earlier process has left of it."""
+    """Starts a run, with a crew of its own or a shared one; `reopened` is what an earlier process has left of it."""
     stream = plan if isinstance(plan, AsyncIterator) else None
     whole = None if stream is not None else plan if isinstance(plan, Plan) else Plan(_tasks(plan))
-    run_id = settings.run_id or new_run_id()
+    name = settings.run_id or new_run_id()
     stored, log = reopened or (None, None)
     if settings.journal is not None and log is None:
-        log = settings.journal.begin(run_id, whole, settings.describe())
+        log = settings.journal.begin(name, whole, settings.describe())
     try:
-        return _launched(stream, whole, handler, replace(settings, run_id=run_id), floor, log, stored)
+        run = Run(name, handler, settings, crew or Crew(settings), log)
+        run.crew.runs.append(run)
+        known = {name: TaskResult("done", value) for name, value in settings.known.items()}
+        if stored is not None:
+            run.recall(stored)
+            known = {**stored.ended, **known}
+        if settings.budget is not None and (wall_s := settings.budget.wall_s) is not None:
+            run.life.after(wall_s, run.stop, "timed_out", f"the wall time of {wall_s:g} s is used up")
+        if stream is not None:
+            run.life.chore(TaskStream(run, stream, settings.stream_idle_s, known).read())
+        elif whole is not None:
+            run.load(whole, known)
+        run.crew.cover()
+        return Running(run, log, shared=crew is not None)
     except BaseException:
         if log is not None:
             log.close()
         raise
 
 
-def _launched(
-    stream: AsyncIterator[Task] | None,
-    whole: Plan | None,
-    handler: Handler,
-    settings: RunSettings,
-    floor: Floor | None,
-    log: RunLog | None,
-    stored: StoredRun | None,
-) -> Running:
-    own_floor = floor is None
-    floor = floor or Floor(settings)
-    run = Run(str(settings.run_id), floor.agenda, floor.crew, _options(handler, settings, floor, log))
-    floor.runs.append(run)
-    if run.watch is not None:
-        run.watch.run_started(run)
-    known = {name: TaskResult("done", value) for name, value in settings.known.items()}
-    if stored is not None:
-        run.recall(stored)
-        known = {**stored.ended, **known}
-    if settings.budget is not None and settings.budget.wall_s is not None:
-        run.end_in(settings.budget.wall_s)
-    if stream is not None:
-        run.chore(Stream(run, stream, settings.stream_idle_s, known).read())
-    elif whole is not None:
-        run.load(whole, known)
-    floor.crew.cover()
-    return Running(run, floor, own_floor, log)
-
-
 def _tasks(plan: Any) -> Iterable[Task]:
     if hasattr(plan, "__aiter__") or not isinstance(plan, Iterable):
-        what = "an asynchronous iterable: pass its iterator" if hasattr(plan, "__aiter__") else "no plan"
-        raise UsageError(f"{type(plan).__name__} is {what}", fix="pass a Plan, tasks, or an asynchronous iterator")
+        what = "an asynchronous iterable: pass its iterator" if hasattr(plan, "__aiter__") else "not a plan"
+        raise UsageError(f"{type(plan).__name__} is {what}", fix="Pass a Plan, tasks, or an asynchronous iterator")
     return plan
-
-
-def _options(handler: Handler, settings: RunSettings, floor: Floor, log: RunLog | None) -> Options:
-    watched = log is not None or settings.recorder is not None or settings.on_event is not None
-    return Options(
-        handler if settings.workers is None else partial(settings.workers.call, handler),
-        TermsOf(floor.agenda.limits, settings.timeout_s, settings.retry, settings.memo),
-        settings.on_failure,
-        floor.ledger,
-        None if settings.budget is None else settings.budget.wall_s,
-        settings.approve,
-        settings.update,
-        Watch(log, settings.recorder, settings.on_event) if watched else None,
-        settings.durations,
-        settings.most_items,
-        settings.grace_s,
-        random.Random(settings.seed),
-    )
 
 
 def new_run_id() -> str:

@@ -178,6 +178,7 @@ class RunLog:
         self._values: list[Any] = []  # of the rows that wait, one after the other
         self._plan: Plan | None = None
         self.unsaved_ends = False
+        self.origin = 0.0
 
     @property
     def full(self) -> bool:
@@ -195,7 +196,7 @@ class RunLog:
         return len(self._values) >= FULL * _WIDTH
 
     def _append(self, job: Job, state: str, result: str | None) -> None:
-        origin, started, ended, fan = job.run.origin, job.started, job.ended, job.fan
+        origin, started, ended, fan = self.origin, job.started, job.ended, job.fan
         rare = job.usage is not None or job.error is not None or job.same_as is not None
         self._values += (
             self._number,
@@ -224,7 +225,7 @@ class RunLog:
         self._values += (self._number, self._seq, task, -1, state, 0, 0, None, None, _text(value), None)
         self._seq += 1
 
-    def plan(self, plan: Plan) -> None:
+    def replanned(self, plan: Plan) -> None:
         """The plan is whole now, or another one."""
         self._plan = plan
 

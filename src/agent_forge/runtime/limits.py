@@ -58,6 +58,11 @@ class ToolRules:
         if self.concurrency is not None and self.concurrency < 1:
             raise UsageError(f"ToolRules: concurrency must be at least 1, got {self.concurrency}")
 
+    @property
+    def is_limit(self) -> bool:
+        """Whether the rules ever hold a task back."""
+        return self.concurrency is not None or self.rate is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -115,13 +120,3 @@ class Gate:
         if self._rate is None or self._free < 1 or len(self._starts) < self._rate.calls:
             return None
         return self._starts[0] + self._rate.per_s
-
-
-def gates(limits: Limits) -> dict[str, Gate]:
-    """A gate for each named tool that has a limit; those of `"*"` are made when the tool is first seen."""
-    return {name: Gate(name, rules) for name, rules in limits.tools.items() if name != ANY and limited(rules)}
-
-
-def limited(rules: ToolRules) -> bool:
-    """Whether the rules hold anything back."""
-    return rules.concurrency is not None or rules.rate is not None

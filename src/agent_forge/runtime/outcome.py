@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from agent_forge.runtime.groups import Groups
+from agent_forge.runtime.groups import Composites
 from agent_forge.runtime.result import ENDED, RunResult, TaskResult, TaskResults
-
-if TYPE_CHECKING:
-    from agent_forge.runtime.run import Run
+from agent_forge.runtime.run import Run
 
 
 def outcome_of(run: Run) -> RunResult:
     """The result of a run that has ended."""
-    tasks: Mapping[str, TaskResult] = TaskResults(run.needs, run.places, run.results, run.origin)
+    board, plan = run.board, run.board.plan
+    tasks: Mapping[str, TaskResult] = TaskResults(board.needs, board.places, board.results, run.origin)
     state, error = _state(run, tasks)
-    plan = run.plan
     if plan is not None and plan.composites:
-        groups = (run.groups or Groups(run, plan)).outcomes(tasks)
-        both = {**tasks, **groups}
-        tasks = {name: both[name] for name in plan.tasks}
+        composites = board.composites or Composites(plan, board.results)
+        groups = {name: composites.outcome(name, tasks) for name in plan.composites}
+        tasks = {name: groups[name] if name in groups else tasks[name] for name in plan.tasks}
     return RunResult(
         run.name,
         state,
@@ -32,13 +29,13 @@ def outcome_of(run: Run) -> RunResult:
         error,
         run.exception,
         run.faults,
-        run.warnings,
-        {} if plan is not None else run.needs,
+        run.life.warnings,
+        {} if plan is not None else board.needs,
     )
 
 
 def _state(run: Run, tasks: Mapping[str, TaskResult]) -> tuple[str, str | None]:
-    if len(tasks) and not run.undone and not run.faults and run.exception is None:
+    if len(tasks) and not run.board.undone and not run.faults and run.exception is None:
         return "done", None
     if run.stopping is not None:
         return run.stopping, run.error
@@ -46,12 +43,8 @@ def _state(run: Run, tasks: Mapping[str, TaskResult]) -> tuple[str, str | None]:
         return "failed", str(run.faults[0])
     if any(task.state == "not_started" for task in tasks.values()):
         return "over_budget", run.error
-    return "failed", _first_reason(tasks)
-
-
-def _first_reason(tasks: Mapping[str, TaskResult]) -> str:
-    """The first task that failed by itself explains the run; those it took with it do not."""
+    # The first task that failed by itself explains the run; those it took with it do not.
     bad = [(name, task) for name, task in tasks.items() if task.state not in ("done", "skipped")]
     bad = bad or [(name, task) for name, task in tasks.items() if task.state != "done"]
     name, task = min(bad, key=lambda pair: pair[1].ended_s if pair[1].ended_s is not None else 0.0)
-    return f"task {name!r} {ENDED[task.state]}: {task.error}"
+    return "failed", f"task {name!r} {ENDED[task.state]}: {task.error}"
