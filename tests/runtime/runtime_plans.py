@@ -68,3 +68,13 @@ def descendants(plan: Plan, names: set[str]) -> set[str]:
 
 def level_makespan(plan: Plan, durations: Mapping[str, float]) -> float:
     return sum(max(durations[name] for name in level) for level in plan.levels())
+
+
+def fresh_url(postgres: str) -> str:
+    """The URL of a database without a journal."""
+    import psycopg
+
+    url = f"postgresql://postgres@/postgres?host={postgres}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS agent_forge_run_journal CASCADE")
+    return url

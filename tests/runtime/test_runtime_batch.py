@@ -9,10 +9,10 @@ from runtime_plans import Lab, random_durations, random_plan
 
 from agent_forge.plans import Task
 from agent_forge.runtime import (
+    BatchRouter,
     Budget,
     Journal,
     Limits,
-    BatchRouter,
     RunResult,
     ToolRules,
     execute_many,

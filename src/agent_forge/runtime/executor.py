@@ -20,7 +20,8 @@ from agent_forge.runtime.run import Run
 from agent_forge.runtime.stream import TaskStream
 
 if TYPE_CHECKING:
-    from agent_forge.runtime.journal import Journal, RunLog, StoredRun
+    from agent_forge.runtime.journal import Journal, RunLog
+    from agent_forge.runtime.stored import StoredRun
     from agent_forge.runtime.workers import Workers
     from agent_forge.traces import Recorder
 
@@ -145,7 +146,7 @@ def launch(
     name = settings.run_id or new_run_id()
     stored, log = reopened or (None, None)
     if settings.journal is not None and log is None:
-        log = settings.journal.begin(name, whole, settings.describe())
+        log = settings.journal.begin(name, whole, settings.describe(), settings.notes)
     try:
         run = Run(name, handler, settings, crew or Crew(settings), log)
         run.crew.runs.append(run)

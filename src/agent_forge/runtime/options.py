@@ -55,6 +55,7 @@ class RunSettings:
     grace_s: float = 5.0
     most_items: int = 10_000
     seed: int | None = None
+    notes: Mapping[str, Any] | None = None  # JSON that the journal keeps for whoever resumes the run
 
     def __post_init__(self) -> None:
         if self.on_failure not in FAILURE_POLICIES:

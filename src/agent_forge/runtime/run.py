@@ -27,11 +27,12 @@ from agent_forge.runtime.board import Board
 from agent_forge.runtime.budget import WAIT
 from agent_forge.runtime.crew import Crew
 from agent_forge.runtime.job import CURRENT, OPEN_STATES, PARKED, PENDING, READY, RUNNING, Job
-from agent_forge.runtime.journal import RunLog, StoredRun
+from agent_forge.runtime.journal import RunLog
 from agent_forge.runtime.lifetime import STOP, TIMEOUT, Lifetime
 from agent_forge.runtime.options import Handler, RunSettings
 from agent_forge.runtime.prepare import Preparation
 from agent_forge.runtime.result import ENDED, FAILURES, TaskResult, Usage, error_text
+from agent_forge.runtime.stored import StoredRun
 from agent_forge.runtime.watch import Watch
 
 
@@ -94,9 +95,9 @@ class Run:
     def recall(self, stored: StoredRun) -> None:
         """Takes over what an earlier process of this run used and finished in part."""
         self.preparation.stored_items = stored.items
-        self.usage = stored.usage
+        self.usage = usage = stored.usage
         if self.ledger is not None:
-            self.ledger.used.add(stored.usage.tokens, stored.usage.cost, stored.usage.calls)
+            self.ledger.used.add(usage.tokens, usage.cost, usage.calls)
 
     def change(self, plan: Plan) -> None:
         """Carries on with `plan`. Raises PlanError, and changes nothing, if it touches a task that has started."""
