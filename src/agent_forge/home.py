@@ -1,4 +1,4 @@
-"""The folder in which Agent Forge keeps what it makes: traces, journals, models."""
+"""The folder in which Agent Forge keeps what it makes: traces, journal, models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user sets once: flag over environment over project file over user file over default.
+"""What a user sets once. A flag wins over the environment, then project file, user file, default.
 
 The project file is `agent-forge.yaml` in the current folder, the user file `agent-forge/config.yaml` under the
 configuration folder of the system.
@@ -65,9 +65,9 @@ _FROM_FILES: set[str] = set()  # the variables that are set only because a setti
 
 @contextmanager
 def files_in_environment() -> Iterator[None]:
-    """Makes the settings files count: what they set and the environment does not, goes into the environment.
+    """Puts what the settings files set, and the environment does not, into the environment.
 
-    So there is one channel that options, library code and child processes all read: flag, then environment, then
+    So options, library code and child processes all read one channel: flag, then environment, then
     project file, then user file. Raises ConfigError.
     """
     added = _environment_from_files()

@@ -194,7 +194,7 @@ class Plan:
             for name in self.leaves:
                 if name not in durations:
                     raise PlanError(
-                        f"no duration is given for task {name!r}", fix="give one for every leaf of the plan"
+                        f"there is no duration for task {name!r}", fix="Give one for every leaf of the plan"
                     )
                 if not 0 <= durations[name] < float("inf"):
                     raise PlanError(

@@ -1,4 +1,4 @@
-"""The batch router: many plans at once under shared limits, fair between them."""
+"""Many plans at once under shared limits, fair between them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from agent_forge.runtime.result import RunResult
 
 
 class BatchRouter:
-    """Runs plans as they come, all under one set of limits and one budget.
+    """Runs plans as they arrive, all under one set of limits and one budget.
 
     When slots are short, the plan that has had the least slot time so far goes first, so a large plan does not keep a
-    small one waiting. The settings are those of `execute`; `wall_s` of the budget counts for each plan by itself.
+    small one waiting. The settings are those of `execute`; `wall_s` of the budget applies to each plan separately.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -47,10 +47,10 @@ class BatchRouter:
 
 
 async def execute_many(plans: Iterable[AnyPlan], handler: Handler, **settings: Any) -> list[RunResult]:
-    """Carries out many plans together; the results come in the order of the plans.
+    """Carries out many plans together; the results are in the order of the plans.
 
     Limits and budget are shared, and slots are given out fairly between the plans. A plan that is not valid, fails, or
-    runs out of budget has its own typed result and does not disturb the others. With `run_id`, the runs are called
+    runs out of budget has its own typed result and does not disturb the others. With `run_id`, the runs are named
     `RUN_ID-0`, `RUN_ID-1`, and so on.
     """
     name = settings.pop("run_id", None) or new_run_id()

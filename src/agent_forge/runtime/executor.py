@@ -49,19 +49,20 @@ async def execute(
     workers: Workers | None = None,
     **more: Any,
 ) -> RunResult:
-    """Carries out a plan: each task starts the moment its last input is there.
+    """Carries out a plan: each task starts the moment its last input arrives.
 
     `plan` is a Plan, tasks, or an asynchronous iterator of tasks, which start while it is still being written.
-    `handler(task, inputs)` does the work of one task; references in `task.args` are resolved, `inputs` are the results
-    by dependency. Its result may be any value (with a `journal`: any JSON value).
+    `handler(task, inputs)` does the work of one task; references in `task.args` are resolved, `inputs` are the
+    results by dependency. Its result may be any value (with a `journal`: any JSON value).
 
-    - `concurrency`, `limits`: tasks at once; calls at once and per second of each tool. When slots are short, the task
-      with the longest work behind it goes first (`durations` by task or tool, else `est_s` in its meta, else counted).
-    - `retry`, `timeout_s`: of each task, unless its tool or its meta (`retries`, `timeout_s`) say otherwise.
+    - `concurrency`, `limits`: tasks at once; calls at once and per second of each tool. When slots are
+      short, the task with the longest work behind it starts first (`durations` by task or tool, else
+      `est_s` in its meta, else a count of tasks).
+    - `retry`, `timeout_s`: for each task, unless its tool or its meta (`retries`, `timeout_s`) says otherwise.
     - `on_failure`: "skip" (only what depends on it), "fail_fast", or "continue" (dependents run without the result).
-    - `budget`: tokens, money, calls and wall time. `approve(task)`: asked for tasks with `approval` in their meta.
-    - `journal`, `run_id`: keeps results on disk, for `resume`. `recorder`: one span a task. `on_event`: for live views.
-    - `known`: results that are there already, by id. `update(plan, task_id, outcome)`: may return a changed plan.
+    - `budget`: tokens, money, calls and wall time. `approve(task)`: called for tasks with `approval` in their meta.
+    - `journal`, `run_id`: stores results, for `resume`. `recorder`: one span per task. `on_event`: for live views.
+    - `known`: results that are already there, by id. `update(plan, task_id, outcome)`: may return a changed plan.
     - `workers`: threads or processes that call the handler. `more`: the other fields of `RunSettings`.
 
     Raises UsageError, PlanInvalid or StoreError before anything is started; after that it always returns a result.
@@ -99,7 +100,7 @@ class Running:
         return self._run.name
 
     def cancel(self, why: str = "it was asked to stop") -> None:
-        """Stops the run: `result` then gives what was done."""
+        """Stops the run; `result` then returns what was done."""
         self._run.stop("cancelled", why)
 
     def cancel_task(self, name: str) -> None:
@@ -181,7 +182,7 @@ def new_run_id() -> str:
 
 
 async def _undisturbed(work: Any) -> Any:
-    """Awaits to the end even if the waiter is cancelled again meanwhile."""
+    """Awaits to the end even if the waiter is cancelled again in the meantime."""
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
@@ -192,18 +193,19 @@ async def _undisturbed(work: Any) -> Any:
 
 
 async def resume(run_id: str, handler: Handler, *, journal: Journal, **settings: Any) -> RunResult:
-    """Goes on with a run whose process ended, however it ended. What is done is not done again.
+    """Continues a run whose process ended, however it ended. What is done is not done again.
 
-    A task with side effects that was running then is `in_doubt`: reported, not repeated; settle it by passing its
-    result in `known`. Tasks that failed are tried again, unless they have side effects. Settings that are not given are
-    those the run was begun with. Raises StoreError for an unknown run and for one that another process is running.
+    A task with side effects that was running then is `in_doubt`: reported, not repeated; settle it by
+    passing its result in `known`. Tasks that failed are tried again, unless they have side effects.
+    Settings default to those the run was started with. Raises StoreError for an unknown run and for one
+    that another process is running.
     """
     stored, log = journal.reopen(run_id)
     try:
-        given = RunSettings(**{**stored.settings, **settings, "journal": journal, "run_id": run_id})
+        merged = RunSettings(**{**stored.settings, **settings, "journal": journal, "run_id": run_id})
         if stored.plan is None:
-            raise UsageError(f"run {run_id!r} has no plan to go on with", fix="start it again from its request")
-        running = launch(stored.plan, handler, given, reopened=(stored, log))
+            raise UsageError(f"run {run_id!r} has no plan to continue", fix="Start it again from its request")
+        running = launch(stored.plan, handler, merged, reopened=(stored, log))
     except BaseException:
         log.close()
         raise

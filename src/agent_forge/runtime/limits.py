@@ -22,11 +22,11 @@ class Rate:
 
     def __post_init__(self) -> None:
         if self.calls < 1 or not self.per_s > 0:
-            raise UsageError(f"Rate: {self.calls} calls in {self.per_s} s is not a rate", fix="use positive numbers")
+            raise UsageError(f"Rate: {self.calls} calls in {self.per_s} s is not a rate", fix="Use positive numbers")
 
     @classmethod
     def of(cls, rate: Rate | float) -> Rate:
-        """A rate from calls a second.
+        """A rate from calls per second.
 
         >>> Rate.of(10), Rate.of(0.5)
         (Rate(calls=10, per_s=1.0), Rate(calls=1, per_s=2.0))
@@ -34,7 +34,7 @@ class Rate:
         if isinstance(rate, Rate):
             return rate
         if not rate > 0:
-            raise UsageError(f"Rate: {rate} calls a second is not a rate", fix="use a positive number")
+            raise UsageError(f"Rate: {rate} calls per second is not a rate", fix="Use a positive number")
         calls = max(1, math.floor(rate))
         return cls(calls, calls / rate)
 

@@ -34,7 +34,7 @@ class Retry:
             raise UsageError(
                 f"Retry: first_s {self.first_s}, factor {self.factor}, longest_s {self.longest_s} and jitter "
                 f"{self.jitter} do not fit together",
-                fix="first_s and longest_s at least 0, factor at least 1, jitter from 0 to 1",
+                fix="Use first_s and longest_s of at least 0, factor of at least 1, jitter from 0 to 1",
             )
 
     def delay_s(self, attempt: int, rng: random.Random) -> float:
@@ -43,7 +43,7 @@ class Retry:
         return plain * (1.0 + self.jitter * rng.uniform(-1.0, 1.0)) if self.jitter else plain
 
     def delays(self, rng: random.Random | None = None) -> list[float]:
-        """Every wait of a task that never succeeds."""
+        """The waits of a task that never succeeds."""
         rng = rng or random.Random(0)
         return [self.delay_s(attempt, rng) for attempt in range(1, self.attempts)]
 
