@@ -44,8 +44,7 @@ class MissingExtraError(UsageError):
     """A feature whose optional packages are not installed."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        what = f"{feature} needs packages that are not installed"
-        super().__init__(what, fix=f"Install them: pip install 'agent-forge[{extra}]'")
+        super().__init__(f"{feature} needs packages that are not installed", fix=f"pip install 'agent-forge[{extra}]'")
 
 
 class PlanError(AgentForgeError):

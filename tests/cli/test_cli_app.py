@@ -283,4 +283,4 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
     assert run(["try"]) == 2
     err = capsys.readouterr().err
     assert said in err
-    assert err.endswith(". Install them: pip install 'agent-forge[forge]'.\n")
+    assert err.endswith(". pip install 'agent-forge[forge]'.\n")
