@@ -109,14 +109,11 @@ def write_call(action: str, args: dict[str, Any], avoid: str = "") -> str | None
     elif isinstance(rest.get("args"), list) and rest["args"]:
         values.extend(_value_text(value, avoid) for value in rest.pop("args"))
     values.extend(f"{key}={_value_text(value, avoid)}" for key, value in rest.items())
-    for text in (f"{action}({', '.join(values)})", f"{action}({_all_named(args, avoid)})"):
+    named = [f"{key}={_value_text(value, avoid)}" for key, value in args.items()]
+    for text in (f"{action}({', '.join(values)})", f"{action}({', '.join(named)})"):
         if _reads_back(text, action, args):
             return text
     return None
-
-
-def _all_named(args: dict[str, Any], avoid: str) -> str:
-    return ", ".join(f"{key}={_value_text(value, avoid)}" for key, value in args.items())
 
 
 def _reads_back(text: str, action: str, args: dict[str, Any]) -> bool:

@@ -104,13 +104,18 @@ class LineReader:
         if not line.strip():
             return
         header = _HEADER.match(line)
-        if header is not None and not self._is_field(line, header):
+        # `Step 2:` begins a task; a header that is only a short word and a digit may be a key.
+        field_line = None if header is not None and header.group("short") is None else _FIELD_LINE.match(line)
+        if header is not None and field_line is None:
             self._finish()
             self._begin(header, line)
-        elif (match := _FIELD_LINE.match(line)) is not None:
-            self._more_fields(f"| {line[match.end() :]}")
-        else:
+        elif field_line is None:
             self._other(line)
+        elif self._draft is None:
+            text = line[field_line.end() :]
+            self._fault(f"{text[:40].strip()!r} does not belong to a task that is still open")
+        else:
+            self._fields(f"| {line[field_line.end() :]}".rstrip(), 0, self._draft)
 
     def close(self, cut: bool = False) -> None:
         """The end of the plan; `cut` when the text stopped without saying that it was over."""
@@ -118,10 +123,6 @@ class LineReader:
         if cut and draft is not None and "depends_on" not in draft.fields:
             self._fault(f"the text stops inside task {draft.id!r}, before its dependencies", draft)
         self._finish()
-
-    def _is_field(self, line: str, header: re.Match[str]) -> bool:
-        """`Step 2` begins a task; `Limit 2:` or `T1 depends on:` would not get here. Only a short word may be a key."""
-        return header.group("short") is not None and _FIELD_LINE.match(line) is not None
 
     def _begin(self, header: re.Match[str], line: str) -> None:
         name = self._name(header)
@@ -218,13 +219,6 @@ class LineReader:
         """Which id a plain word means: itself, or the earlier one that differs from it only in case."""
         return text if text in self._exact else self._names.get(text.casefold(), text)
 
-    def _more_fields(self, text: str) -> None:
-        draft = self._draft
-        if draft is None:
-            self._fault(f"{text[2:42].strip()!r} does not belong to a task that is still open")
-        else:
-            self._fields(text.rstrip(), 0, draft)
-
     def _other(self, line: str) -> None:
         """A line that begins no task and no field: more of an open goal, decoration, prose, or a fault."""
         draft = self._draft
@@ -240,18 +234,14 @@ class LineReader:
             if self.tagged or line[:1] in " \t":
                 draft.goal.append(line.strip())
         elif draft is not None and not draft.exact and not _BULLET.match(line) and FIELD.search(line):
-            at = self._continued(line, draft)
-            self._fields(line.rstrip(), at, draft)
+            end = _next_field(line, 0)
+            if line[:end].strip():
+                draft.goal.append(line[:end].strip())
+            self._fields(line.rstrip(), end, draft)
         elif _DECORATION.fullmatch(line) or (not self.tagged and not telling):
             return
         elif self.tagged or self.tasks or draft or FIELD.search(line):
             self._fault(f"{line.strip()[:60]!r} is not a task: a task begins with `Task N:`")
-
-    def _continued(self, line: str, draft: _Draft) -> int:
-        end = _next_field(line, 0)
-        if line[:end].strip():
-            draft.goal.append(line[:end].strip())
-        return end
 
     def _finish(self) -> None:
         """Make the open task complete."""

@@ -125,7 +125,12 @@ class Agenda:
                 self._hold(job.gate, queue, job)
             elif job.state == READY and (not self.budgeted or job.run.admit(job)):
                 if not self.unlimited:
-                    self._enter(queue, job)
+                    self.free -= 1
+                    if job.gate is not None:
+                        job.gate.enter(_now())
+                    if self.shared:  # charged with what its jobs usually take, corrected in `release`
+                        self._charges[job] = queue, queue.usual_s
+                        queue.served += queue.usual_s
                 return job
             elif job.gate is not None:  # it will not start after all: the room made for it goes to the next
                 self._let_in(job.gate)
@@ -161,14 +166,6 @@ class Agenda:
         if self._turns:  # one that comes late starts level with the least served, not with a claim on the past
             queue.served = max(queue.served, self._turns[0][0])
         heappush(self._turns, (queue.served, next(_TICKET), queue))
-
-    def _enter(self, queue: Queue, job: Job) -> None:
-        self.free -= 1
-        if job.gate is not None:
-            job.gate.enter(_now())
-        if self.shared:  # charged with what its jobs usually take, corrected in `release`
-            self._charges[job] = queue, queue.usual_s
-            queue.served += queue.usual_s
 
     def _hold(self, gate: Gate, queue: Queue, job: Job) -> None:
         heappush(queue.held.setdefault(gate, []), (-job.rank if self.ordered else 0.0, next(_TICKET), job))

@@ -62,8 +62,6 @@ async def execute_many(plans: Iterable[AnyPlan], handler: Handler, **settings: A
                 started.append(router.start(plan, handler, run_id=run_id))
             except PlanInvalid as invalid:
                 started.append(RunResult(run_id, "failed", {}, 0.0, error=str(invalid), faults=invalid.errors))
-        return list(await asyncio.gather(*(_result(each) for each in started)))
-
-
-async def _result(started: Running | RunResult) -> RunResult:
-    return started if isinstance(started, RunResult) else await started.result()
+        ended = await asyncio.gather(*(each.result() for each in started if isinstance(each, Running)))
+        results = iter(ended)
+        return [each if isinstance(each, RunResult) else next(results) for each in started]

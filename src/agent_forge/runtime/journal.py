@@ -301,7 +301,9 @@ class RunLog:
 
     def end(self, result: RunResult) -> None:
         """Writes what waits and the end of the run."""
-        error = None if result.error is None else _plain(result.error)
+        error = result.error
+        if error is not None:  # text that every database takes: a tool's error may hold lone surrogates and zeros
+            error = error.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
         values = (result.state, time.time(), error, result.trace_id, self._number)
         self._write("UPDATE runs SET state = ?, ended_s = ?, error = ?, trace_id = ? WHERE id = ?", values)
 
@@ -340,11 +342,6 @@ def _text(value: Any) -> str:
     if kind is str:
         return encode_basestring_ascii(value)
     return str(value) if kind is int else _encode(value)
-
-
-def _plain(text: str) -> str:
-    """Text that every database takes: a tool's error may hold halves of surrogate pairs, and zeros."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
 
 
 def _plan_text(plan: Plan) -> str:

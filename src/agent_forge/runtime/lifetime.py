@@ -102,14 +102,12 @@ class Lifetime:
         for chore in self._chores:
             if chore is not mine:
                 chore.cancel()
-        self.after(self._grace_s, self._abandon_chores)
-
-    def _abandon_chores(self) -> None:
-        for chore in list(self._chores):
-            self.abandon_chore(chore)
+            self.after(self._grace_s, self.abandon_chore, chore)
 
     def abandon_chore(self, chore: asyncio.Task[None]) -> None:
-        """Gives up on a chore that will not stop."""
+        """Gives up on a chore, unless it has ended."""
+        if chore not in self._chores:
+            return
         self.warnings.append("a stream or a callback ignored its cancellation and was left running")
         self._chores.discard(chore)
         leave_behind(chore)

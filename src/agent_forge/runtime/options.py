@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime.budget import Budget
-from agent_forge.runtime.limits import Limits
+from agent_forge.runtime.limits import Limits, Retry
 from agent_forge.runtime.result import Event, TaskResult
-from agent_forge.runtime.retry import Retry
 
 if TYPE_CHECKING:
     from agent_forge.runtime.journal import Journal

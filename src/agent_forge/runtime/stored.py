@@ -9,8 +9,8 @@ from typing import Any
 
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime.budget import Budget
+from agent_forge.runtime.limits import Retry
 from agent_forge.runtime.result import TaskResult, Usage
-from agent_forge.runtime.retry import Retry
 
 Row = Sequence[Any]
 
@@ -147,7 +147,11 @@ def stored_run(summary: RunSummary, plan: str | None, settings: str, log: Sequen
         tasks[name].items = items[name]
         if tasks[name].state == "waiting" and summary.state == "running":
             tasks[name].state = "running"
-    return StoredRun(summary, whole, _settings(json.loads(settings)), tasks, log[-1][1] + 1 if log else 0)
+    document = json.loads(settings)
+    for name, kind in (("budget", Budget), ("retry", Retry)):
+        if document.get(name) is not None:
+            document[name] = kind(**document[name])
+    return StoredRun(summary, whole, document, tasks, log[-1][1] + 1 if log else 0)
 
 
 def _record(row: Row, run_state: str) -> TaskRecord:
@@ -167,12 +171,3 @@ def _record(row: Row, run_state: str) -> TaskRecord:
         extra.get("cost"),
         bool(effects),
     )
-
-
-def _settings(document: dict[str, Any]) -> dict[str, Any]:
-    """The settings of a run from their JSON."""
-    if document.get("budget") is not None:
-        document["budget"] = Budget(**document["budget"])
-    if document.get("retry") is not None:
-        document["retry"] = Retry(**document["retry"])
-    return document

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from agent_forge.plans import Task
-from agent_forge.runtime.limits import Limits
-from agent_forge.runtime.retry import ONCE, Retry
+from agent_forge.runtime.limits import ONCE, Limits, Retry
 
 
 @dataclass(frozen=True, slots=True)
