@@ -546,8 +546,12 @@ async def fails_in_b(task: Task, inputs: dict[str, Any]) -> Any:
 def test_every_task_is_there_however_it_ended(journal: Journal) -> None:
     asyncio.run(execute(DIAMOND, fails_in_b, journal=journal, run_id="one"))
     stored = journal.load("one")
-    states = {name: task.state for name, task in stored.tasks.items()}
-    assert states == {"a": "done", "b": "failed", "c": "skipped", "d": "done"}
+    assert {name: task.state for name, task in stored.tasks.items()} == {
+        "a": "done",
+        "b": "failed",
+        "c": "skipped",
+        "d": "done",
+    }
     assert stored.tasks["b"].error == "ValueError: no"
     assert stored.tasks["d"].result == {"id": "d"}
     assert stored.tasks["c"].duration_s is None
