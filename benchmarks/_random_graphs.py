@@ -28,19 +28,19 @@ class Graph:
         return sum(self.durations.values())
 
     def ends(self) -> dict[str, float]:
-        found: dict[str, float] = {}
+        ends: dict[str, float] = {}
         for name, before in self.needs.items():
-            found[name] = max((found[other] for other in before), default=0.0) + self.durations[name]
-        return found
+            ends[name] = max((ends[other] for other in before), default=0.0) + self.durations[name]
+        return ends
 
     def levels(self) -> list[list[str]]:
         level: dict[str, int] = {}
         for name, before in self.needs.items():
             level[name] = 1 + max((level[other] for other in before), default=-1)
-        found: list[list[str]] = [[] for _ in range(max(level.values()) + 1)]
+        levels: list[list[str]] = [[] for _ in range(max(level.values()) + 1)]
         for name, depth in level.items():
-            found[depth].append(name)
-        return found
+            levels[depth].append(name)
+        return levels
 
     def critical_chain(self) -> list[str]:
         ends = self.ends()

@@ -136,9 +136,9 @@ def addresses(home: Path) -> list[str]:
         newest = store.traces(limit=1).items[0]
         far = store.traces(limit=1, oldest_first=True).items[0].start_ns + 10**9
         span = store.trace(newest.trace_id)[0]
-    from agent_forge.runtime.history import History
+    from agent_forge.runtime import Journal
 
-    run = History.open(home).page(1)[0][0].run
+    run = Journal.open(home).page(1)[0][0].run
     return [
         "/", "/runs", f"/runs/{run}", "/traces", f"/traces?after={far}-f", "/traces?status=error",
         "/traces?min_reward=0.9", f"/traces?agent={span.agent or 'agent-3'}", "/traces?agent=nobody",

@@ -1,7 +1,7 @@
-"""What does it cost to make, read and write plans? CPU µs a task, and the ratio to a plain reader of the same text.
+"""What does it cost to make, read and write plans? CPU µs per task, and the ratio to a plain reader of the same text.
 
-The peers do less: graphlib sorts and finds cycles but checks nothing else, json/ElementTree/PyYAML give values and not
-tasks, and one regular expression a line is what a parser without any tolerance would do.
+The peers do less: graphlib sorts and finds cycles but checks nothing else, json/ElementTree/PyYAML return values, not
+tasks, and one regular expression per line is what a parser without any tolerance would do.
 
     python benchmarks/plan_parsing.py [--quick]
 """
@@ -28,7 +28,7 @@ LIMITS = PlanLimits(text_bytes=1 << 30)
 
 
 def tasks_of(count: int, seed: int = 0) -> list[Task]:
-    """A random graph with up to three dependencies a task, none far back, as planners write them."""
+    """A random graph with up to three dependencies per task, none far back, as planners write them."""
     random = Random(seed)
     tasks = []
     for number in range(count):
@@ -39,7 +39,7 @@ def tasks_of(count: int, seed: int = 0) -> list[Task]:
 
 
 def cpu_us(work: Callable[[], Any], count: int, repeat: int) -> float:
-    """The best of several runs, in CPU microseconds a task."""
+    """The best of several runs, in CPU microseconds per task."""
     best = float("inf")
     for _ in range(repeat):
         gc.collect()
@@ -54,7 +54,7 @@ def sort_with_graphlib(tasks: list[Task]) -> list[str]:
 
 
 def rows(count: int, repeat: int) -> list[tuple[str, float, str, float]]:
-    """(what, µs a task, peer, µs a task) for one size."""
+    """(what, µs per task, peer, µs per task) for one size."""
     tasks = tasks_of(count)
     plan = Plan(tasks)
     lines, xml, jsonl, yml = to_lines(plan), to_xml(plan), to_json(plan), to_yaml(plan)
@@ -70,7 +70,7 @@ def rows(count: int, repeat: int) -> list[tuple[str, float, str, float]]:
         (
             "read lines",
             lambda: parse_plan(lines, limits=LIMITS),
-            "one regex a line",
+            "one regex per line",
             lambda: [LINE.match(row) for row in lines.split("\n")],
         ),
         ("read graph", lambda: parse_plan(xml, limits=LIMITS), "ElementTree", lambda: ElementTree.fromstring(xml)),

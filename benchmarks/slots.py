@@ -1,4 +1,4 @@
-"""Eight slots for a hundred tasks: how close to the lower bound, with critical-path-first and with first come first?
+"""Eight slots for a hundred tasks: how close to the lower bound, critical path first or first come, first served?
 
 The executor itself runs, on simulated time, so the figures are exact and do not depend on the machine. Each is the
 makespan over max(critical path, work / slots), the mean of the seeds. "estimates" plans with durations that are wrong
@@ -47,14 +47,14 @@ def ratios(graph: Graph, slots: int, seed: int) -> dict[str, float]:
     rng = random.Random(seed)
     guessed = {name: value * 2 ** rng.uniform(-1, 1) for name, value in graph.durations.items()}
     bound = max(graph.critical_path_s, graph.work_s / slots)
-    found = {
+    makespans = {
         "critical path": makespan(graph, slots, "critical_path", graph.durations),
         "estimates": makespan(graph, slots, "critical_path", guessed),
         "unknown": makespan(graph, slots, "critical_path", None),
         "fifo": makespan(graph, slots, "fifo", None),
         "levels": levels(graph, slots),
     }
-    return {name: value / bound for name, value in found.items()}
+    return {name: value / bound for name, value in makespans.items()}
 
 
 def main() -> None:

@@ -56,7 +56,7 @@ def times(tasks: list[Task], durations: dict[str, float], planning_s: float) -> 
 
 def measure(name: str, most: int, planning_s: float) -> dict[str, float] | None:
     """Mean ratios to the streamed run over the valid plans of a set with at least two tasks."""
-    found: list[dict[str, float]] = []
+    rows: list[dict[str, float]] = []
     for gold in _gold_plans.load(name):
         if len(gold.nodes) < 2:
             continue
@@ -64,12 +64,12 @@ def measure(name: str, most: int, planning_s: float) -> dict[str, float] | None:
         tasks = tasks_of(gold)
         durations = {task.id: rng.lognormvariate(0.0, 1.0) for task in tasks}
         result = times(tasks, durations, planning_s)
-        found.append({key: value / result["streamed"] for key, value in result.items()})
-        if len(found) == most:
+        rows.append({key: value / result["streamed"] for key, value in result.items()})
+        if len(rows) == most:
             break
-    return (
-        {key: statistics.mean(row[key] for row in found) for key in found[0]} | {"plans": len(found)} if found else None
-    )
+    if not rows:
+        return None
+    return {key: statistics.mean(row[key] for row in rows) for key in rows[0]} | {"plans": len(rows)}
 
 
 def main() -> None:
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--planning-s", type=float, default=PLANNING_S)
     options = parser.parse_args()
     names = ("plan, then run", "plan, then levels", "one by one")
-    print(f"end-to-end time / streamed, {options.planning_s:g} s of planning a task, simulated time")
+    print(f"end-to-end time / streamed, {options.planning_s:g} s of planning per task, simulated time")
     print(f"{'set':28s}{'plans':>7s}" + "".join(f"{name:>19s}" for name in names))
     rows = []
     for name in _gold_plans.SETS:

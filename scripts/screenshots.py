@@ -45,10 +45,10 @@ def served(home: str) -> Iterator[str]:
 def places(home: str) -> dict[str, str]:
     """The pages to take: name of the picture, and address."""
     from agent_forge.forge.registry import Registry
-    from agent_forge.runtime.history import History
+    from agent_forge.runtime import Journal
     from agent_forge.traces import Store
 
-    lines, _ = History.open(home).page(50)
+    lines, _ = Journal.open(home).page(50)
     runs = sorted(lines, key=lambda line: (line.state != "done", -(line.tasks or 0)))
     traces = sorted(Store.open(home).traces(limit=2_000), key=lambda one: -one.spans)
     registry = Registry(home)

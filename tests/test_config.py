@@ -99,7 +99,7 @@ def test_files_then_environment_then_sets(tmp_path: Path) -> None:
         ("colour: green\n", "job.yaml:1: colour: expected one of red, blue, got 'green'"),
         ("out: 3\n", "job.yaml:1: out: expected a path, got 3"),
         ("seed: [1]\n", "job.yaml:1: seed: expected a whole number, got a list"),
-        ("steps: 1\nsteps: 2\n", "job.yaml:2: the key 'steps' is given twice"),
+        ("steps: 1\nsteps: 2\n", "job.yaml:2: the key 'steps' occurs twice"),
         ("steps: [1\n", "job.yaml:2: not valid YAML"),
         ("- 1\n", "job.yaml:1: a mapping of keys to values is expected"),
         ("? [a]\n: 1\n", "job.yaml:1: a key must be plain text"),

@@ -7,7 +7,7 @@
 
     training = load(Training, "training.yaml", sets=["steps=200"])
 
-Everything is strict: an unknown key, a wrong type or a value out of range is a ConfigError that gives the file, the
+Everything is strict: an unknown key, a wrong type or a value out of range is a ConfigError that names the file, the
 line, the key and the nearest known key, and all faults are reported at once. `dump` writes YAML that loads to an equal
 object. Standard library and PyYAML only, so that a bare GPU machine can use it.
 """
@@ -44,7 +44,7 @@ def option(
     at_most: float | None = None,
     above: float | None = None,
 ) -> Any:
-    """A dataclass field with a help text and bounds. Mappings and dataclasses may be given as defaults."""
+    """A dataclass field with a help text and bounds. A default may be a mapping or a dataclass."""
     metadata = {"help": help, "at_least": at_least, "at_most": at_most, "above": above}
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
@@ -76,10 +76,10 @@ def resolve(
     env: Mapping[str, str] | None = None,
     variable: Callable[[str], str] = str,
 ) -> Resolved[T]:
-    """Like `load`, and says where each value came from.
+    """An instance of the dataclass `cls`, and where each value came from.
 
     `env` maps dotted keys to texts, and a text there or in `sets` is read as YAML (`--set steps=200` is a number)
-    unless the key wants a string; `variable` gives the name that a key has in the environment.
+    unless the key takes a string; `variable` is the name that a key has in the environment.
 
     Raises ConfigError naming every fault.
     """
@@ -91,7 +91,7 @@ def resolve(
     for item in sets:
         key, equals, text = item.partition("=")
         if not equals or not key.strip():
-            raise ConfigError(f"{item!r} is not of the form key=value", where="--set", fix="write --set a.b=c")
+            raise ConfigError(f"{item!r} is not of the form key=value", where="--set", fix="Write --set a.b=c")
         tree = _merge(tree, _nest(key.strip(), text, f"--set {item}"))
     return from_tree(cls, tree)
 
@@ -111,7 +111,7 @@ def build(cls: type[T], values: Mapping[str, Any], where: str = "<values>") -> T
     >>> build(_Example, {"size": 3})
     _Example(size=3, name='a')
     """
-    return from_tree(cls, _planted(values, where)).value
+    return from_tree(cls, _tree_of(values, where)).value
 
 
 def from_tree(cls: type[T], tree: _Tree) -> Resolved[T]:
@@ -152,10 +152,10 @@ def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def nearest(key: str, known: Iterable[str]) -> str | None:
-    """The known key that `key` was probably meant to be."""
-    found = difflib.get_close_matches(key, list(known), n=1, cutoff=0.6)
-    return found[0] if found else None
+def nearest(key: str, names: Iterable[str]) -> str | None:
+    """The name that `key` was probably meant to be, if any is close."""
+    matches = difflib.get_close_matches(key, list(names), n=1, cutoff=0.6)
+    return matches[0] if matches else None
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
@@ -223,22 +223,22 @@ class _Composer:
         return _Tree(self.constructor.construct_object(node), where)
 
     def mapping(self, node: yaml.MappingNode) -> dict[str, _Tree]:
-        found: dict[str, _Tree] = {}
+        entries: dict[str, _Tree] = {}
         for key_node, value_node in node.value:
             where = f"{self.where}:{key_node.start_mark.line + 1}"
             if not isinstance(key_node, yaml.ScalarNode):
                 raise ConfigError("a key must be plain text", where=where)
-            if key_node.value in found:
-                raise ConfigError(f"the key {key_node.value!r} is given twice", where=where)
-            found[key_node.value] = self.tree(value_node)
-        return found
+            if key_node.value in entries:
+                raise ConfigError(f"the key {key_node.value!r} occurs twice", where=where)
+            entries[key_node.value] = self.tree(value_node)
+        return entries
 
 
-def _planted(value: Any, where: str) -> _Tree:
+def _tree_of(value: Any, where: str) -> _Tree:
     if isinstance(value, Mapping):
-        return _Tree({str(key): _planted(item, f"{where}.{key}") for key, item in value.items()}, where)
+        return _Tree({str(key): _tree_of(item, f"{where}.{key}") for key, item in value.items()}, where)
     if isinstance(value, (list, tuple)):
-        return _Tree([_planted(item, where) for item in value], where)
+        return _Tree([_tree_of(item, where) for item in value], where)
     return _Tree(value, where)
 
 
@@ -280,7 +280,9 @@ class _Builder:
         fields = {field.name: field for field in dataclasses.fields(cls) if field.init}  # type: ignore[arg-type]
         for key in tree.value:
             if key not in fields:
-                self.fault(tree.value[key].where, _unknown(_join(path, key), key, fields))
+                match = nearest(key, fields)
+                hint = f"did you mean {match!r}?" if match else f"known keys are {', '.join(sorted(fields))}"
+                self.fault(tree.value[key].where, f"unknown key {_join(path, key)!r}; {hint}")
         values = {
             name: self.field(field, hints[name], tree.value.get(name), _join(path, name), tree.where)
             for name, field in fields.items()
@@ -416,8 +418,8 @@ def _choice(choices: tuple[Any, ...], value: Any) -> Any:
     for choice in choices:
         if type(choice) is type(value) and choice == value:
             return choice
-    near = nearest(str(value), [str(choice) for choice in choices])
-    hint = f"; did you mean {near!r}?" if near else ""
+    match = nearest(str(value), [str(choice) for choice in choices])
+    hint = f"; did you mean {match!r}?" if match else ""
     raise _Wrong(f"expected one of {', '.join(map(str, choices))}, got {_shown(value)}{hint}")
 
 
@@ -442,13 +444,6 @@ def _plain(tree: _Tree) -> Any:
     if isinstance(tree.value, list):
         return [_plain(item) for item in tree.value]
     return tree.value
-
-
-def _unknown(path: str, key: str, known: Iterable[str]) -> str:
-    near = nearest(key, known)
-    if near:
-        return f"unknown key {path!r}; did you mean {near!r}?"
-    return f"unknown key {path!r}; known keys are {', '.join(sorted(known))}"
 
 
 def _shown(value: Any) -> str:

@@ -68,7 +68,7 @@ class StoreError(AgentForgeError):
 
 
 class UnknownRunError(StoreError, UsageError):
-    """A run that the journal does not have: the call named it wrongly."""
+    """A run that is not in the journal: the call named it wrongly."""
 
 
 class TraceError(AgentForgeError):
@@ -76,7 +76,7 @@ class TraceError(AgentForgeError):
 
 
 class DataError(AgentForgeError):
-    """A data file that cannot be read as what it should be."""
+    """A data file or value that is not what it should be."""
 
 
 class SandboxError(AgentForgeError):
@@ -84,11 +84,11 @@ class SandboxError(AgentForgeError):
 
 
 class CheckpointError(AgentForgeError):
-    """A model folder that is not sound, or not the one that was meant."""
+    """A model folder that is damaged, or not the one that was meant."""
 
 
 class HandoffError(AgentForgeError):
-    """A phase was given something that its contract does not allow."""
+    """A phase received something that its contract does not allow."""
 
 
 class MergeError(AgentForgeError):

@@ -1,4 +1,4 @@
-"""The folder in which Agent Forge keeps what it makes: traces, journals, models."""
+"""The folder in which Agent Forge keeps what it makes: traces, journal, models."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def home(path: str | os.PathLike[str] | None = None) -> Path:
     """
     folder = Path(path or os.environ.get(VARIABLE) or "~/.agent-forge").expanduser()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(0o700, parents=True, exist_ok=True)  # what is in it is nobody else's business
     except OSError as error:
         raise UsageError(
             f"the home folder cannot be used: {error.strerror}",
             where=str(folder),
-            fix=f"name a writable folder with --home or {VARIABLE}",
+            fix=f"Name a writable folder with --home or {VARIABLE}",
         ) from error
     return folder

@@ -1,4 +1,4 @@
-"""What a user sets once: flag over environment over project file over user file over default.
+"""What a user sets once. A flag wins over the environment, then project file, user file, default.
 
 The project file is `agent-forge.yaml` in the current folder, the user file `agent-forge/config.yaml` under the
 configuration folder of the system.
@@ -22,8 +22,9 @@ PROJECT_FILE = "agent-forge.yaml"
 class Settings:
     """Each key is also the environment variable AGENT_FORGE_<KEY>."""
 
-    home: str = "~/.agent-forge"  # where traces, journals and models are kept
-    store: str | None = None  # URL of a PostgreSQL database for traces and registry; without it, SQLite under home
+    home: str = "~/.agent-forge"  # where traces, journal and models are kept
+    # URL of a PostgreSQL database for traces, journal and registry; without it, SQLite files in home
+    store: str | None = None
     model: str | None = None  # the model to use when none is named: a URL, a folder, "smollm2"
     planner: Literal["rules", "local", "model"] | None = None  # without it, what the other settings allow
     concurrency: int | None = field(default=None, metadata={"at_least": 1})  # tasks that run at once
@@ -34,7 +35,7 @@ def variable(key: str) -> str:
 
 
 def trace_store(home: str | os.PathLike[str] | None = None) -> str | os.PathLike[str] | None:
-    """Where traces are kept: a database URL given as `home`, else the setting `store`, else the home folder."""
+    """Where traces and journal are kept: a database URL given as `home`, else the setting `store`, else `home`."""
     if isinstance(home, str) and "://" in home:
         return home
     return os.environ.get(variable("store")) or home
@@ -64,9 +65,9 @@ _FROM_FILES: set[str] = set()  # the variables that are set only because a setti
 
 @contextmanager
 def files_in_environment() -> Iterator[None]:
-    """Makes the settings files count: what they set and the environment does not, goes into the environment.
+    """Puts what the settings files set, and the environment does not, into the environment.
 
-    So there is one channel that options, library code and child processes all read: flag, then environment, then
+    So options, library code and child processes all read one channel: flag, then environment, then
     project file, then user file. Raises ConfigError.
     """
     added = _environment_from_files()

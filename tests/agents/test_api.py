@@ -183,6 +183,17 @@ def test_resume_remembers_request_and_tools(tmp_path: Path) -> None:
     assert [summary.run for summary in Journal.open().runs()] == [made.run, first.run]
 
 
+def test_a_run_in_postgresql_is_resumed_from_another_home(
+    postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENT_FORGE_STORE", f"postgresql://postgres@/postgres?host={postgres}")
+    first = run(QUESTION, home=tmp_path / "here")
+    again = run(resume=first.run, home=tmp_path / "there")
+    assert (again.request, again.answer) == (QUESTION, "Manuel Antonio")
+    assert all(task.reused for task in again.tasks.values())
+    assert not (tmp_path / "here").exists()
+
+
 def test_resume_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no run 'nope'"):
         run(resume="nope")

@@ -6,8 +6,10 @@ import multiprocessing
 import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -26,16 +28,25 @@ SCHEMA = replace(OLD, migrations=(FIRST, SECOND))
 Opener = Callable[[Schema], Database]
 
 
+def _url(postgres: str) -> str:
+    return f"postgresql://postgres@/postgres?host={postgres}"
+
+
+def _fresh(postgres: str) -> str:
+    """The URL of a database without the tables of these tests."""
+    import psycopg
+
+    with psycopg.connect(_url(postgres), autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS agent_forge_test_box CASCADE")
+    return _url(postgres)
+
+
 @pytest.fixture(params=["sqlite", "postgresql", "memory"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opener]:
     opened: list[Database] = []
     place = {"sqlite": str(tmp_path / "deep" / "box.db"), "memory": ":memory:"}.get(request.param)
     if place is None:
-        import psycopg
-
-        place = f"postgresql://postgres@/postgres?host={request.getfixturevalue('postgres')}"
-        with psycopg.connect(place, autocommit=True) as connection:
-            connection.execute("DROP SCHEMA IF EXISTS agent_forge_test_box CASCADE")
+        place = _fresh(request.getfixturevalue("postgres"))
 
     def open_one(schema: Schema) -> Database:
         opened.append(open_database(place, schema))
@@ -103,7 +114,7 @@ def test_an_old_database_is_brought_up_to_date_and_a_newer_one_refused(opener: O
     assert names(new) == ["kept"]
     new.close()
     assert names(opener(SCHEMA)) == ["kept"]
-    with pytest.raises(StoreError, match=r"schema version 2, and this program knows versions up to 1.*upgrade"):
+    with pytest.raises(StoreError, match=r"schema version 2, and this program knows versions up to 1.*Upgrade"):
         opener(OLD)
 
 
@@ -149,6 +160,69 @@ def test_a_forked_child_has_connections_of_its_own(opener: Opener) -> None:
     assert names(database) == ["after", "child", "parent"]
 
 
+def _claims_and_dies(place: str, ready: Connection) -> None:
+    claim = open_database(place, SCHEMA).claim(7)
+    ready.send(claim is not None)
+    time.sleep(60)
+
+
+def test_a_claim_is_one_process_alone_and_ends_with_it(opener: Opener) -> None:
+    database, other = opener(SCHEMA), opener(SCHEMA)
+    if database.where == ":memory:":
+        other = database
+    claim = database.claim(7)
+    assert claim is not None
+    assert database.claim(7) is None, "not twice in one process either"
+    assert other.claim(7) is None
+    assert (other.is_claimed(7), other.is_claimed(8)) == (True, False)
+    with claim.write() as cursor:
+        cursor.execute("INSERT INTO things (name) VALUES (?)", ("claimed",))
+    claim.release()
+    assert names(database) == ["claimed"]
+    assert not other.is_claimed(7)
+    again = other.claim(7)
+    assert again is not None
+    again.release()
+
+
+def test_a_claim_ends_when_its_process_is_killed(opener: Opener, request: pytest.FixtureRequest) -> None:
+    database = opener(SCHEMA)
+    if database.where == ":memory:":
+        pytest.skip("memory is not shared with a child")
+    place = database.where if database.dialect == "sqlite" else _url(request.getfixturevalue("postgres"))
+    fork = multiprocessing.get_context("fork")
+    ours, theirs = fork.Pipe()
+    child = fork.Process(target=_claims_and_dies, args=(place, theirs))
+    child.start()
+    assert ours.recv(), "the child has the claim"
+    assert database.claim(7) is None
+    assert database.is_claimed(7)
+    child.kill()
+    child.join(60)
+    claim = database.claim(7)
+    assert claim is not None
+    claim.release()
+
+
+def test_a_claim_is_lost_with_its_connection(postgres: str) -> None:
+    import psycopg
+
+    database = open_database(_fresh(postgres), SCHEMA)
+    claim = database.claim(7)
+    assert claim is not None
+    with psycopg.connect(_url(postgres), autocommit=True) as other:
+        other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'agent-forge'")
+    with pytest.raises(StoreError, match="cannot be reached"), claim.write() as cursor:
+        cursor.execute("INSERT INTO things (name) VALUES (?)", ("late",))
+    with pytest.raises(StoreError, match="and with it the claim"), claim.write():
+        pass
+    claim.release()
+    second = open_database(_url(postgres), SCHEMA)
+    assert second.claim(7) is not None
+    assert names(second) == []
+    second.close()
+
+
 def test_several_processes_make_the_same_file(tmp_path: Path) -> None:
     fork = multiprocessing.get_context("fork")
     workers = [
@@ -186,9 +260,10 @@ def _another_of_ours(path: Path) -> None:
 
 STRANGERS = {
     "is not a test box": lambda path: path.write_bytes(b"hello"),
-    "is another program's database": _other_program,
+    "not a test box": lambda path: path.touch(),
+    "but another program's database": _other_program,
     "another program": _another_of_ours,
-    "has been cut short": _cut,
+    "has been cut short|is damaged": _cut,
 }
 
 
@@ -227,9 +302,8 @@ def test_places_that_cannot_be_used(tmp_path: Path) -> None:
 def test_a_foreign_postgres_schema_is_refused(postgres: str) -> None:
     import psycopg
 
-    url = f"postgresql://postgres@/postgres?host={postgres}"
+    url = _fresh(postgres)
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA IF EXISTS agent_forge_test_box CASCADE")
         connection.execute("CREATE SCHEMA agent_forge_test_box CREATE TABLE theirs (x int)")
     with pytest.raises(StoreError, match="is not a test box"):
         open_database(url, SCHEMA)
@@ -240,9 +314,7 @@ def test_a_foreign_postgres_schema_is_refused(postgres: str) -> None:
 def test_a_lost_connection_is_replaced(postgres: str) -> None:
     import psycopg
 
-    url = f"postgresql://postgres@/postgres?host={postgres}"
-    with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA IF EXISTS agent_forge_test_box CASCADE")
+    url = _fresh(postgres)
     database = open_database(url, SCHEMA)
     with psycopg.connect(url, autocommit=True) as other:
         other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'agent-forge'")

@@ -240,7 +240,7 @@ def test_what_is_not_a_task_is_malformed(task: Task) -> None:
 
 def test_durations_must_be_there_and_be_durations() -> None:
     plan = Plan([Task("a"), Task("b")])
-    with pytest.raises(PlanError, match="no duration is given for task 'b'"):
+    with pytest.raises(PlanError, match="there is no duration for task 'b'"):
         plan.critical_path({"a": 1})
     for wrong in (-1, float("nan"), float("inf")):
         with pytest.raises(PlanError, match="the duration of task 'a'"):

@@ -66,7 +66,7 @@ def test_groups_ran_before_their_parts_and_without_an_order() -> None:
 def test_what_was_expanded_was_expanded_again_and_paid_for_again() -> None:
     plan = expand(Plan([Task("a")]), "a", [Task("b")])
     budget = ChangeBudget()
-    with pytest.raises(ChangeRefused, match="expanded already"):
+    with pytest.raises(ChangeRefused, match="already expanded"):
         budget.reserve(plan, "a")
     assert budget.calls_used == 0
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_forge.plans import Plan, Task
+from agent_forge.runtime import RunResult
 
 
 def random_plan(seed: int, count: int = 30, parents: int = 3, tools: int = 0) -> Plan:
@@ -68,3 +69,18 @@ def descendants(plan: Plan, names: set[str]) -> set[str]:
 
 def level_makespan(plan: Plan, durations: Mapping[str, float]) -> float:
     return sum(max(durations[name] for name in level) for level in plan.levels())
+
+
+def states(result: RunResult) -> dict[str, str]:
+    """How each task ended."""
+    return {name: task.state for name, task in result.tasks.items()}
+
+
+def fresh_url(postgres: str) -> str:
+    """The URL of a database without a journal."""
+    import psycopg
+
+    url = f"postgresql://postgres@/postgres?host={postgres}"
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS agent_forge_run_journal CASCADE")
+    return url

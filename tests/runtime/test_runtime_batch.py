@@ -9,10 +9,10 @@ from runtime_plans import Lab, random_durations, random_plan
 
 from agent_forge.plans import Task
 from agent_forge.runtime import (
+    BatchRouter,
     Budget,
     Journal,
     Limits,
-    Router,
     RunResult,
     ToolRules,
     execute_many,
@@ -112,7 +112,7 @@ def test_a_router_takes_plans_as_they_come(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         lab = Lab({"x": 100.0})
-        async with Router(concurrency=2, journal=journal) as router:
+        async with BatchRouter(concurrency=2, journal=journal) as router:
             first = router.start([Task("a"), Task("b", depends_on=["a"])], lab, run_id="one")
             await asyncio.sleep(0.5)
             second = await router.execute([Task("c")], lab)

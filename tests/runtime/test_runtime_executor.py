@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 import pytest
-from runtime_plans import Lab
+from runtime_plans import Lab, states
 
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, PlanInvalid, Task
@@ -108,11 +108,7 @@ def test_fail_fast_cancels_what_runs_and_starts_nothing_more() -> None:
     result = run_simulated(execute(plan, lab, on_failure="fail_fast"))
     assert result.state == "failed"
     assert result.wall_s == pytest.approx(1.0)
-    assert {name: task.state for name, task in result.tasks.items()} == {
-        "bad": "failed",
-        "slow": "cancelled",
-        "later": "cancelled",
-    }
+    assert states(result) == {"bad": "failed", "slow": "cancelled", "later": "cancelled"}
     assert lab.calls == ["bad", "slow"]
     assert not lab.running
 
@@ -227,12 +223,7 @@ def test_a_handler_that_cancels_itself_ends_only_its_own_task() -> None:
         return task.id
 
     result = run([Task("a"), Task("b"), Task("c", depends_on=["b"]), Task("d", depends_on=["a"])], handler)
-    assert {name: task.state for name, task in result.tasks.items()} == {
-        "a": "cancelled",
-        "b": "done",
-        "c": "done",
-        "d": "skipped",
-    }
+    assert states(result) == {"a": "cancelled", "b": "done", "c": "done", "d": "skipped"}
 
 
 def test_the_caller_being_cancelled_leaves_nothing_running() -> None:
@@ -264,8 +255,7 @@ def test_one_task_can_be_cancelled_by_itself() -> None:
         running.cancel_task("a")
         return await running.result()
 
-    states = {name: task.state for name, task in run_simulated(scenario()).tasks.items()}
-    assert states == {"a": "cancelled", "b": "done", "c": "skipped", "d": "cancelled"}
+    assert states(run_simulated(scenario())) == {"a": "cancelled", "b": "done", "c": "skipped", "d": "cancelled"}
 
 
 def test_a_group_is_done_when_its_leaves_are() -> None:
@@ -297,12 +287,7 @@ def test_a_group_is_done_when_its_leaves_are() -> None:
 def test_a_group_with_a_failed_leaf_has_failed() -> None:
     plan = [Task("g"), Task("a", parent="g"), Task("b", parent="g", depends_on=["a"]), Task("c", depends_on=["g"])]
     result = run_simulated(execute(plan, Lab({}, frozenset({"a"}))))
-    assert {name: task.state for name, task in result.tasks.items()} == {
-        "g": "failed",
-        "a": "failed",
-        "b": "skipped",
-        "c": "skipped",
-    }
+    assert states(result) == {"g": "failed", "a": "failed", "b": "skipped", "c": "skipped"}
 
 
 def test_known_results_are_not_worked_out_again() -> None:

@@ -13,12 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from runtime_plans import fresh_url
 from runtime_victim import quiet, victim_plan
 
 from agent_forge.runtime import Journal, execute
 
 HERE = Path(__file__).parent
-KILLS = 50
+KILLS = {"sqlite": 50, "postgresql": 10}
 
 
 def lives(log: Path) -> list[list[str]]:
@@ -43,7 +44,7 @@ class Victims:
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
         )
 
-    def start(self, home: Path) -> int:
+    def start(self, home: str) -> int:
         assert self.parent.stdin is not None
         self.parent.stdin.write(f"{home}\n")
         return self._number()
@@ -57,22 +58,25 @@ class Victims:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork and no SIGKILL on this system")
-def test_fifty_kills_at_random_moments(tmp_path: Path) -> None:
+@pytest.mark.parametrize("database", KILLS)
+def test_kills_at_random_moments(database: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     rng = random.Random(5)
     log = tmp_path / "log"
     victims = Victims(log)
     kills = rounds = 0
-    while kills < KILLS:
+    while kills < KILLS[database]:
         rounds += 1
-        home = tmp_path / f"home{rounds}"
-        kills += kill_until_done(victims, rng, log, home, KILLS - kills)
+        home = str(tmp_path / f"home{rounds}")
+        if database == "postgresql":
+            home = fresh_url(request.getfixturevalue("postgres"))
+        kills += kill_until_done(victims, rng, log, home, KILLS[database] - kills)
         check_round(log, home)
         log.unlink()
     victims.parent.communicate(timeout=30)
-    assert kills >= KILLS
+    assert kills >= KILLS[database]
 
 
-def kill_until_done(victims: Victims, rng: random.Random, log: Path, home: Path, most: int) -> int:
+def kill_until_done(victims: Victims, rng: random.Random, log: Path, home: str, most: int) -> int:
     """Starts the victim, kills it after it has made some progress, and starts it again until it ends by itself."""
     kills = 0
     while True:
@@ -101,7 +105,7 @@ def kill_after(pid: int, log: Path, known: int, lines: int, rng: random.Random) 
     raise AssertionError("the victim made no progress")
 
 
-def check_round(log: Path, home: Path) -> None:
+def check_round(log: Path, home: str) -> None:
     plan = victim_plan()
     effects = {task.id for task in plan if task.meta}
     processes = lives(log)

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from runtime_plans import Lab
+from runtime_plans import Lab, states
 
 from agent_forge.errors import UsageError
 from agent_forge.plans import Task
@@ -50,7 +50,7 @@ def test_a_job_that_is_cancelled_while_it_is_held_passes_its_place_on() -> None:
         await asyncio.sleep(0.5)
         running.cancel_task("t1")
         running.cancel_task("t2")
-        return {name: task.state for name, task in (await running.result()).tasks.items()}
+        return states(await running.result())
 
     assert run_simulated(scenario()) == {"t0": "done", "t1": "cancelled", "t2": "cancelled", "t3": "done"}
 
@@ -228,11 +228,7 @@ def test_wall_time_stops_what_runs() -> None:
     result = run_simulated(execute(plan, lab, budget=Budget(wall_s=5.0)))
     assert result.state == "timed_out"
     assert result.wall_s == pytest.approx(5.0)
-    assert {name: task.state for name, task in result.tasks.items()} == {
-        "a": "done",
-        "b": "cancelled",
-        "c": "not_started",
-    }
+    assert states(result) == {"a": "done", "b": "cancelled", "c": "not_started"}
     assert not lab.running
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runtime_plans import states
 
 from agent_forge.errors import ToolTimeout, UsageError
 from agent_forge.plans import Task
@@ -46,7 +47,7 @@ def test_an_exception_that_cannot_say_what_it_is_fails_its_task(tmp_path: Path) 
     recorder = Recorder(Store.open(tmp_path))
     result = run([Task("a"), Task("b", depends_on=["a"]), Task("c")], handler, recorder=recorder)
     recorder.close()
-    assert {name: task.state for name, task in result.tasks.items()} == {"a": "failed", "b": "skipped", "c": "done"}
+    assert states(result) == {"a": "failed", "b": "skipped", "c": "done"}
     assert result.tasks["a"].error == "Unspeakable: (its message cannot be shown)"
     assert isinstance(result.tasks["a"].exception, Unspeakable)
 
@@ -81,7 +82,7 @@ def test_a_stalled_stream_that_ignores_its_cancellation_is_left_behind() -> None
 
     result = asyncio.run(main())
     assert [fault.code for fault in result.faults] == ["malformed"]
-    assert {name: task.state for name, task in result.tasks.items()} == {"a": "done", "asked": "done"}
+    assert states(result) == {"a": "done", "asked": "done"}
     assert result.warnings == ["a stream or a callback ignored its cancellation and was left running"]
 
 
@@ -92,7 +93,7 @@ def test_meta_that_cannot_be_used_fails_its_task_alone(meta: dict[str, Any], lim
         return task.id
 
     result = run([Task("a", meta=meta), Task("b", depends_on=["a"]), Task("c")], handler, **limit)
-    assert {name: task.state for name, task in result.tasks.items()} == {"a": "failed", "b": "skipped", "c": "done"}
+    assert states(result) == {"a": "failed", "b": "skipped", "c": "done"}
     assert next(iter(meta)) in (result.tasks["a"].error or "")
 
 
@@ -133,7 +134,7 @@ def test_a_fault_inside_of_the_executor_raises_rather_than_waits(monkeypatch: py
     async def main() -> None:
         running = start([Task("a")], lambda task, inputs: 1)
         monkeypatch.setattr(running._run, "returned", None)
-        monkeypatch.setattr(running._run, "under_way", None)
+        monkeypatch.setattr(running._run.board, "under_way", None)
         with pytest.raises(TypeError):
             await asyncio.wait_for(running.result(), 20)
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from runtime_plans import Lab
+from runtime_plans import Lab, states
 
 from agent_forge.plans import Task
 from agent_forge.runtime import Limits, Retry, RunResult, ToolRules, execute, run_simulated, start
@@ -242,10 +242,10 @@ def test_an_approval_parks_only_its_own_branch() -> None:
     result = run_simulated(execute(plan, lab, approve=approve))
     assert lab.spans["freer"][1] == pytest.approx(2.0)
     assert asked == [("delete", None), ("send", "result of who")]
-    states = {name: task.state for name, task in result.tasks.items()}
-    assert states["send"] == states["sent"] == "done"
-    assert states["delete"] == "denied"
-    assert states["deleted"] == "skipped"
+    ended = states(result)
+    assert ended["send"] == ended["sent"] == "done"
+    assert ended["delete"] == "denied"
+    assert ended["deleted"] == "skipped"
     assert result.state == "failed"
 
 

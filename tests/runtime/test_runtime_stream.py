@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 import pytest
-from runtime_plans import Lab
+from runtime_plans import Lab, states
 
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import RunResult, TaskResult, execute, run_simulated, start
@@ -17,10 +17,6 @@ async def slowly(tasks: Iterable[Any], each_s: float = 1.0) -> AsyncIterator[Any
     for task in tasks:
         await asyncio.sleep(each_s)
         yield task
-
-
-def states(result: RunResult) -> dict[str, str]:
-    return {name: task.state for name, task in result.tasks.items()}
 
 
 def codes(result: RunResult) -> list[str]:

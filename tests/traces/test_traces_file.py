@@ -111,7 +111,7 @@ def test_a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_room(tmp_pa
             pages = cursor.execute("PRAGMA page_count").fetchone()[0]
             cursor.execute(f"PRAGMA max_page_count={pages + 2}")
         big = [make(5000 + n, trace=700, inputs="x" * 5000) for n in range(100)]
-        with pytest.raises(StoreError, match=r"disk is full.*free some space"):
+        with pytest.raises(StoreError, match=r"disk is full.*Free some space"):
             store.add(big)
         assert store.count() == 60
         with store._database.read() as cursor:

@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from agent_forge.agents.choices import AnyModel, AnyPlanner, AnyTools, choose_model, choose_planner, choose_tools
-from agent_forge.agents.keeping import Notes, journal_of, recording, remembered
+from agent_forge.agents.keeping import journal_of, notes_of, recording, remembered
 from agent_forge.agents.models import use_recorder
 from agent_forge.agents.planner import Planned
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
@@ -87,9 +87,8 @@ async def arun(
     work is kept. Failures of tasks are in the result. Raises before anything runs: UsageError, PlanInvalid, ToolError;
     and ModelError or PlanningFailed where no plan could be had.
     """
-    notes = Notes.of(home) if record else None
     if resume is not None:
-        kept = remembered(notes, resume)
+        kept = remembered(home, record, resume)
         tools = tools if tools is not None else kept.get("tools")
         model = model if model is not None else kept.get("model")
         request_or_plan = kept.get("request")
@@ -112,8 +111,8 @@ async def arun(
         settings |= {"recorder": used, "journal": journal}
         if resume is not None:
             return await session.again(resume, settings)
-        if notes is not None:
-            notes.write(settings["run_id"], session.request, tools, model)
+        if record:
+            settings["notes"] = notes_of(settings["run_id"], session.request, tools, model)
         return await session.carry_out(choose_planner(planner, model), settings)
 
 

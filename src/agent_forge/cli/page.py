@@ -42,10 +42,10 @@ def _page(run: str, home: str | None) -> str:
         from agent_forge.server.pages.run import run_document, single_page
     except ImportError as error:
         raise MissingExtraError("drawing a page", "server") from error
-    from agent_forge.home import home as home_folder
+    from agent_forge.runtime import Journal
     from agent_forge.settings import trace_store
     from agent_forge.traces import Store
 
-    folder = home_folder(None if home is not None and "://" in home else home)
-    with Store.open(trace_store(home or folder)) as store:
-        return single_page(run_document(folder, store, run, None))
+    journal = Journal.open(home)
+    with Store.open(trace_store(home)) as store:
+        return single_page(run_document(journal, store, run, None))

@@ -148,7 +148,6 @@ def _print(result: Result) -> None:
 
 
 def _list(home: str | None, as_json: bool) -> int:
-    from dataclasses import asdict
     from datetime import datetime
 
     from agent_forge.runtime.journal import Journal
@@ -157,7 +156,7 @@ def _list(home: str | None, as_json: bool) -> int:
     runs = journal.runs()
     journal.close()
     if as_json:
-        json_out({"runs": [asdict(run) for run in runs]})
+        json_out({"runs": [run.as_dict() for run in runs]})
         return 0
     for run in runs:
         begun = datetime.fromtimestamp(run.created_s).isoformat(" ", "seconds")

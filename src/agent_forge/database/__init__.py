@@ -7,11 +7,9 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from agent_forge.database.schema import Schema
+from agent_forge.database.schema import MEMORY, Schema
 
-__all__ = ["MEMORY", "Cursor", "Database", "Schema", "is_url", "open_database"]
-
-MEMORY = ":memory:"  # a SQLite database without a file
+__all__ = ["MEMORY", "Claim", "Cursor", "Database", "Schema", "is_url", "open_database"]
 
 
 class Cursor(Protocol):
@@ -20,14 +18,31 @@ class Cursor(Protocol):
     def execute(self, sql: str, values: Sequence[Any] = (), /) -> Any: ...
 
 
+class Claim(Protocol):
+    """Sole ownership of a number, among all processes that use the database, until it is released.
+
+    It ends with its process, however that ends.
+    """
+
+    def write(self) -> AbstractContextManager[Any]:
+        """As `Database.write`, beside other writers where the database can. Raises StoreError if the claim was lost."""
+
+    def release(self) -> None: ...
+
+
 class Database(Protocol):
-    """A database that is open. A `write` is on disk when its block ends, and undone if it fails."""
+    """An open database. A `write` is committed when its block ends, and undone if it fails."""
 
     where: str
     dialect: str
 
     def read(self) -> AbstractContextManager[Any]: ...
     def write(self) -> AbstractContextManager[Any]: ...
+
+    def claim(self, number: int) -> Claim | None:
+        """Claims a number; None if it is claimed already, by another process or this one."""
+
+    def is_claimed(self, number: int) -> bool: ...
     def vacuum(self) -> None: ...
     def check(self) -> list[str]: ...
     def size(self) -> int: ...
@@ -40,7 +55,7 @@ def is_url(place: str | os.PathLike[str]) -> bool:
 
 
 def open_database(place: str | os.PathLike[str], schema: Schema) -> Database:
-    """Opens, and if need be makes, the database at a path or at a `postgresql://` URL.
+    """Opens the database at a path or at a `postgresql://` URL; makes it if it is not there.
 
     Raises StoreError for a file or schema that is not of this kind, is damaged, or is of a newer version.
     """

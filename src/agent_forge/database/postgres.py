@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -14,6 +15,8 @@ from agent_forge.database.schema import Schema, too_new
 from agent_forge.errors import DataError, MissingExtraError, StoreError
 
 TYPES = {"serial": "BIGSERIAL PRIMARY KEY", "int": "BIGINT", "real": "DOUBLE PRECISION", "packed": ""}
+# The server learns of the death of a process from its connection, a moment after it happened.
+PATIENCE_S = 0.5
 
 # Connections of a parent process: closing them in a child would end the parent's sessions.
 _INHERITED: list[Any] = []
@@ -36,55 +39,121 @@ class PostgresDatabase:
         self._pid = os.getpid()
         self._pool = threading.Lock()
         self._idle: list[Any] = []
+        self._claiming = threading.RLock()
+        self._session: Any = None  # the connection that holds the claims
+        self._claimed: set[int] = set()
 
     @contextmanager
-    def read(self) -> Iterator[Cursor]:
+    def read(self) -> Iterator[PostgresCursor]:
         """A cursor on a connection of its own."""
         with self._connection() as connection:
-            yield Cursor(connection.cursor())
+            yield PostgresCursor(connection.cursor())
 
     @contextmanager
-    def write(self) -> Iterator[Cursor]:
-        """A cursor in a transaction that is on disk when the block ends, and undone if it fails."""
-        with self._connection() as connection:
-            with connection.transaction():
-                cursor = Cursor(connection.cursor())
-                # writers take turns, as they do in SQLite
-                cursor.execute("SELECT pg_advisory_xact_lock(?)", (self.schema.application_id,))
-                yield cursor
+    def write(self) -> Iterator[PostgresCursor]:
+        """A cursor in a transaction that is committed when the block ends, and undone if it fails."""
+        with self._connection() as connection, connection.transaction():
+            cursor = PostgresCursor(connection.cursor())
+            # writers take turns, as they do in SQLite
+            cursor.execute("SELECT pg_advisory_xact_lock(?)", (self.schema.application_id,))
+            yield cursor
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
-        psycopg = _psycopg()
-        if os.getpid() != self._pid:
-            _INHERITED.extend(self._idle)
-            self._forget()
-        connection = None
-        try:
+        with self._errors():
+            self._leave_parent()
             with self._pool:
                 connection = self._idle.pop() if self._idle else None
-            connection = connection or self._opened(psycopg)
-            yield connection
+            connection = connection or self._opened()
+            try:
+                yield connection
+            finally:
+                if connection.closed or connection.broken:
+                    connection.close()
+                else:
+                    with self._pool:
+                        self._idle.append(connection)
+
+    def _leave_parent(self) -> None:
+        """A forked child leaves its parent's connections alone."""
+        if os.getpid() != self._pid:
+            _INHERITED.extend([*self._idle, self._session])
+            self._forget()
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        psycopg = _psycopg()
+        try:
+            yield
         except psycopg.Error as error:
             raise _translated(error, self.where) from error
-        finally:
-            self._put_back(connection)
+        except UnicodeEncodeError as error:
+            raise DataError(f"a value cannot be stored: {error}", where=self.where) from error
 
-    def _opened(self, psycopg: Any) -> Any:
+    def _opened(self) -> Any:
         # A database without an encoding (initdb in the C locale makes one) would give bytes for text.
         text = {"client_encoding": "utf8", "application_name": "agent-forge"}
-        connection = psycopg.connect(self._url, autocommit=True, **text)
+        connection = _psycopg().connect(self._url, autocommit=True, **text)
         connection.execute(f"SET search_path TO {self.schema.namespace}")
+        if not self.schema.synced:
+            connection.execute("SET synchronous_commit TO off")
         return connection
 
-    def _put_back(self, connection: Any) -> None:
-        if connection is None:
-            return
-        if connection.closed or connection.broken:
-            connection.close()
-            return
-        with self._pool:
-            self._idle.append(connection)
+    # Claims are session-level advisory locks, all on one connection, which also writes for them: a
+    # process that has lost its connection, and with it its claims, can no longer write under them.
+
+    def claim(self, number: int) -> SessionClaim | None:
+        """Claims a number; None if it is claimed already."""
+        end = time.monotonic() + PATIENCE_S
+        while (claim := self._claim(number)) is None and time.monotonic() < end:
+            time.sleep(0.02)
+        return claim
+
+    def _claim(self, number: int) -> SessionClaim | None:
+        with self._errors():
+            self._leave_parent()
+            with self._claiming:
+                if self._session is None or self._session.closed or self._session.broken:
+                    self._session = self._opened()
+                    # So that the server notices within half a minute that a whole machine has died.
+                    for name, value in (("idle", 10), ("interval", 5), ("count", 3)):
+                        self._session.execute(f"SET tcp_keepalives_{name} TO {value}")
+                    self._claimed = set()
+                if number in self._claimed:  # a session may take the same lock twice
+                    return None
+                values = (self.schema.application_id, number)
+                if not self._session.execute("SELECT pg_try_advisory_lock(%s, %s)", values).fetchone()[0]:
+                    return None
+                self._claimed.add(number)
+                return SessionClaim(self, self._session, number)
+
+    @contextmanager
+    def write_claimed(self, session: Any) -> Iterator[PostgresCursor]:
+        """A transaction on the connection that holds a claim."""
+        lost = "the connection to the server was lost, and with it the claim"
+        with self._claiming, self._errors():
+            if session is not self._session or session.closed or os.getpid() != self._pid:
+                raise StoreError(lost, where=self.where, fix="Resume when the server can be reached")
+            with session.transaction():
+                yield PostgresCursor(session.cursor())
+
+    def release(self, session: Any, number: int) -> None:
+        """Gives a claim up."""
+        with self._claiming:
+            if session is self._session and os.getpid() == self._pid:
+                self._claimed.discard(number)
+                with suppress(_psycopg().Error):  # a session that has ended has no locks
+                    session.execute("SELECT pg_advisory_unlock(%s, %s)", (self.schema.application_id, number))
+
+    def is_claimed(self, number: int) -> bool:
+        """Whether a process, this one included, holds a claim on a number."""
+        with self.read() as cursor:
+            row = cursor.execute(
+                "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 2 AND classid = ? AND objid = ?"
+                " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+                (self.schema.application_id, number),
+            ).fetchone()
+            return row is not None
 
     def vacuum(self) -> None:
         """Makes the room of deleted rows usable again and refreshes the planner's statistics."""
@@ -95,31 +164,49 @@ class PostgresDatabase:
     def check(self) -> list[str]:
         """PostgreSQL checks its own pages; here, that every table is there."""
         with self.read() as cursor:
-            return [
-                f"the table {name!r} is missing"
-                for name in self.schema.tables
-                if name not in _tables(cursor, self.schema)
-            ]
+            tables = _tables(cursor, self.schema)
+        return [f"the table {name!r} is missing" for name in self.schema.tables if name not in tables]
 
     def size(self) -> int:
         """Bytes of the tables and their indexes."""
         with self.read() as cursor:
             sizes = "SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0) FROM pg_class c WHERE c.relkind = 'r'"
-            found = cursor.execute(f"{sizes} AND c.relnamespace = ?::regnamespace", (self.schema.namespace,))
-            return int(found.fetchone()[0])
+            row = cursor.execute(f"{sizes} AND c.relnamespace = ?::regnamespace", (self.schema.namespace,)).fetchone()
+            return int(row[0])
 
     def close(self) -> None:
-        """Closes the idle connections; a later use opens new ones."""
+        """Closes the idle connections; a later use opens new ones. Claims stay."""
         if os.getpid() != self._pid:
             return
         with self._pool:
             idle, self._idle = self._idle, []
+        with self._claiming:
+            if self._session is not None and not self._claimed:
+                idle.append(self._session)
+                self._session = None
         for connection in idle:
             with suppress(Exception):
                 connection.close()
 
 
-class Cursor:
+class SessionClaim:
+    """A claim in PostgreSQL: an advisory lock of one session."""
+
+    def __init__(self, database: PostgresDatabase, session: Any, number: int) -> None:
+        self._database = database
+        self._session = session
+        self._number = number
+
+    def write(self) -> Any:
+        """A transaction that fails if the claim was lost."""
+        return self._database.write_claimed(self._session)
+
+    def release(self) -> None:
+        """Gives the claim up."""
+        self._database.release(self._session, self._number)
+
+
+class PostgresCursor:
     """A psycopg cursor that takes the store's statements as they are written for SQLite."""
 
     def __init__(self, cursor: Any) -> None:
@@ -136,12 +223,12 @@ def _dialect(sql: str) -> str:
     return sql.replace("?", "%s").replace(" LIKE ", " ILIKE ")
 
 
-def _migrate(cursor: Cursor, where: str, schema: Schema) -> None:
+def _migrate(cursor: PostgresCursor, where: str, schema: Schema) -> None:
     cursor.execute(f"CREATE SCHEMA IF NOT EXISTS {schema.namespace}")
     cursor.execute(f"SET LOCAL search_path TO {schema.namespace}")
     tables = _tables(cursor, schema)
     if tables and "schema_version" not in tables:
-        fix = "name another database: this one holds other tables of that name"
+        fix = "Name another database: this one holds other tables of that name"
         raise StoreError(f"the schema {schema.namespace!r} is not a {schema.name}", where=where, fix=fix)
     cursor.execute("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
     version = int(cursor.execute("SELECT coalesce(max(version), 0) FROM schema_version").fetchone()[0])
@@ -153,11 +240,11 @@ def _migrate(cursor: Cursor, where: str, schema: Schema) -> None:
         cursor.execute("INSERT INTO schema_version VALUES (?)", (number,))
 
 
-def _tables(cursor: Cursor, schema: Schema) -> set[str]:
-    found = cursor.execute(
+def _tables(cursor: PostgresCursor, schema: Schema) -> set[str]:
+    rows = cursor.execute(
         "SELECT table_name FROM information_schema.tables WHERE table_schema = ?", (schema.namespace,)
     )
-    return {row[0] for row in found.fetchall()}
+    return {row[0] for row in rows.fetchall()}
 
 
 def _psycopg() -> Any:
@@ -176,12 +263,12 @@ def _without_password(url: str) -> str:
 
 
 def _translated(error: Any, where: str) -> StoreError | DataError:
+    text = str(error).strip().splitlines() or ["no answer"]
     if (error.sqlstate or "").startswith(("22", "23")) or type(error).__name__ in ("ProgrammingError", "DataError"):
-        return DataError(f"a value cannot be stored: {str(error).strip().splitlines()[0]}", where=where)
+        return DataError(f"a value cannot be stored: {text[0]}", where=where)
     if error.sqlstate == "53100":
-        return StoreError("the server's disk is full", where=where, fix="free some space there and go on")
+        return StoreError("the server's disk is full", where=where, fix="Free some space there and continue")
     if error.sqlstate is None or error.sqlstate.startswith(("08", "57")):
-        text = str(error).strip().splitlines()
-        what = f"the server cannot be reached: {text[0] if text else 'no answer'}"
-        return StoreError(what, where=where, fix="check that it runs and that the URL is right")
-    return StoreError(f"the store failed: {str(error).strip().splitlines()[0]}", where=where)
+        what = f"the server cannot be reached: {text[0]}"
+        return StoreError(what, where=where, fix="Check that it is running and that the URL is right")
+    return StoreError(f"the store failed: {text[0]}", where=where)

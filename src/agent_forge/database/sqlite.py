@@ -1,7 +1,7 @@
 """SQLite files: how they are made, recognised, opened and written.
 
-A database is born whole: its schema is written to a temporary file that then takes the store's name, so a file of that
-name without our mark in its header is not ours and is left alone, byte for byte.
+A database is born whole: its schema is written to a temporary file that then takes the store's name, so
+a file of that name without our mark in its header is not ours and is left alone, byte for byte.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from agent_forge.database import MEMORY
-from agent_forge.database.schema import Schema, too_new
+from agent_forge.database.file_locks import FileLocks
+from agent_forge.database.schema import MEMORY, Schema, too_new
 from agent_forge.errors import DataError, StoreError
 from agent_forge.files import sync_folder
 
 TYPES = {"serial": "INTEGER PRIMARY KEY", "int": "INTEGER", "real": "REAL", "packed": "WITHOUT ROWID"}
 BUSY_S = 60.0  # how long a writer waits for other processes' writers
+ELSEWHERE = "Name another file or folder, or move this one away"
 
-# Connections of a parent process. Closing them in a child could release the parent's locks, so they are kept.
+# Connections of a parent process. Closing them in a child could release the parent's locks, so they stay open.
 _INHERITED: list[sqlite3.Connection] = []
+_RECOGNISED: set[tuple[str, int]] = set()  # the real paths and inodes of files that are ours
+_RECOGNISING = threading.Lock()
 
 
 class SqliteDatabase:
@@ -36,6 +39,7 @@ class SqliteDatabase:
         self.where = os.fspath(path)
         self.schema = schema
         self._memory = self.where == MEMORY
+        self._locks = FileLocks(None if self._memory else f"{self.where}.lock")
         if not self._memory:
             _create(Path(self.where), schema)
             _recognise(Path(self.where), schema)
@@ -49,10 +53,12 @@ class SqliteDatabase:
         if version < schema.version:
             with self.write() as cursor:
                 _migrate(cursor, schema)
+            with suppress(OSError):  # earlier versions left some readable for everyone
+                Path(self.where).chmod(0o600)
 
     def _forget(self) -> None:
         self._pid = os.getpid()
-        self._writing = threading.RLock()
+        self.writing = threading.RLock()
         self._pool = threading.Lock()
         self._idle: list[sqlite3.Connection] = [_connect(MEMORY)] if self._memory else []
 
@@ -62,48 +68,57 @@ class SqliteDatabase:
         with self._connection() as connection, _errors(self.where):
             yield connection.cursor()
 
-    @contextmanager
-    def write(self) -> Iterator[sqlite3.Cursor]:
-        """A cursor in a transaction that is on disk when the block ends, and undone if it fails."""
-        with self._connection() as connection, self._writing, _errors(self.where):
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection.cursor()
-                connection.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
-                raise
+    def write(self) -> Transaction:
+        """A cursor in a transaction that is committed when the block ends, and undone if it fails."""
+        return Transaction(self)
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
+        connection = self.take()
+        try:
+            yield connection
+        finally:
+            self.give_back(connection)
+
+    def take(self) -> sqlite3.Connection:
+        """A connection that is nobody else's until it is given back."""
         if os.getpid() != self._pid:  # a forked child: its parent's connections are not its own
             _INHERITED.extend(self._idle)
             self._forget()
         if self._memory:
-            with self._writing:
-                yield self._idle[0]
-            return
+            self.writing.acquire()
+            return self._idle[0]
         with self._pool:
             connection = self._idle.pop() if self._idle else None
-        connection = connection or _open(self.where)
-        try:
-            yield connection
-        finally:
-            with self._pool:
-                self._idle.append(connection)
+        return connection or _open(self.where, self.schema)
+
+    def give_back(self, connection: sqlite3.Connection) -> None:
+        """Lets others use the connection."""
+        if self._memory:
+            self.writing.release()
+            return
+        with self._pool:
+            self._idle.append(connection)
+
+    def claim(self, number: int) -> FileClaim | None:
+        """Claims a number; None if it is claimed already."""
+        return FileClaim(self, self._locks, number) if self._locks.take(number) else None
+
+    def is_claimed(self, number: int) -> bool:
+        """Whether a process, this one included, holds a claim on a number."""
+        return self._locks.is_taken(number)
 
     def vacuum(self) -> None:
         """Gives free pages back to the file system. Waits for writers and needs room for a copy."""
-        with self._connection() as connection, self._writing, _errors(self.where):
+        with self._connection() as connection, self.writing, _errors(self.where):
             connection.execute("VACUUM")
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def check(self) -> list[str]:
-        """What `PRAGMA integrity_check` finds; empty when the file is sound."""
+        """The faults that `PRAGMA integrity_check` reports; empty when the file is sound."""
         with self.read() as cursor:
-            found = [str(row[0]) for row in cursor.execute("PRAGMA integrity_check")]
-        return [] if found == ["ok"] else found
+            lines = [str(row[0]) for row in cursor.execute("PRAGMA integrity_check")]
+        return [] if lines == ["ok"] else lines
 
     def size(self) -> int:
         """Bytes of the database, without its log."""
@@ -121,6 +136,66 @@ class SqliteDatabase:
             connection.close()
 
 
+class Transaction:
+    """A `write` of a SqliteDatabase. A class, not a generator: small commits are what a journal consists of, and three
+    nested context managers would cost a third of one."""
+
+    __slots__ = ("_connection", "_database")
+
+    def __init__(self, database: SqliteDatabase) -> None:
+        self._database = database
+
+    def __enter__(self) -> sqlite3.Cursor:
+        database = self._database
+        self._connection = database.take()
+        database.writing.acquire()
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            return self._connection.cursor()
+        except BaseException as error:
+            self._leave()
+            if (ours := _translated(error, database.where)) is not None:
+                raise ours from error
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        failure = error
+        if failure is None:
+            try:
+                self._connection.execute("COMMIT")
+            except BaseException as raised:
+                failure = raised
+        if failure is not None:
+            with suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+        self._leave()
+        if failure is not None and (ours := _translated(failure, self._database.where)) is not None:
+            raise ours from failure
+        if failure is not None and failure is not error:
+            raise failure
+
+    def _leave(self) -> None:
+        self._database.writing.release()
+        self._database.give_back(self._connection)
+
+
+class FileClaim:
+    """A claim in a SQLite file: a lock on one byte of the file beside it."""
+
+    def __init__(self, database: SqliteDatabase, locks: FileLocks, number: int) -> None:
+        self._database = database
+        self._locks = locks
+        self._number = number
+
+    def write(self) -> Transaction:
+        """A transaction, as `SqliteDatabase.write`."""
+        return self._database.write()
+
+    def release(self) -> None:
+        """Gives the claim up."""
+        self._locks.release(self._number)
+
+
 def _connect(path: str) -> sqlite3.Connection:
     connection = sqlite3.connect(
         path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, cached_statements=256
@@ -129,10 +204,10 @@ def _connect(path: str) -> sqlite3.Connection:
     return connection
 
 
-def _open(path: str) -> sqlite3.Connection:
+def _open(path: str, schema: Schema) -> sqlite3.Connection:
     with _errors(path):
         connection = _connect(path)
-        connection.execute("PRAGMA synchronous=FULL")  # what was acknowledged survives a power cut
+        connection.execute(f"PRAGMA synchronous={'FULL' if schema.synced else 'NORMAL'}")
         connection.execute("PRAGMA wal_autocheckpoint=4000")
         connection.execute("PRAGMA cache_size=-32000")
         return connection
@@ -175,7 +250,7 @@ def _publish(temporary: str, path: Path) -> None:
 
 
 def _build(connection: sqlite3.Connection, schema: Schema) -> None:
-    connection.execute("PRAGMA page_size=8192")
+    connection.execute(f"PRAGMA page_size={schema.page_size}")
     connection.execute("BEGIN")
     connection.execute(f"PRAGMA application_id={schema.application_id}")
     _migrate(connection.cursor(), schema)
@@ -194,70 +269,95 @@ def _migrate(cursor: sqlite3.Cursor, schema: Schema) -> None:
     cursor.execute(f"PRAGMA user_version={schema.version}")
 
 
-def _complete(cursor: sqlite3.Cursor, where: str, schema: Schema) -> None:
-    version = _version(cursor)  # the log may hold a newer one than the header that `_recognise` read
+def _recognise(path: Path, schema: Schema) -> None:
+    """Refuses a file that is not a whole database of this schema, reading its header and changing nothing.
+
+    Once per process and file: closing a plain file handle on a database drops the locks that SQLite
+    holds on it for this process (sqlite.org/howtocorrupt.html, section 2.2). Before the first time it
+    holds none.
+    """
+    where = str(path)
+    with _RECOGNISING:
+        try:
+            status = path.stat()
+            file_id = os.path.realpath(where), status.st_ino
+            if file_id in _RECOGNISED:
+                return
+            with path.open("rb") as file:
+                header = file.read(100)
+        except OSError as error:
+            raise StoreError(f"the store cannot be read: {error.strerror}", where=where) from error
+        if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
+            raise StoreError(f"the file is not a {schema.name}", where=where, fix=ELSEWHERE)
+        # The fields of sqlite.org/fileformat.html, section 1.3.
+        page_size, pages = struct.unpack_from(">H", header, 16)[0], struct.unpack_from(">I", header, 28)[0]
+        version, application_id = struct.unpack_from(">i", header, 60)[0], struct.unpack_from(">i", header, 68)[0]
+        _check_kind(application_id, version, where, schema)
+        log = Path(f"{where}-wal")
+        if status.st_size < pages * (65536 if page_size == 1 else page_size) and not (
+            log.exists() and log.stat().st_size
+        ):
+            what, fix = "the file has been cut short", "Restore it from a copy, or move it away"
+            raise StoreError(what, where=where, fix=fix)
+        _RECOGNISED.add(file_id)
+
+
+def _check_kind(application_id: int, version: int, where: str, schema: Schema) -> None:
+    if application_id != schema.application_id:
+        what = f"the file is not a {schema.name} but another program's database"
+        raise StoreError(what, where=where, fix=ELSEWHERE)
     if version > schema.version:
         raise too_new(version, where, schema)
+
+
+def _complete(cursor: sqlite3.Cursor, where: str, schema: Schema) -> None:
+    """Refuses a database whose log holds what its header does not, or that lacks a table."""
+    application_id, version = cursor.execute("PRAGMA application_id").fetchone()[0], _version(cursor)
+    _check_kind(application_id, version, where, schema)
     tables = {row[0] for row in cursor.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     if missing := [name for name in schema.tables if name not in tables and version == schema.version]:
-        raise StoreError(f"the table {missing[0]!r} is missing", where=where, fix="restore the file from a copy")
-
-
-def _recognise(path: Path, schema: Schema) -> None:
-    """Refuses a file that is not a whole database of this schema, reading its header and changing nothing."""
-    where = str(path)
-    try:
-        with path.open("rb") as file:
-            header, size = file.read(100), os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise StoreError(f"the store cannot be read: {error.strerror}", where=where) from error
-    elsewhere = "name another file or folder, or move this one away"
-    if len(header) < 100 or not header.startswith(b"SQLite format 3\x00"):
-        raise StoreError(f"the file is not a {schema.name}", where=where, fix=elsewhere)
-    page_size, pages, version, application = _header(header)
-    if application != schema.application_id:
-        raise StoreError("the file is another program's database", where=where, fix=elsewhere)
-    if version > schema.version:
-        raise too_new(version, where, schema)
-    log = Path(where + "-wal")
-    if size < pages * page_size and not (log.exists() and log.stat().st_size):
-        raise StoreError("the file has been cut short", where=where, fix="restore it from a copy, or move it away")
-
-
-def _header(header: bytes) -> tuple[int, int, int, int]:
-    """Page size, pages, schema version and application id (sqlite.org/fileformat.html, section 1.3)."""
-    (page_size,) = struct.unpack_from(">H", header, 16)
-    (pages,) = struct.unpack_from(">I", header, 28)
-    (version,) = struct.unpack_from(">i", header, 60)
-    (application,) = struct.unpack_from(">i", header, 68)
-    return (65536 if page_size == 1 else page_size), pages, version, application
+        raise StoreError(f"the table {missing[0]!r} is missing", where=where, fix="Restore the file from a copy")
 
 
 @contextmanager
 def _errors(where: str) -> Iterator[None]:
     try:
         yield
-    except (sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.IntegrityError, OverflowError) as error:
-        raise DataError(f"a value cannot be stored: {error}", where=where) from error
-    except sqlite3.Error as error:
-        raise _translated(error, where) from error
+    except Exception as error:
+        if (ours := _translated(error, where)) is not None:
+            raise ours from error
+        raise
 
 
-# Messages rather than codes: `sqlite_errorcode` came with Python 3.11.
-_FIXES = (
-    ("disk is full", "the disk is full", "free some space and go on: nothing of what was stored is lost"),
-    ("disk I/O error", "the disk cannot be written", "check the disk and its free space"),
-    ("locked", f"other processes have kept the store busy for {BUSY_S:.0f} s", "close them or try again"),
-    ("readonly", "the store may only be read", "check the permissions of the file and its folder"),
-    ("unable to open", "the store cannot be opened", "check the permissions of the file and its folder"),
-    ("malformed", "the file is damaged", "restore it from a copy, or move it away"),
-    ("not a database", "the file is not one of ours", "name another file or folder, or move this one away"),
+_VALUES = (
+    sqlite3.ProgrammingError,
+    sqlite3.InterfaceError,
+    sqlite3.IntegrityError,
+    OverflowError,
+    UnicodeEncodeError,
 )
 
 
-def _translated(error: sqlite3.Error, where: str) -> StoreError:
+def _translated(error: BaseException, where: str) -> StoreError | DataError | None:
+    """What an error of SQLite means for people; None for an error that is not SQLite's."""
+    if isinstance(error, _VALUES):
+        return DataError(f"a value cannot be stored: {error}", where=where)
+    if not isinstance(error, sqlite3.Error):
+        return None
     text = str(error)
-    for words, what, fix in _FIXES:
+    for words, what, fix in _FAULTS:
         if words in text:
             return StoreError(what, where=where, fix=fix)
     return StoreError(f"the store failed: {text}", where=where)
+
+
+# Messages rather than codes: `sqlite_errorcode` came with Python 3.11.
+_FAULTS = (
+    ("disk is full", "the disk is full", "Free some space and continue: nothing that was stored is lost"),
+    ("disk I/O error", "the disk cannot be written", "Check the disk and its free space"),
+    ("locked", f"other processes have kept the store busy for {BUSY_S:.0f} s", "Close them or try again"),
+    ("readonly", "the store may only be read", "Check the permissions of the file and its folder"),
+    ("unable to open", "the store cannot be opened", "Check the permissions of the file and its folder"),
+    ("malformed", "the file is damaged", "Restore it from a copy, or move it away"),
+    ("not a database", "the file is not one of ours", ELSEWHERE),
+)

@@ -58,7 +58,7 @@ def why(plan: Plan, before: str, after: str) -> list[Reason]:
 
 
 def needless_edges(plan: Plan) -> set[tuple[str, str]]:
-    """The edges (before, after) between leaves that other paths make needless for the order."""
+    """The edges (before, after) between leaves that another path makes redundant."""
     level = graph.level_of(plan.dependencies, plan.order())
     return graph.needless(plan.dependencies, level, plan.ranks())
 
@@ -67,7 +67,7 @@ def reduced(plan: Plan) -> Plan:
     """The plan without the stated dependencies that change nothing: those another path, or a reference, implies.
 
     What runs before what stays exactly the same (transitive reduction), and so does every reference. Dependencies of
-    and on groups are kept.
+    and on groups stay.
 
     >>> from agent_forge.plans import Task
     >>> plan = Plan([Task("a"), Task("b", depends_on=["a"]), Task("c", depends_on=["a", "b"])])
@@ -79,12 +79,12 @@ def reduced(plan: Plan) -> Plan:
     tasks = []
     for task in plan:
         referred = {reference.head for _, reference in references_of(task, vocabulary)[0]}
-        kept = tuple(
+        needed = tuple(
             other
             for other in dict.fromkeys(task.depends_on)
             if other not in referred and (other, task.id) not in removable
         )
-        tasks.append(task if kept == task.depends_on else replace(task, depends_on=kept))
+        tasks.append(task if needed == task.depends_on else replace(task, depends_on=needed))
     return Plan(tasks, version=plan.version)
 
 

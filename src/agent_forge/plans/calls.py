@@ -15,7 +15,7 @@ from typing import Any
 from agent_forge.plans.json_text import NotJson, json_line, read_json_at
 from agent_forge.plans.references import split_text, whole_reference
 
-# The six functions and the name of the text each takes.
+# The six functions, and the name of the one text that each takes.
 VOCABULARY = {
     "think": "text",
     "plan": "text",
@@ -32,7 +32,7 @@ _CALL_START = re.compile(r"[^\W\d][\w.:-]*\s*\(")
 
 
 class NotACall(ValueError):
-    """Text that begins like a call and does not go on like one."""
+    """Text that begins like a call and does not continue like one."""
 
 
 def looks_like_call(text: str) -> bool:
@@ -80,7 +80,7 @@ def read_call_at(text: str, start: int) -> tuple[str, dict[str, Any], int]:
         if keyword is None:
             positional.append(value)
         elif keyword.group(1) in named:
-            raise NotACall(f"{keyword.group(1)} is given twice")
+            raise NotACall(f"{keyword.group(1)} occurs twice")
         else:
             named[keyword.group(1)] = value
         at = _skip(text, at)
@@ -109,14 +109,11 @@ def write_call(action: str, args: dict[str, Any], avoid: str = "") -> str | None
     elif isinstance(rest.get("args"), list) and rest["args"]:
         values.extend(_value_text(value, avoid) for value in rest.pop("args"))
     values.extend(f"{key}={_value_text(value, avoid)}" for key, value in rest.items())
-    for text in (f"{action}({', '.join(values)})", f"{action}({_all_named(args, avoid)})"):
+    named = [f"{key}={_value_text(value, avoid)}" for key, value in args.items()]
+    for text in (f"{action}({', '.join(values)})", f"{action}({', '.join(named)})"):
         if _reads_back(text, action, args):
             return text
     return None
-
-
-def _all_named(args: dict[str, Any], avoid: str) -> str:
-    return ", ".join(f"{key}={_value_text(value, avoid)}" for key, value in args.items())
 
 
 def _reads_back(text: str, action: str, args: dict[str, Any]) -> bool:
@@ -142,7 +139,7 @@ def _arguments(action: str, positional: list[Any], named: dict[str, Any]) -> dic
     if not positional:
         return named
     if "args" in named:
-        raise NotACall("args is given by name and without one")
+        raise NotACall("args is given both by name and by position")
     return {"args": positional, **named}
 
 
@@ -182,20 +179,20 @@ def _value_text(value: Any, avoid: str) -> str:
 
 def _unquoted_text(text: str) -> tuple[str, dict[str, Any]] | None:
     """`search(capital of France)` and `search("the film "Alien"")`: the vocabulary takes one text, so it is that."""
-    found = re.fullmatch(r"(\w+)\s*\((.*)\)", text.strip(), re.DOTALL)
-    if found is None or found.group(1) not in VOCABULARY:
+    match = re.fullmatch(r"(\w+)\s*\((.*)\)", text.strip(), re.DOTALL)
+    if match is None or match.group(1) not in VOCABULARY:
         return None
-    inner = found.group(2).strip()
+    inner = match.group(2).strip()
     if len(inner) > 1 and inner[0] == inner[-1] and inner[0] in "\"'":
         inner = inner[1:-1]
     elif inner[:1] in "\"'{[" and not any(not isinstance(piece, str) for piece in split_text(inner)):
         return None  # a quote that is opened and not closed
     try:
-        return found.group(1), _arguments(found.group(1), [inner], {})
+        return match.group(1), _arguments(match.group(1), [inner], {})
     except NotACall:
         return None
 
 
 def _skip(text: str, at: int) -> int:
-    found = _BLANK.match(text, at)
-    return found.end() if found else at
+    match = _BLANK.match(text, at)
+    return match.end() if match else at

@@ -1,6 +1,6 @@
-"""Changing a plan while it is carried out: expand a task into parts, put in new work, replace what has not begun.
+"""Changing a plan while it is carried out: expand a task into parts, insert new work, replace what has not begun.
 
-Each change is a transaction. It gives a new plan with the next version and leaves the old one as it was, or it raises
+Each change is a transaction. It returns a new plan with the next version and leaves the old one as it was, or it raises
 (`ChangeRefused`, or `PlanInvalid` when the new tasks do not make a plan) and there is no new plan.
 """
 
@@ -28,8 +28,8 @@ class ChangeRefused(PlanError):
 
 @dataclass(slots=True)
 class ChangeBudget:
-    """How far a plan may grow by itself. `reserve` is called *before* the model is asked, so that nothing is paid for
-    that could not be used."""
+    """How far a plan may grow by itself. Call `reserve` *before* asking the model, so that nothing is paid for that
+    could not be used."""
 
     depth: int = 5  # of groups: a tree, not the length of a path
     tasks: int = 1000  # in the whole plan
@@ -55,13 +55,13 @@ class ChangeBudget:
         self.calls_used += 1
 
     def check(self, plan: Plan, new: Sequence[Task], depth: int) -> None:
-        """Raise `ChangeRefused` when a plan with these new tasks, so many groups deep, is beyond the budget."""
+        """Raise `ChangeRefused` when a plan with these new tasks, `depth` groups deep, exceeds the budget."""
         if depth > self.depth:
             raise ChangeRefused("depth", f"the new tasks would be {depth} groups deep, the limit is {self.depth}")
         if len(new) > self.parts:
             raise ChangeRefused("parts", f"{len(new)} new tasks at once, the limit is {self.parts}")
         if len(plan) + len(new) > self.tasks:
-            what = f"{len(new)} new tasks beside {len(plan)} are beyond the limit of {self.tasks}"
+            what = f"{len(new)} new tasks beside {len(plan)} exceed the limit of {self.tasks}"
             raise ChangeRefused("tasks", what)
         if plan.version > self.changes:
             raise ChangeRefused(
@@ -82,7 +82,7 @@ def expand(plan: Plan, name: str, parts: Iterable[Task], budget: ChangeBudget | 
     _expandable(plan, name)
     new = [part if part.parent is not None else replace(part, parent=name) for part in parts]
     if not new:
-        raise ChangeRefused("parts", f"no parts were given for task {name!r}")
+        raise ChangeRefused("parts", f"there are no parts for task {name!r}")
     own = {part.id for part in new}
     for part in new:
         if part.parent != name and part.parent not in own:
@@ -122,7 +122,7 @@ def insert(
     if undone:
         raise ChangeRefused("unfinished", f"task {after!r} is not finished")
     if not new:
-        raise ChangeRefused("parts", f"no tasks were given to put after {after!r}")
+        raise ChangeRefused("parts", f"there are no tasks to put after {after!r}")
     _refuse_taken(plan, new)
     begun = {*finished, *started}
     waiting = {other for leaf in plan.leaves_of(after) for other in plan.dependents[leaf]}
@@ -139,7 +139,7 @@ def insert(
 def replan(plan: Plan, tasks: Iterable[Task], *, begun: Collection[str], budget: ChangeBudget | None = None) -> Plan:
     """The begun tasks as they are, and new tasks in the place of all others: a partial replan that keeps work.
 
-    New tasks may use the ids of tasks that are dropped, and may depend on begun ones. A group is kept while any leaf
+    New tasks may use the ids of tasks that are dropped, and may depend on begun ones. A group stays while any leaf
     under it has begun.
 
     >>> plan = Plan([Task("a"), Task("b", depends_on=["a"])])
@@ -150,26 +150,26 @@ def replan(plan: Plan, tasks: Iterable[Task], *, begun: Collection[str], budget:
     for name in begun:
         if name not in plan:
             raise ChangeRefused("unknown", f"there is no task {name!r}")
-    kept = [task for task in plan if any(leaf in begun for leaf in plan.leaves_of(task.id))]
-    taken = {task.id for task in kept} & {task.id for task in new}
-    if taken:
-        raise ChangeRefused("taken", f"task {min(taken)!r} has begun and cannot be replaced")
-    if budget is not None and len(kept) + len(new) > budget.tasks:
-        raise ChangeRefused("tasks", f"{len(kept) + len(new)} tasks are beyond the limit of {budget.tasks}")
-    return Plan([*kept, *new], version=plan.version + 1)
+    old = [task for task in plan if any(leaf in begun for leaf in plan.leaves_of(task.id))]
+    clashes = {task.id for task in old} & {task.id for task in new}
+    if clashes:
+        raise ChangeRefused("taken", f"task {min(clashes)!r} has begun and cannot be replaced")
+    if budget is not None and len(old) + len(new) > budget.tasks:
+        raise ChangeRefused("tasks", f"{len(old) + len(new)} tasks exceed the limit of {budget.tasks}")
+    return Plan([*old, *new], version=plan.version + 1)
 
 
 def _expandable(plan: Plan, name: str) -> None:
     if name not in plan:
         raise ChangeRefused("unknown", f"there is no task {name!r}")
     if plan.children(name):
-        raise ChangeRefused("expanded", f"task {name!r} is expanded already")
+        raise ChangeRefused("expanded", f"task {name!r} is already expanded")
 
 
 def _refuse_taken(plan: Plan, new: Sequence[Task]) -> None:
-    taken = [task.id for task in new if task.id in plan]
-    if taken:
-        raise ChangeRefused("taken", f"the plan has a task {taken[0]!r} already", fix="give new tasks new ids")
+    clashes = [task.id for task in new if task.id in plan]
+    if clashes:
+        raise ChangeRefused("taken", f"the plan already has a task {clashes[0]!r}", fix="Give new tasks new ids")
 
 
 def _changed(plan: Plan, tasks: Sequence[Task], new: Sequence[Task], budget: ChangeBudget | None) -> Plan:

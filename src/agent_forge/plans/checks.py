@@ -20,7 +20,7 @@ _ESCAPE = "for the text itself double the braces"
 
 
 class Vocabulary:
-    """The ids of a plan, and what an id looks like in it, worked out when first asked for."""
+    """The ids of a plan, and what an id looks like in it, computed at the first use."""
 
     def __init__(self, ids: Collection[str], unread: Collection[str] = ()) -> None:
         self.ids = ids
@@ -88,7 +88,7 @@ def references_of(task: Task, vocabulary: Vocabulary) -> tuple[list[tuple[str, R
     fault where a value is expected (`args`, `for_each`) and the head reads like a name, and anywhere when it differs
     from an id only in its number or its case (`{s9}` beside s1). Everything else is text.
     """
-    found: list[tuple[str, Reference]] = []
+    references: list[tuple[str, Reference]] = []
     faults: list[PlanFault] = []
     for place, text in referring_texts(task):
         pieces = split_text(text)
@@ -96,7 +96,7 @@ def references_of(task: Task, vocabulary: Vocabulary) -> tuple[list[tuple[str, R
             if isinstance(piece, str) or (piece.head == ITEM and task.for_each is not None and place != "for_each"):
                 continue
             if piece.head in vocabulary.ids:
-                found.append((place, piece))
+                references.append((place, piece))
             elif piece.head not in vocabulary.unread and (
                 vocabulary.resembles(piece.head) or (place != "goal" and reads_as_name(piece))
             ):
@@ -106,7 +106,7 @@ def references_of(task: Task, vocabulary: Vocabulary) -> tuple[list[tuple[str, R
             PlanFault("malformed", f"task {task.id!r}: {what} in {place}", task.id)
             for what in _broken(text, pieces, vocabulary.ids)
         )
-    return found, faults
+    return references, faults
 
 
 def _shape(name: str) -> str:
@@ -114,20 +114,20 @@ def _shape(name: str) -> str:
 
 
 def _broken(text: str, pieces: Sequence[str | Reference], ids: Collection[str]) -> list[str]:
-    """Expressions that begin like a reference to a known task and are none."""
+    """Expressions that begin like a reference to a task of the plan and are not one."""
     faults: list[str] = []
     if all(isinstance(piece, Reference) or "{" not in piece for piece in pieces):
         return faults
     whole = {piece.source for piece in pieces if isinstance(piece, Reference)}
-    for found in _BRACE_WORD.finditer(text):
-        head, listed = found.groups()
+    for match in _BRACE_WORD.finditer(text):
+        head, listed = match.groups()
         if head is not None and head in ids:
-            rest = text[found.start() :]
+            rest = text[match.start() :]
             if not any(rest.startswith(source) for source in whole):
                 cut = rest.find("}") + 1 or len(rest)
                 faults.append(f"malformed reference {rest[: min(cut, 60)]!r} (write {{{head}}} or {{{head}.name[0]}})")
         elif listed is not None and all(part.strip() in ids for part in listed.split(",")):
-            faults.append(f"malformed reference {found.group()!r} (one pair of braces each: {{a}}, {{b}})")
+            faults.append(f"malformed reference {match.group()!r} (one pair of braces each: {{a}}, {{b}})")
     return faults
 
 

@@ -18,7 +18,7 @@ from agent_forge.plans.task import Task
 from agent_forge.plans.yaml_text import read_yaml
 
 _FIELDS = ("id", "goal", "action", "args", "depends_on", "parent", "for_each", "limit", "meta")
-_ALSO = {"description": "goal", "dependencies": "depends_on", "depends": "depends_on", "tool": "action"}
+_SYNONYMS = {"description": "goal", "dependencies": "depends_on", "depends": "depends_on", "tool": "action"}
 _STEP_FIELDS = ("id", "name", "type", "description", "depends_on", "config")
 _STEP_TYPES = ("task", "agent", "parallel")
 _SHAPES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -123,7 +123,7 @@ def _yaml_value(value: Any) -> str:
         return value
     if isinstance(value, list) and all(isinstance(each, str) and re.fullmatch(r"[A-Za-z]\w*", each) for each in value):
         return "[" + ", ".join(map(_yaml_value, value)) + "]"
-    return _YAML_ESCAPED.sub(lambda found: f"\\u{ord(found.group()):04x}", json_line(value))
+    return _YAML_ESCAPED.sub(lambda match: f"\\u{ord(match.group()):04x}", json_line(value))
 
 
 def _entries(document: Any) -> tuple[list[Any], str]:
@@ -134,8 +134,8 @@ def _entries(document: Any) -> tuple[list[Any], str]:
     if isinstance(document, Mapping):
         kinds = [name for name in ("tasks", "steps") if name in document]
         if len(kinds) != 1:
-            known = ", ".join(map(str, list(document)[:8]))
-            what = "a plan has `tasks`, a workflow has `steps`" + (", not both" if kinds else f"; this has: {known}")
+            keys = ", ".join(map(str, list(document)[:8]))
+            what = "a plan has `tasks`, a workflow has `steps`" + (", not both" if kinds else f"; this has: {keys}")
             raise PlanInvalid([PlanFault("malformed", what)])
         kind = kinds[0]
         document = document[kind]
@@ -157,7 +157,7 @@ def _with_id(name: str, entry: Any) -> Any:
 class _Entry:
     """One entry of `tasks`, read into a task; what is wrong with it gathers in `faults`."""
 
-    known: tuple[str, ...] = (*_FIELDS, *_ALSO)
+    allowed: tuple[str, ...] = (*_FIELDS, *_SYNONYMS)
 
     def __init__(self, entry: Any, number: int) -> None:
         self.faults: list[PlanFault] = []
@@ -186,12 +186,12 @@ class _Entry:
     def task(self) -> Task:
         fields: dict[str, Any] = {}
         for key, value in self.entry.items():
-            field = _ALSO.get(key, key)
-            if key not in self.known:
+            field = _SYNONYMS.get(key, key)
+            if key not in self.allowed:
                 from difflib import get_close_matches  # only for the message
 
-                near = get_close_matches(str(key), self.known, 1)
-                self.fault(f"has an unknown field {key!r}" + (f", did you mean {near[0]!r}?" if near else ""))
+                nearest = get_close_matches(str(key), self.allowed, 1)
+                self.fault(f"has an unknown field {key!r}" + (f", did you mean {nearest[0]!r}?" if nearest else ""))
             elif field in fields:
                 self.fault(f"has {field} twice, under two names")
             elif value is not None and key != "id":
@@ -201,9 +201,9 @@ class _Entry:
     def value(self, field: str, value: Any) -> Any:
         if field == "depends_on":
             return self.dependencies(value)
-        types, wanted = _SHAPES[field]
+        types, expected = _SHAPES[field]
         if not isinstance(value, types) or isinstance(value, bool):
-            self.fault(f"has a {field} that is {_kind(value)}, not {wanted}")
+            self.fault(f"has a {field} that is {_kind(value)}, not {expected}")
             return None
         return str(value) if field == "parent" else value
 
@@ -216,12 +216,12 @@ class _Entry:
 class _Step(_Entry):
     """One step of a workflow: `type` and `config` are kept in `meta`."""
 
-    known = _STEP_FIELDS
+    allowed = _STEP_FIELDS
 
     def task(self) -> Task:
         for key in self.entry:
-            if key not in self.known:
-                self.fault(f"has an unknown field {key!r} (a step has {', '.join(self.known)})")
+            if key not in self.allowed:
+                self.fault(f"has an unknown field {key!r} (a step has {', '.join(self.allowed)})")
         kind = self.entry.get("type", "task")
         if kind not in _STEP_TYPES:
             self.fault(f"has the type {kind!r}; only {', '.join(_STEP_TYPES)} can be carried out as a plan")

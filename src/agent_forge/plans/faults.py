@@ -35,7 +35,7 @@ class PlanFault:
 
 
 class PlanInvalid(PlanError):
-    """A plan that was refused; `errors` holds every fault that was found, not only the first.
+    """A plan that was refused; `errors` holds every fault, not only the first.
 
     >>> raise_for([PlanFault("empty_plan", "the plan has no task")])
     Traceback (most recent call last):
@@ -60,9 +60,9 @@ class PlanInvalid(PlanError):
 
 def raise_for(faults: Iterable[PlanFault]) -> None:
     """Raise `PlanInvalid` if there is any fault."""
-    found = list(faults)
-    if found:
-        raise PlanInvalid(found)
+    errors = list(faults)
+    if errors:
+        raise PlanInvalid(errors)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,5 +78,5 @@ class PlanLimits:
     text_bytes: int = 8 * 1024 * 1024
 
 
-# A text may come from anywhere (a model, a file someone sent), so less of it is taken.
+# A text may come from anywhere (a model, a file someone sent), so less of it is accepted.
 TEXT_LIMITS = PlanLimits(tasks=10_000, edges=500_000, references=100_000)

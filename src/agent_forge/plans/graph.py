@@ -41,7 +41,7 @@ def cycles(dependencies: Edges, order: Iterable[str], most: int = 20) -> list[li
     """
     placed = set(order)
     left = {node: before for node, before in dependencies.items() if node not in placed}
-    found: list[list[str]] = []
+    paths: list[list[str]] = []
     seen: set[str] = set()
     for start in left:
         path: dict[str, None] = {}
@@ -52,10 +52,10 @@ def cycles(dependencies: Edges, order: Iterable[str], most: int = 20) -> list[li
             node = next(other for other in left[node] if other in left)
         if node in path:
             steps = list(path)
-            found.append([*steps[steps.index(node) :], node])
-            if len(found) == most:
+            paths.append([*steps[steps.index(node) :], node])
+            if len(paths) == most:
                 break
-    return found
+    return paths
 
 
 def level_of(dependencies: Edges, order: Iterable[str]) -> dict[str, int]:

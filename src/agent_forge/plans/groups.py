@@ -32,15 +32,15 @@ class Groups:
 
     def leaves(self, name: str) -> list[str]:
         """The leaves under a task in plan order of each group; a task without children is its own leaf."""
-        found, waiting = [], [name]
+        leaves, waiting = [], [name]
         while waiting:
             each = waiting.pop()
             below = self.children.get(each)
             if below is None:
-                found.append(each)
+                leaves.append(each)
             else:
                 waiting.extend(reversed(below))
-        return found
+        return leaves
 
     def related(self, one: str, other: str) -> bool:
         """Whether one of two tasks is a group around the other."""

@@ -10,7 +10,7 @@ _DIGITS = 400  # more digits in one number than any double holds
 
 
 class NotJson(ValueError):
-    """Text that is not the JSON we take; `line` is where, when that is known."""
+    """Text that is not JSON as we accept it; `line` is where, when that is known."""
 
     def __init__(self, what: str, line: int | None = None) -> None:
         super().__init__(what)
@@ -21,8 +21,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise NotJson(f"the key {twice!r} is given twice")
+        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise NotJson(f"the key {repeated!r} occurs twice")
     return table
 
 
@@ -43,7 +43,7 @@ def _finite(digits: str) -> float:
     return value
 
 
-# strict=False takes line breaks inside strings, which models write; it loses nothing.
+# strict=False accepts line breaks inside strings, which models write; it loses nothing.
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer, parse_float=_finite, strict=False
 )
@@ -55,7 +55,7 @@ def read_json(text: str) -> Any:
     >>> read_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
     ...
-    agent_forge.plans.json_text.NotJson: the key 'a' is given twice
+    agent_forge.plans.json_text.NotJson: the key 'a' occurs twice
     """
     value, end = read_json_at(text, len(text) - len(text.lstrip()))
     if text[end:].strip():
@@ -74,7 +74,7 @@ def read_json_at(text: str, start: int) -> tuple[Any, int]:
 
 
 def json_line(value: Any, avoid: str = "") -> str:
-    """JSON on one line with the given characters escaped; they must be such as occur only inside strings.
+    """JSON on one line with some characters escaped, which must be such as occur only inside strings.
 
     >>> json_line(["a|b", "é"], avoid="|")
     '["a\\\\u007cb", "é"]'

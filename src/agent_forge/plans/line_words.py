@@ -44,8 +44,8 @@ def numbered_id(text: str) -> str | None:
     >>> numbered_id("Task 03"), numbered_id("T1.2"), numbered_id("s1")
     ('task_3', 'task_1_2', None)
     """
-    found = _NUMBERED.fullmatch(text)
-    return f"task_{found.group(1).replace('.', '_')}" if found else None
+    match = _NUMBERED.fullmatch(text)
+    return f"task_{match.group(1).replace('.', '_')}" if match else None
 
 
 def written_id(name: str, exact: bool = False) -> str:
@@ -89,12 +89,12 @@ def read_dependencies(text: str, word: Callable[[str], str]) -> list[str]:
     at = 0
     after_word = False
     while at < len(text):
-        found = _TOKEN.match(text, at)
-        if found is None or (after_word and found.lastgroup == "word"):  # "the first one" is no list
+        token = _TOKEN.match(text, at)
+        if token is None or (after_word and token.lastgroup == "word"):  # "the first one" is not a list
             raise NotAList(f"{text[at : at + 40]!r} cannot be read as a list of tasks")
-        names.extend(_named(found, word))
-        at = found.end()
-        after_word = found.lastgroup == "word" or (after_word and found.group().isspace())
+        names.extend(_named(token, word))
+        at = token.end()
+        after_word = token.lastgroup == "word" or (after_word and token.group().isspace())
     if not names:
         raise NotAList(f"{text[:40]!r} names no task")
     if re.search(r"(?:[,&+]|\band)\s*\Z", text[-20:], re.IGNORECASE):
@@ -102,8 +102,8 @@ def read_dependencies(text: str, word: Callable[[str], str]) -> list[str]:
     return names
 
 
-def _named(found: re.Match[str], word: Callable[[str], str]) -> list[str]:
-    kind, text = found.lastgroup, found.group()
+def _named(token: re.Match[str], word: Callable[[str], str]) -> list[str]:
+    kind, text = token.lastgroup, token.group()
     if kind in ("blank", "label"):
         return []
     if kind == "quoted":

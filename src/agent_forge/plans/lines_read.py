@@ -1,6 +1,6 @@
 """The line format, read a line at a time: `Task 3: Generate report | Dependencies: Task 1, Task 2`.
 
-Models write it with bullets, numbers, bold type and dependencies on the next line. All of that is taken; a line that
+Models write it with bullets, numbers, bold type and dependencies on the next line. All of that is accepted; a line that
 could hide a task or a dependency and cannot be read is a fault with its number, never skipped.
 """
 
@@ -14,7 +14,7 @@ from agent_forge.plans.calls import NotACall, read_call_at
 from agent_forge.plans.faults import PlanFault
 from agent_forge.plans.json_text import NotJson, read_json_at
 from agent_forge.plans.line_words import STRING, NotAList, numbered_id, read_dependencies, unquoted
-from agent_forge.plans.references import whole_reference
+from agent_forge.plans.references import braced
 from agent_forge.plans.task import Task
 
 _MARKS = r"[*`]{0,3}"
@@ -53,7 +53,7 @@ _BRACKETED = re.compile(
     (?P<list>[^()\[\]{{}}]*)[)\]}}]{_MARKS}[.]?[ \t]*\Z""",
     re.IGNORECASE | re.VERBOSE,
 )
-# `| Dependecies: Task 1`, `(blocked by: T2)`: a name that we do not know, and a list of tasks after its colon.
+# `| Dependecies: Task 1`, `(blocked by: T2)`: an unknown name, and a list of tasks after its colon.
 _UNKNOWN_FIELD = re.compile(
     rf"""(?:[|(\[]|\n)[ \t]*{_MARKS}(?P<key>[^\W\d][\w \t()-]{{0,40}}?){_MARKS}[ \t]*[:=：]{_MARKS}
     (?P<list>[^|()\[\]\n]*)[)\]]?{_MARKS}[.]?[ \t]*(?=\||\n|\Z)""",
@@ -104,13 +104,18 @@ class LineReader:
         if not line.strip():
             return
         header = _HEADER.match(line)
-        if header is not None and not self._is_field(line, header):
+        # `Step 2:` begins a task; a header that is only a short word and a digit may be a key.
+        field_line = None if header is not None and header.group("short") is None else _FIELD_LINE.match(line)
+        if header is not None and field_line is None:
             self._finish()
             self._begin(header, line)
-        elif (found := _FIELD_LINE.match(line)) is not None:
-            self._more_fields(f"| {line[found.end() :]}")
-        else:
+        elif field_line is None:
             self._other(line)
+        elif self._draft is None:
+            text = line[field_line.end() :]
+            self._fault(f"{text[:40].strip()!r} does not belong to a task that is still open")
+        else:
+            self._fields(f"| {line[field_line.end() :]}".rstrip(), 0, self._draft)
 
     def close(self, cut: bool = False) -> None:
         """The end of the plan; `cut` when the text stopped without saying that it was over."""
@@ -118,10 +123,6 @@ class LineReader:
         if cut and draft is not None and "depends_on" not in draft.fields:
             self._fault(f"the text stops inside task {draft.id!r}, before its dependencies", draft)
         self._finish()
-
-    def _is_field(self, line: str, header: re.Match[str]) -> bool:
-        """`Step 2` begins a task; `Limit 2:` or `T1 depends on:` would not get here. Only a short word may be a key."""
-        return header.group("short") is not None and _FIELD_LINE.match(line) is not None
 
     def _begin(self, header: re.Match[str], line: str) -> None:
         name = self._name(header)
@@ -169,17 +170,17 @@ class LineReader:
         """Read `| Key: value` one after another to the end of the text."""
         while rest := text[at:].lstrip(" \t"):
             at = len(text) - len(rest)
-            found = FIELD.match(text, at)
-            if found is None:
+            match = FIELD.match(text, at)
+            if match is None:
                 if rest.strip(" \t*|"):
                     self._fault(f"{rest[:40]!r} in task {draft.id!r} cannot be read", draft)
                 return
-            name = str(found.lastgroup)
+            name = str(match.lastgroup)
             try:
-                fields, at = self._value(name, text, found.end())
+                fields, at = self._value(name, text, match.end())
             except (NotAList, NotACall, NotJson) as error:
                 self._fault(f"{name} of task {draft.id!r}: {error}", draft)
-                fields, at = {name: None}, _next_field(text, found.end())
+                fields, at = {name: None}, _next_field(text, match.end())
             if not draft.fields.keys().isdisjoint(fields):
                 self._fault(f"task {draft.id!r} has {name} twice", draft)
             draft.fields.update(fields)
@@ -208,7 +209,7 @@ class LineReader:
                 raise NotAList(f"{value!r} is not a whole number")
             return int(value)
         if name == "for_each":
-            return _as_reference(value)
+            return str(read_json_at(value, 0)[0]) if value.startswith('"') else braced(value)
         names = read_dependencies(value, self._word)
         if len(names) != 1:
             raise NotAList(f"{value!r} is not one task")
@@ -217,13 +218,6 @@ class LineReader:
     def _word(self, text: str) -> str:
         """Which id a plain word means: itself, or the earlier one that differs from it only in case."""
         return text if text in self._exact else self._names.get(text.casefold(), text)
-
-    def _more_fields(self, text: str) -> None:
-        draft = self._draft
-        if draft is None:
-            self._fault(f"{text[2:42].strip()!r} does not belong to a task that is still open")
-        else:
-            self._fields(text.rstrip(), 0, draft)
 
     def _other(self, line: str) -> None:
         """A line that begins no task and no field: more of an open goal, decoration, prose, or a fault."""
@@ -240,18 +234,14 @@ class LineReader:
             if self.tagged or line[:1] in " \t":
                 draft.goal.append(line.strip())
         elif draft is not None and not draft.exact and not _BULLET.match(line) and FIELD.search(line):
-            at = self._continued(line, draft)
-            self._fields(line.rstrip(), at, draft)
+            end = _next_field(line, 0)
+            if line[:end].strip():
+                draft.goal.append(line[:end].strip())
+            self._fields(line.rstrip(), end, draft)
         elif _DECORATION.fullmatch(line) or (not self.tagged and not telling):
             return
         elif self.tagged or self.tasks or draft or FIELD.search(line):
-            self._fault(f"{line.strip()[:60]!r} is no task: a task begins with `Task N:`")
-
-    def _continued(self, line: str, draft: _Draft) -> int:
-        end = _next_field(line, 0)
-        if line[:end].strip():
-            draft.goal.append(line[:end].strip())
-        return end
+            self._fault(f"{line.strip()[:60]!r} is not a task: a task begins with `Task N:`")
 
     def _finish(self) -> None:
         """Make the open task complete."""
@@ -262,7 +252,7 @@ class LineReader:
         if not draft.exact:
             if "depends_on" not in draft.fields:
                 goal = self._tail(goal, draft)
-            goal = NAMED_REFERENCE.sub(lambda found: "{" + str(numbered_id(found.group(1))), goal)
+            goal = NAMED_REFERENCE.sub(lambda match: "{" + str(numbered_id(match.group(1))), goal)
         if draft.bad:
             self.unread.add(draft.id)
             return
@@ -272,11 +262,11 @@ class LineReader:
     def _tail(self, goal: str, draft: _Draft) -> str:
         """Dependencies in the goal itself: `Compare them (depends on Task 1 and Task 2)`."""
         start = max(0, len(goal) - _LONGEST_TAIL)
-        found = _TAIL.search(goal, start) or _BRACKETED.search(goal, start)
-        if found is None:
+        match = _TAIL.search(goal, start) or _BRACKETED.search(goal, start)
+        if match is None:
             self._refuse_unknown_field(goal[start:], draft)
             return goal
-        listed = found.group("list")
+        listed = match.group("list")
         try:
             names = read_dependencies(listed, self._word)
         except NotAList as error:
@@ -286,15 +276,15 @@ class LineReader:
         if not all(name.startswith("task_") or name in self._exact for name in names):
             return goal  # "… depends on the weather" is prose
         draft.fields["depends_on"] = tuple(names)
-        return goal[: found.start()].rstrip(" \t\n|")
+        return goal[: match.start()].rstrip(" \t\n|")
 
     def _refuse_unknown_field(self, goal: str, draft: _Draft) -> None:
         """A misspelt `Dependencies:` must not become part of the goal, and the dependency be lost."""
-        for found in _UNKNOWN_FIELD.finditer(goal):
-            listed = found.group("list")
+        for match in _UNKNOWN_FIELD.finditer(goal):
+            listed = match.group("list")
             if _TASK_WORD.search(listed) and _is_list(listed):
-                what = f"{found.group('key').strip()!r} of task {draft.id!r} is not known"
-                self._fault(f"{what}; is `Dependencies: {listed.strip()}` meant?", draft, draft.line)
+                what = f"{match.group('key').strip()!r} of task {draft.id!r} is unknown"
+                self._fault(f"{what}; did you mean `Dependencies: {listed.strip()}`?", draft, draft.line)
 
     def _fault(self, what: str, draft: _Draft | None = None, line: int | None = None) -> None:
         if draft is not None:
@@ -303,8 +293,8 @@ class LineReader:
 
 
 def _next_field(text: str, start: int) -> int:
-    found = FIELD.search(text, start)
-    return found.start() if found else len(text)
+    match = FIELD.search(text, start)
+    return match.start() if match else len(text)
 
 
 def _is_list(text: str) -> bool:
@@ -312,13 +302,3 @@ def _is_list(text: str) -> bool:
         return bool(read_dependencies(text, str))
     except NotAList:
         return False
-
-
-def _as_reference(text: str) -> str:
-    """`For each: s1.rows` is taken for `{s1.rows}`; a JSON string is exact."""
-    if text.startswith('"'):
-        value, _ = read_json_at(text, 0)
-        return str(value)
-    if whole_reference(text) is None and whole_reference(f"{{{text}}}") is not None:
-        return f"{{{text}}}"
-    return text

@@ -13,6 +13,8 @@ from agent_forge.plans.plan import Plan
 from agent_forge.plans.task import Task
 
 _AVOID = "<|"
+_PLAIN_TEXT = re.compile(r"[^\n\r|<\x85\u2028]*")
+_PLAIN_ACTION = re.compile(r"[^\W\d][\w.:-]*")
 _PLAIN_GOAL = re.compile(r'[^\s"*`<](?:[^\n\r\v\f<\x1c-\x1e\x85\u2028\u2029]*[^\s<|])?')
 
 
@@ -34,12 +36,16 @@ def _line(task: Task, twins: set[str]) -> str:
     def written(name: str) -> str:
         return written_id(name, exact=name in twins)
 
-    name = written(task.id)
-    parts = [f"{name if name.startswith('Task ') else f'Task {name}'}: {_goal(task.goal)}".rstrip(" ")]
+    name, goal = written(task.id), task.goal
+    if goal and (FIELD.search(f" {goal}") or NAMED_REFERENCE.search(goal)):
+        goal = json_line(goal, _AVOID)
+    elif goal:
+        goal = _plain_or_json(goal, _PLAIN_GOAL)
+    parts = [f"{name if name.startswith('Task ') else f'Task {name}'}: {goal}".rstrip(" ")]
     parts.append(f"Dependencies: {', '.join(map(written, task.depends_on)) or 'none'}")
     if task.action is not None:
         call = write_call(task.action, dict(task.args), _AVOID) if task.args else None
-        parts.append(f"Action: {call or _action(task.action)}")
+        parts.append(f"Action: {call or _plain_or_json(task.action, _PLAIN_ACTION)}")
         if task.args and call is None:
             parts.append(f"Args: {json_line(task.args, _AVOID)}")
     elif task.args:
@@ -47,7 +53,7 @@ def _line(task: Task, twins: set[str]) -> str:
     if task.parent is not None:
         parts.append(f"Parent: {written(task.parent)}")
     if task.for_each is not None:
-        parts.append(f"For each: {_text(task.for_each)}")
+        parts.append(f"For each: {_plain_or_json(task.for_each, _PLAIN_TEXT)}")
     if task.limit is not None:
         parts.append(f"Limit: {task.limit}")
     if task.meta:
@@ -55,16 +61,5 @@ def _line(task: Task, twins: set[str]) -> str:
     return " | ".join(parts)
 
 
-def _goal(goal: str) -> str:
-    plain = not goal or (
-        _PLAIN_GOAL.fullmatch(goal) and not FIELD.search(f" {goal}") and not NAMED_REFERENCE.search(goal)
-    )
-    return goal if plain else json_line(goal, _AVOID)
-
-
-def _text(value: str) -> str:
-    return value if re.fullmatch(r"[^\n\r|<\x85\u2028]*", value) else json_line(value, _AVOID)
-
-
-def _action(action: str) -> str:
-    return action if re.fullmatch(r"[^\W\d][\w.:-]*", action) else json_line(action, _AVOID)
+def _plain_or_json(text: str, plain: re.Pattern[str]) -> str:
+    return text if plain.fullmatch(text) else json_line(text, _AVOID)

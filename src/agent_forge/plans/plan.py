@@ -1,8 +1,9 @@
-"""A plan: tasks, checked once, with what waits for what worked out."""
+"""A plan: tasks, checked once, and what waits for what."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 
 from agent_forge.errors import PlanError
@@ -16,7 +17,7 @@ _LIMITS = PlanLimits()
 
 
 class Plan:
-    """An acyclic graph of tasks. It never changes: updates give a new plan with the next `version`.
+    """An acyclic graph of tasks. It never changes: updates return a new plan with the next `version`.
 
     `tasks` maps ids to tasks in order. `dependencies` and `dependents` are over the *leaves*, the tasks that are run:
     stated dependencies and those implied by references, with groups expanded. Raises `PlanInvalid` with every fault.
@@ -62,7 +63,11 @@ class Plan:
         plan.version = 1
         collected = collect(tasks, limits, lines)
         own = plan._build(collected, limits, unread) if tasks or not faults else []
-        located = [_located(fault, collected.lines) for fault in own]
+        lines_of = collected.lines
+        located = [
+            replace(fault, line=lines_of[fault.task]) if fault.line is None and fault.task in lines_of else fault
+            for fault in own
+        ]
         raise_for(sorted([*faults, *located], key=lambda fault: fault.line or 0))
         return plan
 
@@ -150,7 +155,7 @@ class Plan:
         return graph.ranks(self.dependents, self._order, self._checked(durations))
 
     def critical_path(self, durations: Mapping[str, float] | None = None) -> list[str]:
-        """The leaves of a longest chain; every task takes 1 where no durations are given. Ties go to the earlier."""
+        """The leaves of a longest chain; without durations every task takes 1. Ties go to the earlier."""
         rank = self.ranks(durations)
         path: list[str] = []
         choice: Sequence[str] = [name for name in self.dependencies if not self.dependencies[name]]
@@ -194,16 +199,10 @@ class Plan:
             for name in self.leaves:
                 if name not in durations:
                     raise PlanError(
-                        f"no duration is given for task {name!r}", fix="give one for every leaf of the plan"
+                        f"there is no duration for task {name!r}", fix="Give one for every leaf of the plan"
                     )
                 if not 0 <= durations[name] < float("inf"):
                     raise PlanError(
-                        f"the duration of task {name!r} is {durations[name]!r}", fix="give seconds, 0 or more"
+                        f"the duration of task {name!r} is {durations[name]!r}", fix="Use seconds, 0 or more"
                     )
         return durations
-
-
-def _located(fault: PlanFault, lines: Mapping[str, int]) -> PlanFault:
-    if fault.line is not None or fault.task is None or fault.task not in lines:
-        return fault
-    return PlanFault(fault.code, fault.message, fault.task, lines[fault.task])

@@ -70,10 +70,10 @@ def split_text(text: str) -> list[str | Reference]:
     pieces: list[str | Reference] = []
     literal = end = 0
     pending = ""
-    for found in _EXPRESSION.finditer(text):
-        opening, head, path, closing = found.groups()
+    for match in _EXPRESSION.finditer(text):
+        opening, head, path, closing = match.groups()
         pairs = min(len(opening), len(closing))
-        start, end = found.start() + len(opening) - pairs, found.end() - len(closing) + pairs
+        start, end = match.start() + len(opening) - pairs, match.end() - len(closing) + pairs
         pending += text[literal:start]
         literal = end
         if pairs > 1:
@@ -209,6 +209,16 @@ def _resolve_text(text: str, results: Mapping[str, Any], ids: Container[str] | N
     return "".join(parts)
 
 
+def braced(text: str) -> str:
+    """A reference written without its braces, with them; any other text as it is.
+
+    >>> braced("s1.rows"), braced("{s1.rows}"), braced("two words")
+    ('{s1.rows}', '{s1.rows}', 'two words')
+    """
+    inside = f"{{{text}}}"
+    return inside if whole_reference(text) is None and whole_reference(inside) is not None else text
+
+
 def reads_as_name(reference: Reference) -> bool:
     """Whether the head is an unquoted name: `{3}` is a quantifier in a regular expression, `{"x"}` a set in Python."""
     return _PLAIN_NAME.fullmatch(reference.head) is not None and '"' not in reference.source[:3]
@@ -217,8 +227,8 @@ def reads_as_name(reference: Reference) -> bool:
 def _enter(value: Any, step: str | int, reference: Reference) -> Any:
     if isinstance(step, str) and isinstance(value, Mapping):
         if step not in value:
-            known = ", ".join(map(repr, list(value)[:8])) or "none"
-            raise ReferenceUnresolved(reference, "missing_field", f"there is no field {step!r} (fields: {known})")
+            fields = ", ".join(map(repr, list(value)[:8])) or "none"
+            raise ReferenceUnresolved(reference, "missing_field", f"there is no field {step!r} (fields: {fields})")
         return value[step]
     if isinstance(step, int) and isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         if not -len(value) <= step < len(value):
@@ -226,8 +236,12 @@ def _enter(value: Any, step: str | int, reference: Reference) -> Any:
                 reference, "index_out_of_range", f"there is no [{step}] in a list of {len(value)}"
             )
         return value[step]
-    wanted = "list" if isinstance(step, int) else "object"
-    what = f"{_step_text(step)} needs an {wanted}" if wanted == "object" else f"{_step_text(step)} needs a {wanted}"
+    container = "list" if isinstance(step, int) else "object"
+    what = (
+        f"{_step_text(step)} needs an {container}"
+        if container == "object"
+        else f"{_step_text(step)} needs a {container}"
+    )
     raise ReferenceUnresolved(
         reference, "not_a_container", f"{what}, the value there is of type {type(value).__name__}"
     )

@@ -45,14 +45,14 @@ def find_document(text: str) -> tuple[str, str] | None:
         language, inside = fence.groups()
         if language:
             return ("json" if language.lower() == "json" else "yaml"), inside
-        if (found := find_document(inside)) is not None:
-            return found
+        if (match := find_document(inside)) is not None:
+            return match
     return None
 
 
 def _comments_end(text: str) -> int:
-    found = _COMMENTS.match(text)
-    return found.end() if found else 0
+    match = _COMMENTS.match(text)
+    return match.end() if match else 0
 
 
 class PlanStream:
@@ -60,8 +60,8 @@ class PlanStream:
 
     Tasks come out of `feed` as soon as they are complete, in order, while the plan stands in `<plan>` or `<graph>`
     tags (text before them, such as `<think>`, is passed over). Text without tags, JSON and YAML are read at the end.
-    `finish` gives the whole plan or raises `PlanInvalid` with all faults; a text that stops before its closing tag is
-    one. `faults` are those found so far.
+    `finish` returns the whole plan or raises `PlanInvalid` with all faults; a text that stops before its closing tag is
+    one. `faults` are those so far.
 
     >>> stream = PlanStream()
     >>> [task.goal for task in stream.feed("<plan>Task 1: Look | Dependencies: none\\nTask 2: Tell | Depend")]
@@ -84,11 +84,11 @@ class PlanStream:
         self._state = "start"
         self._reader: LineReader | GraphReader | None = None
         self._own_faults: list[PlanFault] = []
-        self._given = 0
+        self._returned = 0
 
     @property
     def faults(self) -> list[PlanFault]:
-        """What has been found wrong so far, before the plan as a whole is checked."""
+        """The faults so far, before the plan as a whole is checked."""
         return [*self._own_faults, *(self._reader.faults if self._reader else [])]
 
     def feed(self, text: str) -> list[Task]:
@@ -123,17 +123,17 @@ class PlanStream:
                 return self._read_untagged(text)
             self._end(rest)
         reader = self._reader or LineReader()
-        wanted = {"lines": LineReader, "xml": GraphReader}.get(self._format or "")
-        if wanted and self._reader and not isinstance(reader, wanted):
+        expected = {"lines": LineReader, "xml": GraphReader}.get(self._format or "")
+        if expected and self._reader and not isinstance(reader, expected):
             self._stop("malformed", f"the text is not in the format {self._format}")
         return Plan.parsed(reader.tasks, reader.lines, self.faults, self.limits, reader.unread)
 
     def _new_tasks(self) -> list[Task]:
         if self._reader is None:
             return []
-        new = self._reader.tasks[self._given :]
-        self._given += len(new)
-        if self._given > self.limits.tasks:  # which the plan reports
+        new = self._reader.tasks[self._returned :]
+        self._returned += len(new)
+        if self._returned > self.limits.tasks:  # which the plan reports
             self._state, self._pending = "stopped", []
         return new
 
@@ -166,30 +166,30 @@ class PlanStream:
         return len(text)
 
     def _in_outside(self, text: str) -> int:
-        found = _OPENING.search(text)
-        if found is None:
-            kept = text.rfind("<")
-            return kept if kept >= 0 and len(text) - kept < _LONGEST_TAG else len(text)
-        name = (found.group(1) or "").lower()
+        match = _OPENING.search(text)
+        if match is None:
+            start = text.rfind("<")
+            return start if start >= 0 and len(text) - start < _LONGEST_TAG else len(text)
+        name = (match.group(1) or "").lower()
         if not name:  # harmless in prose, not before a graph
-            self._declared = self._line + text.count("\n", 0, found.start())
+            self._declared = self._line + text.count("\n", 0, match.start())
         elif name == "graph" and self._declared is not None:
             self._line = self._declared
-            self._stop("malformed", "declarations (<!DOCTYPE, <!ENTITY) are not taken")
+            self._stop("malformed", "declarations (<!DOCTYPE, <!ENTITY) are not accepted")
             return len(text)
         elif name == "graph":
             self._reader = GraphReader(self.limits)
             self._state = "graph"
         else:
             self._state = "think" if name == "think" else "plan"
-        return found.end()
+        return match.end()
 
     def _in_think(self, text: str) -> int:
-        found = _THINK_END.search(text)
-        if found is None:
+        match = _THINK_END.search(text)
+        if match is None:
             return max(text.rfind("\n") + 1, 0)
         self._state = "outside"
-        return found.end()
+        return match.end()
 
     def _in_plan(self, text: str) -> int:
         """Just after `<plan>`: a graph may stand in it, otherwise lines."""
@@ -233,14 +233,14 @@ class PlanStream:
 
     def _in_after(self, text: str) -> int:
         """After the plan: anything but a second one."""
-        found = _AGAIN.search(text)
-        if found is None:
-            kept = text.rfind("<")
-            return kept if kept >= 0 and len(text) - kept < _LONGEST_TAG else len(text)
-        again = found.group().lower()
+        match = _AGAIN.search(text)
+        if match is None:
+            start = text.rfind("<")
+            return start if start >= 0 and len(text) - start < _LONGEST_TAG else len(text)
+        again = match.group().lower()
         if again.startswith("</plan") and isinstance(self._reader, GraphReader):
-            return found.end()  # <plan><graph>…</graph></plan>
-        self._line += text.count("\n", 0, found.start())
+            return match.end()  # <plan><graph>…</graph></plan>
+        self._line += text.count("\n", 0, match.start())
         self._stop("malformed", f"{again[:20]} after the end of the plan: one text holds one plan")
         return len(text)
 
@@ -284,7 +284,7 @@ class PlanStream:
 
 def _read_bare(text: str, limits: PlanLimits) -> Plan:
     """Lines without tags; thinking is left out, line numbers stay."""
-    thought = re.sub(r"<think>.*?</think>", lambda found: "\n" * found.group().count("\n"), text, flags=re.S | re.I)
+    thought = re.sub(r"<think>.*?</think>", lambda match: "\n" * match.group().count("\n"), text, flags=re.S | re.I)
     reader = LineReader(tagged=False)
     for number, line in enumerate(thought.split("\n"), 1):
         reader.read(line.rstrip("\r"), number)
@@ -292,8 +292,8 @@ def _read_bare(text: str, limits: PlanLimits) -> Plan:
             break
     reader.close()
     if not (reader.tasks or reader.faults):
-        known = "no <plan>, no <graph>, no task lines, neither JSON nor YAML"
-        raise PlanInvalid([PlanFault("malformed", f"there is no plan in the text: {known}")])
+        tried = "no <plan>, no <graph>, no task lines, neither JSON nor YAML"
+        raise PlanInvalid([PlanFault("malformed", f"there is no plan in the text: {tried}")])
     return Plan.parsed(reader.tasks, reader.lines, reader.faults, limits, reader.unread)
 
 

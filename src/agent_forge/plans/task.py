@@ -81,22 +81,22 @@ class Task:
             document["meta"] = dict(self.meta)
         return document
 
-    def needs(self, known: Iterable[str] = ()) -> tuple[str, ...]:
+    def needs(self, ids: Iterable[str] = ()) -> tuple[str, ...]:
         """What this task waits for, before the whole plan is known (for a plan that is still being written).
 
         Stated dependencies and references in `args` and `for_each` always count; an expression in the goal counts when
-        its head is among the `known` ids, since a goal is prose.
+        its head is among the `ids` ids, since a goal is prose.
 
         >>> Task("c", "use {a} and {x}", args={"q": "{b.name}"}).needs({"a"})
         ('b', 'a')
         """
         heads = dict.fromkeys(self.depends_on)
         if self.args or self.for_each:
-            heads.update((found.head, None) for found in find_references([self.args, self.for_each]))
+            heads.update((reference.head, None) for reference in find_references([self.args, self.for_each]))
         if "{" in self.goal:
-            known = known if isinstance(known, (set, frozenset, dict)) else set(known)
+            ids = ids if isinstance(ids, (set, frozenset, dict)) else set(ids)
             pieces = (piece for piece in split_text(self.goal) if not isinstance(piece, str))
-            heads.update((piece.head, None) for piece in pieces if piece.head in known)
+            heads.update((piece.head, None) for piece in pieces if piece.head in ids)
         if self.for_each is not None:
             heads.pop(ITEM, None)
         return tuple(heads)

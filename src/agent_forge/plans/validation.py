@@ -24,15 +24,15 @@ class Collected(NamedTuple):
 
 
 def collect(tasks: Iterable[Task], limits: PlanLimits, lines: Sequence[int] | None = None) -> Collected:
-    """The tasks by id; of several with one id the first is kept. Reads no further than the limit."""
-    found = Collected({}, {}, [])
-    table, at, faults = found
+    """The tasks by id; of several with one id the first counts. Reads no further than the limit."""
+    collected = Collected({}, {}, [])
+    table, at, faults = collected
     for index, task in enumerate(islice(tasks, limits.tasks + 1)):
         line = lines[index] if lines else None
         if index == limits.tasks:
             faults.append(PlanFault("too_large", f"more than {limits.tasks} tasks", line=line))
             break
-        what = id_fault(task.id, limits) if isinstance(task, Task) else f"{task!r:.60} is no Task"
+        what = id_fault(task.id, limits) if isinstance(task, Task) else f"{task!r:.60} is not a Task"
         if what is not None:
             faults.append(PlanFault("malformed", what, line=line))
         elif task.id in table:
@@ -41,7 +41,7 @@ def collect(tasks: Iterable[Task], limits: PlanLimits, lines: Sequence[int] | No
             table[task.id] = task
             if line is not None:
                 at[task.id] = line
-    return found
+    return collected
 
 
 def edges_between(
@@ -56,15 +56,15 @@ def edges_between(
         wrong = [] if _plain(task) else field_faults(task, limits)
         faults.extend(wrong)
         before = task.depends_on
-        if not _all_known(before, tasks) or (len(before) > 1 and len(set(before)) < len(before)):
-            known = tuple(dict.fromkeys(other for other in before if _all_known((other,), tasks)))
-            faults.extend(_unknown(name, other) for other in before if other not in known and other not in unread)
-            before = known
+        if not _all_exist(before, tasks) or (len(before) > 1 and len(set(before)) < len(before)):
+            existing = tuple(dict.fromkeys(other for other in before if _all_exist((other,), tasks)))
+            faults.extend(_unknown(name, other) for other in before if other not in existing and other not in unread)
+            before = existing
         if not wrong and ("{" in task.goal or task.args or task.for_each is not None):
-            found, wrong = references_of(task, vocabulary)
+            references, wrong = references_of(task, vocabulary)
             faults.extend(wrong)
-            reference_count += len(found)
-            before = tuple(dict.fromkeys([*before, *(reference.head for _, reference in found)]))
+            reference_count += len(references)
+            before = tuple(dict.fromkeys([*before, *(reference.head for _, reference in references)]))
         edges[name] = before
         edge_count += len(before)
     if edge_count > limits.edges or reference_count > limits.references:
@@ -94,16 +94,16 @@ def edges_outside(
         for name in groups.children
         if tasks[name].for_each is not None
     ]
-    kept: StatedEdges = {}
+    edges: StatedEdges = {}
     for name, before in stated.items():
         leaf = name not in groups.children  # a leaf that waits for itself is a cycle like any other
         own = [other for other in before if not (leaf and other == name) and groups.related(name, other)]
-        kept[name] = tuple(other for other in before if other not in own) if own else before
+        edges[name] = tuple(other for other in before if other not in own) if own else before
         for other in own:
             inner, outer = (name, other) if groups.depth[name] > groups.depth[other] else (other, name)
             what = f", but {inner!r} is part of {outer!r}: {name} → {other} → {name}" if inner != outer else ", itself"
             faults.append(PlanFault("cycle", f"task {name!r} depends on {other!r}{what}", name))
-    return kept, faults
+    return edges, faults
 
 
 def cycle_faults(what: str, edges: Mapping[str, Sequence[str]], order: Sequence[str]) -> list[PlanFault]:
@@ -120,7 +120,7 @@ def _plain(task: Task) -> bool:
     return type(task.goal) is str and task.goal.isascii() and task.for_each is None and task.limit is None
 
 
-def _all_known(names: Sequence[str], tasks: Mapping[str, Task]) -> bool:
+def _all_exist(names: Sequence[str], tasks: Mapping[str, Task]) -> bool:
     try:
         return all(map(tasks.__contains__, names))
     except TypeError:  # something that cannot even be looked up
@@ -129,5 +129,5 @@ def _all_known(names: Sequence[str], tasks: Mapping[str, Task]) -> bool:
 
 def _unknown(name: str, other: object) -> PlanFault:
     if not isinstance(other, str):
-        return PlanFault("malformed", f"task {name!r}: depends_on holds {other!r:.60}, which is no id", name)
+        return PlanFault("malformed", f"task {name!r}: depends_on holds {other!r:.60}, which is not an id", name)
     return PlanFault("unknown_dependency", f"task {name!r} depends on {other!r}, and there is no such task", name)

@@ -15,7 +15,7 @@ from typing import Any
 from agent_forge.plans.calls import NotACall, looks_like_call, read_call
 from agent_forge.plans.faults import PlanFault, PlanLimits
 from agent_forge.plans.json_text import NotJson, read_json
-from agent_forge.plans.references import whole_reference
+from agent_forge.plans.references import braced
 from agent_forge.plans.task import Task
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -99,17 +99,17 @@ class GraphReader:
         return tag.end()
 
     def _special(self, text: str, at: int, start: int) -> int | None:
-        found = _SPECIAL.match(text, start)
-        if found is None:
+        match = _SPECIAL.match(text, start)
+        if match is None:
             begun = text[start : start + 9]
             if any(begun.startswith(mark) or mark.startswith(begun) for mark in ("<!--", "<![CDATA[", "<?")):
                 return None
             self._at(text, start)
-            raise Broken("declarations (<!DOCTYPE, <!ENTITY) are not taken")
+            raise Broken("declarations (<!DOCTYPE, <!ENTITY) are not accepted")
         self._text(text, at, start)
-        if found.group("data") is not None and self._open:
-            self._open[-1].text.append(found.group("data"))
-        return found.end()
+        if match.group("data") is not None and self._open:
+            self._open[-1].text.append(match.group("data"))
+        return match.end()
 
     def _at(self, text: str, position: int) -> None:
         self.line += text.count("\n", self._counted, position)
@@ -147,39 +147,39 @@ class GraphReader:
             self._fault(f"{what} (only <node> is; write &lt; for a < in text)")
 
     def _attributes(self, inside: str) -> dict[str, str]:
-        found: dict[str, str] = {}
+        attributes: dict[str, str] = {}
         inside = inside.rstrip()
         at = 0
         while at < len(inside):
             each = _ATTRIBUTE.match(inside, at)
-            if each is None or len(found) > len(_KNOWN):
+            if each is None or len(attributes) > len(_KNOWN):
                 self._fault(f'{inside[at : at + 40].strip()!r} is not an attribute such as id="s1"')
                 break
             name = each.group(1).lower().replace("-", "_")
             name = _NAMES.get(name, name)
-            if name in found:
+            if name in attributes:
                 self._fault(f"a node has the attribute {name!r} twice")
             elif name not in _KNOWN:
-                self._fault(f"a node has no attribute {name!r} (known: {', '.join(_KNOWN)})")
-            found[name] = self._decode(next(value for value in each.groups()[1:] if value is not None))
+                self._fault(f"a node has no attribute {name!r} (it may have {', '.join(_KNOWN)})")
+            attributes[name] = self._decode(next(value for value in each.groups()[1:] if value is not None))
             at = each.end()
-        return found
+        return attributes
 
     def _decode(self, raw: str) -> str:
         if "&" not in raw:
             return raw
         return _ENTITY.sub(self._entity, raw)
 
-    def _entity(self, found: re.Match[str]) -> str:
-        name = found.group(1)
+    def _entity(self, match: re.Match[str]) -> str:
+        name = match.group(1)
         if name[0] != "#":
-            if (known := html.entities.html5.get(f"{name};")) is not None:
-                return known
+            if (character := html.entities.html5.get(f"{name};")) is not None:
+                return character
             self._fault(f"the entity &{name}; is not defined (write &amp; for a plain &)")
-            return found.group()
+            return match.group()
         number = int(name[2:], 16) if name[1] in "xX" else int(name[1:])
         if 0xD800 <= number <= 0xDFFF or number > 0x10FFFF or number == 0:
-            self._fault(f"{found.group()} is not a character")
+            self._fault(f"{match.group()} is not a character")
             return ""
         return chr(number)
 
@@ -217,14 +217,14 @@ def read_ids(text: str) -> tuple[str, ...]:
     names: list[str] = []
     at = 0
     while at < len(text):
-        found = _ID_TOKEN.match(text, at)
-        if found is None:
+        match = _ID_TOKEN.match(text, at)
+        if match is None:
             raise NotJson(f"depends: {text[at : at + 40]!r} is not a list of ids")
-        if found.lastgroup == "quoted":
-            names.append(str(read_json(found.group())))
-        elif found.lastgroup == "word":
-            names.append(found.group())
-        at = found.end()
+        if match.lastgroup == "quoted":
+            names.append(str(read_json(match.group())))
+        elif match.lastgroup == "word":
+            names.append(match.group())
+        at = match.end()
     return tuple(names)
 
 
@@ -261,7 +261,7 @@ def _task(name: str, attributes: dict[str, str], body: str) -> Task:
             raise NotJson(f"limit is {attributes['limit'][:40]!r}, not a whole number")
         fields["limit"] = int(attributes["limit"])
     if "for_each" in attributes:
-        fields["for_each"] = _reference_text(exact_text(attributes["for_each"]))
+        fields["for_each"] = braced(exact_text(attributes["for_each"]))
     return Task(name, **{**fields, "goal": fields["goal"] or "", "parent": attributes.get("parent")})
 
 
@@ -270,8 +270,3 @@ def _object(key: str, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise NotJson(f"{key} must be a JSON object")
     return value
-
-
-def _reference_text(text: str) -> str:
-    braced = f"{{{text}}}"
-    return braced if whole_reference(text) is None and whole_reference(braced) is not None else text

@@ -55,7 +55,7 @@ class _Open:
         elif isinstance(entry, (list, dict)) or entry is None or isinstance(entry, bool):
             raise NotJson("a key must be text", line)
         elif str(entry) in self.value:
-            raise NotJson(f"the key {entry!r} is given twice", line)
+            raise NotJson(f"the key {entry!r} occurs twice", line)
         else:
             self.key = str(entry)
 
@@ -68,9 +68,9 @@ def _build(events: Iterator[Any], nesting: int) -> Any:
         if kind == "DocumentStartEvent" and documents:
             raise NotJson("there is more than one document", line)
         if kind == "AliasEvent":
-            raise NotJson(f"the alias *{event.anchor}: aliases are not taken", line)
+            raise NotJson(f"the alias *{event.anchor}: aliases are not accepted", line)
         if getattr(event, "tag", None) not in (None, "!"):
-            raise NotJson(f"the tag {event.tag}: tags are not taken", line)
+            raise NotJson(f"the tag {event.tag}: tags are not accepted", line)
         if kind == "ScalarEvent":
             stack[-1].add(_scalar(event), line)
         elif kind in ("SequenceStartEvent", "MappingStartEvent"):

@@ -8,32 +8,30 @@ from collections import deque
 from collections.abc import Callable
 from heapq import heappop, heappush, heapreplace
 from itertools import count
-from typing import TYPE_CHECKING
 
-from agent_forge.runtime.job import READY
-from agent_forge.runtime.limits import ANY, Gate, Limits, gates, limited
+from agent_forge.runtime.job import READY, Job
+from agent_forge.runtime.limits import ANY, Gate, Limits
 
-if TYPE_CHECKING:
-    from agent_forge.runtime.job import Job
-    from agent_forge.runtime.run import Run
-
-_TICKET = count()
+_TICKET = count()  # keeps heap entries of equal rank in the order they came
 
 
 class Queue:
-    """The ready jobs of one run. `served` is the slot time it has been given so far, which keeps the runs fair."""
+    """The ready jobs of one run. `served` is the slot time it has been given so far, which keeps the runs fair.
 
-    __slots__ = ("_heap", "held", "line", "listed", "ordered", "run", "served", "usual_s")
+    `in_turn` makes the job of a queued name when its turn comes; None if it cannot be called then.
+    """
 
-    def __init__(self, run: Run, ordered: bool) -> None:
-        self.run = run
+    __slots__ = ("_heap", "_in_turn", "held", "line", "listed", "ordered", "served", "usual_s")
+
+    def __init__(self, in_turn: Callable[[str], Job | None], ordered: bool) -> None:
+        self._in_turn = in_turn
         self.ordered = ordered
         self.served = 0.0
         self.usual_s = 1e-3  # what its jobs usually take
         self.listed = False
         self.held: dict[Gate, list[tuple[float, int, Job]]] = {}  # ready, but its tool is at its limit
         self._heap: list[tuple[float, int, Job]] = []
-        self.line: deque[Job | str] = deque()  # first come first; a name is a job that has not been made yet
+        self.line: deque[Job | str] = deque()  # first come, first served; a name is a job that has not been made yet
 
     def put(self, job: Job) -> None:
         if self.ordered:
@@ -47,10 +45,10 @@ class Queue:
             return heappop(self._heap)[2] if self._heap else None
         line = self.line
         while line:
-            job = line.popleft()
-            made = self.run.in_turn(job) if isinstance(job, str) else job
-            if made is not None:
-                return made
+            entry = line.popleft()
+            job = self._in_turn(entry) if isinstance(entry, str) else entry
+            if job is not None:
+                return job
         return None
 
     def clear(self) -> None:
@@ -65,33 +63,34 @@ class Queue:
 class Agenda:
     """The slots of one or many runs. Without any limit it is a plain queue; with one, jobs are ordered by rank."""
 
-    def __init__(self, limits: Limits, *, shared: bool = False, first_come: bool = False) -> None:
+    def __init__(self, limits: Limits, *, shared: bool, first_come: bool, budgeted: bool) -> None:
         self.limits = limits
         self.shared = shared
+        self.budgeted = budgeted  # each job must be admitted by the budget of its run
         self.free: float = math.inf if limits.concurrency is None else limits.concurrency
-        self._gates = gates(limits)
-        self._others = limits.tools.get(ANY)
-        has_gates = bool(self._gates) or (self._others is not None and limited(self._others))
-        self.gated = has_gates
-        self.ordered = (limits.concurrency is not None or has_gates) and not first_come
-        self.unlimited = limits.concurrency is None and not has_gates and not shared  # no slot to take or give back
+        # Gates of tools that only `"*"` covers are made when the tool is first seen.
+        others = limits.tools.get(ANY)
+        self._gates = {
+            name: Gate(name, rules) for name, rules in limits.tools.items() if name != ANY and rules.is_limit
+        }
+        self._others = others if others is not None and others.is_limit else None
+        self.gated = bool(self._gates) or self._others is not None
+        self.ordered = (limits.concurrency is not None or self.gated) and not first_come
+        self.unlimited = limits.concurrency is None and not self.gated and not shared  # no slot to take or give back
         self._turns: list[tuple[float, int, Queue]] = []  # queues with ready jobs, the least served first
         self._waiting: dict[Gate, deque[Queue]] = {}  # queues with jobs held at a gate, in turn
+        self._charges: dict[Job, tuple[Queue, float]] = {}  # what the run of a running job was charged in advance
         self._timers: dict[Gate, asyncio.TimerHandle] = {}
         self.rouse: Callable[[], None] = lambda: None  # called when a timer makes a job startable
-
-    def queue(self, run: Run) -> Queue:
-        """A queue for another run."""
-        return Queue(run, self.ordered)
 
     def gate(self, tool: str | None) -> Gate | None:
         """The gate that a tool's jobs pass, if it has one."""
         if not self.gated or tool is None:
             return None
-        found = self._gates.get(tool)
-        if found is None and tool not in self.limits.tools and self._others is not None and limited(self._others):
-            found = self._gates[tool] = Gate(tool, self._others)
-        return found
+        gate = self._gates.get(tool)
+        if gate is None and self._others is not None and tool not in self.limits.tools:
+            gate = self._gates[tool] = Gate(tool, self._others)
+        return gate
 
     def put(self, queue: Queue, job: Job) -> None:
         """Queues a job whose inputs are there."""
@@ -122,25 +121,28 @@ class Agenda:
             if job is None:
                 heappop(turns)
                 queue.listed = False
-            elif job.state != READY:
-                self._pass_on(job)
-            elif job.gate is not None and not self._is_open(job.gate):
+            elif job.state == READY and job.gate is not None and job.gate.allowance(_now()) < 1:
                 self._hold(job.gate, queue, job)
-            elif job.run.ledger is None or job.run.admit(job):
+            elif job.state == READY and (not self.budgeted or job.run.admit(job)):
                 if not self.unlimited:
-                    self._enter(queue, job)
+                    self.free -= 1
+                    if job.gate is not None:
+                        job.gate.enter(_now())
+                    if self.shared:  # charged with what its jobs usually take, corrected in `release`
+                        self._charges[job] = queue, queue.usual_s
+                        queue.served += queue.usual_s
                 return job
-            else:
-                self._pass_on(job)
+            elif job.gate is not None:  # it will not start after all: the room made for it goes to the next
+                self._let_in(job.gate)
         return None
 
     def release(self, job: Job) -> None:
         """Gives back what `take` took."""
         self.free += 1
         if self.shared:
-            queue = job.run.queue
-            took = self._now() - job.began
-            queue.served += took - job.charge
+            queue, charge = self._charges.pop(job)
+            took = _now() - job.began
+            queue.served += took - charge
             queue.usual_s += 0.2 * (took - queue.usual_s)
         if job.gate is not None:
             job.gate.leave()
@@ -164,21 +166,6 @@ class Agenda:
         if self._turns:  # one that comes late starts level with the least served, not with a claim on the past
             queue.served = max(queue.served, self._turns[0][0])
         heappush(self._turns, (queue.served, next(_TICKET), queue))
-
-    def _enter(self, queue: Queue, job: Job) -> None:
-        self.free -= 1
-        if job.gate is not None:
-            job.gate.enter(self._now())
-        if self.shared:  # charged with what its jobs usually take, corrected in `release`
-            job.charge = queue.usual_s
-            queue.served += queue.usual_s
-
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
-
-    def _is_open(self, gate: Gate) -> bool:
-        return gate.allowance(self._now()) >= 1
 
     def _hold(self, gate: Gate, queue: Queue, job: Job) -> None:
         heappush(queue.held.setdefault(gate, []), (-job.rank if self.ordered else 0.0, next(_TICKET), job))
@@ -204,7 +191,7 @@ class Agenda:
         waiting = self._waiting.get(gate)
         if not waiting:
             return
-        room = gate.allowance(self._now())
+        room = gate.allowance(_now())
         while waiting and room >= 1:
             queue = waiting.popleft()
             held = queue.held.get(gate)
@@ -219,7 +206,6 @@ class Agenda:
         if waiting:
             self._watch(gate)
 
-    def _pass_on(self, job: Job) -> None:
-        """A job that will not start after all: the room that was made for it goes to the next."""
-        if job.gate is not None:
-            self._let_in(job.gate)
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_forge.errors import UsageError
+from agent_forge.runtime.job import CURRENT, Job, Reserve
 from agent_forge.runtime.result import Usage
-
-if TYPE_CHECKING:
-    from agent_forge.runtime.job import Job
-
-# The job whose handler is running, so that `spend` knows whom to charge.
-CURRENT: ContextVar[Job | None] = ContextVar("agent_forge_job", default=None)
-
 
 WAIT = "wait"
 
@@ -25,10 +18,11 @@ WAIT = "wait"
 class Budget:
     """The most a run may use. None: no limit.
 
-    Before a task starts, one call and its estimate (`est_tokens`, `est_cost` in its meta, else `task_tokens`,
-    `task_cost` here) are set aside; a task whose estimate no longer fits is not started. What its handler reports with
-    `spend` replaces the estimate when it ends. A running task is never cut short by tokens, cost or calls; `wall_s`
-    does stop what is running, and a task whose `est_s` is longer than the time left is not started.
+    Before a task starts, one call and its estimate (`est_tokens`, `est_cost` in its meta, else
+    `task_tokens`, `task_cost` here) are set aside; a task whose estimate no longer fits is not
+    started. What its handler reports with `spend` replaces the estimate when it ends. A running task
+    is never cut short by tokens, cost or calls; `wall_s` does stop what is running, and a task whose
+    `est_s` is longer than the time left is not started.
     """
 
     tokens: int | None = None
@@ -42,28 +36,20 @@ class Budget:
         for name in self.__slots__:
             value = getattr(self, name)
             if value is not None and not value >= 0:
-                raise UsageError(f"Budget: {name} must be a number from 0 on, got {value}")
-
-
-@dataclass(slots=True)
-class Reserve:
-    """What is set aside for one running task."""
-
-    tokens: int
-    cost: float
+                raise UsageError(f"Budget: {name} must be a number of at least 0, got {value}")
 
 
 class Ledger:
     """The live state of a budget; one ledger may serve many runs."""
 
-    __slots__ = ("_held_cost", "_held_tokens", "_short", "budget", "used")
+    __slots__ = ("_reserved_cost", "_reserved_tokens", "_short", "budget", "used")
 
     def __init__(self, budget: Budget) -> None:
         self.budget = budget
         self.used = Usage()
-        self._short: deque[Job] = deque()  # they would fit if those that run used less than they set aside
-        self._held_tokens = 0
-        self._held_cost = 0.0
+        self._short: deque[Job] = deque()  # they would fit if those that run used less than was set aside
+        self._reserved_tokens = 0
+        self._reserved_cost = 0.0
 
     def estimate(self, meta: Mapping[str, Any]) -> Reserve:
         """What a task says it will use."""
@@ -78,29 +64,19 @@ class Ledger:
         limit, used = self.budget, self.used
         if limit.calls is not None and used.calls >= limit.calls:
             return f"the budget of {limit.calls} calls is used up"
-        if limit.tokens is not None and _full(used.tokens or 0, need.tokens, limit.tokens):
+        if limit.tokens is not None and _exceeds(used.tokens or 0, need.tokens, limit.tokens):
             return f"the budget of {limit.tokens} tokens does not allow {need.tokens} more after {used.tokens or 0}"
-        if limit.cost is not None and _full(used.cost or 0.0, need.cost, limit.cost):
+        if limit.cost is not None and _exceeds(used.cost or 0.0, need.cost, limit.cost):
             return f"the budget of {limit.cost:g} does not allow {need.cost:g} more after {used.cost or 0.0:g}"
         return None
 
     def fits(self, need: Reserve) -> bool:
         """Whether the task fits beside what is set aside for those that run."""
         limit, used = self.budget, self.used
-        if limit.tokens is not None and _full((used.tokens or 0) + self._held_tokens, need.tokens, limit.tokens):
+        tokens, cost = (used.tokens or 0) + self._reserved_tokens, (used.cost or 0.0) + self._reserved_cost
+        if limit.tokens is not None and _exceeds(tokens, need.tokens, limit.tokens):
             return False
-        return limit.cost is None or not _full((used.cost or 0.0) + self._held_cost, need.cost, limit.cost)
-
-    def hold(self, need: Reserve) -> None:
-        """Sets the estimate aside and counts the call."""
-        self.used.calls += 1
-        self._held_tokens += need.tokens
-        self._held_cost += need.cost
-
-    def free(self, need: Reserve) -> None:
-        """Gives the estimate back; what was really used has been added by then."""
-        self._held_tokens -= need.tokens
-        self._held_cost -= need.cost
+        return limit.cost is None or not _exceeds(cost, need.cost, limit.cost)
 
     def admit(self, job: Job, left_s: float | None) -> str | None:
         """Sets aside what a job needs: None. WAIT: it may fit when others have ended. Else why it can never start."""
@@ -108,32 +84,36 @@ class Ledger:
         need, est_s = self.estimate(meta), meta.get("est_s")
         if left_s is not None and isinstance(est_s, (int, float)) and est_s > left_s:
             return f"it needs {est_s:g} s and only {left_s:.3g} s of the wall time are left"
-        refusal = self.refusal(need)
-        if refusal is None and not self.fits(need):
+        if (refusal := self.refusal(need)) is not None:
+            return refusal
+        if not self.fits(need):
             self._short.append(job)
             return WAIT
-        if refusal is None:
-            self.hold(need)
-            job.reserve = need
-        return refusal
+        self.used.calls += 1
+        self._reserved_tokens += need.tokens
+        self._reserved_cost += need.cost
+        job.reserve = need
+        return None
 
     def land(self, job: Job) -> list[Job]:
-        """Gives back what was set aside for a job; the jobs that were short and are worth another look."""
+        """Gives back what was set aside for a job (what it really used has been added by then); returns the jobs that
+        were short and are worth another look."""
         if job.reserve is not None:
-            self.free(job.reserve)
+            self._reserved_tokens -= job.reserve.tokens
+            self._reserved_cost -= job.reserve.cost
             job.reserve = None
-        found: list[Job] = []
-        ahead = Reserve(0, 0.0)
+        jobs: list[Job] = []
+        ahead = Reserve(0, 0.0)  # the needs of those that are let go together
         while self._short:
             need = self.estimate(self._short[0].task.meta)
             ahead = Reserve(ahead.tokens + need.tokens, ahead.cost + need.cost)
             if self.refusal(need) is None and not self.fits(ahead):
                 break
-            found.append(self._short.popleft())
-        return found
+            jobs.append(self._short.popleft())
+        return jobs
 
 
-def _full(used: float, need: float, limit: float) -> bool:
+def _exceeds(used: float, need: float, limit: float) -> bool:
     return used + need > limit or (used >= limit and not need)
 
 

@@ -12,15 +12,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Generator
 from contextvars import Context
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_forge.runtime.agenda import Agenda
+from agent_forge.runtime.budget import Ledger
+from agent_forge.runtime.job import Job, JobOwner
 from agent_forge.runtime.lifetime import clock_of, leave_behind
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from agent_forge.runtime.job import Job
+from agent_forge.runtime.options import RunSettings
 
 SLICE_S = 0.005  # how long jobs that never wait may keep the event loop to themselves
 SLICE_JOBS = 256
@@ -54,18 +52,24 @@ class Rest:
 
 
 class Crew:
-    """Workers for one agenda. `fault` is called when a worker itself breaks, which must end the runs, not hang them."""
+    """The workers, slots and budget that runs share."""
 
-    def __init__(self, agenda: Agenda, fault: Callable[[BaseException], None]) -> None:
-        self.agenda = agenda
-        self._fault = fault
+    def __init__(self, settings: RunSettings, *, shared: bool = False) -> None:
+        self.ledger = None if settings.budget is None else Ledger(settings.budget)
+        self.agenda = Agenda(
+            settings.all_limits,
+            shared=shared,
+            first_come=settings.order == "fifo",
+            budgeted=self.ledger is not None,
+        )
+        self.agenda.rouse = self.cover
+        self.runs: list[JobOwner] = []
         self._workers: set[asyncio.Task[None]] = set()
         self._coming = False  # a worker was made and has not begun yet
         self._loop = asyncio.get_running_loop()
-        agenda.rouse = self.cover
 
     def cover(self) -> None:
-        """Makes sure that someone takes what is ready. To be called whenever a job was queued outside of a worker."""
+        """Makes sure that a worker takes what is ready. To be called whenever a job was queued outside of a worker."""
         if not self._coming and self.agenda.has_work():
             self._coming = True
             # Not loop.create_task: an eager task factory would begin the worker here, one inside the other.
@@ -73,8 +77,9 @@ class Crew:
             self._workers.add(worker)
             worker.add_done_callback(self._left)
 
-    async def join(self) -> None:
-        """Waits until every worker has gone, but not for abandoned ones."""
+    async def close(self) -> None:
+        """Waits until every worker has gone, except abandoned ones."""
+        self.agenda.close()
         while self._workers:
             await asyncio.wait(self._workers)
 
@@ -86,7 +91,8 @@ class Crew:
     def _left(self, worker: asyncio.Task[None]) -> None:
         self._workers.discard(worker)
         if not worker.cancelled() and (error := worker.exception()) is not None:
-            self._fault(error)
+            for run in self.runs:  # a worker itself broke: that must end the runs, not hang them
+                run.break_off(error)
         self.cover()
 
     async def _work(self) -> None:
@@ -99,16 +105,16 @@ class Crew:
             run = job.run
             context = run.context.copy()
             try:
-                given = context.run(run.call, job)
+                value = context.run(run.call, job)
             except BaseException as error:
                 _settle(job, error)
             else:
                 if job.waiting is None:
-                    run.returned(job, given)
+                    run.returned(job, value)
                 else:
                     run.suspended(job, me)
                     self.cover()
-                    if not await self._see_through(job, Rest(job.waiting, context, given)):
+                    if not await self._see_through(job, Rest(job.waiting, context, value)):
                         return  # this asyncio task was cancelled for the job's sake, so it is not used for another
                     jobs, until = 0, clock() + SLICE_S
                     continue

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import secrets
 from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, Task
-from agent_forge.runtime.agenda import Agenda
-from agent_forge.runtime.budget import Budget, Ledger
+from agent_forge.runtime.board import Composites
+from agent_forge.runtime.budget import Budget
 from agent_forge.runtime.crew import Crew
-from agent_forge.runtime.job import TermsOf
-from agent_forge.runtime.limits import Limits
-from agent_forge.runtime.options import Approve, Handler, OnEvent, Options, RunSettings, Update
-from agent_forge.runtime.outcome import outcome_of
-from agent_forge.runtime.result import RunResult, TaskResult
-from agent_forge.runtime.retry import Retry
+from agent_forge.runtime.limits import Limits, Retry
+from agent_forge.runtime.options import Approve, Handler, OnEvent, RunSettings, Update
+from agent_forge.runtime.result import ENDED, RunResult, TaskResult, TaskResults
 from agent_forge.runtime.run import Run
-from agent_forge.runtime.stream import Stream
-from agent_forge.runtime.watch import Watch
+from agent_forge.runtime.stream import TaskStream
 
 if TYPE_CHECKING:
-    from agent_forge.runtime.journal import Journal, RunLog, StoredRun
+    from agent_forge.runtime.journal import Journal, RunLog
+    from agent_forge.runtime.stored import StoredRun
     from agent_forge.runtime.workers import Workers
     from agent_forge.traces import Recorder
 
@@ -54,19 +48,20 @@ async def execute(
     workers: Workers | None = None,
     **more: Any,
 ) -> RunResult:
-    """Carries out a plan: each task starts the moment its last input is there.
+    """Carries out a plan: each task starts the moment its last input arrives.
 
     `plan` is a Plan, tasks, or an asynchronous iterator of tasks, which start while it is still being written.
-    `handler(task, inputs)` does the work of one task; references in `task.args` are resolved, `inputs` are the results
-    by dependency. Its result may be any value (with a `journal`: any JSON value).
+    `handler(task, inputs)` does the work of one task; references in `task.args` are resolved, `inputs` are the
+    results by dependency. Its result may be any value (with a `journal`: any JSON value).
 
-    - `concurrency`, `limits`: tasks at once; calls at once and per second of each tool. When slots are short, the task
-      with the longest work behind it goes first (`durations` by task or tool, else `est_s` in its meta, else counted).
-    - `retry`, `timeout_s`: of each task, unless its tool or its meta (`retries`, `timeout_s`) say otherwise.
+    - `concurrency`, `limits`: tasks at once; calls at once and per second of each tool. When slots are
+      short, the task with the longest work behind it starts first (`durations` by task or tool, else
+      `est_s` in its meta, else a count of tasks).
+    - `retry`, `timeout_s`: for each task, unless its tool or its meta (`retries`, `timeout_s`) says otherwise.
     - `on_failure`: "skip" (only what depends on it), "fail_fast", or "continue" (dependents run without the result).
-    - `budget`: tokens, money, calls and wall time. `approve(task)`: asked for tasks with `approval` in their meta.
-    - `journal`, `run_id`: keeps results on disk, for `resume`. `recorder`: one span a task. `on_event`: for live views.
-    - `known`: results that are there already, by id. `update(plan, task_id, outcome)`: may return a changed plan.
+    - `budget`: tokens, money, calls and wall time. `approve(task)`: called for tasks with `approval` in their meta.
+    - `journal`, `run_id`: stores results, for `resume`. `recorder`: one span per task. `on_event`: for live views.
+    - `known`: results that are already there, by id. `update(plan, task_id, outcome)`: may return a changed plan.
     - `workers`: threads or processes that call the handler. `more`: the other fields of `RunSettings`.
 
     Raises UsageError, PlanInvalid or StoreError before anything is started; after that it always returns a result.
@@ -92,11 +87,10 @@ def start(plan: AnyPlan, handler: Handler, **settings: Any) -> Running:
 class Running:
     """A run under way."""
 
-    def __init__(self, run: Run, floor: Floor, own_floor: bool, log: RunLog | None) -> None:
+    def __init__(self, run: Run, log: RunLog | None, *, shared: bool) -> None:
         self._run = run
-        self._floor = floor
-        self._own_floor = own_floor
         self._log = log
+        self._shared = shared  # its crew works for other runs too
         self._result: RunResult | None = None
 
     @property
@@ -105,19 +99,19 @@ class Running:
         return self._run.name
 
     def cancel(self, why: str = "it was asked to stop") -> None:
-        """Stops the run: `result` then gives what was done."""
+        """Stops the run; `result` then returns what was done."""
         self._run.stop("cancelled", why)
 
     def cancel_task(self, name: str) -> None:
-        """Stops one task; what depends on it is skipped, the rest goes on."""
-        if name not in self._run.needs:
+        """Stops one task; what depends on it is skipped, the rest continues."""
+        if name not in self._run.board.needs:
             raise UsageError(f"there is no task {name!r} in run {self.run_id!r}")
         self._run.cancel_task(name)
 
     async def result(self) -> RunResult:
         """Waits for the end. If the waiter is cancelled, the run is stopped, and nothing of it is left running."""
         try:
-            await asyncio.shield(self._run.ended)
+            await asyncio.shield(self._run.life.ended)
         except asyncio.CancelledError:
             self._run.stop("cancelled", "the caller was cancelled")
             await _undisturbed(self._end())
@@ -125,112 +119,101 @@ class Running:
         return await self._end()
 
     async def _end(self) -> RunResult:
-        await asyncio.shield(self._run.ended)
-        if self._own_floor:
-            await self._floor.close()
+        run = self._run
+        await asyncio.shield(run.life.ended)
+        if not self._shared:
+            await run.crew.close()
         if self._result is None:
-            self._result = outcome_of(self._run)
-            self._floor.runs.remove(self._run)
-            if self._run.watch is not None:
-                self._run.watch.run_ended(self._result)
+            self._result = outcome_of(run)
+            run.crew.runs.remove(run)
+            if run.watch is not None:
+                run.watch.run_ended(self._result)
             if self._log is not None:
                 self._log.close()
         return self._result
 
 
-class Floor:
-    """Where runs are carried out: the slots and the workers that they share."""
+def outcome_of(run: Run) -> RunResult:
+    """The result of a run that has ended."""
+    board, plan = run.board, run.board.plan
+    tasks: Mapping[str, TaskResult] = TaskResults(board.needs, board.places, board.results, run.origin)
+    state, error = _state(run, tasks)
+    if plan is not None and plan.composites:
+        composites = board.composites or Composites(plan, board.results)
+        groups = {name: composites.outcome(name, tasks) for name in plan.composites}
+        tasks = {name: groups[name] if name in groups else tasks[name] for name in plan.tasks}
+    return RunResult(
+        run.name,
+        state,
+        tasks,
+        run.clock() - run.origin,
+        plan,
+        run.usage,
+        run.watch.trace_id if run.watch is not None else None,
+        error,
+        run.exception,
+        run.faults,
+        run.life.warnings,
+        {} if plan is not None else board.needs,
+    )
 
-    def __init__(self, settings: RunSettings, *, shared: bool = False) -> None:
-        self.agenda = Agenda(settings.all_limits, shared=shared, first_come=settings.order == "fifo")
-        self.crew = Crew(self.agenda, self._break_off)
-        self.ledger = None if settings.budget is None else Ledger(settings.budget)
-        self.runs: list[Run] = []
 
-    async def close(self) -> None:
-        """Waits for the workers to go."""
-        self.agenda.close()
-        await self.crew.join()
-
-    def _break_off(self, error: BaseException) -> None:
-        for run in self.runs:
-            run.break_off(error)
+def _state(run: Run, tasks: Mapping[str, TaskResult]) -> tuple[str, str | None]:
+    if len(tasks) and not run.board.undone and not run.faults and run.exception is None:
+        return "done", None
+    if run.stopping is not None:
+        return run.stopping, run.error
+    if run.faults:
+        return "failed", str(run.faults[0])
+    if any(task.state == "not_started" for task in tasks.values()):
+        return "over_budget", run.error
+    # The first task that failed by itself explains the run; those it took with it do not.
+    bad = [(name, task) for name, task in tasks.items() if task.state not in ("done", "skipped")]
+    bad = bad or [(name, task) for name, task in tasks.items() if task.state != "done"]
+    name, task = min(bad, key=lambda pair: pair[1].ended_s if pair[1].ended_s is not None else 0.0)
+    return "failed", f"task {name!r} {ENDED[task.state]}: {task.error}"
 
 
 def launch(
     plan: AnyPlan,
     handler: Handler,
     settings: RunSettings,
-    floor: Floor | None = None,
+    crew: Crew | None = None,
     reopened: tuple[StoredRun, RunLog] | None = None,
 ) -> Running:
-    """Starts a run, on a floor of its own or on a shared one; `reopened` is what an earlier process has left of it."""
+    """Starts a run, with a crew of its own or a shared one; `reopened` is what an earlier process has left of it."""
     stream = plan if isinstance(plan, AsyncIterator) else None
     whole = None if stream is not None else plan if isinstance(plan, Plan) else Plan(_tasks(plan))
-    run_id = settings.run_id or new_run_id()
+    name = settings.run_id or new_run_id()
     stored, log = reopened or (None, None)
     if settings.journal is not None and log is None:
-        log = settings.journal.begin(run_id, whole, settings.describe())
+        log = settings.journal.begin(name, whole, settings.describe(), settings.notes)
     try:
-        return _launched(stream, whole, handler, replace(settings, run_id=run_id), floor, log, stored)
+        run = Run(name, handler, settings, crew or Crew(settings), log)
+        run.crew.runs.append(run)
+        known = {name: TaskResult("done", value) for name, value in settings.known.items()}
+        if stored is not None:
+            run.recall(stored)
+            known = {**stored.ended, **known}
+        if settings.budget is not None and (wall_s := settings.budget.wall_s) is not None:
+            run.life.after(wall_s, run.stop, "timed_out", f"the wall time of {wall_s:g} s is used up")
+        if stream is not None:
+            run.life.chore(TaskStream(run, stream, settings.stream_idle_s, known).read())
+        elif whole is not None:
+            run.load(whole, known)
+        run.crew.cover()
+        return Running(run, log, shared=crew is not None)
     except BaseException:
         if log is not None:
             log.close()
         raise
 
 
-def _launched(
-    stream: AsyncIterator[Task] | None,
-    whole: Plan | None,
-    handler: Handler,
-    settings: RunSettings,
-    floor: Floor | None,
-    log: RunLog | None,
-    stored: StoredRun | None,
-) -> Running:
-    own_floor = floor is None
-    floor = floor or Floor(settings)
-    run = Run(str(settings.run_id), floor.agenda, floor.crew, _options(handler, settings, floor, log))
-    floor.runs.append(run)
-    if run.watch is not None:
-        run.watch.run_started(run)
-    known = {name: TaskResult("done", value) for name, value in settings.known.items()}
-    if stored is not None:
-        run.recall(stored)
-        known = {**stored.ended, **known}
-    if settings.budget is not None and settings.budget.wall_s is not None:
-        run.end_in(settings.budget.wall_s)
-    if stream is not None:
-        run.chore(Stream(run, stream, settings.stream_idle_s, known).read())
-    elif whole is not None:
-        run.load(whole, known)
-    floor.crew.cover()
-    return Running(run, floor, own_floor, log)
-
-
 def _tasks(plan: Any) -> Iterable[Task]:
     if hasattr(plan, "__aiter__") or not isinstance(plan, Iterable):
-        what = "an asynchronous iterable: pass its iterator" if hasattr(plan, "__aiter__") else "no plan"
-        raise UsageError(f"{type(plan).__name__} is {what}", fix="pass a Plan, tasks, or an asynchronous iterator")
+        what = "an asynchronous iterable: pass its iterator" if hasattr(plan, "__aiter__") else "not a plan"
+        raise UsageError(f"{type(plan).__name__} is {what}", fix="Pass a Plan, tasks, or an asynchronous iterator")
     return plan
-
-
-def _options(handler: Handler, settings: RunSettings, floor: Floor, log: RunLog | None) -> Options:
-    watched = log is not None or settings.recorder is not None or settings.on_event is not None
-    return Options(
-        handler if settings.workers is None else partial(settings.workers.call, handler),
-        TermsOf(floor.agenda.limits, settings.timeout_s, settings.retry, settings.memo),
-        settings.on_failure,
-        floor.ledger,
-        None if settings.budget is None else settings.budget.wall_s,
-        settings.approve,
-        settings.update,
-        Watch(log, settings.recorder, settings.on_event) if watched else None,
-        settings.durations,
-        settings.most_items,
-        settings.grace_s,
-        random.Random(settings.seed),
-    )
 
 
 def new_run_id() -> str:
@@ -239,7 +222,7 @@ def new_run_id() -> str:
 
 
 async def _undisturbed(work: Any) -> Any:
-    """Awaits to the end even if the waiter is cancelled again meanwhile."""
+    """Awaits to the end even if the waiter is cancelled again in the meantime."""
     task = asyncio.ensure_future(work)
     while not task.done():
         try:
@@ -250,18 +233,19 @@ async def _undisturbed(work: Any) -> Any:
 
 
 async def resume(run_id: str, handler: Handler, *, journal: Journal, **settings: Any) -> RunResult:
-    """Goes on with a run whose process ended, however it ended. What is done is not done again.
+    """Continues a run whose process ended, however it ended. What is done is not done again.
 
-    A task with side effects that was running then is `in_doubt`: reported, not repeated; settle it by passing its
-    result in `known`. Tasks that failed are tried again, unless they have side effects. Settings that are not given are
-    those the run was begun with. Raises StoreError for an unknown run and for one that another process is running.
+    A task with side effects that was running then is `in_doubt`: reported, not repeated; settle it by
+    passing its result in `known`. Tasks that failed are tried again, unless they have side effects.
+    Settings default to those the run was started with. Raises StoreError for an unknown run and for one
+    that another process is running.
     """
     stored, log = journal.reopen(run_id)
     try:
-        given = RunSettings(**{**stored.settings, **settings, "journal": journal, "run_id": run_id})
+        merged = RunSettings(**{**stored.settings, **settings, "journal": journal, "run_id": run_id})
         if stored.plan is None:
-            raise UsageError(f"run {run_id!r} has no plan to go on with", fix="start it again from its request")
-        running = launch(stored.plan, handler, given, reopened=(stored, log))
+            raise UsageError(f"run {run_id!r} has no plan to continue", fix="Start it again from its request")
+        running = launch(stored.plan, handler, merged, reopened=(stored, log))
     except BaseException:
         log.close()
         raise

@@ -1,16 +1,59 @@
-"""How much may run at once, and how often: for all tasks together and for each tool."""
+"""Concurrency, rates and retries: for all tasks together and for each tool."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent_forge.errors import UsageError
-from agent_forge.runtime.retry import Retry
 
 ANY = "*"  # the rules of every tool that has none of its own
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Exponential backoff with jitter.
+
+    `attempts` counts the first try too, so `Retry(1)` never retries. Before attempt n+1 it waits
+    `first_s * factor**(n-1)`, at most `longest_s`, spread evenly over plus and minus `jitter` of it, so that tasks that
+    failed together do not come back together. `on` limits the retry to these exceptions.
+
+    >>> Retry(4, first_s=0.1, jitter=0.0).delays()
+    [0.1, 0.2, 0.4]
+    """
+
+    attempts: int = 3
+    first_s: float = 0.2
+    factor: float = 2.0
+    longest_s: float = 30.0
+    jitter: float = 0.5
+    on: tuple[type[BaseException], ...] = (Exception,)
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise UsageError(f"Retry: attempts must be at least 1, got {self.attempts}")
+        if self.first_s < 0 or self.factor < 1 or self.longest_s < 0 or not 0 <= self.jitter <= 1:
+            raise UsageError(
+                f"Retry: first_s {self.first_s}, factor {self.factor}, longest_s {self.longest_s} and jitter "
+                f"{self.jitter} do not fit together",
+                fix="Use first_s and longest_s of at least 0, factor of at least 1, jitter from 0 to 1",
+            )
+
+    def delay_s(self, attempt: int, rng: random.Random) -> float:
+        """Seconds to wait after attempt number `attempt` (from 1) failed."""
+        plain = min(self.longest_s, self.first_s * self.factor ** min(attempt - 1, 64))
+        return plain * (1.0 + self.jitter * rng.uniform(-1.0, 1.0)) if self.jitter else plain
+
+    def delays(self, rng: random.Random | None = None) -> list[float]:
+        """The waits of a task that never succeeds."""
+        rng = rng or random.Random(0)
+        return [self.delay_s(attempt, rng) for attempt in range(1, self.attempts)]
+
+
+ONCE = Retry(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +65,11 @@ class Rate:
 
     def __post_init__(self) -> None:
         if self.calls < 1 or not self.per_s > 0:
-            raise UsageError(f"Rate: {self.calls} calls in {self.per_s} s is not a rate", fix="use positive numbers")
+            raise UsageError(f"Rate: {self.calls} calls in {self.per_s} s is not a rate", fix="Use positive numbers")
 
     @classmethod
     def of(cls, rate: Rate | float) -> Rate:
-        """A rate from calls a second.
+        """A rate from calls per second.
 
         >>> Rate.of(10), Rate.of(0.5)
         (Rate(calls=10, per_s=1.0), Rate(calls=1, per_s=2.0))
@@ -34,7 +77,7 @@ class Rate:
         if isinstance(rate, Rate):
             return rate
         if not rate > 0:
-            raise UsageError(f"Rate: {rate} calls a second is not a rate", fix="use a positive number")
+            raise UsageError(f"Rate: {rate} calls per second is not a rate", fix="Use a positive number")
         calls = max(1, math.floor(rate))
         return cls(calls, calls / rate)
 
@@ -57,6 +100,11 @@ class ToolRules:
     def __post_init__(self) -> None:
         if self.concurrency is not None and self.concurrency < 1:
             raise UsageError(f"ToolRules: concurrency must be at least 1, got {self.concurrency}")
+
+    @property
+    def is_limit(self) -> bool:
+        """Whether the rules ever hold a task back."""
+        return self.concurrency is not None or self.rate is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,13 +163,3 @@ class Gate:
         if self._rate is None or self._free < 1 or len(self._starts) < self._rate.calls:
             return None
         return self._starts[0] + self._rate.per_s
-
-
-def gates(limits: Limits) -> dict[str, Gate]:
-    """A gate for each named tool that has a limit; those of `"*"` are made when the tool is first seen."""
-    return {name: Gate(name, rules) for name, rules in limits.tools.items() if name != ANY and limited(rules)}
-
-
-def limited(rules: ToolRules) -> bool:
-    """Whether the rules hold anything back."""
-    return rules.concurrency is not None or rules.rate is not None

@@ -1,23 +1,19 @@
-"""How a run is carried out: what the caller may say, checked, and what the run makes of it."""
+"""What the caller may say about how a run is carried out, checked."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, Task
-from agent_forge.runtime.budget import Budget, Ledger
-from agent_forge.runtime.job import TermsOf
-from agent_forge.runtime.limits import Limits
+from agent_forge.runtime.budget import Budget
+from agent_forge.runtime.limits import Limits, Retry
 from agent_forge.runtime.result import Event, TaskResult
-from agent_forge.runtime.retry import Retry
 
 if TYPE_CHECKING:
     from agent_forge.runtime.journal import Journal
-    from agent_forge.runtime.watch import Watch
     from agent_forge.runtime.workers import Workers
     from agent_forge.traces import Recorder
 
@@ -27,7 +23,7 @@ Update = Callable[[Plan, str, TaskResult], Awaitable["Plan | None"]]
 OnEvent = Callable[[Event], None]
 
 FAILURE_POLICIES = {
-    "skip": "what depends on the failed task is skipped, everything else goes on",
+    "skip": "what depends on the failed task is skipped, everything else continues",
     "fail_fast": "the first failure cancels what runs and starts nothing more",
     "continue": "what depends on the failed task runs without its result",
 }
@@ -58,12 +54,13 @@ class RunSettings:
     grace_s: float = 5.0
     most_items: int = 10_000
     seed: int | None = None
+    notes: Mapping[str, Any] | None = None  # JSON that the journal keeps for whoever resumes the run
 
     def __post_init__(self) -> None:
         if self.on_failure not in FAILURE_POLICIES:
-            raise UsageError(f"on_failure is {self.on_failure!r}", fix=f"one of {', '.join(FAILURE_POLICIES)}")
+            raise UsageError(f"on_failure is {self.on_failure!r}", fix=f"Use one of {', '.join(FAILURE_POLICIES)}")
         if self.order not in ("critical_path", "fifo"):
-            raise UsageError(f"order is {self.order!r}", fix="critical_path or fifo")
+            raise UsageError(f"order is {self.order!r}", fix="Use critical_path or fifo")
         for name in ("timeout_s", "stream_idle_s", "grace_s"):
             value = getattr(self, name)
             if value is not None and not value > 0:
@@ -76,49 +73,36 @@ class RunSettings:
         return limits if self.concurrency is None else replace(limits, concurrency=self.concurrency)
 
     def describe(self) -> dict[str, Any]:
-        """What of this is data, for the journal: a resumed run goes on under the same terms."""
-        limits = self.all_limits
+        """The settings that are data, for the journal: a resumed run continues under the same terms."""
+        retry = None
+        if self.retry is not None and self.retry.on == (Exception,):
+            # Exceptions have no JSON: a retry that is limited to some of them must be given again.
+            retry = {name: value for name, value in asdict(self.retry).items() if name != "on"}
         return {
             "on_failure": self.on_failure,
             "timeout_s": self.timeout_s,
-            "concurrency": limits.concurrency,
+            "concurrency": self.all_limits.concurrency,
             "memo": self.memo,
             "order": self.order,
             "seed": self.seed,
             "budget": None if self.budget is None else asdict(self.budget),
-            "retry": self._describe_retry(),
+            "retry": retry,
         }
 
-    def _describe_retry(self) -> dict[str, Any] | None:
-        """The retry without its exceptions, which have no JSON; one that is limited to some must be given again."""
-        if self.retry is None or self.retry.on != (Exception,):
-            return None
-        return {name: value for name, value in asdict(self.retry).items() if name != "on"}
 
-
-@dataclass(slots=True)
-class Options:
-    """The same as a run uses it."""
-
-    handler: Handler
-    terms: TermsOf
-    on_failure: str = "skip"
-    ledger: Ledger | None = None
-    wall_s: float | None = None
-    approve: Approve | None = None
-    update: Update | None = None
-    watch: Watch | None = None
-    durations: Mapping[str, float] | None = None
-    most_items: int = 10_000
-    grace_s: float = 5.0
-    rng: random.Random = field(default_factory=random.Random)
-
-
-def duration_of(task: Task, given: Mapping[str, float]) -> float:
+def duration_of(task: Task, durations: Mapping[str, float]) -> float:
     """How long a task is expected to take: by id, by tool, by its own `est_s`, else 0 (unknown)."""
-    value = given.get(task.id)
+    value = durations.get(task.id)
     if value is None and task.action is not None:
-        value = given.get(task.action)
+        value = durations.get(task.action)
     if value is None:
         value = task.meta.get("est_s")
     return float(value) if isinstance(value, (int, float)) and value > 0 else 0.0
+
+
+def ranks_of(plan: Plan, durations: Mapping[str, float]) -> dict[str, float]:
+    """How much work lies behind each leaf, itself included; a task of unknown duration counts as an average one."""
+    expected = {name: duration_of(plan.tasks[name], durations) for name in plan.leaves}
+    measured = [value for value in expected.values() if value]
+    usual = sum(measured) / len(measured) if measured else 1.0
+    return plan.ranks({name: value or usual for name, value in expected.items()})

@@ -1,146 +1,251 @@
-"""What happens between the last input of a task and its place in the queue.
+"""The way of a task from its last input to its place in the queue.
 
 References are resolved against real results, a `for_each` is spread over its list, an approval is asked for, and a call
-that another task of the run has made already is not made again.
+that another task of the run has already made is not made again.
 """
 
 from __future__ import annotations
 
-import json
-from collections import ChainMap
+from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from agent_forge.plans import ReferenceUnresolved, Task, find_references, resolve
-from agent_forge.runtime.fanout import fan_out
-from agent_forge.runtime.job import PARKED, Job
-from agent_forge.runtime.result import error_text
-
-if TYPE_CHECKING:
-    from agent_forge.runtime.run import Run
-
-ITEM = "item"
-
-
-def prepare(run: Run, job: Job) -> None:
-    """Takes a pending job whose inputs are there to the queue, to a park, or to its end."""
-    job.state = PARKED
-    if job.terms.fault is not None:
-        run.settle(job, "failed", job.terms.fault)
-    elif job.id in run.children:  # a group of a streamed plan: its children are its inputs
-        run.done(job, {name: run.results[name] for name in run.children[job.id] if name in run.results})
-    elif job.terms.approval and job.fan is None:
-        job.wake = run.chore(_ask(run, job)).cancel
-    else:
-        proceed(run, job)
+from agent_forge.plans import Plan, ReferenceUnresolved
+from agent_forge.runtime.agenda import Queue
+from agent_forge.runtime.board import Board
+from agent_forge.runtime.calls import call_key, elements, inputs_of, resolved
+from agent_forge.runtime.crew import Crew
+from agent_forge.runtime.job import OPEN_STATES, PARKED, PENDING, READY, RUNNING, Fan, Job, JobOwner
+from agent_forge.runtime.lifetime import Lifetime
+from agent_forge.runtime.options import RunSettings, ranks_of
+from agent_forge.runtime.result import TaskResult, error_text
+from agent_forge.runtime.terms import TermsOf
+from agent_forge.runtime.watch import Watch
 
 
-def proceed(run: Run, job: Job) -> None:
-    """Goes on with a job that needs no approval, or has it."""
-    try:
-        job.inputs = _inputs(run, job)
-        if job.task.for_each is not None and job.fan is None:
-            fan_out(run, job)
+class Preparation:
+    """Makes the jobs of one run and queues them when they can be called."""
+
+    def __init__(
+        self, run: JobOwner, settings: RunSettings, crew: Crew, board: Board, life: Lifetime, watch: Watch | None
+    ) -> None:
+        self._run = run
+        self._settings = settings
+        self._crew = crew
+        self._agenda = crew.agenda
+        self._board = board
+        self._life = life
+        self._watch = watch
+        self._terms = TermsOf(crew.agenda.limits, settings.timeout_s, settings.retry, settings.memo)
+        self.queue = Queue(self._in_turn, crew.agenda.ordered)
+        self.ranks: dict[str, float] = {}
+        self.stored_items: Mapping[str, Mapping[int, TaskResult]] = {}  # elements that an earlier process finished
+        self._leaders: dict[Any, Job] = {}  # the first of identical calls, by what they call
+        self._unprepared: deque[Job] = deque()
+        self._preparing = False
+
+    def rank(self, plan: Plan) -> None:
+        """Ranks the tasks of a plan by the work behind them, where that decides what starts first."""
+        if self._agenda.ordered:
+            self.ranks = ranks_of(plan, self._settings.durations or {})
+
+    def job(self, name: str) -> Job:
+        """The job of a task that has not ended, made now if there is none."""
+        board = self._board
+        job = board.places.get(name)
+        if isinstance(job, Job):
+            return job
+        task = board.tasks[name]
+        board.places[name] = job = Job(self._run, task, board.needs[name], self._terms.of(task))
+        if self._agenda.gated:
+            job.gate = self._agenda.gate(task.action)
+        if self.ranks:
+            job.rank = self.ranks.get(name, 1.0)
+        return job
+
+    def ready(self, name: str) -> None:
+        """The last input of a task has come."""
+        if self._agenda.unlimited:  # its turn comes in any case: what is to be worked out for it waits until then
+            self._board.places[name] = None
+            self._agenda.put_name(self.queue, name)
             return
-        job.call = resolved(run, job)
-    except ReferenceUnresolved as error:
-        missing = error.reason == "no_result" and error.reference.head in run.tasks
-        run.settle(job, "skipped" if missing else "failed", error_text(error), error)
-        return
-    if not _joined(run, job):
-        run.agenda.put(run.queue, job)
+        job = self.job(name)
+        if self._is_plain(job):
+            self._agenda.put(self.queue, job)
+        else:
+            self.prepare(job)
 
+    def _in_turn(self, name: str) -> Job | None:
+        """The job of a name in the queue; None if it cannot be called now, or has ended meanwhile."""
+        board = self._board
+        if board.places[name] is not None:
+            return None
+        task = board.tasks[name]
+        board.places[name] = job = Job(self._run, task, board.needs[name], self._terms.of(task))
+        if self._is_plain(job):
+            job.state = READY
+            return job
+        self.prepare(job)
+        return None
 
-def resolved(run: Run, job: Job) -> Task:
-    """The task as the handler sees it: every reference replaced by what it refers to."""
-    task = job.task
-    results: Mapping[str, Any] = run.results
-    if job.fan is not None:
-        results = ChainMap({ITEM: job.fan.values[job.item]}, run.results)
-    return Task(
-        task.id,
-        resolve(task.goal, results, ids=run.tasks) if "{" in task.goal else task.goal,
-        task.action,
-        resolve(task.args, results, ids=run.tasks) if task.args else task.args,
-        task.depends_on,
-        task.parent,
-        task.for_each,
-        task.limit,
-        task.meta,
-    )
+    def _is_plain(self, job: Job) -> bool:
+        """Whether there is nothing to work out before the handler is called: so it is with most tasks."""
+        task, terms, children = job.task, job.terms, self._board.children
+        if task.args or "{" in task.goal or task.for_each is not None or terms.approval or terms.fault is not None:
+            return False
+        return not children or job.id not in children
 
+    def prepare(self, job: Job) -> None:
+        """Works out what a job is to call. It may end at once and make others ready: a loop, so that a long chain of
+        such tasks needs no deep stack."""
+        self._unprepared.append(job)
+        if self._preparing:
+            return
+        self._preparing = True
+        try:
+            while self._unprepared:
+                each = self._unprepared.popleft()
+                if each.state == PENDING and self._run.stopping is None:
+                    self._prepare_now(each)
+        finally:
+            self._preparing = False
 
-def _inputs(run: Run, job: Job) -> dict[str, Any]:
-    """Results by dependency: the leaves a task waits for, and the groups it names."""
-    results = run.results
-    inputs = {name: results[name] for name in job.deps if name in results}
-    if run.groups is not None:
-        inputs.update((name, results[name]) for name in job.task.needs(run.tasks) if name in results)
-    if job.fan is not None:
-        inputs[ITEM] = job.fan.values[job.item]
-    return inputs
+    def _prepare_now(self, job: Job) -> None:
+        """Takes a pending job whose inputs are there to the queue, to a park, or to its end."""
+        job.state = PARKED
+        children, results = self._board.children, self._board.results
+        if job.terms.fault is not None:
+            self._run.settle(job, "failed", job.terms.fault)
+        elif job.id in children:  # a group of a streamed plan: its children are its inputs
+            self._run.done(job, {name: results[name] for name in children[job.id] if name in results})
+        elif job.terms.approval and job.fan is None:
+            job.wake = self._life.chore(self._ask(job)).cancel
+        else:
+            self._proceed(job)
 
+    async def _ask(self, job: Job) -> None:
+        """Asks for the approval of one task; only what depends on it waits."""
+        if self._watch is not None:
+            self._watch.asking(job)
+        approve, approved = self._settings.approve, False
+        state, why = "denied", "it was not approved"
+        try:
+            if approve is None:
+                why = "it needs an approval and there is nobody to ask: pass `approve` to the run"
+            else:
+                answer = approve(job.task if job.task.for_each is not None else resolved(self._board, job))
+                approved = bool(await answer if isawaitable(answer) else answer)
+        except Exception as error:
+            state, why = "failed", f"the approval could not be asked for: {error_text(error)}"
+        if job.state == PARKED:  # else it was stopped meanwhile
+            job.wake = None
+            if approved:
+                self._proceed(job)
+            else:
+                self._run.settle(job, state, why)
+        self._crew.cover()
 
-async def _ask(run: Run, job: Job) -> None:
-    """Asks for the approval of one task; only what depends on it waits."""
-    approve = run.options.approve
-    if run.watch is not None:
-        run.watch.asking(job)
-    if approve is None:
-        _end(run, job, "denied", "it needs an approval and there is nobody to ask: pass `approve` to the run")
-        return
-    try:
-        answer = approve(job.task if job.task.for_each is not None else resolved(run, job))
-        approved = await answer if isawaitable(answer) else answer
-    except Exception as error:
-        _end(run, job, "failed", f"the approval could not be asked for: {error_text(error)}")
-        return
-    if not approved:
-        _end(run, job, "denied", "it was not approved")
-    elif job.state == PARKED:
-        job.wake = None
-        proceed(run, job)
-    run.crew.cover()
+    def _proceed(self, job: Job) -> None:
+        """Continues with a job that needs no approval, or has it."""
+        board = self._board
+        try:
+            job.inputs = inputs_of(board, job)
+            if job.task.for_each is not None and job.fan is None:
+                self._fan_out(job)
+                return
+            job.call = resolved(board, job)
+        except ReferenceUnresolved as error:
+            missing = error.reason == "no_result" and error.reference.head in board.tasks
+            self._run.settle(job, "skipped" if missing else "failed", error_text(error), error)
+            return
+        if not self._joined(job):
+            self._agenda.put(self.queue, job)
 
+    # Identical calls are made once
 
-def _end(run: Run, job: Job, state: str, why: str) -> None:
-    if job.state == PARKED:
-        run.settle(job, state, why)
-        run.crew.cover()
-
-
-def _joined(run: Run, job: Job) -> bool:
-    """Whether the job was given to an identical call of this run, to share its result."""
-    call = job.call
-    if not job.terms.memo or call is None or call.action is None or not call.args:
-        return False
-    key = _call_key(run, job, call)
-    if key is None:
-        return False
-    leader = run.leaders.get(key)
-    if leader is None:
-        job.key = key
-        run.leaders[key] = job
-        return False
-    if leader.state == "done":
-        job.same_as = leader.id
-        run.done(job, leader.result)
+    def _joined(self, job: Job) -> bool:
+        """Whether the job was given to an identical call of this run, to share its result."""
+        key = call_key(job)
+        if key is None:
+            return False
+        leader = self._leaders.get(key)
+        if leader is None:
+            job.key = key
+            self._leaders[key] = job
+            return False
+        if leader.state == "done":
+            job.same_as = leader.id
+            self._run.done(job, leader.result)
+            return True
+        job.state = PARKED
+        if leader.followers is None:
+            leader.followers = []
+        leader.followers.append(job)
         return True
-    job.state = PARKED
-    if leader.followers is None:
-        leader.followers = []
-    leader.followers.append(job)
-    return True
 
+    def call_failed(self, job: Job) -> None:
+        """A call did not succeed: whoever asks for the same later tries for itself."""
+        self._leaders.pop(job.key, None)
 
-def _call_key(run: Run, job: Job, call: Task) -> tuple[str, str] | None:
-    """Action, resolved arguments, and the inputs that the arguments do not name but the handler is given."""
-    inputs = job.inputs or {}
-    if inputs:
-        named = {found.head for found in find_references(job.task.args)}
-        inputs = {name: value for name, value in inputs.items() if name not in named}
-    try:
-        return str(call.action), json.dumps([call.args, inputs], sort_keys=True)
-    except (TypeError, ValueError, RecursionError):
-        return None  # not JSON: nobody can say whether two of them are the same
+    # `for_each`: one task carried out once for each element of a list result
+
+    def _fan_out(self, job: Job) -> None:
+        """Spreads a task over its list; elements that an earlier process finished are not called again."""
+        try:
+            values = elements(self._board, job.task, self._settings.most_items)
+        except ValueError as error:
+            self._run.settle(job, "failed", str(error))
+            return
+        job.state = PARKED
+        job.started = self._life.clock()
+        job.spread = fan = Fan(job, values)
+        job.wake = partial(self._stop_fan, fan)
+        if self._watch is not None:
+            self._watch.spread(job)
+        stored = self.stored_items.get(job.id, {})
+        for item in fan.items:
+            outcome = stored.get(item.item)
+            if outcome is not None:
+                item.state, item.result, item.error = outcome.state, outcome.result, outcome.error
+                item.attempts, item.usage, item.reused = outcome.attempts, outcome.usage, True
+                fan.left -= 1
+        if not fan.left:
+            self._end_fan(fan)
+            return
+        for item in fan.items:
+            if item.state == PENDING:
+                self.prepare(item)
+
+    def item_ended(self, fan: Fan, item: Job) -> None:
+        """One element of a `for_each` task has ended."""
+        fan.left -= 1
+        whole = fan.whole
+        if whole.state != PARKED:  # it was stopped before this element could end
+            outcome = self._board.outcome(whole.id)
+            if outcome is not None and outcome.items is not None:
+                outcome.items[item.item] = item.outcome(self._life.origin)
+        elif item.state != "done" and self._settings.on_failure == "fail_fast":
+            self._stop_fan(fan)
+            self._run.settle(whole, item.state, f"{item.id}: {item.error}", item.exception)
+        elif not fan.left:
+            self._end_fan(fan)
+
+    def _end_fan(self, fan: Fan) -> None:
+        bad = [item for item in fan.items if item.state != "done"]
+        if bad and (self._settings.on_failure != "continue" or len(bad) == len(fan.items)):
+            why = f"{len(bad)} of {len(fan.items)} elements are not done; {bad[0].id}: {bad[0].error}"
+            self._run.settle(fan.whole, bad[0].state, why, bad[0].exception)
+        else:
+            self._run.done(fan.whole, [item.result for item in fan.items])
+
+    def _stop_fan(self, fan: Fan) -> None:
+        """Ends the elements that have not started and cancels those that run."""
+        for item in fan.items:
+            if item.state in OPEN_STATES and item.state != RUNNING:
+                if item.wake is not None:
+                    item.wake()
+                item.state, item.error = "cancelled", "the task was stopped"
+        for item in fan.items:
+            self._life.stop(item)

@@ -45,8 +45,8 @@ def find(reference: dict[str, str]) -> Callable[[Task, dict[str, Any]], Any]:
     module: Any = _main(reference["file"]) if "file" in reference else importlib.import_module(reference["module"])
     for part in reference["name"].split("."):
         module = getattr(module, part)
-    found: Callable[[Task, dict[str, Any]], Any] = module
-    return found
+    function: Callable[[Task, dict[str, Any]], Any] = module
+    return function
 
 
 def _main(file: str) -> ModuleType:

@@ -20,7 +20,7 @@ TASK_STATES: dict[str, str] = {
     "timed_out": "the handler took longer than the task's time limit",
     "skipped": "a task it needs did not end well",
     "cancelled": "stopped, or never started, because the run was cancelled or failed fast",
-    "denied": "the approval gate said no, or there was nobody to ask",
+    "denied": "the approval was refused, or there was nobody to ask",
     "in_doubt": "it has side effects and was running when an earlier process died: it may or may not have happened",
     "not_started": "the budget did not allow it",
 }
@@ -78,7 +78,7 @@ class TaskResult:
     attempts: int = 0
     exception: BaseException | None = None
     same_as: str | None = None  # the task whose identical call gave this result
-    reused: bool = False  # known before the run: from a journal or the caller
+    reused: bool = False  # there before the run: from a journal or the caller
     usage: Usage | None = None  # what the handler reported with `spend`
     items: list[TaskResult] | None = None  # of a `for_each` task, one for each element
 
@@ -111,7 +111,7 @@ Times = tuple[float, float]
 
 
 class TaskResults(Mapping[str, TaskResult]):
-    """How each task ended, in the order of the plan. Most are made when they are first asked for."""
+    """How each task ended, in the order of the plan. Most TaskResults are made at their first use."""
 
     __slots__ = ("_ends", "_order", "_origin", "_results")
 
@@ -123,11 +123,11 @@ class TaskResults(Mapping[str, TaskResult]):
         self._origin = origin
 
     def __getitem__(self, name: str) -> TaskResult:
-        found = self._ends[name]
-        if type(found) is tuple:
-            found = self._ends[name] = done_between(found, self._origin, self._results[name])
-        made: TaskResult = found
-        return made
+        end = self._ends[name]
+        if type(end) is tuple:
+            end = self._ends[name] = done_between(end, self._origin, self._results[name])
+        outcome: TaskResult = end
+        return outcome
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._order)
@@ -142,10 +142,10 @@ class TaskResults(Mapping[str, TaskResult]):
         return repr(dict(self))
 
     def states(self) -> Iterator[str]:
-        """The state of each task; no result is made for it."""
+        """The state of each task, without making a TaskResult for it."""
         for name in self._order:
-            found = self._ends[name]
-            yield "done" if type(found) is tuple else found.state
+            end = self._ends[name]
+            yield "done" if type(end) is tuple else end.state
 
 
 def done_between(times: Times, origin: float, result: Any) -> TaskResult:

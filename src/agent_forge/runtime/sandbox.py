@@ -2,7 +2,7 @@
 
 The code sees a read-only system, a private /tmp of a few megabytes, no environment, no network, no other process, and
 nothing of the home folder. Time, memory, processes and output are limited. Where bubblewrap is missing or the kernel
-does not allow it, the code is refused: there is no weaker way to run it.
+does not allow it, the code is refused: there is no weaker fallback.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class SandboxLimits:
 
     def __post_init__(self) -> None:
         if self.time_s <= 0 or self.memory_mb < 64 or self.processes < 1 or self.output_bytes < 1 or self.tmp_mb < 1:
-            raise UsageError(f"{self} is not usable", fix="memory_mb at least 64, the rest positive")
+            raise UsageError(f"{self} is not usable", fix="memory_mb must be at least 64, the rest above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class SandboxResult:
 
 @lru_cache(maxsize=1)
 def sandbox_available() -> tuple[bool, str]:
-    """Whether untrusted code can be isolated here, and why (not): a program is really run in the sandbox once."""
+    """Whether untrusted code can be isolated here, and why (not): it runs a program in the sandbox, once."""
     if not sys.platform.startswith("linux"):
         return False, f"the sandbox needs Linux, this is {sys.platform}"
     if shutil.which("bwrap") is None:
@@ -99,11 +99,11 @@ def sandbox_available() -> tuple[bool, str]:
 async def run_python(code: str, *, stdin: str = "", limits: SandboxLimits | None = None) -> SandboxResult:
     """Runs untrusted Python (its standard library, no other package) in the sandbox.
 
-    Raises SandboxError, without running anything, where no isolation is to be had.
+    Raises SandboxError, without running anything, where the code cannot be isolated.
     """
     possible, reason = sandbox_available()
     if not possible:
-        raise SandboxError(f"the code was not run: {reason}", fix="`agent-forge doctor` tells what is missing")
+        raise SandboxError(f"the code was not run: {reason}", fix="`agent-forge doctor` says what is missing")
     limits = limits or SandboxLimits()
     rules = program()
     started = time.monotonic()
@@ -126,7 +126,7 @@ async def run_python(code: str, *, stdin: str = "", limits: SandboxLimits | None
     return SandboxResult(state, exit_code, out, err, time.monotonic() - started)
 
 
-async def _watch(process: asyncio.subprocess.Process, given: bytes, limits: SandboxLimits) -> tuple[str, str, str]:
+async def _watch(process: asyncio.subprocess.Process, data: bytes, limits: SandboxLimits) -> tuple[str, str, str]:
     """Feeds and reads the process until it ends, writes too much, or takes too long."""
     assert process.stdout is not None
     assert process.stderr is not None
@@ -134,7 +134,7 @@ async def _watch(process: asyncio.subprocess.Process, given: bytes, limits: Sand
     jobs = [
         asyncio.ensure_future(_read(process.stdout, out, limits.output_bytes)),
         asyncio.ensure_future(_read(process.stderr, err, limits.output_bytes)),
-        asyncio.ensure_future(_feed(process, given)),
+        asyncio.ensure_future(_feed(process, data)),
         asyncio.ensure_future(_exit(process)),
     ]
     deadline = asyncio.get_running_loop().time() + limits.time_s
@@ -165,10 +165,10 @@ async def _read(stream: asyncio.StreamReader, into: bytearray, most: int) -> boo
     return False
 
 
-async def _feed(process: asyncio.subprocess.Process, given: bytes) -> bool:
+async def _feed(process: asyncio.subprocess.Process, data: bytes) -> bool:
     assert process.stdin is not None
     with suppress(ConnectionError):
-        process.stdin.write(given)
+        process.stdin.write(data)
         await process.stdin.drain()
     process.stdin.close()
     return False
@@ -182,7 +182,7 @@ async def _exit(process: asyncio.subprocess.Process) -> bool:
 async def _end(process: asyncio.subprocess.Process) -> None:
     """Kills bubblewrap, unless it has ended; the kernel then kills every process in its namespace.
 
-    What is left in the pipes is thrown away: asyncio sees the end of a process only behind the end of its output.
+    What is left in the pipes is discarded: asyncio sees the end of a process only after the end of its output.
     """
     if process.returncode is None:
         with suppress(ProcessLookupError):
@@ -194,7 +194,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def _file(content: bytes) -> IO[bytes]:
-    file = tempfile.TemporaryFile()  # noqa: SIM115  closed by whoever asked for it
+    file = tempfile.TemporaryFile()  # noqa: SIM115  closed by the caller
     file.write(content)
     file.flush()
     file.seek(0)
@@ -219,7 +219,7 @@ def _command(limits: SandboxLimits, code_fd: int, rules_fd: int | None) -> list[
 
 
 def _isolation(user: int) -> list[str]:
-    """Namespaces for everything. As root, a user of its own is taken inside, since limits on processes do not hold for
+    """Namespaces for everything. As root, the code runs as a user of its own, since limits on processes do not hold for
     root; otherwise a user namespace, in which no further one can be made."""
     common = ["--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts", "--unshare-cgroup-try"]
     common += ["--die-with-parent", "--new-session", "--clearenv", "--setenv", "PATH", "/usr/bin:/bin"]
@@ -242,8 +242,8 @@ def _system() -> list[str]:
 
 
 def _python() -> tuple[str, list[str]]:
-    """This Python as seen from inside, and what makes it seen: one that is not part of the system goes to /python,
-    since the folders on the way to it may be closed to the sandbox's user."""
+    """This Python as seen from inside, and the binds that show it there: one that is not part of the system goes to
+    /python, since the folders on the way to it may be closed to the sandbox's user."""
     executable = Path(getattr(sys, "_base_executable", sys.executable)).resolve()
     prefix = Path(sys.base_prefix).resolve()
     if prefix.is_relative_to("/usr") or not executable.is_relative_to(prefix):

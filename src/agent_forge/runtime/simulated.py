@@ -1,4 +1,4 @@
-"""An event loop whose clock jumps: waiting takes no time, so a schedule of hours is tried out exactly in milliseconds.
+"""An event loop whose clock jumps: waiting takes no time, so a schedule of hours is tested exactly in milliseconds.
 
 makespan = run_simulated(execute(plan, handler)).wall_s
 """
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class NothingLeft(RuntimeError):
-    """Everything waits and no timer is set: in real time this would wait for ever."""
+    """Everything waits and no timer is set: in real time this would wait forever."""
 
 
 class _Jump(selectors.SelectSelector):
@@ -27,10 +27,10 @@ class _Jump(selectors.SelectSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise NothingLeft("everything waits and no timer is set")
-        found = super().select(0)
-        if not found:
+        ready = super().select(0)
+        if not ready:
             self._loop.now += max(0.0, timeout)
-        return found
+        return ready
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
@@ -59,15 +59,11 @@ def run_simulated(work: Coroutine[Any, Any, T]) -> T:
         asyncio.set_event_loop(loop)
         return loop.run_until_complete(work)
     finally:
-        _cancel_rest(loop)
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=60))
+        loop.run_until_complete(loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
         loop.close()
-
-
-def _cancel_rest(loop: SimulatedLoop) -> None:
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
-        loop.run_until_complete(asyncio.wait(left, timeout=60))
-    loop.run_until_complete(loop.shutdown_asyncgens())

@@ -1,8 +1,8 @@
 """Streamed plans: tasks start while the planner is still writing.
 
-A task waits for what it names, whether that has been written yet or not. What can only be known at the end, that a name
-never came or that tasks wait for each other, is found at the end. A group cannot be told from a task until a child of
-it is seen, so children that come before their group wait for it, and a group that comes first must say so
+A task waits for what it names, whether that has been written yet or not. What only the end can tell, that a name never
+came or that tasks wait for each other, is reported at the end. A group cannot be told from a task until one of its
+children is seen, so children that come before their group wait for it, and a group that comes first must say so
 (`meta: {"group": true}`); whoever depends on a group waits until the stream has ended.
 """
 
@@ -10,32 +10,31 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_forge.plans import Plan, PlanFault, PlanInvalid, Task
 from agent_forge.runtime.options import duration_of
 from agent_forge.runtime.result import TaskResult, error_text
-
-if TYPE_CHECKING:
-    from agent_forge.runtime.run import Run
+from agent_forge.runtime.run import Run
 
 
-class Stream:
+class TaskStream:
     """Brings the tasks of an asynchronous iterator into a run, one by one."""
 
     def __init__(self, run: Run, source: AsyncIterator[Task], idle_s: float, known: Mapping[str, TaskResult]) -> None:
         self._run = run
+        self._board = run.board
         self._source = source
         self._idle_s = idle_s
         self._known = known
         self._tasks: dict[str, Task] = {}
         self._needs: dict[str, tuple[str, ...]] = {}
         self._dependents: dict[str, list[str]] = {}
-        self._held: dict[str, list[Task]] = {}  # children whose group has not come
+        self._early: dict[str, list[Task]] = {}  # children whose group has not come
         self._stalled = False
         self._given_up = False
-        run.growing = True
-        run.tasks, run.needs, run.dependents = self._tasks, self._needs, self._dependents
+        run.board.growing = True
+        run.board.tasks, run.board.needs, run.board.dependents = self._tasks, self._needs, self._dependents
 
     async def read(self) -> None:
         """Reads to the end, however that comes, and closes the plan."""
@@ -72,7 +71,7 @@ class Stream:
         self._stalled = True
         if reader is not None:
             reader.cancel()
-            self._run.after(self._run.options.grace_s, self._give_up, reader)
+            self._run.life.after(self._run.settings.grace_s, self._give_up, reader)
 
     def _give_up(self, reader: asyncio.Task[Any]) -> None:
         """The source ignored its cancellation: the plan is what has come so far."""
@@ -80,7 +79,7 @@ class Stream:
             self._given_up = True
             self._fault("malformed", f"the plan broke off: nothing came for {self._idle_s:g} s")
             self._close()
-            self._run.abandon_chore(reader)
+            self._run.life.abandon_chore(reader)
 
     async def _close_source(self) -> None:
         close = getattr(self._source, "aclose", None)
@@ -88,7 +87,7 @@ class Stream:
             try:
                 await close()
             except Exception as error:
-                self._run.warnings.append(f"the stream could not be closed: {error_text(error)}")
+                self._run.life.warnings.append(f"the stream could not be closed: {error_text(error)}")
 
     def _fault(self, code: str, message: str, task: str | None = None) -> None:
         self._run.faults.append(PlanFault(code, message, task))
@@ -97,7 +96,7 @@ class Stream:
 
     def _arrive(self, task: Any) -> None:
         if not isinstance(task, Task) or not isinstance(task.id, str):
-            self._fault("malformed", f"{task!r:.60} is no Task")
+            self._fault("malformed", f"{task!r:.60} is not a Task")
             return
         if task.id in self._tasks:
             self._fault("duplicate_id", f"more than one task has the id {task.id!r}", task.id)
@@ -106,28 +105,35 @@ class Stream:
         if self._run.watch is not None:
             self._run.watch.planned(task)
         parent = task.parent
-        if parent is None or parent in self._run.children:
+        if parent is None or parent in self._board.children:
             self._admit(task)
         elif parent not in self._needs:
-            self._held.setdefault(parent, []).append(task)
-        elif self._run.is_pending(parent):
+            self._early.setdefault(parent, []).append(task)
+        elif self._board.is_pending(parent):
             self._make_group(parent)
             self._admit(task)
         else:
-            what = f"{task.id!r} is to be part of {parent!r}, which has been started as a task of its own"
+            what = f"{task.id!r} names {parent!r} as its parent, which has been started as a task of its own"
             self._fault("malformed", f"{what} (a group that comes first needs meta group: true)", task.id)
             self._fail(task, what)
 
     def _admit(self, task: Task) -> None:
-        run, name = self._run, task.id
-        needs = self._needs[name] = tuple(dict.fromkeys([*task.needs(self._tasks), *self._inherited(task)]))
-        for dep in needs:
+        run, board, name = self._run, self._board, task.id
+        needs = list(task.needs(self._tasks))
+        group = task.parent
+        while group is not None and group in board.children:  # what the groups around it wait for holds it back too
+            needs += self._tasks[group].needs(self._tasks)
+            group = self._tasks[group].parent
+        self._needs[name] = tuple(dict.fromkeys(needs))
+        for dep in self._needs[name]:
             self._dependents.setdefault(dep, []).append(name)
-        met = [dep for dep in needs if (outcome := run.outcome(dep)) is not None and run.lets_pass(outcome)]
-        run.missing[name] = len(needs) - len(met)
+        outcomes = [board.outcome(dep) for dep in self._needs[name]]
+        board.missing[name] = sum(outcome is None or not run.lets_pass(outcome) for outcome in outcomes)
         if task.parent is not None:
-            self._join(name, task.parent)
-        children = self._held.pop(name, [])
+            board.children[task.parent].append(name)
+            board.missing[task.parent] += 1
+            self._dependents.setdefault(name, []).append(task.parent)
+        children = self._early.pop(name, [])
         if children or task.meta.get("group"):
             self._make_group(name)
             for child in children:
@@ -136,45 +142,29 @@ class Stream:
             run.take_over(name, self._known[name])
             run.pass_on(name, self._known[name])
         else:
-            self._rank(name)
+            if run.agenda.ordered:
+                self._rank(name)
             run.place(name)
-
-    def _inherited(self, task: Task) -> list[str]:
-        """What the groups around a task wait for holds the task back too."""
-        found: list[str] = []
-        name = task.parent
-        while name is not None and name in self._run.children:
-            found.extend(self._tasks[name].needs(self._tasks))
-            name = self._tasks[name].parent
-        return found
 
     def _make_group(self, name: str) -> None:
         for dep in self._needs[name]:  # its children wait for these in its place
             self._dependents[dep].remove(name)
         self._needs[name] = ()
-        self._run.children[name] = []
-        self._run.missing[name] = 1  # more children may come until the stream ends
-
-    def _join(self, name: str, group: str) -> None:
-        self._run.children[group].append(name)
-        self._run.missing[group] += 1
-        self._dependents.setdefault(name, []).append(group)
+        self._board.children[name] = []
+        self._board.missing[name] = 1  # more children may come until the stream ends
 
     def _rank(self, name: str) -> None:
         """Ranks a task of a plan that is still being written: what it waits for moves up with it."""
-        run = self._run
-        if not run.agenda.ordered:
-            return
-        given, ranks = run.options.durations or {}, run.ranks
-        ranks[name] = duration_of(self._tasks[name], given) or 1.0
+        durations, ranks = self._run.settings.durations or {}, self._run.preparation.ranks
+        ranks[name] = duration_of(self._tasks[name], durations) or 1.0
         behind = [name]
-        steps = 4 * len(self._tasks)  # a stream may hold a cycle, which is found at its end; ranks must not chase it
+        steps = 4 * len(self._tasks)  # a stream may hold a cycle, which is reported at its end; ranks must not chase it
         while behind and steps:
             each = behind.pop()
             steps -= 1
             for dep in self._needs[each]:
                 if dep in self._tasks:
-                    rank = ranks[each] + (duration_of(self._tasks[dep], given) or 1.0)
+                    rank = ranks[each] + (duration_of(self._tasks[dep], durations) or 1.0)
                     if rank > ranks.get(dep, 0.0):
                         ranks[dep] = rank
                         behind.append(dep)
@@ -182,36 +172,36 @@ class Stream:
     # No more tasks come
 
     def _close(self) -> None:
-        run = self._run
-        for held in self._held.values():
-            for task in held:
+        run, board = self._run, self._board
+        for children in self._early.values():
+            for task in children:
                 self._fail(task, f"there is no task {task.parent!r}, which it names as its parent")
         try:
-            run.plan = Plan(self._tasks.values())
+            board.plan = Plan(self._tasks.values())
         except PlanInvalid as invalid:
-            found = {fault.message for fault in run.faults}
-            run.faults.extend(fault for fault in invalid.errors if fault.message not in found)
+            reported = {fault.message for fault in run.faults}
+            run.faults.extend(fault for fault in invalid.errors if fault.message not in reported)
             self._fail_faulty(invalid.errors)
-        if run.watch is not None and run.plan is not None:
-            run.watch.replanned(run.plan, [])
-        run.growing = False
-        for name in run.children:
-            run.missing[name] -= 1
+        if run.watch is not None and board.plan is not None:
+            run.watch.replanned(board.plan, [])
+        board.growing = False
+        for name in board.children:
+            board.missing[name] -= 1
             run.place(name)
         run.crew.cover()
 
     def _fail(self, task: Task, why: str) -> None:
-        """A task that cannot be run is known to the run all the same, so that it ends in a typed state."""
+        """Ends a task that cannot be run, so that it too has a typed state."""
         self._needs[task.id] = ()
-        self._run.missing[task.id] = 0
-        self._run.settle(self._run.job(task.id), "failed", why)
+        self._board.missing[task.id] = 0
+        self._run.settle(self._run.preparation.job(task.id), "failed", why)
 
     def _fail_faulty(self, faults: list[PlanFault]) -> None:
         """Ends the tasks that can never run; those behind them are skipped."""
-        run = self._run
+        run, board = self._run, self._board
         for fault in faults:
-            if fault.task in self._needs and run.is_pending(fault.task):
-                run.settle(run.job(fault.task), "failed", fault.message)
+            if fault.task in self._needs and board.is_pending(fault.task):
+                run.settle(run.preparation.job(fault.task), "failed", fault.message)
         for name, needs in self._needs.items():
-            if run.is_pending(name) and any(dep not in self._tasks for dep in needs):
-                run.settle(run.job(name), "failed", "it waits for a task that never came")
+            if board.is_pending(name) and any(dep not in self._tasks for dep in needs):
+                run.settle(run.preparation.job(name), "failed", "it waits for a task that never came")

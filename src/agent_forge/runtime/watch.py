@@ -1,82 +1,84 @@
-"""What a run leaves a trace of while it goes: the journal, the spans, and the events for whoever looks on."""
+"""What a run leaves behind while it goes: the journal, the spans, and the events for onlookers."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.errors import AgentForgeError, StoreError
+from agent_forge.errors import AgentForgeError
 from agent_forge.plans import Plan, Task
+from agent_forge.runtime.job import Job
+from agent_forge.runtime.journal import RunLog
+from agent_forge.runtime.lifetime import Lifetime
 from agent_forge.runtime.options import OnEvent
 from agent_forge.runtime.result import Event, RunResult, TaskResult, error_text
 
 if TYPE_CHECKING:
-    from agent_forge.runtime.job import Job
-    from agent_forge.runtime.journal import RunLog
-    from agent_forge.runtime.run import Run
     from agent_forge.traces import Recorder, Span
 
 
-REAL_S = 25e-6  # a handler that took longer than a commit does is committed at once
+REAL_S = 25e-6  # about what a commit takes: the end of a handler that took longer is committed at once
 _PLAIN = (str, int, bool, type(None))  # JSON, whatever the value
 
 
-def _tellable(error: BaseException | None) -> BaseException | None:
-    """The exception, unless it cannot even say what it is."""
-    try:
-        str(error)
-    except Exception:
-        return None
-    return error
-
-
 class ResultNotJSON(AgentForgeError):
-    """A result that a journal cannot keep."""
+    """A result that a journal cannot hold."""
 
 
 class Watch:
-    """Notes what happens to the jobs of one run. `broken` is the error that ended the journal, if one did."""
+    """Records what happens to the jobs of one run.
 
-    def __init__(self, log: RunLog | None, recorder: Recorder | None, on_event: OnEvent | None) -> None:
-        self.broken: StoreError | None = None
-        self.span: Span | None = None
+    `break_off` ends the run when the journal fails; `broken` is the error then.
+    """
+
+    def __init__(
+        self,
+        run: str,
+        life: Lifetime,
+        log: RunLog | None,
+        recorder: Recorder | None,
+        on_event: OnEvent | None,
+        break_off: Callable[[BaseException], None],
+    ) -> None:
+        self.broken: AgentForgeError | None = None
+        self._name = run
+        self._life = life
         self._log = log
         self._recorder = recorder
         self._on_event = on_event
+        self._break_off = break_off
         self._unsent: list[Event] = []
-        self._run: Run | None = None
+        self._spans: dict[str, tuple[str, str]] = {}  # trace and span of the tasks that were called
+        self._span: Span | None = None  # of the run, under whatever span is current
         self._flush_due = False
+        if log is not None:
+            log.origin = life.origin
+        if recorder is not None:
+            self._span = recorder.start("run", "run", attributes={"run": run})
+        self._emit("run_started")
 
     @property
     def trace_id(self) -> str | None:
         """The trace that the spans of this run are in."""
-        return None if self.span is None else self.span.trace_id
-
-    def run_started(self, run: Run) -> None:
-        """Opens the span of the run, under whatever span is current."""
-        self._run = run
-        if self._recorder is not None:
-            self.span = self._recorder.start("run", "run", attributes={"run": run.name})
-        self._emit("run_started")
+        return None if self._span is None else self._span.trace_id
 
     def run_ended(self, result: RunResult) -> None:
         """Closes the journal and the span of the run."""
         if self._log is not None:
             try:
                 self._log.end(result)
-            except StoreError as error:
+            except AgentForgeError as error:
                 result.state, result.error, result.exception = "failed", str(error), error
-        if self._recorder is not None and self.span is not None:
-            self._recorder.end(
-                self.span, outputs={"state": result.state, "tasks": result.counts()}, error=result.error or None
-            )
+        if self._recorder is not None and self._span is not None:
+            outputs = {"state": result.state, "tasks": result.counts()}
+            self._recorder.end(self._span, outputs=outputs, error=result.error or None)
         self._emit("run_ended", state=result.state, error=result.error)
         self._send()
 
     def started(self, job: Job) -> None:
-        """Before the handler is called, in its context: its span is made current, a side effect is written down."""
+        """Before the handler is called, in its context: its span becomes current, a side effect is written down."""
         if self._recorder is not None:
             if job.span is None:
                 self._open_span(job)
@@ -89,9 +91,9 @@ class Watch:
 
     def _open_span(self, job: Job) -> None:
         assert self._recorder is not None
-        call, spans, fan = job.call or job.task, job.run.spans, job.fan
-        above = self.span if fan is None else fan.whole.span
-        span = self._recorder.begin(call.action or call.id, "task", above, call.args or None)
+        call, spans, fan = job.call or job.task, self._spans, job.fan
+        parent = self._span if fan is None else fan.whole.span
+        span = self._recorder.begin(call.action or call.id, "task", parent, call.args or None)
         span.attributes["task"] = call.id
         if call.goal:
             span.attributes["goal"] = call.goal
@@ -113,7 +115,7 @@ class Watch:
                 self._commit_soon()
 
     def keep(self, job: Job, value: Any) -> Any:
-        """The result as it will be after a resume; raises ResultNotJSON where a journal cannot keep it."""
+        """The result as it will be after a resume; raises ResultNotJSON where a journal cannot hold it."""
         if self._log is None or isinstance(value, _PLAIN) or (isinstance(value, float) and isfinite(value)):
             return value
         try:
@@ -122,7 +124,7 @@ class Watch:
             raise ResultNotJSON(
                 f"its result is not JSON: {error}",
                 where=f"task {job.id!r}",
-                fix="return plain JSON values, or run without a journal",
+                fix="Return plain JSON values, or run without a journal",
             ) from error
 
     def ended(self, job: Job) -> None:
@@ -140,13 +142,13 @@ class Watch:
             self._end_span(job)
 
     def _end_span(self, job: Job) -> None:
-        recorder, span = self._recorder, job.span
+        recorder = self._recorder
         assert recorder is not None
-        if span is None:
+        if job.span is None:
             if job.same_as is None:
                 return
             self._open_span(job)
-            span = job.span
+        span = job.span
         if job.same_as is not None:
             span.set(same_as=job.same_as)
         if job.usage is not None:
@@ -156,11 +158,16 @@ class Watch:
         if job.state == "done":
             span.outputs = job.result
             recorder.finish(span)
-        else:
-            recorder.end(span, outputs=job.result, error=_tellable(job.exception) or job.error or job.state)
+            return
+        error: BaseException | str = job.exception or job.error or job.state
+        try:
+            str(error)
+        except Exception:  # a tool's own exception may be broken too
+            error = job.error or job.state
+        recorder.end(span, outputs=job.result, error=error)
 
     def known(self, name: str, outcome: TaskResult) -> None:
-        """A result was there before the run: it is kept like the others. Raises ResultNotJSON where it cannot be."""
+        """A result was there before the run: it is stored like the others. Raises ResultNotJSON if it cannot be."""
         if self._log is not None:
             try:
                 self._log.known(name, outcome)
@@ -184,7 +191,7 @@ class Watch:
     def replanned(self, plan: Plan, new: Sequence[Task]) -> None:
         """The plan is whole, or was changed."""
         if self._log is not None:
-            self._log.plan(plan)
+            self._log.replanned(plan)
             self._commit_soon()
         for task in new:
             self._emit("planned", task.id)
@@ -204,11 +211,11 @@ class Watch:
         self._emit("ended", name, state)
 
     def _emit(self, kind: str, task: str | None = None, state: str | None = None, error: str | None = None) -> None:
-        """Sends an event; with a journal, when what it tells is on disk."""
-        run = self._run
-        if self._on_event is None or run is None:
+        """Sends an event; with a journal, once what it tells is on disk."""
+        if self._on_event is None:
             return
-        self._unsent.append(Event(kind, run.name, run.clock() - run.origin, task, state, error))
+        at_s = self._life.clock() - self._life.origin
+        self._unsent.append(Event(kind, self._name, at_s, task, state, error))
         if self._log is None or self.broken is not None:
             self._send()
         else:
@@ -224,17 +231,16 @@ class Watch:
                 on_event(event)
         except Exception as problem:  # an onlooker must not change what it looks at
             self._on_event = None
-            if self._run is not None:
-                self._run.warnings.append(f"on_event raised and was not called again: {error_text(problem)}")
+            self._life.warnings.append(f"on_event raised and was not called again: {error_text(problem)}")
 
-    # The journal: ends of real work are committed at once, ends of very short tasks together at the end of the tick.
+    # The journal: ends of real work are committed at once, ends of very short tasks together at the end of the turn.
 
     def _commit(self) -> None:
         if self._log is None or self.broken is not None:
             return
         try:
             self._log.commit()
-        except StoreError as error:
+        except AgentForgeError as error:
             self.broken = error
             raise
         self._send()
@@ -242,14 +248,13 @@ class Watch:
     def _commit_soon(self) -> None:
         if self._log is not None and self._log.full:
             self._commit()
-        elif not self._flush_due and self._run is not None:
+        elif not self._flush_due:
             self._flush_due = True
-            self._run.loop.call_soon(self._commit_now)
+            self._life.loop.call_soon(self._commit_now)
 
     def _commit_now(self) -> None:
         self._flush_due = False
         try:
             self._commit()
-        except StoreError as error:
-            if self._run is not None:
-                self._run.break_off(error)
+        except AgentForgeError as error:
+            self._break_off(error)

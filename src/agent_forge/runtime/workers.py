@@ -22,7 +22,7 @@ from typing import Any, Protocol
 from agent_forge.errors import AgentForgeError, UsageError
 from agent_forge.plans import Task
 
-LAST_S = 5.0  # for the end of a worker to be seen
+LAST_S = 5.0  # for a killed worker to end
 Function = Callable[[Task, dict[str, Any]], Any]
 
 
@@ -53,9 +53,9 @@ class Inline:
     """Handlers run on the event loop: what `execute` does by itself."""
 
     async def call(self, handler: Function, task: Task, inputs: dict[str, Any]) -> Any:
-        """Calls the handler and awaits what it gives."""
-        made = handler(task, inputs)
-        return await made if isawaitable(made) else made
+        """Calls the handler and awaits what it returns."""
+        value = handler(task, inputs)
+        return await value if isawaitable(value) else value
 
     async def close(self) -> None:
         """There is nothing to end."""
@@ -76,8 +76,8 @@ class _Thread:
 class Threads:
     """Plain functions in threads, for handlers that block. At most `count` at once.
 
-    A thread cannot be killed: a call that is cancelled or timed out goes on in the background, its result is thrown
-    away, and its place goes to another thread.
+    A thread cannot be killed: a call that is cancelled or timed out continues in the background, its result is
+    discarded, and another thread takes its place.
     """
 
     def __init__(self, count: int = 8) -> None:
@@ -112,7 +112,10 @@ class Threads:
                 self._idle.append(thread)
                 raise
             self._idle.append(thread)
-            return _plain(value)
+            if isawaitable(value):
+                getattr(value, "close", lambda: None)()
+                raise UsageError("the handler is asynchronous", fix="Threads and processes take plain functions")
+            return value
 
     async def close(self) -> None:
         """Lets the idle threads end."""
@@ -129,7 +132,7 @@ class Threads:
 class Processes:
     """Plain functions in worker processes, for handlers that keep a core busy. At most `count` at once.
 
-    The function goes by reference (module and name) and tasks, inputs and results go as JSON: nothing is pickled. A
+    The function is passed by reference (module and name), tasks, inputs and results as JSON: nothing is pickled. A
     call that is cancelled or timed out is killed. A process that dies fails its task with `WorkerDied`, and a new one
     takes its place.
     """
@@ -174,7 +177,7 @@ class Processes:
 
 
 def reference(handler: Function) -> dict[str, str]:
-    """How another process finds a function. Raises UsageError for one that it could not find.
+    """How another process finds a function. Raises UsageError for one that it could not import.
 
     >>> import textwrap
     >>> reference(textwrap.dedent)
@@ -184,21 +187,16 @@ def reference(handler: Function) -> dict[str, str]:
     if module is None or "<" in name:
         raise UsageError(
             f"the handler {name} cannot be named to another process",
-            fix="use a function defined at the top of a module",
+            fix="Use a function defined at the top of a module",
         )
     if module == "__main__":
         file = getattr(sys.modules["__main__"], "__file__", None)
         if file is None:
-            raise UsageError(f"the handler {name} was typed in, so another process cannot import it", fix="use a file")
+            raise UsageError(
+                f"the handler {name} was typed in, so another process cannot import it", fix="Put it in a file"
+            )
         return {"module": module, "name": name, "file": os.path.abspath(file)}  # noqa: PTH100
     return {"module": module, "name": name}
-
-
-def _plain(value: Any) -> Any:
-    if isawaitable(value):
-        getattr(value, "close", lambda: None)()
-        raise UsageError("the handler is asynchronous", fix="threads and processes take plain functions")
-    return value
 
 
 def _answer(answer: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
@@ -214,7 +212,7 @@ def _frame(document: dict[str, Any]) -> bytes:
     try:
         body = json.dumps(document).encode()
     except (TypeError, ValueError) as error:
-        raise UsageError(f"what goes to a worker process must be JSON: {error}") from error
+        raise UsageError(f"what is sent to a worker process must be JSON: {error}") from error
     return len(body).to_bytes(8, "big") + body
 
 
@@ -250,11 +248,11 @@ async def _kill(process: asyncio.subprocess.Process) -> None:
             process.kill()
     if process.stdin is not None:
         process.stdin.close()
-    with suppress(asyncio.TimeoutError):  # one that made itself independent may hold the output open for ever
+    with suppress(asyncio.TimeoutError):  # a grandchild that left the session may hold the output open forever
         await asyncio.wait_for(_end_of(process), LAST_S)
 
 
 async def _end_of(process: asyncio.subprocess.Process) -> None:
     while process.stdout is not None and await process.stdout.read(65536):
-        pass  # asyncio sees the end of a process only behind the end of its output
+        pass  # asyncio sees the end of a process only after the end of its output
     await process.wait()

@@ -15,6 +15,7 @@ from agent_forge.settings import trace_store
 
 if TYPE_CHECKING:
     from agent_forge.forge.registry import Registry
+    from agent_forge.runtime import Journal
     from agent_forge.traces import Recorder, Store
 
 LAST = ("recorder", "telemetry", "registry", "traces")
@@ -39,6 +40,12 @@ class Context:
         place = self.settings.home
         return home_folder(None if place is not None and "://" in place else place)
 
+    @property
+    def place(self) -> str | Path:
+        """Where traces and journal are kept: the database URL given as home, else the home folder."""
+        place = self.settings.home
+        return place if place is not None and "://" in place else self.home
+
     def part(self, name: str, make: Callable[[], Any]) -> Any:
         """What is kept under `name`, made by the first who asks. From any thread."""
         if (found := self.parts.get(name)) is not None:  # without waiting for another that is being made
@@ -57,8 +64,18 @@ class Context:
     def _open_traces(self) -> Store:
         from agent_forge.traces import Store
 
-        place = self.settings.home
-        return Store.open(trace_store(place if place is not None and "://" in place else self.home))
+        return Store.open(trace_store(self.place))
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of runs."""
+        journal: Journal = self.part("journal", self._open_journal)
+        return journal
+
+    def _open_journal(self) -> Journal:
+        from agent_forge.runtime import Journal
+
+        return Journal.open(self.place)
 
     @property
     def registry(self) -> Registry:

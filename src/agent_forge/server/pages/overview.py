@@ -8,7 +8,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from agent_forge.runtime.history import History
 from agent_forge.server.context import Context
 from agent_forge.server.drawing.charts import bar_chart
 from agent_forge.server.drawing.wording import iso
@@ -38,14 +37,13 @@ def routes(context: Context) -> list[BaseRoute]:
 
 def overview_page(context: Context, request: Request) -> Document:
     """What is going on, and the latest of everything."""
-    history = History.open(context.home)
-    lines, _ = history.page(8)
+    lines, _ = context.journal.page(8)
     newest = context.traces.traces(limit=8)
     models = context.registry.ls()
     audits = data.data_page(context, request)["audits"]
     return {
         "counts": {
-            "runs": history.count(),
+            "runs": context.journal.count(),
             "spans": recent(context, "spans", context.traces.count),
             "models": len(models),
             "audits": len(audits),

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
 import time
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
@@ -16,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agent_forge.plans import Plan
-from agent_forge.runtime.history import History, RunRecord
+from agent_forge.runtime import Journal, StoredRun
 from agent_forge.server.answers import utf8
 from agent_forge.server.context import Context
 from agent_forge.server.drawing.graph import Node, draw_graph
@@ -49,7 +45,7 @@ def routes(context: Context) -> list[BaseRoute]:
 
     def export(request: Request) -> Response:
         name = request.path_params["run"]
-        page = single_page(run_document(context.home, context.traces, name, None))
+        page = single_page(run_document(context.journal, context.traces, name, None))
         kept = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
         attached = {"Content-Disposition": f'attachment; filename="run-{kept}.html"'}
         return Response(utf8(page), media_type="text/html", headers=attached)
@@ -64,13 +60,13 @@ def routes(context: Context) -> list[BaseRoute]:
 def run_page(context: Context, request: Request) -> Document:
     """The document of a run's page."""
     rows = None if asked(request, "rows") == "all" else MOST_ROWS
-    return run_document(context.home, context.traces, request.path_params["run"], rows)
+    return run_document(context.journal, context.traces, request.path_params["run"], rows)
 
 
-def run_document(home: str | os.PathLike[str], store: Store, run: str, most_rows: int | None = MOST_ROWS) -> Document:
+def run_document(journal: Journal, store: Store, run: str, most_rows: int | None = MOST_ROWS) -> Document:
     """Everything about one run. Raises StoreError if there is none of that name."""
-    record = History.open(home).load(run)
-    trajectory = _trajectory(store, record.line.trace_id)
+    record = journal.load(run)
+    trajectory = _trajectory(store, record.summary.trace_id)
     credit, credit_from = _credit(trajectory)
     spans = {} if trajectory is None else _task_spans(trajectory, run)
     tasks = _tasks(record, spans, trajectory, credit)
@@ -79,13 +75,13 @@ def run_document(home: str | os.PathLike[str], store: Store, run: str, most_rows
     rows = task_rows(run, tasks, path) if trajectory is None else _rows(run, trajectory, credit, tasks, path)
     return {
         "run": run,
-        "state": record.line.state,
-        "error": record.line.error,
-        "request": request_of(home, run),
+        "state": record.summary.state,
+        "error": record.summary.error,
+        "request": record.summary.notes.get("request"),
         "answer": _answer(trajectory),
-        "created_s": record.line.created_s,
-        "ended_s": record.line.ended_s,
-        "trace_id": record.line.trace_id,
+        "created_s": record.summary.created_s,
+        "ended_s": record.summary.ended_s,
+        "trace_id": record.summary.trace_id,
         "times": _times(record, tasks, path, trajectory),
         "usage": _usage(trajectory),
         "counts": _counts(tasks),
@@ -95,18 +91,9 @@ def run_document(home: str | os.PathLike[str], store: Store, run: str, most_rows
         "rows": rows[:most_rows],
         "rows_in_all": len(rows),
         "credit_from": credit_from,
-        "version": History.open(home).version(run),
+        "version": journal.version(run),
         "how": HOW,
     }
-
-
-def request_of(home: str | os.PathLike[str], run: str) -> str | None:
-    """What a run was asked, from its notes beside the journal (see `agents.keeping`, which takes long to import)."""
-    file = Path(home) / "runs" / f"{run}.json"
-    if not re.fullmatch(r"[\w.-]+", run) or not file.is_file():
-        return None
-    request = json.loads(file.read_text(encoding="utf-8")).get("request")
-    return request if isinstance(request, str) else None
 
 
 def alone(document: Document) -> Document:
@@ -160,7 +147,7 @@ def _note(task: Mapping[str, Any]) -> str:
 def task_page(context: Context, request: Request) -> Document:
     """The document of one task: what it was given, what it gave, and what happened in it."""
     run, name = request.path_params["run"], request.path_params["task"]
-    document = run_document(context.home, context.traces, run, None)
+    document = run_document(context.journal, context.traces, run, None)
     if name not in document["tasks"]:
         raise NotThere(f"run {run!r} has no task {name!r}")
     task = document["tasks"][name]
@@ -172,7 +159,7 @@ def task_page(context: Context, request: Request) -> Document:
 
 def watch(context: Context, run: str) -> str:
     """Changes whenever the journal has written about the run."""
-    return History.open(context.home).version(run)
+    return context.journal.version(run)
 
 
 def _trajectory(store: Store, trace_id: str | None) -> Trajectory | None:
@@ -202,9 +189,9 @@ def _task_spans(trajectory: Trajectory, run: str) -> dict[str, Span]:
 
 
 def _tasks(
-    record: RunRecord, spans: Mapping[str, Span], trajectory: Trajectory | None, credit: Mapping[str, float]
+    record: StoredRun, spans: Mapping[str, Span], trajectory: Trajectory | None, credit: Mapping[str, float]
 ) -> dict[str, dict[str, Any]]:
-    now_s = time.time() - record.line.created_s
+    now_s = time.time() - record.summary.created_s
     plan = record.plan.tasks if record.plan is not None else {}
     tasks = {}
     for name, found in record.tasks.items():
@@ -288,14 +275,14 @@ def _answer(trajectory: Trajectory | None) -> Any:
 
 
 def _times(
-    record: RunRecord, tasks: Mapping[str, Mapping[str, Any]], path: Sequence[str], trajectory: Trajectory | None
+    record: StoredRun, tasks: Mapping[str, Mapping[str, Any]], path: Sequence[str], trajectory: Trajectory | None
 ) -> dict[str, Any]:
     wall = None
     if trajectory is not None:
-        own = [s for s in trajectory.spans if s.kind == "run" and s.attributes.get("run") == record.line.run]
+        own = [s for s in trajectory.spans if s.kind == "run" and s.attributes.get("run") == record.summary.run]
         wall = own[-1].duration_s if own else None
     if wall is None:
-        wall = (record.line.ended_s or time.time()) - record.line.created_s
+        wall = (record.summary.ended_s or time.time()) - record.summary.created_s
     work = sum(task["duration_s"] or 0.0 for task in tasks.values())
     return {
         "wall_s": wall,

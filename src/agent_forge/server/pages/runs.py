@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from agent_forge.errors import UsageError
-from agent_forge.runtime.history import History, RunLine
+from agent_forge.runtime import RunSummary
 from agent_forge.runtime.result import RUN_STATES
 from agent_forge.server.context import Context
 from agent_forge.server.page import Document, asked, asked_number, page_routes
@@ -36,22 +35,22 @@ def runs_page(context: Context, request: Request) -> Document:
     if state is not None and state not in STATES:
         raise UsageError(f"no run ends as {state!r}", fix=f"the states are {', '.join(STATES)}")
     before = asked_number(request, "before")
-    history = History.open(context.home)
-    lines, more = history.page(SHOWN, None if before is None else int(before), state)
+    journal = context.journal
+    lines, more = journal.page(SHOWN, None if before is None else int(before), state)
     return {
         "runs": [run_line(context, line) for line in lines],
         "next": more,
-        "count": history.count(),
+        "count": journal.count(),
         "state": state,
         "states": STATES,
-        "version": history.version(),
+        "version": journal.version(),
     }
 
 
-def run_line(context: Context, line: RunLine) -> dict[str, Any]:
+def run_line(context: Context, line: RunSummary) -> dict[str, Any]:
     """A run in one line, with its request."""
     ended = line.ended_s - line.created_s if line.ended_s is not None else None
-    return {**asdict(line), "request": one.request_of(context.home, line.run), "wall_s": ended}
+    return {**line.as_dict(), "request": line.notes.get("request"), "wall_s": ended}
 
 
 def compare_page(context: Context, request: Request) -> Document:
@@ -59,7 +58,7 @@ def compare_page(context: Context, request: Request) -> Document:
     names = request.query_params.getlist("run")[:2]
     if len(names) != 2:
         raise UsageError("name two runs to compare", fix="mark two of them in the list of runs")
-    first, second = (run_document(context.home, context.traces, name, None) for name in names)
+    first, second = (run_document(context.journal, context.traces, name, None) for name in names)
     return compare(first, second)
 
 
@@ -94,7 +93,7 @@ def _task_row(name: str, first: dict[str, Any] | None, second: dict[str, Any] | 
 
 def watch(context: Context, _: str) -> str:
     """Changes whenever a run begins, goes on or ends."""
-    return History.open(context.home).version()
+    return context.journal.version()
 
 
 PAGE = Page("Runs", "/runs", "r", 10, routes, {"runs": watch, "run": one.watch})

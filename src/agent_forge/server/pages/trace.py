@@ -54,8 +54,6 @@ def state_of(summary: Summary) -> str:
 
 def trace_page(context: Context, request: Request) -> Document:
     """The document of one trace."""
-    from agent_forge.runtime.history import History
-
     trace_id = request.path_params["trace"]
     summary = _summary(context.traces, trace_id)
     spans = context.traces.trace(summary.trace_id)
@@ -68,7 +66,7 @@ def trace_page(context: Context, request: Request) -> Document:
         "agent": summary.agent,
         "session": summary.session,
         "started_s": summary.start_ns / 1e9,
-        "run": History.open(context.home).of_trace(summary.trace_id),
+        "run": context.journal.of_trace(summary.trace_id),
         **understood(spans, asked(request, "credit"), rows),
         "version": watch(context, summary.trace_id),
     }

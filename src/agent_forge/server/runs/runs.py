@@ -8,7 +8,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import AgentForgeError, PlanError
@@ -19,8 +18,7 @@ from agent_forge.server.runs.run import ActiveRun
 
 if TYPE_CHECKING:
     from agent_forge.plans import Plan
-    from agent_forge.runtime import Journal
-    from agent_forge.runtime.history import RunRecord, TaskRecord
+    from agent_forge.runtime.stored import StoredRun, TaskRecord
 
 KEPT = 256  # ended runs in memory
 LAST_S = 10.0  # to end the runs that are under way when the server ends
@@ -79,7 +77,7 @@ class Runs:
 
             renamed = {"wall_s" if name == "seconds" else name: value for name, value in body["budget"].items()}
             options["budget"] = Budget(**renamed)
-        kept = {"home": self._context.home, "recorder": self._context.recorder}
+        kept = {"home": self._context.place, "recorder": self._context.recorder}
         return {**options, "tools": settings.tools, "model": model, **kept}
 
     def _forget(self) -> None:
@@ -98,8 +96,6 @@ class Runs:
 
     def document(self, name: str) -> dict[str, Any]:
         """A run as JSON: what `agent-forge run --json` prints, as far as it is known. Raises Refused (404)."""
-        from agent_forge.agents.keeping import Notes
-
         run = self._runs.get(name)
         if run is not None and run.result is not None:
             return run.result
@@ -109,35 +105,24 @@ class Runs:
         known: dict[str, Any] = {"run": name, "state": "running", "error": None, "tasks": {}}
         if stored is not None:
             known |= stored_document(stored)
-            known["request"] = Notes.of(self._context.home).read(name).get("request")
+            known["request"] = stored.summary.notes.get("request")
         if run is not None:
             known |= {"request": run.request, "waiting_for_approval": run.waiting_for_approval}
-            if stored is None or stored.line.ended_s is None:
+            if stored is None or stored.summary.ended_s is None:
                 known |= {"state": run.state, "error": run.error}
         return known
 
-    def _stored(self, name: str) -> RunRecord | None:
-        from agent_forge.runtime.history import History
-
+    def _stored(self, name: str) -> StoredRun | None:
         if not NAME.fullmatch(name):
             return None
         try:
-            return History.open(self._context.home).load(name)
+            return self._context.journal.load(name)
         except AgentForgeError:
             return None
 
-    def _journal(self) -> Journal:
-        from agent_forge.runtime import Journal
-
-        return Journal.open(self._context.home)
-
     def listed(self) -> list[dict[str, Any]]:
         """Every run in the journal, as `agent-forge run --list --json` prints them."""
-        journal = self._journal()
-        try:
-            return [asdict(run) for run in journal.runs()]
-        finally:
-            journal.close()
+        return [run.as_dict() for run in self._context.journal.runs()]
 
     def close(self) -> None:
         """Cancels what is under way and waits for it, but not for a tool that blocks its event loop for ever."""
@@ -174,9 +159,9 @@ def work_of(body: Mapping[str, Any]) -> str | Plan:
         raise Refused(400, str(error), code="invalid_plan", param="plan") from error
 
 
-def stored_document(stored: RunRecord) -> dict[str, Any]:
+def stored_document(stored: StoredRun) -> dict[str, Any]:
     """What the journal knows of a run, in the shape of a result; what it does not know is null."""
-    line, spent = stored.line, [task.cost for task in stored.tasks.values() if task.cost is not None]
+    line, spent = stored.summary, [task.cost for task in stored.tasks.values() if task.cost is not None]
     unknown = ("request", "answer", "planner")
     counts = ("input_tokens", "output_tokens", "model_calls", "tool_calls")
     return {
@@ -195,7 +180,7 @@ def stored_document(stored: RunRecord) -> dict[str, Any]:
     }
 
 
-def _durations(stored: RunRecord) -> dict[str, float]:
+def _durations(stored: StoredRun) -> dict[str, float]:
     return {name: task.duration_s or 0.0 for name, task in stored.tasks.items()}
 
 

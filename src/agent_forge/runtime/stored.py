@@ -1,0 +1,173 @@
+"""A run as the journal knows it: one row for the run, and the log of its tasks, of which the last word counts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from agent_forge.plans import Plan, Task
+from agent_forge.runtime.budget import Budget
+from agent_forge.runtime.limits import Retry
+from agent_forge.runtime.result import TaskResult, Usage
+
+Row = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """A line of the list of runs. `state` is "running" or "interrupted" for one that has not ended."""
+
+    run: str
+    state: str
+    created_s: float  # since the epoch
+    ended_s: float | None
+    tasks: int | None  # None: a streamed plan that is not whole yet
+    done: int
+    error: str | None = None
+    failed: int = 0
+    trace_id: str | None = None
+    number: int = 0  # in the order in which runs began
+    notes: dict[str, Any] = field(default_factory=dict)  # what `execute` was given as `notes`
+
+    def as_dict(self) -> dict[str, Any]:
+        """The public shape: everything except the notes, which belong to whoever wrote them."""
+        return {name: value for name, value in asdict(self).items() if name != "notes"}
+
+
+@dataclass(slots=True)
+class TaskRecord:
+    """What the journal last wrote of a task. Times are seconds since the run began."""
+
+    state: str  # one of TASK_STATES, "running", "interrupted", or "waiting"
+    started_s: float | None = None
+    ended_s: float | None = None
+    attempts: int = 0
+    result: Any = None
+    error: str | None = None
+    same_as: str | None = None
+    tokens: int | None = None
+    cost: float | None = None
+    side_effects: bool = False
+    items: dict[int, TaskRecord] = field(default_factory=dict)  # of a `for_each` task, by element
+
+    @property
+    def duration_s(self) -> float | None:
+        """None for a task that has not started or not ended."""
+        return None if self.started_s is None or self.ended_s is None else self.ended_s - self.started_s
+
+    def outcome(self) -> TaskResult | None:
+        """How the task stands for a run that is resumed; None when it is to be run (again)."""
+        outcome = TaskResult(
+            self.state,
+            started_s=self.started_s,
+            ended_s=self.ended_s,
+            attempts=self.attempts,
+            same_as=self.same_as,
+            reused=True,
+            usage=None if self.tokens is None and self.cost is None else Usage(0, self.tokens, self.cost),
+        )
+        if self.state == "done":
+            outcome.result = self.result
+        elif not self.side_effects or self.started_s is None:
+            return None  # nothing happened that must not happen twice
+        elif self.state == "failed":
+            outcome.error = self.error
+        else:
+            outcome.state = "in_doubt"
+            outcome.error = "it was running when an earlier process ended: its side effect may or may not have happened"
+        return outcome
+
+
+@dataclass(slots=True)
+class StoredRun:
+    """One run: its plan as far as it was written, its settings, and its tasks in the order of the plan."""
+
+    summary: RunSummary
+    plan: Plan | None
+    settings: dict[str, Any]
+    tasks: dict[str, TaskRecord]
+    next_seq: int  # where its log continues
+
+    @property
+    def ended(self) -> dict[str, TaskResult]:
+        """The tasks that a resumed run does not repeat."""
+        outcomes = {name: task.outcome() for name, task in self.tasks.items()}
+        return {name: outcome for name, outcome in outcomes.items() if outcome is not None}
+
+    @property
+    def items(self) -> dict[str, dict[int, TaskResult]]:
+        """The elements of `for_each` tasks that a resumed run does not repeat."""
+        return {
+            name: {index: outcome for index, item in task.items.items() if (outcome := item.outcome()) is not None}
+            for name, task in self.tasks.items()
+            if task.items
+        }
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """The results by task."""
+        return {name: task.result for name, task in self.tasks.items() if task.state == "done"}
+
+    @property
+    def in_doubt(self) -> list[str]:
+        """Tasks with side effects that were running when the process died."""
+        return [name for name, outcome in self.ended.items() if outcome.state == "in_doubt"]
+
+    @property
+    def usage(self) -> Usage:
+        """What its tasks have used."""
+        usage = Usage()
+        for task in self.tasks.values():
+            for each in (task, *task.items.values()):
+                usage.add(each.tokens, each.cost, each.attempts if each.ended_s is not None else 0)
+        return usage
+
+
+def stored_run(summary: RunSummary, plan: str | None, settings: str, log: Sequence[Row]) -> StoredRun:
+    """A run from its rows. Raises ValueError, TypeError, KeyError or PlanInvalid for rows that were damaged."""
+    planned: list[Task] = []
+    records: dict[str, TaskRecord] = {}
+    items: dict[str, dict[int, TaskRecord]] = {}
+    for row in log:
+        task, item, state = row[2:5]
+        if state == "planned":
+            planned.append(Task(**json.loads(row[9])))
+        elif item < 0:
+            records[task] = _record(row, summary.state)
+        else:
+            items.setdefault(task, {})[item] = _record(row, summary.state)
+    if plan is not None:
+        planned = [Task(**entry) for entry in json.loads(plan)["tasks"]]
+    whole = Plan(planned) if planned else None
+    # A plan that was changed may have lost tasks that the log still has.
+    tasks = {name: records.get(name) or TaskRecord("waiting") for name in (records if whole is None else whole.leaves)}
+    for name in items.keys() & tasks.keys():
+        tasks[name].items = items[name]
+        if tasks[name].state == "waiting" and summary.state == "running":
+            tasks[name].state = "running"
+    document = json.loads(settings)
+    for name, kind in (("budget", Budget), ("retry", Retry)):
+        if document.get(name) is not None:
+            document[name] = kind(**document[name])
+    return StoredRun(summary, whole, document, tasks, log[-1][1] + 1 if log else 0)
+
+
+def _record(row: Row, run_state: str) -> TaskRecord:
+    state, effects, attempts, started_s, ended_s, result, more = row[4:11]
+    if state == "started":
+        state = "running" if run_state == "running" else "in_doubt" if effects else "interrupted"
+    extra = json.loads(more) if more else {}
+    return TaskRecord(
+        state,
+        started_s,
+        ended_s,
+        attempts or 0,
+        json.loads(result) if result else None,
+        extra.get("error"),
+        extra.get("same_as"),
+        extra.get("tokens"),
+        extra.get("cost"),
+        bool(effects),
+    )
