@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.agents import tool
-from agent_forge.agents.models import ChatClient, Completion, Request, Usage
+from agent_forge.agents.models import ChatClient, Completion, Request, TokenUsage
 from agent_forge.agents.planner import ModelPlanner, RulePlanner, template
 from agent_forge.agents.relations import Combine, LookUp, parse_goal
 from agent_forge.agents.synthesis import combine, look_up
@@ -107,7 +107,7 @@ class StandIn(ChatClient):
         self.tally.model_calls += 1
         self.tally.read.append(prompt)
         self.tally.written.append(text)
-        return Completion(text, self.name, "stop", usage=Usage())
+        return Completion(text, self.name, "stop", usage=TokenUsage())
 
     async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
         whole = await self.answer(request)

@@ -16,7 +16,7 @@ from agents_chat_server import chat, chat_server, event, reply, send, stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_forge.agents import Toolbox, Usage, tool
+from agent_forge.agents import Toolbox, TokenUsage, tool
 from agent_forge.agents.models import Completion, ModelClient, OpenAICompatible, ToolCall, use_recorder
 from agent_forge.agents.models.openai_compatible import key_for, retry_after
 from agent_forge.agents.models.wire import Assembly, BrokenStream, events
@@ -76,7 +76,7 @@ def test_an_answer() -> None:
         model = client(server.url + "/", extra={"top_k": 3})
         assert isinstance(model, ModelClient)
         got = ask(model, temperature=0.5, max_tokens=9, stop="x", seed=4, tools=Toolbox([weather]))
-        assert got == Completion("hi", "served-model", "stop", (), Usage(7, 3))
+        assert got == Completion("hi", "served-model", "stop", (), TokenUsage(7, 3))
         assert server.requests == [
             {
                 "path": "/v1/chat/completions",
@@ -126,10 +126,10 @@ def test_text_in_parts_and_missing_usage() -> None:
     del document["model"]
     with chat_server(reply(document)) as server:
         got = ask(client(server.url))
-    assert (got.text, got.model, got.usage) == ("ab", "m", Usage(5, None))
+    assert (got.text, got.model, got.usage) == ("ab", "m", TokenUsage(5, None))
     del document["usage"]
     with chat_server(reply(document)) as server:
-        assert ask(client(server.url)).usage == Usage(None, None)
+        assert ask(client(server.url)).usage == TokenUsage(None, None)
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_stream(size: int, joint: bytes) -> None:
     with chat_server(stream(*lines, size=size, joint=joint)) as server:
         pieces, whole = read(client(server.url))
     assert pieces == WORDS
-    assert whole == Completion("".join(WORDS), "served-model", "stop", (), Usage(11, 5))
+    assert whole == Completion("".join(WORDS), "served-model", "stop", (), TokenUsage(11, 5))
     assert server.requests[0]["stream"] is True
     assert server.requests[0]["stream_options"] == {"include_usage": True}
 

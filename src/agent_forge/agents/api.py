@@ -20,7 +20,7 @@ from agent_forge.agents.models import use_recorder
 from agent_forge.agents.planner import Planned
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
 from agent_forge.agents.result import Result, RunUsage
-from agent_forge.agents.session import Session, limits_of
+from agent_forge.agents.request_run import RequestRun, limits_of
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import Budget, new_run_id
@@ -93,7 +93,7 @@ async def arun(
         model = model if model is not None else kept.get("model")
         request_or_plan = kept.get("request")
     box = choose_tools(tools)
-    session = Session(
+    session = RequestRun(
         box, choose_model(model), request_or_plan, reads=tools is None or isinstance(request_or_plan, str)
     )
     settings = {

@@ -48,7 +48,7 @@ class Assessment:
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AssessmentRule:
     """If every named dimension has one of these levels, then this route, because."""
 
     when: Mapping[str, tuple[str, ...]]
@@ -59,12 +59,12 @@ class Rule:
         return all(getattr(assessment, name) in levels for name, levels in self.when.items())
 
 
-RULES: tuple[Rule, ...] = (
-    Rule({"criticality": ("high",), "uncertainty": ("high",)}, "ask", "it cannot be undone and the way is not clear"),
-    Rule({"criticality": ("high",)}, "checkpoint", "it cannot be undone: keep a way back"),
-    Rule({"criticality": ("medium",), "uncertainty": ("high",)}, "checkpoint", "a change on an unclear way"),
-    Rule({"complexity": ("low",)}, "inline", "one call costs less than handing it over"),
-    Rule({}, "delegate", "several calls that can be undone: worth a context of its own"),
+RULES: tuple[AssessmentRule, ...] = (
+    AssessmentRule({"criticality": ("high",), "uncertainty": ("high",)}, "ask", "it cannot be undone and the way is not clear"),
+    AssessmentRule({"criticality": ("high",)}, "checkpoint", "it cannot be undone: keep a way back"),
+    AssessmentRule({"criticality": ("medium",), "uncertainty": ("high",)}, "checkpoint", "a change on an unclear way"),
+    AssessmentRule({"complexity": ("low",)}, "inline", "one call costs less than handing it over"),
+    AssessmentRule({}, "delegate", "several calls that can be undone: worth a context of its own"),
 )
 
 

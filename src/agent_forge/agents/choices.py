@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_forge.agents.models import ModelClient
 from agent_forge.agents.models import model as client_of
-from agent_forge.agents.models.checkpoint import Checkpoint
+from agent_forge.agents.models.local_model import LocalModel
 from agent_forge.agents.planner import LocalPlanner, ModelPlanner, Planner, RulePlanner
 from agent_forge.agents.tools import Tool, Toolbox, bundled_corpus, retrieval
 from agent_forge.agents.tools.calculator import calculator
@@ -37,7 +37,7 @@ def choose_model(model: AnyModel) -> ModelClient | None:
     """The model that tasks may ask: a client, or a name as `agent_forge.agents.models.model` takes it. None:
     $AGENT_FORGE_MODEL, else no model. A checkpoint named so only plans: ours are too small to be believed on facts."""
     client = _client(model)
-    return None if isinstance(client, Checkpoint) and not isinstance(model, Checkpoint) else client
+    return None if isinstance(client, LocalModel) and not isinstance(model, LocalModel) else client
 
 
 def choose_planner(planner: AnyPlanner, model: AnyModel = None) -> Planner:
@@ -52,9 +52,9 @@ def choose_planner(planner: AnyPlanner, model: AnyModel = None) -> Planner:
     client = _client(model)
     if name is None and client is None:
         return RulePlanner()
-    if name == "local" and not isinstance(client, Checkpoint):
+    if name == "local" and not isinstance(client, LocalModel):
         return LocalPlanner.smollm2()
-    if isinstance(client, Checkpoint) and name != "model":
+    if isinstance(client, LocalModel) and name != "model":
         return LocalPlanner(client)
     if client is None:
         raise UsageError("the planner 'model' needs a model", fix="name one: --model http://host:port/v1#name")

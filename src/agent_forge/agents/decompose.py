@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from agent_forge.agents.models import ModelClient, Usage
+from agent_forge.agents.models import ModelClient, TokenUsage
 from agent_forge.agents.planner.interface import Planned, total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.rules import ToolSpec
@@ -27,7 +27,7 @@ class Decomposed:
     """The plan with its groups, what it cost, which tasks were left as they are and why it stopped, if it did."""
 
     plan: Plan
-    usage: Usage
+    usage: TokenUsage
     calls: int
     atomic: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)  # task -> why its parts were not taken
@@ -46,9 +46,9 @@ async def decompose(
     budget = budget or ChangeBudget()
     plan = planned if isinstance(planned, Plan) else planned.plan
     request = request or (planned.request if isinstance(planned, Planned) else "")
-    done = Decomposed(plan, Usage(), 0)
+    done = Decomposed(plan, TokenUsage(), 0)
     waiting = [name for name in plan.leaves if plan[name].action is None]
-    spent: list[Usage] = []
+    spent: list[TokenUsage] = []
     while waiting:
         name = waiting.pop(0)
         try:
@@ -60,7 +60,7 @@ async def decompose(
             done.stopped = str(error)
             break
         waiting += await _expand(done, name, client, request, tools, budget, spent)
-    done.usage, done.calls = total(spent) if spent else Usage(0, 0), len(spent)
+    done.usage, done.calls = total(spent) if spent else TokenUsage(0, 0), len(spent)
     return done
 
 
@@ -71,7 +71,7 @@ async def _expand(
     request: str,
     tools: Sequence[ToolSpec],
     budget: ChangeBudget,
-    spent: list[Usage],
+    spent: list[TokenUsage],
 ) -> list[str]:
     """Asks about one task and takes its parts; the new leaves that may be expanded in turn."""
     task = done.plan[name]

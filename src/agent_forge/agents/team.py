@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_forge.agents.choices import choose_model
-from agent_forge.agents.models import Usage
+from agent_forge.agents.models import TokenUsage
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
 from agent_forge.agents.relations import Combine, parse_goal
 from agent_forge.agents.routing import Router, Trust, facts_of
@@ -97,7 +97,7 @@ class Team:
         return self._worker.evidence
 
     @property
-    def usages(self) -> list[Usage]:
+    def usages(self) -> list[TokenUsage]:
         return self._worker.usages
 
     @property

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_forge.agents.models import Message, ModelClient, Usage
+from agent_forge.agents.models import Message, ModelClient, TokenUsage
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.relations import Combine, LookUp, parse_goal
 from agent_forge.agents.synthesis.answer import Evidence, known
@@ -46,7 +46,7 @@ class Worker:
         self.reads = reads
         self.rules = rules
         self.evidence: dict[str, Evidence] = {}
-        self.usages: list[Usage] = []
+        self.usages: list[TokenUsage] = []
         self.tool_calls = 0
 
     async def __call__(self, task: Task, inputs: dict[str, Any]) -> Any:
@@ -158,7 +158,7 @@ class Worker:
         except ToolError as error:
             return f"error: {error}"
 
-    def _count(self, usage: Usage) -> None:
+    def _count(self, usage: TokenUsage) -> None:
         self.usages.append(usage)
         counts = [count for count in (usage.input_tokens, usage.output_tokens) if count is not None]
         if counts:

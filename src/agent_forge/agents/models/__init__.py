@@ -6,9 +6,9 @@ from agent_forge.agents.models.client import (
     Message,
     ModelClient,
     Request,
-    Stream,
+    CompletionStream,
     ToolCall,
-    Usage,
+    TokenUsage,
     specs_of,
 )
 from agent_forge.agents.models.openai_compatible import OpenAICompatible
@@ -28,9 +28,9 @@ __all__ = [
     "Recorded",
     "Recording",
     "Request",
-    "Stream",
+    "CompletionStream",
     "ToolCall",
-    "Usage",
+    "TokenUsage",
     "current_recorder",
     "model",
     "specs_of",

@@ -18,7 +18,7 @@ Tools = Toolbox | Sequence[Tool | Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TokenUsage:
     """Tokens read and written; None where the model did not say."""
 
     input_tokens: int | None = None
@@ -42,7 +42,7 @@ class Completion:
     model: str
     finish_reason: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
-    usage: Usage = Usage()
+    usage: TokenUsage = TokenUsage()
     prompt_ids: tuple[int, ...] | None = None
     output_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
@@ -79,7 +79,7 @@ class Request:
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-class Stream:
+class CompletionStream:
     """Text as it is written, then the whole: `async for piece in stream: ...`, then `stream.completion`."""
 
     def __init__(self, source: AsyncIterator[str | Completion]) -> None:
@@ -139,7 +139,7 @@ class ModelClient(Protocol):
         max_tokens: int | None = None,
         stop: Sequence[str] | None = None,
         seed: int | None = None,
-    ) -> Stream:
+    ) -> CompletionStream:
         """The answer as it is written. Iterating raises ModelError."""
 
 
@@ -186,12 +186,12 @@ class ChatClient(ABC):
         max_tokens: int | None = None,
         stop: Sequence[str] | None = None,
         seed: int | None = None,
-    ) -> Stream:
+    ) -> CompletionStream:
         """The answer as it is written. Iterating raises ModelError."""
         from agent_forge.agents.models.tracing import traced_pieces
 
         request = _request(messages, tools, temperature, max_tokens, stop, seed)
-        return Stream(traced_pieces(self, request))
+        return CompletionStream(traced_pieces(self, request))
 
 
 def _request(

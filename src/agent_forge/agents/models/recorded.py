@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agent_forge.agents.models.client import ChatClient, Completion, ModelClient, Request, ToolCall, Usage
+from agent_forge.agents.models.client import ChatClient, Completion, ModelClient, Request, ToolCall, TokenUsage
 from agent_forge.errors import ModelError
 
 
@@ -130,7 +130,7 @@ def _exchange(line: str, where: str) -> tuple[str, Completion, list[str] | None]
         row = json.loads(line)
         given = dict(row["completion"])
         calls = tuple(ToolCall(**call) for call in given.pop("tool_calls", None) or ())
-        usage = Usage(**(given.pop("usage", None) or {}))
+        usage = TokenUsage(**(given.pop("usage", None) or {}))
         lists = {name: tuple(given[name]) for name in ("prompt_ids", "output_ids", "logprobs") if given.get(name)}
         return row["digest"], Completion(**{**given, **lists}, tool_calls=calls, usage=usage), row.get("pieces")
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -25,17 +25,17 @@ def model(name: str, **options: Any) -> ChatClient:
         from agent_forge.agents.models.recorded import Recorded
 
         return Recorded(name.removeprefix("recorded:"), **options)
-    from agent_forge.agents.models.checkpoint import Checkpoint
+    from agent_forge.agents.models.local_model import LocalModel
 
     if name.lower() == "smollm2":
-        return Checkpoint.smollm2(**options)
+        return LocalModel.smollm2(**options)
     path = Path(name).expanduser()
     if path.is_dir():
-        return Checkpoint(path, **options)
+        return LocalModel(path, **options)
     if path.suffix == ".gguf" and path.is_file():
         from agent_forge.agents.models.llama_gguf import load_gguf
 
-        return Checkpoint(lambda: load_gguf(path), **{"name": path.stem, **options})
+        return LocalModel(lambda: load_gguf(path), **{"name": path.stem, **options})
     raise UsageError(f"there is no model {name!r}", fix=f"name a model as {FORMS}")
 
 

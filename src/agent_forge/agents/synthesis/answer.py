@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_forge.agents.models import ModelClient, Usage
+from agent_forge.agents.models import ModelClient, TokenUsage
 from agent_forge.agents.planner.prompts import template
 from agent_forge.plans import Plan
 
@@ -32,7 +32,7 @@ class Answer:
     text: str | None
     observation: str  # the results as JSON, keyed by task
     by: str  # "rules" or the model's name
-    usage: Usage = field(default_factory=Usage)
+    usage: TokenUsage = field(default_factory=TokenUsage)
 
     def __str__(self) -> str:
         """The output format: an `<observation>` JSON object and an `<answer>`."""

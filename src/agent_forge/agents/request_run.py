@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.agents.models import ModelClient, Usage
+from agent_forge.agents.models import ModelClient, TokenUsage
 from agent_forge.agents.planner import ModelPlanner, Planned, Writing, bind_tools
 from agent_forge.agents.planner.interface import total
 from agent_forge.agents.result import Result, RunUsage
@@ -33,7 +33,7 @@ def limits_of(box: Toolbox) -> Limits:
     )
 
 
-class Session:
+class RequestRun:
     """One call of `arun`."""
 
     def __init__(self, box: Toolbox, client: ModelClient | None, work: Any, *, reads: bool) -> None:
@@ -136,7 +136,7 @@ class Session:
         if answer is not None and answer.by != "rules":
             usages.append(answer.usage)
             calls += 1
-        used = total(usages) if usages else Usage(0, 0)
+        used = total(usages) if usages else TokenUsage(0, 0)
         return RunUsage(used.input_tokens, used.output_tokens, calls, self.worker.tool_calls)
 
 
