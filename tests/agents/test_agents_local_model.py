@@ -18,9 +18,9 @@ from agents_tiny_model import tiny_folder, tiny_model, tiny_tokenizer  # noqa: E
 
 from agent_forge.agents import tool  # noqa: E402
 from agent_forge.agents.models import Completion, Request, TokenUsage, model, use_recorder  # noqa: E402
-from agent_forge.agents.models.local_model import LocalModel, end_tokens, read_tool_calls  # noqa: E402
 from agent_forge.agents.models.gguf_file import GgufFile  # noqa: E402
 from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file  # noqa: E402
+from agent_forge.agents.models.local_model import LocalModel, end_tokens, read_tool_calls  # noqa: E402
 from agent_forge.agents.models.text import TextWriter  # noqa: E402
 from agent_forge.errors import MissingExtraError, ModelError, UsageError  # noqa: E402
 from agent_forge.traces import Recorder, Store  # noqa: E402
@@ -370,7 +370,7 @@ def test_files_that_are_not_gguf(tmp_path: Path) -> None:
         (b"", "cannot be read"),
         (b"nope", "not a GGUF file"),
         (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "entries are announced"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "header announces"),
         (head, "not a complete GGUF"),
         (head + struct.pack("<Q", 2**50), "not a complete GGUF"),
         (head + struct.pack("<Q", 1) + b"a" + struct.pack("<I", 99), "not a complete GGUF"),

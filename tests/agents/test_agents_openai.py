@@ -16,7 +16,7 @@ from agents_chat_server import chat, chat_server, event, reply, send, stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_forge.agents import Toolbox, TokenUsage, tool
+from agent_forge.agents import TokenUsage, Toolbox, tool
 from agent_forge.agents.models import Completion, ModelClient, OpenAICompatible, ToolCall, use_recorder
 from agent_forge.agents.models.openai_compatible import key_for, retry_after
 from agent_forge.agents.models.wire import Assembly, BrokenStream, events
@@ -181,7 +181,7 @@ def test_retry_after_is_honoured() -> None:
 def test_a_server_that_asks_for_too_long_is_not_waited_for() -> None:
     with chat_server(reply({"error": {"message": "quota"}}, 429, Retry_After="3600")) as server:
         model = client(server.url)
-        with pytest.raises(ModelError, match=r"status 429: quota. the server asks to wait 3600 s"):
+        with pytest.raises(ModelError, match=r"status 429: quota. The server demands a wait of 3600 s"):
             ask(model)
         assert model._sleep.taken == []  # type: ignore[attr-defined]
 
@@ -289,7 +289,7 @@ def test_urls_that_are_none(url: str) -> None:
 
 
 def test_messages_must_be_a_list() -> None:
-    with pytest.raises(ModelError, match="messages is a text"):
+    with pytest.raises(ModelError, match="messages is a string"):
         asyncio.run(client("http://h/v1").complete("hello"))  # type: ignore[arg-type]
 
 
@@ -391,7 +391,7 @@ def test_a_stream_that_is_cut_or_stands_still() -> None:
     with chat_server(cut) as server, pytest.raises(BrokenStream, match="the stream broke off") as caught:
         read(client(server.url))
     assert caught.value.partial == "half"
-    with chat_server(stall) as server, pytest.raises(BrokenStream, match=r"stood still for 0.3 s"):
+    with chat_server(stall) as server, pytest.raises(BrokenStream, match=r"stalled for 0.3 s"):
         read(client(server.url, timeout_s=0.3))
 
 

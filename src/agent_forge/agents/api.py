@@ -19,8 +19,8 @@ from agent_forge.agents.keeping import journal_of, notes_of, recording, remember
 from agent_forge.agents.models import use_recorder
 from agent_forge.agents.planner import Planned
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
-from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.request_run import RequestRun, limits_of
+from agent_forge.agents.result import Result, RunUsage
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import Budget, new_run_id

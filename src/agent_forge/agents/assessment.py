@@ -60,7 +60,9 @@ class AssessmentRule:
 
 
 RULES: tuple[AssessmentRule, ...] = (
-    AssessmentRule({"criticality": ("high",), "uncertainty": ("high",)}, "ask", "it cannot be undone and the way is not clear"),
+    AssessmentRule(
+        {"criticality": ("high",), "uncertainty": ("high",)}, "ask", "it cannot be undone and the way is not clear"
+    ),
     AssessmentRule({"criticality": ("high",)}, "checkpoint", "it cannot be undone: keep a way back"),
     AssessmentRule({"criticality": ("medium",), "uncertainty": ("high",)}, "checkpoint", "a change on an unclear way"),
     AssessmentRule({"complexity": ("low",)}, "inline", "one call costs less than handing it over"),

@@ -95,7 +95,8 @@ class LocalPlanner:
         written = [_until(end, row[longest:]) for row in self._generate(rows, seen, processor)]
         texts = [tokenizer.decode(row, clean_up_tokenization_spaces=False) for row in written]
         return [
-            (OPENING + text, TokenUsage(len(ids), len(row))) for text, ids, row in zip(texts, prompts, written, strict=True)
+            (OPENING + text, TokenUsage(len(ids), len(row)))
+            for text, ids, row in zip(texts, prompts, written, strict=True)
         ]
 
     def _generate(self, rows: list[list[int]], seen: list[list[int]], processor: PlanProcessor) -> list[list[int]]:
@@ -131,6 +132,7 @@ def _until(end: int, tokens: list[int]) -> list[int]:
 def without_repeats(plan: Plan) -> Plan:
     """The plan without tasks that say what an earlier one says; what waited for them waits for that one.
 
+    >>> from agent_forge.plans import Task
     >>> [task.goal for task in without_repeats(Plan([Task("a", "look"), Task("b", "look"), Task("c", "tell")]))]
     ['look', 'tell']
     """

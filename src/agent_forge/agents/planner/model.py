@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from agent_forge.agents.complexity import Complexity, complexity
-from agent_forge.agents.models import Completion, Message, ModelClient, CompletionStream, TokenUsage
+from agent_forge.agents.models import Completion, CompletionStream, Message, ModelClient, TokenUsage
 from agent_forge.agents.planner.interface import Planned, PlanningFailed, total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.rules import ToolSpec

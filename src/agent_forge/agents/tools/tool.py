@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from agent_forge.agents.tools.docstring import read_docstring
 from agent_forge.agents.tools.schema import Schema, Shape, hints_of, object_schema, shape_of, with_default
-from agent_forge.agents.tools.threads import THREADS
 from agent_forge.errors import ToolError, ToolTimeout
 from agent_forge.runtime.lifetime import leave_behind
+from agent_forge.threads import THREADS
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator

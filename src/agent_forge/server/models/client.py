@@ -7,8 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from agent_forge.agents.models import Completion, TokenUsage
-from agent_forge.agents.models.client import ChatClient, Request, ToolCall
+from agent_forge.agents.models import ChatClient, Completion, Request, TokenUsage, ToolCall
 from agent_forge.errors import ModelError
 from agent_forge.server.answers import Refused
 from agent_forge.server.models.answered import Choice, written
