@@ -93,7 +93,7 @@ async def arun(
         model = model if model is not None else kept.get("model")
         request_or_plan = kept.get("request")
     box = choose_tools(tools)
-    session = RequestRun(
+    request_run = RequestRun(
         box, choose_model(model), request_or_plan, reads=tools is None or isinstance(request_or_plan, str)
     )
     settings = {
@@ -106,14 +106,14 @@ async def arun(
         **more,
     }
     if team:
-        session.join(builtin_profiles() if team is True else team, home)
+        request_run.use_team(builtin_profiles() if team is True else team, home)
     with recording(home, record, recorder) as used, use_recorder(used), journal_of(home, record) as journal:
         settings |= {"recorder": used, "journal": journal}
         if resume is not None:
-            return await session.again(resume, settings)
+            return await request_run.resume(resume, settings)
         if record:
-            settings["notes"] = notes_of(settings["run_id"], session.request, tools, model)
-        return await session.carry_out(choose_planner(planner, model), settings)
+            settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model)
+        return await request_run.carry_out(choose_planner(planner, model), settings)
 
 
 def _default_concurrency() -> int | None:

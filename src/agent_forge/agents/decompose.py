@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from agent_forge.agents.models import ModelClient, TokenUsage
+from agent_forge.agents.planner.binding import bind_task
 from agent_forge.agents.planner.interface import Planned, total
 from agent_forge.agents.planner.prompts import template
-from agent_forge.agents.planner.rules import ToolSpec
-from agent_forge.agents.planner.tools import bind_task, describe
+from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.plans import ChangeBudget, ChangeRefused, Plan, PlanInvalid, Task, expand, find_references, parse_plan
 
 TEMPLATE = "expand@1"

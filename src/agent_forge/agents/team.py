@@ -10,21 +10,23 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from agent_forge.agents.actions import COMBINE, LOOK_UP, SEARCH
 from agent_forge.agents.choices import choose_model
 from agent_forge.agents.models import TokenUsage
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
-from agent_forge.agents.relations import Combine, parse_goal
 from agent_forge.agents.routing import Router, Trust, facts_of
 from agent_forge.agents.synthesis.answer import Evidence
-from agent_forge.agents.work import Worker, goal_of
+from agent_forge.agents.work import Worker
 from agent_forge.plans import Task
 from agent_forge.settings import trace_store
 from agent_forge.traces import Store, current_span
 from agent_forge.traces.trust import TrustTable
 
-# What a task is, by the tool that it calls; a task may say otherwise in its meta (`task_type`).
+# The type of a task by its action; `task_type` in the meta of a task takes precedence.
 TYPE_OF_ACTION = {
-    "search": "search",
+    LOOK_UP: "search",
+    COMBINE: "compare",
+    SEARCH: "search",
     "fetch": "search",
     "search_files": "search",
     "read_file": "search",
@@ -38,18 +40,12 @@ TYPE_OF_ACTION = {
 
 
 def task_type(task: Task) -> str:
-    """What kind of work a task is.
+    """The type of work that a task is, for routing and trust.
 
-    >>> task_type(Task("s1", "director of film Alien", action="search"))
-    'search'
-    >>> task_type(Task("s2", "which is earliest of {s1}, {s0}", action="answer"))
-    'compare'
+    >>> task_type(Task("s1", "director of film Alien", action="look_up")), task_type(Task("s2", "write a poem"))
+    ('search', 'answer')
     """
-    if "task_type" in task.meta:
-        return str(task.meta["task_type"])
-    if task.action in TYPE_OF_ACTION:
-        return TYPE_OF_ACTION[task.action]
-    return "compare" if isinstance(parse_goal(goal_of(task)), Combine) else "answer"
+    return str(task.meta.get("task_type") or TYPE_OF_ACTION.get(task.action or "", "answer"))
 
 
 def team_router(

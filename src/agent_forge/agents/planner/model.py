@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Sequence
 
 from agent_forge.agents.complexity import Complexity, complexity
 from agent_forge.agents.models import Completion, CompletionStream, Message, ModelClient, TokenUsage
+from agent_forge.agents.planner.binding import bind_task
 from agent_forge.agents.planner.interface import Planned, PlanningFailed, total
 from agent_forge.agents.planner.prompts import template
-from agent_forge.agents.planner.rules import ToolSpec
-from agent_forge.agents.planner.tools import bind_task, describe
+from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.errors import ModelError
 from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanStream, Task
 
