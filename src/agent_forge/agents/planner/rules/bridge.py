@@ -16,9 +16,8 @@ _KIN = "|".join(sorted(map(re.escape, KINSHIP), key=len, reverse=True))
 _ROLE = "|".join(sorted(map(re.escape, ROLES), key=len, reverse=True))
 _NOUN = "|".join(sorted((re.escape(form) for forms in NOUNS.values() for form in forms), key=len, reverse=True))
 
-# The patterns here and in the other shapes try every place of a question, some of them every pair of places. Of the
-# questions in docs/results/planner.md, the longest that any of them fits has 266 characters.
-LONGEST_QUESTION = 600
+# The patterns here and in the other shapes try every place of a question, some of them every pair of places.
+LONGEST_QUESTION = 2000
 
 # Innermost descriptions first: "the director of film X" up to the end of the name, or "X's husband".
 _OF = re.compile(rf"\b(?:the\s+)?(?P<r>{_KIN}|{_ROLE})\s+(?:of|for)\s+(?P<e>.+)$", re.IGNORECASE)
