@@ -194,6 +194,26 @@ def test_a_run_in_postgresql_is_resumed_from_another_home(
     assert not (tmp_path / "here").exists()
 
 
+def test_resume_goes_on_with_what_the_plan_means() -> None:
+    """The journal has action and arguments: nothing is read from words again."""
+    born = {"Ann Lee": "3 May 1960", "Bo Ek": "1 May 1961"}
+    fails = [True]
+
+    @tool
+    def search(query: str) -> list[dict[str, str]]:
+        """Finds passages."""
+        if query == "Bo Ek" and fails:
+            raise RuntimeError("not yet")
+        return [{"title": query, "text": f"{query} (born {born[query]}) is one."}]
+
+    first = run("Who is older, Ann Lee or Bo Ek?", tools=[search])
+    assert (first.state, first.answer) == ("failed", None)
+    fails.clear()
+    again = run(resume=first.run, tools=[search])
+    assert (again.state, again.answer) == ("done", "Ann Lee")
+    assert {name: task.reused for name, task in again.tasks.items()} == {"s1": True, "s2": False, "s3": False}
+
+
 def test_resume_of_nothing(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="no run 'nope'"):
         run(resume="nope")

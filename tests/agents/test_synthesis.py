@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -90,6 +91,24 @@ def test_what_the_passage_does_not_say_is_not_known() -> None:
     assert look_up("favourite colour", "X Y", [says]) is None
     assert look_up("date of birth", "Somebody Else", [passage("X Y", "X Y (born 1 May 1999).")]) is None
     assert look_up("date of birth", "X Y", []) is None
+
+
+@pytest.mark.parametrize(
+    ("relation", "unit"),
+    [
+        ("mother", "son of A and "),
+        ("release date", "is a 1999 "),
+        ("performer", "song by "),
+        ("director", "A'"),
+        ("place of birth", "born in A, "),
+        ("occupation", "is a "),
+        ("date of death", "(1999 –"),
+    ],
+)
+def test_a_long_passage_is_read_in_bounded_time(relation: str, unit: str) -> None:
+    started = time.process_time()
+    look_up(relation, "X Y", [passage("X Y", unit * 20_000)])
+    assert time.process_time() - started < 20  # a hang guard: it takes half a second
 
 
 def test_the_right_passage_by_its_title() -> None:
