@@ -1,4 +1,4 @@
-"""A team: each task of a run goes to the agent that the router names, and its span says who that was and why.
+"""A team: the router assigns each task of a run to an agent, and the span of the task names the agent and the reason.
 
 The spans of rewarded runs feed the trust table, and the trust table feeds the router: that is how routing learns.
 """
@@ -14,7 +14,7 @@ from agent_forge.agents.actions import COMBINE, LOOK_UP, SEARCH
 from agent_forge.agents.choices import choose_model
 from agent_forge.agents.models import TokenUsage
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
-from agent_forge.agents.routing import Router, Trust, facts_of
+from agent_forge.agents.routing import Router, facts_of
 from agent_forge.agents.synthesis.answer import Evidence
 from agent_forge.agents.work import Worker
 from agent_forge.plans import Task
@@ -51,27 +51,23 @@ def task_type(task: Task) -> str:
 def team_router(
     profiles: Mapping[str, AgentProfile] | None = None, *, home: str | os.PathLike[str] | None = None
 ) -> Router:
-    """A router over profiles (the built-in ones unless given) that trusts what the trace store has measured."""
-    chosen = builtin_profiles() if profiles is None else profiles
-    return Router(chosen.values(), trust=_measured(chosen, home), fallback=["writer"] if "writer" in chosen else [])
-
-
-def _measured(profiles: Mapping[str, AgentProfile], home: str | os.PathLike[str] | None) -> Trust:
+    """A router over profiles, by default the bundled ones, whose trust comes from the rewards in the trace store."""
+    agents = builtin_profiles() if profiles is None else profiles
     table = TrustTable()
     with Store.open(trace_store(home)) as store:
         table.observe_store(store)
 
     def trust(agent: str, category: str) -> float | None:
-        return table.lower_bound(agent, profiles[agent].model, category)
+        return table.lower_bound(agent, agents[agent].model, category)
 
-    return trust
+    return Router(agents.values(), trust=trust, fallback=["writer"] if "writer" in agents else [])
 
 
 class Team:
     """The handler of a run in which every task has an agent.
 
-    A task waits while the agents that can do it are full. A failure counts against the agent (five in a row and it is
-    left alone for a minute); the executor, not the team, decides whether the task is tried again.
+    A task waits while all agents that can do it are at capacity. A failure counts against the agent (after five in a
+    row it gets no tasks for a minute); whether the task is retried is up to the executor.
     """
 
     def __init__(self, router: Router, profiles: Mapping[str, AgentProfile], worker: Worker) -> None:
@@ -102,7 +98,7 @@ class Team:
 
 
 def _with_model(worker: Worker, model: str) -> Worker:
-    """The same worker with another model; evidence and usages go to the same place."""
+    """A copy of the worker with another model; evidence and usages stay shared."""
     other = copy.copy(worker)
     other.model = choose_model(model)
     return other

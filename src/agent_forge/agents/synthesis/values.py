@@ -23,7 +23,8 @@ _SCALE = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 
 # A capitalised name of at most 16 words, with its small joining words, initials and suffixes.
 _CAPITAL = r"[^\W\d_a-zß-öø-ÿ]"
-_WORD = rf"(?:(?:{_CAPITAL}|Jr|Sr|St|Dr|Mr|Mrs|Ste|Mt|Ft|Wm|Chas|Geo)\.|{_CAPITAL}[\w'’]{{0,40}}(?:-[\w'’]{{1,40}}){{0,5}})"
+_INITIAL = rf"(?:{_CAPITAL}|Jr|Sr|St|Dr|Mr|Mrs|Ste|Mt|Ft|Wm|Chas|Geo)\."
+_WORD = rf"(?:{_INITIAL}|{_CAPITAL}[\w'’]{{0,40}}(?:-[\w'’]{{1,40}}){{0,5}})"
 _SMALL = r"(?:de|di|da|du|des|dos|van|von|der|den|la|le|del|della|dei|al|el|bin|ibn|bint|of|the|y|zu|af|mac|ap|e)"
 NAME = rf"{_WORD}(?:(?:\s+{_SMALL}){{0,3}}\s*(?<=[\s.]){_WORD}){{0,15}}"
 PLACE = rf"{NAME}(?:,\s*{NAME}){{0,5}}"
