@@ -138,9 +138,9 @@ def test_failures_are_in_the_result() -> None:
 
 def test_inside_a_loop_the_error_says_what_to_do() -> None:
     async def inside() -> None:
-        with pytest.raises(UsageError, match=r"use `await arun\(\.\.\.\)`"):
+        with pytest.raises(UsageError, match=r"Use `await arun\(\.\.\.\)`"):
             run(QUESTION)
-        with pytest.raises(UsageError, match=r"use `await aplan\(\.\.\.\)`"):
+        with pytest.raises(UsageError, match=r"Use `await aplan\(\.\.\.\)`"):
             plan(QUESTION)
         assert (await arun(CHAIN, tools=[double], record=False)).ok
 
@@ -284,7 +284,7 @@ def test_a_request_that_is_not_utf_8_is_refused_as_such() -> None:
 
 
 def test_the_name_of_a_run_is_no_path(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a name for a run"):
+    with pytest.raises(UsageError, match="not a valid run name"):
         run([Task("a", action="double", args={"n": 1})], tools=[double], run_id="../../outside")
     assert not list(tmp_path.rglob("outside*"))
 

@@ -71,7 +71,7 @@ def find_profile(name: str, profiles: dict[str, AgentProfile] | None = None) -> 
     """A profile by name, by default one of the bundled ones. Raises UsageError, which suggests the nearest name."""
     profiles = builtin_profiles() if profiles is None else profiles
     if name not in profiles:
-        near = nearest(name, profiles)
-        fix = f"Did you mean {near!r}?" if near else f"Choose one of {', '.join(profiles)}"
+        closest = nearest(name, profiles)
+        fix = f"Did you mean {closest!r}?" if closest else f"Choose one of {', '.join(profiles)}"
         raise UsageError(f"there is no agent {name!r}", fix=fix)
     return profiles[name]

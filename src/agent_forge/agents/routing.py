@@ -202,8 +202,8 @@ class Router:
         names += [("the fallback chain", name) for name in self.fallback]
         for where, name in names:
             if name not in self._agents:
-                near = nearest(name, self._agents)
-                fix = f"Did you mean {near!r}?" if near else f"The agents are {', '.join(self._agents) or 'none'}"
+                closest = nearest(name, self._agents)
+                fix = f"Did you mean {closest!r}?" if closest else f"The agents are {', '.join(self._agents) or 'none'}"
                 raise UsageError(f"there is no agent {name!r}", where=where, fix=fix)
 
     # -- deciding --------------------------------------------------------------------------------------------------

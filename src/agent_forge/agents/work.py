@@ -83,20 +83,20 @@ class Worker:
             return await self._reason(task, inputs)
         return result
 
-    async def _look_up(self, task: Task, wanted: LookUp, inputs: Mapping[str, Any]) -> Any:
+    async def _look_up(self, task: Task, target: LookUp, inputs: Mapping[str, Any]) -> Any:
         """Searches for the entity and reads the value. None if the passages do not say it, or the entity is unknown."""
         if SEARCH not in self.toolbox:
             raise self._unknown(SEARCH, task)
-        if not isinstance(wanted.entity, str) or any(value is None for value in inputs.values()):
+        if not isinstance(target.entity, str) or any(value is None for value in inputs.values()):
             return None
-        passages = await self._search(wanted.entity)
+        passages = await self._search(target.entity)
         if not _are_passages(passages):
             return passages
-        fact = look_up(wanted.relation, wanted.entity, passages) if self.rules else None
+        fact = look_up(target.relation, target.entity, passages) if self.rules else None
         if fact is not None:
             self.evidence[task.id] = Evidence(fact.source, fact.evidence)
             return fact.value
-        return await self._extract(task, wanted.entity, passages) if self.model is not None else None
+        return await self._extract(task, target.entity, passages) if self.model is not None else None
 
     async def _find(self, task: Task, inputs: Mapping[str, Any]) -> Any:
         """Searches, and lets the model read the value from the passages; without a model, the passages."""

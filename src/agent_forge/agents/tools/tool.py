@@ -39,7 +39,7 @@ class Tool:
 
     Calling a Tool calls the function itself. Plans and models use `await tool.call(args)`: it checks the arguments,
     runs a blocking function in a thread, and applies `timeout_s` and `retries`. The executor enforces `concurrency`
-    (calls at the same time) and `rate` (calls per second), and with `cache=True` identical calls in a run share a result.
+    (calls at the same time) and `rate` (calls per second); with `cache=True` identical calls in a run share a result.
     """
 
     name: str

@@ -139,8 +139,10 @@ def _trailing_clause(question: str) -> Draft | None:
         return None
     draft = Draft("bridge")
     thing = draft.find(f"{match['np']}{match['rel']} {match['clause'].rstrip(' ?.')}")
-    asked = re.sub(r"^(?:who|what|which|where)\s+(?:is|was|are|were)\s+(?=\S)", "", match["head"], flags=re.IGNORECASE)
-    draft.find(f"{asked} {thing}")
+    statement = re.sub(
+        r"^(?:who|what|which|where)\s+(?:is|was|are|were)\s+(?=\S)", "", match["head"], flags=re.IGNORECASE
+    )
+    draft.find(f"{statement} {thing}")
     return draft
 
 
