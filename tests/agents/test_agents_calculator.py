@@ -88,7 +88,7 @@ def test_values(expression: str, expected: float) -> None:
         ("", "not an arithmetic expression"),
         ("1 2", "not an arithmetic expression"),
         ("1,200 * 3", "Write 1200"),
-        ("2 ^ 3", "write \\*\\*"),
+        ("2 ^ 3", "Write \\*\\*"),
         ("True + 1", "not a number"),
         ("None", "not a number"),
         ("'a' * 10", "not arithmetic"),
