@@ -62,7 +62,11 @@ class Complexity:
 def complexity(request: str) -> Complexity:
     """Estimates the steps of a request from its words and structure."""
     request = squeeze(request)
-    features = _question_features(request) if is_question(request) else _request_features(request)
+    if is_question(request):
+        features = _question_features(request)
+    else:
+        items = listed_items(request)
+        features = {"listed steps": len(items)} if items else {"clauses": len(clauses(request))}
     steps = max(1, sum(features.values()))
     graph = steps >= GRAPH_FROM
     terms = ", ".join(f"{name} {count}" for name, count in features.items() if count)
@@ -86,12 +90,6 @@ def listed_items(request: str) -> list[str]:
     """The items of a numbered or bulleted request (two or more), else nothing."""
     items = [item.strip() for item in _LISTED.findall(squeeze(request))]
     return items if len(items) > 1 else []
-
-
-def _request_features(request: str) -> dict[str, int]:
-    """An instruction: one step per listed item, or else per clause."""
-    items = listed_items(request)
-    return {"listed steps": len(items)} if items else {"clauses": len(clauses(request))}
 
 
 def _question_features(question: str) -> dict[str, int]:

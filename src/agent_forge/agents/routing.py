@@ -228,20 +228,22 @@ class Router:
         choice = self._first_free(matched)
         if choice is not None:
             return choice
-        spare = [
-            _Candidate(self._agents[name], f"fallback: {_nobody(facts, matched)}")
-            for name in self.fallback
-            if name not in exclude
-        ]
+        if matched:
+            names = dict.fromkeys(candidate.agent.profile.name for candidate in matched)
+            reason = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} down"
+        else:
+            reason = f"no agent is known for {facts.get('task_type', 'a task without a type')!r}"
+        spare = [_Candidate(self._agents[name], f"fallback: {reason}") for name in self.fallback if name not in exclude]
         return self._first_free(spare) or self._unroutable(facts, [*matched, *spare])
 
     def _matched(self, facts: Mapping[str, Any], exclude: Sequence[str]) -> list[_Candidate]:
         """The agents named by rules, then those capable by their profile, best first."""
-        by_rule = [
-            _Candidate(self._agents[rule.agent], _reason(rule), rule.name)
-            for rule in self.rules
-            if rule.agent not in exclude and rule.matches(facts)
-        ]
+        by_rule = []
+        for rule in self.rules:
+            if rule.agent not in exclude and rule.matches(facts):
+                because = f": {rule.because}" if rule.because else ""
+                reason = f"rule {rule.name!r} (priority {rule.priority}){because}"
+                by_rule.append(_Candidate(self._agents[rule.agent], reason, rule.name))
         return [*by_rule, *self._capable(facts, exclude)]
 
     def _capable(self, facts: Mapping[str, Any], exclude: Sequence[str]) -> list[_Candidate]:
@@ -411,15 +413,3 @@ def facts_of(task: Task | Mapping[str, Any]) -> Mapping[str, Any]:
         return task
     action = {} if task.action is None else {"action": task.action}
     return {**action, **task.meta}
-
-
-def _reason(rule: Rule) -> str:
-    because = f": {rule.because}" if rule.because else ""
-    return f"rule {rule.name!r} (priority {rule.priority}){because}"
-
-
-def _nobody(facts: Mapping[str, Any], matched: list[_Candidate]) -> str:
-    if not matched:
-        return f"no agent is known for {facts.get('task_type', 'a task without a type')!r}"
-    names = dict.fromkeys(c.agent.profile.name for c in matched)
-    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} down"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.agents.models.client import Completion, CompletionStream, Message, Request, Sampling, Tools
+from agent_forge.agents.models.client import Completion, CompletionStream, Message, Request, SamplingOptions, Tools
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -49,7 +49,7 @@ class ChatClient(ABC):
         """The text as it arrives, and last the Completion. Raises ModelError."""
 
     async def complete(
-        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[Sampling]
+        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[SamplingOptions]
     ) -> Completion:
         """The whole answer. `sampling`: temperature, max_tokens, stop, seed. Raises ModelError."""
         request = Request.of(messages, tools, **sampling)
@@ -62,7 +62,7 @@ class ChatClient(ABC):
             return completion
 
     def stream(
-        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[Sampling]
+        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[SamplingOptions]
     ) -> CompletionStream:
         """The answer as it is written; iterating raises ModelError."""
         return CompletionStream(self._traced_pieces(Request.of(messages, tools, **sampling)))

@@ -27,7 +27,7 @@ class HasSpec(Protocol):
 Tools = Iterable[HasSpec | Mapping[str, Any]]
 
 
-class Sampling(TypedDict, total=False):
+class SamplingOptions(TypedDict, total=False):
     """How a model writes its answer; what is missing or None is left to the model."""
 
     temperature: float | None
@@ -79,7 +79,9 @@ class Request:
     seed: int | None = None
 
     @classmethod
-    def of(cls, messages: Sequence[Message], tools: Tools | None = None, **sampling: Unpack[Sampling]) -> Request:
+    def of(
+        cls, messages: Sequence[Message], tools: Tools | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> Request:
         """The request for the arguments of `complete` and `stream`. Raises ModelError."""
         texts: object = messages
         if isinstance(texts, str):
@@ -149,11 +151,11 @@ class ModelClient(Protocol):
         """The model's name, for spans and results."""
 
     async def complete(
-        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[Sampling]
+        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[SamplingOptions]
     ) -> Completion:
         """The whole answer. `sampling`: temperature, max_tokens, stop, seed. Raises ModelError."""
 
     def stream(
-        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[Sampling]
+        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[SamplingOptions]
     ) -> CompletionStream:
         """The answer as it is written; iterating raises ModelError."""

@@ -180,7 +180,8 @@ class OpenAICompatible(ChatClient):
         client = self._client()
         url = f"{self.base_url}/chat/completions"
         try:
-            request = client.build_request("POST", url, json=body, headers=self._headers())
+            headers = {"authorization": f"Bearer {key}"} if (key := self._key()) else {}
+            request = client.build_request("POST", url, json=body, headers=headers)
             return await client.send(request, stream=True)
         except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
             raise self._timed_out() from error
@@ -198,9 +199,13 @@ class OpenAICompatible(ChatClient):
     async def _retry_delay(self, response: httpx.Response, wait: float, *, last: bool) -> float:
         """Seconds to wait before the next attempt. Raises ModelError if the refusal is final."""
         try:
-            message = self._message(await self._read(response), response.reason_phrase)
+            content = await self._read(response)
         finally:
             await response.aclose()
+        text = content[:2000].decode("utf-8", errors="replace").strip()
+        with suppress(ValueError):
+            text = server_message(json.loads(content)) or text
+        message = self._masked(text[:500] or response.reason_phrase or "no reason given")
         demanded = retry_after(response.headers, time.time())
         patient = demanded is None or demanded <= self.most_wait_s
         if response.status_code in RETRIED and not last and patient:
@@ -211,12 +216,6 @@ class OpenAICompatible(ChatClient):
         elif not patient:
             fix = f"The server demands a wait of {demanded:.0f} s; most_wait_s={self.most_wait_s:g} allows less"
         raise ModelError(f"status {response.status_code}: {message}", where=self.base_url, fix=fix)
-
-    def _message(self, content: bytes, reason: str) -> str:
-        text = content[:2000].decode("utf-8", errors="replace").strip()
-        with suppress(ValueError):
-            text = server_message(json.loads(content)) or text
-        return self._masked(text[:500] or reason or "no reason given")
 
     def _client(self) -> httpx.AsyncClient:
         import httpx
@@ -230,10 +229,6 @@ class OpenAICompatible(ChatClient):
 
     def _key(self) -> str | None:
         return key_for(self.base_url) if self._api_key_env is None else os.environ.get(self._api_key_env)
-
-    def _headers(self) -> dict[str, str]:
-        key = self._key()
-        return {"authorization": f"Bearer {key}"} if key else {}
 
     def _masked(self, text: str) -> str:
         """The text without the key, which some servers echo when they reject it."""

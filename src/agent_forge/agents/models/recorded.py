@@ -32,7 +32,11 @@ class Recorded(ChatClient):
         self.path = Path(path)
         self._exchanges: dict[str, list[tuple[Completion, list[str] | None]]] = {}
         self.requests = 0
-        for number, line in enumerate(_lines(self.path), 1):
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(f"the recording cannot be read: {error}", where=str(self.path)) from error
+        for number, line in enumerate((line for line in text.split("\n") if line.strip()), 1):
             digest, completion, pieces = _exchange(line, f"{self.path}, line {number}")
             self._exchanges.setdefault(digest, []).append((completion, pieces))
         models = (completion.model for exchanges in self._exchanges.values() for completion, _ in exchanges)
@@ -105,14 +109,6 @@ class Recording(ChatClient):
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"the recording cannot be read: {error}", where=str(path)) from error
-    return [line for line in text.split("\n") if line.strip()]
 
 
 def _exchange(line: str, where: str) -> tuple[str, Completion, list[str] | None]:

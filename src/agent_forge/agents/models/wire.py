@@ -29,7 +29,10 @@ def read_completion(document: Any, *, model: str, where: str) -> Completion:
     try:
         choice = document["choices"][0]
         message = choice["message"]
-        calls = tuple(_tool_call(call, where) for call in message.get("tool_calls") or ())
+        functions = [(str(call.get("id") or ""), call["function"]) for call in message.get("tool_calls") or ()]
+        calls = tuple(
+            ToolCall(name, str(f["name"]), _arguments(f.get("arguments"), f["name"], where)) for name, f in functions
+        )
         return Completion(
             _content(message.get("content")),
             str(document.get("model") or model),
@@ -47,13 +50,6 @@ def _content(content: Any) -> str:
     if isinstance(content, list):
         return "".join(part.get("text", "") for part in content if part.get("type") == "text")
     return "" if content is None else str(content)
-
-
-def _tool_call(call: Any, where: str) -> ToolCall:
-    function = call["function"]
-    return ToolCall(
-        str(call.get("id") or ""), str(function["name"]), _arguments(function.get("arguments"), function["name"], where)
-    )
 
 
 def _arguments(raw: Any, name: str, where: str) -> dict[str, Any]:

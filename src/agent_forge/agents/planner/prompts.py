@@ -28,7 +28,9 @@ class Prompt:
 
     def messages(self, **values: str) -> list[dict[str, str]]:
         """The chat messages, with every `$name` replaced. Raises KeyError for a missing value."""
-        return [{"role": role, "content": _fill(text, values)} for role, text in self.sections]
+        texts = [Template(text).substitute(values) for _, text in self.sections]
+        contents = [_BLANK_LINES.sub("\n\n", text).strip() for text in texts]  # an empty value leaves blank lines
+        return [{"role": role, "content": text} for (role, _), text in zip(self.sections, contents, strict=True)]
 
 
 def names() -> list[str]:
@@ -48,7 +50,3 @@ def template(name: str) -> Prompt:
 
 def _folder() -> Any:  # a Traversable, whose home differs between Python versions
     return files("agent_forge.agents") / "prompts"
-
-
-def _fill(text: str, values: dict[str, str]) -> str:
-    return _BLANK_LINES.sub("\n\n", Template(text).substitute(values)).strip()

@@ -66,7 +66,7 @@ def match_tools(planned: Sequence[str], gold: Sequence[str]) -> dict[int, int]:
 
 
 def match_texts(planned: Sequence[str], gold: Sequence[str], threshold: float = THRESHOLD) -> dict[int, int]:
-    left, right = ([_tokens(text) for text in texts] for texts in (planned, gold))
+    left, right = ([Counter(content_words(_REFERENCE.sub(" ", text))) for text in texts] for texts in (planned, gold))
     pairs = [(similarity(a, b), -i, -j) for i, a in enumerate(left) for j, b in enumerate(right)]
     match: dict[int, int] = {}
     for value, i, j in sorted(pairs, reverse=True):
@@ -78,10 +78,6 @@ def match_texts(planned: Sequence[str], gold: Sequence[str], threshold: float = 
 def similarity(a: Counter[str], b: Counter[str]) -> float:
     """Token F1; 1.0 for two texts that consist of references only."""
     return f1(sum((a & b).values()), sum(a.values()), sum(b.values()))
-
-
-def _tokens(text: str) -> Counter[str]:
-    return Counter(content_words(_REFERENCE.sub(" ", text)))
 
 
 def longest_path(edges: frozenset[tuple[int, int]], durations: Sequence[float]) -> float:

@@ -122,7 +122,8 @@ def _postings(texts: list[list[str]]) -> _Postings:
 
 def _weighted(index: _Postings, lengths: list[int], k1: float, b: float, floor: float) -> _Postings:
     """Replaces each count by its contribution to a score, so that a search only has to sum."""
-    idf = {word: _idf(len(where), len(lengths)) for word, (where, _) in index.items()}
+    total = len(lengths)
+    idf = {word: math.log(total - len(where) + 0.5) - math.log(len(where) + 0.5) for word, (where, _) in index.items()}
     least = floor * sum(idf.values()) / len(idf) if idf else 0.0
     mean_length = sum(lengths) / len(lengths) if lengths else 0.0
     for word, (where, counts) in index.items():
@@ -131,10 +132,6 @@ def _weighted(index: _Postings, lengths: list[int], k1: float, b: float, floor: 
             norm = k1 * (1 - b + b * lengths[passage] / mean_length)
             counts[position] = weight * f * (k1 + 1) / (f + norm)
     return index
-
-
-def _idf(having: int, total: int) -> float:
-    return math.log(total - having + 0.5) - math.log(having + 0.5)
 
 
 def _passage(item: Passage | Mapping[str, Any] | str, where: str) -> Passage:

@@ -153,14 +153,10 @@ def _class(annotation: Any, where: str, outer: tuple[Any, ...]) -> Shape:
     if typing.is_typeddict(annotation):
         return _typed_dict(annotation, where, (*outer, annotation))
     raise UnsupportedAnnotation(
-        f"the type {_shown(annotation)} has no JSON Schema",
+        f"the type {annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)} has no JSON Schema",
         where=where,
         fix="Use str, int, float, bool, None, list, dict, Optional, Literal, Enum, TypedDict or a dataclass",
     )
-
-
-def _shown(annotation: Any) -> str:
-    return annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)
 
 
 def _dataclass(cls: type, where: str, outer: tuple[Any, ...]) -> Shape:

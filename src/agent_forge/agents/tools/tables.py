@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from typing import Annotated, Any
 
 from agent_forge.agents.tools.query import query as run_query
@@ -44,7 +45,11 @@ def read_csv(text: str, delimiter: str = ",") -> list[dict[str, Any]]:
     try:
         reader = csv.reader(io.StringIO(text.lstrip("\ufeff"), newline=""), delimiter=delimiter, strict=True)
         header = next(reader, [])
-        _check_header(header)
+        if not header or not all(name.strip() for name in header):
+            raise ToolError("the first line of the CSV must name every column")
+        repeated = [name for name, count in Counter(header).items() if count > 1]
+        if repeated:
+            raise ToolError(f"two columns are named {repeated[0]!r}")
         return [_row(header, cells, reader.line_num) for cells in reader if cells]
     except csv.Error as error:
         raise ToolError(f"the data is not CSV: {error}") from error
@@ -53,14 +58,6 @@ def read_csv(text: str, delimiter: str = ",") -> list[dict[str, Any]]:
 def _small(text: str) -> None:
     if len(text) > MOST_CHARACTERS:
         raise ToolError(f"the data has {len(text):,} characters, the limit is {MOST_CHARACTERS:,}")
-
-
-def _check_header(header: list[str]) -> None:
-    if not header or not all(name.strip() for name in header):
-        raise ToolError("the first line of the CSV must name every column")
-    repeated = sorted({name for name in header if header.count(name) > 1})
-    if repeated:
-        raise ToolError(f"two columns are named {repeated[0]!r}")
 
 
 def _row(header: list[str], cells: list[str], line: int) -> dict[str, Any]:
