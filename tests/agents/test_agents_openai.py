@@ -276,10 +276,10 @@ def test_whose_key_goes_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGENT_FORGE_API_KEY", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
     monkeypatch.setenv("MY_KEY", "mine")
-    assert OpenAICompatible("https://api.openai.com/v1", "m")._headers() == {"authorization": "Bearer sk-openai"}
+    assert OpenAICompatible("https://api.openai.com/v1", "m")._key() == "sk-openai"
     for url in ("http://localhost/v1", "https://evil.test/api.openai.com/v1", "https://api.openai.com.evil.test/v1"):
-        assert OpenAICompatible(url, "m")._headers() == {}
-    assert OpenAICompatible("http://h/v1", "m", api_key_env="MY_KEY")._headers() == {"authorization": "Bearer mine"}
+        assert OpenAICompatible(url, "m")._key() is None
+    assert OpenAICompatible("http://h/v1", "m", api_key_env="MY_KEY")._key() == "mine"
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x", "http://[::"])
