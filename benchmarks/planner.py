@@ -1,4 +1,4 @@
-"""How near do the planners come to gold plan graphs, and to a control that copies the nearest known plan?
+"""How close do the planners come to gold plan graphs, compared with copying the plan of the most similar request?
 
     python benchmarks/planner.py                 the rule planner and the control, every held-out row of every set
     python benchmarks/planner.py --local 20      also SmolLM2-135M-Instruct under the plan grammar, 20 rows of each set
@@ -6,8 +6,8 @@
 
 For every set: node F1, edge F1, exact match and parallelism regret (planned over gold critical path; 1.0 is as parallel
 as gold, below 1 the plan is missing steps), mean ± standard error over the held-out rows (4 of 10, by a hash of the
-row's id). Nodes match by tool name where the gold names tools, else greedily by word F1 >= 0.3; see
-agent_forge/agents/planner/score.py. The control copies the plan of the looked-at row whose request is nearest (TF-IDF).
+row's id). Nodes match by tool name if the gold names tools, else greedily by word F1 >= 0.3; see
+agent_forge/agents/planner/score.py. The control copies the plan of the most similar row that is not held out (TF-IDF).
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def tools_of(gold: GoldPlan) -> tuple:
 
 
 class Nearest:
-    """The control: the plan of the nearest looked-at request."""
+    """The control: the plan of the most similar request."""
 
     def __init__(self, known: Sequence[GoldPlan]) -> None:
         self.known = known
