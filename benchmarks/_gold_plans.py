@@ -1,7 +1,7 @@
 """The shared gold plan graphs as one shape: a request, the tools it may use, the gold nodes and edges.
 
-Every set is split by a hash of the row's own id, so the split never changes: of 10 rows 6 may be inspected while writing
-rules (and copied by the control), 4 are held out and only scored.
+Every set is split by a hash of the row's own id, so the split never changes: of 10 rows 6 may be inspected while
+writing rules (and copied by the control), 4 are held out and only scored.
 """
 
 from __future__ import annotations
@@ -153,16 +153,16 @@ _TAIL = re.compile(
 
 
 def _worf_tools(user: str) -> tuple[ToolCard, ...]:
-    found = _TOOL_LIST.search(user)
-    if not found:
+    match = _TOOL_LIST.search(user)
+    if not match:
         return ()
     try:
-        listed = ast.literal_eval(found.group(1).strip())
+        tools = ast.literal_eval(match.group(1).strip())
     except (ValueError, SyntaxError):
         return ()
     return tuple(
         ToolCard(t.get("name") or t.get("api_name"), t.get("description") or t.get("api_description") or "")
-        for t in listed
+        for t in tools
     )
 
 

@@ -19,6 +19,7 @@ _ABBREVIATION = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|v|etc|e\.g|i\.e
 _QUOTATION = r"\"[^\"\n]*\"|“[^“”\n]*”|(?<!\w)'[^'\n]*'(?!\w)"
 _QUOTED = re.compile(rf"{_QUOTATION}|\([^()\n]*\)|https?://\S+")
 _BLANKS = re.compile(rf"({_QUOTATION})|\s+")
+_RUN_OF_BLANKS = re.compile(r"\s\s|[^\S ]")
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -124,6 +125,8 @@ def squeeze(text: str) -> str:
     >>> squeeze("Find \\t  'a  b'\\n \\n  and stop ")
     "Find 'a  b'\\nand stop"
     """
+    if not _RUN_OF_BLANKS.search(text):
+        return text.strip()
     lines = (_BLANKS.sub(lambda match: match[1] or " ", line).strip() for line in text.split("\n"))
     return "\n".join(line for line in lines if line)
 

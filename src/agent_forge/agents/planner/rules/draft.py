@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 from agent_forge.agents.actions import SEARCH, Combine, LookUp, Meaning
 from agent_forge.agents.planner.binding import read_goal
 from agent_forge.agents.relations import canonical
-from agent_forge.plans import Plan, Task, find_references
+from agent_forge.plans import Plan, Task
+
+_REFERENCE = re.compile(r"(?<!\{)\{(s\d+)\}(?!\})")  # {{s1}} is text
 
 
 @dataclass(slots=True)
@@ -52,12 +55,17 @@ class Draft:
         return f"{{s{len(self.steps)}}}"
 
     def plan(self) -> Plan:
-        tasks: dict[str, Task] = {}
-        for number, step in enumerate(self.steps, 1):
-            heads = [reference.head for reference in find_references([step.goal, step.args])]
-            needs = dict.fromkeys([*(head for head in heads if head in tasks), *step.after])
-            tasks[f"s{number}"] = Task(f"s{number}", step.goal, step.action, step.args, needs)
-        return Plan(tasks.values())
+        """The steps as tasks. A step needs those that its goal refers to: the goal says what the arguments say."""
+        return Plan(
+            Task(
+                f"s{number}",
+                step.goal,
+                step.action,
+                step.args,
+                dict.fromkeys([*_REFERENCE.findall(step.goal), *step.after]),
+            )
+            for number, step in enumerate(self.steps, 1)
+        )
 
 
 def tidy(text: str) -> str:
