@@ -93,9 +93,8 @@ async def arun(
         model = model if model is not None else notes.get("model")
         request_or_plan = notes.get("request")
     box = choose_tools(tools)
-    request_run = RequestRun(
-        box, choose_model(model), request_or_plan, reads=tools is None or isinstance(request_or_plan, str)
-    )
+    reads = tools is None or isinstance(request_or_plan, str)
+    request_run = RequestRun(box, choose_model(model), request_or_plan, reads=reads)
     default = os.environ.get(variable("concurrency"))
     settings = {
         "concurrency": concurrency if concurrency is not None else int(default) if default else None,
