@@ -159,7 +159,7 @@ class LocalModel(ChatClient):
         generator = torch.Generator(device=self.device)
         generator.manual_seed(seed) if seed is not None else generator.seed()
         written: list[int] = []
-        step, cache = torch.tensor([list(prompt)], device=self.device), None
+        step, cache = torch.tensor([list(prompt)], device=self.device), None  # (1, tokens)
         for _ in range(most):
             with torch.inference_mode():
                 out = model(input_ids=step, past_key_values=cache, use_cache=True)
@@ -170,7 +170,7 @@ class LocalModel(ChatClient):
             cache = out.past_key_values
             written.append(token)
             yield token, logprob
-            step = torch.tensor([[token]], device=self.device)
+            step = torch.tensor([[token]], device=self.device)  # (1, 1): the cache holds what came before
 
     def _completion(
         self, request: Request, text: str, finish: str, prompt: list[int], ids: list[int], logprobs: list[float]
