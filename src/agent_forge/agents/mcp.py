@@ -187,7 +187,9 @@ def mcp_server(
     except ImportError as error:
         raise MissingExtraError("tools from an MCP server", "mcp") from error
     if (command is None) == (url is None) or (command is not None and not command):
-        raise ToolError("an MCP server needs either a command or a url", fix='For example mcp_server(["python", "server.py"])')
+        raise ToolError(
+            "an MCP server needs either a command or a url", fix='Write mcp_server(["python", "server.py"])'
+        )
     options: dict[str, Any] = {"prefix": prefix, "start_s": start_s, "timeout_s": timeout_s}
     if url is not None:
         address = url
