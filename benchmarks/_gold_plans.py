@@ -1,7 +1,7 @@
 """The shared gold plan graphs as one shape: a request, the tools it may use, the gold nodes and edges.
 
-Every set is split by a hash of its row's own id, so the split never moves: of 10 rows 6 are for looking at while
-writing rules (and for the control to copy from), 4 are held out and only scored.
+Every set is split by a hash of the row's own id, so the split never changes: of 10 rows 6 may be inspected while
+writing rules (and copied by the control), 4 are held out and only scored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HELD_OUT_OF_10 = 4
 
 @dataclass(frozen=True)
 class ToolCard:
-    """What a planner may know of a tool: no callable, so that it can only plan with it."""
+    """What a planner may know about a tool; there is no function to call."""
 
     name: str
     description: str = ""
@@ -51,7 +51,7 @@ class GoldPlan:
 
 
 def load(name: str) -> list[GoldPlan]:
-    """The rows of one set, in the order of their digests: any first part of it is a fair sample."""
+    """The rows of one set, ordered by digest, so that any prefix is a fair sample."""
     return sorted(SETS[name](), key=lambda row: row.digest)
 
 
@@ -153,16 +153,16 @@ _TAIL = re.compile(
 
 
 def _worf_tools(user: str) -> tuple[ToolCard, ...]:
-    found = _TOOL_LIST.search(user)
-    if not found:
+    match = _TOOL_LIST.search(user)
+    if not match:
         return ()
     try:
-        listed = ast.literal_eval(found.group(1).strip())
+        tools = ast.literal_eval(match.group(1).strip())
     except (ValueError, SyntaxError):
         return ()
     return tuple(
         ToolCard(t.get("name") or t.get("api_name"), t.get("description") or t.get("api_description") or "")
-        for t in listed
+        for t in tools
     )
 
 

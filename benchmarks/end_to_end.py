@@ -1,17 +1,17 @@
-"""Multi-hop questions, parallel against one call a turn: time, tokens, tool calls and exact match.
+"""Multi-hop questions, parallel against one call per turn: time, tokens, tool calls and exact match.
 
     python benchmarks/end_to_end.py              the bundled questions, timed, and exact match on held-out 2Wiki
     python benchmarks/end_to_end.py --quick      twelve questions, shorter latencies
 
 Every tool call takes --tool-s seconds and every model call --model-s. No language model runs: the rule planner and the
-rules that read passages take its part behind the model interface, the same ones in every arm, so that the arms differ
-only in how the work is organised. Tokens are those of the prompts and texts that really pass through that interface
-(this package's templates; for the ReAct arm the usual Thought/Action/Observation transcript), counted with SmolLM2's
-tokenizer where it is installed, else as words and marks.
+rules that read passages stand in for it behind the model interface, the same ones in every arm, so that the arms differ
+only in how the work is organised. Tokens are those of the prompts and texts that pass through that interface (this
+package's templates; for the ReAct arm the usual Thought/Action/Observation transcript), counted with SmolLM2's
+tokenizer if it is installed, else as words and punctuation.
 
-Arms: `react` decides one search a turn, reading the growing transcript each time; `sequential` is our plan, one task at
-a time; `parallel` is our plan as the executor runs it. In both a model plans and reads each look-up's passages, and
-code compares the values. `shipped` is parallel with the rules reading the passages, a model only planning.
+Arms: `react` decides on one search per turn and reads the growing transcript each time; `sequential` is our plan, one
+task at a time; `parallel` is our plan as the executor runs it. In both a model plans and reads the passages of each
+look-up, and code compares the values. `shipped` is parallel with rules reading the passages and a model only planning.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.agents import tool
-from agent_forge.agents.models import ChatClient, Completion, Request, Usage
+from agent_forge.agents.actions import COMBINE, LOOK_UP, Combine, LookUp
+from agent_forge.agents.models import ChatClient, Completion, Request, TokenUsage
 from agent_forge.agents.planner import ModelPlanner, RulePlanner, template
-from agent_forge.agents.relations import Combine, LookUp, parse_goal
+from agent_forge.agents.planner.binding import read_goal
 from agent_forge.agents.synthesis import combine, look_up
 from agent_forge.agents.tools import Corpus, Toolbox, bundled_corpus, bundled_questions
 from agent_forge.agents.tools.retrieval import Question
 from agent_forge.agents.work import PASSAGES, Worker, shown
-from agent_forge.plans import to_lines
+from agent_forge.plans import resolve, to_lines
 from agent_forge.runtime import execute
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "plan_graph" / "mhqa"
 PUBLISHED = {"wall_s": -0.32, "tokens": -0.25, "calls": -0.22}
-AT_ONCE = 6  # questions under way together: they mostly sleep
+AT_ONCE = 6  # questions in flight: they mostly sleep
 REACT = """Answer the question by searching. Write one Thought and one Action a turn.
 Action: search[query] looks a query up and gives an Observation. Action: finish[answer] ends with the answer.
 Example:
@@ -91,7 +92,7 @@ class World:
 
 
 class StandIn(ChatClient):
-    """The rules behind the model interface: plans, reads passages and compares, each call after its latency."""
+    """The rules behind the model interface: plans and reads passages, each call after its latency."""
 
     provider = "stand-in"
     name = "stand-in"
@@ -103,43 +104,33 @@ class StandIn(ChatClient):
     async def answer(self, request: Request) -> Completion:
         await asyncio.sleep(self.world.model_s)
         prompt = "\n".join(str(message["content"]) for message in request.messages)
-        text = self._reply(str(request.messages[-1]["content"]), request)
+        text = self._reply(str(request.messages[-1]["content"]))
         self.tally.model_calls += 1
         self.tally.read.append(prompt)
         self.tally.written.append(text)
-        return Completion(text, self.name, "stop", usage=Usage())
+        return Completion(text, self.name, "stop", usage=TokenUsage())
 
     async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
         whole = await self.answer(request)
         yield whole.text
         yield whole
 
-    def _reply(self, asked: str, request: Request) -> str:
-        if asked.startswith("Request:"):
-            return to_lines(self.world.rules.plan_now(asked.removeprefix("Request: ")).plan)
-        if asked.startswith("Asked for:"):
-            goal, _, passages = asked.removeprefix("Asked for: ").partition("\nPassages:\n")
-            found = [dict(zip(("title", "text"), m.groups(), strict=True)) for m in _SHOWN.finditer(passages)]
-            return read_value(goal, found) or "unknown"
-        goal, _, inputs = asked.removeprefix("Task: ").partition("\nResults of the tasks it depends on:\n")
-        return compared(goal, list(json.loads(inputs).values())) or "unknown"
+    def _reply(self, prompt: str) -> str:
+        """A plan, or the value that a look-up asks for; comparisons that rules cannot decide stay unknown."""
+        if prompt.startswith("Request:"):
+            return to_lines(self.world.rules.plan_now(prompt.removeprefix("Request: ")).plan)
+        goal, _, text = prompt.removeprefix("Asked for: ").partition("\nPassages:\n")
+        passages = [dict(zip(("title", "text"), m.groups(), strict=True)) for m in _SHOWN.finditer(text)]
+        target = read_goal(goal)
+        return (read_value(target, passages) if isinstance(target, LookUp) else None) or "unknown"
 
 
 _SHOWN = re.compile(r"^\[(.*?)\] (.*)$", re.MULTILINE)
 
 
-def read_value(goal: str, passages: Sequence[Any]) -> str | None:
-    asked = parse_goal(goal)
-    fact = look_up(asked.relation, asked.entity, passages) if isinstance(asked, LookUp) else None
+def read_value(target: LookUp, passages: Sequence[Any]) -> str | None:
+    fact = look_up(target.relation, target.entity, passages)
     return fact.value if fact else None
-
-
-def compared(goal: str, values: Sequence[Any]) -> str | None:
-    asked = parse_goal(goal)
-    if not isinstance(asked, Combine):
-        return None
-    said = [None if text in {"null", "None"} else text for text in asked.operands]
-    return combine(asked, said or list(values))
 
 
 def toolbox(world: World, tally: Tally) -> Toolbox:
@@ -167,25 +158,25 @@ async def planned(world: World, question: str, *, concurrency: int | None, rules
 
 
 async def react(world: World, question: str) -> Tally:
-    """One search a turn. The transcript grows, and every turn reads all of it."""
+    """One search per turn. The transcript grows, and every turn reads all of it."""
     tally = Tally()
     start = time.perf_counter()
     transcript = f"{REACT}\nQuestion: {question}"
     results: dict[str, str | None] = {}
     learned = ""
     for task in world.rules.plan_now(question).plan:
-        goal = _filled(task.goal, results)
-        asked = parse_goal(goal)
-        if isinstance(asked, LookUp) and "null" not in goal:
-            turn = f"\nThought: {learned}I need the {goal}.\nAction: search[{asked.entity}]"
+        goal, args = resolve(task.goal, results), resolve(task.args, results)
+        results[task.id] = None
+        if task.action == COMBINE:
+            results[task.id] = combine(Combine.of(args))
+        elif task.action == LOOK_UP and args["entity"] is not None:
+            target = LookUp.of(args)
+            turn = f"\nThought: {learned}I need the {goal}.\nAction: search[{target.entity}]"
             await _turn(world, tally, transcript, turn)
-            passages = await world.search(asked.entity, tally)
-            seen = shown(asked.entity, passages)
+            seen = shown(target.entity, await world.search(target.entity, tally))
             transcript += turn + "\nObservation: " + "\n".join(f"[{p['title']}] {p['text']}" for p in seen)
-            results[task.id] = read_value(goal, seen)
+            results[task.id] = read_value(target, seen)
             learned = f"The {goal} is {results[task.id] or 'not given'}. "
-        else:
-            results[task.id] = compared(goal, list(results.values()))
     tally.answer = list(results.values())[-1]
     await _turn(world, tally, transcript, f"\nThought: {learned}\nAction: finish[{tally.answer or 'unknown'}]")
     tally.wall_s = time.perf_counter() - start
@@ -199,12 +190,6 @@ async def _turn(world: World, tally: Tally, transcript: str, turn: str) -> None:
     tally.written.append(turn)
 
 
-def _filled(goal: str, results: dict[str, str | None]) -> str:
-    for name, value in results.items():
-        goal = goal.replace(f"{{{name}}}", value if value is not None else "null")
-    return goal
-
-
 ARMS: dict[str, Callable[[World, str], Any]] = {
     "react": react,
     "sequential": lambda world, question: planned(world, question, concurrency=1, rules=False),
@@ -214,7 +199,7 @@ ARMS: dict[str, Callable[[World, str], Any]] = {
 
 
 def normal(text: str | None) -> str:
-    """As SQuAD compares answers: no case, no punctuation, no articles."""
+    """As in SQuAD: no case, no punctuation, no articles."""
     text = re.sub(r"[^\w\s]", "", (text or "").lower())
     return " ".join(re.sub(r"\b(a|an|the)\b", " ", text).split())
 
@@ -230,17 +215,19 @@ async def arm(world: World, name: str, questions: Sequence[str]) -> list[Tally]:
 
     async def one(question: str) -> Tally:
         async with places:
-            found: Tally = await ARMS[name](world, question)
-            return found
+            tally: Tally = await ARMS[name](world, question)
+            return tally
 
     return await asyncio.gather(*map(one, questions))
 
 
-def timed(world: World, asked: Sequence[Question]) -> dict[str, Any]:
-    print(f"\nbundled: {len(asked)} questions, {world.tool_s:g} s a tool call, {world.model_s:g} s a model call")
+def timed(world: World, questions: Sequence[Question]) -> dict[str, Any]:
+    print(
+        f"\nbundled: {len(questions)} questions, {world.tool_s:g} s per tool call, {world.model_s:g} s per model call"
+    )
     print(f"{'arm':11} {'wall s':>15} {'tokens':>17} {'tool calls':>11} {'model calls':>12} {'exact match':>15}")
-    tallies = {name: asyncio.run(arm(world, name, [question.question for question in asked])) for name in ARMS}
-    rows = {name: row(world, name, found, asked) for name, found in tallies.items()}
+    tallies = {name: asyncio.run(arm(world, name, [question.question for question in questions])) for name in ARMS}
+    rows = {name: row(world, name, tally, questions) for name, tally in tallies.items()}
     for name in ("parallel", "shipped"):
         for key, published in PUBLISHED.items():
             change = rows[name][key] / rows["react"][key] - 1
@@ -248,15 +235,15 @@ def timed(world: World, asked: Sequence[Question]) -> dict[str, Any]:
     print(
         f"parallel / the same plan in sequence, wall: {rows['parallel']['wall_s'] / rows['sequential']['wall_s']:.3f} x"
     )
-    for kind in dict.fromkeys(question.type for question in asked):
-        mine = [number for number, question in enumerate(asked) if question.type == kind]
-        walls = {name: sum(found[n].wall_s for n in mine) / len(mine) for name, found in tallies.items()}
-        print(f"  {kind:18} n={len(mine):2}  " + "  ".join(f"{name} {wall:.2f} s" for name, wall in walls.items()))
+    for kind in dict.fromkeys(question.type for question in questions):
+        numbers = [number for number, question in enumerate(questions) if question.type == kind]
+        walls = {name: sum(tally[n].wall_s for n in numbers) / len(numbers) for name, tally in tallies.items()}
+        print(f"  {kind:18} n={len(numbers):2}  " + "  ".join(f"{name} {wall:.2f} s" for name, wall in walls.items()))
     return rows
 
 
-def row(world: World, name: str, tallies: Sequence[Tally], asked: Sequence[Question]) -> dict[str, float]:
-    right = [float(normal(t.answer) == normal(q.answer)) for t, q in zip(tallies, asked, strict=True)]
+def row(world: World, name: str, tallies: Sequence[Tally], questions: Sequence[Question]) -> dict[str, float]:
+    right = [float(normal(t.answer) == normal(q.answer)) for t, q in zip(tallies, questions, strict=True)]
     measured = {
         "wall_s": mean_and_error([t.wall_s for t in tallies]),
         "tokens": mean_and_error([t.tokens(world.count) for t in tallies]),
@@ -274,7 +261,7 @@ def row(world: World, name: str, tallies: Sequence[Tally], asked: Sequence[Quest
 
 
 def held_out(limit: int | None) -> tuple[Corpus, list[tuple[str, str]]]:
-    """The whole shared corpus, and the 2Wiki questions (4 of 10, by hash) not looked at while writing the rules."""
+    """The whole shared corpus, and the held-out 2Wiki questions (4 of 10, by hash)."""
     with gzip.open(DATA / "2wiki_corpus.json.gz", "rt", encoding="utf-8") as file:
         corpus = Corpus(json.load(file))
     with gzip.open(DATA / "2wiki_dev_12576.json.gz", "rt", encoding="utf-8") as file:
@@ -304,16 +291,16 @@ def unseen(count: Callable[[str], int], limit: int | None) -> dict[str, Any]:
 
 
 def _supported(world: World, question: str) -> bool:
-    """Whether the corpus has a passage about every thing that the question itself names."""
+    """Whether the corpus has a passage about everything that the question names."""
     from agent_forge.agents.synthesis.facts import about
 
-    named = [parse_goal(task.goal) for task in world.rules.plan_now(question).plan if not task.depends_on]
-    entities = [asked.entity for asked in named if isinstance(asked, LookUp)]
-    found = (
+    roots = [task for task in world.rules.plan_now(question).plan if not task.depends_on]
+    entities = [str(task.args["entity"]) for task in roots if task.action == LOOK_UP]
+    passages = (
         about(entity, [{"title": h.passage.title} for h in world.corpus.search(entity, PASSAGES)])
         for entity in entities
     )
-    return bool(entities) and all(passage is not None for passage in found)
+    return bool(entities) and all(passage is not None for passage in passages)
 
 
 def counter() -> tuple[Callable[[str], int], str]:
@@ -329,25 +316,25 @@ def counter() -> tuple[Callable[[str], int], str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="twelve questions, shorter latencies, 300 held-out ones")
-    parser.add_argument("--tool-s", type=float, default=None, help="seconds a tool call takes (0.3)")
-    parser.add_argument("--model-s", type=float, default=None, help="seconds a model call takes (0.5)")
-    parser.add_argument("--json", metavar="FILE", help="also write the figures there")
-    asked = parser.parse_args()
+    parser.add_argument("--tool-s", type=float, default=None, help="seconds per tool call (0.3)")
+    parser.add_argument("--model-s", type=float, default=None, help="seconds per model call (0.5)")
+    parser.add_argument("--json", metavar="FILE", help="also write the figures to FILE")
+    options = parser.parse_args()
     count, how = counter()
     print(f"tokens counted with {how}; templates {template('plan-lines@1').name}, {template('extract@1').name}")
-    tool_s = asked.tool_s if asked.tool_s is not None else (0.05 if asked.quick else 0.3)
-    model_s = asked.model_s if asked.model_s is not None else (0.1 if asked.quick else 0.5)
-    asked_for = bundled_questions()
+    tool_s = options.tool_s if options.tool_s is not None else (0.05 if options.quick else 0.3)
+    model_s = options.model_s if options.model_s is not None else (0.1 if options.quick else 0.5)
+    questions = bundled_questions()
     world = World(bundled_corpus(), tool_s, model_s, count)
-    for name in ARMS:  # once without the clock: imports, the index of the corpus
-        asyncio.run(arm(World(bundled_corpus(), 0.0, 0.0, count), name, [asked_for[0].question]))
-    found = {"bundled": timed(world, asked_for[::3] if asked.quick else asked_for)}
+    for name in ARMS:  # a warm-up: imports, the index of the corpus
+        asyncio.run(arm(World(bundled_corpus(), 0.0, 0.0, count), name, [questions[0].question]))
+    figures = {"bundled": timed(world, questions[::3] if options.quick else questions)}
     if DATA.is_dir():
-        found["held_out"] = unseen(count, 300 if asked.quick else None)
+        figures["held_out"] = unseen(count, 300 if options.quick else None)
     else:
         print(f"\nthe shared 2Wiki questions are not at {DATA}: held-out exact match was not measured")
-    if asked.json:
-        Path(asked.json).write_text(json.dumps(found, indent=1), encoding="utf-8")
+    if options.json:
+        Path(options.json).write_text(json.dumps(figures, indent=1), encoding="utf-8")
     return 0
 
 

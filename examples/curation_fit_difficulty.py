@@ -43,10 +43,10 @@ class Policy:
     def __init__(self) -> None:
         import torch
 
-        from agent_forge.agents.models.checkpoint import Checkpoint
+        from agent_forge.agents.models.local_model import LocalModel
 
         self.torch = torch
-        self.model, self.tokens = Checkpoint.smollm2().load()
+        self.model, self.tokens = LocalModel.smollm2().load()
 
     def after(self, text: str) -> Any:
         with self.torch.no_grad():

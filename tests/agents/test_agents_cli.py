@@ -33,7 +33,7 @@ def test_show(capsys: pytest.CaptureFixture[str]) -> None:
 def test_mistakes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run_command(["agents", "show", "wirter"]) == 2
     captured = capsys.readouterr()
-    assert "did you mean 'writer'" in captured.err
+    assert "Did you mean 'writer'" in captured.err
     assert captured.out == ""
     assert run_command(["agents", "ls", "--profiles", str(tmp_path)]) == 2
     assert "no agent profiles" in capsys.readouterr().err

@@ -6,31 +6,17 @@ import doctest
 import importlib
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import agent_forge.agents
 from agent_forge.agents.tools import Toolbox, builtin_tools
 
-MODULES = [
-    "breaker",
-    "mcp",
-    "profiles",
-    "routing",
-    "models.checkpoint",
-    "models.openai_compatible",
-    "models.resolve",
-    "tools.addresses",
-    "tools.calculator",
-    "tools.docstring",
-    "tools.files",
-    "tools.query",
-    "tools.retrieval",
-    "tools.schema",
-    "tools.tables",
-    "tools.tool",
-    "tools.toolbox",
-]
+ROOT = Path(agent_forge.agents.__file__).parent
+EXAMPLES = sorted(
+    ".".join(path.relative_to(ROOT).with_suffix("").parts) for path in ROOT.rglob("*.py") if ">>> " in path.read_text()
+)
 
 
 def test_every_name_is_there() -> None:
@@ -46,7 +32,7 @@ def test_every_name_is_there() -> None:
             assert getattr(module, name) is not None
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_examples_run(name: str) -> None:
     results = doctest.testmod(importlib.import_module(f"agent_forge.agents.{name}"))
     assert results.attempted > 0

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from agent_forge.agents import Toolbox
 from agent_forge.agents.tools import files
-from agent_forge.agents.tools.files import Folder, file_tools, fits
+from agent_forge.agents.tools.files import Folder, file_tools, matches_glob
 from agent_forge.errors import ToolError
 
 SECRET = "the secret outside"
@@ -152,8 +152,8 @@ def test_limits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found["matches"]) == 2
     assert found["complete"] is False
     assert ask(root, "search_files", text="o")["complete"] is False
-    (root / "large.txt").write_bytes(b"x" * (files.MOST_BYTES_A_FILE + 1))
-    with pytest.raises(ToolError, match="2,000,001 bytes, 2,000,000 are allowed"):
+    (root / "large.txt").write_bytes(b"x" * (files.MOST_BYTES_PER_FILE + 1))
+    with pytest.raises(ToolError, match="2,000,001 bytes, the limit is 2,000,000"):
         ask(root, "read_file", path="large.txt")
     assert ask(root, "search_files", text="xx", pattern="large.txt")["skipped"] == ["large.txt"]
 
@@ -182,8 +182,8 @@ def test_patterns_agree_with_their_definition() -> None:
     for _ in range(3000):
         path = [rng.choice(["a", "b", "ab", "abc"]) for _ in range(rng.randint(1, 4))]
         pattern = [rng.choice(["a", "*", "**", "a*", "?b", "**"]) for _ in range(rng.randint(1, 4))]
-        assert fits(path, pattern) == by_definition(path, pattern), (path, pattern)
+        assert matches_glob(path, pattern) == by_definition(path, pattern), (path, pattern)
 
 
 def test_a_hostile_pattern_is_quick() -> None:
-    assert fits(["a" * 255] * 5, ["*a" * 100 + "b"] * 3 + ["**"] * 50) is False
+    assert matches_glob(["a" * 255] * 5, ["*a" * 100 + "b"] * 3 + ["**"] * 50) is False

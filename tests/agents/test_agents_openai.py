@@ -16,7 +16,7 @@ from agents_chat_server import chat, chat_server, event, reply, send, stream
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent_forge.agents import Toolbox, Usage, tool
+from agent_forge.agents import TokenUsage, Toolbox, tool
 from agent_forge.agents.models import Completion, ModelClient, OpenAICompatible, ToolCall, use_recorder
 from agent_forge.agents.models.openai_compatible import key_for, retry_after
 from agent_forge.agents.models.wire import Assembly, BrokenStream, events
@@ -76,7 +76,7 @@ def test_an_answer() -> None:
         model = client(server.url + "/", extra={"top_k": 3})
         assert isinstance(model, ModelClient)
         got = ask(model, temperature=0.5, max_tokens=9, stop="x", seed=4, tools=Toolbox([weather]))
-        assert got == Completion("hi", "served-model", "stop", (), Usage(7, 3))
+        assert got == Completion("hi", "served-model", "stop", (), TokenUsage(7, 3))
         assert server.requests == [
             {
                 "path": "/v1/chat/completions",
@@ -126,10 +126,10 @@ def test_text_in_parts_and_missing_usage() -> None:
     del document["model"]
     with chat_server(reply(document)) as server:
         got = ask(client(server.url))
-    assert (got.text, got.model, got.usage) == ("ab", "m", Usage(5, None))
+    assert (got.text, got.model, got.usage) == ("ab", "m", TokenUsage(5, None))
     del document["usage"]
     with chat_server(reply(document)) as server:
-        assert ask(client(server.url)).usage == Usage(None, None)
+        assert ask(client(server.url)).usage == TokenUsage(None, None)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +181,7 @@ def test_retry_after_is_honoured() -> None:
 def test_a_server_that_asks_for_too_long_is_not_waited_for() -> None:
     with chat_server(reply({"error": {"message": "quota"}}, 429, Retry_After="3600")) as server:
         model = client(server.url)
-        with pytest.raises(ModelError, match=r"status 429: quota. the server asks to wait 3600 s"):
+        with pytest.raises(ModelError, match=r"status 429: quota. The server demands a wait of 3600 s"):
             ask(model)
         assert model._sleep.taken == []  # type: ignore[attr-defined]
 
@@ -276,10 +276,10 @@ def test_whose_key_goes_where(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AGENT_FORGE_API_KEY", raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
     monkeypatch.setenv("MY_KEY", "mine")
-    assert OpenAICompatible("https://api.openai.com/v1", "m")._headers() == {"authorization": "Bearer sk-openai"}
+    assert OpenAICompatible("https://api.openai.com/v1", "m")._key() == "sk-openai"
     for url in ("http://localhost/v1", "https://evil.test/api.openai.com/v1", "https://api.openai.com.evil.test/v1"):
-        assert OpenAICompatible(url, "m")._headers() == {}
-    assert OpenAICompatible("http://h/v1", "m", api_key_env="MY_KEY")._headers() == {"authorization": "Bearer mine"}
+        assert OpenAICompatible(url, "m")._key() is None
+    assert OpenAICompatible("http://h/v1", "m", api_key_env="MY_KEY")._key() == "mine"
 
 
 @pytest.mark.parametrize("url", ["", "localhost:8000", "ftp://x", "http://[::"])
@@ -289,7 +289,7 @@ def test_urls_that_are_none(url: str) -> None:
 
 
 def test_messages_must_be_a_list() -> None:
-    with pytest.raises(ModelError, match="messages is a text"):
+    with pytest.raises(ModelError, match="messages is a string"):
         asyncio.run(client("http://h/v1").complete("hello"))  # type: ignore[arg-type]
 
 
@@ -309,7 +309,7 @@ def test_a_stream(size: int, joint: bytes) -> None:
     with chat_server(stream(*lines, size=size, joint=joint)) as server:
         pieces, whole = read(client(server.url))
     assert pieces == WORDS
-    assert whole == Completion("".join(WORDS), "served-model", "stop", (), Usage(11, 5))
+    assert whole == Completion("".join(WORDS), "served-model", "stop", (), TokenUsage(11, 5))
     assert server.requests[0]["stream"] is True
     assert server.requests[0]["stream_options"] == {"include_usage": True}
 
@@ -391,7 +391,7 @@ def test_a_stream_that_is_cut_or_stands_still() -> None:
     with chat_server(cut) as server, pytest.raises(BrokenStream, match="the stream broke off") as caught:
         read(client(server.url))
     assert caught.value.partial == "half"
-    with chat_server(stall) as server, pytest.raises(BrokenStream, match=r"stood still for 0.3 s"):
+    with chat_server(stall) as server, pytest.raises(BrokenStream, match=r"stalled for 0.3 s"):
         read(client(server.url, timeout_s=0.3))
 
 

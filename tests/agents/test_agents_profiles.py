@@ -53,7 +53,7 @@ def test_a_profile_from_a_file(tmp_path: Path) -> None:
         ("name: ada\nmax_concurrent: many\n", "max_concurrent"),
         ("name: ada\nmax_concurrent: 0\n", "at least 1"),
         ("name: ada\ncost_tier: free\n", "cost_tier"),
-        ("name: Ada Lovelace\n", "not a name for an agent"),
+        ("name: Ada Lovelace\n", "not a valid agent name"),
         ("name: ada\ntask_types: x\n", "task_types"),
         ("- a\n", "a.yaml"),
         ("name: [\n", "a.yaml"),
@@ -79,7 +79,7 @@ def test_folders(tmp_path: Path) -> None:
 
 def test_finding_one() -> None:
     assert find_profile("writer").name == "writer"
-    with pytest.raises(UsageError, match="did you mean 'researcher'"):
+    with pytest.raises(UsageError, match="Did you mean 'researcher'"):
         find_profile("reseacher")
-    with pytest.raises(UsageError, match="there are ada"):
+    with pytest.raises(UsageError, match="Choose one of ada"):
         find_profile("zzz", {"ada": AgentProfile(name="ada")})

@@ -81,9 +81,9 @@ def test_the_first_available_wins_and_says_who_was_passed_over() -> None:
 
 
 def test_names_in_rules_and_fallbacks_are_checked() -> None:
-    with pytest.raises(UsageError, match=r"rule 'r': there is no agent 'adaa'. did you mean 'ada'"):
+    with pytest.raises(UsageError, match=r"rule 'r': there is no agent 'adaa'. Did you mean 'ada'"):
         Router([agent("ada")], rules=[Rule("r", {}, "adaa")])
-    with pytest.raises(UsageError, match=r"fallback chain: there is no agent 'zed'. the agents are ada"):
+    with pytest.raises(UsageError, match=r"fallback chain: there is no agent 'zed'. The agents are ada"):
         Router([agent("ada")], fallback=["zed"])
     with pytest.raises(UsageError, match="two agents named 'ada'"):
         Router([agent("ada"), agent("ada")])
@@ -207,7 +207,7 @@ def test_unknown_types_and_empty_registries_are_answers() -> None:
 def test_the_fallback_chain_takes_what_nobody_knows() -> None:
     router = Router([agent("a", "x"), agent("spare"), agent("last")], fallback=["spare", "last"])
     answer = router.decide({"task_type": "z"})
-    assert answer == Assigned("spare", "fallback: nobody is known for 'z'")
+    assert answer == Assigned("spare", "fallback: no agent is known for 'z'")
     assert router.decide({"task_type": "x"}).agent == "a"  # type: ignore[union-attr]
 
 
@@ -331,7 +331,7 @@ def test_the_queue_is_bounded() -> None:
             answer = router.decide({"task_type": "x"})
             assert isinstance(answer, Unroutable)
             assert answer.code == "queue_full"
-            with pytest.raises(RoutingError, match="1 tasks are waiting already"):
+            with pytest.raises(RoutingError, match="1 tasks are already waiting"):
                 await router.run({"task_type": "x"}, _echo)
         assert (await waiter).result == "a"
 
@@ -403,7 +403,7 @@ def test_five_failures_open_the_breaker_for_a_minute_then_one_probe_passes() -> 
     assert router.state()["a"]["breaker"] == "closed"
     fail(router, 1)
     down = router.decide({"task_type": "x"})
-    assert down == Unroutable("all_down", "every agent that could do it is down: a for 60 s", 60.0)
+    assert down == Unroutable("all_down", "every suitable agent is down: a for 60 s", 60.0)
     clock.now += 59.9
     assert isinstance(router.decide({"task_type": "x"}), Unroutable)
     clock.now += 0.1

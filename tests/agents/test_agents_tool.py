@@ -160,7 +160,7 @@ def test_wrong_arguments_are_named(args: dict[str, Any], words: list[str]) -> No
     for word in words:
         assert word in str(caught.value)
     assert "tool 'measure'" in str(caught.value)
-    assert "its arguments are (length: number" in str(caught.value)
+    assert "Its arguments are (length: number" in str(caught.value)
 
 
 def test_nested_faults_have_a_path() -> None:
@@ -211,9 +211,9 @@ def test_functions_that_cannot_be_tools() -> None:
     for function in (untyped, many, options, positional, unknown, literal, unhashable):
         with pytest.raises(ToolError):
             tool(function)
-    with pytest.raises(ToolError, match="not a name"):
+    with pytest.raises(ToolError, match="not a valid tool name"):
         tool(lambda: None)
-    with pytest.raises(ToolError, match="not a name"):
+    with pytest.raises(ToolError, match="not a valid tool name"):
         tool(name="a b")(lambda: None)
 
 

@@ -99,7 +99,7 @@ def test_tools_from_a_file_and_from_a_module(tmp_path: Path, monkeypatch: pytest
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("x = 1", "no tools in it"),
+        ("x = 1", "it contains no tools"),
         ("import no_such_thing", "importing it failed with ModuleNotFoundError: No module named 'no_such_thing'"),
         ("1/0", "importing it failed with ZeroDivisionError"),
         ("import sys; sys.exit(3)", "importing it failed with SystemExit"),
@@ -144,7 +144,7 @@ def test_the_handler_calls_the_tool_that_the_task_names() -> None:
     assert run(Task(id="a", action="add", args={"a": 1, "b": 2})) == 3
     with pytest.raises(UnknownTool, match="task 'a': there is no tool 'adds', did you mean 'add'"):
         run(Task(id="a", action="adds"))
-    with pytest.raises(ToolError, match=r"task .b.: it names no tool. give it one of add, shout"):
+    with pytest.raises(ToolError, match=r"task .b.: it names no tool. Use one of add, shout"):
         run(Task(id="b", goal="think"))
     with pytest.raises(ArgumentsInvalid):
         run(Task(id="c", action="add", args={"a": 1}))

@@ -14,7 +14,7 @@ from agent_forge import Plan, Task, aplan, arun, plan, run, tool
 from agent_forge.agents.api import Result
 from agent_forge.agents.choices import choose_tools
 from agent_forge.agents.planner import RulePlanner
-from agent_forge.agents.session import limits_of
+from agent_forge.agents.request_run import limits_of
 from agent_forge.errors import StoreError, ToolError, UsageError
 from agent_forge.plans import PlanInvalid
 from agent_forge.runtime import Budget
@@ -138,9 +138,9 @@ def test_failures_are_in_the_result() -> None:
 
 def test_inside_a_loop_the_error_says_what_to_do() -> None:
     async def inside() -> None:
-        with pytest.raises(UsageError, match=r"use `await arun\(\.\.\.\)`"):
+        with pytest.raises(UsageError, match=r"Use `await arun\(\.\.\.\)`"):
             run(QUESTION)
-        with pytest.raises(UsageError, match=r"use `await aplan\(\.\.\.\)`"):
+        with pytest.raises(UsageError, match=r"Use `await aplan\(\.\.\.\)`"):
             plan(QUESTION)
         assert (await arun(CHAIN, tools=[double], record=False)).ok
 
@@ -192,6 +192,26 @@ def test_a_run_in_postgresql_is_resumed_from_another_home(
     assert (again.request, again.answer) == (QUESTION, "Manuel Antonio")
     assert all(task.reused for task in again.tasks.values())
     assert not (tmp_path / "here").exists()
+
+
+def test_resume_goes_on_with_what_the_plan_means() -> None:
+    """The journal has action and arguments: nothing is read from words again."""
+    born = {"Ann Lee": "3 May 1960", "Bo Ek": "1 May 1961"}
+    fails = [True]
+
+    @tool
+    def search(query: str) -> list[dict[str, str]]:
+        """Finds passages."""
+        if query == "Bo Ek" and fails:
+            raise RuntimeError("not yet")
+        return [{"title": query, "text": f"{query} (born {born[query]}) is one."}]
+
+    first = run("Who is older, Ann Lee or Bo Ek?", tools=[search])
+    assert (first.state, first.answer) == ("failed", None)
+    fails.clear()
+    again = run(resume=first.run, tools=[search])
+    assert (again.state, again.answer) == ("done", "Ann Lee")
+    assert {name: task.reused for name, task in again.tasks.items()} == {"s1": True, "s2": False, "s3": False}
 
 
 def test_resume_of_nothing(tmp_path: Path) -> None:
@@ -264,7 +284,7 @@ def test_a_request_that_is_not_utf_8_is_refused_as_such() -> None:
 
 
 def test_the_name_of_a_run_is_no_path(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="not a name for a run"):
+    with pytest.raises(UsageError, match="not a valid run name"):
         run([Task("a", action="double", args={"n": 1})], tools=[double], run_id="../../outside")
     assert not list(tmp_path.rglob("outside*"))
 

@@ -14,10 +14,10 @@ from agents_tiny_model import tiny_folder, tiny_model, tiny_tokenizer  # noqa: E
 
 from agent_forge.agents import tool  # noqa: E402
 from agent_forge.agents.choices import choose_model, choose_planner  # noqa: E402
-from agent_forge.agents.models.checkpoint import Checkpoint  # noqa: E402
 from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file  # noqa: E402
+from agent_forge.agents.models.local_model import LocalModel  # noqa: E402
 from agent_forge.agents.planner import LocalPlanner, ModelPlanner, RulePlanner  # noqa: E402
-from agent_forge.agents.planner.constrained import PlanProcessor, Vocabulary, token_texts  # noqa: E402
+from agent_forge.agents.planner.constrained import PlanProcessor, TokenVocabulary, token_texts  # noqa: E402
 from agent_forge.agents.planner.grammar import END, PlanGrammar  # noqa: E402
 from agent_forge.agents.planner.local import without_repeats  # noqa: E402
 from agent_forge.errors import MissingExtraError, ModelError, UsageError  # noqa: E402
@@ -37,7 +37,7 @@ def get_weather(city: str) -> str:
 
 
 def tiny(seed: int) -> LocalPlanner:
-    return LocalPlanner(Checkpoint(lambda: (tiny_model(seed, 4096), tiny_tokenizer()), name="tiny"), most=4, budget=120)
+    return LocalPlanner(LocalModel(lambda: (tiny_model(seed, 4096), tiny_tokenizer()), name="tiny"), most=4, budget=120)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -63,7 +63,7 @@ def test_together_is_the_same_as_one_by_one() -> None:
     assert together == [planner.plan_now(request).text for request, _ in requests]
 
 
-def _random_text(vocabulary: Vocabulary, grammar: PlanGrammar, seed: int) -> str:
+def _random_text(vocabulary: TokenVocabulary, grammar: PlanGrammar, seed: int) -> str:
     """Decodes random logits through the real processor, as generate does."""
     processor = PlanProcessor(vocabulary, [grammar], 1, words_tokens=8, budget=60)
     generator = torch.Generator().manual_seed(seed)
@@ -93,14 +93,14 @@ def real() -> Any:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_random_logits_over_a_byte_vocabulary_give_a_plan(seed: int) -> None:
-    vocabulary = Vocabulary.of(tiny_tokenizer())
+    vocabulary = TokenVocabulary.of(tiny_tokenizer())
     grammar = PlanGrammar(most=3 + seed % 3, tools=("send_sms",) if seed % 3 == 0 else ())
     assert len(parse_plan("<plan>\n" + _random_text(vocabulary, grammar, seed))) <= grammar.most
 
 
 @pytest.mark.untraced
 def test_random_logits_over_the_real_vocabulary_give_a_plan(real: Any) -> None:
-    vocabulary = Vocabulary.of(real[1])
+    vocabulary = TokenVocabulary.of(real[1])
     for seed in range(12):
         grammar = PlanGrammar(most=2 + seed % 4, tools=("send_sms", "get weather") if seed % 4 == 0 else ())
         text = "<plan>\n" + _random_text(vocabulary, grammar, seed)
@@ -109,7 +109,7 @@ def test_random_logits_over_the_real_vocabulary_give_a_plan(real: Any) -> None:
 
 @pytest.mark.untraced
 def test_smollm2_always_writes_a_plan(real: Any) -> None:
-    planner = LocalPlanner(Checkpoint(lambda: real, name="smollm2"), most=2, budget=16)
+    planner = LocalPlanner(LocalModel(lambda: real, name="smollm2"), most=2, budget=16)
     requests = [("Who is older, Ann Lee or Bo Ek?", ()), ("ünïcode | {braces} <tags>\n1: x", (send_sms, get_weather))]
     for planned in planner.plan_many(requests):
         assert 1 <= len(planned.plan) <= 2
@@ -117,14 +117,14 @@ def test_smollm2_always_writes_a_plan(real: Any) -> None:
 
 
 def test_a_model_that_rules_everything_out_is_overruled() -> None:
-    vocabulary = Vocabulary.of(tiny_tokenizer())
+    vocabulary = TokenVocabulary.of(tiny_tokenizer())
     processor = PlanProcessor(vocabulary, [PlanGrammar()], 1)
     masked = processor(torch.tensor([[0]]), torch.full((1, 300), float("-inf")))
     assert vocabulary.texts[int(masked.argmax())] == "T"
 
 
 def test_the_end_is_the_only_way_on_from_the_end() -> None:
-    vocabulary = Vocabulary.of(tiny_tokenizer())
+    vocabulary = TokenVocabulary.of(tiny_tokenizer())
     by_text = {text: token for token, text in vocabulary.texts.items()}
     processor = PlanProcessor(vocabulary, [PlanGrammar()], 1)
     text = "Task 1: go | Dependencies: none\n</plan>"
@@ -133,7 +133,7 @@ def test_the_end_is_the_only_way_on_from_the_end() -> None:
 
 
 def test_a_repeated_line_closes_the_plan() -> None:
-    vocabulary = Vocabulary.of(tiny_tokenizer())
+    vocabulary = TokenVocabulary.of(tiny_tokenizer())
     by_text = {text: token for token, text in vocabulary.texts.items()}
     processor = PlanProcessor(vocabulary, [PlanGrammar()], 1)
     text = "Task 1: go | Dependencies: none\nTask 2: go | Dependencies: none\n"
@@ -153,12 +153,12 @@ def test_texts_of_tokens_leave_out_halves_of_characters() -> None:
 
 
 def test_a_vocabulary_without_a_separator_is_refused() -> None:
-    whole = Vocabulary.of(tiny_tokenizer())
+    whole = TokenVocabulary.of(tiny_tokenizer())
     kept = {token: text for token, text in whole.texts.items() if text not in {"|", " "}}
     from agent_forge.agents.planner.grammar import Trie
 
     with pytest.raises(ModelError, match="could end"):
-        PlanProcessor(Vocabulary(kept, Trie.of(kept), whole.end_token), [PlanGrammar()], 1)
+        PlanProcessor(TokenVocabulary(kept, Trie.of(kept), whole.end_token), [PlanGrammar()], 1)
 
 
 def test_planners_by_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,7 +171,7 @@ def test_planners_by_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(choose_planner("model", folder), ModelPlanner)
     assert isinstance(choose_planner(None, "http://127.0.0.1:9/v1#m"), ModelPlanner)
     assert choose_model(folder) is None
-    assert choose_model(Checkpoint(folder)) is not None
+    assert choose_model(LocalModel(folder)) is not None
     monkeypatch.setenv("AGENT_FORGE_PLANNER", "rules")
     assert isinstance(choose_planner(None, folder), RulePlanner)
     with pytest.raises(UsageError, match="no planner 'oracle'"):

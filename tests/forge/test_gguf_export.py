@@ -124,11 +124,11 @@ def test_our_own_reader_gives_the_model_back(shape: dict[str, Any], tokenizer: A
 @pytest.mark.parametrize(
     ("setting", "tensor", "match"),
     [
-        (("tokenizer.ggml.pre", "qwen2"), None, "cuts words by 'qwen2'"),
+        (("tokenizer.ggml.pre", "qwen2"), None, "the pre-tokenizer 'qwen2' is not supported"),
         (("llama.rope.scaling.type", "linear"), None, "scaled"),
         (("llama.embedding_length", 64), None, "do not fit"),
-        (None, "rope_freqs.weight", "no plain Llama has a tensor 'rope_freqs.weight'"),
-        (None, None, "no tensor for model.layers.0.mlp.up_proj.weight"),
+        (None, "rope_freqs.weight", "the tensor 'rope_freqs.weight' does not belong"),
+        (None, None, "the tensor for model.layers.0.mlp.up_proj.weight is missing"),
     ],
     ids=["splitter", "scaled", "width", "tensor more", "tensor less"],
 )

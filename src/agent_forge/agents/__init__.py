@@ -12,7 +12,15 @@ from agent_forge.lazy import attach
 if TYPE_CHECKING:
     from agent_forge.agents.api import Result, aplan, arun, plan, run
     from agent_forge.agents.mcp import McpServer, mcp_server
-    from agent_forge.agents.models import Completion, ModelClient, Stream, ToolCall, Usage, model, use_recorder
+    from agent_forge.agents.models import (
+        Completion,
+        CompletionStream,
+        ModelClient,
+        TokenUsage,
+        ToolCall,
+        model,
+        use_recorder,
+    )
     from agent_forge.agents.planner import Planned, Planner, PlanningFailed
     from agent_forge.agents.profiles import AgentProfile, builtin_profiles, find_profile, load_profile, load_profiles
     from agent_forge.agents.routing import Assigned, Queued, Router, RoutingError, Rule, Unroutable
@@ -23,7 +31,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "api": "Result aplan arun plan run",
         "mcp": "McpServer mcp_server",
-        "models": "Completion ModelClient Stream ToolCall Usage model use_recorder",
+        "models": "Completion ModelClient CompletionStream ToolCall TokenUsage model use_recorder",
         "planner": "Planned Planner PlanningFailed",
         "profiles": "AgentProfile builtin_profiles find_profile load_profile load_profiles",
         "routing": "Assigned Queued Router RoutingError Rule Unroutable",

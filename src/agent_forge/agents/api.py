@@ -1,4 +1,4 @@
-"""The Python API on one screen: `plan` a request, `run` a request or a plan. Both have an asynchronous twin.
+"""The Python API: `plan` a request, `run` a request or a plan. Both have an asynchronous version.
 
 from agent_forge import plan, run, tool
 
@@ -15,12 +15,12 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from agent_forge.agents.choices import AnyModel, AnyPlanner, AnyTools, choose_model, choose_planner, choose_tools
-from agent_forge.agents.keeping import journal_of, notes_of, recording, remembered
 from agent_forge.agents.models import use_recorder
 from agent_forge.agents.planner import Planned
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
+from agent_forge.agents.request_run import RequestRun, limits_of
 from agent_forge.agents.result import Result, RunUsage
-from agent_forge.agents.session import Session, limits_of
+from agent_forge.agents.run_records import journal_of, notes_of, recording, stored_notes
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import Budget, new_run_id
@@ -35,7 +35,7 @@ T = TypeVar("T")
 def plan(request: str, *, tools: AnyTools = None, model: AnyModel = None, planner: AnyPlanner = None) -> Planned:
     """Plans a request without running it.
 
-    Raises PlanningFailed, ModelError, or UsageError where an event loop is running (use `aplan` there).
+    Raises PlanningFailed, ModelError, or UsageError if an event loop is running (use `aplan` there).
 
     >>> [task.goal for task in plan("Where was the director of film Alien born?").plan]
     ['director of film Alien', 'place of birth of {s1}']
@@ -44,15 +44,15 @@ def plan(request: str, *, tools: AnyTools = None, model: AnyModel = None, planne
 
 
 async def aplan(request: str, *, tools: AnyTools = None, model: AnyModel = None, planner: AnyPlanner = None) -> Planned:
-    """`plan` for programs that run in an event loop."""
-    known = () if tools is None else tuple(choose_tools(tools))
-    return await choose_planner(planner, model).plan(request, tools=known)
+    """`plan` for programs with an event loop."""
+    chosen = () if tools is None else tuple(choose_tools(tools))
+    return await choose_planner(planner, model).plan(request, tools=chosen)
 
 
 def run(request_or_plan: str | Plan | Planned | Iterable[Task] | None = None, **options: Any) -> Result:
     """Plans a request and carries it out, or carries out a plan; see `arun` for the options.
 
-    Raises UsageError where an event loop is running (use `await arun(...)` there).
+    Raises UsageError if an event loop is running (use `await arun(...)` there).
     """
     return _outside_a_loop(arun(request_or_plan, **options), "arun")
 
@@ -74,30 +74,30 @@ async def arun(
     team: bool | Mapping[str, AgentProfile] = False,
     **more: Any,
 ) -> Result:
-    """Carries out a request or a plan, and answers from what its tasks found.
+    """Carries out a request or a plan, and answers from the results of its tasks.
 
-    - `tools`: a Toolbox, tools or functions, a module or file with them; None: the embedded search and calculator.
-    - `model`: a ModelClient or `http://host:port/v1#name`; without one, the rules plan, read and compare.
+    - `tools`: a Toolbox, tools or functions, or a module or file of tools; by default bundled search and calculator.
+    - `model`: a ModelClient or `http://host:port/v1#name`; without one, rules plan, read and compare.
     - `planner`: a Planner, or "rules", "local", "model".
-    - `concurrency`, `timeout_s` (of a task), `budget`, `on_failure`, and `more`: as `agent_forge.execute` has them.
-    - `team`: give every task to an agent, by rules, measured trust and load: True for the built-in profiles, or yours.
-    - `home`: where the trace and the journal go; `record=False` keeps neither; `resume`: a run to go on with.
+    - `concurrency`, `timeout_s` (per task), `budget`, `on_failure` and `more`: as in `agent_forge.execute`.
+    - `team`: assign every task to an agent by rules, measured trust and load: True for the built-in profiles, or yours.
+    - `home`: the folder for trace and journal; `record=False` writes neither; `resume`: the name of a run to continue.
 
-    A model's plan is carried out while it is being written, and written once more if it turns out invalid; finished
-    work is kept. Failures of tasks are in the result. Raises before anything runs: UsageError, PlanInvalid, ToolError;
-    and ModelError or PlanningFailed where no plan could be had.
+    A model's plan is carried out while it is being written; if it turns out invalid it is written once more, and
+    finished work is reused. The result reports failed tasks. Raises UsageError, PlanInvalid or ToolError before
+    anything runs, and ModelError or PlanningFailed if there is no plan.
     """
     if resume is not None:
-        kept = remembered(home, record, resume)
-        tools = tools if tools is not None else kept.get("tools")
-        model = model if model is not None else kept.get("model")
-        request_or_plan = kept.get("request")
+        notes = stored_notes(home, record, resume)
+        tools = tools if tools is not None else notes.get("tools")
+        model = model if model is not None else notes.get("model")
+        request_or_plan = notes.get("request")
     box = choose_tools(tools)
-    session = Session(
-        box, choose_model(model), request_or_plan, reads=tools is None or isinstance(request_or_plan, str)
-    )
+    reads = tools is None or isinstance(request_or_plan, str)
+    request_run = RequestRun(box, choose_model(model), request_or_plan, reads=reads)
+    default = os.environ.get(variable("concurrency"))
     settings = {
-        "concurrency": concurrency if concurrency is not None else _default_concurrency(),
+        "concurrency": concurrency if concurrency is not None else int(default) if default else None,
         "limits": limits_of(box),
         "timeout_s": timeout_s,
         "budget": budget,
@@ -106,19 +106,14 @@ async def arun(
         **more,
     }
     if team:
-        session.join(builtin_profiles() if team is True else team, home)
-    with recording(home, record, recorder) as used, use_recorder(used), journal_of(home, record) as journal:
-        settings |= {"recorder": used, "journal": journal}
+        request_run.use_team(builtin_profiles() if team is True else team, home)
+    with recording(home, record, recorder) as active, use_recorder(active), journal_of(home, record) as journal:
+        settings |= {"recorder": active, "journal": journal}
         if resume is not None:
-            return await session.again(resume, settings)
+            return await request_run.resume(resume, settings)
         if record:
-            settings["notes"] = notes_of(settings["run_id"], session.request, tools, model)
-        return await session.carry_out(choose_planner(planner, model), settings)
-
-
-def _default_concurrency() -> int | None:
-    text = os.environ.get(variable("concurrency"))
-    return int(text) if text else None
+            settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model)
+        return await request_run.carry_out(choose_planner(planner, model), settings)
 
 
 def _outside_a_loop(work: Coroutine[Any, Any, T], name: str) -> T:
@@ -127,4 +122,4 @@ def _outside_a_loop(work: Coroutine[Any, Any, T], name: str) -> T:
     except RuntimeError:
         return asyncio.run(work)
     work.close()
-    raise UsageError("an event loop is running here, so this call would block it", fix=f"use `await {name}(...)`")
+    raise UsageError("an event loop is running, and this call would block it", fix=f"Use `await {name}(...)`")

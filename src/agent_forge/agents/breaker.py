@@ -1,4 +1,4 @@
-"""The circuit breaker: after some failures in a row an agent is left alone for a while, then tried with one task."""
+"""A circuit breaker: after several failures in a row an agent gets no tasks for a while, then a single probe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 class CircuitBreaker:
     """Closed (normal) until `failures` in a row, then open for `cooldown_s`, then half-open: one probe may pass.
 
-    The probe's success closes it, its failure opens it for another `cooldown_s`.
+    If the probe succeeds it closes, if it fails it opens for another `cooldown_s`.
 
     >>> now = [0.0]
     >>> breaker = CircuitBreaker(failures=2, cooldown_s=60, clock=lambda: now[0])
@@ -39,7 +39,7 @@ class CircuitBreaker:
 
     @property
     def is_free(self) -> bool:
-        """Whether a task may pass now: not while open, and while half-open only if no probe is under way."""
+        """Whether a task may pass now: not while open, and while half-open only if no probe is running."""
         state = self.state
         return state == "closed" or (state == "half_open" and not self._probing)
 
@@ -51,11 +51,11 @@ class CircuitBreaker:
         return max(0.0, self._opened_s + self.cooldown_s - self._clock())
 
     def begin(self) -> None:
-        """A task passes; in half-open state it is the probe."""
+        """Lets a task pass; in the half-open state it is the probe."""
         self._probing = self.state == "half_open"
 
     def record(self, success: bool | None) -> None:
-        """How a task ended; None says nothing about the agent (it was cancelled)."""
+        """Records how a task ended; None (cancelled) says nothing about the agent."""
         was_probe, self._probing = self._probing, False
         if success is None:
             return

@@ -1,4 +1,4 @@
-"""What a caller may name in words: tools, a model, a planner. None means what is embedded or what the settings say."""
+"""Tools, models and planners that a caller names. None means the built-in ones, or those in the settings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from agent_forge.agents.models import ModelClient
 from agent_forge.agents.models import model as client_of
-from agent_forge.agents.models.checkpoint import Checkpoint
+from agent_forge.agents.models.local_model import LocalModel
 from agent_forge.agents.planner import LocalPlanner, ModelPlanner, Planner, RulePlanner
 from agent_forge.agents.tools import Tool, Toolbox, bundled_corpus, retrieval
 from agent_forge.agents.tools.calculator import calculator
@@ -22,8 +22,8 @@ PLANNERS = ("rules", "local", "model")
 
 
 def choose_tools(tools: AnyTools) -> Toolbox:
-    """A toolbox from tools, functions, the name of a module or of a file; None: search in the bundled passages, and a
-    calculator."""
+    """A toolbox from tools, functions, or the name of a module or file; by default a search in the bundled passages and
+    a calculator."""
     if tools is None:
         return Toolbox([retrieval(bundled_corpus()), calculator])
     if isinstance(tools, Toolbox):
@@ -34,33 +34,33 @@ def choose_tools(tools: AnyTools) -> Toolbox:
 
 
 def choose_model(model: AnyModel) -> ModelClient | None:
-    """The model that tasks may ask: a client, or a name as `agent_forge.agents.models.model` takes it. None:
-    $AGENT_FORGE_MODEL, else no model. A checkpoint named so only plans: ours are too small to be believed on facts."""
+    """The model for tasks: a client, or a name for `agent_forge.agents.models.model`; by default $AGENT_FORGE_MODEL, if
+    set. A local model that is only named just plans: small models cannot be trusted with facts."""
     client = _client(model)
-    return None if isinstance(client, Checkpoint) and not isinstance(model, Checkpoint) else client
+    return None if isinstance(client, LocalModel) and not isinstance(model, LocalModel) else client
 
 
 def choose_planner(planner: AnyPlanner, model: AnyModel = None) -> Planner:
-    """The planner of that name; None: $AGENT_FORGE_PLANNER, else a model's where there is a model, else the rules."""
+    """The planner of that name; by default $AGENT_FORGE_PLANNER, else the model's if there is one, else the rules."""
     name = planner or os.environ.get(variable("planner"))
     if name is not None and not isinstance(name, str):
         return name
     if name not in {None, *PLANNERS}:
-        raise UsageError(f"there is no planner {name!r}", fix=f"one of {', '.join(PLANNERS)}")
+        raise UsageError(f"there is no planner {name!r}", fix=f"Choose one of {', '.join(PLANNERS)}")
     if name == "rules":
         return RulePlanner()
     client = _client(model)
     if name is None and client is None:
         return RulePlanner()
-    if name == "local" and not isinstance(client, Checkpoint):
+    if name == "local" and not isinstance(client, LocalModel):
         return LocalPlanner.smollm2()
-    if isinstance(client, Checkpoint) and name != "model":
+    if isinstance(client, LocalModel) and name != "model":
         return LocalPlanner(client)
     if client is None:
-        raise UsageError("the planner 'model' needs a model", fix="name one: --model http://host:port/v1#name")
+        raise UsageError("the planner 'model' needs a model", fix="Name one: --model http://host:port/v1#name")
     return ModelPlanner(client)
 
 
 def _client(model: AnyModel) -> ModelClient | None:
-    named = model if model is not None else os.environ.get(variable("model"))
-    return client_of(named) if isinstance(named, str) else named
+    model = model if model is not None else os.environ.get(variable("model"))
+    return client_of(model) if isinstance(model, str) else model

@@ -1,7 +1,7 @@
-"""How many steps does a request need, and so: is a graph worth planning?
+"""How many steps does a request need, and is a graph worth planning?
 
-The rule: one or two steps are done directly, three or more are planned as a graph (GAP). The estimate adds up what can
-be seen in the words, and every part of the sum is reported, so that a decision can be read and argued with.
+The rule: one or two steps are done directly, three or more are planned as a graph (GAP). The estimate is a sum over
+features of the wording, and every term is reported, so that a decision can be read and disputed.
 
 >>> decision = complexity("Who is older, Ada Lovelace or Charles Babbage?")
 >>> decision.graph, decision.steps
@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent_forge.agents.language import clauses, sentences, word_set, words
+from agent_forge.agents.language import clauses, sentences, squeeze, word_set, words
 
 GRAPH_FROM = 3
 
@@ -40,17 +40,18 @@ _RELATIVE = re.compile(r"\b(?:who|that|which|whose|whom|where|in which|of which|
 _AGGREGATE = re.compile(
     r"^(?:how many|how much|what (?:number|percent\w*|is the (?:total|average|sum)))\b", re.IGNORECASE
 )
-_LISTED = re.compile(r"^\s*(?:\d+[.)]|[-*•])\s+\S", re.MULTILINE)
+_LISTED = re.compile(r"^(?:\d+[.)]|[-*•])\s(\S.*)", re.MULTILINE)  # in squeezed text
 _CHOICE = re.compile(r"\bor\b", re.IGNORECASE)
 _NESTED = re.compile(
-    r"(?:\bof (?:the|a|an)?\s*(?:\w+\s){1,3}?(?:of|in|by|for|from)\b)|(?:['’]s\s(?:\w+\s?){1,2}(?:['’]s|\bborn|\bdie))",
+    r"(?:\bof (?:the|a|an)?\s*(?:\w+\s){1,3}?(?:of|in|by|for|from)\b)|"
+    r"(?:['’]s\s\w+(?:\s\w+)?\s?(?:['’]s|\bborn|\bdie))",
     re.IGNORECASE,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Complexity:
-    """The decision: `graph` or not, the estimated number of `steps`, what was seen, and the reason in words."""
+    """The decision: `graph` or not, the estimated number of `steps`, its features, and the reason in words."""
 
     graph: bool
     steps: int
@@ -60,39 +61,41 @@ class Complexity:
 
 def complexity(request: str) -> Complexity:
     """Estimates the steps of a request from its words and structure."""
-    features = _question_features(request) if is_question(request) else _request_features(request)
+    request = squeeze(request)
+    if is_question(request):
+        features = _question_features(request)
+    else:
+        items = listed_items(request)
+        features = {"listed steps": len(items)} if items else {"clauses": len(clauses(request))}
     steps = max(1, sum(features.values()))
     graph = steps >= GRAPH_FROM
-    seen = ", ".join(f"{name} {count}" for name, count in features.items() if count)
+    terms = ", ".join(f"{name} {count}" for name, count in features.items() if count)
     verdict = f"{GRAPH_FROM} or more steps: plan a graph" if graph else f"fewer than {GRAPH_FROM} steps: no graph"
     return Complexity(
-        graph, steps, features, f"{steps} step{'s' if steps > 1 else ''} ({seen or 'one plain step'}); {verdict}"
+        graph, steps, features, f"{steps} step{'s' if steps > 1 else ''} ({terms or 'one plain step'}); {verdict}"
     )
 
 
 def is_question(request: str) -> bool:
-    """Whether a request is one question: it ends as one or begins as one, and is not followed by an instruction."""
+    """Whether a request is a single question: it ends or begins as one, and no instruction follows it."""
     first = words(request)[:1]
     begins = bool(first) and first[0] in _QUESTION_HEAD
     if request.rstrip().endswith("?") and begins:
-        return not clauses_follow(request)
+        # A "!" inside a title, as in "Danger!! Death Ray", does not end a sentence.
+        return len(sentences(request.replace("!", "").replace("...", "…"))) <= 1
     return len(sentences(request)) == 1 and (request.rstrip().endswith("?") or begins or first == ["if"])
 
 
-def clauses_follow(request: str) -> bool:
-    """Whether a request has several sentences (a "!" inside a title, as in "Danger!! Death Ray", ends none)."""
-    return len(sentences(request.replace("!", "").replace("...", "…"))) > 1
-
-
-def _request_features(request: str) -> dict[str, int]:
-    """An instruction: one step for each listed item, or else for each clause."""
-    listed = len(_LISTED.findall(request))
-    return {"listed steps": listed} if listed > 1 else {"clauses": len(clauses(request))}
+def listed_items(request: str) -> list[str]:
+    """The items of a numbered or bulleted request (two or more), else nothing."""
+    items = [item.strip() for item in _LISTED.findall(squeeze(request))]
+    return items if len(items) > 1 else []
 
 
 def _question_features(question: str) -> dict[str, int]:
-    """A question: the look-up itself, one more for each thing compared, each hop and each aggregation."""
+    """A question: the look-up itself, and one more per thing compared, hop and aggregation."""
     tokens = words(question)
+    inner = question.partition(" ")[2]
     compared = any(_COMPARATIVE.match(token) and token not in _NOT_COMPARATIVE for token in tokens)
     choice = bool(_CHOICE.search(question)) and (compared or tokens[0] in _AUXILIARY | {"which", "who"})
     pair = tokens[:1] != ["which"] and bool({"both", "same", "common"} & set(tokens)) and "and" in tokens
@@ -101,12 +104,7 @@ def _question_features(question: str) -> dict[str, int]:
         "look-up": 1,
         "second thing compared": int(choice or pair or difference),
         "comparison": int(choice or pair or difference),
-        "hops": _hops(question),
-        "aggregation": int(bool(_AGGREGATE.match(question.strip()))),
+        # Nested descriptions: each is a look-up whose result the next one needs.
+        "hops": min(len(_RELATIVE.findall(inner)) + len(_NESTED.findall(inner)), 3),
+        "aggregation": int(bool(_AGGREGATE.match(question))),
     }
-
-
-def _hops(question: str) -> int:
-    """Nested descriptions, each a look-up whose result the next one needs."""
-    inner = question.split(None, 1)[1] if " " in question.strip() else ""
-    return min(len(_RELATIVE.findall(inner)) + len(_NESTED.findall(inner)), 3)

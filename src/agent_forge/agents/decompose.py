@@ -1,8 +1,8 @@
-"""Hierarchical decomposition: tasks that are more than one piece of work become groups, until none is.
+"""Hierarchical decomposition: tasks that consist of several pieces of work become groups, recursively.
 
-Every model call is booked before it is made, against limits on depth, size and calls; when one is reached the plan
-stays as far as it got, and `stopped` says why. A task is left alone when the model calls it atomic, when it already
-names a tool, or when its parts make no valid plan.
+Every model call is reserved against limits on depth, size and calls before it is made. When a limit is reached the plan
+stays as it is, and `stopped` says why. A task stays whole if the model calls it atomic, if it already has an action, or
+if its parts do not form a valid plan.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from agent_forge.agents.models import ModelClient, Usage
+from agent_forge.agents.models import ModelClient, TokenUsage
+from agent_forge.agents.planner.binding import bind_task
 from agent_forge.agents.planner.interface import Planned, total
 from agent_forge.agents.planner.prompts import template
-from agent_forge.agents.planner.rules import ToolSpec
-from agent_forge.agents.planner.tools import bind_task, describe
+from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.plans import ChangeBudget, ChangeRefused, Plan, PlanInvalid, Task, expand, find_references, parse_plan
 
 TEMPLATE = "expand@1"
@@ -24,13 +24,13 @@ _ATOMIC = re.compile(r"^\W*atomic\b", re.IGNORECASE)
 
 @dataclass(slots=True)
 class Decomposed:
-    """The plan with its groups, what it cost, which tasks were left as they are and why it stopped, if it did."""
+    """The plan with its groups, what it cost, the tasks that stayed whole, and the limit that was reached, if any."""
 
     plan: Plan
-    usage: Usage
+    usage: TokenUsage
     calls: int
     atomic: list[str] = field(default_factory=list)
-    refused: dict[str, str] = field(default_factory=dict)  # task -> why its parts were not taken
+    refused: dict[str, str] = field(default_factory=dict)  # task -> why its parts were rejected
     stopped: str | None = None
 
 
@@ -46,9 +46,9 @@ async def decompose(
     budget = budget or ChangeBudget()
     plan = planned if isinstance(planned, Plan) else planned.plan
     request = request or (planned.request if isinstance(planned, Planned) else "")
-    done = Decomposed(plan, Usage(), 0)
+    done = Decomposed(plan, TokenUsage(), 0)
     waiting = [name for name in plan.leaves if plan[name].action is None]
-    spent: list[Usage] = []
+    spent: list[TokenUsage] = []
     while waiting:
         name = waiting.pop(0)
         try:
@@ -60,7 +60,7 @@ async def decompose(
             done.stopped = str(error)
             break
         waiting += await _expand(done, name, client, request, tools, budget, spent)
-    done.usage, done.calls = total(spent) if spent else Usage(0, 0), len(spent)
+    done.usage, done.calls = total(spent) if spent else TokenUsage(0, 0), len(spent)
     return done
 
 
@@ -71,9 +71,9 @@ async def _expand(
     request: str,
     tools: Sequence[ToolSpec],
     budget: ChangeBudget,
-    spent: list[Usage],
+    spent: list[TokenUsage],
 ) -> list[str]:
-    """Asks about one task and takes its parts; the new leaves that may be expanded in turn."""
+    """Asks the model for the parts of one task; returns the new leaves that may be expanded in turn."""
     task = done.plan[name]
     inputs = ", ".join(done.plan.dependencies[name]) or "none"
     values = {
@@ -98,9 +98,9 @@ async def _expand(
 
 
 def _parts(name: str, plan: Plan) -> list[Task]:
-    """The parts under ids of their own (`task_2.1`), with their references to each other renamed."""
+    """The parts with ids of their own (`task_2.1`) and their references renamed accordingly."""
     if len(plan) == 1:
-        raise ChangeRefused("parts", f"the model broke {name!r} into one part, which is no smaller")
+        raise ChangeRefused("parts", f"the model split {name!r} into a single part")
     new = {old: f"{name}.{number}" for number, old in enumerate(plan.tasks, 1)}
     return [
         replace(

@@ -1,8 +1,8 @@
-"""The fallback chain: three tries, a different strategy each time, then a person.
+"""The fallback chain: three attempts, each with a different strategy, then a person.
 
-A try is accepted when it was verified (or, where there is nothing to verify with, when it did not fail). Doing the same
-again is not a strategy: two tries never share one. Every try is a span that links to the tries before it, with the
-reward that its verification gave, so that trust learns from it.
+An attempt is accepted if it was verified (or, without checks, if it did not fail). Repeating an attempt is not a
+strategy: no two attempts share one. Every attempt is a span that links to the attempts before it, with the reward of
+its verification, so that trust learns from it.
 
     >>> import asyncio
     >>> async def weak(task, before):
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from agent_forge.traces.span import Span
 
 TRIES = 3
-ACCEPT = 0.5  # the reward from which a try counts as good
+ACCEPT = 0.5  # the minimum reward of an accepted attempt
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One try: by which strategy, with what result or error, and what verification said."""
+    """One attempt: its strategy, its result or error, and the outcome of its verification."""
 
     strategy: str
     result: Any = None
@@ -47,13 +47,13 @@ class Attempt:
         return reward_of(self.looks)
 
 
-Work = Callable[[Any, Sequence[Attempt]], Awaitable[Any]]  # the task, and the tries before
+Work = Callable[[Any, Sequence[Attempt]], Awaitable[Any]]  # the task, and the attempts before
 Person = Callable[[Any, Sequence[Attempt]], Awaitable[Any]]
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """A way to do a task: its name, the work, and who does it (for the span and for trust)."""
+    """A way to do a task: its name, the work, and the agent and model that do it (for the span and for trust)."""
 
     name: str
     work: Work
@@ -63,7 +63,7 @@ class Strategy:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended: done (by a try), person (someone took over), declined (a person said no) or unresolved."""
+    """How it ended: done (by an attempt), person (someone took over), declined (a person refused) or unresolved."""
 
     state: str
     result: Any = None
@@ -73,14 +73,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Declined:
-    """What a person's answer is when the work should not be done."""
+    """The answer of a person who refuses the work."""
 
     reason: str = ""
 
 
 @dataclass
 class Chain:
-    """What a chain of tries needs to know; see `with_fallback`."""
+    """The settings of a chain of attempts; see `with_fallback`."""
 
     checks: Sequence[Check] = ()
     accept: float = ACCEPT
@@ -150,15 +150,15 @@ class Chain:
 
 
 async def with_fallback(task: Any, strategies: Sequence[Strategy], *, tries: int = TRIES, **options: Any) -> Outcome:
-    """Tries the first `tries` strategies one after the other until one is accepted, then asks a person.
+    """Tries the first `tries` strategies in order until one is accepted, then asks a person.
 
-    Options are the fields of `Chain`: `checks` that look at each result, the reward from which it is `accept`ed, the
-    `person` to ask (without one the outcome is "unresolved"), a `recorder`. Raises UsageError without strategies, or
-    with two of the same name: a try that repeats another is none.
+    Options are the fields of `Chain`: the `checks` of each result, the minimum reward to `accept` it, the `person` to
+    ask (without one the outcome is "unresolved"), and a `recorder`. Raises UsageError without strategies, or for two of
+    the same name.
     """
     names = [strategy.name for strategy in strategies]
     if not strategies or len(set(names)) != len(names):
-        raise UsageError("a fallback chain needs strategies, and each must differ from the others")
+        raise UsageError("a fallback chain needs strategies with different names")
     return await Chain(**options).run(task, strategies[:tries])
 
 
@@ -171,11 +171,11 @@ async def carry_out(
     checkpoint: Callable[[Any], Awaitable[Any]] | None = None,
     **options: Any,
 ) -> Outcome:
-    """The whole protocol: decide by the assessment, keep a way back if need be, do it, verify, fall back.
+    """The whole protocol: decide by the assessment, make a checkpoint if needed, do the work, verify, fall back.
 
-    Inline work is tried inline first and delegated if that fails; delegated work the other way round. Work that needs
-    a checkpoint is not begun without one, and work that needs a person not without asking: where nobody can be asked,
-    the outcome is "unresolved" and nothing was done.
+    Inline work is delegated if it fails inline; delegated work is done inline if it fails. Work that needs a checkpoint
+    or a person's consent does not start without it: if there is nobody to ask, the outcome is "unresolved" and nothing
+    has been done.
     """
     decision = decide(assessment)
     person: Person | None = options.get("person")

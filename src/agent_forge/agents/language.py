@@ -1,6 +1,7 @@
 """English, as far as planning needs it: words, sentences and the clauses of a request.
 
-Everything works on words, never on substrings: "brand" and "understand" hold no "and".
+Everything works on words, never on substrings: "brand" and "understand" do not contain "and". Every function takes
+time linear in its text, whatever the text: requests come from anywhere.
 
 >>> [clause.text for clause in clauses("Find a brand I understand, then email it to Ann and Bob and archive the draft")]
 ['Find a brand I understand', 'email it to Ann and Bob', 'archive the draft']
@@ -15,11 +16,14 @@ from dataclasses import dataclass
 _WORD = re.compile(r"[^\W_]+(?:['’.\-][^\W_]+)*")
 _SENTENCE_END = re.compile(r"(?<=[.?!])[\"'”’)]*\s+(?=[\"'“(]?[A-Z0-9])|\n+")
 _ABBREVIATION = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|v|etc|e\.g|i\.e|No|Vol|Inc|Ltd|Co|U\.S|U\.K)\.$")
-_QUOTED = re.compile(r"\"[^\"\n]*\"|“[^”\n]*”|(?<![\w])'[^'\n]*'(?!\w)|\([^()\n]*\)|https?://\S+")
+_QUOTATION = r"\"[^\"\n]*\"|“[^“”\n]*”|(?<!\w)'[^'\n]*'(?!\w)"
+_QUOTED = re.compile(rf"{_QUOTATION}|\([^()\n]*\)|https?://\S+")
+_BLANKS = re.compile(rf"({_QUOTATION})|\s+")
+_RUN_OF_BLANKS = re.compile(r"\s\s|[^\S ]")
 
 
 def word_set(text: str) -> frozenset[str]:
-    """A table of words, written as text."""
+    """The words of a text as a set, for tables of words."""
     return frozenset(text.split())
 
 
@@ -31,7 +35,7 @@ STOP_WORDS = word_set(
     here please return same other another such one ones up out off own more most"""
 )
 
-# Verbs with which people begin a step. Data, not grammar: a word here counts only where a clause may begin.
+# Verbs that begin a step. Data, not grammar: such a word only counts where a clause may begin.
 VERBS = word_set(
     """access activate add adjust adopt allocate alter analyse analyze announce append apply archive arrange ask
     assemble assess assign attach authenticate backup bake blend block boil book borrow broadcast browse build
@@ -78,20 +82,22 @@ _SEQUENCE = re.compile(
 _JOIN = re.compile(
     r"(?:,\s*(?:and|or|but)?|\s(?:and|as well as))\s+(?=(?:also\s+|please\s+|to\s+)*(\w+))", re.IGNORECASE
 )
+_ORDER = re.compile(r"then|after|subsequently", re.IGNORECASE)
+_THEN = re.compile(r"\s*(?:and\s+)?(?:then|after (?:that|this)|afterwards?|subsequently)\b", re.IGNORECASE)
 _MASK = "\x00"
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One step as written, and what joined it to the step before: "", "and", "then" or "." (a new sentence)."""
+    """One step as written, and how it is joined to the previous one: "", "and", "then" or "." (a new sentence)."""
 
     text: str
     joined_by: str = ""
-    asks: bool = False  # it began with words of asking ("could you", "I need to") that `text` no longer has
+    asks: bool = False  # it began with a request ("could you", "I need to"), which `text` no longer contains
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words; apostrophes, hyphens and dots inside a word stay.
+    """Lower-case words; apostrophes, hyphens and dots inside a word are kept.
 
     >>> words("Who's older: Ann or U.S. Grant?")
     ["who's", 'older', 'ann', 'or', 'u.s', 'grant']
@@ -109,8 +115,20 @@ def stem(word: str) -> str:
 
 
 def content_words(text: str) -> list[str]:
-    """Stems of the words that carry meaning, in order, repeats kept."""
+    """Stems of the words that are not stop words, in order, with repeats."""
     return [stem(word) for word in words(text) if word not in STOP_WORDS]
+
+
+def squeeze(text: str) -> str:
+    """The text without blank lines, and with one space for every run of blanks outside quotation marks.
+
+    >>> squeeze("Find \\t  'a  b'\\n \\n  and stop ")
+    "Find 'a  b'\\nand stop"
+    """
+    if not _RUN_OF_BLANKS.search(text):
+        return text.strip()
+    lines = (_BLANKS.sub(lambda match: match[1] or " ", line).strip() for line in text.split("\n"))
+    return "\n".join(line for line in lines if line)
 
 
 def sentences(text: str) -> list[str]:
@@ -119,19 +137,22 @@ def sentences(text: str) -> list[str]:
     >>> sentences("Meet Dr. No at 3.5 km. Then call. Thanks!")
     ['Meet Dr. No at 3.5 km.', 'Then call.', 'Thanks!']
     """
-    found: list[str] = []
-    for part in _SENTENCE_END.split(text.strip()):
-        if found and _ABBREVIATION.search(found[-1]):
-            found[-1] = f"{found[-1]} {part}"
+    parts: list[list[str]] = []
+    for part in _SENTENCE_END.split(squeeze(text)):
+        if parts and _ABBREVIATION.search(parts[-1][-1][-6:]):  # no abbreviation is longer
+            parts[-1].append(part)
         elif part.strip():
-            found.append(part.strip())
-    return found
+            parts.append([part.strip()])
+    return [" ".join(pieces) for pieces in parts]
 
 
 def plain(text: str) -> str:
-    """A clause without its polite or sequencing beginning ("Then, could you please") and its full stop."""
-    text = re.sub(r"[\s,;.!]+$", "", text.strip())
-    return _POLITE.sub("", _WISH.sub("", text)).strip() or text
+    """A clause without its polite or sequencing beginning ("Then, could you please") and without its full stop."""
+    text = text.strip().rstrip(" ,;.!")
+    wish = _WISH.match(text)
+    rest = text[wish.end() :] if wish else text
+    polite = _POLITE.match(rest)
+    return (rest[polite.end() :] if polite else rest).strip() or text
 
 
 def clauses(text: str, verbs: Iterable[str] = ()) -> list[Clause]:
@@ -139,23 +160,34 @@ def clauses(text: str, verbs: Iterable[str] = ()) -> list[Clause]:
 
     `verbs` are further words that may begin a step, such as the first words of the tools' names.
     """
-    known = VERBS | {verb.lower() for verb in verbs}
-    found: list[Clause] = []
+    starters = VERBS | {verb.lower() for verb in verbs}
+    steps: list[Clause] = []
     for sentence in sentences(text):
-        for number, (part, marker) in enumerate(_split(sentence, known)):
-            stripped = plain(part)
-            if words(stripped):
-                joined_by = _joined_by(part, marker, first=not found, head=number == 0)
-                found.append(Clause(stripped, joined_by, bool(_ASKING.match(part) or _WISH.match(part))))
-    return found
+        for number, (part, marker) in enumerate(_split(sentence, starters)):
+            step = plain(part)
+            if not _WORD.search(step):
+                continue
+            joined_by = marker if number else "."
+            if _THEN.match(part):
+                joined_by = "then"
+            asks = bool(_ASKING.match(part) or _WISH.match(part))
+            steps.append(Clause(step, joined_by if steps else "", asks))
+    return steps
 
 
 def _split(sentence: str, verbs: frozenset[str]) -> list[tuple[str, str]]:
-    """(part, marker) of one sentence: cut at sequence words, then where a joining word is followed by a verb."""
-    masked = _QUOTED.sub(lambda m: _MASK * len(m.group()), sentence)
-    cuts = [(m.start(), m.end(), _marker(m.group())) for m in _SEQUENCE.finditer(masked) if m.start() > 0]
-    for match in _JOIN.finditer(masked):
-        if match.group(1).lower() in verbs and not _object_list(masked[: match.start()], verbs):
+    """(part, marker) of one sentence: cut at sequence words, and at joining words that are followed by a verb."""
+    masked = _QUOTED.sub(lambda match: _MASK * len(match.group()), sentence)
+    # "finally" and "next" continue a list; "then" and "after that" put it in order.
+    cuts = [
+        (m.start(), m.end(), "then" if _ORDER.search(m.group()) else "and")
+        for m in _SEQUENCE.finditer(masked)
+        if m.start() > 0
+    ]
+    # Before the first verb "and" joins nouns ("the order and search logs").
+    first_verb = next((m.end() for m in _WORD.finditer(masked) if m.group().lower() in verbs), len(masked))
+    for match in _JOIN.finditer(masked, first_verb):
+        if match.group(1).lower() in verbs:
             cuts.append((match.start(), match.end(), "and"))
     parts, position, marker = [], 0, ""
     for start, end, kind in sorted(cuts):
@@ -163,21 +195,3 @@ def _split(sentence: str, verbs: frozenset[str]) -> list[tuple[str, str]]:
             parts.append((sentence[position:start], marker))
             position, marker = end, kind
     return [*parts, (sentence[position:], marker)]
-
-
-def _marker(joint: str) -> str:
-    """ "finally" and "next" go on with a list; "then" and "after that" put an order on it."""
-    return "then" if re.search(r"then|after|subsequently", joint, re.IGNORECASE) else "and"
-
-
-def _object_list(before: str, verbs: frozenset[str]) -> bool:
-    """Whether there is no verb yet before a joining word, so that "and" joins nouns ("the order and search logs")."""
-    return not any(word in verbs for word in words(before))
-
-
-def _joined_by(part: str, marker: str, *, first: bool, head: bool) -> str:
-    if first:
-        return ""
-    if re.match(r"\s*(?:and\s+)?(?:then|after (?:that|this)|afterwards?|subsequently)\b", part, re.IGNORECASE):
-        return "then"
-    return marker if not head else "."

@@ -1,4 +1,4 @@
-"""Tools from a Model Context Protocol server, through the official client (the extra `mcp`; its versions 1 and 2)."""
+"""Tools from a Model Context Protocol server, through the official client (extra `mcp`, versions 1 and 2)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Connect = Callable[[], AbstractAsyncContextManager[Any]]
 class McpServer:
     """A connection to a server: `async with mcp_server(...) as server: Toolbox(server.tools)`.
 
-    The session lives in a task of its own, so that an error in the block is not wrapped by the client's task groups
-    and the tools can be called from any task. A tool counts as having side effects unless the server says that it
-    only reads. Raises ToolError if the server cannot be reached.
+    The session runs in a task of its own, so that errors in the block are not wrapped by the client's task groups and
+    the tools can be called from any task. A tool counts as having side effects unless the server declares it read-only.
+    Raises ToolError if the server cannot be reached.
     """
 
     def __init__(
@@ -50,21 +50,21 @@ class McpServer:
                 self.tools = ready.result()
                 return self
         except BaseException:
-            await self._ended()
+            await self._end()
             raise
-        await self._ended()
+        await self._end()
         raise ToolError(f"the server did not answer within {self._start_s:g} s", where=self._where)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._ended()
+        await self._end()
 
-    async def _ended(self) -> None:
+    async def _end(self) -> None:
         self._stop.set()
         if self._task is None:
             return
-        if self._session is not None:  # else it still waits for the server, and not for the event
+        if self._session is not None:  # otherwise it still waits for the server, not for the event
             await asyncio.wait([self._task], timeout=5.0)
         self._task.cancel()
         await asyncio.wait([self._task], timeout=5.0)
@@ -76,7 +76,7 @@ class McpServer:
             async with self._connect() as streams, ClientSession(streams[0], streams[1]) as session:
                 await session.initialize()
                 self._session = session
-                ready.set_result([self._tool(each) for each in await _listed(session)])
+                ready.set_result([self._tool(each) for each in await _list_tools(session)])
                 await self._stop.wait()
         except Exception as error:
             if not ready.done():
@@ -85,9 +85,9 @@ class McpServer:
         finally:
             self._session = None
 
-    def _tool(self, described: Mapping[str, Any]) -> Tool:
-        name = str(described["name"])
-        notes = described.get("annotations") or {}
+    def _tool(self, entry: Mapping[str, Any]) -> Tool:
+        name = str(entry["name"])
+        notes = entry.get("annotations") or {}
         side_effects = not notes.get("readOnlyHint", False)
 
         async def call(**args: Any) -> Any:
@@ -95,8 +95,8 @@ class McpServer:
 
         return Tool(
             _NOT_A_NAME.sub("_", f"{self._prefix}{name}")[:64],
-            str(described.get("description") or "")[:MOST_DESCRIPTION],
-            _checked(described.get("inputSchema") or {"type": "object"}, name, self._where),
+            str(entry.get("description") or "")[:MOST_DESCRIPTION],
+            _checked(entry.get("inputSchema") or {"type": "object"}, name, self._where),
             call,
             side_effects=side_effects,
             cache=not side_effects,
@@ -105,7 +105,7 @@ class McpServer:
 
     async def _call(self, name: str, args: dict[str, Any]) -> Any:
         if self._session is None:
-            raise ToolError("the connection to the server has ended", where=f"{self._where}, tool {name!r}")
+            raise ToolError("the connection to the server is closed", where=f"{self._where}, tool {name!r}")
         try:
             result = await self._session.call_tool(name, args)
         except Exception as error:
@@ -113,19 +113,19 @@ class McpServer:
         return read_result(result.model_dump(mode="json", by_alias=True), f"{self._where}, tool {name!r}")
 
 
-async def _listed(session: Any) -> list[dict[str, Any]]:
-    """Every tool of the server, page by page, with the field names of the protocol."""
+async def _list_tools(session: Any) -> list[dict[str, Any]]:
+    """Every tool of the server, with the field names of the protocol."""
     from mcp.types import PaginatedRequestParams
 
-    found: list[dict[str, Any]] = []
+    tools: list[dict[str, Any]] = []
     cursor: str | None = None
     for _ in range(MOST_PAGES):
         page = await session.list_tools(params=PaginatedRequestParams(cursor=cursor))
         document = page.model_dump(mode="json", by_alias=True)
-        found += document["tools"]
+        tools += document["tools"]
         cursor = document.get("nextCursor")
         if not cursor:
-            return found
+            return tools
     raise ToolError(f"the server lists its tools on more than {MOST_PAGES} pages")
 
 
@@ -136,32 +136,32 @@ def _checked(schema: Any, name: str, where: str) -> dict[str, Any]:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        raise ToolError(f"the schema of its tool {name!r} is wrong: {error.message[:200]}", where=where) from error
+        raise ToolError(f"the schema of its tool {name!r} is invalid: {error.message[:200]}", where=where) from error
     return dict(schema)
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost message: the client wraps errors in groups."""
+    """The innermost message: the client wraps errors in exception groups."""
     while getattr(error, "exceptions", None):
         error = error.exceptions[0]  # type: ignore[attr-defined]
     return f"{error}" or type(error).__name__
 
 
 def read_result(result: Mapping[str, Any], where: str) -> Any:
-    """The value of a tool's result: structured content if there is any, else its text, else its parts as they are.
+    """The value of a tool's result: structured content if there is any, else its text, else its parts.
 
     >>> read_result({"content": [{"type": "text", "text": "4"}], "structuredContent": {"result": 4}}, "here")
     4
 
-    Raises ToolError if the server says that the call failed.
+    Raises ToolError if the server reports a failure.
     """
     parts = result.get("content") or []
     text = "\n".join(part.get("text", "") for part in parts if part.get("type") == "text")
     if result.get("isError"):
-        raise ToolError(text or "the tool failed and does not say why", where=where)
+        raise ToolError(text or "the tool failed without a message", where=where)
     structured = result.get("structuredContent")
     if structured is not None:
-        # servers wrap a value that is not an object as {"result": value}
+        # servers wrap values that are not objects as {"result": value}
         return structured["result"] if set(structured) == {"result"} else structured
     return text if all(part.get("type") == "text" for part in parts) else list(parts)
 
@@ -177,17 +177,19 @@ def mcp_server(
     start_s: float = 30.0,
     timeout_s: float | None = 60.0,
 ) -> McpServer:
-    """A server to connect to: one that is started as a `command` and speaks over stdio, or one at a `url`.
+    """A server to connect to: a `command` to start that speaks over stdio, or a `url`.
 
-    `env` is added to the few variables that a started server gets; `headers` go with every request to a URL.
-    `prefix` is put before the tools' names. Raises MissingExtraError without the `mcp` package.
+    `env` extends the few environment variables that a started server gets; `headers` are sent with every request to a
+    URL; `prefix` goes before the names of the tools. Raises MissingExtraError without the `mcp` package.
     """
     try:
         import mcp  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("tools from an MCP server", "mcp") from error
     if (command is None) == (url is None) or (command is not None and not command):
-        raise ToolError("an MCP server needs either a command or a url", fix='mcp_server(["python", "server.py"])')
+        raise ToolError(
+            "an MCP server needs either a command or a url", fix='Write mcp_server(["python", "server.py"])'
+        )
     options: dict[str, Any] = {"prefix": prefix, "start_s": start_s, "timeout_s": timeout_s}
     if url is not None:
         address = url
@@ -199,8 +201,8 @@ def mcp_server(
 def _stdio(words: list[str], env: Mapping[str, str] | None, cwd: str | None) -> AbstractAsyncContextManager[Any]:
     from mcp import StdioServerParameters, stdio_client
 
-    given = dict(env) if env is not None else None
-    return stdio_client(StdioServerParameters(command=words[0], args=words[1:], env=given, cwd=cwd))
+    variables = dict(env) if env is not None else None
+    return stdio_client(StdioServerParameters(command=words[0], args=words[1:], env=variables, cwd=cwd))
 
 
 @asynccontextmanager
@@ -208,7 +210,7 @@ async def _http(url: str, headers: Mapping[str, str] | None) -> AsyncIterator[An
     import mcp.client.streamable_http as transport
 
     try:
-        import httpx2 as http  # version 2 of the client brings its own
+        import httpx2 as http  # version 2 of the client uses its own
     except ImportError:
         import httpx as http  # type: ignore[no-redef]
     async with http.AsyncClient(headers=dict(headers or {}), timeout=60.0) as client:

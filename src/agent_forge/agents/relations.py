@@ -1,15 +1,10 @@
-"""Relations that questions ask for, as data: how a question words them and which two hops a kinship word hides.
-
-The rule planner writes each look-up as "<relation> of <entity>", and the rule-based answerer reads exactly that, so a
-plan stays executable in every text format.
-"""
+"""Tables of the relations that questions ask for: how they are worded, and which two hops a kinship word hides."""
 
 # ruff: noqa: E501  (a pattern reads best on one line)
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 from agent_forge.agents.language import word_set
 
@@ -209,84 +204,3 @@ def canonical(noun: str) -> str:
     """
     noun = noun.lower().strip()
     return next((name for name, forms in NOUNS.items() if noun in forms), noun)
-
-
-@dataclass(frozen=True, slots=True)
-class LookUp:
-    """ "<relation> of <entity>" """
-
-    relation: str
-    entity: str
-
-
-@dataclass(frozen=True, slots=True)
-class Predicate:
-    """ "if <statement>": a yes or no about one thing."""
-
-    statement: str
-
-
-@dataclass(frozen=True, slots=True)
-class Combine:
-    """An operation on earlier results alone: earliest, latest, largest, smallest, true, same, both, common, difference,
-    number or sum. `operands` are references or, in a goal whose references have been resolved, values; none where the
-    values cannot be told from the words around them. `labels` are what each stands for, where the goal says so."""
-
-    operation: str
-    operands: tuple[str, ...]
-    labels: tuple[str, ...] = ()
-
-
-Goal = LookUp | Predicate | Combine
-
-_REFERENCE = re.compile(r"\{[\w.\[\]]+\}")
-_CHOICE = re.compile(r"^which is (?P<op>earliest|latest|largest|smallest|true) of (?P<rest>.+)$", re.IGNORECASE)
-_LABELLED = re.compile(r"(?P<value>.+?) \((?P<label>[^()]*(?:\([^()]*\)[^()]*)*)\)(?:, |$)")
-_OPERATIONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
-    (re.compile(pattern, re.IGNORECASE), operation)
-    for pattern, operation in (
-        (r"^if .*\bare the same$", "same"),
-        (r"^if both .*\bare true$", "both"),
-        (r"^what .* have in common$", "common"),
-        (r"^(?:the )?difference of ", "difference"),
-        (r"^(?:the )?number of (?:\{[^}]*\}|\[.*\])$", "number"),
-        (r"^(?:the )?sum of (?:\{[^}]*\}|\[.*\])$", "sum"),
-    )
-)
-_LOOK_UP = re.compile(r"^(?:the )?(?P<r>[\w' -]+?) of (?P<e>.+)$", re.IGNORECASE)
-_TWO_WORD = re.compile(
-    rf"^(?:the )?(?P<r>{'|'.join(sorted((re.escape(f) for forms in NOUNS.values() for f in forms), key=len, reverse=True))}|"
-    r"number of [\w -]+?|date founded) of (?P<e>.+)$",
-    re.IGNORECASE,
-)
-
-
-# Longer texts are no questions and no goals of ours, and the patterns, tried at every place, would take minutes on them.
-LONGEST_GOAL = 2000
-
-
-def parse_goal(goal: str) -> Goal | None:
-    """Reads a goal in the controlled language of the rule planner; None for any other.
-
-    >>> parse_goal("place of birth of {s1}")
-    LookUp(relation='place of birth', entity='{s1}')
-    >>> parse_goal("which is earliest of {s1} (Ann), May 5, 1940 (Bob)")
-    Combine(operation='earliest', operands=('{s1}', 'May 5, 1940'), labels=('Ann', 'Bob'))
-    """
-    if len(goal) > LONGEST_GOAL:
-        return None
-    goal = goal.strip().rstrip(".?")
-    choice = _CHOICE.match(goal)
-    if choice:
-        found = _LABELLED.findall(choice["rest"])
-        return Combine(choice["op"].lower(), tuple(v for v, _ in found), tuple(label for _, label in found))
-    for pattern, operation in _OPERATIONS:
-        if pattern.match(goal):
-            operands = (
-                _REFERENCE.findall(goal) if operation != "difference" else re.split(r" and ", goal.split(" of ", 1)[1])
-            )
-            return Combine(operation, tuple(operands))
-    if re.match(r"^if\b", goal, re.IGNORECASE):
-        return Predicate(goal[2:].strip())
-    found_look_up = _TWO_WORD.match(goal) or _LOOK_UP.match(goal)
-    return LookUp(canonical(found_look_up["r"]), found_look_up["e"]) if found_look_up else None

@@ -1,4 +1,4 @@
-"""What came of a run, for people and programs: the answer beside everything that led to it."""
+"""The result of a run: the answer and everything that led to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agent_forge.runtime import RunResult, TaskResult
 
 @dataclass(frozen=True, slots=True)
 class RunUsage:
-    """What a run used. Tokens are None where a model did not count them; 0 where no model was asked."""
+    """What a run used. Token counts are None if a model did not report them, 0 if no model was asked."""
 
     input_tokens: int | None
     output_tokens: int | None
@@ -24,7 +24,7 @@ class RunUsage:
 
 @dataclass(slots=True, repr=False)
 class Result:
-    """What came of a run: the answer, the plan, every task's state, times, usage and the trace id."""
+    """The answer of a run, its plan, the state of every task, times, usage and the trace id."""
 
     outcome: RunResult
     answer: str | None
@@ -41,7 +41,7 @@ class Result:
 
     @property
     def run(self) -> str:
-        """The name of the run, for `resume`."""
+        """The name of the run, to `resume` it."""
         return self.outcome.run
 
     @property
@@ -54,7 +54,7 @@ class Result:
 
     @property
     def plan(self) -> Plan | None:
-        """The plan as it was at the end; None where a streamed one turned out invalid."""
+        """The final plan; None if a streamed one turned out invalid."""
         return self.outcome.plan
 
     @property
@@ -74,7 +74,7 @@ class Result:
         return self.outcome.error
 
     def as_dict(self) -> dict[str, Any]:
-        """The shape that `agent-forge run --json` prints."""
+        """The document that `agent-forge run --json` prints."""
         usage = self.usage
         return {
             **self.outcome.as_dict(),

@@ -1,12 +1,12 @@
-"""Who does a task (after HALO, arXiv 2505.13516): logic rules first, then capability by learned trust and load.
+"""Assigns tasks to agents (after HALO, arXiv 2505.13516): logic rules first, then capability by learned trust and load.
 
-    rules       all conditions of a rule must match the task; the highest priority first; the first whose agent is free
-    capability  among the agents that list the task's type (and have its required skills), the one with the largest
+    rules       all conditions of a rule must match the task; highest priority first; the first whose agent is free wins
+    capability  among the agents that list the task's type and have its required skills, the one with the largest
                 trust × (1 − load), where trust that was never measured counts as ½
-    queue       when those agents are up but full, the task waits its turn, first come first served
-    fallback    when nothing matches, or all that match are down, the agents of the fallback chain, in order
+    queue       if those agents are up but at capacity, the task waits, first come first served
+    fallback    if nothing matches, or every match is down, the agents of the fallback chain, in order
 
-Every answer explains itself. An agent that fails five times in a row is left alone for a minute (CircuitBreaker).
+Every answer has an explanation. An agent that fails five times in a row gets no tasks for a minute (CircuitBreaker).
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
     from agent_forge.plans import Task
 
 T = TypeVar("T")
-UNMEASURED = 0.5  # what an agent that nobody has judged yet counts as: it neither leads nor is shut out
+UNMEASURED = 0.5  # the trust of an agent without rewards: it neither leads nor is shut out
 _COST_ORDER = {"cheap": 0, "medium": 1, "expensive": 2}
 
 
 class Trust(Protocol):
-    """What is known about an agent in a category of tasks: a number in [0, 1], or None if nothing is."""
+    """The trust in an agent for a category of tasks: a number in [0, 1], or None if nothing was measured."""
 
     def __call__(self, agent: str, category: str) -> float | None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`when` all of these facts hold, the task goes to `agent`. A list of values means any of them.
+    """If all facts in `when` hold, the task goes to `agent`. A list of values matches any of them.
 
     A fact that the task does not have never matches. `because` goes into the explanation.
     """
@@ -52,11 +52,11 @@ class Rule:
     because: str = ""
 
     def matches(self, facts: Mapping[str, Any]) -> bool:
-        return all(key in facts and _fits(facts[key], wanted) for key, wanted in self.when.items())
+        return all(key in facts and _matches(facts[key], value) for key, value in self.when.items())
 
 
-def _fits(fact: Any, wanted: Any) -> bool:
-    return fact in wanted if isinstance(wanted, list | tuple | set | frozenset) else fact == wanted
+def _matches(fact: Any, value: Any) -> bool:
+    return fact in value if isinstance(value, list | tuple | set | frozenset) else bool(fact == value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Queued:
-    """Every agent that could do it is full; `position` counts the tasks before it that want the same agents, from 1."""
+    """Every suitable agent is at capacity; `position`, from 1, is among the tasks that wait for the same agents."""
 
     position: int
     agents: tuple[str, ...]
@@ -80,18 +80,18 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Unroutable:
-    """Nobody can do it: `code` is no_agents, unknown_task_type, all_down or queue_full."""
+    """No agent can do it: `code` is no_agents, unknown_task_type, all_down or queue_full."""
 
     code: str
     explanation: str
     retry_s: float | None = None
 
 
-Answer = Assigned | Queued | Unroutable
+RoutingAnswer = Assigned | Queued | Unroutable
 
 
 class RoutingError(AgentForgeError):
-    """A task that cannot be given to anybody; `answer` says why."""
+    """A task that no agent can take; `answer` says why."""
 
     def __init__(self, answer: Unroutable) -> None:
         super().__init__(answer.explanation)
@@ -100,7 +100,7 @@ class RoutingError(AgentForgeError):
 
 @dataclass(frozen=True, slots=True)
 class Routed(Generic[T]):
-    """What came of a task: the result, who did it, and who was tried before."""
+    """The result of a task, the agent that did it, and the agents that failed before."""
 
     result: T
     assigned: Assigned
@@ -138,13 +138,13 @@ class _Agent:
 class _Waiter:
     facts: Mapping[str, Any]
     exclude: tuple[str, ...]
-    wanted: frozenset[str]
-    granted: asyncio.Future[Assigned]
+    agents: frozenset[str]
+    assignment: asyncio.Future[Assigned]
 
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Agents that are up but full, and what each of those in the way is doing."""
+    """Agents that are up but at capacity, and the state of each."""
 
     agents: tuple[str, ...]
     reason: str
@@ -159,7 +159,7 @@ class _Candidate:
 
 
 class Router:
-    """Gives tasks to agents.
+    """Assigns tasks to agents.
 
     >>> from agent_forge.agents.profiles import AgentProfile
     >>> router = Router([AgentProfile(name="ada", task_types=("research",)), AgentProfile(name="bob")],
@@ -169,8 +169,8 @@ class Router:
     >>> router.decide({"task_type": "cooking"}).code
     'unknown_task_type'
 
-    A task is a plan's Task (its action and its meta are the facts) or a mapping of facts. `trust` is what routing
-    learns from. The clock is for tests. One router belongs to one event loop.
+    A task is a plan's Task (its action and meta are the facts) or a mapping of facts. `trust` is how routing learns.
+    `clock` is for tests. A router belongs to one event loop.
     """
 
     def __init__(
@@ -198,26 +198,27 @@ class Router:
         self._check_names()
 
     def _check_names(self) -> None:
-        named = [(f"rule {rule.name!r}", rule.agent) for rule in self.rules]
-        for where, name in [*named, *(("the fallback chain", name) for name in self.fallback)]:
+        names = [(f"rule {rule.name!r}", rule.agent) for rule in self.rules]
+        names += [("the fallback chain", name) for name in self.fallback]
+        for where, name in names:
             if name not in self._agents:
-                near = nearest(name, self._agents)
-                hint = f"did you mean {near!r}?" if near else f"the agents are {', '.join(self._agents) or 'none'}"
-                raise UsageError(f"there is no agent {name!r}", where=where, fix=hint)
+                closest = nearest(name, self._agents)
+                fix = f"Did you mean {closest!r}?" if closest else f"The agents are {', '.join(self._agents) or 'none'}"
+                raise UsageError(f"there is no agent {name!r}", where=where, fix=fix)
 
-    # -- what would happen now --------------------------------------------------------------------------------------
+    # -- deciding --------------------------------------------------------------------------------------------------
 
-    def decide(self, task: Task | Mapping[str, Any]) -> Answer:
-        """Who would get the task now. Nothing is reserved."""
+    def decide(self, task: Task | Mapping[str, Any]) -> RoutingAnswer:
+        """The agent that would get the task now. Nothing is reserved."""
         return self._placed(self._choose(facts_of(task), ()))
 
-    def _placed(self, choice: Assigned | _Wait | Unroutable) -> Answer:
-        """The choice as an answer: who must wait is told where in the queue."""
+    def _placed(self, choice: Assigned | _Wait | Unroutable) -> RoutingAnswer:
+        """The choice as an answer; a task that must wait gets its position in the queue."""
         if not isinstance(choice, _Wait):
             return choice
         if len(self._queue) >= self.most_queued:
-            return Unroutable("queue_full", f"{self.most_queued} tasks are waiting already: {choice.reason}")
-        position = 1 + sum(not waiter.wanted.isdisjoint(choice.agents) for waiter in self._queue)
+            return Unroutable("queue_full", f"{self.most_queued} tasks are already waiting: {choice.reason}")
+        position = 1 + sum(not waiter.agents.isdisjoint(choice.agents) for waiter in self._queue)
         return Queued(position, choice.agents, f"waits at position {position}: {choice.reason}")
 
     def _choose(self, facts: Mapping[str, Any], exclude: Sequence[str]) -> Assigned | _Wait | Unroutable:
@@ -227,20 +228,22 @@ class Router:
         choice = self._first_free(matched)
         if choice is not None:
             return choice
-        spare = [
-            _Candidate(self._agents[name], f"fallback: {_nobody(facts, matched)}")
-            for name in self.fallback
-            if name not in exclude
-        ]
+        if matched:
+            names = dict.fromkeys(candidate.agent.profile.name for candidate in matched)
+            reason = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} down"
+        else:
+            reason = f"no agent is known for {facts.get('task_type', 'a task without a type')!r}"
+        spare = [_Candidate(self._agents[name], f"fallback: {reason}") for name in self.fallback if name not in exclude]
         return self._first_free(spare) or self._unroutable(facts, [*matched, *spare])
 
     def _matched(self, facts: Mapping[str, Any], exclude: Sequence[str]) -> list[_Candidate]:
-        """The agents that rules name, then those that can do it by their profile, best first."""
-        by_rule = [
-            _Candidate(self._agents[rule.agent], _reason(rule), rule.name)
-            for rule in self.rules
-            if rule.agent not in exclude and rule.matches(facts)
-        ]
+        """The agents named by rules, then those capable by their profile, best first."""
+        by_rule = []
+        for rule in self.rules:
+            if rule.agent not in exclude and rule.matches(facts):
+                because = f": {rule.because}" if rule.because else ""
+                reason = f"rule {rule.name!r} (priority {rule.priority}){because}"
+                by_rule.append(_Candidate(self._agents[rule.agent], reason, rule.name))
         return [*by_rule, *self._capable(facts, exclude)]
 
     def _capable(self, facts: Mapping[str, Any], exclude: Sequence[str]) -> list[_Candidate]:
@@ -254,41 +257,41 @@ class Router:
         trusts = {a.profile.name: self.trust(a.profile.name, str(kind)) if self.trust else None for a in agents}
 
         def rank(agent: _Agent) -> tuple[float, float, int]:
-            known = trusts[agent.profile.name]
-            worth = (UNMEASURED if known is None else known) * (1 - agent.share)
+            trust = trusts[agent.profile.name]
+            worth = (UNMEASURED if trust is None else trust) * (1 - agent.share)
             return -worth, agent.share, _COST_ORDER[agent.profile.cost_tier]
 
-        found = []
+        candidates = []
         for agent in sorted(agents, key=rank):
-            known = trusts[agent.profile.name]
-            shown = "not measured" if known is None else f"{known:.2f}"
+            trust = trusts[agent.profile.name]
+            measured = "not measured" if trust is None else f"{trust:.2f}"
             load = f"load {agent.load}/{agent.profile.max_concurrent}"
-            reason = f"capability match for {kind!r} among {len(agents)}: trust {shown}, {load}"
-            found.append(_Candidate(agent, reason, trust=known))
-        return found
+            reason = f"capability match for {kind!r} among {len(agents)}: trust {measured}, {load}"
+            candidates.append(_Candidate(agent, reason, trust=trust))
+        return candidates
 
     def _first_free(self, candidates: list[_Candidate]) -> Assigned | _Wait | None:
-        """The first candidate that is free, or whom to wait for if some are at least up; None if all are down."""
-        passed: dict[str, str] = {}
+        """The first free candidate, or those to wait for if some are at least up; None if all are down."""
+        busy: dict[str, str] = {}
         for candidate in candidates:
             name = candidate.agent.profile.name
             if candidate.agent.is_free:
-                reason = f"{candidate.reason} ({'; '.join(passed.values())})" if passed else candidate.reason
+                reason = f"{candidate.reason} ({'; '.join(busy.values())})" if busy else candidate.reason
                 return Assigned(name, reason, candidate.rule, candidate.trust)
-            passed[name] = f"{name} is {candidate.agent.condition}"
+            busy[name] = f"{name} is {candidate.agent.condition}"
         up = tuple(dict.fromkeys(c.agent.profile.name for c in candidates if c.agent.is_up))
-        return _Wait(up, "; ".join(passed.values())) if up else None
+        return _Wait(up, "; ".join(busy.values())) if up else None
 
     def _unroutable(self, facts: Mapping[str, Any], candidates: list[_Candidate]) -> Unroutable:
         if not candidates:
             kinds = sorted({kind for agent in self._agents.values() for kind in agent.profile.task_types})
-            named = f"the task type {facts['task_type']!r}" if "task_type" in facts else "a task without a task type"
-            return Unroutable("unknown_task_type", f"no rule and no agent fits {named}; known: {', '.join(kinds)}")
+            task = f"the task type {facts['task_type']!r}" if "task_type" in facts else "a task without a task type"
+            return Unroutable("unknown_task_type", f"no rule and no agent fits {task}; known: {', '.join(kinds)}")
         waits = {c.agent.profile.name: c.agent.breaker.retry_s for c in candidates}
-        listed = ", ".join(f"{name} for {wait:.0f} s" for name, wait in waits.items())
-        return Unroutable("all_down", f"every agent that could do it is down: {listed}", min(waits.values()))
+        down = ", ".join(f"{name} for {wait:.0f} s" for name, wait in waits.items())
+        return Unroutable("all_down", f"every suitable agent is down: {down}", min(waits.values()))
 
-    # -- doing it ---------------------------------------------------------------------------------------------------
+    # -- working ---------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def slot(
@@ -298,7 +301,7 @@ class Router:
         exclude: Sequence[str] = (),
         on_queued: Callable[[Queued], None] | None = None,
     ) -> AsyncIterator[Assigned]:
-        """Holds a place with an agent for the block; waits for one if all are full.
+        """Holds a slot of an agent for the block; waits while all are at capacity.
 
         An exception in the block counts as a failure of the agent, a cancellation does not. Raises RoutingError.
         """
@@ -314,9 +317,9 @@ class Router:
             self._release(assigned.agent, success)
 
     async def run(self, task: Task | Mapping[str, Any], call: Callable[[str], Awaitable[T]]) -> Routed[T]:
-        """Awaits `call(agent)`; if it fails, the next agent that could do it is tried, and the last error is raised.
+        """Awaits `call(agent)`; if it fails, tries the next suitable agent. Raises the last error if all fail.
 
-        Raises RoutingError if nobody could be asked at all.
+        Raises RoutingError if there was no agent to try.
         """
         tried: list[str] = []
         failure: Exception | None = None
@@ -354,12 +357,12 @@ class Router:
         waiter = _Waiter(facts, exclude, frozenset(answer.agents), asyncio.get_running_loop().create_future())
         self._queue.append(waiter)
         try:
-            return await waiter.granted
+            return await waiter.assignment
         except asyncio.CancelledError:
-            if waiter.granted.cancelled():
+            if waiter.assignment.cancelled():
                 self._queue.remove(waiter)
-            elif waiter.granted.exception() is None:  # granted in the very moment in which the task was cancelled
-                self._release(waiter.granted.result().agent, None)
+            elif waiter.assignment.exception() is None:  # assigned at the very moment of the cancellation
+                self._release(waiter.assignment.result().agent, None)
             raise
 
     def _reserve(self, name: str) -> None:
@@ -374,30 +377,30 @@ class Router:
         self._serve_queue()
 
     def _serve_queue(self) -> None:
-        """Gives what is free to those who wait, in their order; tells those whose agents have all gone down."""
+        """Assigns free agents to waiting tasks, in order; fails tasks whose agents are all down."""
         for waiter in list(self._queue):
             agents = self._agents.values()
             if all(agent.is_up and not agent.is_free for agent in agents):
-                return  # the usual case: the first in the queue has taken what was free
+                return  # the usual case: the first in the queue took what was free
             choice = self._choose(waiter.facts, waiter.exclude)
-            if isinstance(choice, _Wait) or waiter.granted.done():
+            if isinstance(choice, _Wait) or waiter.assignment.done():
                 continue
             self._queue.remove(waiter)
             if isinstance(choice, Assigned):
                 self._reserve(choice.agent)
-                waiter.granted.set_result(choice)
+                waiter.assignment.set_result(choice)
             else:
-                waiter.granted.set_exception(RoutingError(choice))
+                waiter.assignment.set_exception(RoutingError(choice))
 
-    # -- what is going on -------------------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait."""
+        """The number of waiting tasks."""
         return len(self._queue)
 
     def state(self) -> dict[str, dict[str, Any]]:
-        """For each agent its load, its limit and the state of its circuit breaker."""
+        """The load, limit and circuit breaker state of each agent."""
         return {
             name: {"load": agent.load, "limit": agent.profile.max_concurrent, "breaker": agent.breaker.state}
             for name, agent in self._agents.items()
@@ -405,20 +408,8 @@ class Router:
 
 
 def facts_of(task: Task | Mapping[str, Any]) -> Mapping[str, Any]:
-    """What rules can ask about a task: its action, and what its meta says (task_type, required_skills, …)."""
+    """The facts of a task for rules: its action and its meta (task_type, required_skills, …)."""
     if isinstance(task, Mapping):
         return task
     action = {} if task.action is None else {"action": task.action}
     return {**action, **task.meta}
-
-
-def _reason(rule: Rule) -> str:
-    because = f": {rule.because}" if rule.because else ""
-    return f"rule {rule.name!r} (priority {rule.priority}){because}"
-
-
-def _nobody(facts: Mapping[str, Any], matched: list[_Candidate]) -> str:
-    if not matched:
-        return f"nobody is known for {facts.get('task_type', 'a task without a type')!r}"
-    names = dict.fromkeys(c.agent.profile.name for c in matched)
-    return f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} down"

@@ -1,4 +1,4 @@
-"""A team: each task of a run goes to the agent that the router names, and its span says who that was and why.
+"""A team: the router assigns each task of a run to an agent, and the span of the task names the agent and the reason.
 
 The spans of rewarded runs feed the trust table, and the trust table feeds the router: that is how routing learns.
 """
@@ -10,21 +10,23 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from agent_forge.agents.actions import COMBINE, LOOK_UP, SEARCH
 from agent_forge.agents.choices import choose_model
-from agent_forge.agents.models import Usage
+from agent_forge.agents.models import TokenUsage
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
-from agent_forge.agents.relations import Combine, parse_goal
-from agent_forge.agents.routing import Router, Trust, facts_of
+from agent_forge.agents.routing import Router, facts_of
 from agent_forge.agents.synthesis.answer import Evidence
-from agent_forge.agents.work import Worker, goal_of
+from agent_forge.agents.work import Worker
 from agent_forge.plans import Task
 from agent_forge.settings import trace_store
 from agent_forge.traces import Store, current_span
 from agent_forge.traces.trust import TrustTable
 
-# What a task is, by the tool that it calls; a task may say otherwise in its meta (`task_type`).
+# The type of a task by its action; `task_type` in the meta of a task takes precedence.
 TYPE_OF_ACTION = {
-    "search": "search",
+    LOOK_UP: "search",
+    COMBINE: "compare",
+    SEARCH: "search",
     "fetch": "search",
     "search_files": "search",
     "read_file": "search",
@@ -38,44 +40,34 @@ TYPE_OF_ACTION = {
 
 
 def task_type(task: Task) -> str:
-    """What kind of work a task is.
+    """The type of work that a task is, for routing and trust.
 
-    >>> task_type(Task("s1", "director of film Alien", action="search"))
-    'search'
-    >>> task_type(Task("s2", "which is earliest of {s1}, {s0}", action="answer"))
-    'compare'
+    >>> task_type(Task("s1", "director of film Alien", action="look_up")), task_type(Task("s2", "write a poem"))
+    ('search', 'answer')
     """
-    if "task_type" in task.meta:
-        return str(task.meta["task_type"])
-    if task.action in TYPE_OF_ACTION:
-        return TYPE_OF_ACTION[task.action]
-    return "compare" if isinstance(parse_goal(goal_of(task)), Combine) else "answer"
+    return str(task.meta.get("task_type") or TYPE_OF_ACTION.get(task.action or "", "answer"))
 
 
 def team_router(
     profiles: Mapping[str, AgentProfile] | None = None, *, home: str | os.PathLike[str] | None = None
 ) -> Router:
-    """A router over profiles (the built-in ones unless given) that trusts what the trace store has measured."""
-    chosen = builtin_profiles() if profiles is None else profiles
-    return Router(chosen.values(), trust=_measured(chosen, home), fallback=["writer"] if "writer" in chosen else [])
-
-
-def _measured(profiles: Mapping[str, AgentProfile], home: str | os.PathLike[str] | None) -> Trust:
+    """A router over profiles, by default the bundled ones, whose trust comes from the rewards in the trace store."""
+    agents = builtin_profiles() if profiles is None else profiles
     table = TrustTable()
     with Store.open(trace_store(home)) as store:
         table.observe_store(store)
 
     def trust(agent: str, category: str) -> float | None:
-        return table.lower_bound(agent, profiles[agent].model, category)
+        return table.lower_bound(agent, agents[agent].model, category)
 
-    return trust
+    return Router(agents.values(), trust=trust, fallback=["writer"] if "writer" in agents else [])
 
 
 class Team:
     """The handler of a run in which every task has an agent.
 
-    A task waits while the agents that can do it are full. A failure counts against the agent (five in a row and it is
-    left alone for a minute); the executor, not the team, decides whether the task is tried again.
+    A task waits while all agents that can do it are at capacity. A failure counts against the agent (after five in a
+    row it gets no tasks for a minute); whether the task is retried is up to the executor.
     """
 
     def __init__(self, router: Router, profiles: Mapping[str, AgentProfile], worker: Worker) -> None:
@@ -97,7 +89,7 @@ class Team:
         return self._worker.evidence
 
     @property
-    def usages(self) -> list[Usage]:
+    def usages(self) -> list[TokenUsage]:
         return self._worker.usages
 
     @property
@@ -106,7 +98,7 @@ class Team:
 
 
 def _with_model(worker: Worker, model: str) -> Worker:
-    """The same worker with another model; evidence and usages go to the same place."""
+    """A copy of the worker with another model; evidence and usages stay shared."""
     other = copy.copy(worker)
     other.model = choose_model(model)
     return other

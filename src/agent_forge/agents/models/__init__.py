@@ -1,26 +1,28 @@
-"""Model clients: any OpenAI-compatible endpoint, a checkpoint in this process, a recording."""
+"""Model clients: any OpenAI-compatible endpoint, a model in this process, or a recording.
 
+This package imports nothing else of `agents`.
+"""
+
+from agent_forge.agents.models.chat import ChatClient, current_recorder, use_recorder
 from agent_forge.agents.models.client import (
-    ChatClient,
     Completion,
+    CompletionStream,
     Message,
     ModelClient,
     Request,
-    Stream,
+    TokenUsage,
     ToolCall,
-    Usage,
-    specs_of,
 )
 from agent_forge.agents.models.openai_compatible import OpenAICompatible
 from agent_forge.agents.models.recorded import MissingRecording, Recorded, Recording
 from agent_forge.agents.models.resolve import model
-from agent_forge.agents.models.tracing import current_recorder, use_recorder
 from agent_forge.agents.models.wire import BrokenStream
 
 __all__ = [
     "BrokenStream",
     "ChatClient",
     "Completion",
+    "CompletionStream",
     "Message",
     "MissingRecording",
     "ModelClient",
@@ -28,11 +30,9 @@ __all__ = [
     "Recorded",
     "Recording",
     "Request",
-    "Stream",
+    "TokenUsage",
     "ToolCall",
-    "Usage",
     "current_recorder",
     "model",
-    "specs_of",
     "use_recorder",
 ]

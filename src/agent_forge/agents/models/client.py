@@ -1,25 +1,44 @@
-"""What every model client answers to, and what it answers with."""
+"""The types that every model client shares: a request, a completion, and the interface between them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, runtime_checkable
 
-from agent_forge.agents.tools import Tool, Toolbox
 from agent_forge.errors import ModelError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 Message = Mapping[str, Any]
-"""A chat message as the OpenAI API has it: role, content, and for tools tool_calls or tool_call_id."""
-Tools = Toolbox | Sequence[Tool | Mapping[str, Any]]
+"""A chat message as in the OpenAI API: role, content, and for tools tool_calls or tool_call_id."""
+
+
+class HasSpec(Protocol):
+    """A tool that can describe itself to a model (an `agent_forge.agents.Tool` is one)."""
+
+    @property
+    def spec(self) -> Mapping[str, Any]: ...
+
+
+Tools = Iterable[HasSpec | Mapping[str, Any]]
+
+
+class SamplingOptions(TypedDict, total=False):
+    """How a model writes its answer; what is missing or None is left to the model."""
+
+    temperature: float | None
+    max_tokens: int | None
+    stop: Sequence[str] | str | None
+    seed: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """Tokens read and written; None where the model did not say."""
+class TokenUsage:
+    """Tokens read and written; None where the model did not report them."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
@@ -27,7 +46,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call that the model asks for. Its arguments are JSON, not yet checked against the tool's schema."""
+    """A call requested by the model. Its arguments are JSON, not yet checked against the tool's schema."""
 
     id: str
     name: str
@@ -36,13 +55,13 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A model's answer. Token ids and log probabilities are there when a checkpoint was asked to keep them."""
+    """A model's answer. A LocalModel with `keep_tokens` adds token ids and log probabilities."""
 
     text: str
     model: str
     finish_reason: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
-    usage: Usage = Usage()
+    usage: TokenUsage = TokenUsage()
     prompt_ids: tuple[int, ...] | None = None
     output_ids: tuple[int, ...] | None = None
     logprobs: tuple[float, ...] | None = None
@@ -50,7 +69,7 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a model is asked: the messages, the tools it may call (as the OpenAI API has them), and how to sample."""
+    """One call of a model: the messages, the tools it may call (in the OpenAI format), and the sampling settings."""
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -59,27 +78,40 @@ class Request:
     stop: tuple[str, ...] = ()
     seed: int | None = None
 
+    @classmethod
+    def of(
+        cls, messages: Sequence[Message], tools: Tools | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> Request:
+        """The request for the arguments of `complete` and `stream`. Raises ModelError."""
+        texts: object = messages
+        if isinstance(texts, str):
+            raise ModelError("messages is a string", fix='Pass a list: [{"role": "user", "content": "..."}]')
+        settings: dict[str, Any] = dict(sampling)
+        stop = settings.pop("stop", None) or ()
+        specs = [dict(each if isinstance(each, Mapping) else each.spec) for each in tools or ()]
+        return cls(tuple(messages), tuple(specs), stop=(stop,) if isinstance(stop, str) else tuple(stop), **settings)
+
     @property
     def sampling(self) -> dict[str, Any]:
-        """The sampling settings that were given."""
-        named = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed}
-        given = {name: value for name, value in named.items() if value is not None}
-        return {**given, "stop": list(self.stop)} if self.stop else given
+        """The sampling settings that are set."""
+        settings = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed}
+        present = {name: value for name, value in settings.items() if value is not None}
+        return {**present, "stop": list(self.stop)} if self.stop else present
 
     @property
     def body(self) -> dict[str, Any]:
-        """The request as JSON, without what was not given."""
+        """The request as JSON, without unset fields."""
         tools = {"tools": [dict(spec) for spec in self.tools]} if self.tools else {}
         return {"messages": [dict(message) for message in self.messages], **tools, **self.sampling}
 
     @property
     def digest(self) -> str:
-        """The same for the same request, whatever the order of keys."""
+        """Equal for equal requests, whatever the order of their keys."""
         canonical = json.dumps(self.body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-class Stream:
+class CompletionStream:
     """Text as it is written, then the whole: `async for piece in stream: ...`, then `stream.completion`."""
 
     def __init__(self, source: AsyncIterator[str | Completion]) -> None:
@@ -100,11 +132,11 @@ class Stream:
     def completion(self) -> Completion:
         """The whole answer, with tool calls and usage. Raises ModelError while the stream has not ended."""
         if self._completion is None:
-            raise ModelError("the stream has not ended", fix="read it to the end first: `async for piece in stream`")
+            raise ModelError("the stream has not ended", fix="Read it to the end first: `async for piece in stream`")
         return self._completion
 
     async def aclose(self) -> None:
-        """Stops reading; the connection is closed, a checkpoint stops writing."""
+        """Stops reading: the connection is closed, a local model stops writing."""
         close = getattr(self._source, "aclose", None)
         if close is not None:
             await close()
@@ -112,105 +144,18 @@ class Stream:
 
 @runtime_checkable
 class ModelClient(Protocol):
-    """A model that answers chat messages: by URL, in this process, or from a recording."""
+    """A model that answers chat messages: behind a URL, in this process, or from a recording."""
 
     @property
     def name(self) -> str:
         """The model's name, for spans and results."""
 
     async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Tools | None = None,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        stop: Sequence[str] | None = None,
-        seed: int | None = None,
+        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[SamplingOptions]
     ) -> Completion:
-        """The answer. Raises ModelError."""
+        """The whole answer. `sampling`: temperature, max_tokens, stop, seed. Raises ModelError."""
 
     def stream(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Tools | None = None,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        stop: Sequence[str] | None = None,
-        seed: int | None = None,
-    ) -> Stream:
-        """The answer as it is written. Iterating raises ModelError."""
-
-
-class ChatClient(ABC):
-    """What the clients of this package share: the call as a Request, and a span around it.
-
-    A client has a `name` and a `provider` and says how it answers a request, whole and piece by piece.
-    """
-
-    name: str
-    provider: str
-    leaves_spans: bool = True  # False for a client that asks another one, which leaves them
-
-    @abstractmethod
-    async def answer(self, request: Request) -> Completion:
-        """The whole answer. Raises ModelError."""
-
-    @abstractmethod
-    def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
-        """The text as it comes, and last the Completion. Raises ModelError."""
-
-    async def complete(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Tools | None = None,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        stop: Sequence[str] | None = None,
-        seed: int | None = None,
-    ) -> Completion:
-        """The answer. Raises ModelError."""
-        from agent_forge.agents.models.tracing import traced
-
-        request = _request(messages, tools, temperature, max_tokens, stop, seed)
-        return await traced(self, request)
-
-    def stream(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Tools | None = None,
-        temperature: float | None = None,
-        max_tokens: int | None = None,
-        stop: Sequence[str] | None = None,
-        seed: int | None = None,
-    ) -> Stream:
-        """The answer as it is written. Iterating raises ModelError."""
-        from agent_forge.agents.models.tracing import traced_pieces
-
-        request = _request(messages, tools, temperature, max_tokens, stop, seed)
-        return Stream(traced_pieces(self, request))
-
-
-def _request(
-    messages: Sequence[Message],
-    tools: Tools | None,
-    temperature: float | None,
-    max_tokens: int | None,
-    stop: Sequence[str] | None,
-    seed: int | None,
-) -> Request:
-    given: object = messages
-    if isinstance(given, str):
-        raise ModelError("messages is a text", fix='give a list: [{"role": "user", "content": "..."}]')
-    stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    return Request(tuple(messages), tuple(specs_of(tools)), temperature, max_tokens, stops, seed)
-
-
-def specs_of(tools: Tools | None) -> list[dict[str, Any]]:
-    """Tools in the format of the OpenAI API: from a toolbox, from tools, or as they are."""
-    if tools is None:
-        return []
-    return [each.spec if isinstance(each, Tool) else dict(each) for each in tools]
+        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> CompletionStream:
+        """The answer as it is written; iterating raises ModelError."""

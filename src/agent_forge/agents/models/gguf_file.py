@@ -1,8 +1,8 @@
-"""Reading a GGUF file: its settings, its vocabulary, its tensors.
+"""A reader for GGUF files: settings, vocabulary, tensors.
 
-Only the container is read here (the format of ggml's gguf.md, version 2 and 3); the `gguf` package undoes the
-quantisation. Its own reader makes an object for every one of the 100,000 strings of a vocabulary and takes seconds
-for it; this one takes a fraction of one. Every length is checked against the file before it is believed.
+It reads the container only (ggml's gguf.md, versions 2 and 3); the `gguf` package undoes the quantisation. That
+package's own reader builds an object for each of the 100,000 strings of a vocabulary, which takes seconds; this one
+takes a fraction of a second. Every length is checked against the size of the file before it is used.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ MOST_ENTRIES = 10_000_000
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
     name: str
-    shape: tuple[int, ...]  # as ggml has it: the fastest dimension first
+    shape: tuple[int, ...]  # in ggml's order: the fastest dimension first
     kind: int
     offset: int
 
 
 class GgufFile:
-    """A GGUF file. Raises ModelError if it is not one, or ends early.
+    """A GGUF file: `settings` are its key-value pairs, `tensor(name)` returns a float32 array.
 
-    `settings` are its key-value pairs; `tensor(name)` gives a float32 array.
+    Raises ModelError for any other file, and for a truncated one.
     """
 
     def __init__(self, path: Path) -> None:
@@ -55,7 +55,7 @@ class GgufFile:
         self._at = 4
         version, tensors, settings = self._number("I"), self._number("Q"), self._number("Q")
         if version not in (2, 3):
-            raise ModelError(f"GGUF version {version} is not known", where=str(self.path))
+            raise ModelError(f"GGUF version {version} is not supported", where=str(self.path))
         self.settings: dict[str, Any] = {self._string(): self._value(self._number("I")) for _ in self._many(settings)}
         entries = [self._entry() for _ in self._many(tensors)]
         self.tensors = {entry.name: entry for entry in entries}
@@ -64,7 +64,7 @@ class GgufFile:
 
     def _many(self, count: int) -> Iterator[int]:
         if count > MOST_ENTRIES:
-            raise ModelError(f"{count:,} entries are announced", where=str(self.path))
+            raise ModelError(f"the header announces {count:,} entries", where=str(self.path))
         return iter(range(count))
 
     def _number(self, code: str) -> Any:
@@ -76,7 +76,7 @@ class GgufFile:
     def _string(self) -> str:
         length = self._number("Q")
         if length > len(self._data) - self._at:
-            raise IndexError("a text goes beyond the end of the file")
+            raise IndexError("a string goes beyond the end of the file")
         self._at += length
         return self._data[self._at - length : self._at].decode("utf-8")
 

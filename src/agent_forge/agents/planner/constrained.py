@@ -1,8 +1,8 @@
-"""Decoding under the plan grammar: at every step only tokens after which the plan can still be completed.
+"""Decoding under the plan grammar: every step allows only tokens after which the plan can still be completed.
 
-The masks come from the tokenizer's own strings. Two limits keep it bounded whatever the model prefers: a description
-of more than `words_tokens` tokens must end, and beyond `budget` tokens, or after a line that repeats an earlier one,
-the plan is closed at the line's end.
+The masks come from the tokenizer's own strings. Two limits keep the output bounded whatever the model prefers: a
+description ends after `words_tokens` tokens, and the plan ends with the line after `budget` tokens, or with a line that
+repeats an earlier one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """The text of each token, the same as a trie, and the token that ends a text. Built once for a tokenizer."""
+class TokenVocabulary:
+    """The text of each token, a trie of these texts, and the end token. Built once per tokenizer."""
 
     texts: dict[int, str]
     trie: Trie
@@ -28,17 +28,17 @@ class Vocabulary:
     in_text: dict[tuple[int, str, bool], list[int]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, tokenizer: Any) -> Vocabulary:
+    def of(cls, tokenizer: Any) -> TokenVocabulary:
         texts = token_texts(tokenizer)
         return cls(texts, Trie.of(texts), tokenizer.eos_token_id)
 
 
 class PlanProcessor:
-    """A transformers logits processor (any callable of ids and scores is one), with one grammar for each row."""
+    """A logits processor for transformers, with one grammar per row."""
 
     def __init__(
         self,
-        vocabulary: Vocabulary,
+        vocabulary: TokenVocabulary,
         grammars: Sequence[PlanGrammar],
         prompt_tokens: int,
         *,
@@ -58,28 +58,28 @@ class PlanProcessor:
 
     @property
     def most_tokens(self) -> int:
-        """A bound on what is written in all: the budget, a description in flight, and the dependencies of one line."""
+        """An upper bound on the output: the budget, one description, and the dependencies of one line."""
         return self.budget + self.words_tokens + 8 * max(grammar.most for grammar in self.grammars) + 32
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Masks scores (rows, vocabulary) after input_ids (rows, tokens)."""
         masked = scores.new_full(scores.shape, float("-inf"))
         for row, ids in enumerate(input_ids.tolist()):
             allowed = self._index(self.allowed(ids[self.prompt_tokens :], self.grammars[row]), scores)
             masked[row, allowed] = scores[row, allowed]
             if not bool((masked[row] > float("-inf")).any()):
-                masked[row, allowed] = (
-                    0.0  # the model rules out every token that the grammar allows: let it pick evenly
-                )
+                # The model rules out every token that the grammar allows: choose evenly among them.
+                masked[row, allowed] = 0.0
         return masked
 
     def _index(self, tokens: list[int], scores: torch.Tensor) -> torch.Tensor:
-        """The same as a tensor, made once: the lists are kept and some hold the whole vocabulary."""
+        """The token list as a tensor, cached: the lists are shared, and some hold the whole vocabulary."""
         if id(tokens) not in self._indices:
             self._indices[id(tokens)] = scores.new_tensor(tokens).long()
         return self._indices[id(tokens)]
 
     def allowed(self, written: Sequence[int], grammar: PlanGrammar) -> list[int]:
-        """The tokens that may come next after those written."""
+        """The tokens allowed after those written."""
         state, in_text = self._state(written, grammar)
         if state == END:
             return self._end
@@ -88,13 +88,13 @@ class PlanProcessor:
         return self._follow(grammar, state, short=short, late=late)
 
     def _repeats(self, written: Sequence[int]) -> bool:
-        """Whether the line just ended says what an earlier one said: small models loop, and it never gets better."""
+        """Whether the last line repeats an earlier one: a small model that starts to loop does not stop."""
         lines = "".join(self.vocabulary.texts[token] for token in written).splitlines()
-        said = [line.partition(":")[2].partition(" |")[0] for line in lines]
-        return said[-1] in said[:-1]
+        goals = [line.partition(":")[2].partition(" |")[0] for line in lines]
+        return goals[-1] in goals[:-1]
 
     def _state(self, written: Sequence[int], grammar: PlanGrammar) -> tuple[State, int]:
-        """Where the text stands, and how many tokens its description has so far."""
+        """The state after the text, and how many tokens its current description has."""
         state, in_text = grammar.start, 0
         for token in written:
             if state == END:
@@ -107,7 +107,7 @@ class PlanProcessor:
         return state, in_text
 
     def _follow(self, grammar: PlanGrammar, state: State, *, short: bool = False, late: bool = False) -> list[int]:
-        """The allowed tokens; `short`: a description must end now; `late`: so must the plan."""
+        """The allowed tokens; `short`: the description must end now; `late`: so must the plan."""
         if state[0] == "text":
             return self._in_text(state, ending=short and bool(state[2]))
         closing = late and grammar.closing(state)
@@ -120,25 +120,22 @@ class PlanProcessor:
         return self._masks[key]
 
     def _in_text(self, state: State, *, ending: bool) -> list[int]:
-        """The tokens inside a description: nearly all there are, and the same for every task and every plan."""
+        """The tokens inside a description: nearly all, and the same ones for every task and plan."""
         key = (state[2], state[3], ending)
-        known = self.vocabulary.in_text
-        if key not in known:
-            found = self.vocabulary.trie.allowed(PlanGrammar(), ("text", 1, state[2], state[3]))
-            pairs = [pair for pair in found if pair[1][0] in ("text", "separator")]
+        cache = self.vocabulary.in_text
+        if key not in cache:
+            allowed = self.vocabulary.trie.allowed(PlanGrammar(), ("text", 1, state[2], state[3]))
+            pairs = [pair for pair in allowed if pair[1][0] in ("text", "separator")]
             if ending:
-                pairs = [pair for pair in pairs if pair[1][0] != "text"] or _spaces(pairs, state)
-            known[key] = [token for token, _ in pairs]
-        return known[key]
-
-
-def _spaces(pairs: list[tuple[int, State]], state: State) -> list[tuple[int, State]]:
-    """Where no token goes straight to the separator, one that is only the space before it."""
-    return [pair for pair in pairs if pair[1] == ("text", 1, state[2], " ")]
+                # If no token leads straight to the separator, one that is only the space before it.
+                spaces = [pair for pair in pairs if pair[1] == ("text", 1, state[2], " ")]
+                pairs = [pair for pair in pairs if pair[1][0] != "text"] or spaces
+            cache[key] = [token for token, _ in pairs]
+        return cache[key]
 
 
 def token_texts(tokenizer: Any) -> dict[int, str]:
-    """The text each token adds after another one. Tokens that are special or not whole characters are left out."""
+    """The text that each token adds after another one, without special tokens and incomplete characters."""
     anchor = tokenizer.encode("a", add_special_tokens=False)[-1]
     before = len(tokenizer.decode([anchor]))
     special = set(tokenizer.all_special_ids)

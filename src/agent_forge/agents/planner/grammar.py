@@ -6,8 +6,8 @@
     text  := " " word (" " word)*            without line breaks and without | < > { } and :
     deps  := "none" | "Task " i (", Task " j)*    with i < j < n, so that no cycle can be written
 
-A state is a tuple; `step(state, char)` is the next one or None. A choice between fixed strings is a state with what may
-still follow, so a vocabulary can be walked against it character by character.
+A state is a tuple; `step(state, char)` is the next one or None. A choice between fixed strings is a state that holds
+what has been written of it, so that a vocabulary can be walked against it character by character.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-State = tuple[str, int, int, str]  # kind, number of the task, last dependency, what is already written of a choice
+State = tuple[str, int, int, str]  # kind, number of the task, last dependency, written part of a choice
 END: State = ("end", 0, 0, "")
 SEPARATOR = "| Dependencies: "
 _FORBIDDEN = frozenset("\n\r\t|<>{}:\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029")
@@ -23,7 +23,7 @@ _FORBIDDEN = frozenset("\n\r\t|<>{}:\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029")
 
 @dataclass(frozen=True, slots=True)
 class PlanGrammar:
-    """How many tasks at least and at most, and which tools a task must begin with (none: free text)."""
+    """The minimum and maximum number of tasks, and the tools that a task must begin with (none: free text)."""
 
     least: int = 1
     most: int = 10
@@ -42,7 +42,7 @@ class PlanGrammar:
         return self._choose(state, self._options(kind, task, last), written + char)
 
     def run(self, state: State, text: str) -> State | None:
-        """The state after a text, None where the grammar does not allow it."""
+        """The state after a text; None if the grammar does not allow it."""
         for char in text:
             following = self.step(state, char)
             if following is None:
@@ -51,7 +51,7 @@ class PlanGrammar:
         return state
 
     def closing(self, state: State) -> bool:
-        """Whether a state is one in which the plan could be ended early: between tasks, once there are enough."""
+        """Whether the plan may end in this state: between tasks, once there are enough."""
         return state[0] == "next" and state[1] >= self.least and not state[3]
 
     def _text(self, state: State, char: str) -> State | None:
@@ -68,8 +68,8 @@ class PlanGrammar:
     def _choose(self, state: State, options: dict[str, State], written: str) -> State | None:
         if written in options:
             return options[written]
-        fits = any(option.startswith(written) for option in options)
-        return (state[0], state[1], state[2], written) if fits else None
+        possible = any(option.startswith(written) for option in options)
+        return (state[0], state[1], state[2], written) if possible else None
 
     def _options(self, kind: str, task: int, last: int) -> dict[str, State]:
         if kind == "next":
@@ -97,7 +97,7 @@ class PlanGrammar:
 
 @dataclass(slots=True)
 class Trie:
-    """The vocabulary by characters, so that a state's tokens are found without trying them all."""
+    """The vocabulary as a tree of characters, to find the tokens of a state without trying them all."""
 
     children: dict[str, Trie]
     tokens: list[int]
@@ -114,7 +114,7 @@ class Trie:
         return root
 
     def allowed(self, grammar: PlanGrammar, state: State) -> Iterator[tuple[int, State]]:
-        """Each token that may follow in a state, with the state it leads to."""
+        """Each token allowed in a state, with the state that it leads to."""
         waiting: list[tuple[Trie, State]] = [(self, state)]
         while waiting:
             node, at = waiting.pop()

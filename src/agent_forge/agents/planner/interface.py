@@ -1,4 +1,4 @@
-"""What every planner answers to, and what it answers with."""
+"""The interface of all planners, and the plan they return."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from agent_forge.agents.complexity import Complexity
-from agent_forge.agents.models import Usage
-from agent_forge.agents.planner.rules import ToolSpec
+from agent_forge.agents.models import TokenUsage
+from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.errors import PlanError
 from agent_forge.plans import Plan, PlanFault
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A plan and where it came from: which planner, which model, asked with which template, in how many attempts.
+    """A plan and its origin: the planner, the model, the prompt template, and the number of attempts.
 
-    `usage` adds up all attempts; its counts are None where the model did not say or no model was asked.
+    `usage` is the sum over all attempts; its counts are None if the model did not report them or none was asked.
     """
 
     plan: Plan
@@ -27,18 +27,18 @@ class Planned:
     model: str | None = None
     template: str | None = None
     attempts: int = 1
-    usage: Usage = field(default_factory=Usage)
-    text: str | None = None  # what the model wrote, as it wrote it
-    shape: str | None = None  # what the rule planner took the request for
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    text: str | None = None  # the model's output, verbatim
+    shape: str | None = None  # how the rule planner read the request
 
 
 class PlanningFailed(PlanError):
-    """A planner that gave no usable plan. `errors` are the faults of its last attempt, `text` what it wrote."""
+    """A planner that gave no usable plan. `errors` are the faults of its last attempt, `text` is its output."""
 
     def __init__(
         self, what: str, *, errors: Sequence[PlanFault] = (), attempts: int = 1, text: str | None = None
     ) -> None:
-        super().__init__(what, fix="ask more simply, or plan with another model or planner")
+        super().__init__(what, fix="Simplify the request, or use another model or planner")
         self.errors = list(errors)
         self.attempts = attempts
         self.text = text
@@ -46,22 +46,20 @@ class PlanningFailed(PlanError):
 
 @runtime_checkable
 class Planner(Protocol):
-    """Turns a request into a plan. `name` is what results call it."""
+    """Turns a request into a plan. `name` identifies the planner in results."""
 
     @property
     def name(self) -> str: ...
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
-        """Raises PlanningFailed, or ModelError where the model cannot be reached."""
+        """Raises PlanningFailed, or ModelError if the model cannot be reached."""
 
 
-def total(usages: Sequence[Usage]) -> Usage:
-    """The sum, None where any part was not measured: half a count would read as a whole one."""
-    read = [usage.input_tokens for usage in usages]
-    written = [usage.output_tokens for usage in usages]
-    return Usage(_sum(read), _sum(written))
+def total(usages: Sequence[TokenUsage]) -> TokenUsage:
+    """The sum of the counts; None if any of them was not measured, since a part would read as the whole."""
 
+    def add(counts: list[int | None]) -> int | None:
+        measured = [count for count in counts if count is not None]
+        return sum(measured) if measured and len(measured) == len(counts) else None
 
-def _sum(counts: list[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if known and len(known) == len(counts) else None
+    return TokenUsage(add([usage.input_tokens for usage in usages]), add([usage.output_tokens for usage in usages]))

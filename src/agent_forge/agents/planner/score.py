@@ -1,9 +1,9 @@
-"""How near is a planned graph to a gold one: node F1, edge F1, exact match and parallelism regret.
+"""How close is a planned graph to a gold one: node F1, edge F1, exact match and parallelism regret.
 
-Nodes are matched one to one. Where the gold names tools, a planned node matches a gold node of the same tool, in order.
-Where the gold is free text, pairs are taken greedily by the F1 of their content words (stems, references such as `#1`
-and `{s1}` removed), best first, down to `THRESHOLD`. An edge is right when both its ends are matched to the ends of a
-gold edge. Regret is the planned critical path over the gold one, so 1.0 is as parallel as gold, above 1 is slower.
+Nodes are matched one to one. If the gold names tools, a planned node matches a gold node of the same tool, in order.
+If the gold is free text, pairs are taken greedily by the F1 of their content words (stems, without references such as
+`#1` and `{s1}`), best first, down to `THRESHOLD`. An edge is right if its ends are matched to the ends of a gold edge.
+Regret is the planned critical path over the gold one: 1.0 is as parallel as gold, more is slower.
 
 >>> gold = Graph(("when was A born", "when was B born", "which is first of #1, #2"), frozenset({(0, 2), (1, 2)}))
 >>> plan = Graph(("date A was born", "date B was born", "which is first of {s1}, {s2}"), frozenset({(0, 1), (1, 2)}))
@@ -26,7 +26,7 @@ _REFERENCE = re.compile(r"#\d+|\{[\w.\[\]]+\}")
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Steps by their text (or tool name) and the pairs (before, after)."""
+    """The texts (or tool names) of the steps, and edges (before, after)."""
 
     nodes: tuple[str, ...]
     edges: frozenset[tuple[int, int]]
@@ -41,7 +41,7 @@ class PlanScore:
 
 
 def score(planned: Graph, gold: Graph, *, by_tool: bool = False, durations: Sequence[float] | None = None) -> PlanScore:
-    """The scores of a planned graph. `durations` are of the gold nodes; unmatched planned nodes take their mean."""
+    """The scores of a planned graph. `durations` are those of the gold nodes; unmatched nodes take their mean."""
     match = match_tools(planned.nodes, gold.nodes) if by_tool else match_texts(planned.nodes, gold.nodes)
     right = sum((match.get(a), match.get(b)) in gold.edges for a, b in planned.edges)
     node = f1(len(match), len(planned.nodes), len(gold.nodes))
@@ -66,7 +66,7 @@ def match_tools(planned: Sequence[str], gold: Sequence[str]) -> dict[int, int]:
 
 
 def match_texts(planned: Sequence[str], gold: Sequence[str], threshold: float = THRESHOLD) -> dict[int, int]:
-    left, right = ([_tokens(text) for text in texts] for texts in (planned, gold))
+    left, right = ([Counter(content_words(_REFERENCE.sub(" ", text))) for text in texts] for texts in (planned, gold))
     pairs = [(similarity(a, b), -i, -j) for i, a in enumerate(left) for j, b in enumerate(right)]
     match: dict[int, int] = {}
     for value, i, j in sorted(pairs, reverse=True):
@@ -76,16 +76,12 @@ def match_texts(planned: Sequence[str], gold: Sequence[str], threshold: float = 
 
 
 def similarity(a: Counter[str], b: Counter[str]) -> float:
-    """Token F1; two texts of references alone are alike."""
+    """Token F1; 1.0 for two texts that consist of references only."""
     return f1(sum((a & b).values()), sum(a.values()), sum(b.values()))
 
 
-def _tokens(text: str) -> Counter[str]:
-    return Counter(content_words(_REFERENCE.sub(" ", text)))
-
-
 def longest_path(edges: frozenset[tuple[int, int]], durations: Sequence[float]) -> float:
-    """The critical path's length; the edges must be acyclic."""
+    """The length of the critical path; the edges must be acyclic."""
     before: dict[int, list[int]] = {}
     for a, b in edges:
         before.setdefault(b, []).append(a)

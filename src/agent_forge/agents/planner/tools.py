@@ -1,43 +1,137 @@
-"""Tools in prompts, and tools back out of plans that only name them in words."""
+"""Tools for planning: which one fits a clause, which arguments the clause contains, how a prompt describes them."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
-from agent_forge.agents.planner.rules import ToolSpec
-from agent_forge.agents.planner.rules.tools import fill
-from agent_forge.plans import Plan, Task
+from agent_forge.agents.language import content_words, words
 
-_CALLED = re.compile(
-    r"^(?:call |use |run )?`?(?P<name>[A-Za-z_][\w.-]*)`?\s*(?P<mark>[:(]|$|\s-\s|\s+to\s)\s*(?P<rest>.*)$", re.S
-)
+THRESHOLD = 0.15  # minimum similarity of a clause and its tool, tuned on rows that are not held out
+VERB_BONUS = 0.1  # for a tool whose name contains the first word of the clause
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:]+")
+_QUOTED = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|(?<!\w)'([^']+)'(?!\w)")
+_NUMBER_OR_WORD = re.compile(r"(?<![\w.])-?[\w.]+")
+_NUMBER = re.compile(r"-?\d{1,100}(?:\.\d{1,100})?")
+
+
+class ToolSpec(Protocol):
+    """What a planner needs to know about a tool (an `agent_forge.agents.Tool` is one)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def schema(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class ToolIndex:
+    """TF-IDF over the names and descriptions of the tools."""
+
+    tools: tuple[ToolSpec, ...]
+    postings: dict[str, list[tuple[int, float]]]  # word -> (index of the tool, weight)
+    named: dict[str, list[int]]  # word -> the tools with this word in their name
+    idf: dict[str, float]
+    verbs: frozenset[str]
+
+    @classmethod
+    def of(cls, tools: Sequence[ToolSpec]) -> ToolIndex:
+        texts = [Counter(content_words(f"{split_name(t.name)} {split_name(t.name)} {t.description}")) for t in tools]
+        frequency = Counter(word for text in texts for word in text)
+        idf = {word: math.log(1 + len(texts) / count) for word, count in frequency.items()}
+        postings: dict[str, list[tuple[int, float]]] = {}
+        named: dict[str, list[int]] = {}
+        for number, (tool, text) in enumerate(zip(tools, texts, strict=True)):
+            for word, weight in _vector(text, idf).items():
+                postings.setdefault(word, []).append((number, weight))
+            for word in set(content_words(split_name(tool.name))):
+                named.setdefault(word, []).append(number)
+        verbs = frozenset(split_name(t.name).split()[0].lower() for t in tools if split_name(t.name))
+        return cls(tuple(tools), postings, named, idf, verbs)
+
+    def best(self, clause: str) -> ToolSpec | None:
+        """The tool most similar to a clause, or None below the threshold."""
+        scores = self._scores(clause)
+        for number in self.named.get((content_words(clause) or [""])[0], ()):
+            scores[number] = scores.get(number, 0.0) + VERB_BONUS
+        top = min(scores, key=lambda number: (-scores[number], number), default=None)
+        return self.tools[top] if top is not None and scores[top] >= THRESHOLD else None
+
+    def nearest(self, text: str, count: int) -> list[ToolSpec]:
+        """The `count` tools most similar to a request, for a prompt that cannot hold them all."""
+        scores = self._scores(text)
+        order = sorted(range(len(self.tools)), key=lambda number: (-scores.get(number, 0.0), number))
+        return [self.tools[number] for number in order[:count]]
+
+    def _scores(self, text: str) -> dict[int, float]:
+        scores: dict[int, float] = {}
+        for word, weight in _vector(Counter(content_words(text)), self.idf).items():
+            for number, other in self.postings.get(word, ()):
+                scores[number] = scores.get(number, 0.0) + weight * other
+        return scores
+
+
+def split_name(name: str) -> str:
+    """
+    >>> split_name("getWeatherReport"), split_name("send_sms")
+    ('get Weather Report', 'send sms')
+    """
+    return _CAMEL.sub(" ", name).strip()
+
+
+def _vector(counts: Counter[str], idf: dict[str, float]) -> dict[str, float]:
+    default = max(idf.values(), default=1.0)
+    weights = {word: (1 + math.log(count)) * idf.get(word, default) for word, count in counts.items()}
+    norm = math.sqrt(sum(weight * weight for weight in weights.values())) or 1.0
+    return {word: weight / norm for word, weight in weights.items()}
+
+
+def fill(tool: ToolSpec, clause: str, references: Sequence[str], *, whole: bool = True) -> dict[str, Any]:
+    """The required arguments that a clause contains: enumerated choices, numbers and quoted text by type, then the
+    `references` to earlier results.
+
+    With `whole`, a tool with a single text parameter gets the whole clause if nothing fits better. Arguments that
+    cannot be filled are left out; the tool's own validation reports them before the call.
+    """
+    properties: Mapping[str, Any] = tool.schema.get("properties") or {}
+    required = [name for name in tool.schema.get("required") or () if name in properties]
+    quoted = [next(filter(None, groups)) for groups in _QUOTED.findall(clause)]
+    numbers = _numbers(_QUOTED.sub("", clause))
+    earlier = list(references)
+    args: dict[str, Any] = {}
+    for name in required:
+        schema = properties[name] if isinstance(properties[name], Mapping) else {}
+        kind = schema.get("type")
+        tokens = set(words(clause)) if schema.get("enum") else set()
+        choice = next((option for option in schema.get("enum") or () if str(option).lower() in tokens), None)
+        if choice is not None:
+            args[name] = choice
+        elif kind in {"integer", "number"} and numbers:
+            args[name] = numbers.pop(0)
+        elif kind == "string" and quoted:
+            args[name] = quoted.pop(0)
+        elif earlier:
+            args[name] = earlier.pop(0)
+        elif whole and kind == "string" and len(required) == 1:
+            args[name] = clause
+    return args
+
+
+def _numbers(text: str) -> list[int | float]:
+    """The numbers that stand alone: 3 and -2.5, but neither "3rd" nor "1.2.3"."""
+    tokens = (token.rstrip(".") for token in _NUMBER_OR_WORD.findall(text))
+    return [float(t) if "." in t else int(t) for t in tokens if _NUMBER.fullmatch(t)]
 
 
 def describe(tools: Sequence[ToolSpec]) -> str:
-    """The tools as lines of a prompt: `name(parameter, ...): description`; nothing for none."""
+    """The tools as lines of a prompt, `name(parameter, ...): description`; empty if there are none."""
     if not tools:
         return ""
     lines = [f"- {tool.name}({', '.join(tool.schema.get('properties') or ())}): {tool.description}" for tool in tools]
     return "\n".join(["Tools:", *lines])
-
-
-def bind_tools(plan: Plan, tools: Sequence[ToolSpec]) -> Plan:
-    """The plan with an action for each task whose goal begins with the name of a tool ("send_sms: tell Ann").
-
-    Arguments that stand in the goal are filled in; a task that has an action keeps it.
-    """
-    return Plan((bind_task(task, tools) for task in plan), version=plan.version)
-
-
-def bind_task(task: Task, tools: Sequence[ToolSpec]) -> Task:
-    """The same for one task."""
-    found = _CALLED.match(task.goal) if task.action is None else None
-    tool = next((tool for tool in tools if found and tool.name == found["name"]), None)
-    if found is None or tool is None:
-        return task
-    rest = found["rest"].rstrip(")").strip()
-    args = dict(task.args) or fill(tool, rest or task.goal, [f"{{{name}}}" for name in task.depends_on])
-    return Task(
-        task.id, rest or task.goal, tool.name, args, task.depends_on, task.parent, task.for_each, task.limit, task.meta
-    )

@@ -1,4 +1,4 @@
-"""From results to an answer: facts read from passages, values combined, the final `<observation>` and `<answer>`."""
+"""From results to an answer: facts are read from passages, values combined, and the answer written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The final answer of a run, worked out from the results that nothing else used."""
+"""The final answer of a run, from the results that no other task used."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_forge.agents.models import ModelClient, Usage
+from agent_forge.agents.models import ModelClient, TokenUsage
 from agent_forge.agents.planner.prompts import template
 from agent_forge.plans import Plan
 
@@ -19,7 +19,7 @@ _ANSWER = re.compile(r"<answer>(.*?)(?:</answer>|$)", re.DOTALL | re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Where a look-up's value stands: the title of the passage and the sentence."""
+    """The source of a value: the title of the passage and the sentence."""
 
     source: str
     text: str
@@ -27,12 +27,12 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`text` is None where the results do not hold the answer: it is never made up."""
+    """`text` is None if the results do not contain the answer: it is never invented."""
 
     text: str | None
     observation: str  # the results as JSON, keyed by task
     by: str  # "rules" or the model's name
-    usage: Usage = field(default_factory=Usage)
+    usage: TokenUsage = field(default_factory=TokenUsage)
 
     def __str__(self) -> str:
         """The output format: an `<observation>` JSON object and an `<answer>`."""
@@ -44,8 +44,8 @@ async def synthesise(
 ) -> Answer:
     """Answers a request from the results of a run.
 
-    One final task whose result is a plain value is the answer. Several, or one with a structure, need a model to put
-    them into words; it sees those final results alone. Without a model the answer is then None.
+    If there is one final task and its result is a plain value, that is the answer. Otherwise a model has to put the
+    final results into words; it sees nothing else. Without a model the answer is then None.
 
     >>> import asyncio
     >>> from agent_forge.plans import Task
@@ -60,32 +60,28 @@ async def synthesise(
     last = [name for name in plan.leaves if not plan.dependents[name]]
     values = [results.get(name) for name in last]
     if len(values) == 1 and isinstance(values[0], (str, int, float, bool)):
-        return Answer(_plain(values[0]), observation, "rules")
+        value = values[0]
+        text = ("yes" if value else "no") if isinstance(value, bool) else unless_unknown(str(value))
+        return Answer(text, observation, "rules")
     if model is None or all(value is None for value in values):
         return Answer(None, observation, "rules")
-    seen = json.dumps(dict(zip(last, values, strict=True)), ensure_ascii=False, default=repr)
-    asked = template(TEMPLATE).messages(request=request, observations=seen)
-    completion = await model.complete(asked, temperature=0.0, max_tokens=256)
+    final = json.dumps(dict(zip(last, values, strict=True)), ensure_ascii=False, default=repr)
+    messages = template(TEMPLATE).messages(request=request, observations=final)
+    completion = await model.complete(messages, temperature=0.0, max_tokens=256)
     return Answer(parse_answer(completion.text), observation, model.name, completion.usage)
 
 
-def _plain(value: Any) -> str | None:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return known(str(value))
-
-
 def parse_answer(text: str) -> str | None:
-    """What a model put into `<answer>` tags, or all it wrote where there are none; None for "unknown".
+    """The text in the last `<answer>` tags, or the whole text if there are none; None for "unknown".
 
     >>> parse_answer("<think>…</think><answer> Oslo </answer>"), parse_answer("<answer>unknown</answer>")
     ('Oslo', None)
     """
-    found = _ANSWER.findall(text)
-    return known(found[-1] if found else text)
+    tagged = _ANSWER.findall(text)
+    return unless_unknown(tagged[-1] if tagged else text)
 
 
-def known(text: str) -> str | None:
-    """The text without surrounding blanks and full stop, None where it says that nothing is known."""
+def unless_unknown(text: str) -> str | None:
+    """The stripped text, or None if it says that the answer is unknown."""
     text = text.strip()
     return None if text.strip(" .\"'").lower() in UNKNOWN else text

@@ -1,6 +1,6 @@
-"""Operations on values that earlier tasks found: which is earliest, are they the same, how far apart.
+"""Operations on earlier results: which is earliest, are they the same, how far apart.
 
-Each answers None where a value is missing or cannot be read: an answer is worked out or it is not given.
+A result is None if a value is missing or cannot be read: an answer is computed or not given at all.
 """
 
 from __future__ import annotations
@@ -8,64 +8,71 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from agent_forge.agents.relations import Combine
+from agent_forge.agents.actions import Combine
 from agent_forge.agents.synthesis.values import country_in, parse_date, parse_number, plain
 
 
-def combine(goal: Combine, values: Sequence[Any]) -> str | None:
-    """The result of an operation on the operands' values, in order.
+def combine(operation: Combine) -> str | None:
+    """The result of an operation on the values of its operands.
 
-    >>> from agent_forge.agents.relations import parse_goal
-    >>> combine(parse_goal("which is earliest of {s1} (Ann), {s2} (Bob)"), ["3 May 1960", "1 May 1960"])
+    >>> combine(Combine("earliest", ("3 May 1960", "1 May 1960"), ("Ann", "Bob")))
     'Bob'
     """
-    if not values or any(value is None or value == "" for value in values):
-        return None
-    return _OPERATIONS[goal.operation](goal, values)
+    values = operation.operands
+    if operation.operation in ("number", "sum") and len(values) == 1 and isinstance(values[0], list):
+        values = tuple(values[0])  # the items of one list
+        if operation.operation == "number" and all(map(_is_plain, values)):
+            return str(len(values))
+    if not operation.operands or not all(map(_is_plain, values)):
+        return None  # unknown, or something with a structure that nobody has read yet, such as passages
+    return _OPERATIONS[operation.operation](operation, values)
 
 
-def _choose(goal: Combine, values: Sequence[Any]) -> str | None:
-    labels = goal.labels if len(goal.labels) == len(values) else tuple(map(str, values))
-    keys = _comparable([str(value) for value in values])
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (str, int, float)) and value != ""
+
+
+def _choose(operation: Combine, values: Sequence[Any]) -> str | None:
+    texts = [str(value) for value in values]
+    keys = _comparable(texts)
     if keys is None:
         return None
-    best = (min if goal.operation in {"earliest", "smallest"} else max)(keys)
-    winners = [label for label, key in zip(labels, keys, strict=True) if key == best]
+    best = (min if operation.operation in {"earliest", "smallest"} else max)(keys)
+    winners = [label for label, key in zip(operation.labels or texts, keys, strict=True) if key == best]
     return winners[0] if len(winners) == 1 else None
 
 
 def _comparable(texts: list[str]) -> list[Any] | None:
-    """Dates where all are dates, else numbers; None where they cannot be told apart by what is known of them."""
-    dates = [parse_date(text) for text in texts]
-    if all(dates):
-        known = [date for date in dates if date]
-        precision = min(3 if d[2] else 2 if d[1] else 1 for d in known)
-        return [date[:precision] for date in known]
+    """Dates if all are dates, cut to the precision that they share; else numbers; None if neither."""
+    dates = [date for date in map(parse_date, texts) if date]
+    if len(dates) == len(texts):
+        precision = min(3 if day else 2 if month else 1 for _, month, day in dates)
+        return [date[:precision] for date in dates]
     numbers = [parse_number(text) for text in texts]
-    return numbers if all(number is not None for number in numbers) else None
+    return None if None in numbers else numbers
 
 
-def _true(goal: Combine, values: Sequence[Any]) -> str | None:
-    yes = [label for label, value in zip(goal.labels, values, strict=False) if _is_yes(value)]
+def _true(operation: Combine, values: Sequence[Any]) -> str | None:
+    yes = [label for label, value in zip(operation.labels, values, strict=False) if _is_yes(value)]
     return yes[0] if len(yes) == 1 else None
 
 
-def _same(goal: Combine, values: Sequence[Any]) -> str:
+def _same(operation: Combine, values: Sequence[Any]) -> str:
     return "yes" if len({plain(country_in(str(value)) or str(value)) for value in values}) == 1 else "no"
 
 
-def _both(goal: Combine, values: Sequence[Any]) -> str:
+def _both(operation: Combine, values: Sequence[Any]) -> str:
     return "yes" if all(_is_yes(value) for value in values) else "no"
 
 
-def _common(goal: Combine, values: Sequence[Any]) -> str | None:
+def _common(operation: Combine, values: Sequence[Any]) -> str | None:
     lists = [[part.strip() for part in str(value).replace(" and ", ",").split(",") if part.strip()] for value in values]
-    rest = [{plain(part) for part in parts} for parts in lists[1:]]
-    shared = [part for part in lists[0] if all(plain(part) in other for other in rest)]
+    others = [{plain(part) for part in parts} for parts in lists[1:]]
+    shared = [part for part in lists[0] if all(plain(part) in other for other in others)]
     return ", ".join(shared) or None
 
 
-def _difference(goal: Combine, values: Sequence[Any]) -> str | None:
+def _difference(operation: Combine, values: Sequence[Any]) -> str | None:
     dates = [parse_date(str(value)) for value in values]
     numbers = [date[0] for date in dates if date] if all(dates) else [parse_number(str(value)) for value in values]
     if len(numbers) != 2 or None in numbers:
@@ -73,17 +80,9 @@ def _difference(goal: Combine, values: Sequence[Any]) -> str | None:
     return f"{abs((numbers[0] or 0) - (numbers[1] or 0)):g}"
 
 
-def _number(goal: Combine, values: Sequence[Any]) -> str | None:
-    value = values[0]
-    if isinstance(value, (list, tuple)):
-        return str(len(value))
-    found = parse_number(str(value))
-    return f"{found:g}" if found is not None else None
-
-
-def _sum(goal: Combine, values: Sequence[Any]) -> str | None:
-    parts = values[0] if isinstance(values[0], (list, tuple)) else values
-    numbers = [parse_number(str(part)) for part in parts]
+def _sum(operation: Combine, values: Sequence[Any]) -> str | None:
+    """Also the number of something, where a text says it ("12 bridges")."""
+    numbers = [parse_number(str(value)) for value in values]
     return None if None in numbers else f"{sum(number or 0 for number in numbers):g}"
 
 
@@ -98,6 +97,6 @@ _OPERATIONS: dict[str, Callable[[Combine, Sequence[Any]], str | None]] = {
     "both": _both,
     "common": _common,
     "difference": _difference,
-    "number": _number,
+    "number": _sum,
     "sum": _sum,
 }

@@ -1,6 +1,7 @@
-"""Facts read from passages: for each relation the ways in which an encyclopedia words it.
+"""Facts read from passages: for each relation, how an encyclopedia words it.
 
-A rule reads only the passage about the entity itself, and says nothing where no wording fits.
+Only the passage about the entity itself is read, and a wording that does not fit gives no fact. The gaps in the
+patterns and the text are bounded: passages come from any search tool, and unbounded gaps take cubic time.
 """
 
 # ruff: noqa: E501  (a pattern reads best on one line)
@@ -18,7 +19,7 @@ from agent_forge.agents.synthesis.values import DATE, NAME, PLACE, country_in, p
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A value, the title of the passage it stands in, and the words it was read from."""
+    """A value, the title of its passage, and the sentence it was read from."""
 
     value: str
     source: str
@@ -28,6 +29,8 @@ class Fact:
 _TYPES = (
     r"(?:film|movie|song|album|book|novel|band|magazine|actor|singer|director|company|school|university|river|village)"
 )
+MOST_TEXT = 10_000  # characters of a passage
+_GAP = r"[^.]{0,300}?"  # within a sentence
 _DASH = r"\s*[–—-]\s*"
 _BORN_DIED = rf"\((?:[^()\d]*?[;,]?\s*)?(?:born\s+)?(?:c\.?\s*)?(?P<v>{DATE})[^()–—]*{_DASH}(?:c\.?\s*)?"
 _AND = (
@@ -35,7 +38,7 @@ _AND = (
 )
 _TITLED = r"(?:(?:King|Queen|Prince|Princess|Duke|Duchess|Count|Countess|Emperor|Empress|Sir|Lord|Lady|Baron|actor|actress|director|politician|singer|writer|businessman|film director|the|former|late)\s+)*"
 
-# relation -> patterns with the value as group `v`, tried in order on the passage.
+# relation -> patterns with the value as group `v`, tried in order
 PATTERNS: dict[str, tuple[str, ...]] = {
     "date of birth": (
         rf"\((?:[^()]*?\s)?born\s+(?:as\s[^()]*?\s|on\s|in\s|c\.?\s*|circa\s)?(?P<v>{DATE})",
@@ -68,25 +71,25 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         r"\bkilled\s+(?:in|by)\s+(?:an?\s+)?(?P<v>[a-z][a-z -]+?)(?=\s+(?:on|in|at|near)\b|[.,;])",
     ),
     "director": (
-        rf"\bdirected(?: and [a-z ]+?| [a-z, ]+? and [a-z]+?)? by (?:the\s+)?{_TITLED}(?P<v>{NAME})",
-        rf"\b(?:a|an)\b[^.]*?\bfilm\b[^.]*?\bby (?:the\s+)?(?:[A-Z]\w+ )?(?:director|filmmaker) (?P<v>{NAME})",
+        rf"\bdirected(?: and [a-z ]{{1,80}}?| [a-z, ]{{1,80}}? and [a-z]+?)? by (?:the\s+)?{_TITLED}(?P<v>{NAME})",
+        rf"\b(?:a|an)\b{_GAP}\bfilm\b{_GAP}\bby (?:the\s+)?(?:[A-Z]\w+ )?(?:director|filmmaker) (?P<v>{NAME})",
         rf"\bdirector (?P<v>{NAME})",
         rf"\bfilm (?:made )?by (?P<v>{NAME})",
         rf"\b(?P<v>{NAME})'s (?:\w+ ){{0,3}}film\b",
     ),
     "composer": (
-        rf"\b(?:composed|music|score|written and composed|songwriting)(?: and [a-z ]+?)? by (?:the\s+)?(?:[a-z]+ )*?(?P<v>{NAME})",
-        rf"\bwritten (?:and [a-z ]+? )?by (?:the\s+)?(?:[A-Z]?[a-z]+ )*?(?P<v>{NAME})",
-        rf"\bsong (?:written |composed )?by (?:[A-Z]\w+ )?(?:[a-z-]+ )*(?P<v>{NAME})",
+        rf"\b(?:composed|music|score|written and composed|songwriting)(?: and [a-z ]{{1,80}}?)? by (?:the\s+)?(?:[a-z]+ ){{0,12}}?(?P<v>{NAME})",
+        rf"\bwritten (?:and [a-z ]{{1,80}}? )?by (?:the\s+)?(?:[A-Z]?[a-z]+ ){{0,12}}?(?P<v>{NAME})",
+        rf"\bsong (?:written |composed )?by (?:[A-Z]\w+ )?(?:[a-z-]+ ){{0,12}}(?P<v>{NAME})",
     ),
     "performer": (
-        rf"\b(?:song|single|album|track)\b[^.]*?\bby (?:the\s+)?(?:[A-Z]\w+ )?(?:[a-z&/-]+ )+(?P<v>{NAME})",
-        rf"\b(?:song|single|album|track)\b[^.]*?\b(?:recorded|performed|sung|released)?\s*by (?P<v>{NAME})",
+        rf"\b(?:song|single|album|track)\b{_GAP}\bby (?:the\s+)?(?:[A-Z]\w+ )?(?:[a-z&/-]+ ){{1,12}}(?P<v>{NAME})",
+        rf"\b(?:song|single|album|track)\b{_GAP}\b(?:recorded|performed|sung|released)?\s*by (?P<v>{NAME})",
         rf"\b(?:recorded|performed|sung) by (?P<v>{NAME})",
     ),
-    "author": (rf"\b(?:written|authored|novel|book)\b[^.]*? by (?:the\s+)?(?:[A-Z]?[a-z]+ )*?(?P<v>{NAME})",),
-    "producer": (rf"\bproduced (?:and [a-z ]+? )?by (?P<v>{NAME})",),
-    "founder": (rf"\bfounded (?:[^.]*? )?by (?P<v>{NAME})", rf"\bfounder,? (?P<v>{NAME})"),
+    "author": (rf"\b(?:written|authored|novel|book)\b{_GAP} by (?:the\s+)?(?:[A-Z]?[a-z]+ ){{0,12}}?(?P<v>{NAME})",),
+    "producer": (rf"\bproduced (?:and [a-z ]{{1,80}}? )?by (?P<v>{NAME})",),
+    "founder": (rf"\bfounded (?:{_GAP} )?by (?P<v>{NAME})", rf"\bfounder,? (?P<v>{NAME})"),
     "creator": (rf"\bcreated by (?P<v>{NAME})",),
     "father": (
         rf"\b(?:son|daughter|child|children)\s+(?:and \w+ )?(?:of|to)\s+(?:the\s+)?{_TITLED}(?P<v>{NAME})",
@@ -94,7 +97,7 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         rf"\bborn to\s+{_TITLED}(?P<v>{NAME})",
     ),
     "mother": (
-        rf"\b(?:son|daughter|child|children)\b[^.]*?\b(?:of|to)\s+(?:the\s+)?{_TITLED}{NAME}[^.]*?{_AND}{_TITLED}(?P<v>{NAME})",
+        rf"\b(?:son|daughter|child|children)\b{_GAP}\b(?:of|to)\s+(?:the\s+)?{_TITLED}{NAME}{_GAP}{_AND}{_TITLED}(?P<v>{NAME})",
         rf"\bmother(?: was|,| is)?\s+(?:the\s+)?{_TITLED}(?P<v>{NAME})",
         rf"\b(?:by|with) (?:his|her) (?:first |second |third )?wife,?\s+{_TITLED}(?P<v>{NAME})",
     ),
@@ -117,8 +120,8 @@ PATTERNS: dict[str, tuple[str, ...]] = {
     "award": (rf"\b(?:won|received|awarded|recipient of|winner of)\b[^.]{{0,40}}?\s(?:the\s+|an?\s+)?(?P<v>{NAME}(?:Award|Prize|Medal|Grammy|Oscar)\w*(?:\s+for\s+{NAME})?)",),
     "release date": (
         rf"\b(?:released|premiered|published|aired|debuted)\b[^.]{{0,40}}?\b(?:on|in)\s+(?P<v>{DATE})",
-        r"\b(?:is|was)\s+(?:a|an|the)\b[^.]*?\b(?P<v>(?:18|19|20)\d\d)\b[^.]*?\b(?:film|album|song|single|movie|novel|book|series|game|documentary|short|comedy|drama)",
-        r"\b(?:is|was)\s+(?:a|an|the)\b[^.]*?\b(?P<v>(?:18|19|20)\d\d)\b",
+        rf"\b(?:is|was)\s+(?:a|an|the)\b{_GAP}\b(?P<v>(?:18|19|20)\d\d)\b{_GAP}\b(?:film|album|song|single|movie|novel|book|series|game|documentary|short|comedy|drama)",
+        rf"\b(?:is|was)\s+(?:a|an|the)\b{_GAP}\b(?P<v>(?:18|19|20)\d\d)\b",
         rf"\b(?:first published|launched|founded|established)\b[^.]{{0,40}}?(?P<v>{DATE})",
     ),
     "date founded": (
@@ -126,12 +129,12 @@ PATTERNS: dict[str, tuple[str, ...]] = {
         rf"\b(?:in|since)\s+(?P<v>{DATE})",
     ),
 }  # fmt: skip
-_PARENTHESES = re.compile(r"\s*\([^)]*\)")
+_PARENTHESES = re.compile(r" ?\([^)]{0,200}\)")
 
 
 @cache
 def _patterns(relation: str) -> tuple[re.Pattern[str], ...]:
-    """Compiled when first asked for: all together they take as long as importing the rest of the room."""
+    """Compiled on first use: compiling all of them takes as long as importing the rest of the room."""
     return tuple(re.compile(pattern) for pattern in PATTERNS.get(relation, ()))
 
 
@@ -145,7 +148,7 @@ def look_up(relation: str, entity: str, passages: Sequence[Mapping[str, Any]]) -
     passage = about(entity, passages)
     if passage is None:
         return None
-    text = clean(passage["text"])
+    text = clean(passage["text"][:MOST_TEXT])
     special = _SPECIAL.get(relation)
     value = special(text) if special else _first(relation, text)
     if not value:
@@ -154,24 +157,24 @@ def look_up(relation: str, entity: str, passages: Sequence[Mapping[str, Any]]) -
 
 
 def about(entity: str, passages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The passage whose title is the entity: the same words, or the same without a "(1941 film)"; never a near miss
-    in meaning. People may lack an initial or a middle name, as long as two names agree."""
+    """The passage whose title is the entity: the same words, or the same without "(1941 film)". A person may lack an
+    initial or a middle name, as long as two names agree."""
     kind, name = _split_type(entity)
     exact = [p for p in passages if plain(str(p["title"])) == plain(name)]
     bare = [p for p in passages if _bare(str(p["title"])) == _bare(name) and not _other_year(name, str(p["title"]))]
     typed = [p for p in bare if kind and kind in plain(str(p["title"]))]
-    for found in (exact, typed, bare):
-        if found:
-            return found[0]
+    for matches in (exact, typed, bare):
+        if matches:
+            return matches[0]
     tokens = set(_bare(name).split())
-    near = [p for p in passages if _same_person(tokens, set(_bare(str(p["title"])).split()))]
-    return near[0] if near and not kind else None
+    people = [p for p in passages if _same_person(tokens, set(_bare(str(p["title"])).split()))]
+    return people[0] if people and not kind else None
 
 
 def _other_year(name: str, title: str) -> bool:
     """ "Camille (1915 film)" is not "Camille (1926 feature film)"."""
-    said, there = (re.findall(r"\b\d{4}\b", " ".join(_PARENTHESES.findall(text))) for text in (name, title))
-    return bool(said and there and said != there)
+    years, others = (re.findall(r"\b\d{4}\b", " ".join(_PARENTHESES.findall(text))) for text in (name, title))
+    return bool(years and others and years != others)
 
 
 def _same_person(a: set[str], b: set[str]) -> bool:
@@ -180,8 +183,8 @@ def _same_person(a: set[str], b: set[str]) -> bool:
 
 
 def _split_type(entity: str) -> tuple[str, str]:
-    found = re.match(rf"^(?:the\s+)?({_TYPES})\s+(?=\S)", entity.strip(), re.IGNORECASE)
-    return (found.group(1).lower(), entity.strip()[found.end() :]) if found else ("", entity.strip())
+    match = re.match(rf"^(?:the\s+)?({_TYPES})\s+(?=\S)", entity.strip(), re.IGNORECASE)
+    return (match.group(1).lower(), entity.strip()[match.end() :]) if match else ("", entity.strip())
 
 
 def _bare(title: str) -> str:
@@ -189,7 +192,7 @@ def _bare(title: str) -> str:
 
 
 def clean(text: str) -> str:
-    """The corpus writes "Teutberga( died …" and "Hesse- Kassel": the blanks are put right."""
+    """Repairs the blanks of the corpus, which writes "Teutberga( died …" and "Hesse- Kassel"."""
     text = re.sub(r"(\w)\(\s*", r"\1 (", text)
     text = re.sub(r"(\w)- (?=[A-Z])", r"\1-", text)
     return re.sub(r"\s+", " ", text)
@@ -197,17 +200,17 @@ def clean(text: str) -> str:
 
 def _first(relation: str, text: str) -> str | None:
     for pattern in _patterns(relation):
-        found = pattern.search(text)
-        if found:
-            value = re.sub(r"(?:'s|’s)$", "", found["v"].strip(" ,.;"))
+        match = pattern.search(text)
+        if match:
+            value = re.sub(r"(?:'s|’s)$", "", match["v"].strip(" ,.;"))
             return value if "date" not in relation or parse_date(value) else None
     return None
 
 
 def _demonym(text: str) -> str | None:
-    """The country of "X is a French director": from the first statement that something is a …"""
-    found = re.search(r"\b(?:is|was|were|are)\b\s+(?:a|an|the|one)?\b(?P<rest>[^.]*)", text)
-    return country_in(found["rest"]) if found else None
+    """The country in "X is a French director", the first sentence that says what something is."""
+    match = re.search(r"\b(?:is|was|were|are)\b\s+(?:a|an|the|one)?\b(?P<rest>[^.]*)", text)
+    return country_in(match["rest"]) if match else None
 
 
 def _country(text: str) -> str | None:
@@ -223,10 +226,10 @@ def _lifespan(text: str) -> str | None:
 
 
 def _occupation(text: str) -> str | None:
-    found = re.search(
-        r"\b(?:is|was)\s+(?:a|an)\s+(?P<v>[^.]*?)(?=\s+(?:who|from|and is|known|born|of|in)\b|[.,])", text
+    match = re.search(
+        rf"\b(?:is|was)\s+(?:a|an)\s+(?P<v>{_GAP})(?=\s+(?:who|from|and is|known|born|of|in)\b|[.,])", text
     )
-    return found["v"] if found else None
+    return match["v"] if match else None
 
 
 _SPECIAL: dict[str, Callable[[str], str | None]] = {

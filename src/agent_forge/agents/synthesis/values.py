@@ -1,30 +1,13 @@
-"""Values in text: dates, numbers, names, places and the countries that adjectives stand for."""
+"""Values in text: dates, numbers, names, places, and countries by name or adjective."""
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 
-MONTHS = {
-    name: number
-    for number, name in enumerate(
-        (
-            "january",
-            "february",
-            "march",
-            "april",
-            "may",
-            "june",
-            "july",
-            "august",
-            "september",
-            "october",
-            "november",
-            "december",
-        ),
-        1,
-    )
-}
+_NAMES = "january february march april may june july august september october november december"
+MONTHS = {name: number for number, name in enumerate(_NAMES.split(), 1)}
 _MONTH = "|".join(MONTHS)
 YEAR = r"\d{3,4}(?:\s*(?:BC|BCE|AD|CE))?"
 DATE = (
@@ -38,12 +21,13 @@ _YEAR = re.compile(r"^(?P<y>\d{1,4})\s*(?P<era>BC|BCE|AD|CE)?$", re.IGNORECASE)
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _SCALE = {"thousand": 1e3, "million": 1e6, "billion": 1e9, "trillion": 1e12}
 
-# A capitalised name with its small joining words, initials and suffixes.
+# A capitalised name of at most 16 words, with its small joining words, initials and suffixes.
 _CAPITAL = r"[^\W\d_a-zß-öø-ÿ]"
-_WORD = rf"(?:(?:{_CAPITAL}|Jr|Sr|St|Dr|Mr|Mrs|Ste|Mt|Ft|Wm|Chas|Geo)\.|{_CAPITAL}[\w'’]*(?:-[\w'’]+)*)"
+_INITIAL = rf"(?:{_CAPITAL}|Jr|Sr|St|Dr|Mr|Mrs|Ste|Mt|Ft|Wm|Chas|Geo)\."
+_WORD = rf"(?:{_INITIAL}|{_CAPITAL}[\w'’]{{0,40}}(?:-[\w'’]{{1,40}}){{0,5}})"
 _SMALL = r"(?:de|di|da|du|des|dos|van|von|der|den|la|le|del|della|dei|al|el|bin|ibn|bint|of|the|y|zu|af|mac|ap|e)"
-NAME = rf"{_WORD}(?:(?:\s+{_SMALL})*\s*(?<=[\s.]){_WORD})*"
-PLACE = rf"{NAME}(?:,\s*{NAME})*"
+NAME = rf"{_WORD}(?:(?:\s+{_SMALL}){{0,3}}\s*(?<=[\s.]){_WORD}){{0,15}}"
+PLACE = rf"{NAME}(?:,\s*{NAME}){{0,5}}"
 
 _DEMONYMS = """
 United States: american u.s us usa united-states | United Kingdom: british english scottish welsh united-kingdom
@@ -91,7 +75,7 @@ _COUNTRY = re.compile(
 
 
 def plain(text: str) -> str:
-    """Lower case, without accents and punctuation, for comparing names.
+    """Lower case without accents and punctuation, to compare names.
 
     >>> plain("Sylvie et le Fantôme")
     'sylvie et le fantome'
@@ -102,14 +86,14 @@ def plain(text: str) -> str:
 
 
 def parse_date(text: str) -> tuple[int, int, int] | None:
-    """(year, month, day), 0 for what is not said; years before Christ are negative.
+    """(year, month, day), 0 for what is missing; years BC are negative.
 
     >>> parse_date("15 March 1632"), parse_date("May 24, 1946"), parse_date("1929")
     ((1632, 3, 15), (1946, 5, 24), (1929, 0, 0))
     """
     text = text.strip()
-    found = _DAY_FIRST.match(text) or _MONTH_FIRST.match(text) or _MONTH_YEAR.match(text)
-    parts = found.groupdict() if found else {"y": text}
+    match = _DAY_FIRST.match(text) or _MONTH_FIRST.match(text) or _MONTH_YEAR.match(text)
+    parts = match.groupdict() if match else {"y": text}
     year = _YEAR.match(parts["y"].strip())
     if not year:
         return None
@@ -118,22 +102,24 @@ def parse_date(text: str) -> tuple[int, int, int] | None:
 
 
 def parse_number(text: str) -> float | None:
-    """
+    """The first number in a text, with its scale.
+
     >>> parse_number("about 1,467 rooms"), parse_number("2.5 million")
     (1467.0, 2500000.0)
     """
-    found = _NUMBER.search(text)
-    if not found:
+    number = _NUMBER.search(text)
+    if not number:
         return None
-    scale = re.match(r"\s*(thousand|million|billion|trillion)\b", text[found.end() :], re.IGNORECASE)
-    return float(found.group().replace(",", "")) * (_SCALE[scale.group(1).lower()] if scale else 1)
+    scale = re.match(r"\s*(thousand|million|billion|trillion)\b", text[number.end() :], re.IGNORECASE)
+    value = float(number.group().replace(",", "")) * (_SCALE[scale.group(1).lower()] if scale else 1)
+    return value if math.isfinite(value) else None
 
 
 def country_in(text: str) -> str | None:
-    """The first country that a text names, by its name or by its adjective.
+    """The first country in a text, by name or adjective.
 
     >>> country_in("a 1966 American sex comedy film"), country_in("a thing")
     ('United States', None)
     """
-    found = _COUNTRY.search(text)
-    return COUNTRY_OF[found.group(1).lower()] if found else None
+    match = _COUNTRY.search(text)
+    return COUNTRY_OF[match.group(1).lower()] if match else None

@@ -1,4 +1,4 @@
-"""Tools: typed functions that plans and models call by name, and the ones that come with the package."""
+"""Tools: typed functions that plans and models call by name, and the built-in ones."""
 
 from agent_forge.agents.tools.calculator import calculator
 from agent_forge.agents.tools.files import file_tools
@@ -38,5 +38,5 @@ __all__ = [
 
 
 def builtin_tools() -> list[Tool]:
-    """The tools that need nothing to be set up: calculator, query_json, query_csv, and search in the bundled corpus."""
+    """The tools that need no setup: calculator, query_json, query_csv, and a search in the bundled corpus."""
     return [calculator, query_json, query_csv, retrieval(bundled_corpus())]

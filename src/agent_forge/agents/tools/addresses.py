@@ -1,7 +1,7 @@
-"""Which hosts may be contacted, and at which address: the guard against requests to the inside of a network.
+"""Which hosts may be contacted, and at which address: protection against requests to internal networks (SSRF).
 
-A name is resolved once, every address it has is checked, and the connection is then made to that very address, so a
-name server that answers differently the second time (DNS rebinding) gains nothing.
+A name is resolved once, all of its addresses are checked, and the connection goes to the checked address, so a name
+server that answers differently the second time (DNS rebinding) gains nothing.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from agent_forge.errors import ToolError
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[list[str]]]
 Private = bool | Sequence[str]
-"""Whether addresses that are not public may be contacted: never, always, or those of the networks named."""
+"""Whether non-public addresses may be contacted: never, always, or only those in the given networks."""
 
 _PORTS = {"http": 80, "https": 443}
-# IPv6 ranges that carry an IPv4 address: NAT64, and 6to4 in its first form.
+# The IPv6 range of NAT64, whose addresses carry an IPv4 address.
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 
 class AddressRefused(ToolError):
-    """A URL that the rules do not allow; nothing was sent."""
+    """A URL that is not allowed; nothing was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,59 +47,51 @@ class AllowList:
     def of(cls, hosts: Iterable[str]) -> AllowList:
         entries = tuple(host.strip().lower().rstrip(".") for host in ([hosts] if isinstance(hosts, str) else hosts))
         if not entries or not all(entries):
-            raise ToolError("the list of allowed hosts is empty", fix='name the hosts, or "*" for every public one')
+            raise ToolError("the list of allowed hosts is empty", fix='Name the hosts, or "*" for every public one')
         for entry in entries:
             if "/" in entry or "@" in entry:
-                raise ToolError(f"{entry!r} is not a host", fix="write example.org or example.org:8080, without a path")
+                raise ToolError(f"{entry!r} is not a host", fix="Write example.org or example.org:8080, without a path")
         return cls(entries)
 
     def allows(self, host: str, port: int) -> bool:
-        return any(_fits(host, port, entry) for entry in self.entries)
-
-
-def _fits(host: str, port: int, entry: str) -> bool:
-    name, wanted = _split(entry)
-    if port not in ((wanted,) if wanted is not None else tuple(_PORTS.values())):
+        for entry in self.entries:
+            name, ports = _split(entry)
+            same = host.endswith(name[1:]) if name.startswith("*.") else name in ("*", host)
+            if same and port in ports:
+                return True
         return False
-    if name == "*":
-        return True
-    return host.endswith(name[1:]) if name.startswith("*.") else host == name
 
 
-def _split(entry: str) -> tuple[str, int | None]:
+def _split(entry: str) -> tuple[str, tuple[int, ...]]:
+    """The host and the ports of an entry."""
     name, colon, port = entry.rpartition(":")
     if colon and port.isdigit() and (":" not in name or name.endswith("]")):
-        return name.strip("[]"), int(port)
-    return entry.strip("[]"), None
+        return name.strip("[]"), (int(port),)
+    return entry.strip("[]"), tuple(_PORTS.values())
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses of a host, as the system knows them."""
+    """The addresses of a host, from the system's resolver."""
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise ToolError(f"the host {host!r} is not known: {error}") from error
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        raise ToolError(f"the host {host!r} cannot be resolved: {error}") from error
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
 async def safe_address(host: str, port: int, *, private: Private = False, resolver: Resolve = resolve) -> str:
-    """One address of the host to connect to. Raises AddressRefused if any of its addresses is inside a network."""
+    """An address of the host to connect to. Raises AddressRefused if any of its addresses is not public."""
     addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in await resolver(host, port)]
     if not addresses:
         raise ToolError(f"the host {host!r} has no address")
-    refused = [address for address in addresses if not (is_public(address) or _asked_for(address, private))]
-    if refused:
-        raise AddressRefused(
-            f"the host {host!r} has the address {refused[0]}, which is not a public one",
-            fix="if it is meant, make the tool with private=True or private=['10.0.0.0/8']",
-        )
+    networks = [] if isinstance(private, bool) else [ipaddress.ip_network(network) for network in private]
+    for address in addresses:
+        if private is not True and not is_public(address) and not any(address in network for network in networks):
+            raise AddressRefused(
+                f"the host {host!r} has the address {address}, which is not public",
+                fix="If it is intended, create the tool with private=True or private=['10.0.0.0/8']",
+            )
     return str(addresses[0])
-
-
-def _asked_for(address: Address, private: Private) -> bool:
-    if isinstance(private, bool):
-        return private
-    return any(address in ipaddress.ip_network(network) for network in private)
 
 
 def is_public(address: Address) -> bool:
@@ -115,7 +107,7 @@ def is_public(address: Address) -> bool:
 
 
 def _carried(address: Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address inside an IPv6 one, if it is a form that reaches an IPv4 host."""
+    """The IPv4 address that an IPv6 address leads to, if it does."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address in _NAT64:

@@ -1,4 +1,4 @@
-"""Arithmetic without eval: the expression is parsed, and only what the tables below name is carried out."""
+"""Arithmetic without eval: the expression is parsed, and only what the tables below list is evaluated."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
 
 def _factorial(n: Number) -> int:
     if n != int(n) or not 0 <= n <= 400:
-        raise ToolError(f"factorial({n:g}) is not computed: a whole number from 0 to 400 is expected")
+        raise ToolError(f"factorial({n:g}) is not supported: the argument must be an integer from 0 to 400")
     return math.factorial(int(n))
 
 
 def _rounded(value: Number, digits: Number = 0) -> Number:
     if abs(digits) > 300:
-        raise ToolError(f"round(…, {digits:g}) is not computed: at most 300 digits")
+        raise ToolError(f"round(…, {digits:g}) is not supported: at most 300 digits")
     return round(value, int(digits)) if digits else round(value)
 
 
@@ -83,8 +83,8 @@ def calculate(expression: str) -> Number:
     >>> calculate("2 * (3 + 4) ** 2"), calculate("sqrt(2) * sqrt(2)") > 2, calculate("sum([1, 2, 3]) / 3")
     (98, True, 2.0)
 
-    Numbers, + - * / // % **, parentheses, lists as arguments, the constants pi, e, tau and the functions of the table
-    `_FUNCTIONS`. Raises ToolError for anything else, and for numbers that are too large.
+    Supported are numbers, + - * / // % **, parentheses, lists as arguments, the constants pi, e and tau, and the
+    functions in `_FUNCTIONS`. Raises ToolError for anything else, and for numbers that are too large.
     """
     try:
         return _number(_parsed(expression), 0)
@@ -104,7 +104,7 @@ def _shown(expression: str) -> str:
 
 def _parsed(expression: str) -> ast.expr:
     if len(expression) > MOST_CHARACTERS:
-        raise ToolError(f"the expression has {len(expression)} characters, {MOST_CHARACTERS} are allowed")
+        raise ToolError(f"the expression has {len(expression)} characters, the limit is {MOST_CHARACTERS}")
     try:
         return ast.parse(expression.strip().translate(_SPELLINGS), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -130,7 +130,7 @@ def _value(node: ast.expr, depth: int) -> Any:
             return _bounded(_BINARY[type(op)](_number(left, depth + 1), _number(right, depth + 1)))
         case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
             return _call(name, arguments, depth + 1)
-    raise ToolError(f"{_named(node)} is not arithmetic", fix=_hint(node))
+    raise ToolError(f"`{_shown(ast.unparse(node))}` is not arithmetic", fix=_fix(node))
 
 
 def _number(node: ast.expr, depth: int) -> Number:
@@ -157,7 +157,7 @@ def _constant(name: str) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Number:
-    # Decided before computing: 9**9**9 would take all memory.
+    # Checked before computing: 9**9**9 would exhaust the memory.
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * abs(exponent) > MOST_BITS:
         raise ToolError("the result of the power is too large")
     result: Any = base**exponent
@@ -174,22 +174,17 @@ def _bounded(value: Any) -> Number:
     raise ToolError("the number is too large" if isinstance(value, int | float) else f"{value!r} is not a number")
 
 
-def _named(node: ast.expr) -> str:
-    text = ast.unparse(node)
-    return f"`{_shown(text)}`"
-
-
-def _hint(node: ast.expr) -> str | None:
+def _fix(node: ast.expr) -> str | None:
     if isinstance(node, ast.Tuple):
-        return "write 1200, not 1,200"
+        return "Write 1200, not 1,200"
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitXor):
-        return "write ** for a power"
+        return "Write ** for a power"
     return None
 
 
-@tool(threaded=False)  # bounded above, so quick enough for the event loop
+@tool(threaded=False)  # the limits above make it quick enough for the event loop
 def calculator(expression: str) -> int | float:
-    """Computes an arithmetic expression exactly: + - * / // % **, parentheses, sqrt, log, sin, min, max, mean, round.
+    """Evaluates an arithmetic expression: + - * / // % **, parentheses, sqrt, log, sin, min, max, mean, round.
 
     Args:
         expression: for example "(1937 - 1926) * 12"

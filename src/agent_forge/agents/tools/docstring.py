@@ -1,4 +1,4 @@
-"""What a docstring says about a function and its arguments: Google, NumPy and Sphinx style."""
+"""The description of a function and its arguments in its docstring: Google, NumPy and Sphinx style."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUMPY = re.compile(r"(\w+)(?:\s*:.*)?$")
 
 
 def read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
-    """The first paragraph, and the description of each argument that has one.
+    """The first paragraph, and the descriptions of the arguments.
 
     >>> read_docstring("Adds.\\n\\nArgs:\\n    a: the first\\n    b: the second")
     ('Adds.', {'a': 'the first', 'b': 'the second'})
@@ -44,8 +44,8 @@ def _arguments(lines: list[str]) -> dict[str, str]:
 
 
 def _indented(lines: list[str], entry: re.Pattern[str]) -> dict[str, str]:
-    """`name: text` entries, each going on over deeper indented lines, until the indentation ends."""
-    found: dict[str, list[str]] = {}
+    """`name: text` entries, continued on more deeply indented lines, until the indentation ends."""
+    entries: dict[str, list[str]] = {}
     depth, name = None, ""
     for line in lines:
         indent = len(line) - len(line.lstrip())
@@ -55,15 +55,15 @@ def _indented(lines: list[str], entry: re.Pattern[str]) -> dict[str, str]:
         match = entry.match(line.strip()) if indent == depth else None
         if match:
             name = match[1]
-            found[name] = [match[2]]
+            entries[name] = [match[2]]
         elif name:
-            found[name].append(line.strip())
-    return _joined(found)
+            entries[name].append(line.strip())
+    return _joined(entries)
 
 
 def _numpy(lines: list[str]) -> dict[str, str]:
     """`name : type` at the margin with the text indented below it, until the next underlined heading."""
-    found: dict[str, list[str]] = {}
+    entries: dict[str, list[str]] = {}
     name = ""
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
         if following.strip() and set(following.strip()) == {"-"}:
@@ -71,27 +71,27 @@ def _numpy(lines: list[str]) -> dict[str, str]:
         match = _NUMPY.match(line) if line.strip() else None
         if match:
             name = match[1]
-            found[name] = []
+            entries[name] = []
         elif name:
-            found[name].append(line.strip())
-    return _joined(found)
+            entries[name].append(line.strip())
+    return _joined(entries)
 
 
 def _sphinx(lines: list[str]) -> dict[str, str]:
-    found: dict[str, list[str]] = {}
+    entries: dict[str, list[str]] = {}
     name = ""
     for line in map(str.strip, lines):
         match = _SPHINX.match(line)
         if match:
             name = match[1]
-            found[name] = [match[2]]
+            entries[name] = [match[2]]
         elif not line or line.startswith(":"):
             name = ""
         elif name:
-            found[name].append(line)
-    return _joined(found)
+            entries[name].append(line)
+    return _joined(entries)
 
 
-def _joined(found: dict[str, list[str]]) -> dict[str, str]:
-    texts = {name: " ".join(" ".join(parts).split()) for name, parts in found.items()}
+def _joined(entries: dict[str, list[str]]) -> dict[str, str]:
+    texts = {name: " ".join(" ".join(parts).split()) for name, parts in entries.items()}
     return {name: text for name, text in texts.items() if text}

@@ -1,4 +1,4 @@
-"""Fetching a page: only from hosts that were allowed, only from the public internet, never too much, never too long."""
+"""Fetches a page: only from allowed hosts on the public internet, with limits on size and time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST_URL = 2048
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """The rules of one fetch tool."""
+    """The settings of a fetch tool."""
 
     allow: AllowList
     private: Private = False
@@ -38,7 +38,7 @@ class Fetcher:
     resolver: Resolve = resolve
 
     async def fetch(self, url: str) -> dict[str, Any]:
-        """The page, following redirects. Raises ToolError (AddressRefused for what is not allowed)."""
+        """The page, after redirects. Raises ToolError, and AddressRefused for a URL that is not allowed."""
         try:
             return await asyncio.wait_for(self._follow(url), self.timeout_s)
         except asyncio.TimeoutError as error:
@@ -48,7 +48,7 @@ class Fetcher:
         import httpx
 
         verify: ssl.SSLContext | bool = self.verify or True
-        # trust_env=False: a proxy would resolve the name again, past our check
+        # trust_env=False: a proxy would resolve the name again, bypassing the check
         async with httpx.AsyncClient(trust_env=False, verify=verify, timeout=self.timeout_s) as client:
             for _ in range(self.most_redirects + 1):
                 answer = await self._request(client, url)
@@ -58,7 +58,7 @@ class Fetcher:
         raise ToolError(f"more than {self.most_redirects} redirects", where=url[:200])
 
     async def _request(self, client: httpx.AsyncClient, url: str) -> dict[str, Any]:
-        """One request to the checked address: the page, or where it redirects to."""
+        """One request to the checked address: the page, or the redirect."""
         import httpx
 
         parsed = check_url(url)
@@ -87,13 +87,13 @@ class Fetcher:
         if not _TEXTUAL.match(kind):
             raise ToolError(f"the content is {kind!r}, not text", where=str(url)[:200])
         if response.headers.get("content-encoding", "identity") != "identity":
-            raise ToolError("the content is compressed although that was not asked for", where=str(url)[:200])
+            raise ToolError("the content is compressed although no compression was requested", where=str(url)[:200])
         content = await self._content(response, url)
         text = _decoded(content, response.charset_encoding or "utf-8")
         return {"url": str(url), "status": response.status_code, "content_type": kind, "text": text}
 
     async def _content(self, response: httpx.Response, url: httpx.URL) -> bytes:
-        """The body, read only as far as it may be large; the announced length is believed when it says too much."""
+        """The body, up to the size limit. A content-length above the limit is refused without reading."""
         announced = response.headers.get("content-length", "")
         too_large = ToolError(f"the content is larger than {self.most_bytes:,} bytes", where=str(url)[:200])
         if announced.isdigit() and int(announced) > self.most_bytes:
@@ -110,26 +110,26 @@ _AGENT = f"agent-forge/{__version__}"
 
 
 def check_url(url: str) -> httpx.URL:
-    """The URL taken apart. Raises AddressRefused unless it is an http or https URL with a host and no password."""
+    """The parsed URL. Raises AddressRefused unless it is an http or https URL with a host and without credentials."""
     import httpx
 
     if len(url) > MOST_URL:
-        raise AddressRefused(f"the URL has {len(url)} characters, {MOST_URL} are allowed")
+        raise AddressRefused(f"the URL has {len(url)} characters, the limit is {MOST_URL}")
     try:
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, UnicodeError, ValueError) as error:
         raise AddressRefused(f"not a URL: {error}", where=url[:200]) from error
     if parsed.scheme not in _PORTS:
-        raise AddressRefused(f"only http and https are fetched, not {parsed.scheme or 'a path'!r}", where=url[:200])
+        raise AddressRefused(f"only http and https are supported, not {parsed.scheme or 'a path'!r}", where=url[:200])
     if not parsed.host:
-        raise AddressRefused("the URL names no host", where=url[:200])
+        raise AddressRefused("the URL has no host", where=url[:200])
     if parsed.userinfo:
-        raise AddressRefused("the URL carries a user name", where=parsed.host)
+        raise AddressRefused("the URL contains a user name", where=parsed.host)
     return parsed.copy_with(fragment=None)
 
 
 def _target(url: httpx.URL, location: str) -> str:
-    target = url.join(location)  # httpx has refused a location that is not a URL
+    target = url.join(location)  # httpx has already refused a location that is not a URL
     if url.scheme == "https" and target.scheme == "http":
         raise AddressRefused("redirected from https to http", where=str(url)[:200])
     return str(target)
@@ -138,7 +138,7 @@ def _target(url: httpx.URL, location: str) -> str:
 def _decoded(content: bytes, charset: str) -> str:
     try:
         return content.decode(charset, errors="replace")
-    except (LookupError, ValueError):  # a charset that there is not, or that is no charset
+    except (LookupError, ValueError):  # an unknown charset, or an invalid name
         return content.decode("utf-8", errors="replace")
 
 
@@ -156,16 +156,16 @@ def http_fetch(
     """A tool that fetches text pages from the hosts in `allow` (see AllowList).
 
     Every address and every redirect is checked; private, loopback and link-local addresses are refused unless
-    `private` is True or names their network ("10.0.0.0/8"). The whole fetch takes at most `timeout_s`. Proxies of the
-    environment are not used.
+    `private` is True or names their network ("10.0.0.0/8"). `timeout_s` limits the whole fetch. Proxy settings in the
+    environment are ignored.
     """
     fetcher = Fetcher(AllowList.of(allow), private, most_bytes, timeout_s, most_redirects, verify, resolver)
 
     async def fetch(url: str) -> dict[str, Any]:
-        """Fetches a text page from the web: its address after redirects, status, content type and text.
+        """Fetches a text page from the web: its final address, status, content type and text.
 
         Args:
-            url: an http or https address
+            url: an http or https URL
         """
         return await fetcher.fetch(url)
 

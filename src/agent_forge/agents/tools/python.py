@@ -1,4 +1,4 @@
-"""Python that a model wrote, in the runtime's sandbox: without isolation it is refused, never run."""
+"""Runs Python written by a model in the runtime's sandbox; without isolation it is refused."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from agent_forge.errors import ToolError
 
 
 def python_tool(*, time_s: float = 10.0, memory_mb: int = 512, name: str = "python") -> Tool:
-    """A tool that runs a Python program in the sandbox: no network, no files of this machine, limited time and memory.
+    """A tool that runs a Python program in the sandbox: no network, no access to files, limited time and memory.
 
-    Its calls raise SandboxError where no isolation is to be had, and ToolError for a program that fails.
+    Its calls raise SandboxError if no isolation is available, and ToolError for a program that fails.
     """
 
     async def python(code: str, stdin: str = "") -> dict[str, Any]:
-        """Runs a Python program (standard library only, no network) and gives what it printed.
+        """Runs a Python program (standard library only, no network) and returns its output.
 
         Args:
-            code: the program; what it prints is the result
-            stdin: what the program can read from its standard input
+            code: the program; its output is the result
+            stdin: the standard input of the program
         """
         from agent_forge.runtime.sandbox import SandboxLimits, run_python
 

@@ -1,4 +1,4 @@
-"""Search in a corpus of passages: BM25 over an inverted index, in memory, with nothing but the standard library."""
+"""Search in a corpus of passages: BM25 over an inverted index in memory, with the standard library only."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MOST_RESULTS = 50
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of text with a title, which is searched along with it."""
+    """A text and its title; both are searched."""
 
     title: str
     text: str
@@ -33,7 +33,7 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A passage that was found, with its BM25 score."""
+    """A search result: a passage and its BM25 score."""
 
     passage: Passage
     score: float
@@ -41,7 +41,7 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question of the bundled corpus: its answer follows from the passages that `supporting` names."""
+    """A question of the bundled corpus; the passages in `supporting` contain its answer."""
 
     id: str
     question: str
@@ -51,26 +51,22 @@ class Question:
 
 
 def words(text: str) -> list[str]:
-    """The words of a text as the index knows them: lower case, without accents.
+    """The words of a text as indexed: lower case, without accents.
 
     >>> words("Sylvie et le Fantôme (1946)")
     ['sylvie', 'et', 'le', 'fantome', '1946']
     """
-    plain = text if text.isascii() else _without_accents(text)
-    return _WORD.findall(plain.casefold())
-
-
-def _without_accents(text: str) -> str:
-    return "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
+    if not text.isascii():
+        text = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
+    return _WORD.findall(text.casefold())
 
 
 class Corpus:
-    """Passages that can be searched.
+    """A searchable set of passages.
 
-    Scores are those of Okapi BM25 as `rank_bm25.BM25Okapi` computes them: idf = ln((N − n + ½) / (n + ½)), and where
-    that is negative (a word in more than half of the passages) `floor` × the mean idf of all words. The words of a
-    title count `title_weight` times: on the bundled corpus, a search for a title then finds its passage first in 98 %
-    of the cases instead of 90 %.
+    Scores are Okapi BM25 as in `rank_bm25.BM25Okapi`: idf = ln((N − n + ½) / (n + ½)), and if that is negative (a word
+    in more than half of the passages) `floor` × the mean idf of all words. The words of a title count `title_weight`
+    times: on the bundled corpus, a search for a title then ranks its passage first in 98 % of the cases, not 90 %.
 
     >>> corpus = Corpus([Passage("Owl", "It flies at night."), Passage("Cod", "It swims."), Passage("Elk", "It runs.")])
     >>> [(hit.passage.title, round(hit.score, 2)) for hit in corpus.search("what flies at night?")]
@@ -94,7 +90,7 @@ class Corpus:
         return len(self.passages)
 
     def search(self, query: str, k: int = 5) -> list[Hit]:
-        """The `k` passages with the highest scores, best first; passages that share no word with it never appear."""
+        """The `k` passages with the highest scores, best first; passages without a common word never appear."""
         scores: dict[int, float] = {}
         for word, count in Counter(words(query)).items():
             if word not in self._index:
@@ -106,7 +102,7 @@ class Corpus:
 
     @classmethod
     def from_jsonl(cls, path: str | os.PathLike[str]) -> Corpus:
-        """A corpus from a file of JSON objects, one a line, with `text` and perhaps `title`. Raises DataError."""
+        """A corpus from a JSONL file whose objects have `text` and optionally `title`. Raises DataError."""
         return cls(_rows(path))
 
 
@@ -114,7 +110,7 @@ _Postings = dict[str, tuple["array[int]", "array[float]"]]
 
 
 def _postings(texts: list[list[str]]) -> _Postings:
-    """For each word the passages that have it, and how often."""
+    """For each word, the passages that contain it and how often."""
     index: _Postings = {}
     for number, text in enumerate(texts):
         for word, count in Counter(text).items():
@@ -125,8 +121,9 @@ def _postings(texts: list[list[str]]) -> _Postings:
 
 
 def _weighted(index: _Postings, lengths: list[int], k1: float, b: float, floor: float) -> _Postings:
-    """The counts replaced by what each adds to a score, so that a search only has to sum."""
-    idf = {word: _idf(len(where), len(lengths)) for word, (where, _) in index.items()}
+    """Replaces each count by its contribution to a score, so that a search only has to sum."""
+    total = len(lengths)
+    idf = {word: math.log(total - len(where) + 0.5) - math.log(len(where) + 0.5) for word, (where, _) in index.items()}
     least = floor * sum(idf.values()) / len(idf) if idf else 0.0
     mean_length = sum(lengths) / len(lengths) if lengths else 0.0
     for word, (where, counts) in index.items():
@@ -135,10 +132,6 @@ def _weighted(index: _Postings, lengths: list[int], k1: float, b: float, floor: 
             norm = k1 * (1 - b + b * lengths[passage] / mean_length)
             counts[position] = weight * f * (k1 + 1) / (f + norm)
     return index
-
-
-def _idf(having: int, total: int) -> float:
-    return math.log(total - having + 0.5) - math.log(having + 0.5)
 
 
 def _passage(item: Passage | Mapping[str, Any] | str, where: str) -> Passage:
@@ -151,7 +144,7 @@ def _passage(item: Passage | Mapping[str, Any] | str, where: str) -> Passage:
         raise DataError(
             "it has no text" if text is None else "title and text must be strings",
             where=where,
-            fix='a passage is {"title": "...", "text": "..."}',
+            fix='Write a passage as {"title": "...", "text": "..."}',
         )
     return Passage(title, text)
 
@@ -177,15 +170,15 @@ def _row(line: str, where: str) -> Passage:
 
 
 def retrieval(corpus: Corpus, *, name: str = "search") -> Tool:
-    """A tool that searches the corpus: `search(query, k=3)` gives title, text and score of the best passages."""
+    """A tool that searches the corpus: `search(query, k=3)` returns title, text and score of the best passages."""
 
     @tool(name=name)
     def search(query: str, k: int = 3) -> list[dict[str, Any]]:
-        """Finds the passages of the corpus that fit the query best, by their words.
+        """Finds the passages of the corpus that match the query best, by their words.
 
         Args:
-            query: the words to look for; names work best
-            k: how many passages to return
+            query: the words to search for; names work best
+            k: the number of passages to return
         """
         hits = corpus.search(query, max(1, min(k, MOST_RESULTS)))
         return [{"title": h.passage.title, "text": h.passage.text, "score": round(h.score, 4)} for h in hits]
@@ -200,12 +193,12 @@ def _bundled(name: str) -> list[dict[str, Any]]:
 
 @cache
 def bundled_corpus() -> Corpus:
-    """The 360 Wikipedia passages that come with the package (an excerpt of 2WikiMultihopQA, see its NOTICE)."""
+    """The 360 bundled Wikipedia passages (an excerpt of 2WikiMultihopQA, see its NOTICE)."""
     return Corpus(_bundled("passages.jsonl"))
 
 
 @cache
 def bundled_questions() -> tuple[Question, ...]:
-    """The 39 questions that come with the package; the bundled corpus has what is needed to answer them."""
+    """The 39 bundled questions; the bundled corpus contains their answers."""
     rows = _bundled("questions.jsonl")
     return tuple(Question(**{**row, "supporting": tuple(row["supporting"])}) for row in rows)

@@ -1,8 +1,8 @@
-"""From Python type hints to JSON Schema, and from JSON values back to what the hints promise.
+"""From Python type hints to JSON Schema, and from JSON values to the Python values of the hints.
 
 Supported: str, int, float, bool, None, Any, list, dict with string keys, Optional and other unions, Literal, Enum,
-TypedDict, dataclasses, and Annotated[..., "what it is"]. Anything else is refused when the tool is made, because a
-schema that says less than the function expects lets a model call it wrongly.
+TypedDict, dataclasses, and Annotated[..., "a description"]. Anything else is refused when the tool is created: a schema
+that is looser than the function would let a model call it wrongly.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DICTS = (dict, Mapping)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """What one annotation means: the schema to show a model, and how to build the Python value from valid JSON."""
+    """An annotation as a schema for models, and a function that builds the Python value from valid JSON."""
 
     schema: Schema
     build: Build | None = None  # None: the JSON value is already the Python value
@@ -49,7 +49,7 @@ class Shape:
 
 
 class UnsupportedAnnotation(ToolError):
-    """A type hint that has no JSON Schema here."""
+    """A type hint without a JSON Schema."""
 
 
 def shape_of(annotation: Any, *, where: str, outer: tuple[Any, ...] = ()) -> Shape:
@@ -95,7 +95,7 @@ def _union(members: tuple[Any, ...], where: str, outer: tuple[Any, ...]) -> Shap
     schema: Schema = {"anyOf": [shape.schema for shape in shapes]}
     names = [shape.schema.get("type") for shape in shapes]
     if all(set(shape.schema) == {"type"} for shape in shapes):
-        schema = {"type": names}  # the short form that models know: {"type": ["string", "null"]}
+        schema = {"type": names}  # the short form: {"type": ["string", "null"]}
     return Shape(schema, _first_valid(shapes) if any(shape.build for shape in shapes) else None)
 
 
@@ -135,7 +135,7 @@ def _dict(arguments: tuple[Any, ...], where: str, outer: tuple[Any, ...]) -> Sha
     key, item = arguments
     if key is not str:
         raise UnsupportedAnnotation(
-            f"JSON objects have string keys, not {key!r}", where=where, fix="annotate it as dict[str, ...]"
+            f"JSON objects have string keys, not {key!r}", where=where, fix="Annotate it as dict[str, ...]"
         )
     shape = shape_of(item, where=where, outer=outer)
     schema = {"type": "object", "additionalProperties": shape.schema}
@@ -153,14 +153,10 @@ def _class(annotation: Any, where: str, outer: tuple[Any, ...]) -> Shape:
     if typing.is_typeddict(annotation):
         return _typed_dict(annotation, where, (*outer, annotation))
     raise UnsupportedAnnotation(
-        f"the type {_shown(annotation)} has no JSON Schema",
+        f"the type {annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)} has no JSON Schema",
         where=where,
-        fix="use str, int, float, bool, None, list, dict, Optional, Literal, Enum, TypedDict or a dataclass",
+        fix="Use str, int, float, bool, None, list, dict, Optional, Literal, Enum, TypedDict or a dataclass",
     )
-
-
-def _shown(annotation: Any) -> str:
-    return annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)
 
 
 def _dataclass(cls: type, where: str, outer: tuple[Any, ...]) -> Shape:
@@ -200,7 +196,7 @@ def object_schema(properties: dict[str, Schema], required: list[str]) -> Schema:
 
 
 def with_default(schema: Schema, default: Any) -> Schema:
-    """The schema with its default named, where the default is a JSON value."""
+    """The schema with its default, if that is a JSON value."""
     default = default.value if isinstance(default, enum.Enum) else default
     try:
         json.dumps(default, allow_nan=False)
@@ -210,10 +206,10 @@ def with_default(schema: Schema, default: Any) -> Schema:
 
 
 def hints_of(thing: Any, where: str) -> dict[str, Any]:
-    """The type hints of a function or class, with Annotated kept."""
+    """The type hints of a function or class, including Annotated."""
     try:
         return typing.get_type_hints(thing, include_extras=True)
     except Exception as error:
         raise UnsupportedAnnotation(
-            f"its type hints cannot be read: {error}", where=where, fix="define the types at module level"
+            f"its type hints cannot be read: {error}", where=where, fix="Define the types at module level"
         ) from error

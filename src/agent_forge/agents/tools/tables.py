@@ -1,4 +1,4 @@
-"""Questions to JSON and CSV: two tools over the query language."""
+"""Two tools that query JSON and CSV with JMESPath."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from collections import Counter
 from typing import Annotated, Any
 
 from agent_forge.agents.tools.query import query as run_query
@@ -16,10 +17,7 @@ _NUMBER = re.compile(r"[+-]?(?:0|[1-9]\d{0,200})(?:\.\d+)?(?:[eE][+-]?\d{1,2})?"
 MOST_CHARACTERS = 5_000_000
 MOST_RESULT_CHARACTERS = 200_000
 
-Query = Annotated[
-    str,
-    'a path with filters and functions, as in: .items[? .price > 10 and .kind == "book"].title | count',
-]
+Query = Annotated[str, "a JMESPath expression, for example: items[?price > `10` && kind == 'book'].title"]
 
 
 def read_json(text: str) -> Any:
@@ -34,12 +32,12 @@ def read_json(text: str) -> Any:
 
 
 def read_csv(text: str, delimiter: str = ",") -> list[dict[str, Any]]:
-    """The rows of a CSV text as objects; cells that are numbers become numbers, empty cells null.
+    """The rows of a CSV text as objects; numeric cells become numbers, empty cells null.
 
     >>> read_csv("name,age\\nAda,36\\nAlan,\\n")
     [{'name': 'Ada', 'age': 36}, {'name': 'Alan', 'age': None}]
 
-    Raises ToolError for a header with empty or repeated names and for rows of another length.
+    Raises ToolError for empty or repeated column names and for rows of the wrong length.
     """
     _small(text)
     if len(delimiter) != 1:
@@ -47,7 +45,11 @@ def read_csv(text: str, delimiter: str = ",") -> list[dict[str, Any]]:
     try:
         reader = csv.reader(io.StringIO(text.lstrip("\ufeff"), newline=""), delimiter=delimiter, strict=True)
         header = next(reader, [])
-        _check_header(header)
+        if not header or not all(name.strip() for name in header):
+            raise ToolError("the first line of the CSV must name every column")
+        repeated = [name for name, count in Counter(header).items() if count > 1]
+        if repeated:
+            raise ToolError(f"two columns are named {repeated[0]!r}")
         return [_row(header, cells, reader.line_num) for cells in reader if cells]
     except csv.Error as error:
         raise ToolError(f"the data is not CSV: {error}") from error
@@ -55,15 +57,7 @@ def read_csv(text: str, delimiter: str = ",") -> list[dict[str, Any]]:
 
 def _small(text: str) -> None:
     if len(text) > MOST_CHARACTERS:
-        raise ToolError(f"the data has {len(text):,} characters, {MOST_CHARACTERS:,} are allowed")
-
-
-def _check_header(header: list[str]) -> None:
-    if not header or not all(name.strip() for name in header):
-        raise ToolError("the first line of the CSV must name every column")
-    repeated = sorted({name for name in header if header.count(name) > 1})
-    if repeated:
-        raise ToolError(f"two columns are named {repeated[0]!r}")
+        raise ToolError(f"the data has {len(text):,} characters, the limit is {MOST_CHARACTERS:,}")
 
 
 def _row(header: list[str], cells: list[str], line: int) -> dict[str, Any]:
@@ -73,7 +67,7 @@ def _row(header: list[str], cells: list[str], line: int) -> dict[str, Any]:
 
 
 def _cell(text: str) -> Any:
-    """Numbers as numbers; postal codes and the like keep their leading zeros, and text stays text."""
+    """Numbers as numbers; postal codes and the like keep their leading zeros and stay text."""
     if not text:
         return None
     if not _NUMBER.fullmatch(text):
@@ -81,32 +75,38 @@ def _cell(text: str) -> Any:
     return float(text) if any(mark in text for mark in ".eE") else int(text)
 
 
-def _bounded(result: Any) -> Any:
-    size = len(json.dumps(result, ensure_ascii=False))
-    if size > MOST_RESULT_CHARACTERS:
-        raise ToolError(
-            f"the result has {size:,} characters, {MOST_RESULT_CHARACTERS:,} are allowed",
-            fix="narrow it with a filter, or end the query with `| limit(100)`",
-        )
+def _checked(result: Any) -> Any:
+    """The result, if it is JSON of a reasonable size. Encoded in pieces: shared parts may make it huge as text."""
+    size = 0
+    try:
+        for piece in json.JSONEncoder(ensure_ascii=False, allow_nan=False).iterencode(result):
+            size += len(piece)
+            if size > MOST_RESULT_CHARACTERS:
+                raise ToolError(
+                    f"the result has more than {MOST_RESULT_CHARACTERS:,} characters",
+                    fix="Narrow it with a filter, or end the query with `[:100]`",
+                )
+    except (ValueError, TypeError) as error:
+        raise ToolError(f"the result is not JSON: {error}") from error
     return result
 
 
 @tool
 def query_json(data: Any, query: Query) -> Any:
-    """Picks values out of JSON data.
+    """Queries JSON data.
 
     Args:
-        data: JSON text, or the value itself
+        data: JSON text or a JSON value
     """
-    return _bounded(run_query(read_json(data) if isinstance(data, str) else data, query))
+    return _checked(run_query(read_json(data) if isinstance(data, str) else data, query))
 
 
 @tool
 def query_csv(data: str, query: Query, delimiter: str = ",") -> Any:
-    """Picks values out of a CSV table; the rows are a list of objects with the columns as fields.
+    """Queries a CSV table; the rows are a list of objects whose fields are the columns.
 
     Args:
         data: CSV text whose first line names the columns
-        delimiter: what separates the cells
+        delimiter: the character between cells
     """
-    return _bounded(run_query(read_csv(data, delimiter), query))
+    return _checked(run_query(read_csv(data, delimiter), query))

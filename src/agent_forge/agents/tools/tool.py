@@ -1,4 +1,4 @@
-"""A tool: a typed function that a plan or a model may call by name, with arguments checked before the call."""
+"""A tool: a typed function that a plan or a model calls by name, with arguments checked before the call."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, overload
 
 from agent_forge.agents.tools.docstring import read_docstring
 from agent_forge.agents.tools.schema import Schema, Shape, hints_of, object_schema, shape_of, with_default
-from agent_forge.agents.tools.threads import THREADS
 from agent_forge.errors import ToolError, ToolTimeout
 from agent_forge.runtime.lifetime import leave_behind
+from agent_forge.threads import THREADS
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_SHOWN = 80  # characters of a wrong value that an error shows
+_SHOWN = 80  # characters of a wrong value in an error
 
 
 class ArgumentsInvalid(ToolError):
-    """Arguments that do not fit the tool's schema; the tool was not called. `faults` has one line for each."""
+    """Arguments that do not match the tool's schema; the tool was not called. `faults` has one line per fault."""
 
     def __init__(self, tool: str, faults: list[str], fix: str | None = None) -> None:
         super().__init__("; ".join(faults), where=f"tool {tool!r}", fix=fix)
@@ -35,12 +35,11 @@ class ArgumentsInvalid(ToolError):
 
 @dataclass(frozen=True, repr=False)
 class Tool:
-    """A function with a name, a description and a JSON Schema; made by the `tool` decorator.
+    """A function with a name, a description and a JSON Schema, created by the `tool` decorator.
 
-    Calling a Tool calls the function itself. `await tool.call(args)` is how plans and models call it: the arguments
-    are checked, a blocking function runs in a thread, and `timeout_s` and `retries` hold for the call. The executor
-    enforces `concurrency` (calls at once) and `rate` (calls a second) and keeps `cache=True` results for identical
-    calls of one run.
+    Calling a Tool calls the function itself. Plans and models use `await tool.call(args)`: it checks the arguments,
+    runs a blocking function in a thread, and applies `timeout_s` and `retries`. The executor enforces `concurrency`
+    (calls at the same time) and `rate` (calls per second); with `cache=True` identical calls in a run share a result.
     """
 
     name: str
@@ -73,18 +72,18 @@ class Tool:
         from jsonschema import Draft202012Validator
         from referencing import Registry
 
-        # An empty registry: a schema from elsewhere must not make us fetch what its $ref names.
+        # An empty registry: the $refs of a foreign schema must not be fetched.
         return Draft202012Validator(self.schema, registry=Registry())
 
     def check(self, args: Mapping[str, Any]) -> None:
-        """Raises ArgumentsInvalid unless the arguments fit the schema."""
+        """Raises ArgumentsInvalid unless the arguments match the schema."""
         faults = [*self.name_faults(args), *self.value_faults(args)]
         if faults:
-            raise ArgumentsInvalid(self.name, faults, fix=f"its arguments are {self.signature}")
+            raise ArgumentsInvalid(self.name, faults, fix=f"Its arguments are {self.signature}")
 
     @property
     def signature(self) -> str:
-        """The arguments on one line, the optional ones with a question mark: `(a: number, b?: number)`."""
+        """The arguments on one line, optional ones with a question mark: `(a: number, b?: number)`."""
         required = self.schema.get("required", [])
         parts = [
             f"{name}{'' if name in required else '?'}: {_expected(schema)}"
@@ -93,52 +92,50 @@ class Tool:
         return f"({', '.join(parts)})"
 
     def name_faults(self, args: Mapping[str, Any]) -> list[str]:
-        """Arguments that are missing, and arguments that the tool does not have."""
-        known = self.schema.get("properties", {})
+        """Missing and unknown arguments."""
+        properties = self.schema.get("properties", {})
         faults = [f"argument {name!r} is missing" for name in self.schema.get("required", []) if name not in args]
         if self.schema.get("additionalProperties", True) is False:
-            faults += [
-                f"there is no argument {name!r}{did_you_mean(name, known)}" for name in args if name not in known
-            ]
+            unknown = [name for name in args if name not in properties]
+            faults += [f"there is no argument {name!r}{did_you_mean(name, properties)}" for name in unknown]
         return faults
 
     def value_faults(self, args: Mapping[str, Any]) -> list[str]:
-        """Values that are not what the schema says, named by their path, with what was expected and what came."""
+        """Values that do not match the schema, by path, with the expected and the actual value."""
         from referencing.exceptions import Unresolvable
 
         try:
             errors = list(self._validator.iter_errors(dict(args)))
         except Unresolvable as error:
             return [f"its schema refers to {error.ref!r}, which it does not contain"]
-        # name_faults says it better when an argument of the tool itself is missing or unknown
+        # name_faults reports missing and unknown arguments of the tool itself, with better messages
         by_value = [e for e in errors if e.path or e.validator not in ("required", "additionalProperties")]
         return [_value_fault(error) for error in by_value]
 
     async def call(self, args: Mapping[str, Any]) -> Any:
         """The function's result, unchanged.
 
-        Raises ArgumentsInvalid before the function is called, ToolTimeout when an attempt took longer than
-        `timeout_s`, and otherwise what the function raised in its last attempt.
+        Raises ArgumentsInvalid before the function is called, ToolTimeout if the last attempt took longer than
+        `timeout_s`, and otherwise what the function raised in the last attempt.
         """
         self.check(args)
-        values = {name: self._value(name, value) for name, value in args.items()}
+        values = {
+            name: self.shapes[name].value(value) if name in self.shapes else value for name, value in args.items()
+        }
         for _ in range(self.retries):
             try:
                 return await self._attempt(values)
             except (ArgumentsInvalid, asyncio.CancelledError):
                 raise
-            except Exception:  # noqa: S112  the last attempt below reports its own
+            except Exception:  # noqa: S112  the last attempt below raises
                 continue
         return await self._attempt(values)
-
-    def _value(self, name: str, value: Any) -> Any:
-        return self.shapes[name].value(value) if name in self.shapes else value
 
     async def _attempt(self, values: dict[str, Any]) -> Any:
         if self.timeout_s is None:
             return await self._invoke(values)
         attempt = asyncio.create_task(self._invoke(values))
-        if await _ended(attempt, self.timeout_s):
+        if await _ends_within(attempt, self.timeout_s):
             return attempt.result()
         raise ToolTimeout(f"no result within {self.timeout_s:g} s", where=f"tool {self.name!r}")
 
@@ -150,10 +147,10 @@ class Tool:
         return await result if inspect.isawaitable(result) else result
 
 
-async def _ended(attempt: asyncio.Task[Any], timeout_s: float) -> bool:
-    """Whether the attempt ended in time; if not, or if the waiter itself is cancelled, the attempt is cancelled.
+async def _ends_within(attempt: asyncio.Task[Any], timeout_s: float) -> bool:
+    """Whether the attempt ends in time; if not, or if the waiter is cancelled, the attempt is cancelled.
 
-    Not asyncio.wait_for: a TimeoutError that the tool raised itself must stay the tool's own.
+    Not asyncio.wait_for: a TimeoutError raised by the tool itself must not look like ours.
     """
     try:
         done, _ = await asyncio.wait([attempt], timeout=timeout_s)
@@ -174,13 +171,13 @@ async def _cancel(attempt: asyncio.Task[Any]) -> None:
         attempt.exception()
 
 
-def did_you_mean(name: str, known: Any) -> str:
+def did_you_mean(name: str, options: Any) -> str:
     """`, did you mean 'x'?`, `, known: a, b`, or nothing.
 
     >>> did_you_mean("serach", ["search", "answer"])
     ", did you mean 'search'?"
     """
-    names = [str(item) for item in known]
+    names = [str(option) for option in options]
     close = get_close_matches(name, names, n=1) or [item for item in names if item.lower() == name.lower()]
     if close:
         return f", did you mean {close[0]!r}?"
@@ -225,7 +222,7 @@ def tool(
     threaded: bool = True,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Makes a Tool of a typed function, sync or async.
+    """Turns a typed function, sync or async, into a Tool.
 
     >>> @tool
     ... def add(a: float, b: float = 1.0) -> float:
@@ -234,68 +231,62 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     >>> add(1, 2), add.schema["required"], asyncio.run(add.call({"a": 4}))
     (3, ['a'], 5.0)
 
-    Options: `name` (else the function's), `side_effects` (it changes the world: never cached, at most once after a
-    crash), `cache` (identical calls of one run share a result; True unless it has side effects), `concurrency` and
-    `rate` (calls at once, calls a second), `timeout_s` and `retries` for one call, `threaded` (False: a blocking
-    function that is quick enough to run on the event loop).
+    Options: `name` (default: the function's), `side_effects` (it changes the world: never cached, not repeated after
+    a crash), `cache` (identical calls in a run share a result; True unless it has side effects), `concurrency` and
+    `rate` (calls at the same time, calls per second), `timeout_s` and `retries` per call, `threaded` (False for a
+    blocking function that is quick enough for the event loop).
 
     Raises UnsupportedAnnotation or ToolError for a function that cannot be a tool.
     """
     if function is None:
-        return lambda wrapped: _make(wrapped, name, options)
-    return _make(function, name, options)
+        return lambda wrapped: _build(wrapped, name, options)
+    return _build(function, name, options)
 
 
-def _make(function: Callable[..., Any], name: str | None, options: dict[str, Any]) -> Tool:
-    named = str(name or getattr(function, "__name__", ""))
-    if not _NAME.fullmatch(named):
-        raise ToolError(f"{named!r} is not a name for a tool", fix="letters, digits, _ . - and at most 64 of them")
+def _build(function: Callable[..., Any], name: str | None, options: dict[str, Any]) -> Tool:
+    name = str(name or getattr(function, "__name__", ""))
+    if not _NAME.fullmatch(name):
+        raise ToolError(f"{name!r} is not a valid tool name", fix="Use letters, digits, _ . and -, at most 64")
+    where = f"tool {name!r}"
     description, notes = read_docstring(function.__doc__)
-    shapes = _parameters(function, named, notes)
-    made = Tool(
-        named,
-        description,
-        object_schema({key: shape.schema for key, (shape, _) in shapes.items()}, _required(shapes)),
-        function,
-        shapes={key: shape for key, (shape, _) in shapes.items()},
-        **_options(named, options),
-    )
-    vars(made).update(__doc__=function.__doc__, __name__=named, __module__=function.__module__, __wrapped__=function)
-    return made
-
-
-def _options(named: str, options: dict[str, Any]) -> dict[str, Any]:
-    side_effects = bool(options.get("side_effects"))
-    if options.get("cache") and side_effects:
-        raise ToolError("a tool with side effects cannot share results", where=f"tool {named!r}", fix="drop cache=True")
-    for key in ("concurrency", "rate", "timeout_s"):
-        if options.get(key) is not None and not options[key] > 0:
-            raise ToolError(f"{key} must be above 0, got {options[key]!r}", where=f"tool {named!r}")
-    if options.get("retries", 0) < 0:
-        raise ToolError(f"retries must not be negative, got {options['retries']!r}", where=f"tool {named!r}")
-    cache = options.get("cache")
-    return {**options, "cache": not side_effects if cache is None else cache}
-
-
-def _required(shapes: Mapping[str, tuple[Shape, bool]]) -> list[str]:
-    return [key for key, (_, required) in shapes.items() if required]
-
-
-def _parameters(function: Callable[..., Any], named: str, notes: dict[str, str]) -> dict[str, tuple[Shape, bool]]:
-    hints = hints_of(function, f"tool {named!r}")
-    return {
-        parameter.name: _parameter(parameter, hints, f"tool {named!r}, argument {parameter.name!r}", notes)
+    hints = hints_of(function, where)
+    parameters = {
+        parameter.name: _parameter(parameter, hints, f"{where}, argument {parameter.name!r}", notes)
         for parameter in inspect.signature(function).parameters.values()
     }
+    required = [key for key, (_, is_required) in parameters.items() if is_required]
+    built = Tool(
+        name,
+        description,
+        object_schema({key: shape.schema for key, (shape, _) in parameters.items()}, required),
+        function,
+        shapes={key: shape for key, (shape, _) in parameters.items()},
+        **_options(where, options),
+    )
+    vars(built).update(__doc__=function.__doc__, __name__=name, __module__=function.__module__, __wrapped__=function)
+    return built
+
+
+def _options(where: str, options: dict[str, Any]) -> dict[str, Any]:
+    side_effects = bool(options.get("side_effects"))
+    if options.get("cache") and side_effects:
+        raise ToolError("a tool with side effects cannot share results", where=where, fix="Drop cache=True")
+    for key in ("concurrency", "rate", "timeout_s"):
+        if options.get(key) is not None and not options[key] > 0:
+            raise ToolError(f"{key} must be above 0, got {options[key]!r}", where=where)
+    if options.get("retries", 0) < 0:
+        raise ToolError(f"retries must not be negative, got {options['retries']!r}", where=where)
+    cache = options.get("cache")
+    return {**options, "cache": not side_effects if cache is None else cache}
 
 
 def _parameter(
     parameter: inspect.Parameter, hints: dict[str, Any], where: str, notes: dict[str, str]
 ) -> tuple[Shape, bool]:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-        raise ToolError(f"{parameter} cannot be given by name", where=where, fix="give every argument a name")
+        raise ToolError(f"{parameter} cannot be passed by name", where=where, fix="Give every argument a name")
     if parameter.name not in hints:
-        raise ToolError("it has no type", where=where, fix="annotate it, for example with str")
+        raise ToolError("it has no type", where=where, fix="Annotate it, for example with str")
     shape = shape_of(hints[parameter.name], where=where)
     schema, required = shape.schema, parameter.default is parameter.empty
     if parameter.name in notes and "description" not in schema:

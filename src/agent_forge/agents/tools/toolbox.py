@@ -1,4 +1,4 @@
-"""Tools by name: for a model that chooses among them, for a plan that names them."""
+"""Tools by name: for models that choose among them, and for plans that name them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Handler = Callable[["Task", dict[str, Any]], Awaitable[Any]]
 
 
 class UnknownTool(ToolError):
-    """A name that no tool of the toolbox has."""
+    """A name that is not in the toolbox."""
 
 
 class Toolbox:
@@ -42,14 +42,14 @@ class Toolbox:
             self.register(each)
 
     def register(self, item: Tool | Callable[..., Any]) -> Tool:
-        """Adds a tool, or a function that becomes one. Raises ToolError if the name is taken by another."""
-        made = item if isinstance(item, Tool) else tool(item)
-        if self._tools.setdefault(made.name, made) is not made:
-            raise ToolError(f"there are two tools named {made.name!r}", fix="give one of them another: @tool(name=...)")
-        return made
+        """Adds a tool, or a function that becomes one. Raises ToolError if another tool has the same name."""
+        added = item if isinstance(item, Tool) else tool(item)
+        if self._tools.setdefault(added.name, added) is not added:
+            raise ToolError(f"there are two tools named {added.name!r}", fix="Rename one: @tool(name=...)")
+        return added
 
     def get(self, name: str) -> Tool:
-        """The tool of that name. Raises UnknownTool, which names the nearest."""
+        """The tool of that name. Raises UnknownTool, which suggests the nearest name."""
         if name not in self._tools:
             raise UnknownTool(f"there is no tool {name!r}{did_you_mean(name, self._tools)}")
         return self._tools[name]
@@ -71,7 +71,7 @@ class Toolbox:
         return f"Toolbox({', '.join(self._tools)})"
 
     def specs(self) -> list[dict[str, Any]]:
-        """Every tool in the format of the OpenAI API's `tools`."""
+        """All tools in the format of the OpenAI API's `tools`."""
         return [each.spec for each in self]
 
     async def call(self, name: str, args: Mapping[str, Any]) -> Any:
@@ -82,14 +82,14 @@ class Toolbox:
     def from_module(cls, source: str | os.PathLike[str]) -> Toolbox:
         """The tools of an importable module (`package.module`) or of a Python file (`path/to/tools.py`).
 
-        Raises ToolError if it cannot be imported, has no tools, or has two of one name.
+        Raises ToolError if it cannot be imported, has no tools, or has two of the same name.
         """
         module = _load(os.fspath(source))
-        found = [value for name, value in vars(module).items() if isinstance(value, Tool) and not name.startswith("_")]
-        if not found:
-            raise ToolError("no tools in it", where=str(source), fix="put @tool above the functions to be called")
+        tools = [value for name, value in vars(module).items() if isinstance(value, Tool) and not name.startswith("_")]
+        if not tools:
+            raise ToolError("it contains no tools", where=str(source), fix="Put @tool above the functions")
         try:
-            return cls(found)
+            return cls(tools)
         except ToolError as error:
             raise ToolError(error.what, where=str(source), fix=error.fix) from error
 
@@ -106,27 +106,27 @@ def _load(source: str) -> ModuleType:
 
 def _load_module(name: str) -> ModuleType:
     folder = str(Path.cwd())
-    sys.path.append(folder)  # a console script does not have the working folder on its path, `python -m` does
+    sys.path.append(folder)  # console scripts, unlike `python -m`, do not have the working directory on their path
     try:
         importlib.invalidate_caches()
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise  # the module is there; something that it imports is not
-        raise ToolError("there is no such module", where=name, fix="name an importable module or a .py file") from error
+            raise  # the module exists; one of its imports does not
+        raise ToolError("there is no such module", where=name, fix="Name an importable module or a .py file") from error
     finally:
         sys.path.remove(folder)
 
 
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise ToolError("there is no such file", where=str(path), fix="name an importable module or a .py file")
+        raise ToolError("there is no such file", where=str(path), fix="Name an importable module or a .py file")
     name = f"agent_forge_tools_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ToolError("it is not a Python file", where=str(path))
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # type hints are resolved through it
+    sys.modules[name] = module  # type hints are resolved through sys.modules
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -136,7 +136,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def as_handler(toolbox: Toolbox) -> Handler:
-    """A handler for the executor: each task's `action` names the tool, its `args` are the arguments."""
+    """A handler for the executor: the `action` of a task names the tool, its `args` are the arguments."""
 
     async def handler(task: Task, inputs: dict[str, Any]) -> Any:
         return await _tool_for(task, toolbox).call(task.args)
@@ -146,7 +146,7 @@ def as_handler(toolbox: Toolbox) -> Handler:
 
 def _tool_for(task: Task, toolbox: Toolbox) -> Tool:
     if not task.action:
-        raise ToolError("it names no tool", where=f"task {task.id!r}", fix=f"give it one of {', '.join(toolbox.names)}")
+        raise ToolError("it names no tool", where=f"task {task.id!r}", fix=f"Use one of {', '.join(toolbox.names)}")
     try:
         return toolbox.get(task.action)
     except UnknownTool as error:
@@ -154,10 +154,10 @@ def _tool_for(task: Task, toolbox: Toolbox) -> Tool:
 
 
 def check(plan: Plan, toolbox: Toolbox) -> None:
-    """Raises ToolError unless every task of the plan calls a tool of the toolbox with arguments that it takes.
+    """Raises ToolError unless every task of the plan calls a tool of the toolbox with valid arguments.
 
-    Meant for before the run: names are all checked, values as far as they do not depend on other tasks' results. The
-    error lists every fault.
+    Before a run all names can be checked, and all values that do not refer to results of other tasks. The error lists
+    every fault.
     """
     faults: list[ToolError] = []
     for task_id in plan.leaves:
@@ -175,12 +175,12 @@ def check(plan: Plan, toolbox: Toolbox) -> None:
 def _check_task(task: Task, toolbox: Toolbox) -> None:
     from agent_forge.plans import find_references
 
-    found = _tool_for(task, toolbox)
-    known = {name: value for name, value in task.args.items() if not find_references(value)}
-    faults = [*found.name_faults(task.args), *found.value_faults(known)]
+    called = _tool_for(task, toolbox)
+    literal = {name: value for name, value in task.args.items() if not find_references(value)}
+    faults = [*called.name_faults(task.args), *called.value_faults(literal)]
     if faults:
         raise ToolError(
-            f"tool {found.name!r}: {'; '.join(faults)}",
+            f"tool {called.name!r}: {'; '.join(faults)}",
             where=f"task {task.id!r}",
-            fix=f"its arguments are {found.signature}",
+            fix=f"Its arguments are {called.signature}",
         )

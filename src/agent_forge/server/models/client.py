@@ -7,8 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from agent_forge.agents.models import Completion, Usage
-from agent_forge.agents.models.client import ChatClient, Request, ToolCall
+from agent_forge.agents.models import ChatClient, Completion, Request, TokenUsage, ToolCall
 from agent_forge.errors import ModelError
 from agent_forge.server.answers import Refused
 from agent_forge.server.models.answered import Choice, written
@@ -17,7 +16,7 @@ from agent_forge.server.models.pool import Ready
 
 
 class EngineClient(ChatClient):
-    """Without a temperature the likeliest token is taken, as `Checkpoint` does."""
+    """Without a temperature the likeliest token is taken, as `LocalModel` does."""
 
     provider = "agent-forge"
 
@@ -60,5 +59,5 @@ class EngineClient(ChatClient):
 
     def _completion(self, asked: Asked, choice: Choice) -> Completion:
         calls = tuple(ToolCall(call.id, call.name, json.loads(call.arguments)) for call in choice.calls)
-        usage = Usage(asked.prompt_tokens, asked.written)
+        usage = TokenUsage(asked.prompt_tokens, asked.written)
         return Completion(choice.text, self.name, choice.finish, calls, usage)

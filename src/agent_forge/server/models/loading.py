@@ -89,9 +89,9 @@ def _size(model: Any) -> tuple[int, int]:
 
 
 def _smollm2() -> tuple[Any, Any]:
-    from agent_forge.agents.models.checkpoint import Checkpoint
+    from agent_forge.agents.models.local_model import LocalModel
 
-    return Checkpoint.smollm2().load()
+    return LocalModel.smollm2().load()
 
 
 def _folder(folder: str, device: str) -> tuple[Any, Any]:

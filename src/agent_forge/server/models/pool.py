@@ -58,7 +58,7 @@ class Ready:
     """A loaded model with its engine and its grammars."""
 
     def __init__(self, source: Source, loaded: Loaded, context: Context) -> None:
-        from agent_forge.agents.models.checkpoint import end_tokens
+        from agent_forge.agents.models.local_model import end_tokens
         from agent_forge.server.models.constraint import Grammars
         from agent_forge.server.models.engine import Engine
 

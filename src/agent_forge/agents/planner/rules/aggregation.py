@@ -1,4 +1,4 @@
-"""Aggregation questions: differences, counts and sums over things that are looked up first."""
+"""Aggregation questions: differences, counts and sums of values that are looked up first."""
 
 # ruff: noqa: E501  (a pattern reads best on one line)
 
@@ -30,50 +30,42 @@ _NOT = re.compile(r"^how\s+(?:many|much)\s+(?:in\s+)?percent\w*\s+(?P<a>.*?)(?:\
 
 def aggregation(question: str) -> Draft | None:
     """The plan of a counting question, or None."""
-    question = question.strip()
-    for reading in (_complement, _span, _difference, _count):
-        draft = reading(question)
-        if draft is not None:
-            return draft
-    return None
+    return _complement(question) or _span(question) or _difference(question) or _count(question)
 
 
 def _complement(question: str) -> Draft | None:
     """ "How many percent were not German?" -> the percentage that were · 100 minus it"""
-    found = _NOT.match(question)
-    if not found:
+    match = _NOT.match(question)
+    if not match:
         return None
     draft = Draft("aggregation")
-    part = draft.look_up(f"percent {found['a'] or ''} {found['b'] or found['c']}")
-    draft.combine(f"difference of 100 and {part}")
+    part = draft.find(f"percent {match['a'] or ''} {match['b'] or match['c']}")
+    draft.combine("difference", [100, part])
     return draft
 
 
 def _span(question: str) -> Draft | None:
     """ "How many years after A did B?", "How long between A and B?" """
-    found = _SPAN.match(question)
-    if not found:
+    match = _SPAN.match(question)
+    if not match:
         return None
-    after = found["w"].lower() in {"after", "before"}
-    parts = (_CLAUSE if after else _BETWEEN).match(found["rest"])
-    if not parts:
+    after = match["w"].lower() in {"after", "before"}
+    events = (_CLAUSE if after else _BETWEEN).match(match["rest"])
+    if not events:
         return None
     draft = Draft("aggregation")
-    unit = "year" if (found["unit"] or "years").lower() in {"years", "decades"} else "date"
-    first, second = (draft.look_up(f"{unit} of {parts[side]}") for side in "ab")
-    draft.combine(f"difference of {first} and {second}")
+    unit = "year" if (match["unit"] or "years").lower() in {"years", "decades"} else "date"
+    draft.combine("difference", [draft.look_up(unit, events[side]) for side in "ab"])
     return draft
 
 
 def _difference(question: str) -> Draft | None:
-    found = _DIFFERENCE.match(question)
-    if not found:
+    match = _DIFFERENCE.match(question)
+    if not match:
         return None
     draft = Draft("aggregation")
-    subject, other = found["a"], found["b"]
-    first = draft.look_up(_counted(subject))
-    second = draft.look_up(_counted(_replace_last(subject, other)))
-    draft.combine(f"difference of {first} and {second}")
+    amounts = (match["a"], _same_measure(match["a"], match["b"]))
+    draft.combine("difference", [draft.find(_counted(amount)) for amount in amounts])
     return draft
 
 
@@ -81,8 +73,8 @@ def _counted(text: str) -> str:
     return re.sub(r"\b(?:did|does|do|were there|are there|was there)\b\s*", "that ", text, count=1, flags=re.IGNORECASE)
 
 
-def _replace_last(subject: str, other: str) -> str:
-    """The same measure of the other thing: its noun from the first, its rest from the second."""
+def _same_measure(subject: str, other: str) -> str:
+    """ "people live in Oslo", "in Bergen" -> "people in Bergen": the noun of the first, the rest of the second."""
     noun = re.split(
         r"\b(?:did|does|do|were|are|was|is|had|have|has|in|of|by|from|for|who|that|speak)\b",
         subject,
@@ -93,11 +85,10 @@ def _replace_last(subject: str, other: str) -> str:
 
 
 def _count(question: str) -> Draft | None:
-    found = _COUNT.match(question)
-    if not found:
+    match = _COUNT.match(question)
+    if not match:
         return None
     draft = Draft("aggregation")
-    what = re.sub(r"\s+(?:are|were|is|was)\s+there\b", "", found["what"])
-    things = draft.look_up(_counted(what))
-    draft.combine(f"{'sum' if found['op'] else 'number'} of {things}")
+    what = re.sub(r"\s+(?:are|were|is|was)\s+there\b", "", match["what"])
+    draft.combine("sum" if match["op"] else "number", [draft.find(_counted(what))])
     return draft

@@ -1,4 +1,4 @@
-"""Bridge questions: a description inside the question is looked up first, and its result asked about.
+"""Bridge questions: a description inside the question is looked up first, then the question is asked of its result.
 
 "Where was the director of film X born?" -> director of film X · place of birth of {s1}
 """
@@ -15,17 +15,19 @@ from agent_forge.agents.relations import KINSHIP, NOUNS, QUESTIONS, ROLES, canon
 _KIN = "|".join(sorted(map(re.escape, KINSHIP), key=len, reverse=True))
 _ROLE = "|".join(sorted(map(re.escape, ROLES), key=len, reverse=True))
 _NOUN = "|".join(sorted((re.escape(form) for forms in NOUNS.values() for form in forms), key=len, reverse=True))
-_REFERENCE = re.compile(r"\{s\d+\}")
+
+# The patterns here and in the other shapes try every place of a question, some of them every pair of places.
+LONGEST_QUESTION = 2000
 
 # Innermost descriptions first: "the director of film X" up to the end of the name, or "X's husband".
 _OF = re.compile(rf"\b(?:the\s+)?(?P<r>{_KIN}|{_ROLE})\s+(?:of|for)\s+(?P<e>.+)$", re.IGNORECASE)
 _OWN = re.compile(rf"(?P<e>(?:[A-Z\"“{{(0-9][^\s]*|of|the|de|la|von|van|di|da|du|and|al|el|bin|ibn)(?:\s+(?:[A-Z\"“(0-9][^\s]*|of|the|de|la|von|van|di|da|du|and|al|el|bin|ibn))*)(?:'s|’s|'|’)\s+(?P<r>{_KIN}|{_ROLE})\b")  # fmt: skip
 _TAIL = re.compile(r"\s+(?P<t>born(?: in| at| on)?|die[ds]?|from|study|studied|graduate[d]?(?: from)?|work(?:s|ed)?(?: at| for)?|buried|won|win|receive[d]?|married(?: to)?|educated|is from|was from|come from|get|got|earn(?:ed)?)\s*[?.]*$", re.IGNORECASE)  # fmt: skip
-_ASKED = re.compile(
+_WHO_IS = re.compile(
     rf"^(?:who|what|which)\s+(?:is|was|are|were)\s+(?:the\s+)?(?P<r>{_KIN}|{_ROLE}|{_NOUN})\s+of\s+(?P<e>.+?)\s*[?.]*$",
     re.I,
 )
-_ASKED_OWN = re.compile(
+_WHO_IS_OWN = re.compile(
     rf"^(?:who|what|which)\s+(?:is|was|are|were)\s+(?P<e>.+?)(?:'s|’s|'|’)\s+(?P<r>{_KIN}|{_ROLE}|{_NOUN})\s*[?.]*$",
     re.I,
 )
@@ -44,13 +46,17 @@ _QUESTION_HEAD = re.compile(
 )
 _FINAL_WHAT = re.compile(r"^(?P<stem>.+?)\s+(?P<wh>what|which|who|whom|whose)\b\s*(?P<np>.*?)\s*[?.]*$", re.IGNORECASE)
 
+_MAIN_VERB = re.compile(
+    r"\s+(?P<v>(?:is|was|are|were|has|had|have|also|currently|originally|did|does)\b.*|\w+(?:ed|es)\s+(?:in|by|for|at|on|with|from|to|as|of)\b.*)$"
+)
+
 
 def bridge(question: str) -> Draft | None:
-    """The plan of a question with a description inside it, or None when there is nothing to look up first."""
+    """The plan of a question that contains a description, or None if there is nothing to look up first."""
     draft = Draft("bridge")
-    text = _fold_roles(draft, question.strip())
+    text = _fold_roles(draft, question)
     if not draft.steps:
-        return _relative(question.strip())
+        return _trailing_clause(question) or _modified_which(question) or _final_what(question)
     _ask(draft, text)
     return draft
 
@@ -58,16 +64,18 @@ def bridge(question: str) -> Draft | None:
 def single(question: str) -> Draft:
     """A question of one look-up, or of the two hops that a kinship word hides."""
     draft = Draft("look-up")
-    _ask(draft, question.strip())
+    if len(question) <= LONGEST_QUESTION:
+        _ask(draft, question)
+    else:
+        draft.find(question.rstrip(" ?."))
     return draft
 
 
 def _fold_roles(draft: Draft, text: str) -> str:
-    """Replaces the descriptions inside `text`, innermost first, by references to the steps that find them."""
+    """Replaces the descriptions in the text, innermost first, by references to the steps that find them."""
     for _ in range(4):
-        if _asked(text):
-            inner = _asked(text)
-            assert inner is not None
+        inner = _direct(text)
+        if inner:
             folded = _fold_one(draft, inner["e"])
             if folded == inner["e"]:
                 return text
@@ -90,96 +98,74 @@ def _fold_one(draft: Draft, text: str) -> str:
     deeper = _OF.search(nested["e"])
     if deeper:
         return text[: nested.start("e")] + _fold_one(draft, nested["e"])
-    name, tail = _cut_tail(nested["e"])
-    return text[: nested.start()] + _hop(draft, nested["r"], name) + tail
-
-
-def _cut_tail(text: str) -> tuple[str, str]:
-    found = _TAIL.search(text)
-    if found:
-        return text[: found.start()].strip(), f" {found['t']}"
-    return text.rstrip(" ?."), ""
+    tail = _TAIL.search(nested["e"])
+    name = nested["e"][: tail.start()].strip() if tail else nested["e"].rstrip(" ?.")
+    return text[: nested.start()] + _hop(draft, nested["r"], name) + (f" {tail['t']}" if tail else "")
 
 
 def _hop(draft: Draft, role: str, entity: str) -> str:
     for relation in KINSHIP.get(role.lower(), (canonical(role),)):
-        entity = draft.look_up(f"{relation} of {entity}")
+        entity = draft.look_up(relation, entity)
     return entity
 
 
-def _asked(text: str) -> re.Match[str] | None:
-    return _ASKED.match(text) or _ASKED_OWN.match(text)
+def _direct(text: str) -> re.Match[str] | None:
+    return _WHO_IS.match(text) or _WHO_IS_OWN.match(text)
 
 
 def _ask(draft: Draft, question: str) -> None:
-    """Adds the last step: what is asked about the entity that is left."""
-    direct = _asked(question)
+    """Adds the last step: the question about the remaining entity."""
+    direct = _direct(question)
     if direct:
         _hop(draft, direct["r"], _entity(direct["e"]))
         return
     for pattern, relation in QUESTIONS:
-        found = pattern.match(question)
-        if found:
-            name = relation.replace("{r}", (found.groupdict().get("r") or "").lower())
-            draft.look_up(f"{name} of {_entity(found['e'])}")
+        match = pattern.match(question)
+        if match:
+            name = relation.replace("{r}", (match.groupdict().get("r") or "").lower())
+            draft.look_up(name, _entity(match["e"]))
             return
-    draft.look_up(question.rstrip(" ?."))
+    draft.find(question.rstrip(" ?."))
 
 
 def _entity(text: str) -> str:
     return re.sub(r"^the\s+(?=film |movie |song )", "", text.strip(' ?.,"“”'), flags=re.IGNORECASE)
 
 
-def _relative(question: str) -> Draft | None:
-    """Relative clauses: "What is the language of the country where X is spoken?" """
-    return _trailing_clause(question) or _modified_which(question) or _final_what(question)
-
-
 def _trailing_clause(question: str) -> Draft | None:
-    found = _RELATIVE.match(question)
-    if not found or not _QUESTION_HEAD.match(found["head"]):
+    """ "What is the language of the country where X is spoken?" -> the country where X is spoken · the language of {s1}"""
+    match = _RELATIVE.match(question)
+    if not match or not _QUESTION_HEAD.match(match["head"]):
         return None
     draft = Draft("bridge")
-    thing = draft.look_up(f"{found['np']}{found['rel']} {found['clause'].rstrip(' ?.')}")
-    draft.look_up(f"{_statement(found['head'])} {thing}")
+    thing = draft.find(f"{match['np']}{match['rel']} {match['clause'].rstrip(' ?.')}")
+    statement = re.sub(
+        r"^(?:who|what|which|where)\s+(?:is|was|are|were)\s+(?=\S)", "", match["head"], flags=re.IGNORECASE
+    )
+    draft.find(f"{statement} {thing}")
     return draft
 
 
 def _modified_which(question: str) -> Draft | None:
     """ "Which movie with music by H. J. did Rihanna play in?" -> the movie · {s1} that Rihanna did play in"""
-    found = _WHICH_WITH.match(question)
-    if not found:
+    match = _WHICH_WITH.match(question)
+    if not match:
         return None
     draft = Draft("bridge")
-    thing = draft.look_up(found["np"])
-    draft.look_up(f"{thing} that {found['rest']}")
+    thing = draft.find(match["np"])
+    draft.find(f"{thing} that {match['rest']}")
     return draft
 
 
 def _final_what(question: str) -> Draft | None:
     """ "The star of The Inkwell also starred in what 1993 movie?": the question word stands at the end."""
-    found = _FINAL_WHAT.match(question)
-    if not found or _QUESTION_HEAD.match(question) or len(found["stem"].split()) < 4:
+    match = _FINAL_WHAT.match(question)
+    if not match or _QUESTION_HEAD.match(question) or len(match["stem"].split()) < 4:
         return None
-    draft = Draft("bridge")
-    subject, verb = _subject_of(found["stem"])
+    verb = _MAIN_VERB.search(match["stem"])
     if not verb:
         return None
-    thing = draft.look_up(subject)
-    draft.look_up(f"{found['np']} that {thing} {verb}")
+    draft = Draft("bridge")
+    thing = draft.find(match["stem"][: verb.start()])
+    draft.find(f"{match['np']} that {thing} {verb['v']}")
     return draft
-
-
-_MAIN_VERB = re.compile(
-    r"\s+(?P<v>(?:is|was|are|were|has|had|have|also|currently|originally|did|does)\b.*|\w+(?:ed|es)\s+(?:in|by|for|at|on|with|from|to|as|of)\b.*)$"
-)
-
-
-def _subject_of(stem: str) -> tuple[str, str]:
-    found = _MAIN_VERB.search(stem)
-    return (stem[: found.start()], found["v"]) if found else (stem, "")
-
-
-def _statement(head: str) -> str:
-    """ "What is the most common language in" -> "the most common language in" """
-    return re.sub(r"^(?:who|what|which|where)\s+(?:is|was|are|were)\s+(?=\S)", "", head, flags=re.IGNORECASE)

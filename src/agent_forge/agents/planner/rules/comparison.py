@@ -1,7 +1,7 @@
-"""Comparison questions: the same look-up for each thing, all at once, then one step that compares.
+"""Comparison questions: the same look-up for each thing, in parallel, then one step that compares.
 
-"Which film has the director who died later, X or Y?" becomes five steps of which the first two pairs run in parallel:
-director of X · director of Y · date of death of {s1} · date of death of {s2} · which is latest of {s3} (X), {s4} (Y).
+"Which film has the director who died later, X or Y?" becomes five steps, of which each pair runs in parallel: director
+of X · director of Y · date of death of {s1} · date of death of {s2} · which is latest of {s3} (X), {s4} (Y).
 """
 
 # ruff: noqa: E501  (a pattern reads best on one line)
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 
+from agent_forge.agents.language import word_set
 from agent_forge.agents.planner.rules.draft import Draft
 from agent_forge.agents.relations import COMPARISONS, MEASURE_OF, ROLES, SHARED, canonical
 
@@ -49,83 +50,72 @@ _TYPE = re.compile(
 )
 
 
+_INSIDE_NAMES = word_set("of the and de la von van in for a an to on at v. &")
+
+
 def comparison(question: str) -> Draft | None:
     """The plan of a question that compares two or more things, or None."""
-    question = question.strip()
-    for reading in (_choice, _common, _same_as, _pair, _both, _bare_choice, _out_of):
-        draft = reading(question)
-        if draft is not None:
-            return draft
-    return None
+    readings = (_choice, _common, _same_as, _pair, _both, _bare_choice, _out_of)
+    return next((draft for draft in (reading(question) for reading in readings) if draft is not None), None)
 
 
 def _choice(question: str) -> Draft | None:
     """ "Which …, A or B?" """
-    found = _CHOICE.match(question)
-    if not found or len(found["head"].split()) < 2 or re.match(r"^(?:how|if|when|where)\b", found["head"], re.I):
+    match = _CHOICE.match(question)
+    if not match or len(match["head"].split()) < 2 or re.match(r"^(?:how|if|when|where)\b", match["head"], re.I):
         return None
-    things = [part for part in [*re.split(r",\s+(?=[A-Z\"“])", found["a"]), found["b"]] if part.strip()]
-    if len(things) > 2 and len(things) != found["a"].count(", ") + 2:
-        things = [found["a"], found["b"]]
-    if len(things) > 2 and not found["a"].rstrip().endswith(","):
-        things = [found["a"], found["b"]]
-    return _compare(found["head"], [_name(thing) for thing in things])
+    first, last = match["a"], match["b"]
+    things = [part for part in [*re.split(r",\s+(?=[A-Z\"“])", first), last] if part.strip()]
+    if len(things) > 2 and (len(things) != first.count(", ") + 2 or not first.rstrip().endswith(",")):
+        things = [first, last]  # the commas belong to a title ("Murder, She Said")
+    return _compare(match["head"], [_name(thing) for thing in things])
 
 
 def _out_of(question: str) -> Draft | None:
     """ "Who was born first out of A and B?" """
-    found = _OUT_OF.match(question)
-    if not found or not re.match(r"^(?:who|which|what)\b", question, re.IGNORECASE) or not _how(found["head"]):
+    match = _OUT_OF.match(question)
+    if not match or not re.match(r"^(?:who|which|what)\b", question, re.IGNORECASE) or not _how(match["head"]):
         return None
-    return _compare(found["head"], [_name(thing) for thing in _cut_at_and(found["things"])])
+    return _compare(match["head"], [_name(thing) for thing in _cut_at_and(match["things"])])
 
 
 def _bare_choice(question: str) -> Draft | None:
     """ "Was A or B founded first?" """
-    found = _BARE_CHOICE.match(question)
-    if not found:
+    match = _BARE_CHOICE.match(question)
+    if not match:
         return None
-    name, predicate = _name_and_rest(found["rest"])
+    name, predicate = _name_and_rest(match["rest"])
     if not predicate or not _how(predicate):
         return None
-    return _compare(f"which {found['aux']} {predicate}", [_name(found["a"]), name])
+    return _compare(f"which {match['aux']} {predicate}", [_name(match["a"]), name])
 
 
 def _compare(head: str, things: list[str]) -> Draft | None:
-    draft = Draft("comparison")
     how = _how(head)
-    role = _ROLE_IN_HEAD.search(head)
     if how is None:
-        return _which_when(draft, head, things) or _which_is_true(draft, head, things)
+        return _which_when(head, things) or _which_is_true(head, things)
     relation, operation = how
+    draft = Draft("comparison")
+    role = _ROLE_IN_HEAD.search(head)
     kind = re.match(r"^\s*(?:which|what)\s+(film|movie|song|book|album)\b", head, re.I)
-    subjects = things
+    subjects = [f"{kind.group(1).lower()} {thing}" if kind else thing for thing in things]
     if role:
-        subjects = [draft.look_up(f"{role['role'].lower()} of {_typed(kind, thing)}") for thing in things]
-    values = [draft.look_up(f"{relation} of {subject if role else _typed(kind, subject)}") for subject in subjects]
-    draft.combine(f"which is {operation} of {_labelled(values, things)}")
+        subjects = [draft.look_up(role["role"].lower(), subject) for subject in subjects]
+    draft.combine(operation, [draft.look_up(relation, subject) for subject in subjects], things)
     return draft
-
-
-def _typed(kind: re.Match[str] | None, thing: str) -> str:
-    return f"{kind.group(1).lower()} {thing}" if kind else thing
-
-
-def _labelled(values: list[str], things: list[str]) -> str:
-    return ", ".join(f"{value} ({thing})" for value, thing in zip(values, things, strict=True))
 
 
 def _how(head: str) -> tuple[str, str] | None:
     """(relation, operation) of a comparing predicate."""
     for pattern, relation, operation in COMPARISONS:
-        found = pattern.search(head)
-        if found:
-            noun = (found.groupdict().get("n") or "").strip().lower()
+        match = pattern.search(head)
+        if match:
+            noun = (match.groupdict().get("n") or "").strip().lower()
             return (MEASURE_OF.get(noun, noun) if relation == "{n}" else relation.replace("{n}", noun)), operation
     return None
 
 
-def _which_when(draft: Draft, head: str, things: list[str]) -> Draft | None:
+def _which_when(head: str, things: list[str]) -> Draft | None:
     """ "Who landed in Smerwick later, A or B?": when it was for each, then the earliest or latest."""
     order = re.search(r"\s+(?P<o>first|earlier|before|later|last|recently)\s*$", head, re.IGNORECASE)
     event = re.match(
@@ -138,48 +128,45 @@ def _which_when(draft: Draft, head: str, things: list[str]) -> Draft | None:
     else:
         goals = [f"when {thing} {event['e']}" for thing in things]
     operation = "earliest" if order["o"].lower() in {"first", "earlier", "before"} else "latest"
-    draft.combine(f"which is {operation} of {_labelled([draft.look_up(goal) for goal in goals], things)}")
+    draft = Draft("comparison")
+    draft.combine(operation, [draft.find(goal) for goal in goals], things)
     return draft
 
 
-def _which_is_true(draft: Draft, head: str, things: list[str]) -> Draft | None:
-    """ "Which artist was Italian, A or B?": a yes/no look-up for each."""
-    found = re.match(rf"^(?:which|who|what)\b.*?\b(?P<p>{_AUX}\b.+)$", head, re.IGNORECASE)
-    if not found:
+def _which_is_true(head: str, things: list[str]) -> Draft | None:
+    """ "Which artist was Italian, A or B?": a yes-or-no search for each."""
+    match = re.match(rf"^(?:which|who|what)\b.*?\b(?P<p>{_AUX}\b.+)$", head, re.IGNORECASE)
+    if not match:
         return None
-    values = [draft.look_up(f"if {thing} {found['p']}") for thing in things]
-    draft.combine(f"which is true of {_labelled(values, things)}")
+    draft = Draft("comparison")
+    draft.combine("true", [draft.find(f"if {thing} {match['p']}") for thing in things], things)
     return draft
 
 
 def _same_as(question: str) -> Draft | None:
     """ "Does A have the same nationality as B?" """
-    found = _SAME_AS.match(question)
-    if not found:
+    match = _SAME_AS.match(question)
+    if not match:
         return None
-    turned = f"{found['aux']} {found['a']} and {found['b']} {found['verb']} the same {found['what']}?"
-    return _pair(turned)
+    return _pair(f"{match['aux']} {match['a']} and {match['b']} {match['verb']} the same {match['what']}?")
 
 
 def _pair(question: str) -> Draft | None:
     """ "Are A and B from the same country?" """
-    found = _PAIR.match(question)
-    if not found or ("same" not in found["tail"].lower() and "share" not in found["tail"].lower()):
+    match = _PAIR.match(question)
+    if not match or ("same" not in match["tail"].lower() and "share" not in match["tail"].lower()):
         return None
-    relation = next((name for pattern, name in SHARED if pattern.search(f"{found['things']} {found['tail']}")), None)
-    relation = relation or _same_what(found["tail"])
+    relation = next((name for pattern, name in SHARED if pattern.search(f"{match['things']} {match['tail']}")), None)
     if relation is None:
-        return None
+        noun = re.search(r"\bsame\s+(?P<n>[\w-]+(?:\s+[\w-]+)?)", match["tail"], re.IGNORECASE)
+        if not noun:
+            return None
+        relation = re.sub(r"\s+(?:as|to|in|by|of|for|at|on)$", "", noun["n"])
     draft = Draft("comparison")
-    subjects = [_subject(draft, thing) for thing in _things(found["things"])]
-    values = [draft.look_up(f"{relation} of {subject}") for subject in subjects]
-    draft.combine(f"if {' and '.join(values)} are the same")
+    # "director of film X" is itself looked up first
+    subjects = [draft.find(thing) if _ROLE_OF.match(thing) else thing for thing in _things(match["things"])]
+    draft.combine("same", [draft.look_up(relation, subject) for subject in subjects])
     return draft
-
-
-def _same_what(tail: str) -> str | None:
-    found = re.search(r"\bsame\s+(?P<n>[\w-]+(?:\s+[\w-]+)?)", tail, re.IGNORECASE)
-    return re.sub(r"\s+(?:as|to|in|by|of|for|at|on)$", "", found["n"]) if found else None
 
 
 def _things(text: str) -> list[str]:
@@ -205,43 +192,33 @@ def _cut_at_and(text: str) -> tuple[str, str]:
     return text[: best[0]], text[best[1] :]
 
 
-def _subject(draft: Draft, thing: str) -> str:
-    """The thing itself, or a reference to the step that finds it ("director of film X")."""
-    return draft.look_up(thing) if _ROLE_OF.match(thing) else thing
-
-
 def _both(question: str) -> Draft | None:
     """ "Are A and B both PREDICATE?", "Are both A and B PREDICATE?" """
-    found = _BOTH.match(question)
-    if found:
-        names, tail = [_name(found["a"]), _name(found["b"])], found["tail"]
+    match = _BOTH.match(question)
+    if match:
+        second, tail = _name(match["b"]), match["tail"]
     else:
-        first = _BOTH_FIRST.match(question)
-        if not first:
+        match = _BOTH_FIRST.match(question)
+        if not match:
             return None
-        second, tail = _name_and_rest(first["rest"])
-        names, found = [_name(first["a"]), second], first
+        second, tail = _name_and_rest(match["rest"])
     if not tail:
         return None
+    auxiliary = match["aux"].lower()
+    singular = {"are": "is", "were": "was", "do": "does", "have": "has"}.get(auxiliary, auxiliary)
     draft = Draft("comparison")
-    values = [draft.look_up(f"if {name} {_singular(found['aux'])} {tail}") for name in names]
-    draft.combine(f"if both {' and '.join(values)} are true")
+    draft.combine("both", [draft.find(f"if {name} {singular} {tail}") for name in (_name(match["a"]), second)])
     return draft
 
 
 def _common(question: str) -> Draft | None:
     """ "What profession do A and B have in common?" """
-    found = _COMMON.match(question)
-    if not found:
+    match = _COMMON.match(question)
+    if not match:
         return None
     draft = Draft("comparison")
-    values = [draft.look_up(f"{canonical(found['noun'])} of {_name(found[side])}") for side in "ab"]
-    draft.combine(f"what {' and '.join(values)} have in common")
+    draft.combine("common", [draft.look_up(canonical(match["noun"]), _name(match[side])) for side in "ab"])
     return draft
-
-
-def _singular(aux: str) -> str:
-    return {"are": "is", "were": "was", "do": "does", "have": "has"}.get(aux.lower(), aux.lower())
 
 
 def _name(text: str) -> str:
@@ -256,23 +233,6 @@ def _name_and_rest(text: str) -> tuple[str, str]:
     for number, token in enumerate(tokens):
         if token[:1].isupper() or token[:1].isdigit() or token[:1] in "\"'“(&":
             end = number + 1
-        elif token not in {
-            "of",
-            "the",
-            "and",
-            "de",
-            "la",
-            "von",
-            "van",
-            "in",
-            "for",
-            "a",
-            "an",
-            "to",
-            "on",
-            "at",
-            "v.",
-            "&",
-        }:
+        elif token not in _INSIDE_NAMES:
             break
     return " ".join(tokens[:end]), " ".join(tokens[end:])

@@ -1,8 +1,8 @@
-"""Instructions: one step for each clause or listed item, tied together by what needs what.
+"""Instructions: one step per clause or listed item, ordered by what needs what.
 
-A step depends on an earlier one when it speaks of its result ("it", "them", "the route", "based on that"). "then" and
-"after that" make a dependency too, unless the tools' parameters are known: then a step that names all it needs is
-independent whatever word precedes it. "finally" and "next" only go on with a list.
+A step depends on an earlier one if it speaks of its result ("it", "them", "the route", "based on that"). "then" and
+"after that" make a dependency too, unless the parameters of the tools are known: then a step that names all of its
+arguments is independent, whatever word precedes it. "finally" and "next" merely continue a list.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import re
 from itertools import pairwise
 
+from agent_forge.agents.complexity import listed_items
 from agent_forge.agents.language import VERBS, Clause, clauses, content_words, stem, word_set, words
-from agent_forge.agents.planner.rules.draft import Draft, Step, step_id
-from agent_forge.agents.planner.rules.tools import ToolIndex, ToolSpec, fill
+from agent_forge.agents.planner.rules.draft import Draft, Step, tidy
+from agent_forge.agents.planner.tools import ToolIndex, ToolSpec, fill
 
-_LISTED = re.compile(r"^\s*(?:\d+[.)]|[-*•])\s+(\S.*)$", re.MULTILINE)
 _PRONOUNS = word_set("it its them they their this that these those such him her his")
 _RESULTS = word_set("result results output outcome resulting above available booked chosen selected obtained found")
 _PHRASE = re.compile(
@@ -23,7 +23,7 @@ _PHRASE = re.compile(
     r"if (?:so|available|possible|there|it)|the same)\b",
     re.IGNORECASE,
 )
-# Words that two unrelated steps share without speaking of the same thing.
+# Words that unrelated steps share without referring to the same thing.
 _GENERAL = frozenset(
     map(stem, word_set("id identifier name data information detail number value time date day year type user list"))
 )
@@ -35,103 +35,87 @@ _ASKING = re.compile(
 )
 
 
-def listed(request: str) -> list[str]:
-    """The items of a numbered or bulleted request (two or more), else nothing."""
-    items = [item.strip() for item in _LISTED.findall(request)]
-    return items if len(items) > 1 else []
-
-
 def instructions(request: str, tools: ToolIndex | None = None) -> Draft | None:
-    """The plan of an instruction, or None when nothing in it can be read as a step."""
-    items = listed(request)
+    """The plan of an instruction, or None if it has no words."""
+    items = listed_items(request)
     if items:
-        return _chain(items)
-    with_tools = _with_tools(request, tools) if tools is not None else None
-    if with_tools is not None:
-        return with_tools
-    found = clauses(request)
-    return _free(found) if found else None
-
-
-def _chain(items: list[str]) -> Draft:
-    """Listed steps keep their order: a list does not say which of its steps could go together."""
-    draft = Draft("list")
-    previous: tuple[str, ...] = ()
-    for item in items:
-        previous = (step_id(draft.act(item, previous)),)
-    return draft
-
-
-def _free(found: list[Clause]) -> Draft:
-    draft = Draft("request")
-    texts: list[str] = []
-    for clause in found:
-        after = _refers_to(clause.text, texts)
-        if not after and clause.joined_by == "then":
-            after = (f"s{len(texts)}",)
-        draft.act(clause.text, after)
-        texts.append(clause.text)
-    return draft
-
-
-def _refers_to(text: str, earlier: list[str]) -> tuple[str, ...]:
-    """The earlier step whose result a clause speaks of: the one that shares a definite noun ("the BMI"), or for a
-    pronoun or a phrase such as "based on that" the last one."""
-    tokens = words(text)
-    definite = {stem(b) for a, b in pairwise(tokens) if a in {"the", "that", "this", "these"}}
-    for number in range(len(earlier), 0, -1):
-        if definite & set(content_words(earlier[number - 1])) - _GENERAL:
-            return (f"s{number}",)
-    if earlier and ((_PRONOUNS | _RESULTS) & set(tokens) or _PHRASE.search(text)):
-        return (f"s{len(earlier)}",)
-    return ()
-
-
-def _with_tools(request: str, index: ToolIndex) -> Draft | None:
-    """Each clause goes to the tool that fits it best; clauses that ask for nothing describe the step before."""
-    draft = Draft("tools")
-    texts: list[str] = []
-    for clause in clauses(request, index.verbs):
-        match = index.best(clause.text) if _asks(clause, index) else None
-        if match is None or (clause.joined_by != "then" and _same_call(match, clause, draft, texts)):
-            _describe_last(draft, texts, clause)
-            continue
-        after = _needed(clause, texts, match)
-        args = fill(match, clause.text, [f"{{{i}}}" for i in after])
-        draft.steps.append(Step(clause.text, "act", after, match.name, args))
-        texts.append(clause.text)
+        # Listed steps keep their order: a list does not say which of its steps could run together.
+        before = [(), *((f"s{number}",) for number in range(1, len(items)))]
+        return Draft("list", [Step(tidy(item), after=after) for item, after in zip(items, before, strict=True)])
+    draft = _with_tools(request, tools) if tools is not None else None
+    if draft is None or not draft.steps:
+        draft = _free(request)
     return draft if draft.steps else None
 
 
-def _same_call(tool: ToolSpec, clause: Clause, draft: Draft, texts: list[str]) -> bool:
-    """Whether a clause goes on about the call before: the same tool in other words ("… and tell me its name"). The same
-    verb again is another call ("get the weather in Oslo, get the weather in Rome")."""
-    again = bool(draft.steps) and draft.steps[-1].action == tool.name
-    return again and words(clause.text)[0] != words(texts[-1])[0]
+class _Steps:
+    """The steps so far, by the words that later steps may refer to them with."""
 
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._latest: dict[str, int] = {}  # content word -> the last step that has it
 
-def _asks(clause: Clause, index: ToolIndex) -> bool:
-    return clause.asks or words(clause.text)[0] in VERBS | index.verbs or bool(_ASKING.match(clause.text))
+    def add(self, text: str) -> None:
+        self.texts.append(text)
+        self.extend(text)
 
+    def extend(self, text: str) -> None:
+        """More words about the last step."""
+        self._latest.update(dict.fromkeys(set(content_words(text)) - _GENERAL, len(self.texts)))
 
-def _describe_last(draft: Draft, texts: list[str], clause: Clause) -> None:
-    if draft.steps:
-        draft.steps[-1].goal += f"; {clause.text}"
-        texts[-1] += f" {clause.text}"
-
-
-def _needed(clause: Clause, earlier: list[str], tool: ToolSpec) -> tuple[str, ...]:
-    if not earlier or (_names_all(clause, tool) and not _PRONOUNS & set(words(clause.text))):
+    def referred_to_by(self, text: str) -> tuple[str, ...]:
+        """The step that a clause speaks of: the last one that shares a definite noun ("the BMI"), or for a pronoun or
+        a phrase such as "based on that" the previous one."""
+        tokens = words(text)
+        definite = {stem(noun) for article, noun in pairwise(tokens) if article in {"the", "that", "this", "these"}}
+        shared = [self._latest[noun] for noun in definite if noun in self._latest]
+        if shared:
+            return (f"s{max(shared)}",)
+        if self.texts and (not (_PRONOUNS | _RESULTS).isdisjoint(tokens) or _PHRASE.search(text)):
+            return (f"s{len(self.texts)}",)
         return ()
-    after = _refers_to(clause.text, earlier)
-    if not after and not tool.schema:
-        after = (
-            f"s{len(earlier)}",
-        )  # nothing is known of what the tool needs: keep the order in which it was asked for
-    return after
 
 
-def _names_all(clause: Clause, tool: ToolSpec) -> bool:
-    """Whether the clause itself holds every argument that the tool requires."""
+def _free(request: str) -> Draft:
+    draft, steps = Draft("request"), _Steps()
+    for clause in clauses(request):
+        after = steps.referred_to_by(clause.text)
+        if not after and clause.joined_by == "then":
+            after = (f"s{len(steps.texts)}",)
+        draft.add(Step(tidy(clause.text), after=after))
+        steps.add(clause.text)
+    return draft
+
+
+def _with_tools(request: str, index: ToolIndex) -> Draft:
+    """Each clause that asks for something goes to the tool that fits best; the others describe the previous step."""
+    draft, steps = Draft("tools"), _Steps()
+    for clause in clauses(request, index.verbs):
+        verb = words(clause.text)[0]
+        asks = clause.asks or verb in VERBS or verb in index.verbs or _ASKING.match(clause.text)
+        tool = index.best(clause.text) if asks else None
+        # The same tool in other words goes on about the call before ("… and tell me its name"); the same verb again is
+        # another call ("get the weather in Oslo, get the weather in Rome").
+        same = tool is not None and bool(draft.steps) and draft.steps[-1].action == tool.name
+        if tool is None or (same and clause.joined_by != "then" and verb != words(steps.texts[-1])[0]):
+            if draft.steps:
+                draft.steps[-1].goal += f"; {clause.text}"
+                steps.extend(clause.text)
+            continue
+        after = _needs(clause, steps, tool)
+        args = fill(tool, clause.text, [f"{{{name}}}" for name in after])
+        draft.add(Step(clause.text, tool.name, args, after))
+        steps.add(clause.text)
+    return draft
+
+
+def _needs(clause: Clause, steps: _Steps, tool: ToolSpec) -> tuple[str, ...]:
     required = tool.schema.get("required") or ()
-    return bool(required) and set(required) <= set(fill(tool, clause.text, (), whole=False))
+    names_all = bool(required) and set(required) <= set(fill(tool, clause.text, (), whole=False))
+    if not steps.texts or (names_all and _PRONOUNS.isdisjoint(words(clause.text))):
+        return ()
+    after = steps.referred_to_by(clause.text)
+    if not after and not tool.schema:
+        # Nothing is known about the parameters of the tool: keep the order of the request.
+        after = (f"s{len(steps.texts)}",)
+    return after

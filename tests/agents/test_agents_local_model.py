@@ -17,10 +17,10 @@ pytest.importorskip("transformers")
 from agents_tiny_model import tiny_folder, tiny_model, tiny_tokenizer  # noqa: E402
 
 from agent_forge.agents import tool  # noqa: E402
-from agent_forge.agents.models import Completion, Request, Usage, model, use_recorder  # noqa: E402
-from agent_forge.agents.models.checkpoint import Checkpoint, end_tokens, read_tool_calls  # noqa: E402
+from agent_forge.agents.models import Completion, Request, TokenUsage, model, use_recorder  # noqa: E402
 from agent_forge.agents.models.gguf_file import GgufFile  # noqa: E402
 from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file  # noqa: E402
+from agent_forge.agents.models.local_model import LocalModel, end_tokens, read_tool_calls  # noqa: E402
 from agent_forge.agents.models.text import TextWriter  # noqa: E402
 from agent_forge.errors import MissingExtraError, ModelError, UsageError  # noqa: E402
 from agent_forge.traces import Recorder, Store  # noqa: E402
@@ -34,8 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tiny(folder: Path) -> Checkpoint:
-    return Checkpoint(folder, keep_tokens=True)
+def tiny(folder: Path) -> LocalModel:
+    return LocalModel(folder, keep_tokens=True)
 
 
 def ask(client: Any, messages: Any = HELLO, **options: Any) -> Completion:
@@ -43,19 +43,19 @@ def ask(client: Any, messages: Any = HELLO, **options: Any) -> Completion:
     return done
 
 
-def test_greedy_decoding_is_that_of_generate(tiny: Checkpoint) -> None:
+def test_greedy_decoding_is_that_of_generate(tiny: LocalModel) -> None:
     got = ask(tiny, max_tokens=40)
     peer, tokenizer = tiny.load()
     prompt = torch.tensor([got.prompt_ids])
     expected = peer.generate(prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=40, do_sample=False)
     assert list(got.output_ids or ()) == expected[0, prompt.shape[1] :].tolist()
     assert tokenizer.decode(got.prompt_ids) == "<|user|>hello<|assistant|>"
-    assert got.usage == Usage(prompt.shape[1], 40)
+    assert got.usage == TokenUsage(prompt.shape[1], 40)
     assert got.finish_reason == "length"
     assert got.model == "tiny-llama"
 
 
-def test_logprobs_are_those_of_one_forward_pass(tiny: Checkpoint) -> None:
+def test_logprobs_are_those_of_one_forward_pass(tiny: LocalModel) -> None:
     got = ask(tiny, max_tokens=20, temperature=0.9, seed=3)
     peer, _ = tiny.load()
     assert got.prompt_ids is not None
@@ -67,7 +67,7 @@ def test_logprobs_are_those_of_one_forward_pass(tiny: Checkpoint) -> None:
     assert list(got.logprobs or ()) == pytest.approx(expected.tolist(), abs=1e-4)
 
 
-def test_a_seed_gives_the_same_answer_again(tiny: Checkpoint) -> None:
+def test_a_seed_gives_the_same_answer_again(tiny: LocalModel) -> None:
     torch.manual_seed(1)
     first = ask(tiny, max_tokens=30, temperature=1.0, seed=7)
     torch.manual_seed(2)
@@ -76,7 +76,7 @@ def test_a_seed_gives_the_same_answer_again(tiny: Checkpoint) -> None:
     assert len(others) > 1
 
 
-def test_sampling_follows_the_probabilities(tiny: Checkpoint) -> None:
+def test_sampling_follows_the_probabilities(tiny: LocalModel) -> None:
     """The first token of 300 samples against the softmax: total variation below what chance allows."""
     got = ask(tiny, max_tokens=1)
     peer, _ = tiny.load()
@@ -92,7 +92,7 @@ def test_sampling_follows_the_probabilities(tiny: Checkpoint) -> None:
     assert abs(share - float(expected[top])) < 5 * sigma + 1e-6
 
 
-def test_the_stream_is_the_answer_in_pieces(tiny: Checkpoint) -> None:
+def test_the_stream_is_the_answer_in_pieces(tiny: LocalModel) -> None:
     async def main() -> tuple[list[str], Completion]:
         stream = tiny.stream(HELLO, max_tokens=40)
         return [piece async for piece in stream], stream.completion
@@ -103,7 +103,7 @@ def test_the_stream_is_the_answer_in_pieces(tiny: Checkpoint) -> None:
     assert whole == ask(tiny, max_tokens=40)
 
 
-def test_stop_texts_end_the_answer_and_are_not_part_of_it(tiny: Checkpoint) -> None:
+def test_stop_texts_end_the_answer_and_are_not_part_of_it(tiny: LocalModel) -> None:
     free = ask(tiny, max_tokens=60).text
     stop = free[10:13]
     got = ask(tiny, max_tokens=60, stop=[stop])
@@ -115,7 +115,7 @@ def test_the_end_token_ends_the_answer(folder: Path) -> None:
     def only_end(written: list[int], logits: Any) -> Any:
         return torch.full_like(logits, float("-inf")).index_fill(0, torch.tensor([256 if len(written) == 3 else 65]), 0)
 
-    got = ask(Checkpoint(folder, mask=only_end, keep_tokens=True))
+    got = ask(LocalModel(folder, mask=only_end, keep_tokens=True))
     assert got.output_ids == (65, 65, 65, 256)
     assert got.finish_reason == "stop"
     assert "<|end|>" not in got.text
@@ -129,7 +129,7 @@ def test_leaving_the_stream_stops_the_model(folder: Path) -> None:
         steps.append(len(written))
         return logits
 
-    client = Checkpoint(folder, mask=count)
+    client = LocalModel(folder, mask=count)
 
     async def main() -> None:
         stream = client.stream(HELLO, max_tokens=10_000)
@@ -149,7 +149,7 @@ def test_cancelling_the_answer_stops_the_model(folder: Path) -> None:
         started.set()
         return logits
 
-    client = Checkpoint(folder, mask=note)
+    client = LocalModel(folder, mask=note)
 
     async def main() -> None:
         call = asyncio.ensure_future(client.complete(HELLO, max_tokens=10_000))
@@ -162,7 +162,7 @@ def test_cancelling_the_answer_stops_the_model(folder: Path) -> None:
     assert ask(client, max_tokens=1).usage.output_tokens == 1
 
 
-def test_the_loop_is_free_while_the_model_writes(tiny: Checkpoint) -> None:
+def test_the_loop_is_free_while_the_model_writes(tiny: LocalModel) -> None:
     async def main() -> int:
         ticks = 0
         call = asyncio.ensure_future(tiny.complete(HELLO, max_tokens=60))
@@ -174,7 +174,7 @@ def test_the_loop_is_free_while_the_model_writes(tiny: Checkpoint) -> None:
     assert asyncio.run(main()) > 3
 
 
-def test_many_answers_at_once_are_those_of_one_at_a_time(tiny: Checkpoint) -> None:
+def test_many_answers_at_once_are_those_of_one_at_a_time(tiny: LocalModel) -> None:
     async def main() -> list[Completion]:
         return await asyncio.gather(*(tiny.complete(HELLO, max_tokens=10, temperature=1.0, seed=n) for n in range(4)))
 
@@ -182,18 +182,18 @@ def test_many_answers_at_once_are_those_of_one_at_a_time(tiny: Checkpoint) -> No
 
 
 def test_a_prompt_beyond_the_context_is_refused(tmp_path: Path) -> None:
-    client = Checkpoint(tiny_folder(tmp_path / "short", context=30))
+    client = LocalModel(tiny_folder(tmp_path / "short", context=30))
     with pytest.raises(ModelError, match="the model's context is 30"):
         ask(client, [{"role": "user", "content": "x" * 100}])
     assert (ask(client, max_tokens=500).usage.output_tokens or 0) <= 10
 
 
 def test_without_a_template_and_with_a_bad_one() -> None:
-    plain = Checkpoint(lambda: (tiny_model(), tiny_tokenizer(None)), keep_tokens=True)
+    plain = LocalModel(lambda: (tiny_model(), tiny_tokenizer(None)), keep_tokens=True)
     got = ask(plain, max_tokens=1)
     assert plain.load()[1].decode(got.prompt_ids) == "user: hello\n\nassistant:"
     assert plain.name == "checkpoint"
-    bad = Checkpoint(lambda: (tiny_model(), tiny_tokenizer("{{ raise_exception('only one turn') }}")))
+    bad = LocalModel(lambda: (tiny_model(), tiny_tokenizer("{{ raise_exception('only one turn') }}")))
     with pytest.raises(ModelError, match="only one turn"):
         ask(bad)
 
@@ -204,7 +204,7 @@ def search(query: str) -> str:
     return query
 
 
-def test_tools_reach_the_model(tiny: Checkpoint) -> None:
+def test_tools_reach_the_model(tiny: LocalModel) -> None:
     got = ask(tiny, max_tokens=1, tools=[search])
     prompt = tiny.load()[1].decode(got.prompt_ids)
     assert prompt.startswith("<|system|>You may call these functions:")
@@ -213,7 +213,7 @@ def test_tools_reach_the_model(tiny: Checkpoint) -> None:
     prompt = tiny.load()[1].decode(ask(tiny, system, max_tokens=1, tools=[search]).prompt_ids)
     assert prompt.startswith("<|system|>Be brief.\n\nYou may call")
     knows = tiny_tokenizer("{% if tools %}TOOLS {{ tools | length }}{% endif %}{{ messages[0].content }}")
-    client = Checkpoint(lambda: (tiny_model(), knows), keep_tokens=True)
+    client = LocalModel(lambda: (tiny_model(), knows), keep_tokens=True)
     assert knows.decode(ask(client, max_tokens=1, tools=[search]).prompt_ids) == "TOOLS 1hello"
 
 
@@ -238,14 +238,14 @@ def test_a_model_that_calls_a_tool() -> None:
     def follow(written: list[int], logits: Any) -> Any:
         return torch.full_like(logits, -1e9).index_fill(0, torch.tensor([script[len(written)]]), 0)
 
-    client = Checkpoint(lambda: (tiny_model(), tokenizer), mask=follow)
+    client = LocalModel(lambda: (tiny_model(), tokenizer), mask=follow)
     got = ask(client, tools=[search])
     assert (got.text, got.finish_reason) == ("ok", "tool_calls")
     assert got.tool_calls[0].arguments == {"query": "é"}
     assert got.prompt_ids is None
 
 
-def test_spans_keep_the_tokens(tiny: Checkpoint) -> None:
+def test_spans_keep_the_tokens(tiny: LocalModel) -> None:
     store = Store.open(":memory:")
     recorder = Recorder(store)
     with use_recorder(recorder):
@@ -262,10 +262,10 @@ def test_spans_keep_the_tokens(tiny: Checkpoint) -> None:
 
 def test_folders_that_hold_no_model(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"no config.json"):
-        Checkpoint(tmp_path)
+        LocalModel(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     with pytest.raises(ModelError, match="cannot be loaded"):
-        ask(Checkpoint(tmp_path))
+        ask(LocalModel(tmp_path))
 
 
 def test_a_pickled_model_is_refused(tmp_path: Path) -> None:
@@ -276,15 +276,15 @@ def test_a_pickled_model_is_refused(tmp_path: Path) -> None:
     weights.unlink()
     torch.save(state, tmp_path / "pytorch_model.bin")
     with pytest.raises(ModelError, match="cannot be loaded"):
-        ask(Checkpoint(tmp_path))
+        ask(LocalModel(tmp_path))
 
 
-def test_end_tokens(tiny: Checkpoint) -> None:
+def test_end_tokens(tiny: LocalModel) -> None:
     peer, tokenizer = tiny.load()
     assert end_tokens(peer, tokenizer) == {256}
     several = SimpleNamespace(generation_config=SimpleNamespace(eos_token_id=[1, 2]))
     assert end_tokens(several, SimpleNamespace(eos_token_id=None)) == {1, 2}
-    assert repr(tiny) == "Checkpoint('tiny-llama')"
+    assert repr(tiny) == "LocalModel('tiny-llama')"
 
 
 def test_pieces_never_cut_a_character_or_show_a_stop_text() -> None:
@@ -370,7 +370,7 @@ def test_files_that_are_not_gguf(tmp_path: Path) -> None:
         (b"", "cannot be read"),
         (b"nope", "not a GGUF file"),
         (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "entries are announced"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "header announces"),
         (head, "not a complete GGUF"),
         (head + struct.pack("<Q", 2**50), "not a complete GGUF"),
         (head + struct.pack("<Q", 1) + b"a" + struct.pack("<I", 99), "not a complete GGUF"),

