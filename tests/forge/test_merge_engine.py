@@ -16,7 +16,7 @@ from tests_merge_models import family, llama_tensors, moved, read_model, write_m
 
 from agent_forge.errors import CheckpointError, ConfigError, MergeError, UsageError
 from agent_forge.forge.checkpoint import Card, load
-from agent_forge.forge.merging import merge, merge_tensors, parse_recipe, to_yaml
+from agent_forge.forge.merging import MergeSettings, merge, merge_tensors, parse_recipe, to_yaml
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def test_threads_shards_and_the_written_recipe_give_the_same_bytes(folders, tmp_
     merge(recipe, tmp_path / "one")
     again = parse_recipe((tmp_path / "one" / "recipe.yaml").read_text())
     assert again == recipe
-    merge(again, tmp_path / "two", threads=4)
+    merge(again, tmp_path / "two", MergeSettings(threads=4))
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    report = merge(recipe, tmp_path / "sharded", shard_bytes=2000, threads=2)
+    report = merge(recipe, tmp_path / "sharded", MergeSettings(threads=2, shard_gb=2e-6))
     index = json.loads((tmp_path / "sharded" / "model.safetensors.index.json").read_text())
     assert report.shards == len(set(index["weight_map"].values())) > 2
     one, many = read_model(tmp_path / "one"), read_model(tmp_path / "sharded")
@@ -65,7 +65,7 @@ def test_sharded_inputs_are_read(folders, tmp_path):
     merge(
         parse_recipe({"merge_method": "passthrough", "models": [{"model": folders["a"]}]}),
         tmp_path / "s",
-        shard_bytes=999,
+        MergeSettings(shard_gb=1e-6),
     )
     recipe = {"merge_method": "linear", "models": [{"model": str(tmp_path / "s"), "parameters": {"weight": 1}}]}
     made = merge_tensors(parse_recipe(recipe))
@@ -225,7 +225,7 @@ def test_two_merges_do_not_write_to_one_output(folders, tmp_path):
     def meanwhile(done, total, name):
         for other in (first, second):
             with pytest.raises(UsageError, match="another merge is writing") as error:
-                merge(other, tmp_path / "out", resume=False)
+                merge(other, tmp_path / "out", MergeSettings(resume=False))
             refused.append(error)
 
     merge(first, tmp_path / "out", progress=meanwhile)
@@ -268,7 +268,7 @@ def test_what_another_merge_has_left_is_not_used(folders, tmp_path):
     stopped.clear()
     with pytest.raises(KeyboardInterrupt):
         merge(parse_recipe(ties(folders)), tmp_path / "fresh", progress=stop)
-    assert merge(parse_recipe(ties(folders)), tmp_path / "fresh", resume=False).resumed == 0
+    assert merge(parse_recipe(ties(folders)), tmp_path / "fresh", MergeSettings(resume=False)).resumed == 0
 
 
 def test_a_full_disk_is_said_before_any_work(folders, tmp_path):
@@ -339,12 +339,12 @@ def test_models_of_2_to_the_28_bytes_are_not_mapped_that_far_apart(tmp_path):
     """Their elements would meet in the same lines of the first-level cache."""
     import numpy as np
 
-    from agent_forge.forge.merging.sources import _mapped
+    from agent_forge.forge.merging.sources import map_file
 
     maps = []
     for name in "abc":
         with open(tmp_path / name, "wb") as file:
             file.truncate((1 << 28) - 5000)  # no blocks on the disk
-        maps.append(_mapped(tmp_path / name))
+        maps.append(map_file(tmp_path / name))
     places = [np.frombuffer(mapped, np.uint8).ctypes.data % (1 << 28) for mapped in maps]
     assert len(set(places)) == 3

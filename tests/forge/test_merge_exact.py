@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests_merge_models import family, read_model
 
 from agent_forge.forge.merging import merge_tensors, parse_recipe
-from agent_forge.forge.merging.chance import key_of
 from agent_forge.forge.merging.exact import rounded, tree_sum
 from agent_forge.forge.merging.methods.sparsify import bernoulli, keep_probabilities, largest
+from agent_forge.forge.merging.rng import key_of
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 DENSITY = {"a": 0.5, "b": 0.3, "c": 0.45}

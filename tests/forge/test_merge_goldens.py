@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from tests_merge_models import write_model
 
 from agent_forge.forge.merging import merge_tensors, parse_recipe
-from agent_forge.forge.merging.counts import rescale_factor
+from agent_forge.forge.merging.coefficients import rescale_factor
 from agent_forge.forge.merging.exact import tree_sum
 from agent_forge.forge.merging.methods.sparsify import keep_probabilities
-from agent_forge.forge.merging.methods.task_vectors import add_task_vectors, kept
+from agent_forge.forge.merging.methods.task_vectors import add_task_vectors, masked
 from agent_forge.forge.merging.settings import METHODS
 
 HERE = Path(__file__).parent / "goldens"
@@ -75,8 +75,8 @@ def test_given_mergekits_masks_we_get_its_merge(name, goldens, folders):
         vectors = []
         for model, mask in zip(models, masks, strict=True):
             whole = goldens[f"{model}/{tensor}"].double() - base
-            thinned = kept(whole, goldens[mask].reshape(whole.shape))
-            vectors.append(thinned * rescale_factor(tree_sum(whole.abs()), tree_sum(thinned.abs())))
+            sparse = masked(whole, goldens[mask].reshape(whole.shape))
+            vectors.append(sparse * rescale_factor(tree_sum(whole.abs()), tree_sum(sparse.abs())))
         made = add_task_vectors(base, vectors, weights, method.elect, normalize)
         torch.testing.assert_close(made.float(), x, rtol=0, atol=1e-6)
 

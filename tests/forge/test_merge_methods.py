@@ -10,7 +10,7 @@ from tests_merge_models import llama_tensors, moved
 
 from agent_forge.errors import DataError
 from agent_forge.forge.merging import merge_tensors, parse_recipe
-from agent_forge.forge.merging.counts import multislerp_coefficients, stock_coefficients
+from agent_forge.forge.merging.coefficients import multislerp_coefficients, stock_coefficients
 from agent_forge.forge.merging.settings import METHODS
 
 

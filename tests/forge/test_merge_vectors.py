@@ -41,7 +41,7 @@ def test_what_is_of_low_rank_comes_back(dtype, tmp_path):
     tuned[tensor] = base[tensor] + torch.randn(24, 2, generator=made) @ torch.randn(2, 16, generator=made) * 0.1
     one, two = write_model(tmp_path / "base", base, dtype), write_model(tmp_path / "tuned", tuned, dtype)
     found = extract_lora(str(one), str(two), tmp_path / "lora", rank=16)
-    assert found.kept == {tensor: pytest.approx(1.0)}
+    assert found.energy == {tensor: pytest.approx(1.0)}
     assert found.left_out == ()
     apply_lora(str(one), tmp_path / "lora", tmp_path / "out")
     result, wanted = read_model(tmp_path / "out"), read_model(two)
@@ -236,7 +236,7 @@ def test_the_merge_command_says_what_is_wrong(folders, tmp_path, capsys):
     config = tmp_path / "wrong.yaml"
     config.write_text("merge_method: linear\nmodels: [{model: a, parameters: {wight: 1}}]\n")
     assert run(["merge", str(config), str(tmp_path / "out")]) == 2
-    assert "'wight' is not known" in capsys.readouterr().err
+    assert "unknown key 'wight'" in capsys.readouterr().err
     config.write_text("merge_method: linear\nmodels: [{model: nowhere, parameters: {weight: 1}}]\n")
     assert run(["merge", str(config), str(tmp_path / "out"), "--json"]) == 1
     assert "nowhere" in capsys.readouterr().err

@@ -297,12 +297,12 @@ def hold(name: str, folder: str, device: str) -> Any:
 
     from safetensors.torch import load_file
 
-    from agent_forge.forge.merging.sources import Held
+    from agent_forge.forge.merging.sources import ModelInMemory
 
     tensors: dict[str, Tensor] = {}
     for shard in sorted(Path(folder).glob("*.safetensors")):
         tensors.update(load_file(shard, device=device))
-    return Held(name, json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")), tensors)
+    return ModelInMemory(name, json.loads((Path(folder) / "config.json").read_text(encoding="utf-8")), tensors)
 
 
 def _bytes(tensors: Mapping[str, Tensor]) -> int:

@@ -8,7 +8,7 @@ import torch
 
 from agent_forge.forge.merging import merge_tensors, parse_recipe
 from agent_forge.forge.merging.binding import library
-from agent_forge.forge.merging.chance import PAGE, digits_of, key_of, random_mask, random_words
+from agent_forge.forge.merging.rng import PAGE, digits_of, key_of, random_mask, random_words
 
 KEYS = [key_of(0, "x", 0), key_of(0, "x", 1), key_of(1, "x", 0), (0, 0), (1, 0)]
 
