@@ -65,7 +65,7 @@ def _library(*_environment: str | None) -> Any:
     kernel: Any = load(Path(__file__).with_name("kernel.c"), "-fno-trapping-math")
     if kernel is None:
         logging.getLogger(__name__).warning(
-            "merging without the compiled kernel: torch computes the same numbers, 10 to 40 times slower"
+            "merging without the compiled kernel: torch computes the same numbers, 10 to 60 times slower"
         )
     elif kernel.gram.argtypes is None:
         for name, types in _SIGNATURES.items():
