@@ -241,8 +241,7 @@ def write_first_report(config: Evolve, folder: Path) -> None:
     out = folder / f"{EVOLVED}-0"
     write_report(evolve(config, out), out)
     if place := os.environ.get("OUT"):
-        for name in ("report.md", "fitness.svg"):
-            shutil.copy(out / name, Path(place, name))
+        shutil.copy(out / "report.md", place)
 
 
 def row_of(

@@ -151,13 +151,9 @@ def test_the_report_says_it_all(evolved: Evolved) -> None:
     assert set(document["tasks"]) == {"stories", "sums"}
     assert document["tasks"]["sums"]["champion"]["accuracy"] > document["tasks"]["sums"]["tales"]["accuracy"]
     assert document["tasks"]["stories"]["champion"]["perplexity"] < document["tasks"]["stories"]["maths"]["perplexity"]
-    text, picture = (out / "report.md").read_text(), (out / "fitness.svg").read_text()
+    text = (out / "report.md").read_text()
     assert "**passed**" in text
     assert evolved.recipe.strip() in text
-    assert picture.count("<polyline") == 3
-    from xml.etree import ElementTree
-
-    ElementTree.fromstring(picture)
 
 
 def test_parents_that_are_one_model_are_no_gain(family: dict[str, Path], tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from agent_forge.errors import ConfigError
-from agent_forge.forge.evolution.genome import BOUNDS, Genome, Space, group_layers, name_of, start_genome
+from agent_forge.forge.evolution.genome import BOUNDS, Genome, Space, name_of, start_genome
 from agent_forge.forge.evolution.search import Evolution, Generation, Member, SearchHistory
 from agent_forge.forge.evolution.settings import TECHNIQUES, Search
 
-SPACE = Space(("a", "b"), "base", group_layers(3, 3))
+SPACE = Space(tuple("abcdef"), "base")
 LONG = {"converged": 0.0, "patience": 1000}
 
 
@@ -21,7 +21,7 @@ class Hill:
     """A landscape: the nearer the weights are to a summit, the better; TIES is worth a little more."""
 
     def __init__(self, flat: bool = False) -> None:
-        self.summit = np.random.default_rng(99).uniform(*BOUNDS["weights"], SPACE.shape("weights"))
+        self.summit = np.random.default_rng(99).uniform(*BOUNDS["weights"], len(SPACE.parents))
         self.flat = flat
         self.evaluated: list[str] = []
         self.batches: list[int] = []

@@ -19,7 +19,7 @@ from agent_forge.config import as_dict, build
 from agent_forge.errors import AgentForgeError
 from agent_forge.forge.evolution.examiner import Examiner, Stages, as_scores
 from agent_forge.forge.evolution.fitness import Measurement, RunningCost, Yardstick
-from agent_forge.forge.evolution.genome import Genome, Space, compile_recipe, group_layers, name_of
+from agent_forge.forge.evolution.genome import Genome, Space, compile_recipe, name_of
 from agent_forge.forge.evolution.search import Member
 from agent_forge.forge.evolution.settings import Evolve
 from agent_forge.forge.evolution.tasks import digest_of
@@ -62,9 +62,7 @@ class Jury:
     def __init__(self, config: Evolve, examiner: Examiner, log: EvaluationLog, models: Path) -> None:
         self.config, self.examiner, self.log, self.family = config, examiner, log, examiner.family
         names = tuple(parent.name for parent in self.family.parents)
-        groups = group_layers(self.family.depth, config.search.groups)
-        techniques = config.search.techniques
-        self.space = Space(names, self.family.base.name, groups, self.family.layer_prefix, techniques)
+        self.space = Space(names, self.family.base.name, config.search.techniques)
         self.context = {  # what a result depends on besides the recipe
             "models": self.family.digests(),
             "data": digest_of(examiner.tasks),

@@ -18,8 +18,7 @@ from pathlib import Path
 from agent_forge.errors import HandoffError
 from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.checkpoint import Card, Checkpoint, finish, read_header, staging
-from agent_forge.forge.merging.layout import LAYER, depth_of
-from agent_forge.forge.merging.sources import open_folder, read_json
+from agent_forge.forge.merging.sources import read_json
 
 # of config.json: how a model was saved, not what it computes
 BOOKKEEPING = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache"}
@@ -46,12 +45,10 @@ class Parent:
 
 @dataclass(frozen=True)
 class Family:
-    """The base and its parents, and how their layers are named."""
+    """The base and its parents."""
 
     base: Parent
     parents: tuple[Parent, ...]
-    layer_prefix: str  # of the tensors of a layer, up to its number
-    depth: int
 
     @property
     def members(self) -> tuple[Parent, ...]:
@@ -86,12 +83,8 @@ def open_family(base: Checkpoint, parents: Sequence[Checkpoint], *, project: boo
     for number, (name, item) in enumerate(zip(names, parents, strict=True), 1):
         unique = f"{name}-{number}" if counts[name] > 1 or name in RESERVED else name
         checked.append(_check(base, shapes, Parent(unique, item), project, models))
-    layer = next(filter(None, map(LAYER.fullmatch, shapes)), None)
-    if layer is None:
-        raise HandoffError("the base has no tensors of layers", where=str(base.path))
     own = next((parent for parent in checked if parent.checkpoint.digest == base.digest), None)
-    depth = depth_of(open_folder(str(base.path)))
-    return Family(own or Parent("base", base), tuple(checked), layer["before"], depth)
+    return Family(own or Parent("base", base), tuple(checked))
 
 
 def _check(base: Checkpoint, shapes: Shapes, parent: Parent, project: bool, models: Path) -> Parent:

@@ -1,4 +1,4 @@
-"""The report of an evolution: a JSON document, a Markdown page, and a picture of fitness and diversity."""
+"""The report of an evolution: a JSON document and a Markdown page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from agent_forge.config import as_dict
 from agent_forge.files import atomic_write
 from agent_forge.forge.evolution.fitness import accuracy, perplexity
 from agent_forge.forge.evolution.run import AVERAGE, Evolved, rivals
-from agent_forge.forge.evolution.search import Generation
 from agent_forge.forge.evolution.tasks import TEXT
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -72,13 +71,10 @@ def task_table(evolved: Evolved) -> dict[str, dict[str, Any]]:
 
 
 def write_report(evolved: Evolved, out: Path) -> dict[str, Any]:
-    """Writes report.json, report.md and fitness.svg, and returns the JSON document."""
+    """Writes report.json and report.md, and returns the JSON document."""
     document = document_of(evolved)
-    files = {
-        "report.json": json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False),
-        "report.md": markdown_of(document),
-        "fitness.svg": picture(evolved.history.generations),
-    }
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    files = {"report.json": text, "report.md": markdown_of(document)}
     for name, text in files.items():
         with atomic_write(out / name) as file:
             file.write(text)
@@ -138,27 +134,3 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     width = (high - low) or 1.0
     return "".join(BARS[round((value - low) / width * (len(BARS) - 1))] for value in values)
-
-
-def picture(generations: Sequence[Generation], width: int = 640, height: int = 300) -> str:
-    """Fitness of the champion and of the population, and diversity, per generation, as an SVG."""
-    fitness = [value for generation in generations for value in (generation.worth, generation.mean)]
-    low, high = min(fitness), max(fitness)
-    series = [
-        ("champion", "#1b6ca8", [generation.worth for generation in generations], low, high),
-        ("mean of the population", "#8ab6d6", [generation.mean for generation in generations], low, high),
-        ("diversity (0 to 1)", "#c0713a", [generation.diversity for generation in generations], 0.0, 1.0),
-    ]
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif"',
-        ' font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="50" y="{height - 8}">generation 0 to {len(generations) - 1}; fitness {low:.4f} to {high:.4f}</text>',
-    ]
-    for number, (name, colour, values, bottom, top) in enumerate(series):
-        across, tall = (width - 80) / max(1, len(values) - 1), (height - 70) / ((top - bottom) or 1.0)
-        places = [(50 + across * i, height - 35 - tall * (value - bottom)) for i, value in enumerate(values)]
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{points}"/>')
-        parts.append(f'<text x="{60 + 190 * number}" y="18" fill="{colour}">{name}</text>')
-    return "\n".join([*parts, "</svg>", ""])

@@ -4,7 +4,7 @@ OUT/evaluations.jsonl   every finished evaluation; a killed run resumes from her
 OUT/events.jsonl        fitness and diversity per generation
 OUT/champion.yaml       the winning recipe, for `agent-forge merge`
 OUT/champion/           the model that it makes, which is the one that was judged
-OUT/report.json, report.md, fitness.svg
+OUT/report.json, report.md
 """
 
 from __future__ import annotations

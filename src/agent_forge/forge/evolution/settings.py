@@ -57,7 +57,6 @@ class Search:
     evaluations: int | None = option(None, help="Limit on the number of recipes", at_least=1)
     converged: float = option(0.001, help="Stop when the best fitness improves by less than this …", at_least=0)
     patience: int = option(5, help="… over this many generations", at_least=1)
-    groups: int = option(4, help="Groups of layers with weights of their own", at_least=1)
     workers: int = option(0, help="Processes that evaluate in parallel (0: this process only)", at_least=0)
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 BLOCK = 1024  # part of the definition of a sum, and the kernel's unit
+PIECE = 1 << 16  # elements that are rounded at once: their copies stay in the cache
 
 
 def tree_sum(x: Tensor) -> float:
@@ -65,11 +66,13 @@ def rounded(x: Tensor, dtype: str) -> Tensor:
 
     if dtype == "F64":
         return x
-    single = x.to(torch.float32)
     if dtype == "F32":
-        return single
-    back = single.to(torch.float64)
-    bits = single.view(torch.int32)
-    away = torch.where(x.abs() > back.abs(), 1, -1).to(torch.int32)
-    odd = torch.where((x != back) & ~x.isnan() & (bits & 1 == 0), bits + away, bits)
-    return odd.view(torch.float32).to(torch.bfloat16 if dtype == "BF16" else torch.float16)
+        return x.to(torch.float32)
+    parts = []
+    for part in x.reshape(-1).split(PIECE):
+        single = part.to(torch.float32)
+        back, bits = single.to(torch.float64), single.view(torch.int32)
+        away = torch.where(part.abs() > back.abs(), 1, -1).to(torch.int32)
+        odd = torch.where((part != back) & ~part.isnan() & (bits & 1 == 0), bits + away, bits)
+        parts.append(odd.view(torch.float32).to(torch.bfloat16 if dtype == "BF16" else torch.float16))
+    return torch.cat(parts).reshape(x.shape)

@@ -62,7 +62,7 @@ def _save(work: Work, evolved: Evolved, folder: Path) -> Checkpoint:
         for file in evolved.champion.iterdir():
             if file.name != CARD:
                 shutil.copy(file, place / file.name)
-        for name in ("champion.yaml", "report.md", "fitness.svg"):
+        for name in ("champion.yaml", "report.md"):
             shutil.copy(folder / name, place / name)
         for file in (place / name for name in ("champion.yaml", "report.md", RECIPE)):
             if file.is_file():  # without this machine's paths, the same merge is the same checkpoint anywhere

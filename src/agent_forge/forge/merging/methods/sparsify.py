@@ -5,6 +5,7 @@ Ties go to the lower position, so the number of elements is exact: the masks of 
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ def largest(keys: Tensor, count: int) -> Tensor:
     """The `count` largest elements of a flat tensor."""
     if count <= 0 or count >= keys.numel():
         return torch.full_like(keys, count > 0, dtype=torch.bool)
-    threshold = keys.kthvalue(keys.numel() - count + 1).values
+    threshold = _kth(keys, keys.numel() - count)
     return _with_ties(keys > threshold, keys == threshold, count)
 
 
@@ -24,8 +25,15 @@ def smallest(keys: Tensor, count: int) -> Tensor:
     """The `count` smallest elements of a flat tensor."""
     if count <= 0 or count >= keys.numel():
         return torch.full_like(keys, count > 0, dtype=torch.bool)
-    threshold = keys.kthvalue(count).values
+    threshold = _kth(keys, count - 1)
     return _with_ties(keys < threshold, keys == threshold, count)
+
+
+def _kth(keys: Tensor, place: int) -> float:
+    """The key at a place of the ascending order. On a CPU numpy selects several times as fast as torch."""
+    if keys.device.type == "cpu":
+        return float(np.partition(keys.numpy(), place)[place])
+    return float(keys.kthvalue(place + 1).values)
 
 
 def _with_ties(mask: Tensor, ties: Tensor, count: int) -> Tensor:
