@@ -59,9 +59,9 @@ def config_of(family: dict[str, Path], *parents: str, **changes: object) -> Evol
 @pytest.fixture(scope="module")
 def evolved(family: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Evolved:
     out = tmp_path_factory.mktemp("evolved")
-    found = evolve(config_of(family), out)
-    write_report(found, out)
-    return found
+    result = evolve(config_of(family), out)
+    write_report(result, out)
+    return result
 
 
 def examiner_of(config: Evolve, tmp_path: Path) -> Examiner:
@@ -122,12 +122,12 @@ def test_specialists_of_two_tasks_make_a_better_model(evolved: Evolved) -> None:
 
 
 def test_the_recipe_makes_the_champion_again_bit_for_bit(evolved: Evolved, tmp_path: Path) -> None:
-    made = evolved.champion / "model.safetensors"
+    weights = evolved.champion / "model.safetensors"
     merge(parse_recipe(evolved.recipe), tmp_path / "again")
-    assert (tmp_path / "again" / "model.safetensors").read_bytes() == made.read_bytes()
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == weights.read_bytes()
     file = evolved.champion.parent / "champion.yaml"
     assert cli(["merge", str(file), str(tmp_path / "by-command")]) == 0
-    assert (tmp_path / "by-command" / "model.safetensors").read_bytes() == made.read_bytes()
+    assert (tmp_path / "by-command" / "model.safetensors").read_bytes() == weights.read_bytes()
 
 
 def test_what_was_evaluated_in_memory_is_what_is_on_disk(evolved: Evolved, tmp_path: Path) -> None:
@@ -165,11 +165,11 @@ def test_parents_that_are_one_model_are_no_gain(family: dict[str, Path], tmp_pat
         base=str(tmp_path / "one"),
         search=Search(generations=4),
     )  # fmt: skip
-    found = evolve(config, tmp_path / "out")
-    assert found.verdict.gate.verdict == "no gain"
-    assert found.goes_on == tmp_path / "one"
-    assert found.verdict.gate.after == pytest.approx(1.0, abs=1e-4)
-    assert len(found.history.generations) == 1  # a merge of a model with itself is that model
+    result = evolve(config, tmp_path / "out")
+    assert result.verdict.gate.verdict == "no gain"
+    assert result.goes_on == tmp_path / "one"
+    assert result.verdict.gate.after == pytest.approx(1.0, abs=1e-4)
+    assert len(result.history.generations) == 1  # a merge of a model with itself is that model
 
 
 def test_a_run_that_was_killed_goes_on_and_ends_the_same(
@@ -214,14 +214,14 @@ def test_the_adaptive_specialist_is_refused_or_projected(family: dict[str, Path]
         examiner_of(refused, tmp_path)
     assert not list(tmp_path.iterdir())
     config = replace(refused, project=True, search=Search(generations=1))
-    found = evolve(config, tmp_path / "out")
-    assert {"adaptive", "adaptive (projected)"} <= set(found.held_out)
-    projected = found.family.parents[2]
+    result = evolve(config, tmp_path / "out")
+    assert {"adaptive", "adaptive (projected)"} <= set(result.held_out)
+    projected = result.family.parents[2]
     assert projected.path.parent == tmp_path / "out" / "projected"
     assert checkpoints.load(projected.path).card.inputs[0] == checkpoints.load(family["adaptive"]).digest
     model = examiner_of(config, tmp_path).model_at(projected.path)
     assert (model.config.loops, model.model.halting) == (1, None)
-    document = write_report(found, tmp_path / "out")
+    document = write_report(result, tmp_path / "out")
     assert [row["name"] for row in document["parents"]].count("adaptive") == 1
 
 
@@ -245,14 +245,14 @@ def test_parents_that_do_not_fit_are_refused(family: dict[str, Path], tmp_path: 
     tensors = load_file(wide / "model.safetensors")
     tensors["model.layers.0.up_proj.weight"] = torch.zeros(65, 32)
     save_file(tensors, wide / "model.safetensors", metadata={"format": "pt"})
-    for folder, said in (
+    for folder, fault in (
         (window, r"sliding_window \(16, not 32\)"),
         (words, "another tokenizer"),
         (llama, "is a LlamaForCausalLM, but the base is a CognateForCausalLM"),
         (wide, r"model.layers.0.up_proj.weight is \[65, 32\], not \[64, 32\]"),
     ):
         config = config_of({**family, "odd": folder}, "tales", "odd")
-        with pytest.raises(HandoffError, match=said):
+        with pytest.raises(HandoffError, match=fault):
             evolve(config, tmp_path / "out")
     assert not (tmp_path / "out" / "evaluations.jsonl").exists()
 
@@ -304,10 +304,10 @@ def test_the_command(family: dict[str, Path], tmp_path: Path, capsys: pytest.Cap
     file = tmp_path / "evolve.yaml"
     file.write_text(dump(config_of(family, search=Search(generations=2))))
     assert cli(["evolve", str(file), str(tmp_path / "out"), "--json"]) == 0
-    said = capsys.readouterr()
-    document = json.loads(said.out)
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
     assert document["verdict"] in ("passed", "no gain")
-    assert "generation 0: champion" in said.err
+    assert "generation 0: champion" in printed.err
     events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events] == [0, 1]
     assert all({"champion", "diversity", "evaluations"} <= event.keys() for event in events)
@@ -326,18 +326,18 @@ def test_the_phase(family: dict[str, Path], tmp_path: Path, worst_loss: float) -
     inputs = [checkpoints.load(folders[name]) for name in ("base", "tales", "maths", "base")]
     data = {name: TaskSource(str(family[f"{name} rows"])) for name in ("stories", "sums")}
     config = Evolve(data=data, held_out=None, length=64, worst_loss=worst_loss, search=Search(generations=2))
-    told: list[dict[str, object]] = []
-    outcome = PHASE.run(Work("evomerge", config, inputs, 0, tmp_path / "work", models, lambda **f: told.append(f)))
-    assert [event["step"] for event in told] == [0, 1]
+    events: list[dict[str, object]] = []
+    outcome = PHASE.run(Work("evomerge", config, inputs, 0, tmp_path / "work", models, lambda **f: events.append(f)))
+    assert [event["step"] for event in events] == [0, 1]
     assert outcome.gate.verdict == ("passed" if worst_loss else "no gain")
     assert inputs[outcome.passes_on].path == folders["maths"]
-    made = outcome.checkpoint
-    assert made is not None
-    assert (made.card.phase, made.card.inputs) == ("evomerge", tuple(item.digest for item in inputs))
+    checkpoint = outcome.checkpoint
+    assert checkpoint is not None
+    assert (checkpoint.card.phase, checkpoint.card.inputs) == ("evomerge", tuple(item.digest for item in inputs))
     for name in ("champion.yaml", "recipe.yaml", "report.md"):
-        assert "maths" in (made.path / name).read_text()
-        assert str(tmp_path) not in (made.path / name).read_text(), "where it was made is no part of a checkpoint"
-    assert checkpoints.load(made.path, made.digest).card.metrics["fitness"].value == outcome.gate.after
+        assert "maths" in (checkpoint.path / name).read_text()
+        assert str(tmp_path) not in (checkpoint.path / name).read_text(), "where it was made is no part of a checkpoint"
+    assert checkpoints.load(checkpoint.path, checkpoint.digest).card.metrics["fitness"].value == outcome.gate.after
     assert PHASE.data(config).keys() == {"stories", "sums"}
 
 

@@ -38,8 +38,8 @@ class Hill:
 
 
 def run(settings: Search, seed: int = 0, hill: Hill | None = None) -> tuple[SearchHistory, Hill, list[Generation]]:
-    hill, told = hill or Hill(), []
-    return Evolution(SPACE, hill, settings, seed, told.append).run(), hill, told
+    hill, generations = hill or Hill(), []
+    return Evolution(SPACE, hill, settings, seed, generations.append).run(), hill, generations
 
 
 def test_the_same_seed_gives_the_same_search_and_another_seed_another() -> None:
@@ -50,13 +50,13 @@ def test_the_same_seed_gives_the_same_search_and_another_seed_another() -> None:
 
 
 def test_it_climbs_the_champion_is_never_lost_and_no_recipe_is_judged_twice() -> None:
-    history, hill, told = run(Search(generations=25, **LONG))
-    worths = [generation.worth for generation in told]
+    history, hill, generations = run(Search(generations=25, **LONG))
+    worths = [generation.worth for generation in generations]
     assert worths == sorted(worths)
     assert worths[-1] > worths[0] + 0.05
-    assert told == history.generations
+    assert generations == history.generations
     assert history.ended == "the last generation"
-    assert len(set(hill.evaluated)) == len(hill.evaluated) == told[-1].evaluations
+    assert len(set(hill.evaluated)) == len(hill.evaluated) == generations[-1].evaluations
 
 
 def test_evolution_beats_random_search_with_the_same_number_of_recipes() -> None:
@@ -97,8 +97,8 @@ def test_diversity_falls_as_recipes_become_alike_and_novelty_holds_it_up() -> No
         settings = Search(generations=20, mutation=0.02, diversity=weight, **LONG)
         return float(np.mean([run(settings, seed)[2][-1].diversity for seed in range(3)]))
 
-    _, _, told = run(Search(generations=1))
-    assert last(0.0) < 0.6 * told[0].diversity
+    _, _, generations = run(Search(generations=1))
+    assert last(0.0) < 0.6 * generations[0].diversity
     assert last(0.9) > last(0.0)
 
 
