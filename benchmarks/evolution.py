@@ -33,7 +33,7 @@ from agent_forge.config import build
 from agent_forge.forge.evolution.examiner import Examiner, as_lists, as_scores
 from agent_forge.forge.evolution.fitness import (
     WITH_ACCURACY,
-    Measurement,
+    ModelScores,
     Yardstick,
     accuracy,
     perplexity,
@@ -215,13 +215,13 @@ def report(config: Evolve, seeds: int, folder: Path, processes: int) -> None:
     for result in searches(config, seeds, examiner, folder, processes):
         by_arm.setdefault(result.arm, []).append(result)
         note(asdict(result))
-        fitness = yardstick.fitness(Measurement(as_scores(result.scores), cost))
+        fitness = yardstick.fitness(ModelScores(as_scores(result.scores), cost))
         print(f"<!-- {result.arm}, seed {result.seed}: {result.recipes} recipes, {result.seconds:.1f} s, technique "
               f"{result.technique}, selection fitness {result.selection:.4f}, held out {fitness:.4f} -->",
               flush=True)  # fmt: skip
         if len(by_arm[result.arm]) == seeds:
             ordered = sorted(by_arm[result.arm], key=lambda one: one.seed)
-            champions = {f"{one.arm}, seed {one.seed}": Measurement(as_scores(one.scores), cost) for one in ordered}
+            champions = {f"{one.arm}, seed {one.seed}": ModelScores(as_scores(one.scores), cost) for one in ordered}
             show_rows([row_of(result.arm, [*champions.values()], yardstick, parents, config)])
             show_tasks(champions, yardstick.kinds)
     write_first_report(config, folder)
@@ -245,7 +245,7 @@ def write_first_report(config: Evolve, folder: Path) -> None:
 
 
 def row_of(
-    name: str, models: list[Measurement], yardstick: Yardstick, parents: dict[str, Measurement], config: Evolve
+    name: str, models: list[ModelScores], yardstick: Yardstick, parents: dict[str, ModelScores], config: Evolve
 ) -> Row:
     verdicts = [reach_verdict(yardstick, one, parents, config.worst_loss) for one in models]
     best = parents[verdicts[0].best_parent]
@@ -282,7 +282,7 @@ def show_rows(rows: list[Row]) -> None:
               f"| {gain / (fitness - gain):+.1%} | {verdicts} |", flush=True)  # fmt: skip
 
 
-def show_tasks(models: dict[str, Measurement], kinds: dict[str, str]) -> None:
+def show_tasks(models: dict[str, ModelScores], kinds: dict[str, str]) -> None:
     """Perplexity on the held-out rows, and accuracy where there are answers."""
     print("\n| held out | " + " | ".join(kinds) + " |\n|---|" + "---|" * len(kinds))
     for name, one in models.items():

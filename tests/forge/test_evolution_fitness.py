@@ -9,7 +9,7 @@ import pytest
 
 from agent_forge.errors import ConfigError
 from agent_forge.forge.evolution.fitness import (
-    Measurement,
+    ModelScores,
     RunningCost,
     Yardstick,
     accuracy,
@@ -22,17 +22,17 @@ COST = RunningCost(1000.0, 1e6)
 KINDS = {"tales": "text", "sums": "answers", "quiz": "choices"}
 
 
-def measured(losses: dict[str, np.ndarray], hits: dict[str, np.ndarray], cost: RunningCost = COST) -> Measurement:
+def measured(losses: dict[str, np.ndarray], hits: dict[str, np.ndarray], cost: RunningCost = COST) -> ModelScores:
     """Items of ten tokens with these losses per token; a quiz has one try per item."""
     scores = {}
     for task, kind in KINDS.items():
         count = len(losses[task])
         tries = np.ones(count) if kind == "choices" else np.full(count, 10.0)
         scores[task] = np.stack([10 * losses[task], np.full(count, 10.0), hits[task] * tries, tries], axis=1)
-    return Measurement(scores, cost)
+    return ModelScores(scores, cost)
 
 
-def like(loss: float, share: float, count: int = 20, cost: RunningCost = COST) -> Measurement:
+def like(loss: float, share: float, count: int = 20, cost: RunningCost = COST) -> ModelScores:
     return measured(
         {task: np.full(count, loss) for task in KINDS}, {task: np.full(count, share) for task in KINDS}, cost
     )
@@ -80,7 +80,7 @@ def test_the_standard_error_is_that_of_repeated_draws() -> None:
     """The jackknife against the spread of the difference over many independent sets of items."""
     rng = np.random.default_rng(0)
 
-    def draw() -> tuple[Measurement, Measurement, Measurement]:
+    def draw() -> tuple[ModelScores, ModelScores, ModelScores]:
         hard = {task: rng.normal(2.0, 0.4, 30) for task in KINDS}  # how hard an item is, for every model alike
         share = {task: rng.uniform(0.3, 0.7, 30) for task in KINDS}
         return tuple(  # type: ignore[return-value]
@@ -107,7 +107,7 @@ def test_one_item_has_no_standard_error_and_passes_no_gate() -> None:
     assert reach_verdict(yardstick, better, {"base": base}, 0.05).gate.verdict == "not measured"
 
 
-def noisy(rng: np.random.Generator, hard: dict[str, np.ndarray], gain: float = 0.0) -> Measurement:
+def noisy(rng: np.random.Generator, hard: dict[str, np.ndarray], gain: float = 0.0) -> ModelScores:
     return measured(
         {task: rows - gain + rng.normal(0, 0.2, len(rows)) for task, rows in hard.items()},
         {task: np.full(len(rows), 0.5) for task, rows in hard.items()},
@@ -133,7 +133,7 @@ def test_a_champion_that_is_better_passes_unless_it_lost_a_task() -> None:
     yardstick = Yardstick(parents["base"], KINDS, FitnessWeights())
     better = noisy(rng, hard, gain=0.3)
     assert reach_verdict(yardstick, better, parents, 0.05).passed
-    lost = Measurement({**better.scores, "quiz": better.scores["quiz"] * [1, 1, 0.8, 1]}, COST)
+    lost = ModelScores({**better.scores, "quiz": better.scores["quiz"] * [1, 1, 0.8, 1]}, COST)
     verdict = reach_verdict(yardstick, lost, parents, 0.05)
     assert verdict.gate.verdict == "no gain"
     assert verdict.worst_task == "quiz"

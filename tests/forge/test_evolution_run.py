@@ -20,8 +20,9 @@ from agent_forge.cli import run as cli
 from agent_forge.errors import ConfigError, HandoffError
 from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.checkpoint import Checkpoint
+from agent_forge.forge.evaluation.choices import MultipleChoice, answer_questions, questions_of
 from agent_forge.forge.evolution.examiner import Examination, Examiner
-from agent_forge.forge.evolution.fitness import Measurement, perplexity
+from agent_forge.forge.evolution.fitness import ModelScores, perplexity
 from agent_forge.forge.evolution.genome import Genome, start_genome
 from agent_forge.forge.evolution.jury import EvaluationLog, Jury
 from agent_forge.forge.evolution.report import write_report
@@ -32,7 +33,7 @@ from agent_forge.forge.evolution.tasks import Item, TaskItems, rows_of
 from agent_forge.forge.merging import merge, parse_recipe
 from agent_forge.forge.phases import Work
 from agent_forge.forge.phases.evomerge import PHASE
-from agent_forge.forge.training.evaluation import Choice, HeldOut, choice_accuracy, evaluate
+from agent_forge.forge.training.evaluation import HeldOut, evaluate
 
 FORK = multiprocessing.get_context("fork")  # a real process, without ten seconds of imports
 
@@ -108,7 +109,7 @@ def test_the_all_zero_model_is_the_worst(family: dict[str, Path], tmp_path: Path
     scores = jury.examiner.selection.run(empty)
     assert perplexity(scores["stories"]) == pytest.approx(empty.config.vocab_size, rel=1e-3)
     others = [member.fitness for member in members] + list(jury.parents.values())
-    assert jury.yardstick.fitness(Measurement(scores, jury.cost)) < 0.6 < min(others)
+    assert jury.yardstick.fitness(ModelScores(scores, jury.cost)) < 0.6 < min(others)
 
 
 def test_specialists_of_two_tasks_make_a_better_model(evolved: Evolved) -> None:
@@ -272,8 +273,8 @@ def test_scores_agree_with_the_evaluations_of_training(family: dict[str, Path], 
     loss, tokens, hits, tries = scores["tales"].sum(axis=0)
     assert loss / tokens == pytest.approx(expected.loss, rel=1e-5)
     assert (tokens, hits / tries) == (expected.tokens, pytest.approx(expected.accuracy))
-    choices = [Choice(item.prompt, item.answers, item.right) for item in quiz]
-    assert scores["quiz"][:, 2].mean() == pytest.approx(choice_accuracy(model, examiner.tokenizer, choices)[0])
+    choices = questions_of([MultipleChoice(item.prompt, item.answers, item.right) for item in quiz], examiner.tokenizer)
+    assert scores["quiz"][:, 2].mean() == pytest.approx(answer_questions(model, choices).value)
 
 
 def test_a_model_that_is_not_finite_is_recorded_as_such(family: dict[str, Path], tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from agent_forge.forge.evolution.settings import FitnessWeights
 from agent_forge.forge.evolution.tasks import ANSWERS, CHOICES, TEXT
-from agent_forge.forge.gates import NO_GAIN, Gate, judge
+from agent_forge.forge.gates import NO_GAIN, GateResult, judge
 from agent_forge.forge.training.evaluation import ratio
 
 LOSS, TOKENS, HITS, TRIES = range(4)  # the columns of a task's scores
@@ -39,7 +39,7 @@ class RunningCost:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class ModelScores:
     """A model's scores on a set of items, and its running cost."""
 
     scores: Scores
@@ -49,14 +49,14 @@ class Measurement:
 class Yardstick:
     """Measures fitness against a reference model, on the same items."""
 
-    def __init__(self, reference: Measurement, kinds: Mapping[str, str], weights: FitnessWeights) -> None:
+    def __init__(self, reference: ModelScores, kinds: Mapping[str, str], weights: FitnessWeights) -> None:
         self.reference, self.kinds, self.weights = reference, dict(kinds), weights
         self.with_perplexity = [name for name, kind in self.kinds.items() if kind in WITH_PERPLEXITY]
         self.with_accuracy = [name for name, kind in self.kinds.items() if kind in WITH_ACCURACY]
         quality = weights.perplexity * bool(self.with_perplexity) + weights.accuracy * bool(self.with_accuracy)
         self.total_weight = quality + weights.speed + weights.memory
 
-    def fitness(self, model: Measurement) -> float:
+    def fitness(self, model: ModelScores) -> float:
         """The composite. A model with a loss that is not finite predicts nothing and scores 0."""
         terms = 0.0
         for task in self.kinds:
@@ -78,19 +78,19 @@ class Yardstick:
             added = added + self.weights.accuracy / len(self.with_accuracy) * accuracy_ratio(sums, base)
         return added / self.total_weight
 
-    def task_score(self, task: str, model: Measurement) -> float:
+    def task_score(self, task: str, model: ModelScores) -> float:
         """How good a model is on one task, relative to the reference: the mean of its ratios."""
         sums, base = model.scores[task].sum(axis=0), self.reference.scores[task].sum(axis=0)
         ratios = [perplexity_ratio(sums, base)] if task in self.with_perplexity else []
         ratios += [accuracy_ratio(sums, base)] if task in self.with_accuracy else []
         return float(np.mean(ratios))
 
-    def changes(self, model: Measurement, parent: Measurement) -> dict[str, float]:
+    def changes(self, model: ModelScores, parent: ModelScores) -> dict[str, float]:
         """By task: how much better a model scores than a parent, as a share."""
         scores = {task: (self.task_score(task, model), self.task_score(task, parent)) for task in self.kinds}
         return {task: ours / max(1e-9, theirs) - 1 for task, (ours, theirs) in scores.items()}
 
-    def difference(self, one: Measurement, other: Measurement) -> tuple[float, float]:
+    def difference(self, one: ModelScores, other: ModelScores) -> tuple[float, float]:
         """fitness(one) - fitness(other) and its standard error, paired by item.
 
         The jackknife, task by task: each item is left out once, from both models and the reference, and the variances
@@ -138,7 +138,7 @@ def accuracy(rows: np.ndarray) -> tuple[float, float]:
 class Verdict:
     """The gate, the parent to beat, and the task on which the champion lost most."""
 
-    gate: Gate
+    gate: GateResult
     best_parent: str
     worst_task: str
     worst_change: float  # of the champion's score on that task, as a share of the best parent's
@@ -158,7 +158,7 @@ class Verdict:
 
 
 def reach_verdict(
-    yardstick: Yardstick, champion: Measurement, parents: Mapping[str, Measurement], worst_loss: float
+    yardstick: Yardstick, champion: ModelScores, parents: Mapping[str, ModelScores], worst_loss: float
 ) -> Verdict:
     """Whether the champion beats the best parent on data that selected neither.
 

@@ -18,7 +18,7 @@ import numpy as np
 from agent_forge.config import as_dict, build
 from agent_forge.errors import AgentForgeError
 from agent_forge.forge.evolution.examiner import Examiner, Stages, as_scores
-from agent_forge.forge.evolution.fitness import Measurement, RunningCost, Yardstick
+from agent_forge.forge.evolution.fitness import ModelScores, RunningCost, Yardstick
 from agent_forge.forge.evolution.genome import Genome, Space, compile_recipe, name_of
 from agent_forge.forge.evolution.search import Member
 from agent_forge.forge.evolution.settings import Evolve
@@ -101,8 +101,8 @@ class Jury:
             excess = sum(max(0.0, -change - self.config.worst_loss) for change in changes.values())
             member.excess = excess if np.isfinite(excess) else 1.0
 
-    def _measurement(self, record: Mapping[str, Any]) -> Measurement:
-        return Measurement(as_scores(record["scores"]), self.cost)
+    def _measurement(self, record: Mapping[str, Any]) -> ModelScores:
+        return ModelScores(as_scores(record["scores"]), self.cost)
 
     def _examine_in_processes(self, members: Sequence[Member]) -> None:
         """One task per recipe, run by the runtime's worker processes."""
@@ -126,7 +126,7 @@ class Jury:
             self._loop.close()
             self._loop = self._workers = None
 
-    def _measure_parent(self, name: str) -> Measurement:
+    def _measure_parent(self, name: str) -> ModelScores:
         stages = [{"merge_method": "passthrough", "models": [{"model": name}], "dtype": self.config.dtype}]
         key = self._key(stages)
         return self._measurement(self.log.records.get(key) or self.log.put(key, self.examiner.examine(stages)))

@@ -19,7 +19,7 @@ from pathlib import Path
 from agent_forge.errors import ConfigError
 from agent_forge.files import atomic_write
 from agent_forge.forge.evolution.examiner import Examiner
-from agent_forge.forge.evolution.fitness import Measurement, Verdict, Yardstick, reach_verdict
+from agent_forge.forge.evolution.fitness import ModelScores, Verdict, Yardstick, reach_verdict
 from agent_forge.forge.evolution.genome import start_genome
 from agent_forge.forge.evolution.jury import EvaluationLog, Jury
 from agent_forge.forge.evolution.parents import Family
@@ -41,7 +41,7 @@ class Evolved:
     recipe: str  # YAML
     champion: Path
     fitness: Mapping[str, float]  # on the selection data: parents, uniform average, champion
-    held_out: Mapping[str, Measurement]  # of the same, and of parents before their projection
+    held_out: Mapping[str, ModelScores]  # of the same, and of parents before their projection
     yardstick: Yardstick  # of the held-out data
     verdict: Verdict
     seconds: Mapping[str, float]
@@ -86,7 +86,7 @@ def evolve(
     recipe, champion = _write_champion(jury, history, out)
     held_out = measure_controls(jury)
     parents = {name: measurement for name, measurement in held_out.items() if name != AVERAGE}
-    held_out["champion"] = Measurement(examiner.held_out.run(examiner.model_at(champion)), jury.cost)
+    held_out["champion"] = ModelScores(examiner.held_out.run(examiner.model_at(champion)), jury.cost)
     yardstick = Yardstick(held_out[examiner.family.base.name], examiner.kinds, config.weights)
     verdict = reach_verdict(yardstick, held_out["champion"], parents, config.worst_loss)
     fitness = _selection_fitness(jury)
@@ -132,16 +132,16 @@ def rivals(family: Family) -> dict[str, Path]:
     return folders
 
 
-def measure_controls(jury: Jury) -> dict[str, Measurement]:
+def measure_controls(jury: Jury) -> dict[str, ModelScores]:
     """The rivals as they are on disk, and the uniform average of the parents, on the held-out data."""
     examiner, measurements = jury.examiner, {}
     base_shape = {str(member.path) for member in examiner.family.members}
     for name, folder in rivals(examiner.family).items():
         model = examiner.model_at(folder)
         cost = jury.cost if str(folder) in base_shape else examiner.cost_of(model, jury.cost)
-        measurements[name] = Measurement(examiner.held_out.run(model), cost)
+        measurements[name] = ModelScores(examiner.held_out.run(model), cost)
     mean = examiner.merged(jury.stages(start_genome(jury.space, "linear")))
-    measurements[AVERAGE] = Measurement(examiner.held_out.run(mean), jury.cost)
+    measurements[AVERAGE] = ModelScores(examiner.held_out.run(mean), jury.cost)
     return measurements
 
 

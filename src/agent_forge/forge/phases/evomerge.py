@@ -22,13 +22,13 @@ from agent_forge.forge.evolution.report import write_report
 from agent_forge.forge.evolution.run import Evolved, evolve
 from agent_forge.forge.evolution.settings import Evolve, TaskSource
 from agent_forge.forge.evolution.tasks import share_of
-from agent_forge.forge.gates import NOT_MEASURED, Gate
+from agent_forge.forge.gates import NOT_MEASURED, GateResult
 from agent_forge.forge.merging.engine import RECIPE
 from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 from agent_forge.forge.phases.specialise import refuse_seen_documents
 
 
-def run(work: Work) -> Outcome:
+def run(work: Work) -> PhaseOutcome:
     config: Evolve = work.config
     if config.parents or config.base is not None or config.seed:
         raise ConfigError("parents, base and seed of this phase come from the pipeline", fix="Remove them")
@@ -36,7 +36,7 @@ def run(work: Work) -> Outcome:
     distinct = {item.digest: item for item in specialists if item.digest != base.digest}
     parents = [*distinct.values()] if len(distinct) >= 2 else [base, *distinct.values()]
     if len(parents) < 2:  # every specialist was passed over: there is nothing to merge
-        return Outcome(None, Gate(METRIC, None, None, None, NOT_MEASURED))
+        return PhaseOutcome(None, GateResult(METRIC, None, None, None, NOT_MEASURED))
     for parent in (base, *parents):
         for name, task in config.data.items():
             refuse_seen_documents(parent, name, task.path, share_of(task, config.held_out))
@@ -46,7 +46,7 @@ def run(work: Work) -> Outcome:
     evolved = evolve(config, folder, work.tell, models=work.models)
     write_report(evolved, folder)
     best = next(i for i, item in enumerate(work.inputs) if item.path == evolved.best_parent)
-    return Outcome(_save(work, evolved, folder), evolved.verdict.gate, passes_on=best)
+    return PhaseOutcome(_save(work, evolved, folder), evolved.verdict.gate, passes_on=best)
 
 
 def _save(work: Work, evolved: Evolved, folder: Path) -> Checkpoint:
