@@ -1,14 +1,14 @@
-"""How fast are merges, beside mergekit and beside the limit (reading all inputs, writing the output)?
+"""How fast are merges, compared with mergekit and with the limit (reading all inputs, writing the output)?
 
     python benchmarks/merge.py [--quick] [--dtype bfloat16 float32] [--mergekit PYTHON | --no-mergekit]
-    python benchmarks/merge.py --essential     what there is a goal for, in less than four minutes
-    python benchmarks/merge.py --torch         ours without the compiled kernel
+    python benchmarks/merge.py --essential     the methods with a goal, in less than four minutes
+    python benchmarks/merge.py --torch         with and without the compiled kernel, in turns
     python benchmarks/merge.py --growth        three sizes of model
 
-Llama checkpoints of 134 M parameters (`--quick`: 29 M), one thread, page cache warm, after imports, nothing synced;
+Llama checkpoints of 134 M parameters (`--quick`: 29 M), one thread, warm page cache, after imports, without syncing;
 ours and the limit take turns, and the fastest of each counts. There are two limits, both reading every byte of the
 inputs and writing one output: with the safetensors library, and with bare system calls (mmap and pwrite).
-mergekit 0.1.5 goes into an environment of its own, once.
+mergekit 0.1.5 is installed once, into an environment of its own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 
-from agent_forge.forge.merging import merge, parse_recipe, prepare
+from agent_forge.forge.merging import MergeSettings, merge, parse_recipe, prepare
 
 Shapes = dict[str, tuple[int, ...]]
 PEER = Path(tempfile.gettempdir()) / "agent-forge-mergekit"
@@ -107,38 +107,38 @@ def recipes(folder: Path, dtype: str) -> dict[str, dict[str, Any]]:
 
 
 def limit(inputs: list[Path], out: Path) -> None:
-    """Reads every byte of the inputs and writes the first one again, with the safetensors library."""
+    """Reads every byte of the inputs and writes the first one, with the safetensors library."""
     import torch
     from safetensors import safe_open
     from safetensors.torch import save_file
 
-    kept = {}
+    first = {}
     for number, file in enumerate(inputs):
         with safe_open(str(file), "pt") as opened:
             for name in opened.keys():  # noqa: SIM118 (not a mapping)
                 tensor = opened.get_tensor(name)
                 tensor.view(torch.int64).max()
                 if number == 0:
-                    kept[name] = tensor
-    save_file(kept, str(out))
+                    first[name] = tensor
+    save_file(first, str(out))
 
 
 def floor(inputs: list[Path], out: Path) -> None:
-    """The same with the system's own calls: mapped inputs summed up, the first one written straight from its map."""
+    """The limit with bare system calls: sums the mapped inputs, and writes the first one straight from its map."""
     for number, file in enumerate(inputs):
         with open(file, "rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             data = np.frombuffer(mapped, np.uint64, count=len(mapped) // 8)
             for start in range(0, len(data), 1 << 17):
                 data[start : start + (1 << 17)].sum()
             if number == 0:
-                with open(out, "wb") as made, memoryview(mapped) as view:
+                with open(out, "wb") as target, memoryview(mapped) as view:
                     for start in range(0, len(mapped), 1 << 19):
-                        os.pwrite(made.fileno(), view[start : start + (1 << 19)], start)
+                        os.pwrite(target.fileno(), view[start : start + (1 << 19)], start)
             del data
 
 
 def bandwidth() -> str:
-    """What one core reads and copies from memory, in GB/s; the best of five."""
+    """The memory bandwidth of one core, in GB/s; the best of five."""
     data = np.ones(1 << 25, np.uint64)
     copy = np.empty_like(data)
     read = min(timed(data.sum)[1] for _ in range(5))
@@ -156,7 +156,7 @@ def timed(work: Callable[[], Any]) -> tuple[float, float]:
 def ours(recipe: dict[str, Any], out: Path) -> tuple[float, float]:
     parsed = parse_recipe(recipe)
     shutil.rmtree(out, ignore_errors=True)
-    return timed(lambda: merge(parsed, out, threads=1, sync=False))
+    return timed(lambda: merge(parsed, out, MergeSettings(threads=1, sync=False)))
 
 
 PEER_SCRIPT = """
@@ -190,20 +190,20 @@ def mergekit(python: Path, recipe: dict[str, Any], out: Path) -> tuple[float, fl
 
 
 def peer() -> Path:
-    found = PEER / "bin" / "python"
+    python = PEER / "bin" / "python"
     if not (PEER / "ready").exists():
         print(f"installing mergekit 0.1.5 into {PEER} …", file=sys.stderr)
         venv.create(PEER, with_pip=True)
         import importlib.metadata
 
         torch = importlib.metadata.version("torch").split("+")[0]
-        subprocess.run([str(found), "-m", "pip", "install", "-q", "mergekit==0.1.5", f"torch=={torch}"], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", "mergekit==0.1.5", f"torch=={torch}"], check=True)
         (PEER / "ready").touch()
-    return found
+    return python
 
 
 def anonymous_megabytes(recipe: dict[str, Any], folder: Path) -> float:
-    """The most anonymous memory (not mapped from files) that `agent-forge merge` holds, sampled every 5 ms."""
+    """The peak of anonymous memory (not mapped from files) of `agent-forge merge`, sampled every 5 ms."""
     config, out = folder / "memory.yaml", folder / "memory-out"
     config.write_text(json.dumps(recipe))
     shutil.rmtree(out, ignore_errors=True)
@@ -224,20 +224,20 @@ def least(took: list[tuple[float, float]]) -> tuple[float, float]:
     return min(wall for wall, _ in took), min(cpu for _, cpu in took)
 
 
-def measured(folder: Path, found: dict[str, Any], rounds: int) -> tuple[dict[Any, Any], dict[Any, Any], dict[str, Any]]:
-    """Limits (library, bare) by the number of inputs, and ours by name: wall and CPU seconds, taking turns."""
+def measure(folder: Path, cases: dict[str, Any], rounds: int) -> tuple[dict[Any, Any], dict[Any, Any], dict[str, Any]]:
+    """The limits (library, bare) by the number of inputs, and ours by name: wall and CPU seconds, in turns."""
     inputs = [folder / name / "model.safetensors" for name in ("a", "b", "base")]
     library: dict[int, list[tuple[float, float]]] = {2: [], 3: []}
     bare: dict[int, list[tuple[float, float]]] = {2: [], 3: []}
-    best: dict[str, list[tuple[float, float]]] = {name: [] for name in found}
+    best: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
     out = folder / "limit"
     for _ in range(rounds):
-        limit(inputs, out)  # not counted: what is written first after a merge takes up to twice as long
+        limit(inputs, out)  # not counted: the first write after a merge takes up to twice as long
         for count in (2, 3):
             for took, work in ((library[count], limit), (bare[count], floor)):
                 out.unlink(missing_ok=True)
                 took.append(timed(lambda work=work, count=count: work(inputs[:count], out)))
-        for name, recipe in found.items():
+        for name, recipe in cases.items():
             best[name].append(ours(recipe, folder / "out"))
     return (
         {count: least(took) for count, took in library.items()},
@@ -247,8 +247,8 @@ def measured(folder: Path, found: dict[str, Any], rounds: int) -> tuple[dict[Any
 
 
 def compare(folder: Path, dtype: str, python: Path | None, rounds: int, names: list[str], peers: list[str]) -> None:
-    found = {name: recipe for name, recipe in recipes(folder, dtype).items() if name in names}
-    library, bare, best = measured(folder, found, rounds)
+    cases = {name: recipe for name, recipe in recipes(folder, dtype).items() if name in names}
+    library, bare, best = measure(folder, cases, rounds)
     for count in (2, 3):
         print(
             f"{dtype}: limit for {count} inputs, wall and CPU s: safetensors library {library[count][0]:.3f}, "
@@ -258,7 +258,7 @@ def compare(folder: Path, dtype: str, python: Path | None, rounds: int, names: l
     head += f"{'method':16s}{'wall s':>8s}{'library':>8s}{'bare':>8s}{'CPU s':>8s}{'library':>8s}{'bare':>8s}"
     print(head + (f"{'mergekit wall':>15s}{'x library':>10s}{'CPU s':>8s}{'CPU ratio':>11s}" if peers else ""))
     before = 0.0
-    for name, recipe in found.items():
+    for name, recipe in cases.items():
         count = 2 if recipe["merge_method"] in ("linear", "slerp") else 3
         (lib_wall, lib_cpu), (bare_wall, bare_cpu), (wall, cpu) = library[count], bare[count], best[name]
         line = f"{name:16s}{wall:8.3f}{wall / lib_wall:8.2f}{wall / bare_wall:8.2f}"
@@ -268,17 +268,15 @@ def compare(folder: Path, dtype: str, python: Path | None, rounds: int, names: l
             line += f"{peer_wall:15.2f}{peer_wall / lib_wall:10.1f}{peer_cpu:8.2f}{peer_cpu / cpu:11.1f}"
         print(line, flush=True)
     if before:
-        print(f"mergekit uses {before:.1f} CPU s before it begins")
+        print(f"mergekit uses {before:.1f} CPU s before it starts")
 
 
 SIZES = {"29 M": (4, 512, 1376, 16000), "134 M": (12, 768, 2048, 32000), "267 M": (24, 896, 2432, 32000)}
 
 
 def growth(root: Path, dtype: str, rounds: int, names: list[str]) -> None:
-    """CPU seconds for each million parameters, at three sizes."""
-    print(
-        f"{dtype}: CPU s, and ms for a million parameters\n{'method':16s}" + "".join(f"{size:>18s}" for size in SIZES)
-    )
+    """CPU seconds per million parameters, at three sizes."""
+    print(f"{dtype}: CPU s, and ms per million parameters\n{'method':16s}" + "".join(f"{size:>18s}" for size in SIZES))
     lines = {name: f"{name:16s}" for name in names}
     for size, shape in SIZES.items():
         config, shapes = llama(*shape)
@@ -304,45 +302,56 @@ ESSENTIAL = ["linear", "slerp", "dare_ties", "ties", "della"]
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="29 M parameters")
-    parser.add_argument(
-        "--essential", action="store_true", help="the methods with a goal, mergekit for TIES only, no growth"
-    )
+    parser.add_argument("--essential", action="store_true", help="the methods with a goal; mergekit for TIES only")
     parser.add_argument("--dtype", nargs="+", default=["bfloat16", "float32"])
     parser.add_argument("--methods", nargs="+")
-    parser.add_argument("--mergekit", type=Path, help="a Python that has mergekit")
-    parser.add_argument("--mergekit-methods", nargs="+", help="which of them mergekit runs, once each")
+    parser.add_argument("--mergekit", type=Path, help="a Python with mergekit")
+    parser.add_argument("--mergekit-methods", nargs="+", help="methods that mergekit runs, once each")
     parser.add_argument("--no-mergekit", action="store_true")
-    parser.add_argument("--torch", action="store_true", help="ours without the compiled kernel")
-    parser.add_argument("--growth", action="store_true", help="three sizes of model, and nothing else")
+    parser.add_argument("--torch", action="store_true", help="with and without the compiled kernel, CPU time")
+    parser.add_argument("--growth", action="store_true", help="three sizes of model only")
     parser.add_argument("--rounds", type=int)
-    parser.add_argument("--folder", type=Path, help="where the checkpoints are made, and kept")
+    parser.add_argument("--folder", type=Path, help="where the checkpoints are written, and left")
     return parser.parse_args()
 
 
-def main() -> None:
-    given = arguments()
-    if given.torch:
-        os.environ["AGENT_FORGE_NATIVE"] = "0"
-        import torch
+def compare_engines(folder: Path, dtype: str, rounds: int, names: list[str]) -> None:
+    """CPU seconds with the compiled kernel and with torch alone, in turns."""
+    import torch
 
-        torch.set_num_threads(1)
-    alone = given.no_mergekit or given.torch or given.growth
-    python = None if alone else given.mergekit or peer()
-    config, shapes = llama(*SIZES["29 M" if given.quick else "134 M"])
-    rounds = given.rounds or (3 if given.quick or given.torch else 5)
+    torch.set_num_threads(1)
+    print(f"{dtype}: CPU s\n{'method':16s}{'kernel':>8s}{'torch':>8s}{'ratio':>8s}")
+    for name in names:
+        took: dict[str, list[float]] = {"1": [], "0": []}
+        for _ in range(rounds):
+            for switch, times in took.items():
+                os.environ["AGENT_FORGE_NATIVE"] = switch
+                times.append(ours(recipes(folder, dtype)[name], folder / "out")[1])
+        kernel, plain = min(took["1"]), min(took["0"])
+        print(f"{name:16s}{kernel:8.3f}{plain:8.3f}{plain / kernel:8.1f}", flush=True)
+
+
+def main() -> None:
+    options = arguments()
+    alone = options.no_mergekit or options.torch or options.growth
+    python = None if alone else options.mergekit or peer()
+    config, shapes = llama(*SIZES["29 M" if options.quick else "134 M"])
+    rounds = options.rounds or (3 if options.quick or options.torch else 5)
     with tempfile.TemporaryDirectory() as temporary:
-        root = given.folder or Path(temporary)
-        for dtype in given.dtype:
-            if given.growth:
-                growth(root, dtype, rounds, given.methods or ["linear", "ties", "della"])
+        root = options.folder or Path(temporary)
+        for dtype in options.dtype:
+            if options.growth:
+                growth(root, dtype, rounds, options.methods or ["linear", "ties", "della"])
                 continue
-            folder = root / f"{'small' if given.quick else 'large'}-{dtype}"
+            folder = root / f"{'small' if options.quick else 'large'}-{dtype}"
             make_family(folder, config, shapes, dtype)
-            names = given.methods or (ESSENTIAL if given.essential or given.torch else list(recipes(folder, dtype)))
-            peers = given.mergekit_methods or (["ties"] if given.essential else names)
+            names = options.methods or (ESSENTIAL if options.essential else list(recipes(folder, dtype)))
+            if options.torch:
+                compare_engines(folder, dtype, rounds, names)
+                continue
+            peers = options.mergekit_methods or (["ties"] if options.essential else names)
             compare(folder, dtype, python, rounds, names, peers if python else [])
-            if not given.torch:
-                memory_and_check(folder, dtype)
+            memory_and_check(folder, dtype)
         print(bandwidth())
 
 

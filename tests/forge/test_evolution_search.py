@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,64 +9,58 @@ import numpy as np
 import pytest
 
 from agent_forge.errors import ConfigError
-from agent_forge.forge.evolution.cma_search import polish
-from agent_forge.forge.evolution.genome import Genome, first_generation, name_of, space_of, vector
-from agent_forge.forge.evolution.search import Evolution, Generation, History, Member
-from agent_forge.forge.evolution.settings import Evolve, Search, TaskSource
+from agent_forge.forge.evolution.genome import BOUNDS, Genome, Space, name_of, start_genome
+from agent_forge.forge.evolution.search import Evolution, Generation, Member, SearchHistory
+from agent_forge.forge.evolution.settings import TECHNIQUES, Search
 
-SPACE = space_of(["a", "b"], ["x", "x", "x"], groups=3)
+SPACE = Space(tuple("abcdef"), "base")
+LONG = {"converged": 0.0, "patience": 1000}
 
 
 class Hill:
-    """A landscape: the nearer the numbers are to a summit, the better; 111 is worth a little more than other bits."""
-
-    spread = 0.1
+    """A landscape: the nearer the weights are to a summit, the better; TIES is worth a little more."""
 
     def __init__(self, flat: bool = False) -> None:
-        self.summit = np.random.default_rng(99).uniform(0, 1, sum(SPACE.sizes().values()))
-        self.flat, self.evaluated = flat, Counter[int]()
-        self.seen: list[tuple[str, int]] = []
+        self.summit = np.random.default_rng(99).uniform(*BOUNDS["weights"], len(SPACE.parents))
+        self.flat = flat
+        self.evaluated: list[str] = []
+        self.batches: list[int] = []
 
     def key(self, genome: Genome) -> str:
         return name_of(genome.as_dict())
 
-    def evaluate(self, members: Sequence[Member], rung: int) -> None:
+    def evaluate(self, members: Sequence[Member]) -> None:
+        self.batches.append(len(members))
         for member in members:
-            self.seen.append((member.key, rung))
-            self.evaluated[rung] += 1
-            numbers = vector(member.genome, SPACE)
-            member.rung = rung
-            member.fitness = 1.0 if self.flat else self.height(member.genome)
-            member.probe = (0.5, 0.5) if self.flat else tuple(numbers[:4])
-
-    def height(self, genome: Genome) -> float:
-        return 2 - float(np.abs(vector(genome, SPACE) - self.summit).mean()) + 0.02 * genome.bits.count("1")
+            self.evaluated.append(member.key)
+            height = 2 - float(np.abs(np.array(member.genome.weights) - self.summit).mean())
+            member.fitness = 1.0 if self.flat else height + 0.02 * (member.genome.technique == "ties")
 
 
-def run(settings: Search, seed: int = 0, hill: Hill | None = None) -> tuple[History, Hill, list[Generation]]:
-    hill, told = hill or Hill(), []
-    return Evolution(SPACE, hill, settings, seed, told.append).run(), hill, told
+def run(settings: Search, seed: int = 0, hill: Hill | None = None) -> tuple[SearchHistory, Hill, list[Generation]]:
+    hill, generations = hill or Hill(), []
+    return Evolution(SPACE, hill, settings, seed, generations.append).run(), hill, generations
 
 
 def test_the_same_seed_gives_the_same_search_and_another_seed_another() -> None:
-    settings = Search(generations=6)
-    one, other, third = (run(settings, seed)[0] for seed in (3, 3, 4))
+    one, other, third = (run(Search(generations=6), seed)[0] for seed in (3, 3, 4))
     assert one.generations == other.generations
     assert one.champion.genome == other.champion.genome
     assert one.generations != third.generations
 
 
-def test_it_climbs_and_the_champion_is_never_lost() -> None:
-    history, _, told = run(Search(generations=25, converged=0.0, patience=100))
-    worths = [generation.worth for generation in told]
+def test_it_climbs_the_champion_is_never_lost_and_no_recipe_is_judged_twice() -> None:
+    history, hill, generations = run(Search(generations=25, **LONG))
+    worths = [generation.worth for generation in generations]
     assert worths == sorted(worths)
     assert worths[-1] > worths[0] + 0.05
-    assert told == history.generations
+    assert generations == history.generations
     assert history.ended == "the last generation"
+    assert len(set(hill.evaluated)) == len(hill.evaluated) == generations[-1].evaluations
 
 
 def test_evolution_beats_random_search_with_the_same_number_of_recipes() -> None:
-    settings = Search(generations=1000, evaluations=100, converged=0.0, patience=1000)
+    settings = Search(generations=1000, evaluations=100, **LONG)
     for seed in range(3):
         evolved, _, _ = run(settings, seed)
         drawn, _, _ = run(replace(settings, strategy="random"), seed)
@@ -76,26 +69,21 @@ def test_evolution_beats_random_search_with_the_same_number_of_recipes() -> None
         assert evolved.champion.fitness > drawn.champion.fitness
 
 
-def test_a_generation_has_the_parts_of_the_specification() -> None:
-    hill = Hill()
-    evolution = Evolution(SPACE, hill, Search(), 0)
-    population = evolution.race(evolution.members(first_generation(SPACE)))
-    evolution.record(0, population, reseeded=False)
-    rng = np.random.default_rng(1)
-    following = evolution.breed(population, rng, reseed=False)
-    assert len(following) == 8
-    assert following[:2] == population[:2]  # the elites as they are
-    known = {member.key for member in population}
-    assert all(member.key not in known for member in following[2:])
+def test_the_first_generation_has_the_average_every_technique_and_random_recipes() -> None:
+    history, _, _ = run(Search(generations=1))
+    genomes = [member.genome for member in history.members.values()]
+    assert genomes[:4] == [start_genome(SPACE, technique) for technique in TECHNIQUES]
+    assert len(genomes) == 8
+    history = Evolution(replace(SPACE, techniques=("ties",)), Hill(), Search(generations=1), 0).run()
+    techniques = [member.genome.technique for member in history.members.values()]
+    assert techniques == ["linear", *["ties"] * 7]  # the average is the control whatever the techniques
 
 
-def test_halving_evaluates_fewer_and_fewer_and_each_rung_once() -> None:
-    _, hill, _ = run(Search(generations=1))
-    assert hill.evaluated == {0: 8, 1: 4, 2: 2}
-    _, hill, _ = run(Search(generations=4, converged=0.0))
-    assert len(set(hill.seen)) == len(hill.seen)
-    _, whole, _ = run(Search(generations=1, halving=False))
-    assert whole.evaluated == {0: 8}
+def test_the_elites_live_on_and_the_others_make_room_for_children() -> None:
+    _, hill, _ = run(Search(generations=4, **LONG))
+    assert hill.batches == [8, 6, 6, 6]
+    _, hill, _ = run(Search(generations=3, population=10, elites=4, **LONG))
+    assert hill.batches == [10, 6, 6]
 
 
 def test_it_stops_when_the_best_stands_still() -> None:
@@ -104,59 +92,30 @@ def test_it_stops_when_the_best_stands_still() -> None:
     assert len(history.generations) == 6  # five generations after the first, none of which moved
 
 
-def test_newcomers_come_when_the_population_is_alike() -> None:
-    told: list[Generation] = []
-    settings = Search(generations=8, converged=0.0, patience=50, mutation=0.01, reseed_below=0.9, diversity=0.0)
-    Evolution(SPACE, Hill(), settings, 0, told.append).run()
-    assert any(generation.reseeded for generation in told)
-    after = [later.diversity for later in told if later.reseeded]
-    assert after
-    told.clear()
-    Evolution(SPACE, Hill(), replace(settings, reseed_below=0.0), 0, told.append).run()
-    assert not any(generation.reseeded for generation in told)
-    assert told[-1].diversity < np.mean(after)  # left alone, it stays alike
+def test_diversity_falls_as_recipes_become_alike_and_novelty_holds_it_up() -> None:
+    def last(weight: float) -> float:
+        settings = Search(generations=20, mutation=0.02, diversity=weight, **LONG)
+        return float(np.mean([run(settings, seed)[2][-1].diversity for seed in range(3)]))
+
+    _, _, generations = run(Search(generations=1))
+    assert last(0.0) < 0.6 * generations[0].diversity
+    assert last(0.9) > last(0.0)
 
 
-def test_diversity_is_of_behaviours_and_of_recipes() -> None:
-    _, _, told = run(Search(generations=1))
-    assert told[0].diversity == pytest.approx((told[0].behaviours + told[0].recipes) / 2)
-    _, _, flat = run(Search(generations=1), hill=Hill(flat=True))
-    assert flat[0].behaviours == 0  # models that predict the same, whatever their recipes say
-    assert flat[0].recipes == pytest.approx(told[0].recipes)
-
-
-def test_what_the_gate_would_not_forgive_counts_against_a_recipe() -> None:
+def test_what_would_fail_the_gate_counts_against_a_recipe() -> None:
     class Unforgiving(Hill):
-        def evaluate(self, members: Sequence[Member], rung: int) -> None:
-            super().evaluate(members, rung)
+        def evaluate(self, members: Sequence[Member]) -> None:
+            super().evaluate(members)
             for member in members:
-                member.excess = 1.0 if member.genome.deltas == "ties" else 0.0
+                member.excess = 1.0 if member.genome.technique == "ties" else 0.0
 
     history, _, _ = run(Search(generations=5), hill=Unforgiving())
-    assert history.champion.genome.deltas == "dare"
+    assert history.champion.genome.technique != "ties"
 
 
-def test_cma_moves_the_numbers_and_leaves_the_choices() -> None:
-    hill = Hill()
-    evolution = Evolution(SPACE, hill, Search(generations=2, converged=0.0), 0)
-    history = evolution.run()
-    before = history.champion
-    polish(evolution, 400)
-    after = history.champion
-    assert after.fitness > before.fitness + 0.01
-    assert (after.genome.bits, after.genome.path) == (before.genome.bits, before.genome.path)
-    assert {generation.stage for generation in history.generations} == {"ga", "cma"}
-    again = Evolution(SPACE, Hill(), Search(generations=2, converged=0.0), 0)
-    again.run()
-    polish(again, 400)
-    assert again.history.champion.genome == after.genome
-
-
-def test_more_children_than_places_are_refused() -> None:
-    with pytest.raises(ConfigError, match="more than the 2 children"):
-        Search(population=4, elites=2, elite_mutants=2, loser_merges=1)
-
-
-def test_a_parent_that_is_named_twice_is_refused_before_any_work() -> None:
-    with pytest.raises(ConfigError, match="'models/one' is named twice"):
-        Evolve(parents=("models/one", "two", "./models/one"), data={"rows": TaskSource("rows.jsonl")})
+@pytest.mark.parametrize(
+    ("changes", "fault"), [({"elites": 8}, "fewer than the population"), ({"techniques": ()}, "at least one technique")]
+)
+def test_settings_that_cannot_work_are_refused(changes: dict, fault: str) -> None:
+    with pytest.raises(ConfigError, match=fault):
+        Search(**changes)

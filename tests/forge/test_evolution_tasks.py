@@ -9,7 +9,7 @@ import pytest
 
 from agent_forge.errors import DataError
 from agent_forge.forge.corpus import place, read_texts
-from agent_forge.forge.evolution.ledger import Ledger
+from agent_forge.forge.evolution.jury import EvaluationLog
 from agent_forge.forge.evolution.settings import TaskSource
 from agent_forge.forge.evolution.tasks import digest_of, read_tasks, rows_of
 
@@ -41,7 +41,7 @@ def test_rows_for_the_gate_may_come_from_elsewhere(tmp_path: Path) -> None:
     assert len(task.select) == 6
     assert len(task.judge) == 4  # two were selected on
     mixed = write(tmp_path / "c.jsonl", [{"question": "q", "answer": "a"}, {"question": "r", "answer": "a"}])
-    with pytest.raises(DataError, match="the rows are answers, and those to select on are text"):
+    with pytest.raises(DataError, match="the rows for the gate are answers, but those for selection are text"):
         read_tasks({"t": TaskSource(select, held_out=mixed)})
 
 
@@ -132,16 +132,14 @@ def test_of_a_long_question_the_beginning_is_left_out(tmp_path: Path) -> None:
         assert "".join(map(chr, row.tokens[1 : row.start])).endswith("Answer:")
 
 
-def test_the_ledger_keeps_what_was_finished_and_leaves_out_a_torn_line(tmp_path: Path) -> None:
+def test_the_log_has_what_was_finished_and_ignores_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "out" / "evaluations.jsonl"
-    ledger = Ledger(path)
-    ledger.put("a", {"scores": {"t": [[0.1 + 0.2, 1.0, 0.0, None]]}})
-    ledger.put("b", {"scores": {}})
+    log = EvaluationLog(path)
+    log.put("a", {"scores": {"t": [[0.1 + 0.2, 1.0, 0.0, None]]}})
+    log.put("b", {"scores": {}})
     with open(path, "ab") as file:
         file.write(b'{"key": "c", "scor')
-    again = Ledger(path)
-    assert again.found == 2
-    assert again.get("a") == ledger.get("a")
-    assert again.get("c") is None
+    again = EvaluationLog(path)
+    assert again.records == log.records
     again.put("c", {"scores": {}})
-    assert Ledger(path).found == 3
+    assert EvaluationLog(path).records.keys() == {"a", "b", "c"}

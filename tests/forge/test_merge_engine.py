@@ -16,7 +16,7 @@ from tests_merge_models import family, llama_tensors, moved, read_model, write_m
 
 from agent_forge.errors import CheckpointError, ConfigError, MergeError, UsageError
 from agent_forge.forge.checkpoint import Card, load
-from agent_forge.forge.merging import merge, merge_tensors, parse_recipe, to_yaml
+from agent_forge.forge.merging import MergeSettings, merge, merge_tensors, parse_recipe, to_yaml
 
 
 @pytest.fixture
@@ -35,15 +35,15 @@ def contents(folder):
 
 def test_what_is_written_is_what_is_computed_in_memory(folders, tmp_path):
     recipe = parse_recipe(ties(folders, dtype="bfloat16"))
-    told = []
-    report = merge(recipe, tmp_path / "out", progress=lambda *step: told.append(step))
-    made, memory = read_model(tmp_path / "out"), merge_tensors(recipe)
-    assert {name: x.dtype for name, x in made.items()} == dict.fromkeys(memory, torch.bfloat16)
+    calls = []
+    report = merge(recipe, tmp_path / "out", progress=lambda *step: calls.append(step))
+    merged, memory = read_model(tmp_path / "out"), merge_tensors(recipe)
+    assert {name: x.dtype for name, x in merged.items()} == dict.fromkeys(memory, torch.bfloat16)
     for name, x in memory.items():
-        assert torch.equal(made[name], x)
+        assert torch.equal(merged[name], x)
     assert json.loads((tmp_path / "out" / "config.json").read_text())["dtype"] == "bfloat16"
     assert (report.tensors, report.parameters) == (len(memory), sum(x.numel() for x in memory.values()))
-    assert told[-1][:2] == (report.parameters * 2, report.parameters * 2)
+    assert calls[-1][:2] == (report.parameters * 2, report.parameters * 2)
 
 
 def test_threads_shards_and_the_written_recipe_give_the_same_bytes(folders, tmp_path):
@@ -51,9 +51,9 @@ def test_threads_shards_and_the_written_recipe_give_the_same_bytes(folders, tmp_
     merge(recipe, tmp_path / "one")
     again = parse_recipe((tmp_path / "one" / "recipe.yaml").read_text())
     assert again == recipe
-    merge(again, tmp_path / "two", threads=4)
+    merge(again, tmp_path / "two", MergeSettings(threads=4))
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
-    report = merge(recipe, tmp_path / "sharded", shard_bytes=2000, threads=2)
+    report = merge(recipe, tmp_path / "sharded", MergeSettings(threads=2, shard_gb=2e-6))
     index = json.loads((tmp_path / "sharded" / "model.safetensors.index.json").read_text())
     assert report.shards == len(set(index["weight_map"].values())) > 2
     one, many = read_model(tmp_path / "one"), read_model(tmp_path / "sharded")
@@ -65,12 +65,12 @@ def test_sharded_inputs_are_read(folders, tmp_path):
     merge(
         parse_recipe({"merge_method": "passthrough", "models": [{"model": folders["a"]}]}),
         tmp_path / "s",
-        shard_bytes=999,
+        MergeSettings(shard_gb=1e-6),
     )
     recipe = {"merge_method": "linear", "models": [{"model": str(tmp_path / "s"), "parameters": {"weight": 1}}]}
-    made = merge_tensors(parse_recipe(recipe))
+    merged = merge_tensors(parse_recipe(recipe))
     whole = read_model(Path(folders["a"]))
-    assert all(torch.equal(made[name], whole[name]) for name in whole)
+    assert all(torch.equal(merged[name], whole[name]) for name in whole)
 
 
 def test_the_card_says_where_it_came_from(folders, tmp_path):
@@ -163,10 +163,10 @@ def test_tied_heads_meet_untied_ones(tmp_path):
     one = write_model(tmp_path / "tied", base, tie_word_embeddings=True)
     two = write_model(tmp_path / "untied", llama_tensors(seed=1))
     models = [{"model": str(folder), "parameters": {"weight": 0.5}} for folder in (one, two)]
-    made = merge_tensors(parse_recipe({"merge_method": "linear", "models": models}))
-    wanted = (base["model.embed_tokens.weight"].double() + llama_tensors(seed=1)["lm_head.weight"].double()) / 2
-    torch.testing.assert_close(made["lm_head.weight"], wanted.float())
-    assert made.config["tie_word_embeddings"] is False
+    merged = merge_tensors(parse_recipe({"merge_method": "linear", "models": models}))
+    expected = (base["model.embed_tokens.weight"].double() + llama_tensors(seed=1)["lm_head.weight"].double()) / 2
+    torch.testing.assert_close(merged["lm_head.weight"], expected.float())
+    assert merged.config["tie_word_embeddings"] is False
 
 
 def test_integers_are_taken_over_if_they_agree(tmp_path):
@@ -225,7 +225,7 @@ def test_two_merges_do_not_write_to_one_output(folders, tmp_path):
     def meanwhile(done, total, name):
         for other in (first, second):
             with pytest.raises(UsageError, match="another merge is writing") as error:
-                merge(other, tmp_path / "out", resume=False)
+                merge(other, tmp_path / "out", MergeSettings(resume=False))
             refused.append(error)
 
     merge(first, tmp_path / "out", progress=meanwhile)
@@ -240,13 +240,13 @@ def test_two_merges_do_not_write_to_one_output(folders, tmp_path):
 def test_the_output_may_be_a_link_but_not_below_a_file(folders, tmp_path):
     recipe = parse_recipe(ties(folders))
     for name, there in (("to nothing", False), ("to an empty folder", True)):
-        made, link = tmp_path / f"made {name}", tmp_path / f"link {name}"
-        link.symlink_to(made)
+        target, link = tmp_path / f"made {name}", tmp_path / f"link {name}"
+        link.symlink_to(target)
         if there:
-            made.mkdir()
+            target.mkdir()
         assert merge(recipe, link).out == link
         assert link.is_symlink()
-        assert "model.safetensors" in contents(made)
+        assert "model.safetensors" in contents(target)
     (tmp_path / "file").write_text("")
     with pytest.raises(MergeError, match="cannot be written"):
         merge(recipe, tmp_path / "file" / "out")
@@ -268,7 +268,7 @@ def test_what_another_merge_has_left_is_not_used(folders, tmp_path):
     stopped.clear()
     with pytest.raises(KeyboardInterrupt):
         merge(parse_recipe(ties(folders)), tmp_path / "fresh", progress=stop)
-    assert merge(parse_recipe(ties(folders)), tmp_path / "fresh", resume=False).resumed == 0
+    assert merge(parse_recipe(ties(folders)), tmp_path / "fresh", MergeSettings(resume=False)).resumed == 0
 
 
 def test_a_full_disk_is_said_before_any_work(folders, tmp_path):
@@ -298,9 +298,9 @@ def test_stages_are_computed_on_the_way(folders, tmp_path):
     merge(parse_recipe({k: v for k, v in first.items() if k != "name"}), tmp_path / "mixed")
     second["models"][0]["model"] = str(tmp_path / "mixed")
     merge(parse_recipe(second), tmp_path / "apart")
-    made, apart = read_model(tmp_path / "both"), read_model(tmp_path / "apart")
-    assert all(torch.equal(made[name], apart[name]) for name in apart)
-    assert made.keys() == apart.keys()
+    merged, apart = read_model(tmp_path / "both"), read_model(tmp_path / "apart")
+    assert all(torch.equal(merged[name], apart[name]) for name in apart)
+    assert merged.keys() == apart.keys()
 
 
 def test_relative_paths_are_also_looked_for_beside_the_file(folders, tmp_path, monkeypatch):
@@ -318,8 +318,8 @@ def test_a_name_is_looked_up_in_the_hugging_face_cache(folders, tmp_path, monkey
     (snapshot.parent.parent / "refs").mkdir()
     (snapshot.parent.parent / "refs" / "main").write_text("abc")
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
-    made = merge_tensors(parse_recipe({"merge_method": "passthrough", "models": [{"model": "org/small"}]}))
-    assert torch.equal(made["model.norm.weight"], read_model(Path(folders["a"]))["model.norm.weight"])
+    merged = merge_tensors(parse_recipe({"merge_method": "passthrough", "models": [{"model": "org/small"}]}))
+    assert torch.equal(merged["model.norm.weight"], read_model(Path(folders["a"]))["model.norm.weight"])
 
 
 def test_values_that_mergekit_stumbles_over_later_are_refused_first(folders, tmp_path):
@@ -339,12 +339,12 @@ def test_models_of_2_to_the_28_bytes_are_not_mapped_that_far_apart(tmp_path):
     """Their elements would meet in the same lines of the first-level cache."""
     import numpy as np
 
-    from agent_forge.forge.merging.sources import _mapped
+    from agent_forge.forge.merging.sources import map_file
 
     maps = []
     for name in "abc":
         with open(tmp_path / name, "wb") as file:
             file.truncate((1 << 28) - 5000)  # no blocks on the disk
-        maps.append(_mapped(tmp_path / name))
+        maps.append(map_file(tmp_path / name))
     places = [np.frombuffer(mapped, np.uint8).ctypes.data % (1 << 28) for mapped in maps]
     assert len(set(places)) == 3

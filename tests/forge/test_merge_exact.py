@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from tests_merge_models import family, read_model
 
 from agent_forge.forge.merging import merge_tensors, parse_recipe
-from agent_forge.forge.merging.chance import key_of
 from agent_forge.forge.merging.exact import rounded, tree_sum
 from agent_forge.forge.merging.methods.sparsify import bernoulli, keep_probabilities, largest
+from agent_forge.forge.merging.rng import key_of
 
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 DENSITY = {"a": 0.5, "b": 0.3, "c": 0.45}
@@ -25,24 +25,24 @@ def nearest(x: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     """Rounding by looking: of a number's two neighbours in the type the nearer; of two equally near, the even."""
     wide = torch.from_numpy(x)
     first = wide.to(dtype)
-    found = first.clone()
+    result = first.clone()
     bits = {torch.float32: torch.int32}.get(dtype, torch.int16)
     best = (first.double() - wide).abs()
     for step in (-1, 1):
         other = (first.view(bits) + step).view(dtype)
         off = (other.double() - wide).abs()
-        better = (off < best) | ((off == best) & (other.view(bits) & 1 == 0) & (found.view(bits) & 1 == 1))
+        better = (off < best) | ((off == best) & (other.view(bits) & 1 == 0) & (result.view(bits) & 1 == 1))
         better &= (other.sign() == first.sign()) | (first == 0)
-        found, best = torch.where(better, other, found), torch.where(better, off, best)
-    return found
+        result, best = torch.where(better, other, result), torch.where(better, off, best)
+    return result
 
 
 def trim(vector: np.ndarray, density: float) -> np.ndarray:
     flat = vector.reshape(-1)
     order = np.argsort(-np.abs(flat), kind="stable")[: max(1, int(density * flat.size))]
-    found = np.zeros_like(flat)
-    found[order] = flat[order]
-    return found.reshape(vector.shape)
+    sparse = np.zeros_like(flat)
+    sparse[order] = flat[order]
+    return sparse.reshape(vector.shape)
 
 
 def ties(base: np.ndarray, vectors: list[np.ndarray], weights: list[float], normalize: bool = True) -> np.ndarray:
@@ -98,11 +98,11 @@ def test_not_one_element_differs_from_a_float64_reference(dtype, kernel, tmp_pat
     folders = family(tmp_path, DTYPES[dtype], vocabulary=200)
     stored = {name: read_model(tmp_path / name) for name in folders}
     for method in ("linear", "task_arithmetic", "ties", "slerp", "model_stock"):
-        made = merge_tensors(recipe_for(method, folders, dtype))
-        for tensor, result in made.items():
+        merged = merge_tensors(recipe_for(method, folders, dtype))
+        for tensor, result in merged.items():
             x = {name: stored[name][tensor].double().numpy() for name in folders}
-            wanted = nearest(reference(method, x), DTYPES[dtype])
-            assert int((result != wanted).sum()) == 0, (method, tensor)
+            expected = nearest(reference(method, x), DTYPES[dtype])
+            assert int((result != expected).sum()) == 0, (method, tensor)
 
 
 @settings(max_examples=200, deadline=None)
@@ -110,9 +110,9 @@ def test_not_one_element_differs_from_a_float64_reference(dtype, kernel, tmp_pat
 def test_rounding_goes_to_the_nearest(numbers, dtype):
     kinds = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
     x = torch.tensor(numbers, dtype=torch.float64)
-    made = rounded(x, dtype)
+    result = rounded(x, dtype)
     inside = x.abs() < torch.finfo(kinds[dtype]).max  # beyond, nearest() does not know infinity
-    assert torch.equal(made[inside], nearest(x.numpy(), kinds[dtype])[inside])
+    assert torch.equal(result[inside], nearest(x.numpy(), kinds[dtype])[inside])
 
 
 def test_rounding_twice_would_differ():
@@ -150,5 +150,5 @@ def test_a_bernoulli_mask_keeps_its_share_and_models_are_independent():
 
 def test_dellas_probabilities_rise_with_the_rank_in_a_row():
     vector = torch.tensor([[0.3, -0.1, 0.2], [5.0, 4.0, -6.0]], dtype=torch.float64)
-    wanted = torch.tensor([[0.7, 0.3, 0.5], [0.5, 0.3, 0.7]], dtype=torch.float64)
-    torch.testing.assert_close(keep_probabilities(vector, 0.5, 0.2), wanted)
+    expected = torch.tensor([[0.7, 0.3, 0.5], [0.5, 0.3, 0.7]], dtype=torch.float64)
+    torch.testing.assert_close(keep_probabilities(vector, 0.5, 0.2), expected)

@@ -11,10 +11,10 @@ from safetensors.torch import load_file
 from tests_merge_models import write_model
 
 from agent_forge.forge.merging import merge_tensors, parse_recipe
-from agent_forge.forge.merging.counts import rescale_factor
+from agent_forge.forge.merging.coefficients import rescale_factor
 from agent_forge.forge.merging.exact import tree_sum
 from agent_forge.forge.merging.methods.sparsify import keep_probabilities
-from agent_forge.forge.merging.methods.task_vectors import add_task_vectors, kept
+from agent_forge.forge.merging.methods.task_vectors import add_task_vectors, masked
 from agent_forge.forge.merging.settings import METHODS
 
 HERE = Path(__file__).parent / "goldens"
@@ -30,11 +30,11 @@ def goldens():
 @pytest.fixture(scope="module")
 def folders(goldens, tmp_path_factory):
     """The models that mergekit was given."""
-    made = {}
+    paths = {}
     for name in ("base", "a", "b", "c"):
         tensors = {key.partition("/")[2]: x for key, x in goldens.items() if key.startswith(f"{name}/")}
-        made[name] = str(write_model(tmp_path_factory.mktemp("golden") / name, tensors))
-    return made
+        paths[name] = str(write_model(tmp_path_factory.mktemp("golden") / name, tensors))
+    return paths
 
 
 def recipe_of(name, folders):
@@ -53,10 +53,10 @@ def expected(goldens, name):
 @pytest.mark.parametrize("name", [name for name in RECIPES if name not in RANDOM])
 def test_our_merge_is_mergekits(name, kernel, goldens, folders, monkeypatch):
     monkeypatch.setenv("AGENT_FORGE_NATIVE", kernel)
-    made, theirs = merge_tensors(recipe_of(name, folders)), expected(goldens, name)
-    assert made.keys() == theirs.keys()
+    ours, theirs = merge_tensors(recipe_of(name, folders)), expected(goldens, name)
+    assert ours.keys() == theirs.keys()
     for tensor, x in theirs.items():
-        torch.testing.assert_close(made[tensor], x, rtol=0, atol=1e-6, msg=lambda text, t=tensor: f"{t}: {text}")
+        torch.testing.assert_close(ours[tensor], x, rtol=0, atol=1e-6, msg=lambda text, t=tensor: f"{t}: {text}")
 
 
 @pytest.mark.parametrize("name", RANDOM)
@@ -75,24 +75,24 @@ def test_given_mergekits_masks_we_get_its_merge(name, goldens, folders):
         vectors = []
         for model, mask in zip(models, masks, strict=True):
             whole = goldens[f"{model}/{tensor}"].double() - base
-            thinned = kept(whole, goldens[mask].reshape(whole.shape))
-            vectors.append(thinned * rescale_factor(tree_sum(whole.abs()), tree_sum(thinned.abs())))
-        made = add_task_vectors(base, vectors, weights, method.elect, normalize)
-        torch.testing.assert_close(made.float(), x, rtol=0, atol=1e-6)
+            sparse = masked(whole, goldens[mask].reshape(whole.shape))
+            vectors.append(sparse * rescale_factor(tree_sum(whole.abs()), tree_sum(sparse.abs())))
+        ours = add_task_vectors(base, vectors, weights, method.elect, normalize)
+        torch.testing.assert_close(ours.float(), x, rtol=0, atol=1e-6)
 
 
 def test_the_share_that_mergekit_keeps_is_the_one_that_we_aim_at(goldens):
     """Over all tensors of the DELLA golden, the masks keep about the sum of our probabilities."""
     own = RECIPES["della"]["models"][0]["parameters"]
-    kept_count = wanted = variance = 0.0
+    count = expectation = variance = 0.0
     for key, mask in goldens.items():
         if key.startswith("della/mask/") and int(key.split("/")[-1]) % 2 == 0:
             tensor = key.split("/")[2]
             vector = goldens[f"a/{tensor}"].double() - goldens[f"base/{tensor}"].double()
             p = keep_probabilities(vector, own["density"], own["epsilon"])
-            kept_count, wanted, variance = (
-                kept_count + int(mask.sum()),
-                wanted + float(p.sum()),
+            count, expectation, variance = (
+                count + int(mask.sum()),
+                expectation + float(p.sum()),
                 variance + float((p * (1 - p)).sum()),
             )
-    assert abs(kept_count - wanted) < 4 * variance**0.5
+    assert abs(count - expectation) < 4 * variance**0.5

@@ -12,10 +12,12 @@ from agent_forge.forge.merging.methods.task_vectors import add_task_vectors
 
 SHAPES = {"wide.weight": (24, 3001), "flat.weight": (70_001,), "odd.weight": (3, 7, 11), "one.weight": (1,)}
 KINDS = {
-    "normal": lambda made, shape: torch.randn(shape, generator=made) * 0.01,
-    "sparse": lambda made, shape: torch.randn(shape, generator=made) * (torch.rand(shape, generator=made) < 0.3),
-    "equal": lambda made, shape: torch.full(shape, 0.25),
-    "heavy tail": lambda made, shape: torch.randn(shape, generator=made) ** 9 * 1e-3,
+    "normal": lambda generator, shape: torch.randn(shape, generator=generator) * 0.01,
+    "sparse": lambda generator, shape: (
+        torch.randn(shape, generator=generator) * (torch.rand(shape, generator=generator) < 0.3)
+    ),
+    "equal": lambda generator, shape: torch.full(shape, 0.25),
+    "heavy tail": lambda generator, shape: torch.randn(shape, generator=generator) ** 9 * 1e-3,
 }
 METHODS = ("ties", "breadcrumbs_ties", "dare_ties", "dare_linear", "della", "sce", "model_stock", "multislerp")
 
@@ -25,12 +27,12 @@ class Model(dict):
 
 
 def parents(kind: str, dtype: torch.dtype) -> dict[str, Model]:
-    made = torch.Generator().manual_seed(1)
-    base = Model({name: (torch.randn(shape, generator=made) * 0.05).to(dtype) for name, shape in SHAPES.items()})
-    found = {"base": base}
+    generator = torch.Generator().manual_seed(1)
+    base = Model({name: (torch.randn(shape, generator=generator) * 0.05).to(dtype) for name, shape in SHAPES.items()})
+    models = {"base": base}
     for name in "ab":
-        found[name] = Model({key: (x.float() + KINDS[kind](made, x.shape)).to(dtype) for key, x in base.items()})
-    return found
+        models[name] = Model({key: (x.float() + KINDS[kind](generator, x.shape)).to(dtype) for key, x in base.items()})
+    return models
 
 
 @pytest.mark.skipif(library() is None, reason="there is no C compiler")
@@ -59,12 +61,12 @@ def test_trimming_keeps_the_exact_number_whatever_the_ties():
         for density in (0.001, 0.2, 0.5, 0.999):
             models = [{"model": "a", "parameters": {"weight": 1.0, "density": density}}]
             recipe = {"merge_method": "ties", "base_model": "base", "models": models, "dtype": "float64"}
-            made = merge_tensors(parse_recipe(recipe), sources=sources)["flat.weight"]
+            merged = merge_tensors(parse_recipe(recipe), sources=sources)["flat.weight"]
             vector = (sources["a"]["flat.weight"].double() - sources["base"]["flat.weight"].double()).abs()
             order = torch.sort(vector, descending=True, stable=True).indices[: int(density * vector.numel())]
-            wanted = torch.zeros_like(vector, dtype=torch.bool)
-            wanted[order] = True
-            assert torch.equal(made != sources["base"]["flat.weight"].double(), wanted & (vector > 0)), (kind, density)
+            mask = torch.zeros_like(vector, dtype=torch.bool)
+            mask[order] = True
+            assert torch.equal(merged != sources["base"]["flat.weight"].double(), mask & (vector > 0)), (kind, density)
 
 
 def bits_of(x: torch.Tensor) -> torch.Tensor:
@@ -83,18 +85,18 @@ def on_both(recipe: dict, sources: dict, monkeypatch) -> list[dict[str, torch.Te
 
 def odd_parents(dtype: torch.dtype) -> dict[str, Model]:
     """Subnormal, huge, infinite and missing numbers, zeros of both signs, exponents far apart, many equal."""
-    made = torch.Generator().manual_seed(5)
+    generator = torch.Generator().manual_seed(5)
     odd = [0.0, -0.0, 1e-40, -3e-39, 1e-30, 3e38, -3e38, float("inf"), float("-inf"), float("nan"), 1.0, -1.0, 2.0**-20]
-    found = {}
+    models = {}
     for name in ("base", "a", "b"):
-        x = torch.randn(70_003, generator=made) * 2.0 ** torch.randint(-30, 3, (70_003,), generator=made)
+        x = torch.randn(70_003, generator=generator) * 2.0 ** torch.randint(-30, 3, (70_003,), generator=generator)
         x[::7] = 0.125
-        x[torch.randint(0, 70_003, (40,), generator=made)] = torch.tensor(odd * 4)[:40]
+        x[torch.randint(0, 70_003, (40,), generator=generator)] = torch.tensor(odd * 4)[:40]
         plain = x.nan_to_num(0.0, 1.0, -1.0).clamp(-9, 9)
         tensors = {"odd.weight": x, "plain.weight": plain, "short.weight": x[:1].clone(), "none.weight": x[:0].clone()}
         tensors["rows.weight"] = plain[:69_993].reshape(-1, 303).clone()[:, :-1].contiguous()
-        found[name] = Model({key: value.to(dtype) for key, value in tensors.items()})
-    return found
+        models[name] = Model({key: value.to(dtype) for key, value in tensors.items()})
+    return models
 
 
 @pytest.mark.skipif(library() is None, reason="there is no C compiler")
@@ -107,6 +109,9 @@ def test_odd_numbers_come_out_alike(dtype, monkeypatch):
         ("task_arithmetic", {"weight": 0.5}, {}),
         ("ties", {"weight": 0.5, "density": 0.5}, {}),
         ("ties", {"weight": 0.3, "density": 0.2}, {}),
+        ("ties", {"weight": 0.3, "density": 0.2}, {"trim": "model"}),
+        ("breadcrumbs", {"weight": 0.5, "density": 0.5, "gamma": 0.01}, {}),
+        ("sce", {}, {"select_topk": 0.3}),
         ("dare_ties", {"weight": 0.5, "density": 0.4}, {}),
         ("dare_ties", {"weight": 0.7, "density": 0.4}, {"rescale_by": "probability"}),
         ("della", {"weight": 0.5, "density": 0.5, "epsilon": 0.2}, {}),
@@ -141,10 +146,19 @@ def test_float32_where_it_is_exact_gives_float64s_bits(weight, monkeypatch):
                     vector = x[key] - x["base"]
                     order = torch.sort(vector.abs(), descending=True, stable=True).indices[: int(0.37 * vector.numel())]
                     vectors.append(torch.zeros_like(vector).index_copy_(0, order, vector[order]))
-                made = add_task_vectors(
+                merged = add_task_vectors(
                     x["base"], vectors, [weight] * 2, True, more.get("normalize", True), more.get("lambda", 1.0)
                 )
-                assert torch.equal(kernel[name].reshape(-1), rounded(made, "BF16")), (kind, more, name)
+                assert torch.equal(kernel[name].reshape(-1), rounded(merged, "BF16")), (kind, more, name)
+
+
+def test_a_merge_without_the_kernel_says_so_once(monkeypatch, caplog):
+    monkeypatch.setenv("AGENT_FORGE_NATIVE", "0")
+    monkeypatch.setenv("CC", "no-such-compiler")  # the kernel is looked up once per environment
+    recipe = parse_recipe({"merge_method": "passthrough", "models": [{"model": "a"}]})
+    for _ in range(2):
+        merge_tensors(recipe, sources=parents("normal", torch.float32))
+    assert caplog.text.count("without the compiled kernel") == 1
 
 
 def test_without_a_kernel_inputs_stay_as_they_are(monkeypatch):

@@ -19,7 +19,7 @@ def llamas(tmp_path_factory):
         vocab_size=40, hidden_size=16, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2,
         num_key_value_heads=1, tie_word_embeddings=False, rms_norm_eps=1e-12,
     )  # fmt: skip
-    made = {}
+    models = {}
     for seed, name in enumerate("ab"):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config).eval()
@@ -28,8 +28,8 @@ def llamas(tmp_path_factory):
                 parameter.normal_(std=0.3)
         folder = tmp_path_factory.mktemp("llamas") / name
         model.save_pretrained(folder)
-        made[name] = (str(folder), model)
-    return made
+        models[name] = (str(folder), model)
+    return models
 
 
 def by_hand(llamas, path, tokens):
@@ -94,9 +94,9 @@ def test_lists_by_layer_follow_their_layers(tmp_path):
     kinds = {"a": ["full", "sliding"], "b": ["sliding", "full"]}
     names = {name: str(write_model(tmp_path / name, llama_tensors(), layer_types=kinds[name])) for name in "ab"}
     path = [{"model": names[name], "layer": layer} for name, layer in (("a", 1), ("b", 1), ("a", 0))]
-    made = merge_tensors(parse_recipe({"merge_method": "dfs", "path": path}))
-    assert made.config["layer_types"] == ["sliding", "full", "full"]
-    assert made.config["num_hidden_layers"] == 3
+    merged = merge_tensors(parse_recipe({"merge_method": "dfs", "path": path}))
+    assert merged.config["layer_types"] == ["sliding", "full", "full"]
+    assert merged.config["num_hidden_layers"] == 3
 
 
 def test_a_layer_that_is_not_there_and_one_that_cannot_be_scaled(tmp_path):
@@ -130,8 +130,8 @@ def test_held_tensors_and_folders_give_the_same(tmp_path):
     held = {folders[name]: read_model(tmp_path / name) for name in "ab"}
     first, second = merge_tensors(recipe), merge_tensors(recipe, sources=held, device="cpu")
     assert all(torch.equal(first[name], second[name]) for name in first)
-    onward = parse_recipe({"merge_method": "passthrough", "models": [{"model": "made"}]})
-    again = merge_tensors(onward, sources={"made": first})
+    onward = parse_recipe({"merge_method": "passthrough", "models": [{"model": "merged"}]})
+    again = merge_tensors(onward, sources={"merged": first})
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert again.config["num_hidden_layers"] == 2
 
@@ -147,8 +147,8 @@ def test_two_stacks_of_layers_keep_all_their_tensors(tmp_path):
     one = str(write_model(tmp_path / "one", {**stacks, "model.decoder.layers.0.rotary_emb.inv_freq": torch.ones(3)}))
     two = str(write_model(tmp_path / "two", stacks))
     models = [{"model": name, "parameters": {"weight": 1}} for name in (one, two)]
-    made = merge_tensors(parse_recipe({"merge_method": "linear", "models": models}))
-    assert made.keys() == stacks.keys()
-    assert all(torch.equal(made[name], stacks[name]) for name in stacks)
+    merged = merge_tensors(parse_recipe({"merge_method": "linear", "models": models}))
+    assert merged.keys() == stacks.keys()
+    assert all(torch.equal(merged[name], stacks[name]) for name in stacks)
     with pytest.raises(CheckpointError, match="several stacks"):
         merge_tensors(parse_recipe({"merge_method": "dfs", "path": [{"model": two, "layer": 0}]}))

@@ -10,7 +10,7 @@ from tests_merge_models import llama_tensors, moved
 
 from agent_forge.errors import DataError
 from agent_forge.forge.merging import merge_tensors, parse_recipe
-from agent_forge.forge.merging.counts import multislerp_coefficients, stock_coefficients
+from agent_forge.forge.merging.coefficients import multislerp_coefficients, stock_coefficients
 from agent_forge.forge.merging.settings import METHODS
 
 
@@ -51,9 +51,9 @@ def merged(method, models=None, base=True, own=None, dtype=None, **parameters):
     return results[0]
 
 
-def close(made, wanted, atol=1e-7):
-    for name, x in wanted.items():
-        torch.testing.assert_close(made[name], x, rtol=0, atol=atol)
+def close(result, expected, atol=1e-7):
+    for name, x in expected.items():
+        torch.testing.assert_close(result[name], x, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("passthrough", "dfs", "slerp")])
@@ -72,12 +72,12 @@ def test_one_model_with_density_one_is_the_model(method):
 
 @pytest.mark.parametrize("method", TASK)
 def test_density_zero_leaves_the_base(method):
-    made = merged(method, own={"weight": 1.0, "density": 0.0})
-    wanted = BASE if METHODS[method].sparsify not in (None, "magnitude") else None
+    result = merged(method, own={"weight": 1.0, "density": 0.0})
+    expected = BASE if METHODS[method].sparsify not in (None, "magnitude") else None
     if method == "ties":
-        wanted = BASE
-    if wanted is not None:
-        close(made, wanted)
+        expected = BASE
+    if expected is not None:
+        close(result, expected)
     else:
         assert method == "task_arithmetic"  # it does not thin out at all
 
@@ -90,9 +90,9 @@ def test_slerp_ends_at_its_ends(t, end):
         "models": [{"model": "a"}, {"model": "b"}],
         "parameters": {"t": t},
     }
-    made = merge_tensors(parse_recipe(recipe), sources={name: Model(EXPERTS[name]) for name in "ab"})
+    result = merge_tensors(parse_recipe(recipe), sources={name: Model(EXPERTS[name]) for name in "ab"})
     for name, x in EXPERTS[end].items():
-        assert torch.equal(made[name], x)
+        assert torch.equal(result[name], x)
 
 
 def test_slerp_of_orthogonal_unit_vectors_keeps_the_length():
@@ -104,8 +104,8 @@ def test_slerp_of_orthogonal_unit_vectors_keeps_the_length():
         "models": [{"model": "a"}, {"model": "b"}],
         "parameters": {"t": 0.5},
     }
-    made = merge_tensors(parse_recipe(recipe), sources={"a": Model(a), "b": Model(b)})["model.norm.weight"]
-    torch.testing.assert_close(made[:2], torch.full((2,), 0.5**0.5))
+    result = merge_tensors(parse_recipe(recipe), sources={"a": Model(a), "b": Model(b)})["model.norm.weight"]
+    torch.testing.assert_close(result[:2], torch.full((2,), 0.5**0.5))
 
 
 def test_ties_by_hand():
@@ -119,13 +119,13 @@ def test_ties_by_hand():
         "models": [{"model": name, "parameters": {"weight": 1.0, "density": 0.5}} for name in ("one", "two")],
     }
     sources = {"base": Model(base), "one": Model(one), "two": Model(two)}
-    made = merge_tensors(parse_recipe(recipe), sources=sources)["model.norm.weight"]
-    assert made.tolist() == [4.0, 5.0, 2.0, 0.0]
+    result = merge_tensors(parse_recipe(recipe), sources=sources)["model.norm.weight"]
+    assert result.tolist() == [4.0, 5.0, 2.0, 0.0]
 
 
 def test_task_arithmetic_adds_and_takes_away():
-    made = merged("task_arithmetic", own={"weight": 1.0}, **{"lambda": 0.5})
-    close(made, {name: x + 0.5 * sum(EXPERTS[e][name] - x for e in "abc") for name, x in BASE.items()}, atol=1e-6)
+    result = merged("task_arithmetic", own={"weight": 1.0}, **{"lambda": 0.5})
+    close(result, {name: x + 0.5 * sum(EXPERTS[e][name] - x for e in "abc") for name, x in BASE.items()}, atol=1e-6)
     gone = merged("task_arithmetic", {"a": EXPERTS["a"]}, own={"weight": -1.0})
     close(gone, {name: 2 * x - EXPERTS["a"][name] for name, x in BASE.items()}, atol=1e-6)
 
@@ -158,8 +158,10 @@ def test_mergekits_rescale_keeps_the_norm_and_the_papers_divides_each():
     vector = EXPERTS["a"][tensor].double() - BASE[tensor].double()
     one = {"a": EXPERTS["a"]}
     for method in ("dare_linear", "della_linear"):
-        kept = merged(method, one, own={"weight": 1.0, "density": 0.4}, dtype="float64")[tensor] - BASE[tensor].double()
-        assert kept.abs().sum().item() == pytest.approx(vector.abs().sum().item(), rel=1e-9)
+        sparse = (
+            merged(method, one, own={"weight": 1.0, "density": 0.4}, dtype="float64")[tensor] - BASE[tensor].double()
+        )
+        assert sparse.abs().sum().item() == pytest.approx(vector.abs().sum().item(), rel=1e-9)
     own = {"weight": 1.0, "density": 0.5, "epsilon": 0.3}
     paper = (
         merged("della_linear", one, own=own, rescale_by="probability", dtype="float64")[tensor] - BASE[tensor].double()
@@ -177,8 +179,8 @@ def test_trimming_over_the_model_takes_the_largest_of_all_tensors():
     tensor = "model.layers.0.mlp.up_proj.weight"
     big[tensor] = BASE[tensor] + 10 * (EXPERTS["a"][tensor] - BASE[tensor])
     own = {"weight": 1.0, "density": 0.1}
-    made = merged("ties", {"a": big}, own=own, trim="model")
-    stays = {name: int((made[name] != BASE[name]).sum()) for name in BASE}
+    result = merged("ties", {"a": big}, own=own, trim="model")
+    stays = {name: int((result[name] != BASE[name]).sum()) for name in BASE}
     whole = torch.cat([(big[name] - BASE[name]).double().abs().reshape(-1) for name in BASE])
     assert sum(stays.values()) == int(0.1 * whole.numel())
     least = torch.sort(whole, descending=True).values[sum(stays.values()) - 1]
@@ -190,10 +192,10 @@ def test_trimming_over_the_model_takes_the_largest_of_all_tensors():
 
 def test_breadcrumbs_drops_the_largest_too():
     one = {"a": EXPERTS["a"]}
-    made = merged("breadcrumbs", one, own={"weight": 1.0, "density": 0.5, "gamma": 0.25})
+    result = merged("breadcrumbs", one, own={"weight": 1.0, "density": 0.5, "gamma": 0.25})
     vector = (EXPERTS["a"]["model.norm.weight"] - BASE["model.norm.weight"]).abs()
     order = torch.sort(vector).indices.tolist()
-    stays = [i for i in range(16) if made["model.norm.weight"][i] != BASE["model.norm.weight"][i]]
+    stays = [i for i in range(16) if result["model.norm.weight"][i] != BASE["model.norm.weight"][i]]
     assert sorted(stays) == sorted(order[4:12])
 
 
@@ -202,8 +204,8 @@ def test_sce_weighs_by_the_squares():
     vector = torch.rand(16, generator=torch.Generator().manual_seed(1)) + 0.5
     tensor = "model.norm.weight"
     models = {name: {**BASE, tensor: BASE[tensor] + k * vector} for name, k in (("a", 1.0), ("b", 2.0))}
-    made = merged("sce", models)
-    torch.testing.assert_close(made[tensor], BASE[tensor] + (1 * 1 + 4 * 2) / 5 * vector, rtol=0, atol=1e-5)
+    result = merged("sce", models)
+    torch.testing.assert_close(result[tensor], BASE[tensor] + (1 * 1 + 4 * 2) / 5 * vector, rtol=0, atol=1e-5)
 
 
 def test_model_stock_of_orthogonal_vectors_is_the_base():
@@ -220,7 +222,7 @@ def test_multislerp_refuses_what_has_no_direction():
 
 
 def test_multislerp_keeps_the_mean_length():
-    made = merged("multislerp", base=False)
-    for name, x in made.items():
-        wanted = sum(EXPERTS[e][name].double().norm() for e in "abc") / 3
-        assert x.double().norm().item() == pytest.approx(wanted.item(), rel=1e-6)
+    result = merged("multislerp", base=False)
+    for name, x in result.items():
+        expected = sum(EXPERTS[e][name].double().norm() for e in "abc") / 3
+        assert x.double().norm().item() == pytest.approx(expected.item(), rel=1e-6)

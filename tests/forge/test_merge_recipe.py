@@ -120,10 +120,10 @@ def test_stages_and_models_are_told_apart():
 
 LINEAR = {"merge_method": "linear", "models": [{"model": "a", "parameters": {"weight": 1}}]}
 WRONG = {
-    "method": ({**LINEAR, "merge_method": "tiess"}, "did you mean 'ties'"),
+    "method": ({**LINEAR, "merge_method": "tiess"}, "Did you mean 'ties'"),
     "no method": ({"models": []}, "merge_method is missing"),
-    "key": ({**LINEAR, "base_modle": "x"}, "base_modle.*did you mean 'base_model'"),
-    "parameter": ({**LINEAR, "parameters": {"wieght": 1}}, "wieght.*did you mean 'weight'"),
+    "key": ({**LINEAR, "base_modle": "x"}, "base_modle.*Did you mean 'base_model'"),
+    "parameter": ({**LINEAR, "parameters": {"wieght": 1}}, "wieght.*Did you mean 'weight'"),
     "model key": ({**LINEAR, "models": [{"model": "a", "wheight": 1}]}, "wheight"),
     "both": ({**LINEAR, "slices": [{"sources": [{"model": "a", "layer_range": [0, 1]}]}]}, "exactly one"),
     "neither": ({"merge_method": "linear"}, "exactly one"),
@@ -132,15 +132,15 @@ WRONG = {
     "infinite": ({**LINEAR, "parameters": {"weight": float("inf")}}, "inf"),
     "empty list": ({**LINEAR, "parameters": {"weight": []}}, "empty"),
     "condition": ({**LINEAR, "parameters": {"weight": {"filter": "mlp"}}}, "condition"),
-    "nested condition": ({**LINEAR, "parameters": {"weight": {"value": {"value": 1}}}}, "value is a number"),
+    "nested condition": ({**LINEAR, "parameters": {"weight": {"value": {"value": 1}}}}, "must be a number or"),
     "word": ({**LINEAR, "parameters": {"trim": "all"}}, "tensor, model"),
     "bool": ({**LINEAR, "parameters": {"normalize": 3}}, "bool"),
-    "model": ({**LINEAR, "models": [{"model": 7}]}, "a model is a folder's path"),
+    "model": ({**LINEAR, "models": [{"model": 7}]}, "a model must be the path of a folder"),
     "adapter": ({**LINEAR, "models": [{"model": "a+lora"}]}, "vectors apply"),
     "twice": ({**LINEAR, "models": LINEAR["models"] * 2}, "twice"),
-    "list": ({**LINEAR, "models": "a"}, "list is expected"),
-    "mapping": ({**LINEAR, "models": ["a"]}, "mapping is expected"),
-    "text": ({**LINEAR, "chat_template": 3}, "text is expected"),
+    "list": ({**LINEAR, "models": "a"}, "must be a list"),
+    "mapping": ({**LINEAR, "models": ["a"]}, "must be a mapping"),
+    "text": ({**LINEAR, "chat_template": 3}, "must be text"),
     "two tokenizers": ({**LINEAR, "tokenizer_source": "base", "tokenizer": {}}, "not both"),
     "padding": ({**LINEAR, "tokenizer": {"pad_to_multiple_of": 0}}, "above 0"),
     "token": (
@@ -148,7 +148,7 @@ WRONG = {
         "token_id",
     ),
     "modules": ({"merge_method": "linear", "modules": {"a": {}, "b": {}}}, "one module"),
-    "no base": ({**LINEAR, "merge_method": "ties"}, "needs a base_model"),
+    "no base": ({**LINEAR, "merge_method": "ties"}, "requires a base_model"),
     "slerp of one": ({**LINEAR, "merge_method": "slerp", "base_model": "a"}, "at least 2"),
     "slerp of three": (
         {"merge_method": "slerp", "base_model": "c", "models": [{"model": "a"}, {"model": "b"}]},
@@ -158,24 +158,24 @@ WRONG = {
     "stock of one": ({**LINEAR, "merge_method": "model_stock", "base_model": "b"}, "at least 3"),
     "dfs without path": ({**LINEAR, "merge_method": "dfs"}, "path"),
     "path without dfs": ({"merge_method": "linear", "path": [{"model": "a", "layer": 0}]}, "models or slices"),
-    "negative layer": ({"merge_method": "dfs", "path": [{"model": "a", "layer": -1}]}, "layer is a number"),
-    "scale": ({"merge_method": "dfs", "path": [{"model": "a", "layer": 0, "scale": 0}]}, "scale is a number"),
+    "negative layer": ({"merge_method": "dfs", "path": [{"model": "a", "layer": -1}]}, "layer must be a number"),
+    "scale": ({"merge_method": "dfs", "path": [{"model": "a", "layer": 0, "scale": 0}]}, "scale must be a number"),
     "range": (
         {"merge_method": "passthrough", "slices": [{"sources": [{"model": "a", "layer_range": [3]}]}]},
         "two numbers",
     ),
     "empty range": (
         {"merge_method": "passthrough", "slices": [{"sources": [{"model": "a", "layer_range": [3, 3]}]}]},
-        "holds no layer",
+        "contains no layer",
     ),
     "no sources": ({"merge_method": "passthrough", "slices": [{"sources": []}]}, "no sources"),
     "residual": (
         {"merge_method": "passthrough", "slices": [{"sources": [], "residual_weight": 0.5}]},
         "residual_weight",
     ),
-    "nothing": ([], "nothing in it"),
-    "no mapping": (["x"], "a recipe is a mapping"),
-    "unnamed stage": ([LINEAR, LINEAR], "needs a name"),
+    "nothing": ([], "is empty"),
+    "no mapping": (["x"], "a recipe must be a mapping"),
+    "unnamed stage": ([LINEAR, LINEAR], "must have a name"),
 }
 
 

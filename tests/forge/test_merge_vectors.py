@@ -37,24 +37,26 @@ def test_what_is_of_low_rank_comes_back(dtype, tmp_path):
     base = {name: x.to(dtype).float() for name, x in llama_tensors().items()}
     tuned = dict(base)
     tensor = "model.layers.1.mlp.up_proj.weight"
-    made = torch.Generator().manual_seed(0)
-    tuned[tensor] = base[tensor] + torch.randn(24, 2, generator=made) @ torch.randn(2, 16, generator=made) * 0.1
+    generator = torch.Generator().manual_seed(0)
+    tuned[tensor] = (
+        base[tensor] + torch.randn(24, 2, generator=generator) @ torch.randn(2, 16, generator=generator) * 0.1
+    )
     one, two = write_model(tmp_path / "base", base, dtype), write_model(tmp_path / "tuned", tuned, dtype)
-    found = extract_lora(str(one), str(two), tmp_path / "lora", rank=16)
-    assert found.kept == {tensor: pytest.approx(1.0)}
-    assert found.left_out == ()
+    extraction = extract_lora(str(one), str(two), tmp_path / "lora", rank=16)
+    assert extraction.energy == {tensor: pytest.approx(1.0)}
+    assert extraction.left_out == ()
     apply_lora(str(one), tmp_path / "lora", tmp_path / "out")
-    result, wanted = read_model(tmp_path / "out"), read_model(two)
-    assert all(torch.equal(result[name], wanted[name]) for name in wanted if name != tensor)
-    torch.testing.assert_close(result[tensor], wanted[tensor], rtol=0, atol=1e-6 if dtype == torch.float32 else 4e-3)
+    result, expected = read_model(tmp_path / "out"), read_model(two)
+    assert all(torch.equal(result[name], expected[name]) for name in expected if name != tensor)
+    torch.testing.assert_close(result[tensor], expected[tensor], rtol=0, atol=1e-6 if dtype == torch.float32 else 4e-3)
 
 
 def test_an_adapter_loads_where_peft_looks(folders, tmp_path):
-    found = extract_lora(folders["base"], folders["a"], tmp_path / "lora", rank=4)
+    extraction = extract_lora(folders["base"], folders["a"], tmp_path / "lora", rank=4)
     config = json.loads((tmp_path / "lora" / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["peft_type"]) == (4, 4, "LORA")
     assert "down_proj" in config["target_modules"]
-    assert "model.norm.weight" in found.left_out
+    assert "model.norm.weight" in extraction.left_out
     names = read_model(tmp_path / "lora")
     assert names["base_model.model.model.layers.0.mlp.up_proj.lora_A.weight"].shape == (4, 16)
     assert names["base_model.model.model.layers.0.mlp.up_proj.lora_B.weight"].shape == (24, 4)
@@ -92,8 +94,10 @@ def adapter(folder, tensors, **config):
 
 
 def factors_of(rows, columns, rank, dtype=torch.float32):
-    made = torch.Generator().manual_seed(3)
-    return torch.randn(rank, columns, generator=made).to(dtype), torch.randn(rows, rank, generator=made).to(dtype)
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(rank, columns, generator=generator).to(dtype), torch.randn(rows, rank, generator=generator).to(
+        dtype
+    )
 
 
 @pytest.mark.parametrize(
@@ -111,10 +115,10 @@ def test_an_adapter_of_pefts_is_scaled_as_there(config, factor, folders, tmp_pat
     whole = {f"{MODULE}.lora_A.weight": down, f"{MODULE}.lora_B.weight": up}
     copy = {"lm_head.base_layer.weight": read_model(Path(folders["base"]))["lm_head.weight"]}  # PEFT adds it
     apply_lora(folders["base"], adapter(tmp_path / "lora", {**whole, **copy}, **config), tmp_path / "out")
-    base, made = read_model(Path(folders["base"])), read_model(tmp_path / "out")
-    wanted = base[f"{MODULE}.weight"].double() + factor * (up.double() @ down.double())
-    assert torch.equal(made[f"{MODULE}.weight"], wanted.float())
-    assert all(torch.equal(made[name], x) for name, x in base.items() if name != f"{MODULE}.weight")
+    base, result = read_model(Path(folders["base"])), read_model(tmp_path / "out")
+    expected = base[f"{MODULE}.weight"].double() + factor * (up.double() @ down.double())
+    assert torch.equal(result[f"{MODULE}.weight"], expected.float())
+    assert all(torch.equal(result[name], x) for name, x in base.items() if name != f"{MODULE}.weight")
 
 
 @pytest.mark.parametrize(
@@ -140,9 +144,9 @@ def test_an_adapter_that_is_more_than_products_is_refused_by_name(more, folders,
 def test_matrices_of_gpt2_lie_the_other_way(tmp_path):
     """Conv1D stores [in, out] and PEFT then says fan_in_fan_out; a rank above a matrix's own is filled with zeros."""
     name = "transformer.h.0.attn.c_attn"
-    made = torch.Generator().manual_seed(0)
-    first = {f"{name}.weight": torch.randn(16, 48, generator=made), "transformer.wte.weight": torch.ones(9, 16)}
-    second = {f"{name}.weight": torch.randn(16, 48, generator=made), "transformer.wte.weight": torch.ones(9, 16)}
+    generator = torch.Generator().manual_seed(0)
+    first = {f"{name}.weight": torch.randn(16, 48, generator=generator), "transformer.wte.weight": torch.ones(9, 16)}
+    second = {f"{name}.weight": torch.randn(16, 48, generator=generator), "transformer.wte.weight": torch.ones(9, 16)}
     for folder, tensors in (("one", first), ("two", second)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "config.json").write_text('{"model_type": "gpt2", "n_layer": 1}')
@@ -236,7 +240,7 @@ def test_the_merge_command_says_what_is_wrong(folders, tmp_path, capsys):
     config = tmp_path / "wrong.yaml"
     config.write_text("merge_method: linear\nmodels: [{model: a, parameters: {wight: 1}}]\n")
     assert run(["merge", str(config), str(tmp_path / "out")]) == 2
-    assert "'wight' is not known" in capsys.readouterr().err
+    assert "unknown key 'wight'" in capsys.readouterr().err
     config.write_text("merge_method: linear\nmodels: [{model: nowhere, parameters: {weight: 1}}]\n")
     assert run(["merge", str(config), str(tmp_path / "out"), "--json"]) == 1
     assert "nowhere" in capsys.readouterr().err

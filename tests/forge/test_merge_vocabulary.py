@@ -20,15 +20,15 @@ WORDS = {"a": ["<unk>", "red", "green", "blue"], "b": ["<unk>", "blue", "red", "
 
 @pytest.fixture
 def folders(tmp_path):
-    made = {}
+    paths = {}
     for seed, (name, words) in enumerate(WORDS.items()):
         tensors = llama_tensors(vocabulary=len(words), seed=seed)
         folder = write_model(tmp_path / name, tensors)
         tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="<unk>"))
         tokenizer.pre_tokenizer = Whitespace()
         PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>").save_pretrained(folder)
-        made[name] = str(folder)
-    return made
+        paths[name] = str(folder)
+    return paths
 
 
 def linear(folders, **more):
@@ -50,11 +50,11 @@ def test_a_union_has_every_token_once(folders, tmp_path, kernel, monkeypatch):
     tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path / "out")
     vocabulary = tokenizer.get_vocab()
     assert vocabulary == {"<unk>": 0, "red": 1, "green": 2, "blue": 3, "gold": 4, "iron": 5}
-    made, own = read_model(tmp_path / "out")["model.embed_tokens.weight"], rows(tmp_path)
+    merged, own = read_model(tmp_path / "out")["model.embed_tokens.weight"], rows(tmp_path)
     for word, number in vocabulary.items():
-        found = [own[name][word] for name in "ab" if word in own[name]]
-        wanted = sum(x.double() for x in found) / len(found)
-        torch.testing.assert_close(made[number], wanted.float())
+        donors = [own[name][word] for name in "ab" if word in own[name]]
+        expected = sum(x.double() for x in donors) / len(donors)
+        torch.testing.assert_close(merged[number], expected.float())
     assert json.loads((tmp_path / "out" / "config.json").read_text())["vocab_size"] == 6
     assert tokenizer("gold red iron").input_ids == [4, 1, 5]
 
@@ -67,11 +67,11 @@ def test_the_base_keeps_its_tokens_and_fills_in_for_others(folders, tmp_path):
         "models": models,
         "tokenizer_source": "base",
     }
-    made = merge_tensors(parse_recipe(recipe))["model.embed_tokens.weight"]
+    merged = merge_tensors(parse_recipe(recipe))["model.embed_tokens.weight"]
     own = rows(tmp_path)
-    torch.testing.assert_close(made[1], own["b"]["red"])  # base + (b - base), from b's own row
-    assert torch.equal(made[2], own["a"]["green"])  # b has no green: its task vector is zero there
-    assert made.shape[0] == 4
+    torch.testing.assert_close(merged[1], own["b"]["red"])  # base + (b - base), from b's own row
+    assert torch.equal(merged[2], own["a"]["green"])  # b has no green: its task vector is zero there
+    assert merged.shape[0] == 4
 
 
 def test_without_a_base_all_models_that_have_a_token_fill_in(folders, tmp_path):
@@ -82,15 +82,15 @@ def test_without_a_base_all_models_that_have_a_token_fill_in(folders, tmp_path):
     weights = {folders["a"]: 0.5, folders["b"]: 0.125, str(third): 0.375}
     models = [{"model": folder, "parameters": {"weight": weight}} for folder, weight in weights.items()]
     recipe = {"merge_method": "linear", "models": models, "tokenizer_source": folders["a"]}
-    made, own = merge_tensors(parse_recipe(recipe))["model.embed_tokens.weight"], rows(tmp_path)
+    merged, own = merge_tensors(parse_recipe(recipe))["model.embed_tokens.weight"], rows(tmp_path)
     a, b = own["a"]["red"].double(), own["b"]["red"].double()
-    torch.testing.assert_close(made[1], (0.5 * a + 0.125 * b + 0.375 * (a + b) / 2).float())
+    torch.testing.assert_close(merged[1], (0.5 * a + 0.125 * b + 0.375 * (a + b) / 2).float())
 
 
 def test_the_tokens_of_one_model_and_padding(folders, tmp_path):
-    made = merge_tensors(linear(folders, tokenizer={"source": folders["b"], "pad_to_multiple_of": 8}))
-    table, own = made["model.embed_tokens.weight"], rows(tmp_path)
-    assert table.shape[0] == made.config["vocab_size"] == 8
+    merged = merge_tensors(linear(folders, tokenizer={"source": folders["b"], "pad_to_multiple_of": 8}))
+    table, own = merged["model.embed_tokens.weight"], rows(tmp_path)
+    assert table.shape[0] == merged.config["vocab_size"] == 8
     torch.testing.assert_close(table[3], own["b"]["gold"])
     torch.testing.assert_close(table[5], table[:5].mean(0), rtol=1e-5, atol=1e-7)
 

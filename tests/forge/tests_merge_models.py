@@ -20,7 +20,7 @@ SHAPES = {
 
 
 def llama_tensors(layers: int = 2, vocabulary: int = 30, seed: int = 0, head: bool = True) -> dict[str, Tensor]:
-    made = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (vocabulary, 16)}
     for layer in range(layers):
         shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in SHAPES.items()}
@@ -28,13 +28,13 @@ def llama_tensors(layers: int = 2, vocabulary: int = 30, seed: int = 0, head: bo
     shapes["model.norm.weight"] = (16,)
     if head:
         shapes["lm_head.weight"] = (vocabulary, 16)
-    return {name: torch.randn(shape, generator=made) * 0.05 for name, shape in shapes.items()}
+    return {name: torch.randn(shape, generator=generator) * 0.05 for name, shape in shapes.items()}
 
 
 def moved(tensors: Mapping[str, Tensor], seed: int, size: float = 0.01) -> dict[str, Tensor]:
     """An expert: the base and a task vector of its own."""
-    made = torch.Generator().manual_seed(seed)
-    return {name: x + torch.randn(x.shape, generator=made) * size for name, x in tensors.items()}
+    generator = torch.Generator().manual_seed(seed)
+    return {name: x + torch.randn(x.shape, generator=generator) * size for name, x in tensors.items()}
 
 
 def write_model(folder: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype = torch.float32, **config: Any) -> Path:
@@ -54,16 +54,16 @@ def write_model(folder: Path, tensors: Mapping[str, Tensor], dtype: torch.dtype 
 
 
 def read_model(folder: Path) -> dict[str, Tensor]:
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     for shard in sorted(folder.glob("*.safetensors")):
-        found |= load_file(str(shard))
-    return found
+        tensors |= load_file(str(shard))
+    return tensors
 
 
 def family(folder: Path, dtype: torch.dtype = torch.float32, **given: Any) -> dict[str, str]:
     """A base and three experts: their names and folders."""
     base = llama_tensors(**given)
-    made = {"base": write_model(folder / "base", base, dtype)}
+    paths = {"base": write_model(folder / "base", base, dtype)}
     for seed, name in enumerate("abc", 1):
-        made[name] = write_model(folder / name, moved(base, seed), dtype)
-    return {name: str(path) for name, path in made.items()}
+        paths[name] = write_model(folder / name, moved(base, seed), dtype)
+    return {name: str(path) for name, path in paths.items()}

@@ -67,9 +67,8 @@ def _existing(config: str) -> str:
 
 def _say(fields: dict[str, Any]) -> None:
     line = (
-        f"generation {fields['step']} ({fields['stage']}): champion {fields['champion']:.4f}, "
-        f"mean {fields['mean']:.4f}, diversity {fields['diversity']:.2f}, {fields['evaluations']} recipes"
-        f"{', reseeded' if fields['reseeded'] else ''}"
+        f"generation {fields['step']}: champion {fields['champion']:.4f}, mean {fields['mean']:.4f}, "
+        f"diversity {fields['diversity']:.2f}, {fields['evaluations']} recipes"
     )
     print(line, file=sys.stderr, flush=True)
 
@@ -84,7 +83,7 @@ def _show(document: dict[str, Any], out: Path) -> None:
     table = Table(title=f"{document['verdict']}: {document['evaluations']} recipes", title_justify="left")
     for column in ("model", "fitness, selection", "fitness, held out"):
         table.add_column(column)
-    for row in document["parents"]:
+    for row in (*document["parents"], document["uniform_average"]):
         table.add_row(row["name"], _figure(row["fitness"]), _figure(row["held_out"]))
     table.add_row("champion", _figure(champion["fitness"]), _figure(held_out["champion"]))
     console = Console()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +36,7 @@ def command(
     Everything is checked before anything is written; OUT appears complete or not at all; a merge that was killed goes
     on where it was when it is called again.
     """
-    from agent_forge.forge.merging import merge, parse_recipe, prepare
+    from agent_forge.forge.merging import MergeSettings, merge, parse_recipe, prepare
 
     recipe = parse_recipe(require_file(config), where=config)
     beside = None if config == "-" else Path(config).resolve().parent
@@ -52,16 +51,8 @@ def command(
             click.echo(f"sound: {len(layout.outputs)} tensors, {layout.parameters:,} parameters")
         return
     with _bar(quiet=as_json) as progress:
-        report = merge(
-            recipe,
-            out,
-            threads=threads or os.cpu_count() or 1,
-            progress=progress,
-            resume=not fresh,
-            shard_bytes=int(shard_gb * 1e9),
-            sync=not no_sync,
-            beside=beside,
-        )
+        settings = MergeSettings(threads, shard_gb, resume=not fresh, sync=not no_sync)
+        report = merge(recipe, out, settings, progress=progress, beside=beside)
     if as_json:
         json_out(report.document())
         return

@@ -29,7 +29,7 @@ def extract(base: str, tuned: str, out: str, rank: int, as_json: bool) -> None:
     if as_json:
         json_out(made.document())
         return
-    shares = sorted(made.kept.values())
+    shares = sorted(made.energy.values())
     click.echo(
         f"{len(shares)} matrices at rank {rank}: {shares[len(shares) // 2]:.1%} of the energy kept in the median, "
         f"{shares[0]:.1%} at least"

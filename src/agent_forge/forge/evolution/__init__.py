@@ -3,8 +3,8 @@
     evolved = evolve(config, out)        # a search over recipes, from parents to a verdict
     write_report(evolved, out)
 
-Genomes are recipes (`genome`, `recipe`), changed by `operators`, raced by `search`, scored by `fitness` on what
-`examiner` measures, and gated by `verdict`.
+Genomes are recipes (`genome`, `recipe`), bred by `search`, merged and measured by `examiner`, scored and logged by
+`jury`; `fitness` compares them and gates the champion.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from agent_forge.lazy import attach
 if TYPE_CHECKING:
     from agent_forge.forge.evolution.report import document_of, write_report
     from agent_forge.forge.evolution.run import Evolved, evolve
-    from agent_forge.forge.evolution.settings import Evolve, Search, TaskSource, Weights
+    from agent_forge.forge.evolution.settings import Evolve, FitnessWeights, Search, TaskSource
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "report": "document_of write_report",
         "run": "Evolved evolve",
-        "settings": "Evolve Search TaskSource Weights",
+        "settings": "Evolve FitnessWeights Search TaskSource",
     },
 )

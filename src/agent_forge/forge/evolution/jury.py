@@ -1,126 +1,123 @@
-"""The jury: tells the search what a recipe scores, from the ledger where it was examined before."""
+"""The jury: tells the search what a recipe scores, from the log where it was examined before.
+
+A search is a function of its seed and of its evaluations. So a killed search simply starts again: it asks for the same
+recipes in the same order, and finds in the log what was finished.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from agent_forge.config import build
+from agent_forge.config import as_dict, build
 from agent_forge.errors import AgentForgeError
-from agent_forge.forge.evolution.examiner import Examiner, as_scores
-from agent_forge.forge.evolution.fitness import Measured, Use, Yardstick, behaviour_distance
-from agent_forge.forge.evolution.genome import Genome, Space, name_of
-from agent_forge.forge.evolution.ledger import Ledger
-from agent_forge.forge.evolution.parents import Family
-from agent_forge.forge.evolution.recipe import Stage, compile_recipe
+from agent_forge.forge.evolution.examiner import Examiner, Stages, as_scores
+from agent_forge.forge.evolution.fitness import ModelScores, RunningCost, Yardstick
+from agent_forge.forge.evolution.genome import Genome, Space, compile_recipe, name_of
 from agent_forge.forge.evolution.search import Member
-from agent_forge.forge.evolution.settings import Weights
+from agent_forge.forge.evolution.settings import Evolve
+from agent_forge.forge.evolution.tasks import digest_of
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import execute
 from agent_forge.runtime.workers import Processes
 
 
+class EvaluationLog:
+    """Records by key, in memory and in a JSONL file. A torn line, which a killed writer leaves, is ignored."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.records: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            lines = path.read_bytes().split(b"\n")
+            for line in lines:
+                try:
+                    record = json.loads(line)
+                    self.records[record["key"]] = record
+                except (ValueError, KeyError, TypeError):
+                    continue
+            if lines[-1]:  # what comes next starts on a line of its own
+                with open(path, "ab") as file:
+                    file.write(b"\n")
+
+    def put(self, key: str, record: Mapping[str, Any]) -> dict[str, Any]:
+        """Adds a record; durable when it returns."""
+        self.records[key] = {"key": key, **record}
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "ab", buffering=0) as file:
+            file.write(json.dumps(self.records[key], allow_nan=False).encode() + b"\n")
+            os.fsync(file.fileno())
+        return self.records[key]
+
+
 class Jury:
-    """Judges members on the selection data. With `workers`, recipes are examined in as many processes of the runtime,
-    which `close` ends."""
+    """Judges recipes on the selection data, in this process or in `workers` processes, which `close` ends."""
 
-    def __init__(
-        self,
-        space: Space,
-        examiner: Examiner,
-        ledger: Ledger,
-        weights: Weights,
-        *,
-        dtype: str,
-        worst_loss: float,
-        data_digest: str,
-        workers: int = 0,
-        job: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.space, self.examiner, self.ledger, self.dtype = space, examiner, ledger, dtype
-        self.job, self.worst_loss = job, worst_loss
-        self._loop = asyncio.new_event_loop() if workers else None
-        self._workers = Processes(workers) if workers else None
-        self.family: Family = examiner.family
-        lengths = [examiner.length, examiner.most_tokens]
-        self.context = {"models": self.family.context(), "data": data_digest, "dtype": dtype, "lengths": lengths}
-        self.context["rungs"] = list(examiner.rungs)
-        self._keys: dict[Genome, str] = {}
-        self.parents = {member.name: self._examined_whole(member.name) for member in self.family.members}
-        self.use = self._use()
-        self.yardstick = Yardstick(self._measured(self.parents[self.family.base.name]), examiner.kinds, weights)
-        self.best_parent = self._measured(
-            max(self.parents.items(), key=lambda pair: self.fitness_of_parent(pair[0]))[1]
-        )
-        probes = [records[0]["probe"] for records in self.parents.values()]
-        spreads = [behaviour_distance(_numbers(a), _numbers(b)) for a, b in combinations(probes, 2)]
-        self.spread = float(np.mean(spreads)) if spreads else 0.0
+    def __init__(self, config: Evolve, examiner: Examiner, log: EvaluationLog, models: Path) -> None:
+        self.config, self.examiner, self.log, self.family = config, examiner, log, examiner.family
+        names = tuple(parent.name for parent in self.family.parents)
+        self.space = Space(names, self.family.base.name, config.search.techniques)
+        self.context = {  # what a result depends on besides the recipe
+            "models": self.family.digests(),
+            "data": digest_of(examiner.tasks),
+            "lengths": [config.length, config.most_tokens],
+        }
+        self._job = {"config": as_dict(config), "models": str(models)}
+        self._workers = Processes(config.search.workers) if config.search.workers else None
+        self._loop = asyncio.new_event_loop() if self._workers else None
+        self.cost = self._base_cost()
+        parents = {member.name: self._measure_parent(member.name) for member in self.family.members}
+        self.yardstick = Yardstick(parents[self.family.base.name], examiner.kinds, config.weights)
+        self.parents = {name: self.yardstick.fitness(parent) for name, parent in parents.items()}
+        self._best_parent = parents[max(self.parents, key=self.parents.__getitem__)]
 
-    def stages(self, genome: Genome, paths: Mapping[str, str] | None = None) -> list[Stage]:
-        """The recipe of a genome, with the names of the family or with `paths`."""
-        return compile_recipe(
-            genome,
-            self.space,
-            base=self.family.base.name,
-            layer_prefix=self.family.layer_prefix,
-            dtype=self.dtype,
-            paths=paths,
-        )
+    def stages(self, genome: Genome, paths: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+        """The recipe of a genome, in the names of the family or with `paths`."""
+        return compile_recipe(genome, self.space, self.config.dtype, paths)
 
     def key(self, genome: Genome) -> str:
-        if genome not in self._keys:
-            self._keys[genome] = name_of({"stages": self.stages(genome), **self.context})
-        return self._keys[genome]
+        return self._key(self.stages(genome))
 
-    def evaluate(self, members: Sequence[Member], rung: int) -> None:
-        wanted = [member for member in members if self.ledger.get(f"{member.key}/{rung}") is None]
-        if self._workers is not None and wanted:
-            self._examine_in_processes(wanted, rung)
+    def _key(self, stages: Stages) -> str:
+        return name_of({"stages": stages, **self.context})
+
+    def evaluate(self, members: Sequence[Member]) -> None:
+        pending = [member for member in members if member.key not in self.log.records]
+        if self._workers is not None and pending:
+            self._examine_in_processes(pending)
         else:
-            recipes = [self.stages(member.genome) for member in wanted]
-            for member, record in zip(wanted, self.examiner.examine_each(recipes, rung), strict=True):
-                self.ledger.put(f"{member.key}/{rung}", record)
+            for member in pending:
+                self.log.put(member.key, self.examiner.examine(self.stages(member.genome)))
         for member in members:
-            records = [self.ledger.records[f"{member.key}/{number}"] for number in range(rung + 1)]
-            measured = self._measured(records)
-            member.rung, member.fitness = rung, self.yardstick.fitness(measured)
-            member.excess = self.excess(measured, self.examiner.rungs[rung])
-            member.probe = _numbers(records[0]["probe"])
+            measurement = self._measurement(self.log.records[member.key])
+            member.fitness = self.yardstick.fitness(measurement)
+            changes = self.yardstick.changes(measurement, self._best_parent)
+            excess = sum(max(0.0, -change - self.config.worst_loss) for change in changes.values())
+            member.excess = excess if np.isfinite(excess) else 1.0
 
-    def excess(self, measured: Measured, share: float) -> float:
-        """By how much a recipe loses more on single tasks than the gate will allow, against the best parent."""
-        parent, total = self.best_parent.prefix(share), 0.0
-        for task in self.yardstick.kinds:
-            change = self.yardstick.task_score(task, measured) / max(1e-9, self.yardstick.task_score(task, parent)) - 1
-            total += max(0.0, -change - self.worst_loss)
-        return total if np.isfinite(total) else 1.0
+    def _measurement(self, record: Mapping[str, Any]) -> ModelScores:
+        return ModelScores(as_scores(record["scores"]), self.cost)
 
-    def fitness_of_parent(self, name: str) -> float:
-        return self.yardstick.fitness(self._measured(self.parents[name]))
-
-    def _examine_in_processes(self, members: Sequence[Member], rung: int) -> None:
-        """One task a recipe, carried out by the runtime's worker processes."""
-        jobs = {member.key: self.stages(member.genome) for member in members}
-        plan = Plan(Task(key, args={"job": self.job, "stages": stages, "rung": rung}) for key, stages in jobs.items())
-        assert self._loop is not None
-
-        def keep(task: str, record: Any) -> None:
-            self.ledger.put(f"{task}/{rung}", record)
-            self.examiner.times.add(record["seconds"])
+    def _examine_in_processes(self, members: Sequence[Member]) -> None:
+        """One task per recipe, run by the runtime's worker processes."""
+        recipes = {member.key: self.stages(member.genome) for member in members}
+        plan = Plan(Task(key, args={"job": self._job, "stages": stages}) for key, stages in recipes.items())
 
         async def examine(task: Task, inputs: dict[str, Any]) -> None:
             assert self._workers is not None
-            keep(task.id, await self._workers.call(examine_task, task, inputs))
+            self.log.put(task.id, await self._workers.call(examine_task, task, inputs))
 
+        assert self._loop is not None
         result = self._loop.run_until_complete(execute(plan, examine, on_failure="fail_fast"))
-        for done in result.tasks.values():
-            if done.error:
-                raise AgentForgeError(f"a recipe could not be examined: {done.error}")
+        for task in result.tasks.values():
+            if task.error:
+                raise AgentForgeError(f"a recipe could not be examined: {task.error}")
 
     def close(self) -> None:
         """Ends the worker processes, if there are any."""
@@ -129,53 +126,29 @@ class Jury:
             self._loop.close()
             self._loop = self._workers = None
 
-    def _examined_whole(self, name: str) -> list[dict[str, Any]]:
-        """The records of a parent, all rungs of it."""
-        stages = [{"merge_method": "passthrough", "models": [{"model": name}], "dtype": self.dtype}]
-        key = name_of({"stages": stages, **self.context})
-        records = []
-        for rung in range(len(self.examiner.rungs)):
-            if (record := self.ledger.get(f"{key}/{rung}")) is None:
-                self.ledger.put(f"{key}/{rung}", self.examiner.examine(stages, rung))
-                record = self.ledger.records[f"{key}/{rung}"]
-            records.append(record)
-        return records
+    def _measure_parent(self, name: str) -> ModelScores:
+        stages = [{"merge_method": "passthrough", "models": [{"model": name}], "dtype": self.config.dtype}]
+        key = self._key(stages)
+        return self._measurement(self.log.records.get(key) or self.log.put(key, self.examiner.examine(stages)))
 
-    def _use(self) -> Use:
-        """Merges have the base's shape, so what they cost to run is measured once; kept, so that a resumed search goes
-        on with the same figure."""
-        key = name_of({"use": True, **self.context})
-        if (record := self.ledger.get(key)) is None:
-            stages = [
-                {"merge_method": "passthrough", "models": [{"model": self.family.base.name}], "dtype": self.dtype}
-            ]
-            found = self.examiner.use_of(self.examiner.merged(stages))
-            self.ledger.put(key, {"tokens_per_s": found.tokens_per_s, "memory_bytes": found.memory_bytes})
-            record = self.ledger.records[key]
-        return Use(record["tokens_per_s"], record["memory_bytes"])
-
-    def _measured(self, records: Sequence[Mapping[str, Any]]) -> Measured:
-        parts = [as_scores(record["scores"]) for record in records]
-        return Measured(
-            {name: np.concatenate([part[name] for part in parts]) for name in self.examiner.kinds}, self.use
-        )
+    def _base_cost(self) -> RunningCost:
+        """Merges have the base's shape, so their cost is measured once; logged, so that a resumed search has it too."""
+        key = name_of({"cost": True, **self.context})
+        record = self.log.records.get(key)
+        if record is None:
+            cost = self.examiner.cost_of(self.examiner.model_at(self.family.base.path))
+            record = self.log.put(key, vars(cost))
+        return RunningCost(record["tokens_per_s"], record["memory_bytes"])
 
 
-def _numbers(probe: Sequence[float | None]) -> tuple[float, ...]:
-    return tuple(0.0 if number is None else number for number in probe)
-
-
-_EXAMINERS: dict[str, Examiner] = {}  # of this worker process
+_examiners: dict[str, Examiner] = {}  # of this worker process
 
 
 def examine_task(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a worker process calls. The examiner of an evolution is made once in each process."""
-    from agent_forge.forge.evolution.run import open_examiner
-    from agent_forge.forge.evolution.settings import Evolve
-
+    """What a worker process calls. It opens the parents and data of an evolution once."""
     job = task.args["job"]
     name = name_of(job)
-    if name not in _EXAMINERS:
-        _EXAMINERS.clear()
-        _EXAMINERS[name] = open_examiner(build(Evolve, job["config"], "evolve"), Path(job["models"]))
-    return _EXAMINERS[name].examine(task.args["stages"], task.args["rung"])
+    if name not in _examiners:
+        _examiners.clear()
+        _examiners[name] = Examiner.open(build(Evolve, job["config"], "evolve"), Path(job["models"]))
+    return _examiners[name].examine(task.args["stages"])

@@ -1,4 +1,4 @@
-"""The report of an evolution: one JSON document, a table for people, and a picture of fitness and diversity."""
+"""The report of an evolution: a JSON document and a Markdown page."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any
 from agent_forge.config import as_dict
 from agent_forge.files import atomic_write
 from agent_forge.forge.evolution.fitness import accuracy, perplexity
-from agent_forge.forge.evolution.run import Evolved, contenders
-from agent_forge.forge.evolution.search import Generation
+from agent_forge.forge.evolution.run import AVERAGE, Evolved, rivals
 from agent_forge.forge.evolution.tasks import TEXT
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -22,25 +21,28 @@ BARS = "▁▂▃▄▅▆▇█"
 def document_of(evolved: Evolved) -> dict[str, Any]:
     """What `agent-forge evolve --json` prints."""
     champion = evolved.history.champion
+    names = {**rivals(evolved.family), AVERAGE: None}
+    rows = [
+        {
+            "name": name,
+            "model": None if folder is None else str(folder),
+            "fitness": evolved.fitness.get(name),
+            "held_out": evolved.yardstick.fitness(evolved.held_out[name]),
+        }
+        for name, folder in names.items()
+    ]
     return {
         "generations": len(evolved.history.generations),
         "evaluations": len(evolved.history.members),
         "champion": {
             "recipe": evolved.recipe,
             "fitness": champion.fitness,
-            "combination": champion.genome.bits,
+            "technique": champion.genome.technique,
             "genome": champion.genome.as_dict(),
             "model": str(evolved.champion),
         },
-        "parents": [
-            {
-                "name": name,
-                "model": str(path),
-                "fitness": evolved.fitness.get(name),
-                "held_out": evolved.yardstick.fitness(evolved.held_out[name]),
-            }
-            for name, path in contenders(evolved.family).items()
-        ],
+        "parents": rows[:-1],
+        "uniform_average": rows[-1],
         "held_out": evolved.verdict.as_dict(),
         "verdict": evolved.verdict.gate.verdict,
         "goes_on": str(evolved.goes_on),
@@ -53,42 +55,36 @@ def document_of(evolved: Evolved) -> dict[str, Any]:
 
 
 def task_table(evolved: Evolved) -> dict[str, dict[str, Any]]:
-    """By task and model, on the held-out data: perplexity where there is text to predict, accuracy where there are
-    answers, and the score relative to the base."""
+    """By task and model on the held-out data: perplexity, accuracy where there are answers, and the score relative to
+    the base."""
     table: dict[str, dict[str, Any]] = {}
     for task, kind in evolved.yardstick.kinds.items():
         table[task] = {}
-        for name, measured in evolved.held_out.items():
-            rows = measured.scores[task]
-            hits, error = accuracy(rows)
-            known = {"accuracy": hits, "accuracy_stderr": None if math.isnan(error) else error}
-            table[task][name] = {
-                "kind": kind,
-                "items": len(rows),
-                "perplexity": perplexity(rows),
-                **(known if kind != TEXT else {}),
-                "score": evolved.yardstick.task_score(task, measured),
-            }
+        for name, measurement in evolved.held_out.items():
+            rows = measurement.scores[task]
+            row = {"kind": kind, "items": len(rows), "perplexity": perplexity(rows)}
+            if kind != TEXT:
+                row["accuracy"], error = accuracy(rows)
+                row["accuracy_stderr"] = None if math.isnan(error) else error
+            table[task][name] = {**row, "score": evolved.yardstick.task_score(task, measurement)}
     return table
 
 
 def write_report(evolved: Evolved, out: Path) -> dict[str, Any]:
-    """Writes report.json, report.md and fitness.svg, and gives the JSON document."""
+    """Writes report.json and report.md, and returns the JSON document."""
     document = document_of(evolved)
-    files = {
-        "report.json": json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False),
-        "report.md": text_of(document),
-        "fitness.svg": picture(evolved.history.generations),
-    }
+    text = json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    files = {"report.json": text, "report.md": markdown_of(document)}
     for name, text in files.items():
         with atomic_write(out / name) as file:
             file.write(text)
     return document
 
 
-def text_of(document: dict[str, Any]) -> str:
-    """The report for people, as Markdown."""
+def markdown_of(document: dict[str, Any]) -> str:
+    """The report as Markdown."""
     held_out, champion = document["held_out"], document["champion"]
+    last = {"name": "**champion**", "fitness": champion["fitness"], "held_out": held_out["champion"]}
     error = "not measured" if held_out["stderr"] is None else f"{held_out['stderr']:.4f}"
     lines = [
         "# Evolution",
@@ -97,16 +93,13 @@ def text_of(document: dict[str, Any]) -> str:
         f"({held_out['best_parent_name']}) {held_out['best_parent']:.4f}; standard error of the difference {error}.",
         "",
         f"{document['evaluations']} recipes in {document['generations']} generations; ended by {document['ended_by']}. "
-        f"The champion is of combination {champion['combination']}.",
+        f"The champion's technique is {champion['technique']}.",
         "",
         "| fitness | selection data | held-out data |",
         "|---|---|---|",
         *(
             f"| {row['name']} | {_figure(row['fitness'])} | {_figure(row['held_out'])} |"
-            for row in (
-                *document["parents"],
-                {"name": "**champion**", "fitness": champion["fitness"], "held_out": held_out["champion"]},
-            )
+            for row in (*document["parents"], document["uniform_average"], last)
         ),
         "",
         *_task_lines(document["tasks"]),
@@ -141,31 +134,3 @@ def sparkline(values: Sequence[float]) -> str:
     low, high = min(values), max(values)
     width = (high - low) or 1.0
     return "".join(BARS[round((value - low) / width * (len(BARS) - 1))] for value in values)
-
-
-def picture(generations: Sequence[Generation], width: int = 640, height: int = 300) -> str:
-    """Fitness of the champion and of the population, and diversity, by generation, as an SVG."""
-    fitness = [value for generation in generations for value in (generation.worth, generation.mean)]
-    low, high = min(fitness), max(fitness)
-    series = [
-        ("champion", "#1b6ca8", [generation.worth for generation in generations], low, high),
-        ("mean of the population", "#8ab6d6", [generation.mean for generation in generations], low, high),
-        ("diversity (0 to 1)", "#c0713a", [generation.diversity for generation in generations], 0.0, 1.0),
-    ]
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif"',
-        ' font-size="12">',
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-        f'<text x="50" y="{height - 8}">generation 0 to {len(generations) - 1}; fitness {low:.4f} to {high:.4f}</text>',
-    ]
-    for number, (name, colour, values, bottom, top) in enumerate(series):
-        points = " ".join(_points(values, bottom, top, width, height))
-        parts.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2" points="{points}"/>')
-        parts.append(f'<text x="{60 + 190 * number}" y="18" fill="{colour}">{name}</text>')
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _points(values: Sequence[float], low: float, high: float, width: int, height: int) -> list[str]:
-    across = (width - 80) / max(1, len(values) - 1)
-    tall = (height - 70) / ((high - low) or 1.0)
-    return [f"{50 + across * i:.1f},{height - 35 - tall * (value - low):.1f}" for i, value in enumerate(values)]

@@ -1,13 +1,8 @@
-"""The search: generations of recipes, raced against each other on growing parts of the selection data.
+"""The search: generations of recipes, by a genetic algorithm or at random.
 
-First the eight combinations, then the founders (the parents' average, and each parent alone); the best of all are the
-first population. One generation (population 8, elites 2):
-
-    2 elites as they are │ 2 mutants of elites │ 1 merged of three losers │ 3 bred: two parents with probability 0.7
-
-Parents are drawn by tournament on fitness and on being different; elites on fitness alone, so the champion is never
-lost. When the population has become alike, in what its models predict and in what its recipes say, newcomers take the
-places of the two that would have been bred last.
+The first generation has the uniform average, each technique with the specification's numbers, and random recipes. A
+later one keeps the elites and fills up with children: of two parents with the probability `crossover`, else of one, and
+mutated. Parents win a tournament on rank and novelty; elites are chosen by rank alone, so the champion is never lost.
 """
 
 from __future__ import annotations
@@ -20,88 +15,69 @@ from typing import Protocol
 
 import numpy as np
 
-from agent_forge.forge.evolution.fitness import behaviour_distance
-from agent_forge.forge.evolution.genome import (
-    Genome,
-    Space,
-    distance,
-    first_generation,
-    founders,
-    random_genome,
-    usual_distance,
-)
-from agent_forge.forge.evolution.operators import cross, merge_losers, mutate
+from agent_forge.forge.evolution.genome import Genome, Space, cross, distance, mutate, random_genome, start_genome
 from agent_forge.forge.evolution.settings import Search
 
-NEWCOMERS = 2  # the specification: the bottom two are reseeded
+TOURNAMENT = 3
 
 
 @dataclass
 class Member:
-    """A recipe that was judged: how far it came in the race, and what it scored there."""
+    """A recipe and what it scores on the selection data."""
 
     genome: Genome
     key: str
-    rung: int = -1
     fitness: float = 0.0
-    excess: float = 0.0  # how much more than the gate allows was lost on single tasks
-    probe: tuple[float, ...] = ()
+    excess: float = 0.0  # what it loses on single tasks beyond what the gate allows
 
     @property
     def worth(self) -> float:
-        """What is selected by: fitness, less what the gate would not forgive."""
+        """What selection looks at: the fitness, less what would fail the gate."""
         return self.fitness - self.excess
-
-    @property
-    def rank(self) -> tuple[int, float]:
-        """One that came further is better than one that was stopped: it was better when they were last compared."""
-        return self.rung, self.worth
 
 
 class Judge(Protocol):
-    """What the search asks: the same recipe has the same key, and each rung is evaluated once."""
+    """What the search asks."""
 
-    spread: float  # how far apart the parents' behaviours are
+    def key(self, genome: Genome) -> str:
+        """Equal for genomes with the same recipe."""
+        ...
 
-    def key(self, genome: Genome) -> str: ...
-
-    def evaluate(self, members: Sequence[Member], rung: int) -> None:
-        """Fills in `rung`, `fitness`, `excess` and `probe` of every member."""
+    def evaluate(self, members: Sequence[Member]) -> None:
+        """Sets `fitness` and `excess` of every member."""
+        ...
 
 
 @dataclass(frozen=True)
 class Generation:
-    """What the report and the dashboard show of a generation."""
+    """The figures of a generation, for the report and the dashboard."""
 
     number: int
-    champion: float  # its fitness
-    worth: float  # and that, less what the gate would not forgive: what never falls
-    mean: float
-    diversity: float
-    behaviours: float
-    recipes: float
-    reseeded: bool
-    evaluations: int
-    stage: str = "ga"
+    champion: float  # fitness of the best recipe so far
+    worth: float  # its fitness less what would fail the gate; never falls
+    mean: float  # fitness of the population
+    diversity: float  # mean distance of its recipes; that of random recipes is 1
+    evaluations: int  # recipes so far
 
 
 @dataclass
-class History:
-    """All that a search came to."""
+class SearchHistory:
+    """Everything that was evaluated, and what became of it."""
 
-    generations: list[Generation] = field(default_factory=list)
     members: dict[str, Member] = field(default_factory=dict)
+    generations: list[Generation] = field(default_factory=list)
     ended: str = ""
 
     @property
     def champion(self) -> Member:
-        """The best of those that were judged on all of the selection data."""
-        last = max(member.rung for member in self.members.values())
-        return max((m for m in self.members.values() if m.rung == last), key=lambda m: m.worth)
+        return max(self.members.values(), key=lambda member: member.worth)
 
 
 class Evolution:
-    """A search over a space. `tell` hears of every generation."""
+    """A search over a space. `tell` is called with every generation.
+
+    It depends on its seed and on what the judge answers, and on nothing else.
+    """
 
     def __init__(
         self,
@@ -112,172 +88,95 @@ class Evolution:
         tell: Callable[[Generation], None] = lambda _: None,
     ) -> None:
         self.space, self.judge, self.settings, self.seed, self.tell = space, judge, settings, seed, tell
-        self.history = History()
-        self.unit = usual_distance(space)
+        self.history = SearchHistory()
+        rng = np.random.default_rng(0)
+        genomes = [random_genome(space, rng) for _ in range(16)]
+        self.unit = float(np.mean([distance(a, b) for a, b in combinations(genomes, 2)]))
 
-    def run(self) -> History:
+    def run(self) -> SearchHistory:
         """Runs generations until the best fitness stands still, or the budget is spent."""
-        population = self.race(self.members(first_generation(self.space)))
-        if self.settings.generations > 1:
-            population = self.with_founders(population)
-        self.record(0, population, reseeded=False)
-        for number in range(1, self.settings.generations):
-            if self.over():
+        starts = [start_genome(self.space, technique) for technique in ("linear", *self.space.techniques)]
+        population: list[Member] = []
+        for number in range(self.settings.generations):
+            if self._is_over():
                 break
             rng = np.random.default_rng([self.seed, number])
-            reseed = self.history.generations[-1].diversity < self.settings.reseed_below
-            strategy = STRATEGIES[self.settings.strategy]
-            population = self.race(self.fitting(strategy(self, population, rng, reseed)))
-            self.record(number, population, reseeded=reseed)
+            if number == 0 or self.settings.strategy == "random":
+                genomes = self._fill_up(starts if number == 0 else [], partial(random_genome, self.space, rng))
+            else:
+                elites = [member.genome for member in population[: self.settings.elites]]
+                child = partial(self._child, population, self._attraction(population), rng)
+                genomes = self._fill_up(elites, child)
+            population = self._evaluate(number, genomes)
         self.history.ended = self.history.ended or "the last generation"
         return self.history
 
-    def with_founders(self, population: list[Member]) -> list[Member]:
-        """The best of the first generation and of the founders, which race among themselves."""
-        joined = population + self.race(self.fitting(self.members(founders(self.space))))
-        ordered = sorted(joined, key=lambda member: (*(-part for part in member.rank), member.key))
-        return ordered[: self.settings.population]
+    def _child(self, population: Sequence[Member], scores: np.ndarray, rng: np.random.Generator) -> Genome:
+        """A mutated child of two parents, or of one, that won a tournament on `scores`."""
 
-    def over(self) -> bool:
-        """Whether the search has converged or spent its evaluations."""
-        limit = self.settings.evaluations
-        if limit is not None and len(self.history.members) >= limit:
-            self.history.ended = "the budget of evaluations"
-        elif self.settings.strategy == "ga" and self.converged():
-            self.history.ended = "convergence"
-        return bool(self.history.ended)
+        def parent() -> Genome:
+            drawn = rng.integers(len(population), size=TOURNAMENT)
+            return population[int(drawn[np.argmax(scores[drawn])])].genome
 
-    def converged(self) -> bool:
-        """Whether the champion's worth moved less than `converged` over the last `patience` generations."""
-        best = [generation.worth for generation in self.history.generations[-self.settings.patience - 1 :]]
-        return len(best) > self.settings.patience and max(best) - min(best) < self.settings.converged
+        genome = parent()
+        if rng.random() < self.settings.crossover:
+            genome = cross(genome, parent(), rng)
+        return mutate(genome, self.space, rng, self.settings.mutation)
 
-    def members(self, genomes: Sequence[Genome]) -> list[Member]:
-        """The members for the genomes; a recipe that was judged before comes back as what it was."""
-        found: dict[str, Member] = {}
+    def _attraction(self, population: Sequence[Member]) -> np.ndarray:
+        """How attractive each member is as a parent: its rank (best first) and its novelty, both 0 to 1."""
+        apart = np.array([[distance(a.genome, b.genome) for b in population] for a in population])
+        novelty = apart.sum(axis=1)
+        weight = self.settings.diversity
+        scores: np.ndarray = (1 - weight) * np.linspace(1, 0, len(population)) + weight * novelty / (novelty.max() or 1)
+        return scores
+
+    def _fill_up(self, genomes: list[Genome], make: Callable[[], Genome]) -> list[Genome]:
+        """Adds new genomes up to the size of a population, as far as the budget of evaluations allows.
+
+        A recipe that was judged before is drawn again, up to 20 times: an evaluation should tell something.
+        """
+        unique = {self.judge.key(genome): genome for genome in genomes}
+        room = self.settings.population - len(unique)
+        if self.settings.evaluations is not None:
+            room = min(room, self.settings.evaluations - len(unique.keys() | self.history.members.keys()))
+        for _ in range(room):
+            for _ in range(20):
+                genome = make()
+                key = self.judge.key(genome)
+                if key not in unique and key not in self.history.members:
+                    break
+            unique[key] = genome
+        return list(unique.values())
+
+    def _evaluate(self, number: int, genomes: Sequence[Genome]) -> list[Member]:
+        """The population of a generation, best first."""
+        population: dict[str, Member] = {}
         for genome in genomes:
             key = self.judge.key(genome)
-            found[key] = self.history.members.get(key) or Member(genome, key)
-        return list(found.values())
-
-    def fitting(self, members: list[Member]) -> list[Member]:
-        """As many as the budget of evaluations still allows."""
-        if self.settings.evaluations is None:
-            return members
-        room = self.settings.evaluations - len(self.history.members)
-        kept = []
-        for member in members:
-            new = member.key not in self.history.members
-            if not new or room > 0:
-                kept.append(member)
-                room -= new
-        return kept
-
-    def race(self, members: list[Member]) -> list[Member]:
-        """Successive halving: the new ones on the first rung, their better half on the next; best first."""
-        last = len(self.settings.rungs) - 1
-        alive = [member for member in members if member.rung < last]
-        for rung in range(last + 1):
-            self.judge.evaluate(alive, rung)
-            alive.sort(key=lambda member: (-member.worth, member.key))
-            if rung < last:
-                alive = alive[: (len(alive) + 1) // 2]
-        for member in members:
-            self.history.members.setdefault(member.key, member)
-        return sorted(members, key=lambda member: (*(-part for part in member.rank), member.key))
-
-    def breed(self, population: list[Member], rng: np.random.Generator, reseed: bool) -> list[Member]:
-        """The next generation of the genetic algorithm."""
-        settings, space = self.settings, self.space
-        elites = population[: settings.elites]
-        losers = [member.genome for member in population[settings.elites :] or elites]
-        makers: list[Callable[[], Genome]] = [
-            partial(mutate, elites[number % len(elites)].genome, space, rng, settings.mutation)
-            for number in range(settings.elite_mutants)
-        ]
-        makers += [partial(self.of_losers, losers, rng)] * settings.loser_merges
-        places = settings.population - len(elites) - len(makers)
-        newcomers = min(NEWCOMERS, places) if reseed else 0
-        makers += [partial(self.child, population, rng)] * (places - newcomers)
-        makers += [partial(random_genome, space, rng)] * newcomers
-        children: list[Genome] = []
-        for make in makers:
-            children.append(self.unseen(make, children))
-        return elites + self.members(children)
-
-    def of_losers(self, losers: list[Genome], rng: np.random.Generator) -> Genome:
-        """One recipe made of three that lost."""
-        return merge_losers([losers[i] for i in rng.permutation(len(losers))[:3]], self.space, rng)
-
-    def draw(self, population: list[Member], rng: np.random.Generator, reseed: bool) -> list[Member]:
-        """The next batch of random search: the control."""
-        genomes: list[Genome] = []
-        for _ in range(self.settings.population):
-            genomes.append(self.unseen(lambda: random_genome(self.space, rng), genomes))
-        return self.members(genomes)
-
-    def child(self, population: list[Member], rng: np.random.Generator) -> Genome:
-        """A child of two parents, or of one, with its mutations."""
-        scores = self.attraction(population)
-        one = population[tournament(scores, rng)].genome
-        if rng.random() < self.settings.crossover:
-            one = cross(one, population[tournament(scores, rng)].genome, self.space, rng)
-        return mutate(one, self.space, rng, self.settings.mutation)
-
-    def attraction(self, population: list[Member]) -> np.ndarray:
-        """How much each is wanted as a parent: its rank, and how different it is from the rest."""
-        count = len(population)
-        ranks = np.linspace(1, 0, count)
-        novelty = np.array([np.mean([self.apart(a, b) for b in population if b is not a] or [0.0]) for a in population])
-        top = novelty.max() or 1.0
-        weight = self.settings.diversity
-        blended: np.ndarray = (1 - weight) * ranks + weight * novelty / top
-        return blended
-
-    def apart(self, one: Member, other: Member) -> float:
-        behaviours, recipes = self.distances(one, other)
-        return (behaviours + recipes) / 2
-
-    def distances(self, one: Member, other: Member) -> tuple[float, float]:
-        """Of behaviours, with the parents' distance from each other as the unit, and of recipes, with that of random
-        ones; both 0 to 1."""
-        behaviours = behaviour_distance(one.probe, other.probe) / (self.judge.spread or 1.0)
-        recipes = distance(one.genome, other.genome, self.space) / self.unit
-        return min(1.0, behaviours), min(1.0, recipes)
-
-    def unseen(self, make: Callable[[], Genome], siblings: Sequence[Genome]) -> Genome:
-        """A genome whose recipe was not judged yet, if there is one to be had: an evaluation should tell something."""
-        known = {self.judge.key(sibling) for sibling in siblings}
-        for _ in range(20):
-            genome = make()
-            key = self.judge.key(genome)
-            if key not in known and key not in self.history.members:
-                return genome
-        return genome
-
-    def record(self, number: int, population: list[Member], *, reseeded: bool, stage: str = "ga") -> None:
-        pairs = [self.distances(a, b) for a, b in combinations(population, 2)] or [(0.0, 0.0)]
-        behaviours, recipes = (float(np.mean(column)) for column in zip(*pairs, strict=True))
+            population[key] = self.history.members.get(key) or Member(genome, key)
+        self.judge.evaluate([member for key, member in population.items() if key not in self.history.members])
+        self.history.members |= population
+        ranked = sorted(population.values(), key=lambda member: (-member.worth, member.key))
+        apart = [distance(a.genome, b.genome) for a, b in combinations(ranked, 2)] or [0.0]
+        champion = self.history.champion
         generation = Generation(
             number=number,
-            champion=self.history.champion.fitness,
-            worth=self.history.champion.worth,
-            mean=float(np.mean([member.fitness for member in population])),
-            diversity=(behaviours + recipes) / 2,
-            behaviours=behaviours,
-            recipes=recipes,
-            reseeded=reseeded,
+            champion=champion.fitness,
+            worth=champion.worth,
+            mean=float(np.mean([member.fitness for member in ranked])),
+            diversity=min(1.0, float(np.mean(apart)) / self.unit),
             evaluations=len(self.history.members),
-            stage=stage,
         )
         self.history.generations.append(generation)
         self.tell(generation)
+        return ranked
 
-
-def tournament(scores: np.ndarray, rng: np.random.Generator, size: int = 3) -> int:
-    """The best of some drawn at random."""
-    drawn = rng.integers(len(scores), size=size)
-    return int(drawn[np.argmax(scores[drawn])])
-
-
-STRATEGIES = {"ga": Evolution.breed, "random": Evolution.draw}
+    def _is_over(self) -> bool:
+        settings, worths = self.settings, [generation.worth for generation in self.history.generations]
+        if settings.evaluations is not None and len(self.history.members) >= settings.evaluations:
+            self.history.ended = "the budget of evaluations"
+        elif settings.strategy == "ga" and len(worths) > settings.patience:
+            gain = worths[-1] - worths[-1 - settings.patience]
+            self.history.ended = "convergence" if gain < settings.converged else ""
+        return bool(self.history.ended)

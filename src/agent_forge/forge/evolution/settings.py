@@ -1,18 +1,20 @@
-"""The configuration of an evolution: what is bred from what, on which data, and for how long."""
+"""The settings of an evolution: what is merged, on which data, and for how long."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from agent_forge.config import option
 from agent_forge.errors import ConfigError
 
+Technique = Literal["linear", "slerp", "dare", "ties"]
+TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
+
 
 @dataclass(frozen=True)
-class Weights:
-    """What counts how much. The specification's weights; each term is relative to the base model, from 0 to 2."""
+class FitnessWeights:
+    """The weights of the fitness terms, each relative to the base model and between 0 and 2."""
 
     perplexity: float = option(0.4, at_least=0)
     accuracy: float = option(0.3, at_least=0)
@@ -21,89 +23,71 @@ class Weights:
 
     def __post_init__(self) -> None:
         if self.perplexity + self.accuracy <= 0:
-            raise ConfigError("perplexity and accuracy cannot both count for nothing", where="weights")
+            raise ConfigError("perplexity and accuracy cannot both have the weight 0", where="weights")
 
 
 @dataclass(frozen=True)
 class TaskSource:
     """Rows to evaluate on: JSONL with `text`, with `question` and `answer`, or also with `choices` (see the docs).
 
-    A file, a folder, or a bundled name; `${VARIABLES}` are filled in. Without `held_out` the rows are split in two, one
-    part to select on and one for the gate.
+    A file, a folder, or a bundled name; `${VARIABLES}` are expanded. Without `held_out` the rows are split in two: one
+    half for selection, the other for the gate.
     """
 
     path: str
-    held_out: str | None = option(None, help="rows for the gate, if they come from elsewhere")
+    held_out: str | None = option(None, help="Rows for the gate, if they come from elsewhere")
     share: float | None = option(
-        None, help="the share of these rows that training held out, if not that of the others", above=0, at_most=1
+        None, help="Share of these rows that training held out, if not the common one", above=0, at_most=1
     )
-    most: int = option(400, help="at most so many rows for selection, and so many for the gate", at_least=2)
+    most: int = option(400, help="Row limit for selection, and again for the gate", at_least=2)
 
 
 @dataclass(frozen=True)
 class Search:
-    """How the search goes. The defaults are the specification's."""
+    """How the search proceeds. The defaults are the specification's."""
 
-    strategy: Literal["ga", "random"] = "ga"
-    population: int = option(8, at_least=4)
-    elites: int = option(2, help="the best that live on as they are", at_least=1)
-    mutation: float = option(0.1, help="probability that a gene changes", above=0, at_most=1)
-    crossover: float = option(0.7, help="probability that a child has two parents", at_least=0, at_most=1)
-    diversity: float = option(0.3, help="weight of being different when parents are chosen", at_least=0, at_most=1)
+    strategy: Literal["ga", "random"] = option("ga", help="Genetic algorithm, or recipes drawn at random (the control)")
+    techniques: tuple[Technique, ...] = option(TECHNIQUES, help="Merge methods that recipes may use")
+    population: int = option(8, at_least=2)
+    elites: int = option(2, help="Recipes that survive unchanged", at_least=1)
+    mutation: float = option(0.1, help="Probability that a gene mutates", above=0, at_most=1)
+    crossover: float = option(0.7, help="Probability that a child has two parents", at_least=0, at_most=1)
+    diversity: float = option(0.3, help="Weight of novelty in the choice of parents", at_least=0, at_most=1)
     generations: int = option(50, at_least=1)
-    evaluations: int | None = option(None, help="at most so many recipes", at_least=1)
-    converged: float = option(0.001, help="stop when the best fitness moved less than this …", at_least=0)
-    patience: int = option(5, help="… over so many generations", at_least=1)
-    reseed_below: float = option(0.2, help="diversity under which the two worst are replaced", at_least=0, at_most=1)
-    elite_mutants: int = option(2, help="children of a generation that are mutants of its elites", at_least=0)
-    loser_merges: int = option(1, help="children that are made of three that lost", at_least=0)
-    cma: int = option(0, help="recipes that CMA-ES tries on the champion's numbers at the end", at_least=0)
-    halving: bool = option(True, help="evaluate on a quarter, then half of the data; the worse half stops")
-    groups: int = option(4, help="groups of layers with parameters of their own", at_least=1)
-    weight_noise: bool = option(False, help="also mutate weights: a random few take the values of a parent")
-    workers: int = option(0, help="processes that evaluate side by side; 0: this one alone", at_least=0)
+    evaluations: int | None = option(None, help="Limit on the number of recipes", at_least=1)
+    converged: float = option(0.001, help="Stop when the best fitness improves by less than this …", at_least=0)
+    patience: int = option(5, help="… over this many generations", at_least=1)
+    workers: int = option(0, help="Processes that evaluate in parallel (0: this process only)", at_least=0)
 
     def __post_init__(self) -> None:
-        children = self.population - self.elites
-        if self.elite_mutants + self.loser_merges > children:
-            raise ConfigError(
-                f"elite_mutants {self.elite_mutants} and loser_merges {self.loser_merges} are more than the "
-                f"{children} children of a generation",
-                where="search",
-            )
-
-    @property
-    def rungs(self) -> tuple[float, ...]:
-        """The shares of the selection data on which a recipe is judged, one after the other."""
-        return (0.25, 0.5, 1.0) if self.halving else (1.0,)
+        if not self.techniques:
+            raise ConfigError("name at least one technique", where="search.techniques")
+        if self.elites >= self.population:
+            fault = f"elites {self.elites} must be fewer than the population of {self.population}"
+            raise ConfigError(fault, where="search")
 
 
 @dataclass(frozen=True)
 class Evolve:
-    """An evolution: `parents` and `base` are Hugging Face folders, `data` the tasks they are judged on."""
+    """An evolution. `parents` and `base` are Hugging Face folders; in a pipeline they are the phase's inputs."""
 
-    parents: tuple[str, ...]
     data: dict[str, TaskSource]
-    base: str | None = option(None, help="what the parents were branched from; without it, the first parent")
+    parents: tuple[str, ...] = option((), help="Models to merge, at least two")
+    base: str | None = option(None, help="The model that the parents were tuned from (default: the first parent)")
     project: bool = option(
-        False, help="read a parent with a changed configuration as the base's architecture, without what it added"
+        False, help="Read a parent with a changed configuration as the base's architecture, without its additions"
     )
     held_out: float | None = option(
-        None, help="use only rows that a training phase with this share held out", above=0, at_most=0.5
+        None, help="Share that the training phases held out; only those rows are used", above=0, at_most=0.5
     )
     seed: int = option(0, at_least=0)
-    length: int = option(512, help="tokens in a row; longer documents are read in pieces", at_least=8)
-    most_tokens: int = option(4096, help="of one text, at most so many tokens are read", at_least=8)
-    dtype: Literal["float32", "bfloat16", "float16"] = option("float32", help="the type of the champion's weights")
-    worst_loss: float = option(0.05, help="what a champion may lose on one task, as a share", at_least=0, at_most=1)
-    weights: Weights = option(Weights())
+    length: int = option(512, help="Tokens per row; longer documents are read in pieces", at_least=8)
+    most_tokens: int = option(4096, help="Token limit per document", at_least=8)
+    dtype: Literal["float32", "bfloat16", "float16"] = option("float32", help="Type of the champion's weights")
+    worst_loss: float = option(0.05, help="Largest loss on a single task, as a share", at_least=0, at_most=1)
+    weights: FitnessWeights = option(FitnessWeights())
     search: Search = option(Search())
 
     def __post_init__(self) -> None:
-        if len(self.parents) < 2:
-            raise ConfigError("name at least two parents", where="parents")
-        folders = [os.path.normpath(parent) for parent in self.parents]
-        if twice := next((folder for folder in folders if folders.count(folder) > 1), None):
-            raise ConfigError(f"{twice!r} is named twice", where="parents")
         if not self.data:
             raise ConfigError("name at least one task", where="data")

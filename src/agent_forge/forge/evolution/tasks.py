@@ -1,9 +1,9 @@
-"""The data of an evolution: rows read as items, split into what selects and what judges."""
+"""The data of an evolution: rows read as items, split into those that select and those that judge."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ TEXT, ANSWERS, CHOICES = "text", "answers", "choices"
 
 @dataclass(frozen=True)
 class Item:
-    """Something to predict: `answers[right]` after `prompt`. A text has no prompt and one answer, itself."""
+    """Something to predict: `answers[right]` after `prompt`. A text has no prompt and a single answer, itself."""
 
     prompt: str
     answers: tuple[str, ...]
@@ -24,7 +24,7 @@ class Item:
 
     @property
     def text(self) -> str:
-        """What identifies the item: two with the same text are one."""
+        """The identity of an item: two with the same text are one."""
         return f"{self.prompt}{self.answers[self.right]}"
 
 
@@ -46,8 +46,13 @@ class TaskItems:
         return whole.hexdigest()
 
 
+def digest_of(tasks: Iterable[TaskItems]) -> str:
+    """One digest of all tasks."""
+    return hashlib.sha256("".join(task.digest() for task in tasks).encode()).hexdigest()
+
+
 def read_tasks(sources: Mapping[str, TaskSource], held_out: float | None = None) -> list[TaskItems]:
-    """The tasks of a configuration; with `held_out`, only items that a training phase with that share has held out.
+    """The tasks of a configuration; with `held_out`, only items that a training phase with that share held out.
 
     Raises DataError for a file that is missing, mixed, or too small to select on and to judge by.
     """
@@ -55,47 +60,47 @@ def read_tasks(sources: Mapping[str, TaskSource], held_out: float | None = None)
 
 
 def share_of(source: TaskSource, held_out: float | None) -> float:
-    """The share of a task's rows that may be used: those that training has held out, or all."""
+    """The share of a task's rows that may be used: those that training held out, or all."""
     share = held_out if source.share is None else source.share
     return 1.0 if share is None else share
 
 
 def _task(name: str, source: TaskSource, share: float) -> TaskItems:
-    def keep(text: str) -> bool:
-        return place(text) < share
-
-    kind, items = _items(source.path, keep)
+    kind, items = _items(source.path, share)
     if source.held_out is None:
-        ordered = sorted(items, key=_place)
-        select, judge = ordered[0::2], ordered[1::2]
+        select, judge = items[0::2], items[1::2]
     else:
-        other, held_out = _items(source.held_out, keep)
+        other, held_out = _items(source.held_out, share)
         if other != kind:
-            raise DataError(f"the rows are {other}, and those to select on are {kind}", where=source.held_out)
-        seen = {item.text for item in items}
-        select = sorted(items, key=_place)
-        judge = sorted((item for item in held_out if item.text not in seen), key=_place)
+            fault = f"the rows for the gate are {other}, but those for selection are {kind}"
+            raise DataError(fault, where=source.held_out)
+        selected = {item.text for item in items}
+        select, judge = items, [item for item in held_out if item.text not in selected]
     if len(select) < 2 or len(judge) < 2:
         raise DataError(
-            f"{len(select)} rows to select on and {len(judge)} for the gate are too few: each needs two",
+            f"{len(select)} rows for selection and {len(judge)} for the gate are too few: each takes at least two",
             where=source.path,
         )
     return TaskItems(name, kind, tuple(select[: source.most]), tuple(judge[: source.most]))
 
 
-def _items(path: str, keep: Callable[[str], bool]) -> tuple[str, list[Item]]:
-    found: dict[str, Item] = {}
+def _items(path: str, share: float) -> tuple[str, list[Item]]:
+    """The kind of the rows, and their items in an order that depends on the items alone, not on the file."""
+    items: dict[str, Item] = {}
     kinds: set[str] = set()
     for row, where in read_rows(path):
         kind, item = _item(row, where)
-        if item.text.strip() and keep(item.text):
+        if item.text.strip() and place(item.text) < share:
             kinds.add(kind)
-            found[item.text] = item
+            items[item.text] = item
     if len(kinds) > 1:
-        raise DataError(
-            f"the rows are of several kinds ({', '.join(sorted(kinds))})", where=path, fix="one file a kind"
-        )
-    return (kinds.pop() if kinds else TEXT), list(found.values())
+        listed = ", ".join(sorted(kinds))
+        raise DataError(f"the rows are of several kinds ({listed})", where=path, fix="Use one file per kind")
+
+    def order(item: Item) -> bytes:  # not that of `place`, which holds documents out
+        return hashlib.sha256(b"evolution " + item.text.encode()).digest()
+
+    return (kinds.pop() if kinds else TEXT), sorted(items.values(), key=order)
 
 
 def _item(row: Any, where: str) -> tuple[str, Item]:
@@ -113,19 +118,14 @@ def _item(row: Any, where: str) -> tuple[str, Item]:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError("not a text")
-    value.encode()  # half a surrogate pair is valid JSON and no text
+        raise TypeError("not text")
+    value.encode()  # half a surrogate pair is valid JSON, but not text
     return value
 
 
-def _place(item: Item) -> bytes:
-    """An order that belongs to the items alone, whatever file they came in; not the one that holds documents out."""
-    return hashlib.sha256(b"evolution " + item.text.encode()).digest()
-
-
 @dataclass(frozen=True)
-class Row:
-    """Tokens of which those from `start` on are to be predicted; `item` and `answer` say what they belong to."""
+class TokenRow:
+    """Tokens of which those from `start` on are predicted; `item` and `answer` say what they belong to."""
 
     tokens: tuple[int, ...]
     start: int
@@ -134,30 +134,27 @@ class Row:
     size: int  # bytes of the answer
 
 
-def rows_of(items: Sequence[Item], tokenizer: Any, length: int, most: int = 4096) -> list[Row]:
-    """The items as rows of at most `length` inputs. A text that is longer is cut into pieces, each from BOS, up to
-    `most` tokens of it; of a question that is longer, the beginning is left out."""
-    rows: list[Row] = []
+def rows_of(items: Sequence[Item], tokenizer: Any, length: int, most: int = 4096) -> list[TokenRow]:
+    """The items as rows of at most `length` tokens after BOS.
+
+    A longer text is cut into pieces, each from BOS, up to `most` tokens of it; a longer question loses its beginning.
+    """
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    rows: list[TokenRow] = []
     for number, item in enumerate(items):
-        before = _encode(tokenizer, item.prompt) if item.prompt else []
+        before = encode(item.prompt) if item.prompt else []
         for which, answer in enumerate(item.answers):
-            after, size = _encode(tokenizer, answer), max(1, len(answer.encode()))
+            after, size = encode(answer), max(1, len(answer.encode()))
             if item.prompt:
                 after = after[:length]
-                kept = (
-                    before[len(before) - max(0, length - len(after)) :] if len(before) + len(after) > length else before
-                )
-                rows.append(Row((tokenizer.bos_token_id, *kept, *after), 1 + len(kept), number, which, size))
+                prompt = before[max(0, len(before) + len(after) - length) :]
+                tokens = (tokenizer.bos_token_id, *prompt, *after)
+                rows.append(TokenRow(tokens, 1 + len(prompt), number, which, size))
                 continue
             after = after[:most]
             for at in range(0, len(after), length):
-                rows.append(Row((tokenizer.bos_token_id, *after[at : at + length]), 1, number, which, size))
+                rows.append(TokenRow((tokenizer.bos_token_id, *after[at : at + length]), 1, number, which, size))
     return rows
-
-
-def _encode(tokenizer: Any, text: str) -> list[int]:
-    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
-
-
-def digest_of(tasks: Iterable[TaskItems]) -> str:
-    return hashlib.sha256("".join(task.digest() for task in tasks).encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Arithmetic that comes out the same, bit for bit, in torch on any device and in the C kernel.
+"""Arithmetic that is equal, bit for bit, in torch on any device and in the C kernel.
 
-Everything is computed in float64 and rounded once, to the type of the output. Sums are taken in a fixed order
-(halving), and random numbers are defined bit for bit (`chance`); nothing is left to a library's own choice of order.
+Everything is computed in float64 and rounded once, to the type of the output. Sums have a fixed order (halving), and
+random numbers are defined bit for bit (`rng`); no order is left to a library.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-BLOCK = 1024  # the kernel's unit; part of the definition of a sum
+BLOCK = 1024  # part of the definition of a sum, and the kernel's unit
+PIECE = 1 << 16  # elements that are rounded at once: their copies stay in the cache
 
 
 def tree_sum(x: Tensor) -> float:
@@ -35,7 +36,7 @@ def tree_sum(x: Tensor) -> float:
 
 
 def row_sums(x: Tensor) -> Tensor:
-    """The sums over the last axis, by halving, with that axis kept."""
+    """The sums over the last axis, by halving: [..., 1]."""
     from torch.nn.functional import pad
 
     length = x.shape[-1]
@@ -48,28 +49,30 @@ def row_sums(x: Tensor) -> Tensor:
 
 def gram(tensors: list[Tensor]) -> list[list[float]]:
     """All inner products <x_i, x_j> of float64 tensors."""
-    found = [[0.0] * len(tensors) for _ in tensors]
+    products = [[0.0] * len(tensors) for _ in tensors]
     for i, a in enumerate(tensors):
         for j, b in enumerate(tensors[: i + 1]):
-            found[i][j] = found[j][i] = tree_sum(a * b)
-    return found
+            products[i][j] = products[j][i] = tree_sum(a * b)
+    return products
 
 
 def rounded(x: Tensor, dtype: str) -> Tensor:
-    """A float64 tensor in the output's type, rounded to nearest even once.
+    """A float64 tensor in the output's type, rounded once, to nearest even.
 
-    torch goes from float64 to bfloat16 by way of float32 and so rounds twice. Rounding the first step to odd (if it is
-    not exact, the last bit is set) makes the second one right: Boldo and Melquiond, "When double rounding is odd".
+    torch converts float64 to bfloat16 by way of float32 and so rounds twice. Rounding the first step to odd (setting
+    the last bit if it is inexact) makes the second one correct: Boldo and Melquiond, "When double rounding is odd".
     """
     import torch
 
     if dtype == "F64":
         return x
-    near = x.to(torch.float32)
     if dtype == "F32":
-        return near
-    back = near.to(torch.float64)
-    bits = near.view(torch.int32)
-    away = torch.where(x.abs() > back.abs(), 1, -1).to(torch.int32)
-    odd = torch.where((x != back) & ~x.isnan() & (bits & 1 == 0), bits + away, bits)
-    return odd.view(torch.float32).to(torch.bfloat16 if dtype == "BF16" else torch.float16)
+        return x.to(torch.float32)
+    parts = []
+    for part in x.reshape(-1).split(PIECE):
+        single = part.to(torch.float32)
+        back, bits = single.to(torch.float64), single.view(torch.int32)
+        away = torch.where(part.abs() > back.abs(), 1, -1).to(torch.int32)
+        odd = torch.where((part != back) & ~part.isnan() & (bits & 1 == 0), bits + away, bits)
+        parts.append(odd.view(torch.float32).to(torch.bfloat16 if dtype == "BF16" else torch.float16))
+    return torch.cat(parts).reshape(x.shape)

@@ -1,35 +1,35 @@
-"""From a recipe and the headers of its models to the list of output tensors: what each is merged from, and how.
+"""From a recipe and the headers of its models to the output tensors: what each is merged from, and how.
 
-Nothing but headers is read here, and everything that can be refused is refused here: a tensor that one of the models
-lacks, shapes that differ, layers that are not there, parameters that are missing.
+Only headers are read, and what does not fit is refused: a tensor that one of the models lacks, different shapes,
+missing layers, missing parameters.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from agent_forge.errors import CheckpointError, ConfigError
-from agent_forge.forge.merging.recipe import DTYPES, Recipe, Slice, Source
-from agent_forge.forge.merging.settings import METHODS, Settings, resolve
-from agent_forge.forge.merging.sources import FLOATS, Opened, Spec
+from agent_forge.forge.merging.recipe import DTYPES, InputModel, Recipe, Slice
+from agent_forge.forge.merging.settings import METHODS, Values, resolve
+from agent_forge.forge.merging.sources import FLOATS, Spec, TensorSource
 
 LAYER = re.compile(r"(?P<before>(?:^|.*?\.)(?:layers|h|blocks|block)\.)(?P<number>\d+)(?P<after>\..+)")
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 HEADS = ("lm_head.weight", "lm_head.bias", "embed_out.weight")
-# what a layer adds to the residual stream: the weights that a scale at a joint changes
+# the weights that write to the residual stream: what a scale at a joint changes
 RESIDUAL_WRITERS = ("o_proj", "down_proj", "c_proj", "dense_4h_to_h", "out_proj", "fc2", "w2", "attention.dense")
 POST_NORMS = ("post_feedforward_layernorm", "post_mlp_layernorm", "post_self_attn_layernorm")
-# what old checkpoints store and models compute themselves: left out where a model lacks it
+# stored by old checkpoints, computed by newer models: left out where a model lacks it
 BUFFERS = (".rotary_emb.inv_freq", ".attn.masked_bias", ".attn.bias")
 PROMOTED = {frozenset(("F16", "BF16")): "F32"}
 
 
 @dataclass(frozen=True)
 class Piece:
-    """An input: a tensor of a model, with the parameters that hold for it alone."""
+    """An input: a tensor of a model, with its own parameters."""
 
     model: str
     tensor: str
@@ -38,7 +38,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Output:
-    """An output tensor: its name and type, what it is merged from, and how."""
+    """An output tensor: its name and spec, what it is merged from, and how."""
 
     name: str
     spec: Spec
@@ -46,7 +46,7 @@ class Output:
     pieces: tuple[Piece, ...]
     base: int | None = None  # which piece is the base
     values: Mapping[str, Any] = field(default_factory=dict)  # the shared parameters
-    vocabulary: bool = False  # its rows are tokens: they are mapped first, if the recipe says so
+    vocabulary: bool = False  # its rows are tokens, which are mapped first if the recipe says so
 
 
 @dataclass(frozen=True)
@@ -55,121 +55,114 @@ class Layout:
 
     outputs: tuple[Output, ...]
     config: Mapping[str, Any]
-    donor: str  # the model whose config.json and tokenizer the result takes over
+    donor: str  # the model that gives config.json and tokenizer
 
     @property
     def parameters(self) -> int:
         return sum(output.spec.elements for output in self.outputs)
 
 
-def lay_out(recipe: Recipe, models: Mapping[str, Opened], rows: int | None = None) -> Layout:
-    """What one stage makes of its models. `rows` is the size of the output's vocabulary where tokens are mapped.
+def lay_out(recipe: Recipe, models: Mapping[str, TensorSource], rows: int | None = None) -> Layout:
+    """Lays out one stage. `rows` is the size of the output's vocabulary where tokens are mapped.
 
-    Raises CheckpointError or ConfigError, with the name of the tensor, for what does not fit.
+    Raises CheckpointError or ConfigError, naming the tensor that does not fit.
     """
     donor = recipe.base_model or recipe.references()[0]
     slices = list(_as_slices(recipe, models))
-    builder = _Builder(recipe, models, rows)
+    builder = _LayoutBuilder(recipe, models, rows)
     outputs: list[Output] = []
-    places: list[tuple[str, int]] = []  # of each output layer: the model and layer that it is (first) made from
-    first, last = slices[0], slices[-1]
-    outputs += builder.outside(first, "before")
+    places: list[tuple[str, int]] = []  # of each output layer: the first model and layer that it is made from
+    outputs += builder.outside(slices[0], "before")
     for part in slices:
-        count = _length(part)
+        start, end = part.sources[0].layer_range or (0, 0)
+        count = end - start
         for index in range(count):
             t = index / (count - 1) if count > 1 else 1.0
             outputs += builder.layer(part, index, len(places), t)
-            places.append((part.sources[0].model, _start(part.sources[0]) + index))
-    outputs += builder.outside(last, "after")
+            places.append((part.sources[0].model, start + index))
+    outputs += builder.outside(slices[-1], "after")
     config = _config(recipe, models, donor, outputs, places, rows)
     return Layout(tuple(outputs), config, donor)
 
 
-def _as_slices(recipe: Recipe, models: Mapping[str, Opened]) -> Iterator[Slice]:
+def _as_slices(recipe: Recipe, models: Mapping[str, TensorSource]) -> Iterator[Slice]:
     if recipe.path:
         for joint in recipe.path:
-            yield Slice((Source(joint.model, (joint.layer, joint.layer + 1)),))
+            yield Slice((InputModel(joint.model, (joint.layer, joint.layer + 1)),))
         return
     if recipe.slices:
         yield from recipe.slices
         return
     sources = list(recipe.models)
     if recipe.base_model is not None and recipe.base_model not in [source.model for source in sources]:
-        sources.append(Source(recipe.base_model))
+        sources.append(InputModel(recipe.base_model))
     depths = {source.model: depth_of(models[source.model]) for source in sources}
     if len(set(depths.values())) > 1:
-        said = ", ".join(f"{model} {depth}" for model, depth in depths.items())
-        raise CheckpointError(f"the models have different numbers of layers: {said}", fix="say which with `slices`")
-    yield Slice(tuple(Source(s.model, (0, depths[s.model]), s.parameters) for s in sources))
+        listed = ", ".join(f"{model} {depth}" for model, depth in depths.items())
+        raise CheckpointError(f"the models have different numbers of layers: {listed}", fix="Use `slices` to choose")
+    yield Slice(tuple(InputModel(s.model, (0, depths[s.model]), s.parameters) for s in sources))
 
 
-def depth_of(model: Opened) -> int:
+def depth_of(model: TensorSource) -> int:
     """The number of layers, from the names of the tensors."""
-    numbers = {int(found["number"]) for name in model.tensors if (found := LAYER.fullmatch(name))}
+    numbers = {int(match["number"]) for name in model.tensors if (match := LAYER.fullmatch(name))}
     if numbers != set(range(len(numbers))):
         missing = min(set(range(max(numbers) + 1)) - numbers)
         raise CheckpointError(f"the tensors of layer {missing} are missing", where=model.name)
     return len(numbers)
 
 
-def _start(source: Source) -> int:
+def _start(source: InputModel) -> int:
     return source.layer_range[0] if source.layer_range else 0
 
 
-def _length(part: Slice) -> int:
-    start, end = part.sources[0].layer_range or (0, 0)
-    return end - start
-
-
 @dataclass
-class _Builder:
+class _LayoutBuilder:
     recipe: Recipe
-    models: Mapping[str, Opened]
+    models: Mapping[str, TensorSource]
     rows: int | None
 
     def layer(self, part: Slice, index: int, number: int, t: float) -> list[Output]:
-        """The tensors of output layer `number`: layer `index` of this slice's stretch in each source."""
+        """The tensors of output layer `number`: layer `index` of the range of each source."""
         parts: dict[tuple[str, str], None] = {}
         for source in part.sources:
             parts |= dict.fromkeys(self._parts(source, _start(source) + index))
-        made = []
+        outputs = []
         for before, after in parts:
             names = [f"{before}{_start(source) + index}{after}" for source in part.sources]
-            if after.endswith(BUFFERS) and not self._all_have(part, names):
+            pairs = zip(part.sources, names, strict=True)
+            if after.endswith(BUFFERS) and any(name not in self.models[s.model].tensors for s, name in pairs):
                 continue
-            made.append(self._output(f"{before}{number}{after}", part, names, t, self._scale(number, after)))
-        return made
+            outputs.append(self._output(f"{before}{number}{after}", part, names, t, self._scale(number, after)))
+        return outputs
 
-    def _all_have(self, part: Slice, names: list[str]) -> bool:
-        return all(name in self.models[s.model].tensors for s, name in zip(part.sources, names, strict=True))
-
-    def _parts(self, source: Source, layer: int) -> list[tuple[str, str]]:
-        """What stands before and after the number in the names of a layer's tensors, in the order of the file."""
-        found = []
-        for name in self.models[source.model].tensors:
-            match = LAYER.fullmatch(name)
-            if match and int(match["number"]) == layer:
-                found.append((match["before"], match["after"]))
-        stacks = {before for before, _ in found}
+    def _parts(self, source: InputModel, layer: int) -> list[tuple[str, str]]:
+        """What precedes and follows the number in the names of a layer's tensors, in the order of the file."""
+        matches = filter(None, map(LAYER.fullmatch, self.models[source.model].tensors))
+        parts = [(match["before"], match["after"]) for match in matches if int(match["number"]) == layer]
+        stacks = {before for before, _ in parts}
         if len(stacks) > 1 and (self.recipe.slices or self.recipe.path):
-            said = ", ".join(sorted(stacks))
             raise CheckpointError(
-                f"it has several stacks of layers ({said}), which `models` merges only", where=source.model
+                f"it has several stacks of layers ({', '.join(sorted(stacks))}), which only `models` can merge",
+                where=source.model,
             )
-        if not found:
+        if not parts:
             raise CheckpointError(f"there is no layer {layer}", where=source.model)
-        return found
+        return parts
 
     def _scale(self, number: int, after: str) -> float | None:
-        """DFS: the state enters with h -> c h. With C the product of the scales so far, h = C g, and every norm
-        before a layer gives the same for h and g. So the layer adds f(h) / C to g: the weights that write to the
-        residual stream are divided by C, and the norm before the head sees no difference."""
+        """What a tensor is multiplied by so that the state enters the layers of a path scaled; None for 1.
+
+        With C the product of the scales so far, the scaled state is h = C g, and the norm before a layer gives the same
+        for h and g. So the layer adds f(h) / C to g: the weights that write to the residual stream are divided by C,
+        and the norm before the head removes what remains.
+        """
         if not self.recipe.path:
             return None
         if any(norm in after for norm in POST_NORMS):
             raise CheckpointError(
                 f"dfs cannot scale a layer with {after.strip('.')}: it normalises what it adds",
-                fix="use passthrough with slices",
+                fix="Use passthrough with slices",
             )
         total = 1.0
         for joint in self.recipe.path[: number + 1]:
@@ -178,10 +171,10 @@ class _Builder:
         return 1.0 / total if writes and total != 1.0 else None
 
     def outside(self, part: Slice, where: str) -> list[Output]:
-        """The tensors that belong to no layer, before the layers (embeddings) or after them (norm, head)."""
+        """The tensors outside the layers: before them (embeddings) or after them (norm, head)."""
         sources = part.sources
         if self.recipe.path:
-            sources = (Source(self.recipe.base_model or self.recipe.references()[0]),)
+            sources = (InputModel(self.recipe.base_model or self.recipe.references()[0]),)
             part = Slice(sources)
         names: dict[str, None] = {}
         for source in sources:
@@ -214,20 +207,21 @@ class _Builder:
         return Output(name, spec, method, pieces, at, shared, vocabulary)
 
     def _of_input(
-        self, method: str, source: Source, own: str, general: tuple[Settings, ...], t: float, is_base: bool
+        self, method: str, source: InputModel, own: str, general: tuple[Values, ...], t: float, is_base: bool
     ) -> dict[str, Any]:
-        settings = (source.parameters, *general)
-        values = self._values(method, "input", settings, own, t, source.model)
-        return values if is_base else values | self._values(method, "non_base", settings, own, t, source.model)
+        scopes = (source.parameters, *general)
+        values = self._values(method, "input", scopes, own, t, source.model)
+        return values if is_base else values | self._values(method, "non_base", scopes, own, t, source.model)
 
     def _values(
-        self, method: str, scope: str, settings: tuple[Settings, ...], tensor: str, t: float, model: str = ""
+        self, method: str, scope: str, scopes: tuple[Values, ...], tensor: str, t: float, model: str = ""
     ) -> dict[str, Any]:
-        known = METHODS[method].parameters.items()
-        return {name: resolve(method, name, settings, tensor, t, model) for name, kind in known if kind.scope == scope}
+        parameters = METHODS[method].parameters.items()
+        names = [name for name, parameter in parameters if parameter.scope == scope]
+        return {name: resolve(method, name, scopes, tensor, t, model) for name in names}
 
     def _present(self, model: str, own: str, name: str) -> str:
-        """The tensor's name in the model; a head that is tied is the embedding."""
+        """The name of a tensor in a model; a tied head is the embedding."""
         tensors = self.models[model].tensors
         if own in tensors:
             return own
@@ -235,38 +229,38 @@ class _Builder:
             tied = next((other for other in tensors if other.endswith(EMBEDDINGS)), None)
             if tied is not None:
                 return tied
-        raise CheckpointError(f"the tensor {own} is missing, and another model has it", where=model)
+        raise CheckpointError(f"the tensor {own} is missing, which another model has", where=model)
 
-    def _spec(self, name: str, inputs: list[tuple[Source, str]], vocabulary: bool) -> Spec:
+    def _spec(self, name: str, inputs: list[tuple[InputModel, str]], vocabulary: bool) -> Spec:
         specs = [self.models[source.model].tensors[own] for source, own in inputs]
         mapped = vocabulary and self.rows is not None
         first = specs[0]
         for (source, _), spec in zip(inputs, specs, strict=True):
             if spec.shape[mapped:] != first.shape[mapped:] or (mapped and len(spec.shape) != len(first.shape)):
                 raise CheckpointError(
-                    f"{name} has the shape {list(spec.shape)}, and {list(first.shape)} in {inputs[0][0].model}",
+                    f"{name} has shape {list(spec.shape)}, but {list(first.shape)} in {inputs[0][0].model}",
                     where=source.model,
-                    fix="`tokenizer_source: union` maps tokens by name" if vocabulary else None,
+                    fix="Set `tokenizer_source: union` to map tokens by name" if vocabulary else None,
                 )
         shape = (self.rows, *first.shape[1:]) if mapped and self.rows is not None else first.shape
         if any(spec.dtype not in FLOATS for spec in specs):
             if len({spec.dtype for spec in specs}) > 1:
                 raise CheckpointError(
-                    f"{name} is of type {specs[-1].dtype} and {first.dtype}", where=inputs[-1][0].model
+                    f"{name} has type {specs[-1].dtype}, but {first.dtype} elsewhere", where=inputs[-1][0].model
                 )
             return Spec(first.dtype, shape)
-        wanted = self.recipe.out_dtype or self.recipe.dtype
-        return Spec(DTYPES[wanted] if wanted else promoted([spec.dtype for spec in specs]), shape)
+        dtype = self.recipe.out_dtype or self.recipe.dtype
+        return Spec(DTYPES[dtype] if dtype else promoted([spec.dtype for spec in specs]), shape)
 
 
 def promoted(dtypes: list[str]) -> str:
     """The type that holds all of them."""
-    found = dtypes[0]
+    result = dtypes[0]
     for dtype in dtypes[1:]:
-        if dtype != found:
-            widest = min(found, dtype, key=FLOATS.index)
-            found = PROMOTED.get(frozenset((found, dtype)), widest)
-    return found
+        if dtype != result:
+            widest = min(result, dtype, key=FLOATS.index)
+            result = PROMOTED.get(frozenset((result, dtype)), widest)
+    return result
 
 
 def _is_before(name: str) -> bool:
@@ -280,13 +274,13 @@ TORCH_DTYPES = {code: name for name, code in DTYPES.items()}
 
 def _config(
     recipe: Recipe,
-    models: Mapping[str, Opened],
+    models: Mapping[str, TensorSource],
     donor: str,
     outputs: list[Output],
     places: list[tuple[str, int]],
     rows: int | None,
 ) -> dict[str, Any]:
-    """The donor's config.json, with what the merge changes: depth, what is said layer by layer, vocabulary, type."""
+    """The donor's config.json with what the merge changes: depth, lists by layer, vocabulary, dtype."""
     config = dict(models[donor].config)
     depth = config.get("num_hidden_layers", config.get("n_layer"))
     for key in ("num_hidden_layers", "n_layer"):
@@ -294,8 +288,8 @@ def _config(
             config[key] = len(places)
     for key, value in models[donor].config.items():
         if isinstance(value, list) and len(value) == depth and key.startswith(("layer_", "mlp_layer_", "attention_t")):
-            config[key] = [_list_of(models[model], key)[layer] for model, layer in places]
-    if "memory_layers" in config:  # Cognate's: which layers have a memory
+            config[key] = [_layer_list(models[model], key)[layer] for model, layer in places]
+    if "memory_layers" in config:  # Cognate: the layers with a memory
         has = [layer in models[model].config.get("memory_layers", []) for model, layer in places]
         config["memory_layers"] = [number for number, memory in enumerate(has) if memory]
     if rows is not None:
@@ -308,11 +302,8 @@ def _config(
     return config
 
 
-def _list_of(model: Opened, key: str) -> list[Any]:
-    found = model.config.get(key)
-    if not isinstance(found, list):
-        raise ConfigError(f"its config.json does not say {key}", where=model.name)
-    return found
-
-
-Progress = Callable[[int, int, str], None]
+def _layer_list(model: TensorSource, key: str) -> list[Any]:
+    values = model.config.get(key)
+    if not isinstance(values, list):
+        raise ConfigError(f"its config.json has no list {key}", where=model.name)
+    return values

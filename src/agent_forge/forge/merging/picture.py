@@ -1,4 +1,4 @@
-"""A picture of interference: one cell a tensor, layers from left to right, red where the models contradict."""
+"""A picture of interference: one cell per tensor, layers from left to right, red where task vectors conflict."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ FONT = 'font-family="system-ui, sans-serif" font-size="12"'
 
 
 def interference_svg(rows: Sequence[Interference], title: str = "Interference of task vectors") -> str:
-    """An SVG: the colour of a cell is its share of sign conflicts, 0 (white) to 1/2 and more (red)."""
+    """An SVG. The colour of a cell is its share of sign conflicts, from 0 (white) to 1/2 and above (red)."""
     cells: dict[str, dict[int, Interference]] = {}
     for row in rows:
-        found = LAYER.fullmatch(row.name)
-        kind = found["after"].strip(".").removesuffix(".weight") if found else row.name.removesuffix(".weight")
-        cells.setdefault(kind, {})[int(found["number"]) if found else 0] = row
+        match = LAYER.fullmatch(row.name)
+        kind = match["after"].strip(".") if match else row.name
+        cells.setdefault(kind.removesuffix(".weight"), {})[int(match["number"]) if match else 0] = row
     width = LEFT + CELL * (1 + max(layer for line in cells.values() for layer in line)) + 230
     height = TOP + CELL * len(cells) + 40
     parts = [
@@ -36,10 +36,9 @@ def interference_svg(rows: Sequence[Interference], title: str = "Interference of
 
 
 def _cell(x: int, y: int, row: Interference) -> str:
-    said = f"{row.name}: conflict {_number(row.conflict)}, cosine {_number(row.cosine)}"
-    fill = _colour(row.conflict)
-    size = CELL - 2
-    return f'<rect x="{x}" y="{y}" width="{size}" height="{size}" fill="{fill}"><title>{escape(said)}</title></rect>'
+    title = escape(f"{row.name}: conflict {_number(row.conflict)}, cosine {_number(row.cosine)}")
+    fill, size = _colour(row.conflict), CELL - 2
+    return f'<rect x="{x}" y="{y}" width="{size}" height="{size}" fill="{fill}"><title>{title}</title></rect>'
 
 
 def _colour(conflict: float | None) -> str:
@@ -55,10 +54,10 @@ def _number(value: float | None) -> str:
 
 def _summary(rows: Sequence[Interference]) -> str:
     whole = rows[-1]
-    moved = ", ".join(f"{norm:.3f}" for norm in whole.norms)
+    norms = ", ".join(f"{norm:.3f}" for norm in whole.norms)
     return (
         f"all tensors: sign conflicts {_number(whole.conflict)}, mean cosine {_number(whole.cosine)}, "
-        f"size of the vectors relative to the base {moved}"
+        f"norms relative to the base {norms}"
     )
 
 
@@ -68,5 +67,5 @@ def _legend(x: int, y: int) -> str:
     for number, value in enumerate(steps):
         top = y + 20 + number * 18
         lines.append(f'<rect x="{x}" y="{top}" width="16" height="16" fill="{_colour(value)}" stroke="#ccc"/>')
-        lines.append(f'<text x="{x + 24}" y="{top + 13}">{value:g}{" and more" if value == 0.5 else ""}</text>')
+        lines.append(f'<text x="{x + 24}" y="{top + 13}">{value:g}{" and above" if value == 0.5 else ""}</text>')
     return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""What is to be merged, and how: mergekit's YAML, read strictly.
+"""Recipes: mergekit's YAML, read strictly.
 
-A recipe says either `models` (merged layer by layer), `slices` (stretches of layers put one after another) or, for our
-own method `dfs`, a `path` through the layers of all parents. Several documents in one file, all but the last with a
-`name`, are stages: a later one may use an earlier one as a model (as `mergekit-multi` does).
+A recipe has either `models` (merged layer by layer), `slices` (ranges of layers stacked on each other) or, for our own
+method `dfs`, a `path` through the layers of all models. Several documents in one file, all but the last with a `name`,
+are stages: a later one may use an earlier one as a model (as in `mergekit-multi`).
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ import yaml
 
 from agent_forge.config import nearest
 from agent_forge.errors import ConfigError
-from agent_forge.forge.merging.settings import METHODS, PARAMETERS, Settings, check_setting
+from agent_forge.forge.merging.settings import METHODS, PARAMETERS, Values, check_setting
 
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
 
 
 @dataclass(frozen=True)
-class Source:
-    """A model, or the layers [start, end) of it, with the parameters that hold for it alone."""
+class InputModel:
+    """A model, or its layers [start, end), with its own parameters."""
 
     model: str
     layer_range: tuple[int, int] | None = None
-    parameters: Settings = field(default_factory=dict)
+    parameters: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Slice:
-    """A stretch of output layers, merged from one stretch of each source."""
+    """A range of output layers, merged from one range of each source."""
 
-    sources: tuple[Source, ...]
+    sources: tuple[InputModel, ...]
     base_model: str | None = None
-    parameters: Settings = field(default_factory=dict)
+    parameters: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Joint:
-    """A step of a path: the state, times `scale`, enters this layer of this model."""
+    """A step of a path: the hidden state, times `scale`, enters this layer of this model."""
 
     model: str
     layer: int
@@ -60,8 +60,8 @@ class TokenSource:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """Which tokens the output has: `union`, `base`, or those of one model."""
+class TokenizerSpec:
+    """The tokens of the output: `union`, `base`, or those of one model."""
 
     source: str
     tokens: Mapping[str, TokenSource] = field(default_factory=dict)
@@ -70,40 +70,40 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A merge, as data. `parse_recipe` makes one, `to_yaml` writes it, `merge` carries it out."""
+    """A merge as data. `parse_recipe` reads one, `to_yaml` writes it, `merge` runs it."""
 
     merge_method: str
-    models: tuple[Source, ...] = ()
+    models: tuple[InputModel, ...] = ()
     slices: tuple[Slice, ...] = ()
     path: tuple[Joint, ...] = ()
     base_model: str | None = None
     dtype: str | None = None
     out_dtype: str | None = None
-    vocabulary: Vocabulary | None = None
+    vocabulary: TokenizerSpec | None = None
     chat_template: str | None = None
-    parameters: Settings = field(default_factory=dict)
+    parameters: Values = field(default_factory=dict)
     name: str | None = None
     stages: tuple[Recipe, ...] = ()
 
     def references(self) -> list[str]:
-        """The models that are named, in the order of their first mention, the base first; stages as their names."""
+        """The models and stages that this stage names, in order of first mention, the base first."""
         slices = [source.model for part in self.slices for source in part.sources]
         bases = [self.base_model, *(part.base_model for part in self.slices)]
         named = [*bases, *(source.model for source in self.models), *slices, *(joint.model for joint in self.path)]
         return list(dict.fromkeys(model for model in named if model is not None))
 
     def models_on_disk(self) -> list[str]:
-        """The models that are folders: what this recipe and its stages name, less the stages themselves."""
-        names = {stage.name for stage in self.stages}
-        found = [model for recipe in (*self.stages, self) for model in recipe.references() if model not in names]
-        return list(dict.fromkeys(found))
+        """The models that are folders: everything named, in all stages, that is not a stage."""
+        stages = {stage.name for stage in self.stages}
+        named = [model for recipe in (*self.stages, self) for model in recipe.references()]
+        return list(dict.fromkeys(model for model in named if model not in stages))
 
 
-def parse_recipe(given: str | Mapping[str, Any] | Sequence[Mapping[str, Any]], where: str = "recipe") -> Recipe:
+def parse_recipe(recipe: str | Mapping[str, Any] | Sequence[Mapping[str, Any]], where: str = "recipe") -> Recipe:
     """Reads a recipe from YAML text, from a mapping, or from a list of mappings (stages).
 
-    Raises ConfigError that names the part that is unknown or wrong. Nothing but the text itself is looked at; whether
-    the models fit together is found out by `check`.
+    Raises ConfigError, which names the part that is unknown or wrong. Only the text is looked at; `prepare` checks
+    whether the models fit together.
 
     >>> recipe = parse_recipe("{merge_method: linear, models: [{model: a, parameters: {weight: 1}}]}")
     >>> recipe.merge_method, recipe.references()
@@ -111,70 +111,69 @@ def parse_recipe(given: str | Mapping[str, Any] | Sequence[Mapping[str, Any]], w
     >>> parse_recipe(to_yaml(recipe)) == recipe
     True
     """
-    documents = _documents(given, where)
+    documents = _documents(recipe, where)
     stages: list[Recipe] = []
     for number, document in enumerate(documents, 1):
         place = where if len(documents) == 1 else f"{where}, document {number}"
-        recipe = _recipe(document, place)
-        if number < len(documents):
-            if recipe.name is None:
-                raise ConfigError("a stage that is not the last needs a name", where=place, fix="add `name: …`")
-            if recipe.name in {stage.name for stage in stages}:
-                raise ConfigError(f"the name {recipe.name!r} is given twice", where=place)
-            stages.append(recipe)
-    return replace(recipe, stages=tuple(stages))
+        stage = _recipe(document, place)
+        if number < len(documents) and stage.name is None:
+            raise ConfigError("every stage but the last must have a name", where=place, fix="Add `name: …`")
+        if number < len(documents) and stage.name in {earlier.name for earlier in stages}:
+            raise ConfigError(f"the name {stage.name!r} occurs twice", where=place)
+        stages.append(stage)
+    *earlier, last = stages
+    return replace(last, stages=tuple(earlier))
 
 
-def _documents(given: Any, where: str) -> list[Mapping[str, Any]]:
-    if isinstance(given, str):
+def _documents(recipe: Any, where: str) -> list[Mapping[str, Any]]:
+    if isinstance(recipe, str):
         try:
-            found = [document for document in yaml.load_all(given, Loader=_Loader) if document is not None]
+            documents = [document for document in yaml.load_all(recipe, Loader=_StrictLoader) if document is not None]
         except (yaml.YAMLError, ValueError, RecursionError) as error:
-            raise ConfigError(f"not valid YAML: {_shorter(error)}", where=where) from error
+            raise ConfigError(f"not valid YAML: {' '.join(str(error).split())[:300]}", where=where) from error
     else:
-        found = [given] if isinstance(given, Mapping) else list(given)
-    if not found:
-        raise ConfigError("there is nothing in it", where=where)
-    for document in found:
+        documents = [recipe] if isinstance(recipe, Mapping) else list(recipe)
+    if not documents:
+        raise ConfigError("the recipe is empty", where=where)
+    for document in documents:
         if not isinstance(document, Mapping):
-            raise ConfigError("a recipe is a mapping with merge_method, models, …", where=where)
-    return found
+            raise ConfigError("a recipe must be a mapping with merge_method, models, …", where=where)
+    return documents
 
 
-class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe, and a key that is given twice is an error, not a silent choice."""
+class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Safe, and refuses a key that occurs twice instead of silently using the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         names = [key.value for key, _ in node.value]
         if twice := {str(name) for name in names if names.count(name) > 1}:
-            raise yaml.constructor.ConstructorError(None, None, f"{sorted(twice)[0]!r} is given twice", node.start_mark)
-        made: dict[Any, Any] = super().construct_mapping(node, deep)
-        return made
-
-
-def _shorter(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+            raise yaml.constructor.ConstructorError(None, None, f"{sorted(twice)[0]!r} occurs twice", node.start_mark)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
 
 
 # --- the parts -------------------------------------------------------------------------------------------------------
 
-TOP: tuple[str, ...] = ("merge_method", "models", "slices", "modules", "path", "base_model", "dtype", "out_dtype")
-TOP += ("tokenizer_source", "tokenizer", "chat_template", "parameters", "name")
+TOP = (
+    *("merge_method", "models", "slices", "modules", "path", "base_model", "dtype", "out_dtype"),
+    *("tokenizer_source", "tokenizer", "chat_template", "parameters", "name"),
+)
 
 
 def _recipe(document: Mapping[str, Any], where: str) -> Recipe:
-    _known(document, TOP, where)
+    _check_keys(document, TOP, where)
     method = document.get("merge_method")
     if not isinstance(method, str) or method not in METHODS:
         near = nearest(str(method), METHODS) if method is not None else None
-        what = f"the merge method {method!r} is not known" if method is not None else "merge_method is missing"
-        raise ConfigError(what, where=where, fix=f"did you mean {near!r}?" if near else f"one of {', '.join(METHODS)}")
+        fault = "merge_method is missing" if method is None else f"unknown merge method {method!r}"
+        fix = f"Did you mean {near!r}?" if near else f"Use one of {', '.join(METHODS)}"
+        raise ConfigError(fault, where=where, fix=fix)
     models, slices = _inputs(document, where)
     path = tuple(_joint(item, f"{where}, path[{i}]") for i, item in enumerate(_list(document, "path", where)))
-    given = [name for name, part in (("models", models), ("slices", slices), ("path", path)) if part]
-    wanted = "path" if method == "dfs" else "models or slices"
-    if len(given) != 1 or (given[0] == "path") != (method == "dfs"):
-        raise ConfigError(f"{method} needs exactly one of: {wanted}; given: {', '.join(given) or 'none'}", where=where)
+    parts = [name for name, part in (("models", models), ("slices", slices), ("path", path)) if part]
+    expected = "path" if method == "dfs" else "models or slices"
+    if len(parts) != 1 or (parts[0] == "path") != (method == "dfs"):
+        raise ConfigError(f"{method} takes exactly one of {expected}, not {', '.join(parts) or 'none'}", where=where)
     recipe = Recipe(
         merge_method=method,
         models=models,
@@ -192,15 +191,15 @@ def _recipe(document: Mapping[str, Any], where: str) -> Recipe:
     return recipe
 
 
-def _inputs(document: Mapping[str, Any], where: str) -> tuple[tuple[Source, ...], tuple[Slice, ...]]:
-    """`models` and `slices`; a single entry under `modules` means the same."""
+def _inputs(document: Mapping[str, Any], where: str) -> tuple[tuple[InputModel, ...], tuple[Slice, ...]]:
+    """`models` and `slices`, also from the only entry of `modules`."""
     if "modules" in document:
         modules = document["modules"]
         if not isinstance(modules, Mapping) or len(modules) != 1:
-            raise ConfigError("only models of one module are merged", where=f"{where}, modules")
+            raise ConfigError("only models with one module can be merged", where=f"{where}, modules")
         ((name, inner),) = modules.items()
         place = f"{where}, modules.{name}"
-        _known(_mapping(inner, place), ["models", "slices"], place)
+        _check_keys(_mapping(inner, place), ["models", "slices"], place)
         document = {**document, **inner}
     models = tuple(
         _source(item, f"{where}, models[{i}]", []) for i, item in enumerate(_list(document, "models", where))
@@ -209,30 +208,30 @@ def _inputs(document: Mapping[str, Any], where: str) -> tuple[tuple[Source, ...]
     return models, slices
 
 
-def _source(item: Any, where: str, more: list[str]) -> Source:
+def _source(item: Any, where: str, more: list[str]) -> InputModel:
     item = _mapping(item, where)
-    _known(item, ["model", "parameters", *more], where)
+    _check_keys(item, ["model", "parameters", *more], where)
     model = _model(item.get("model"), f"{where}, model")
     assert model is not None
-    found = item.get("layer_range")
+    ends = item.get("layer_range")
     if "layer_range" in more:
-        if not (isinstance(found, (list, tuple)) and len(found) == 2 and all(_is_count(end) for end in found)):
-            raise ConfigError(f"layer_range is two numbers, not {found!r}", where=where)
-        if found[0] >= found[1]:
-            raise ConfigError(f"layer_range {list(found)} holds no layer", where=where)
-    return Source(model, None if found is None else (found[0], found[1]), _parameters(item, where))
+        if not (isinstance(ends, (list, tuple)) and len(ends) == 2 and all(_is_count(end) for end in ends)):
+            raise ConfigError(f"layer_range must be two numbers, not {ends!r}", where=where)
+        if ends[0] >= ends[1]:
+            raise ConfigError(f"layer_range {list(ends)} contains no layer", where=where)
+    return InputModel(model, None if ends is None else (ends[0], ends[1]), _parameters(item, where))
 
 
 def _slice(item: Any, where: str) -> Slice:
     item = _mapping(item, where)
-    _known(item, ["sources", "base_model", "parameters", "residual_weight"], where)
+    _check_keys(item, ["sources", "base_model", "parameters", "residual_weight"], where)
     if item.get("residual_weight") is not None:
         raise ConfigError("residual_weight has no effect in mergekit and is not accepted", where=where)
     sources = tuple(
         _source(part, f"{where}.sources[{i}]", ["layer_range"]) for i, part in enumerate(_list(item, "sources", where))
     )
     if not sources:
-        raise ConfigError("there are no sources", where=where)
+        raise ConfigError("the slice has no sources", where=where)
     lengths = {end - start for start, end in (source.layer_range or (0, 0) for source in sources)}
     if len(lengths) > 1:
         raise ConfigError("all sources of a slice must have the same number of layers", where=where)
@@ -242,38 +241,38 @@ def _slice(item: Any, where: str) -> Slice:
 
 def _joint(item: Any, where: str) -> Joint:
     item = _mapping(item, where)
-    _known(item, ["model", "layer", "scale"], where)
+    _check_keys(item, ["model", "layer", "scale"], where)
     model, layer, scale = _model(item.get("model"), f"{where}, model"), item.get("layer"), item.get("scale", 1.0)
     assert model is not None
     if not _is_count(layer):
-        raise ConfigError(f"layer is a number from 0, not {layer!r}", where=where)
+        raise ConfigError(f"layer must be a number from 0 on, not {layer!r}", where=where)
     if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not 0 < scale < 1e6:
-        raise ConfigError(f"scale is a number above 0, not {scale!r}", where=where)
+        raise ConfigError(f"scale must be a number above 0, not {scale!r}", where=where)
     return Joint(model, layer, float(scale))
 
 
-def _vocabulary(document: Mapping[str, Any], where: str) -> Vocabulary | None:
+def _vocabulary(document: Mapping[str, Any], where: str) -> TokenizerSpec | None:
     simple, full = document.get("tokenizer_source"), document.get("tokenizer")
     if simple is not None and full is not None:
         raise ConfigError("give tokenizer_source or tokenizer, not both", where=where)
     if full is None:
         source = _model(simple, f"{where}, tokenizer_source", optional=True)
-        return None if source is None else Vocabulary(source)
+        return None if source is None else TokenizerSpec(source)
     place = f"{where}, tokenizer"
     full = _mapping(full, place)
-    _known(full, ["source", "tokens", "pad_to_multiple_of"], place)
+    _check_keys(full, ["source", "tokens", "pad_to_multiple_of"], place)
     pad = full.get("pad_to_multiple_of")
     if pad is not None and not (_is_count(pad) and pad > 0):
-        raise ConfigError(f"pad_to_multiple_of is a number above 0, not {pad!r}", where=place)
+        raise ConfigError(f"pad_to_multiple_of must be a number above 0, not {pad!r}", where=place)
     tokens = _mapping(full.get("tokens") or {}, f"{place}.tokens")
     source = _model(full.get("source", "union"), f"{place}.source")
     assert source is not None
-    return Vocabulary(source, {str(t): _token(item, f"{place}.tokens.{t}") for t, item in tokens.items()}, pad)
+    return TokenizerSpec(source, {str(t): _token(item, f"{place}.tokens.{t}") for t, item in tokens.items()}, pad)
 
 
 def _token(item: Any, where: str) -> TokenSource:
     item = _mapping(item, where)
-    _known(item, ["source", "force"], where)
+    _check_keys(item, ["source", "force"], where)
     source, force = item.get("source"), bool(item.get("force", False))
     if source is None:
         return TokenSource(force=force)
@@ -281,94 +280,93 @@ def _token(item: Any, where: str) -> TokenSource:
         return TokenSource(model=source, force=force)
     source = _mapping(source, f"{where}.source")
     if source.get("kind") == "zero":
-        _known(source, ["kind"], f"{where}.source")
+        _check_keys(source, ["kind"], f"{where}.source")
         return TokenSource(zero=True, force=force)
-    _known(source, ["kind", "model", "token", "token_id"], f"{where}.source")
+    _check_keys(source, ["kind", "model", "token", "token_id"], f"{where}.source")
     if source.get("kind") != "model_token" or ("token" in source) == ("token_id" in source):
-        raise ConfigError("kind is zero, or model_token with one of token and token_id", where=f"{where}.source")
+        raise ConfigError("kind must be zero, or model_token with either token or token_id", where=f"{where}.source")
     model = _model(source.get("model"), f"{where}.source.model")
     return TokenSource(model, source.get("token"), source.get("token_id"), force=force)
 
 
 def _parameters(item: Mapping[str, Any], where: str) -> dict[str, Any]:
-    given = _mapping(item.get("parameters") or {}, f"{where}, parameters")
-    _known(given, PARAMETERS, f"{where}, parameters")
-    return {name: check_setting(name, value, f"{where}, parameters.{name}") for name, value in given.items()}
+    parameters = _mapping(item.get("parameters") or {}, f"{where}, parameters")
+    _check_keys(parameters, PARAMETERS, f"{where}, parameters")
+    return {name: check_setting(name, value, f"{where}, parameters.{name}") for name, value in parameters.items()}
 
 
 def _model(value: Any, where: str, optional: bool = False) -> str | None:
-    """A folder, a name in the Hugging Face cache, or a stage. mergekit's nested form {model: {path: …}} is read too."""
+    """A folder, a name in the Hugging Face cache, or a stage; also in mergekit's nested form {model: {path: …}}."""
     if value is None and optional:
         return None
     if isinstance(value, Mapping):
-        _known(value, ["model", "path"], where)
+        _check_keys(value, ["model", "path"], where)
         return _model(value.get("model", value.get("path")), where)
     if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f"a model is a folder's path, not {value!r}", where=where)
+        raise ConfigError(f"a model must be the path of a folder, not {value!r}", where=where)
     if "+" in value and not Path(value).exists():
         raise ConfigError(
-            f"{value!r} names an adapter", where=where, fix="`agent-forge vectors apply` makes a model of the two first"
+            f"{value!r} names an adapter", where=where, fix="Make one model of the two with `agent-forge vectors apply`"
         )
     return value
 
 
 def _check_counts(recipe: Recipe, where: str) -> None:
-    """How many models a method takes, and whether it needs a base: known before any of them is opened."""
+    """Checks the number of models and the base before any model is opened. Raises ConfigError."""
     method = METHODS[recipe.merge_method]
     groups = [(recipe.models, recipe.base_model)] if recipe.models else []
     groups += [(part.sources, part.base_model or recipe.base_model) for part in recipe.slices]
     for sources, base in groups:
         names = [source.model for source in sources]
         if len(set(names)) < len(names):
-            raise ConfigError("a model is named twice among the inputs of one merge", where=where)
+            raise ConfigError("a model occurs twice among the inputs of one merge", where=where)
         if base is not None and base not in names:
             if recipe.slices and method.base == "required":
                 raise ConfigError(f"the base {base!r} is not among the sources of a slice", where=where)
             names += [base] if recipe.models else []
         if method.base == "required" and base is None:
-            raise ConfigError(f"{recipe.merge_method} needs a base_model", where=where)
+            raise ConfigError(f"{recipe.merge_method} requires a base_model", where=where)
         fault = method.count_fault(len(names), base is not None and base in names)
         if fault:
             raise ConfigError(f"{recipe.merge_method} {fault}", where=where)
 
 
-def _known(item: Mapping[str, Any], known: Any, where: str) -> None:
+def _check_keys(item: Mapping[str, Any], known: Any, where: str) -> None:
     for key in item:
         if key not in known:
             near = nearest(str(key), known)
-            fix = f"did you mean {near!r}?" if near else f"known here: {', '.join(known)}"
-            raise ConfigError(f"the key {key!r} is not known", where=where, fix=fix)
+            fix = f"Did you mean {near!r}?" if near else f"Use one of {', '.join(known)}"
+            raise ConfigError(f"unknown key {key!r}", where=where, fix=fix)
 
 
 def _mapping(item: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(item, Mapping):
-        raise ConfigError(f"a mapping is expected, not {item!r}", where=where)
+        raise ConfigError(f"must be a mapping, not {item!r}", where=where)
     return item
 
 
 def _list(item: Mapping[str, Any], key: str, where: str) -> Sequence[Any]:
-    found = item.get(key)
-    if found is None:
+    items = item.get(key)
+    if items is None:
         return ()
-    if not isinstance(found, (list, tuple)):
-        raise ConfigError(f"a list is expected, not {found!r}", where=f"{where}, {key}")
-    return found
+    if not isinstance(items, (list, tuple)):
+        raise ConfigError(f"must be a list, not {items!r}", where=f"{where}, {key}")
+    return items
 
 
 def _text(document: Mapping[str, Any], key: str, where: str) -> str | None:
-    found = document.get(key)
-    if found is not None and not isinstance(found, str):
-        raise ConfigError(f"a text is expected, not {found!r}", where=f"{where}, {key}")
-    return found
+    text = document.get(key)
+    if text is not None and not isinstance(text, str):
+        raise ConfigError(f"must be text, not {text!r}", where=f"{where}, {key}")
+    return text
 
 
 def _dtype(document: Mapping[str, Any], key: str, where: str) -> str | None:
-    found = document.get(key)
-    if found is None:
+    if document.get(key) is None:
         return None
-    name = str(found).removeprefix("torch.")
+    name = str(document[key]).removeprefix("torch.")
     if name not in DTYPES:
-        raise ConfigError(f"{key} {found!r} is not known", where=where, fix=f"one of {', '.join(DTYPES)}")
+        raise ConfigError(f"unknown {key} {document[key]!r}", where=where, fix=f"Use one of {', '.join(DTYPES)}")
     return name
 
 

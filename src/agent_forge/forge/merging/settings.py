@@ -1,7 +1,7 @@
-"""The methods as data: what each needs, which parameters it takes, and how a setting becomes a number for a tensor.
+"""The settings of a merge, and its methods as data: what each requires, its parameters, and their value per tensor.
 
-Names, scopes and defaults are mergekit 0.1.5's. Three parameters are ours: `rescale_by` and `trim` choose the form of
-the paper where mergekit departs from it, and `seed` makes random masks repeatable.
+Names, scopes and defaults of the parameters are mergekit 0.1.5's. Three are ours: `rescale_by` and `trim` select the
+paper's form where mergekit departs from it, and `seed` makes random masks repeatable.
 """
 
 from __future__ import annotations
@@ -10,15 +10,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from agent_forge.config import option
 from agent_forge.errors import ConfigError
 
-Settings = Mapping[str, Any]
+Values = Mapping[str, Any]  # parameters by name, as a recipe gives them
 MISSING = object()
 
 
 @dataclass(frozen=True)
+class MergeSettings:
+    """How a merge is written. The result does not depend on it, except for the number of files."""
+
+    threads: int | None = option(None, help="Tensors to merge at once (default: one per core)", at_least=1, at_most=256)
+    shard_gb: float = option(5.0, help="Size limit per weight file, in GB", above=0)
+    resume: bool = option(True, help="Resume a killed run of the same merge")
+    sync: bool = option(True, help="Wait until the bytes are on disk")
+
+
+@dataclass(frozen=True)
 class Parameter:
-    """`scope`: one value for a tensor (shared), or one for each input (input), the base left out (non_base)."""
+    """A parameter. Its scope is `shared` (one value per tensor), `input` (one per input) or `non_base` (no base)."""
 
     scope: str
     kind: Any  # float, bool, int, or a tuple of words
@@ -27,24 +38,24 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Method:
-    """What a method takes. `base` is required, optional or ignored; the counts are of inputs, the base included."""
+    """What a method requires. `base` is required, optional or ignored; counts of inputs include the base."""
 
     parameters: Mapping[str, Parameter]
     base: str = "ignored"
     least: int = 1
     most: int | None = None
-    non_base: int | None = None  # exactly so many besides the base
+    non_base: int | None = None  # exact number of inputs besides the base
     elect: bool = False  # TIES' election of signs
-    sparsify: str | None = None  # how a task vector is thinned out
+    sparsify: str | None = None  # how task vectors are sparsified
 
     def count_fault(self, inputs: int, with_base: bool) -> str | None:
-        """What is wrong with so many inputs, or None."""
+        """What is wrong with this number of inputs, or None."""
         if self.non_base is not None and inputs - with_base != self.non_base:
-            return f"takes {self.non_base} models besides the base, {inputs - with_base} are given"
+            return f"takes {self.non_base} models besides the base, not {inputs - with_base}"
         if inputs < self.least:
-            return f"takes at least {self.least} models with the base, {inputs} are given"
+            return f"takes at least {self.least} models including the base, not {inputs}"
         if self.most is not None and inputs > self.most:
-            return f"takes at most {self.most} models, {inputs} are given"
+            return f"takes at most {self.most} models, not {inputs}"
         return None
 
 
@@ -101,14 +112,14 @@ METHODS: dict[str, Method] = {
     "dfs": Method({}),
 }
 
-# A name that some method knows is accepted everywhere and without effect where it has none, as in mergekit.
+# As in mergekit, a parameter of any method is accepted everywhere; where a method does not have it, it has no effect.
 PARAMETERS: dict[str, Parameter] = {
     name: parameter for method in METHODS.values() for name, parameter in method.parameters.items()
 }
 
 
 def check_setting(name: str, setting: Any, where: str) -> Any:
-    """A setting as written: a scalar, a gradient [a, b, …], or {filter, value}s. Raises ConfigError; gives it plain."""
+    """Checks a parameter: a scalar, a gradient [a, b, …], or {filter, value}s; returns it plain. Raises ConfigError."""
     if isinstance(setting, Mapping):
         return [_conditional(name, setting, where)]
     if isinstance(setting, (list, tuple)):
@@ -122,9 +133,9 @@ def check_setting(name: str, setting: Any, where: str) -> Any:
 
 def _conditional(name: str, item: Mapping[str, Any], where: str) -> dict[str, Any]:
     if not set(item) <= {"filter", "value"} or "value" not in item:
-        raise ConfigError(f"a condition is {{filter: …, value: …}}, not {dict(item)!r}", where=where)
+        raise ConfigError(f"a condition must be {{filter: …, value: …}}, not {dict(item)!r}", where=where)
     if isinstance(item["value"], Mapping):
-        raise ConfigError("a condition's value is a number or a list of numbers", where=where)
+        raise ConfigError("the value of a condition must be a number or a list of numbers", where=where)
     value = check_setting(name, item["value"], where)
     if item.get("filter") is None:
         return {"value": value}
@@ -139,7 +150,7 @@ def _value(name: str, value: Any, where: str) -> Any:
         return value
     if kind in (int, float) and not isinstance(value, bool):
         try:
-            number = float(value)  # YAML reads 1e-3 as a text
+            number = float(value)  # YAML reads 1e-3 as text
         except (TypeError, ValueError):
             number = float("nan")
         if number - number == 0 and (kind is float or number == int(number)):  # finite
@@ -149,7 +160,7 @@ def _value(name: str, value: Any, where: str) -> Any:
 
 
 def evaluate(setting: Any, tensor: str, t: float) -> Any:
-    """The value of a setting for a tensor, at the relative depth `t` of its layer; None where no filter fits.
+    """The value of a parameter for a tensor whose layer has the relative depth `t`; None where no filter matches.
 
     >>> evaluate([0, 1], "model.layers.3.mlp.up_proj.weight", 0.25)
     0.25
@@ -159,8 +170,8 @@ def evaluate(setting: Any, tensor: str, t: float) -> Any:
     if not isinstance(setting, list):
         return setting
     if isinstance(setting[0], dict):
-        fits = (c for c in setting if c.get("filter") in (None, "*") or c["filter"] in tensor)
-        first = next(fits, None)
+        matches = (c for c in setting if c.get("filter") in (None, "*") or c["filter"] in tensor)
+        first = next(matches, None)
         return None if first is None else evaluate(first["value"], tensor, t)
     place = t * (len(setting) - 1)
     below = int(place)
@@ -170,14 +181,14 @@ def evaluate(setting: Any, tensor: str, t: float) -> Any:
     return (1 - (place - below)) * setting[below] + (place - below) * setting[above]
 
 
-def resolve(method: str, name: str, settings: Iterable[Settings], tensor: str, t: float, model: str = "") -> Any:
-    """The first setting, from the most special to the most general, that says something about this tensor."""
+def resolve(method: str, name: str, scopes: Iterable[Values], tensor: str, t: float, model: str = "") -> Any:
+    """The value of the most specific scope that has one for this tensor. `scopes` go from specific to general."""
     parameter = METHODS[method].parameters[name]
-    for scope in settings:
+    for scope in scopes:
         if name in scope:
             value = evaluate(scope[name], tensor, t)
             if value is not None:
                 return parameter.kind(value) if parameter.kind in (int, float) else value
     if parameter.default is MISSING:
-        raise ConfigError(f"{method} needs the parameter {name!r}", where=" ".join(filter(None, (model, tensor))))
+        raise ConfigError(f"{method} requires the parameter {name!r}", where=" ".join(filter(None, (model, tensor))))
     return parameter.default

@@ -1,11 +1,11 @@
-"""Task vectors, x_i - x_0, as things of their own: taken out as a LoRA, put back, and compared for interference."""
+"""Task vectors x_i - x_0: extracted as a LoRA adapter, applied to a base, and compared for interference."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ from agent_forge.files import atomic_write
 from agent_forge.forge.merging.engine import MergeReport, merge
 from agent_forge.forge.merging.layout import LAYER
 from agent_forge.forge.merging.recipe import parse_recipe
-from agent_forge.forge.merging.sources import FLOATS, Folder, Opened, Spec, open_file, open_folder, read_json
+from agent_forge.forge.merging.settings import MergeSettings
+from agent_forge.forge.merging.sources import FLOATS, ModelFolder, Spec, TensorSource, open_file, open_folder, read_json
 from agent_forge.forge.merging.vocabulary import as_floats
 
 Array = Any
-PREFIX = "base_model.model."  # how PEFT begins the names in an adapter
-TURNED = ("gpt2", "openai-gpt")  # architectures whose matrices are stored as [in, out]; PEFT: fan_in_fan_out
+PREFIX = "base_model.model."  # of the names in a PEFT adapter
+TRANSPOSED = ("gpt2", "openai-gpt")  # architectures that store matrices as [in, out]; PEFT: fan_in_fan_out
 
 
 # --- interference ----------------------------------------------------------------------------------------------------
@@ -30,10 +31,10 @@ TURNED = ("gpt2", "openai-gpt")  # architectures whose matrices are stored as [i
 
 @dataclass(frozen=True)
 class Interference:
-    """How the task vectors of a tensor (or of all) stand to each other.
+    """How the task vectors of a tensor (or of all tensors) agree.
 
-    `conflict` is the share of elements, among those that at least two vectors move, in which two of them move it in
-    opposite directions; `cosine` is the mean over the pairs; `norms` are |x_i - x_0| / |x_0|.
+    `conflict` is the share of sign conflicts among the elements that at least two vectors change; `cosine` is the mean
+    over pairs of vectors; `norms` are |x_i - x_0| / |x_0|.
     """
 
     name: str
@@ -44,32 +45,26 @@ class Interference:
 
 
 @dataclass
-class _Counts:
-    """Sums that add up over tensors."""
+class _ConflictSums:
+    """What `Interference` is computed from; it adds up over tensors."""
 
-    moved: int
-    against: int
-    products: Array  # <v_i, v_j>
+    changed: int  # elements that two vectors or more change
+    conflicts: int
+    products: Array  # [models, models]: <v_i, v_j>
     base: float  # |x_0|^2
     elements: int
 
-    def __add__(self, other: _Counts) -> _Counts:
-        return _Counts(
-            self.moved + other.moved,
-            self.against + other.against,
-            self.products + other.products,
-            self.base + other.base,
-            self.elements + other.elements,
-        )
+    def __add__(self, other: _ConflictSums) -> _ConflictSums:
+        return _ConflictSums(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
-    def named(self, name: str) -> Interference:
+    def interference(self, name: str) -> Interference:
         norms = np.sqrt(np.diag(self.products))
         pairs = list(combinations(range(len(norms)), 2))
         cosines = [self.products[i, j] / (norms[i] * norms[j]) for i, j in pairs if norms[i] > 0 and norms[j] > 0]
         size = self.base**0.5
         return Interference(
             name,
-            self.against / self.moved if self.moved else None,
+            self.conflicts / self.changed if self.changed else None,
             float(np.mean(cosines)) if cosines else None,
             tuple(float(norm / size) if size else 0.0 for norm in norms),
             self.elements,
@@ -79,54 +74,54 @@ class _Counts:
 def interference(
     base: str, models: Sequence[str], density: float = 1.0, beside: Path | None = None
 ) -> list[Interference]:
-    """How far the task vectors of `models` contradict each other, tensor by tensor; the last row is all of them.
+    """How far the task vectors of `models` conflict, per tensor; the last row is over all tensors.
 
-    With a `density` below 1 only the largest |x| of each vector count, as after the trimming of TIES.
+    With a `density` below 1, only that share of each vector with the largest |x| counts, as after TIES' trim.
     Raises UsageError for fewer than two models, CheckpointError for tensors that do not fit.
     """
     if len(models) < 2:
-        raise UsageError("interference is between two models or more")
+        raise UsageError("interference takes two models or more")
     opened = [open_folder(name, beside) for name in (base, *models)]
-    rows, whole = [], _Counts(0, 0, np.zeros((len(models), len(models))), 0.0, 0)
+    rows, whole = [], _ConflictSums(0, 0, np.zeros((len(models), len(models))), 0.0, 0)
     for tensor, spec in opened[0].tensors.items():
         if spec.dtype not in FLOATS:
             continue
-        counts = _counts([_flat(model, tensor, spec) for model in opened], density)
-        rows.append(counts.named(tensor))
-        whole = whole + counts
-    return [*rows, whole.named("all")]
+        sums = _conflicts([_flat(model, tensor, spec) for model in opened], density)
+        rows.append(sums.interference(tensor))
+        whole = whole + sums
+    return [*rows, whole.interference("all")]
 
 
-def _flat(model: Opened, tensor: str, spec: Spec) -> Array:
-    found = model.tensors.get(tensor)
-    if found is None or found.shape != spec.shape:
-        raise CheckpointError(f"{tensor} is missing or of another shape", where=model.name)
-    return as_floats(model.bytes_of(tensor), found).reshape(-1)
+def _flat(model: TensorSource, tensor: str, spec: Spec) -> Array:
+    own = model.tensors.get(tensor)
+    if own is None or own.shape != spec.shape:
+        raise CheckpointError(f"{tensor} is missing or has another shape", where=model.name)
+    return as_floats(model.bytes_of(tensor), own).reshape(-1)
 
 
-def _counts(tensors: Sequence[Array], density: float, chunk: int = 1 << 20) -> _Counts:
-    """A stretch at a time, so that a large tensor takes no more room than a small one."""
+def _conflicts(tensors: Sequence[Array], density: float, chunk: int = 1 << 20) -> _ConflictSums:
+    """The base and its experts, flat. In chunks, so that a large tensor takes no more memory than a small one."""
     count, n = len(tensors) - 1, tensors[0].size
     least = [_threshold(tensor, tensors[0], density) for tensor in tensors[1:]]
-    moved = against = 0
+    changed = conflicts = 0
     products, size = np.zeros((count, count)), 0.0
     for start in range(0, n, chunk):
         zero = tensors[0][start : start + chunk].astype(np.float64)
         vectors = np.stack([tensor[start : start + chunk].astype(np.float64) - zero for tensor in tensors[1:]])
         vectors[np.abs(vectors) < np.array(least)[:, None]] = 0
         up, down = (vectors > 0).sum(axis=0), (vectors < 0).sum(axis=0)
-        moved += int((up + down >= 2).sum())
-        against += int(((up > 0) & (down > 0)).sum())
+        changed += int((up + down >= 2).sum())
+        conflicts += int(((up > 0) & (down > 0)).sum())
         products += vectors @ vectors.T
         size += float(zero @ zero)
-    return _Counts(moved, against, products, size, n)
+    return _ConflictSums(changed, conflicts, products, size, n)
 
 
 def _threshold(tensor: Array, base: Array, density: float) -> float:
     if density >= 1 or not tensor.size:
         return 0.0
-    kept = max(1, int(density * tensor.size))
-    return float(np.partition(np.abs(tensor.astype(np.float64) - base), tensor.size - kept)[tensor.size - kept])
+    rank = tensor.size - max(1, int(density * tensor.size))
+    return float(np.partition(np.abs(tensor.astype(np.float64) - base), rank)[rank])
 
 
 # --- LoRA ------------------------------------------------------------------------------------------------------------
@@ -134,47 +129,48 @@ def _threshold(tensor: Array, base: Array, density: float) -> float:
 
 @dataclass(frozen=True)
 class Extraction:
-    """What an adapter holds: for each matrix, the share of the task vector's energy |BA|^2 / |v|^2 that it keeps."""
+    """An adapter on disk, and how well it approximates: the share of energy |BA|^2 / |v|^2 per matrix."""
 
     out: Path
     rank: int
-    kept: Mapping[str, float]
-    left_out: tuple[str, ...]  # tensors that differ and are no matrices of a layer: the adapter does not hold them
+    energy: Mapping[str, float]
+    left_out: tuple[str, ...]  # tensors that differ but are not matrices of a layer, so the adapter lacks them
 
     def document(self) -> dict[str, Any]:
-        return {**asdict(self), "out": str(self.out), "kept": dict(self.kept), "left_out": list(self.left_out)}
+        return {"rank": self.rank, "out": str(self.out), "kept": dict(self.energy), "left_out": list(self.left_out)}
 
 
 def extract_lora(base: str, tuned: str, out: str | Path, rank: int = 16, beside: Path | None = None) -> Extraction:
     """Writes the best approximation of rank `rank` to every matrix of `tuned` - `base` as a PEFT adapter.
 
-    Eckart and Young: the truncated singular value decomposition. It is found from the eigenvectors of v v^T on the
-    smaller side, in float64. Embeddings, heads and norms are not part of an adapter: those that differ are named.
+    That is the truncated singular value decomposition (Eckart and Young), from the eigenvectors of v v^T on the smaller
+    side, in float64. Embeddings, heads and norms are not part of an adapter; those that differ are listed.
     """
     if Path(out).exists() and not (Path(out).is_dir() and not any(Path(out).iterdir())):
-        raise UsageError("there is something already", where=str(out), fix="name a folder that does not exist")
+        raise UsageError("there is something already", where=str(out), fix="Name a folder that does not exist")
     first, second = open_folder(base, beside), open_folder(tuned, beside)
-    made: dict[str, Array] = {}
-    kept: dict[str, float] = {}
+    factored: dict[str, Array] = {}
+    energy: dict[str, float] = {}
     left_out = []
-    turned = first.config.get("model_type") in TURNED
+    transposed = first.config.get("model_type") in TRANSPOSED
     for tensor, vector in _differences(first, second):
         if vector.ndim != 2 or not tensor.endswith(".weight") or not LAYER.fullmatch(tensor):
             left_out.append(tensor)
             continue
-        down, up, share = factors(vector.T if turned else vector, rank)
+        down, up, share = factors(vector.T if transposed else vector, rank)
         module = tensor.removesuffix(".weight")
-        short = rank - len(down)  # PEFT wants one rank for all: a matrix with fewer rows than that gets zeros
-        made[f"{PREFIX}{module}.lora_A.weight"] = np.pad(down, ((0, short), (0, 0)))
-        made[f"{PREFIX}{module}.lora_B.weight"] = np.pad(up, ((0, 0), (0, short)))
-        kept[tensor] = share
-    if not made:
+        short = rank - len(down)  # PEFT has one rank for all, so a smaller matrix is padded with zeros
+        factored[f"{PREFIX}{module}.lora_A.weight"] = np.pad(down, ((0, short), (0, 0)))
+        factored[f"{PREFIX}{module}.lora_B.weight"] = np.pad(up, ((0, 0), (0, short)))
+        energy[tensor] = share
+    if not factored:
         raise CheckpointError("no matrix of a layer differs from the base", where=tuned)
-    _write_adapter(Path(out), made, rank, first, sorted({name.rsplit(".", 2)[-2] for name in kept}), turned)
-    return Extraction(Path(out), rank, kept, tuple(left_out))
+    modules = sorted({name.rsplit(".", 2)[-2] for name in energy})
+    _write_adapter(Path(out), factored, rank, first, modules, transposed)
+    return Extraction(Path(out), rank, energy, tuple(left_out))
 
 
-def _differences(base: Folder, tuned: Folder) -> Iterator[tuple[str, Array]]:
+def _differences(base: ModelFolder, tuned: ModelFolder) -> Iterator[tuple[str, Array]]:
     for tensor, spec in base.tensors.items():
         if spec.dtype in FLOATS:
             vector = _flat(tuned, tensor, spec).astype(np.float64) - _flat(base, tensor, spec)
@@ -183,7 +179,7 @@ def _differences(base: Folder, tuned: Folder) -> Iterator[tuple[str, Array]]:
 
 
 def factors(vector: Array, rank: int) -> tuple[Array, Array, float]:
-    """A [rank, in] and B [out, rank] with BA the best approximation of that rank, and the share of energy it has."""
+    """A [rank, in] and B [out, rank] with BA the best approximation of that rank, and its share of the energy."""
     tall = vector.shape[0] > vector.shape[1]
     wide = vector.T if tall else vector
     squares, vectors = np.linalg.eigh(wide @ wide.T)
@@ -198,7 +194,7 @@ def factors(vector: Array, rank: int) -> tuple[Array, Array, float]:
 
 
 def _write_adapter(
-    out: Path, tensors: dict[str, Array], rank: int, base: Folder, modules: list[str], turned: bool
+    out: Path, tensors: dict[str, Array], rank: int, base: ModelFolder, modules: list[str], transposed: bool
 ) -> None:
     from safetensors.numpy import save
 
@@ -212,7 +208,7 @@ def _write_adapter(
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": modules,
-        "fan_in_fan_out": turned,
+        "fan_in_fan_out": transposed,
     }
     with atomic_write(out / "adapter_model.safetensors", "wb") as file:
         file.write(save(tensors, {"format": "pt"}))
@@ -221,11 +217,11 @@ def _write_adapter(
 
 
 @dataclass
-class _Adapted:
-    """A model with an adapter's products added to its matrices as they are asked for."""
+class _AdaptedModel:
+    """A model whose matrices have the products of an adapter added as they are read."""
 
     name: str
-    model: Folder
+    model: ModelFolder
     adapter: Adapter
     scale: float
 
@@ -242,11 +238,11 @@ class _Adapted:
 
 
 def rounded_bytes(x: Array, dtype: str) -> bytes:
-    """Float64 numbers in a stored type, rounded once (see `exact.rounded`)."""
+    """A float64 array in a stored type, rounded once (see `exact.rounded`)."""
     if dtype in ("F64", "F32"):
         return bytes(x.astype("<f8" if dtype == "F64" else "<f4").tobytes())
-    near = x.astype("<f4")
-    back, bits = near.astype(np.float64), near.view("<u4")
+    single = x.astype("<f4")
+    back, bits = single.astype(np.float64), single.view("<u4")
     away = np.where(np.abs(x) > np.abs(back), 1, -1)
     odd = np.where((x != back) & (bits & 1 == 0), bits + away, bits).astype("<u4")
     if dtype == "F16":
@@ -255,51 +251,56 @@ def rounded_bytes(x: Array, dtype: str) -> bytes:
 
 
 def apply_lora(
-    base: str, adapter: str | Path, out: str | Path, scale: float = 1.0, threads: int = 1, beside: Path | None = None
+    base: str,
+    adapter: str | Path,
+    out: str | Path,
+    scale: float = 1.0,
+    settings: MergeSettings = MergeSettings(),  # noqa: B008 (frozen)
+    beside: Path | None = None,
 ) -> MergeReport:
-    """Writes the model `base` + scale * adapter, as `merge` writes: atomically, in the base's own types.
+    """Writes the model `base` + scale * adapter atomically, as `merge` does, in the base's types.
 
-    Raises CheckpointError for an adapter whose matrices do not fit the base's, or that holds something else than
-    products of two matrices (DoRA's magnitudes, whole layers, biases, embeddings), naming the tensor.
+    Raises CheckpointError, naming the tensor, for an adapter whose matrices do not fit the base, or that holds more
+    than products of two matrices (DoRA's magnitudes, whole layers, biases, embeddings).
     """
-    folder = open_folder(base, beside)
-    read = Adapter.open(Path(adapter), folder)
+    model = open_folder(base, beside)
+    adapted = _AdaptedModel(base, model, Adapter.open(Path(adapter), model), scale)
     recipe = parse_recipe({"merge_method": "passthrough", "models": [{"model": base}]})
-    return merge(recipe, out, threads=threads, sources={base: _Adapted(base, folder, read, scale)})
+    return merge(recipe, out, settings, sources={base: adapted})
 
 
 @dataclass(frozen=True)
 class Adapter:
     """A LoRA adapter as PEFT writes it: what it adds to each matrix of a base."""
 
-    file: Folder
-    modules: Mapping[str, str]  # tensor of the base: module in the adapter
+    file: ModelFolder
+    modules: Mapping[str, str]  # tensor of the base: its module in the adapter
     config: Mapping[str, Any]
 
     @classmethod
-    def open(cls, folder: Path, base: Folder) -> Adapter:
-        """Raises CheckpointError for an adapter that is not sound, does not fit, or is more than products."""
+    def open(cls, folder: Path, base: ModelFolder) -> Adapter:
+        """Raises CheckpointError for an adapter that is damaged, does not fit, or holds more than products."""
         config, where = read_json(folder / "adapter_config.json"), str(folder)
         if config.get("peft_type") != "LORA":
-            raise CheckpointError(f"the adapter is of the kind {config.get('peft_type')!r}, not LORA", where=where)
+            raise CheckpointError(f"the adapter has the type {config.get('peft_type')!r}, not LORA", where=where)
         file = open_file(folder / "adapter_model.safetensors")
         modules = {}
         for name in file.tensors:
             module, _, end = name.removeprefix(PREFIX).rpartition(".lora_")
             if end in ("A.weight", "B.weight") and file.tensors[name].dtype in FLOATS:
                 modules[f"{module}.weight"] = name.rpartition(".lora_")[0]
-            elif not _is_of(base, name, file):
-                fix = "make the model with PEFT's merge_and_unload"
+            elif not _is_copy(base, name, file):
+                fix = "Merge it with PEFT's merge_and_unload"
                 raise CheckpointError(f"{name} is not part of a product of two matrices", where=where, fix=fix)
-        found = cls(file, modules, config)
+        adapter = cls(file, modules, config)
         for tensor, module in modules.items():
-            if not found._fits(tensor, base):
+            if not adapter._fits(tensor, base):
                 raise CheckpointError(f"{module}.lora_A and B do not fit {tensor} of the base", where=where)
-        if not modules or not all(isinstance(found._alpha(module), (int, float)) for module in modules.values()):
+        if not modules or not all(isinstance(adapter._alpha(module), (int, float)) for module in modules.values()):
             raise CheckpointError("the adapter has no products, or no lora_alpha", where=where)
-        return found
+        return adapter
 
-    def _fits(self, tensor: str, base: Folder) -> bool:
+    def _fits(self, tensor: str, base: ModelFolder) -> bool:
         ends = [self.file.tensors.get(f"{self.modules[tensor]}.lora_{end}.weight") for end in "AB"]
         down, up = [() if spec is None else spec.shape for spec in ends]
         if tensor not in base.tensors or not len(down) == len(up) == 2 or up[1] != down[0] or not down[0]:
@@ -308,10 +309,10 @@ class Adapter:
         return (up[0], down[1]) == (shape[::-1] if self.config.get("fan_in_fan_out") else shape)
 
     def _alpha(self, module: str) -> Any:
-        """`alpha_pattern` goes before `lora_alpha`; the first pattern that the end of the name matches, as in PEFT."""
+        """As in PEFT, the first of `alpha_pattern` that matches the end of the name, else `lora_alpha`."""
         patterns = (self.config.get("alpha_pattern") or {}).items()
-        fitting = (alpha for end, alpha in patterns if re.match(rf"(.*\.)?({end})$", module))
-        return next(fitting, self.config.get("lora_alpha"))
+        matches = (alpha for end, alpha in patterns if re.match(rf"(.*\.)?({end})$", module))
+        return next(matches, self.config.get("lora_alpha"))
 
     def __contains__(self, tensor: str) -> bool:
         return tensor in self.modules
@@ -327,10 +328,10 @@ class Adapter:
         return whole.T if self.config.get("fan_in_fan_out") else whole
 
 
-def _is_of(base: Folder, name: str, file: Folder) -> bool:
-    """Whether it is a copy of a matrix of the base, as PEFT adds of the embedding and the head that it adapts."""
+def _is_copy(base: ModelFolder, name: str, file: ModelFolder) -> bool:
+    """Whether a tensor equals its matrix in the base: PEFT stores a copy of an embedding or head that it adapts."""
     tensor = name.removeprefix(PREFIX).replace(".base_layer.", ".")
-    found, spec = base.tensors.get(tensor), file.tensors[name]
-    if found is None or found.shape != spec.shape or not {found.dtype, spec.dtype} <= set(FLOATS):
+    original, spec = base.tensors.get(tensor), file.tensors[name]
+    if original is None or original.shape != spec.shape or not {original.dtype, spec.dtype} <= set(FLOATS):
         return False
-    return np.array_equal(as_floats(base.bytes_of(tensor), found), as_floats(file.bytes_of(name), spec))
+    return np.array_equal(as_floats(base.bytes_of(tensor), original), as_floats(file.bytes_of(name), spec))

@@ -1,4 +1,4 @@
-"""A recipe as YAML again, such that reading it gives the same recipe."""
+"""A recipe as YAML that `parse_recipe` reads back as the same recipe."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from typing import Any
 
 import yaml
 
-from agent_forge.forge.merging.recipe import Recipe, Slice, Source, TokenSource, Vocabulary
+from agent_forge.forge.merging.recipe import InputModel, Recipe, Slice, TokenizerSpec, TokenSource
 
-NOTHING: tuple[Any, ...] = (None, {}, [], ())
+EMPTY: tuple[Any, ...] = (None, {}, [], ())
 
 
-class _Dumper(yaml.SafeDumper):
-    """Short lists of numbers, joints and conditions on one line."""
+class _RecipeDumper(yaml.SafeDumper):
+    """Puts short lists of numbers, joints and conditions on one line."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
-def _represent_list(dumper: _Dumper, items: list[Any]) -> yaml.Node:
+def _represent_list(dumper: _RecipeDumper, items: list[Any]) -> yaml.Node:
     flat = all(isinstance(item, (int, float)) for item in items)
     return dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=flat)
 
 
-def _represent_mapping(dumper: _Dumper, items: dict[str, Any]) -> yaml.Node:
+def _represent_mapping(dumper: _RecipeDumper, items: dict[str, Any]) -> yaml.Node:
     flat = "layer" in items or "value" in items
     return dumper.represent_mapping("tag:yaml.org,2002:map", items.items(), flow_style=flat)
 
 
-_Dumper.add_representer(list, _represent_list)
-_Dumper.add_representer(dict, _represent_mapping)
+_RecipeDumper.add_representer(list, _represent_list)
+_RecipeDumper.add_representer(dict, _represent_mapping)
 
 
 def to_mapping(recipe: Recipe) -> dict[str, Any]:
-    """One stage as plain data, in mergekit's form, without what is at its default."""
-    found = {
+    """One stage as plain data in mergekit's form, without defaults."""
+    document = {
         "name": recipe.name,
         "merge_method": recipe.merge_method,
         "base_model": recipe.base_model,
@@ -47,11 +47,11 @@ def to_mapping(recipe: Recipe) -> dict[str, Any]:
         **_vocabulary(recipe.vocabulary),
         "chat_template": recipe.chat_template,
     }
-    return {key: value for key, value in found.items() if value not in NOTHING}
+    return {key: value for key, value in document.items() if value not in EMPTY}
 
 
 def to_yaml(recipe: Recipe) -> str:
-    """The recipe as YAML text; its stages, if any, as documents before it. `parse_recipe` brings it back.
+    """The recipe as YAML text; its stages, if any, as documents before it. `parse_recipe` reads it back.
 
     >>> from agent_forge.forge.merging import parse_recipe
     >>> recipe = parse_recipe({"merge_method": "slerp", "base_model": "a", "models": [{"model": "a"}, {"model": "b"}],
@@ -66,30 +66,29 @@ def to_yaml(recipe: Recipe) -> str:
       t: [0.0, 0.5, 1.0]
     """
     documents = [to_mapping(stage) for stage in (*recipe.stages, recipe)]
-    return "---\n".join(
-        yaml.dump(document, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000) for document in documents
-    )
+    options: dict[str, Any] = {"Dumper": _RecipeDumper, "sort_keys": False, "allow_unicode": True, "width": 1000}
+    return "---\n".join(yaml.dump(document, **options) for document in documents)
 
 
-def _source(source: Source) -> dict[str, Any]:
-    found: dict[str, Any] = {"model": source.model}
+def _source(source: InputModel) -> dict[str, Any]:
+    document: dict[str, Any] = {"model": source.model}
     if source.layer_range is not None:
-        found["layer_range"] = list(source.layer_range)
+        document["layer_range"] = list(source.layer_range)
     if source.parameters:
-        found["parameters"] = dict(source.parameters)
-    return found
+        document["parameters"] = dict(source.parameters)
+    return document
 
 
 def _slice(part: Slice) -> dict[str, Any]:
-    found: dict[str, Any] = {"sources": [_source(source) for source in part.sources]}
+    document: dict[str, Any] = {"sources": [_source(source) for source in part.sources]}
     if part.base_model is not None:
-        found["base_model"] = part.base_model
+        document["base_model"] = part.base_model
     if part.parameters:
-        found["parameters"] = dict(part.parameters)
-    return found
+        document["parameters"] = dict(part.parameters)
+    return document
 
 
-def _vocabulary(vocabulary: Vocabulary | None) -> dict[str, Any]:
+def _vocabulary(vocabulary: TokenizerSpec | None) -> dict[str, Any]:
     if vocabulary is None:
         return {}
     if not vocabulary.tokens and vocabulary.pad_to_multiple_of is None:
@@ -103,12 +102,12 @@ def _vocabulary(vocabulary: Vocabulary | None) -> dict[str, Any]:
 
 
 def _token(source: TokenSource) -> dict[str, Any]:
-    found: dict[str, Any] = {"force": True} if source.force else {}
+    document: dict[str, Any] = {"force": True} if source.force else {}
     if source.zero:
-        found["source"] = {"kind": "zero"}
+        document["source"] = {"kind": "zero"}
     elif source.token is not None or source.token_id is not None:
         ends = {"token": source.token} if source.token is not None else {"token_id": source.token_id}
-        found["source"] = {"kind": "model_token", "model": source.model, **ends}
+        document["source"] = {"kind": "model_token", "model": source.model, **ends}
     elif source.model is not None:
-        found["source"] = source.model
-    return found
+        document["source"] = source.model
+    return document

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from agent_forge.forge.merging.counts import total
+from agent_forge.forge.merging.coefficients import total
 
 
 def linear(tensors: Sequence[Tensor], weights: Sequence[float], normalize: bool = True) -> Tensor:
@@ -16,7 +16,7 @@ def linear(tensors: Sequence[Tensor], weights: Sequence[float], normalize: bool 
 
 
 def combination(tensors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
-    """sum_i c_i x_i, from the first to the last."""
+    """sum_i c_i x_i, from first to last."""
     mixed = tensors[0] * coefficients[0]
     for tensor, coefficient in zip(tensors[1:], coefficients[1:], strict=True):
         mixed = mixed + tensor * coefficient
@@ -24,5 +24,5 @@ def combination(tensors: Sequence[Tensor], coefficients: Sequence[float]) -> Ten
 
 
 def passthrough(tensor: Tensor, scale: float | None = None) -> Tensor:
-    """The tensor of one model, scaled or as it is: layers are stacked, not mixed (a "frankenmerge")."""
+    """The tensor of one model, optionally scaled: layers are stacked, not mixed (a "frankenmerge")."""
     return tensor if scale is None else tensor * scale

@@ -1,6 +1,8 @@
-"""Interpolation along great circles. Each method is a linear combination whose coefficients follow from the inner
-products of the inputs, so only those are computed from the tensors; the coefficients are in
-`counts`, shared with the C kernel."""
+"""Interpolation along great circles.
+
+Each method is a linear combination whose coefficients follow from the inner products of the inputs. Those are computed
+here; the coefficients come from `coefficients`, which the C kernel shares.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agent_forge.forge.merging.counts import multislerp_coefficients, nuslerp_coefficients, slerp_coefficients
+from agent_forge.forge.merging.coefficients import multislerp_coefficients, nuslerp_coefficients, slerp_coefficients
 from agent_forge.forge.merging.exact import gram, row_sums
 from agent_forge.forge.merging.methods.linear import combination
 
@@ -17,7 +19,7 @@ from agent_forge.forge.merging.methods.linear import combination
 def slerp(a: Tensor, b: Tensor, t: float) -> Tensor:
     """sin((1-t)W)/sin(W) a + sin(tW)/sin(W) b, with W the angle between a and b as flat vectors (Shoemake 1985).
 
-    Linear for |cos W| > 0.9995, where the quotient loses its meaning.
+    Linear for |cos W| > 0.9995, where the quotient is ill-conditioned.
     """
     return combination([a, b], slerp_coefficients(gram([a, b]), t))
 
@@ -28,7 +30,7 @@ def nuslerp(a: Tensor, b: Tensor, t: float) -> Tensor:
 
 
 def nuslerp_rows(a: Tensor, b: Tensor, t: float, axis: int) -> Tensor:
-    """NuSLERP of each row (axis -1) or each column (axis 0) on its own."""
+    """NuSLERP per row (axis -1) or per column (axis 0)."""
     a, b = a.transpose(axis, -1), b.transpose(axis, -1)
     norms = [row_sums(x * x).sqrt().clamp(min=1e-7) for x in (a, b)]
     cosine = (row_sums(a * b) / norms[0] / norms[1]).clamp(-1, 1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from agent_forge.forge.merging.counts import stock_coefficients
+from agent_forge.forge.merging.coefficients import stock_coefficients
 from agent_forge.forge.merging.exact import gram, row_sums
 from agent_forge.forge.merging.methods.linear import combination
 
@@ -19,7 +19,7 @@ def model_stock(base: Tensor, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def model_stock_rows(base: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """Model Stock with a t for each row ("filter-wise")."""
+    """Model Stock with a t per row ("filter-wise")."""
     shape = base.shape
     if base.dim() == 1:
         base, tensors = base[None], [tensor[None] for tensor in tensors]

@@ -8,7 +8,7 @@ import torch
 
 from agent_forge.forge.merging import merge_tensors, parse_recipe
 from agent_forge.forge.merging.binding import library
-from agent_forge.forge.merging.chance import PAGE, digits_of, key_of, random_mask, random_words
+from agent_forge.forge.merging.rng import PAGE, digits_of, key_of, random_mask, random_words
 
 KEYS = [key_of(0, "x", 0), key_of(0, "x", 1), key_of(1, "x", 0), (0, 0), (1, 0)]
 
@@ -34,10 +34,10 @@ def test_the_first_words_are_those_of_numpys_generator():
         seeds.append(z ^ (z >> 31))
     a, b, c, step = (*seeds, 1)
     for _ in range(14):
-        made = (a + b + step) & low
-        a, b, c, step = b ^ (b >> 11), (c + (c << 3)) & low, ((c << 24 | c >> 40) + made) & low, step + 1
+        drawn = (a + b + step) & low
+        a, b, c, step = b ^ (b >> 11), (c + (c << 3)) & low, ((c << 24 | c >> 40) + drawn) & low, step + 1
     words = random_words((7, 9), PAGE, 64).numpy().astype(np.uint16).view("<u8")
-    assert int(words[8 + 2]) == made  # the second step
+    assert int(words[8 + 2]) == drawn  # the second step
 
 
 def test_words_can_be_begun_anywhere():
@@ -97,8 +97,8 @@ def test_masks_of_the_kernel_are_the_same(probability):
         for key in KEYS[:2]:
             bits = np.zeros(n // 8 + 1024, np.uint8)
             library().random_bits(key[0] | key[1] << 32, value, digits, n, bits.ctypes.data)
-            made = np.unpackbits(bits, bitorder="little", count=n).astype(bool)
-            assert np.array_equal(made, random_mask(key, n, probability))
+            drawn = np.unpackbits(bits, bitorder="little", count=n).astype(bool)
+            assert np.array_equal(drawn, random_mask(key, n, probability))
 
 
 class Model(dict):
@@ -108,8 +108,8 @@ class Model(dict):
 @pytest.mark.skipif(library() is None, reason="there is no C compiler")
 @pytest.mark.parametrize("by", ["norm", "probability"])
 def test_words_of_the_kernel_are_the_same_beyond_a_page(by, monkeypatch):
-    made = torch.Generator().manual_seed(3)
-    sources = {name: Model({"x.weight": torch.randn(331, 1009, generator=made)}) for name in ("base", "a")}
+    generator = torch.Generator().manual_seed(3)
+    sources = {name: Model({"x.weight": torch.randn(331, 1009, generator=generator)}) for name in ("base", "a")}
     own = {"weight": 1.0, "density": 0.5, "epsilon": 0.2}
     recipe = {"merge_method": "della", "base_model": "base", "models": [{"model": "a", "parameters": own}]}
     recipe["parameters"] = {"rescale_by": by}
