@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -110,7 +109,7 @@ READ: dict[str, Read] = {
 
 def ours(bodies: list[bytes], read: Read, folder: Path) -> tuple[float, float]:
     with Store.open(folder) as store:
-        took = clock(lambda: ([store.add(read(body)) for body in bodies], store.settle()))
+        took = clock(lambda: ([store.add(read(body)) for body in bodies], None))
         assert store.count() == REQUEST * len(bodies)
     return took
 
@@ -118,14 +117,14 @@ def ours(bodies: list[bytes], read: Read, folder: Path) -> tuple[float, float]:
 def clients(bodies: list[bytes], read: Read, folder: Path) -> tuple[float, float]:
     """Two clients that each send a request when the one before was committed, as a server with threads has them."""
     with Store.open(folder) as store, ThreadPoolExecutor(2) as two:
-        took = clock(lambda: (list(two.map(lambda body: store.add(read(body)), bodies)), store.settle()))
+        took = clock(lambda: (list(two.map(lambda body: store.add(read(body)), bodies)), None))
         assert store.count() == REQUEST * len(bodies)
     return took
 
 
 def stream(bodies: list[bytes], read: Read, folder: Path) -> tuple[float, float]:
     with Store.open(folder) as store:
-        took = clock(lambda: (store.add_many(span for body in bodies for span in read(body)), store.settle()))
+        took = clock(lambda: (store.add_many(span for body in bodies for span in read(body)), None))
         assert store.count() == REQUEST * len(bodies)
     return took
 
@@ -136,7 +135,7 @@ def raw(rows: list[list[tuple[Any, ...]]], folder: Path, columns: tuple[str, ...
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("PRAGMA wal_autocheckpoint=4000")
 
-    statement = replace(INSERT, columns=columns, optional=()).text()
+    statement = INSERT.statement(columns, 1)
 
     def insert() -> None:
         for batch in rows:
@@ -170,7 +169,7 @@ def measure(name: str, documents: list[dict[str, Any]], rounds: int) -> None:
     with tempfile.TemporaryDirectory() as place:
         with Store.open(Path(place) / "rows") as store:
             rows = [store.rows(read_request(document, whole=False)) for document in documents]
-        narrow = INSERT.needed(list(chain.from_iterable(rows)))
+        narrow = INSERT.columns_of(list(chain.from_iterable(rows)))
         places = [COLUMNS.index(name) for name in narrow]
         narrowed = [[tuple(row[place] for place in places) for row in batch] for batch in rows]
         merged = [list(chain.from_iterable(rows[at : at + 10])) for at in range(0, len(rows), 10)]

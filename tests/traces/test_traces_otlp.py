@@ -301,27 +301,6 @@ def test_protobuf_with_a_fault() -> None:
             read_protobuf(request.SerializeToString())
 
 
-def test_a_faster_parser_is_used_and_the_standard_one_where_it_refuses() -> None:
-    import gc
-
-    from agent_forge.traces.files import _loads_with, parse
-
-    def fast(data: bytes) -> Any:
-        if b"NaN" in data:
-            raise ValueError("no NaN")
-        return "fast"
-
-    loads = _loads_with(fast)
-    assert loads(b"1") == "fast"
-    assert loads(b"[NaN]")[0] != loads(b"[NaN]")[0]
-    gc.disable()
-    try:
-        assert parse(b"[1]") == [1]
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
-
-
 def test_files_of_one_request_of_many_and_of_ours(tmp_path: Path) -> None:
     spans = randoms(12)
     requests = [write_request(spans[:6]), write_request(spans[6:])]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_forge.errors import TraceError
-from agent_forge.traces.span import KINDS, Span
+from agent_forge.traces.span import COMMON, KINDS, Span
 from agent_forge.traces.values import finite, from_json, storable, to_json
 
 PREFIX = "agent_forge."  # of every attribute that is ours alone
@@ -105,6 +105,9 @@ OUTPUTS = (
 )  # fmt: skip
 
 
+_WIDEST = 2**63  # what a database's integers hold
+
+
 def _number(value: Any) -> float:
     if isinstance(value, (int, float)):
         return float(value)
@@ -113,7 +116,7 @@ def _number(value: Any) -> float:
 
 def _count(value: Any) -> int:
     number = int(value)
-    if -(2**63) <= number < 2**63:
+    if -_WIDEST <= number < _WIDEST:
         return number
     raise TraceError(f"{value!r} is more than a database holds")
 
@@ -131,44 +134,56 @@ _READ: dict[str, tuple[type, Callable[[Any], Any]]] = {
 }  # fmt: skip
 _LISTS = ("prompt_ids", "output_ids", "logprobs")
 # attribute name → (its rank among the names of its field, field, the type it should have, how to read another one)
-FIELD_RULES = {
+FIELD_RULES: dict[str, tuple[int, str, Any, Callable[[Any], Any]]] = {
     name: (rank, field, *_READ.get(field, (str, str)))
     for field, names in NAMES.items()
     if field not in _LISTS
     for rank, name in enumerate(names)
 }
+_COMMON = frozenset(COMMON)
 _SESSION = frozenset(NAMES["session"])
 _SAMPLING_RULES = {name: key for key, names in SAMPLING.items() for name in reversed(names)}
 
 
 def fill(span: Span) -> Span:
-    """Sets the kind and the plain fields that the span's attributes tell. Returns the span.
-
-    Where they do not tell the session, the scope or the resource may; where they do not name the agent of an agent
-    span, the span's name stands in, and for the model that answered the one that was asked.
+    """Sets the kind and the plain fields from the span's attributes, and its session from scope or resource where they
+    do not name one. Returns the span.
     """
-    if span.attributes:
-        _fill_plain(span)
-        _fill_kind(span)
-        if span.kind == "model" and not span.model:
-            span.model = _asked(span.attributes) or span.model
+    fill_fields(span)
     if not span.session:
         span.session = session_around(span.resource, span.scope) or span.session
     return span
 
 
-def _fill_plain(span: Span) -> None:
-    attributes = span.attributes
+def fill_fields(span: Span) -> None:
+    """Sets the kind and the plain fields from the span's attributes alone.
+
+    The span's name stands in for the agent of an agent span, and the requested model for the one that answered. This
+    runs for every span that comes in.
+    """
+    attributes, rare = span.attributes, span.rare
+    if not attributes:
+        return
     ranks: dict[str, int] = {}
-    for name in attributes.keys() & FIELD_RULES.keys():
+    for name, value in attributes.items():
+        if name not in FIELD_RULES:
+            continue
         rank, field, kind, convert = FIELD_RULES[name]
         if field in ranks and ranks[field] < rank:
             continue
-        value = attributes[name]
-        if (value.__class__ is not kind or kind is int) and (value := read_value(convert, value)) is None:
+        fits = value.__class__ is kind and (kind is not int or -_WIDEST <= value < _WIDEST)
+        if not fits and (value := read_value(convert, value)) is None:
             continue
         ranks[field] = rank
-        setattr(span, field, value)
+        if field in _COMMON:
+            setattr(span, field, value)
+        else:  # what the descriptor does, at a fifth of its cost
+            if rare is None:
+                rare = span.rare = {}
+            rare[field] = value
+    _fill_kind(span)
+    if span.kind == "model" and not span.model:
+        span.model = _requested_model(attributes) or span.model
 
 
 def _fill_kind(span: Span) -> None:
@@ -182,7 +197,7 @@ def _fill_kind(span: Span) -> None:
             return
 
 
-def _asked(attributes: Mapping[str, Any]) -> str | None:
+def _requested_model(attributes: Mapping[str, Any]) -> str | None:
     for name in ASKED:
         settings = value_of(attributes.get(name))
         told = [settings.get("model"), settings.get("model_name")] if isinstance(settings, dict) else []

@@ -7,20 +7,16 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
 from typing import IO, Any
 
 from agent_forge.errors import AgentForgeError, DataError, TraceError
-from agent_forge.traces.compiled import no_collection
 from agent_forge.traces.otlp import read_request
-from agent_forge.traces.otlp_native import json_reader
 from agent_forge.traces.span import Span
 from agent_forge.traces.store import Store
-from agent_forge.traces.values import restore
+from agent_forge.traces.values import parse, restore
 
 MOST_UNPACKED = 2**30  # bytes of a compressed file when unpacked
 
@@ -83,11 +79,15 @@ def _unpack(file: IO[bytes], copy: IO[bytes], where: str) -> None:
 
 
 def _read(file: IO[bytes], path: str, whole: bool) -> Iterator[Span]:
-    quick = None if whole else json_reader()
     for number, data in _documents(file, path):
         where = f"{path}:{number}" if number else path
-        found = None if quick is None else quick(data)
-        yield from _spans(_parsed(data, where), where, whole) if found is None else found
+        try:
+            document = parse(data)
+            if _is_ours(document[0] if isinstance(document, list) and document else document):
+                document = json.loads(data)  # exact, however large an integer: `parse` need not be
+        except ValueError as error:
+            raise DataError(f"is not JSON: {error}", where=where) from error
+        yield from _spans(document, where, whole)
 
 
 def _spans(document: Any, where: str, whole: bool) -> list[Span]:
@@ -112,54 +112,11 @@ def _documents(file: IO[bytes], where: str) -> Iterator[tuple[int, bytes]]:
     number, first = next(lines, (0, b""))
     if not first:
         raise DataError("is empty", where=where, fix="it should hold an OTLP trace request, or spans")
-    if not _is_document(first):
+    try:
+        parse(first)
+    except ValueError:  # the file is one document of several lines
         file.seek(0)
         yield 0, file.read()
         return
     yield number, first
     yield from lines
-
-
-def _is_document(line: bytes) -> bool:
-    try:
-        parse(line)
-    except ValueError:
-        return False
-    return True
-
-
-def _parsed(data: bytes, where: str) -> Any:
-    try:
-        return parse(data)
-    except ValueError as error:
-        raise DataError(f"is not JSON: {error}", where=where) from error
-
-
-def parse(data: bytes) -> Any:
-    """JSON, as fast as this machine can: with orjson where it is installed, and without pauses for the garbage
-    collector, which would look through every object made so far a dozen times a megabyte. Raises ValueError.
-    """
-    try:
-        with no_collection():  # nothing else runs meanwhile: the parser keeps the interpreter lock
-            return _loads()(data)
-    except RecursionError as error:
-        raise ValueError("it nests too deep") from error
-
-
-@lru_cache(maxsize=1)
-def _loads() -> Callable[[bytes], Any]:
-    try:
-        fast = import_module("orjson").loads
-    except ImportError:
-        return json.loads
-    return _loads_with(fast)
-
-
-def _loads_with(fast: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    def loads(data: bytes) -> Any:
-        try:
-            return fast(data)
-        except ValueError:  # orjson refuses NaN and large integers, which OTLP files do hold
-            return json.loads(data)
-
-    return loads

@@ -13,9 +13,9 @@ from typing import Any
 
 from agent_forge._version import __version__
 from agent_forge.errors import TraceError
-from agent_forge.traces.conventions import complete, fill, to_attributes
-from agent_forge.traces.span import Span
-from agent_forge.traces.values import to_json
+from agent_forge.traces.conventions import complete, fill_fields, session_around, to_attributes
+from agent_forge.traces.span import Span, collection_paused
+from agent_forge.traces.values import parse, to_json
 
 KINDS = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")  # by OTLP's number
 STATUSES = ("unset", "ok", "error")  # by OTLP's number
@@ -23,7 +23,6 @@ _CODES: dict[int | str, str] = {
     **dict(enumerate(STATUSES)),
     **{f"STATUS_CODE_{name.upper()}": name for name in STATUSES},
 }
-_HEX, _ZERO = frozenset("0123456789abcdefABCDEF"), "0" * 32
 LAST_NS = 2**63 - 1  # the largest number a database holds
 # Fields of an OTLP span that ours has no place for: kept as they are in `span.otel`.
 _KEPT = frozenset(("traceState", "flags", "droppedAttributesCount", "droppedEventsCount", "droppedLinksCount"))
@@ -50,40 +49,46 @@ def read_request(document: Any, *, whole: bool = True) -> list[Span]:
 
 
 def read_json(data: bytes, *, whole: bool = True) -> list[Span]:
-    """The spans of a request as it came, in JSON: `read_request`, at a fraction of its cost where there is C.
+    """The spans of a request as it came, in JSON: `read_request` of what it holds.
 
-    With `whole=False` they are still rows (packed.py). Raises TraceError where it is no request, ValueError where it is
-    no JSON.
+    Raises TraceError where it is no request, ValueError where it is no JSON.
     """
-    from agent_forge.traces.files import parse
-    from agent_forge.traces.otlp_native import json_reader
-    from agent_forge.traces.packed import plain_spans
-
-    read = json_reader()
-    spans = None if read is None else read(data)
-    if spans is None:  # no C here, or a request that is not of the ordinary kind: it is read, or refused, in Python
+    with collection_paused():
         return read_request(parse(data), whole=whole)
-    return [complete(span) for span in plain_spans(spans)] if whole else spans
 
 
 def _read(document: Any) -> Iterator[Span]:
     if not isinstance(document, dict) or not document.keys() & {"resourceSpans", "resource_spans"}:
-        raise TraceError("this is not an OTLP trace request", fix='it should be an object with "resourceSpans"')
+        raise TraceError("this is not an OTLP trace request", fix='It should be an object with "resourceSpans"')
     for number, group in enumerate(_list(document, "resourceSpans", "resource_spans")):
-        resource, schema = _resource(group)
+        where = f"resourceSpans[{number}]"
+        try:
+            resource, schema = _resource(group)
+        except _FAULTS as error:
+            raise _fault("the resource", error, where) from error
         scopes = _list(group, "scopeSpans", "scope_spans") or _list(group, "instrumentationLibrarySpans")
         for place, part in enumerate(scopes):
-            scope = _scope(part, schema)
+            try:
+                scope = _scope(part, schema)
+            except _FAULTS as error:
+                raise _fault("the scope", error, f"{where}.scopeSpans[{place}]") from error
+            session = session_around(resource, scope)
             for index, data in enumerate(_list(part, "spans")):
                 try:
-                    yield read_span(data, resource, scope)
-                except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-                    where = f"resourceSpans[{number}].scopeSpans[{place}].spans[{index}]"
-                    raise TraceError(_fault(error), where=where) from error
+                    span = _span(data, resource, scope)
+                except _FAULTS as error:
+                    raise _fault("the span", error, f"{where}.scopeSpans[{place}].spans[{index}]") from error
+                if session and not span.session:
+                    span.session = session
+                yield span
 
 
-def _fault(error: Exception) -> str:
-    return f"the span has no {error.args[0]!r}" if isinstance(error, KeyError) else f"the span cannot be read: {error}"
+_FAULTS = (KeyError, ValueError, TypeError, AttributeError, OverflowError)
+
+
+def _fault(what: str, error: Exception, where: str) -> TraceError:
+    missing = isinstance(error, KeyError)
+    return TraceError(f"{what} has no {error}" if missing else f"{what} cannot be read: {error}", where=where)
 
 
 def _list(data: Any, *names: str) -> list[Any]:
@@ -94,12 +99,6 @@ def _list(data: Any, *names: str) -> list[Any]:
         if found is not None:
             raise TraceError(f"{name!r} is not a list")
     return []
-
-
-def read_source(group: Any, part: Any) -> dict[str, Any]:
-    """{"resource", "scope"} of an entry of "resourceSpans" and one of its "scopeSpans"."""
-    resource, schema = _resource(group)
-    return {"resource": resource, "scope": _scope(part, schema)}
 
 
 def _resource(group: Any) -> tuple[dict[str, Any], str | None]:
@@ -119,22 +118,21 @@ def _scope(part: dict[str, Any], resource_schema: str | None) -> dict[str, Any]:
     return scope
 
 
-def read_span(data: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any]) -> Span:
-    """One span of a request."""
+def _span(data: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any]) -> Span:
     if "traceId" not in data:
         data = {camel(name): value for name, value in data.items()}
     parent = data.get("parentSpanId")
     span = Span(
-        _hex(data["traceId"], 32), _hex(data["spanId"], 16), str(data.get("name", "")), "other",
-        _hex(parent, 16) if parent and parent.strip("0") else None, _time(data.get("startTimeUnixNano")),
+        _id(data["traceId"], 32), _id(data["spanId"], 16), str(data.get("name", "")), "other",
+        _id(parent, 16) if parent and parent.strip("0") else None, _time(data.get("startTimeUnixNano")),
         _time(data.get("endTimeUnixNano")) or None,
     )  # fmt: skip
-    span.resource, span.scope, span.otel_kind = resource, scope, _kind(data.get("kind", 0))
+    span.rare = {"resource": resource, "scope": scope, "otel_kind": _kind(data.get("kind", 0))}
     if _KEPT & data.keys():
         span.otel = {name: data[name] for name in sorted(_KEPT) if data.get(name)} or None
     if "attributes" in data:
         span.attributes = _attributes(data["attributes"])
-    fill(span)
+        fill_fields(span)
     if status := data.get("status"):
         _read_status(span, status)
     if data.get("events"):
@@ -156,12 +154,13 @@ def camel(name: str) -> str:
     return first + "".join(word.title() for word in rest)
 
 
-def _hex(text: str, digits: int) -> str:
+def _id(text: str, digits: int) -> str:
     if len(text) != digits:  # protobuf's own JSON writes bytes as base64, OTLP's as hexadecimal
         text = base64.b64decode(text, validate=True).hex()
-    if len(text) != digits or not _HEX.issuperset(text) or text == _ZERO[:digits]:
+    data = bytes.fromhex(text)
+    if 2 * len(data) != digits or not any(data):
         raise ValueError(f"its id {text!r} is not {digits} hexadecimal digits")
-    return text.lower()
+    return data.hex()
 
 
 def _kind(kind: int | str) -> int:
@@ -223,7 +222,7 @@ def _event(event: dict[str, Any]) -> dict[str, Any]:
 
 def _read_links(span: Span, links: list[dict[str, Any]]) -> None:
     links = [{camel(name): value for name, value in link.items()} for link in links]
-    span.links = [(_hex(link["traceId"], 32), _hex(link["spanId"], 16)) for link in links]
+    span.links = [(_id(link["traceId"], 32), _id(link["spanId"], 16)) for link in links]
     more = [{name: value for name, value in link.items() if name not in ("traceId", "spanId")} for link in links]
     if any(more):
         span.otel = {**(span.otel or {}), "links": more}

@@ -1,17 +1,16 @@
-"""OTLP trace requests in protobuf. Needs the extra `otel`, except to read ordinary requests where there is C."""
+"""OTLP trace requests in protobuf. Needs opentelemetry-proto, which the extras `otel` and `server` bring."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from agent_forge.errors import MissingExtraError, TraceError
-from agent_forge.traces.conventions import complete, fill
+from agent_forge.traces.conventions import complete, fill_fields, session_around
 from agent_forge.traces.otlp import LAST_NS, STATUSES, pairs, read_any, write_request
-from agent_forge.traces.otlp_native import protobuf_reader
-from agent_forge.traces.packed import plain_spans
-from agent_forge.traces.span import Span
+from agent_forge.traces.span import Span, collection_paused
 from agent_forge.traces.values import to_json
 
 DEEPEST = 24  # levels of lists and objects: each is up to three messages, of which protobuf's readers take a hundred
@@ -22,38 +21,27 @@ def read_protobuf(data: bytes, *, whole: bool = True) -> list[Span]:
 
     Raises TraceError where it is none, MissingExtraError without opentelemetry-proto.
     """
-    read = protobuf_reader()
-    spans = None if read is None else read(data)
-    if spans is None:  # no C here, or a request that is not of the ordinary kind: it is read, or refused, in Python
-        spans = _read(data)
-    return [complete(span) for span in plain_spans(spans)] if whole else spans
-
-
-def _read(data: bytes) -> list[Span]:
     message = _message()
     try:
         request = message.FromString(data)
     except Exception as error:  # google.protobuf.message.DecodeError; the import is not ours to make here
         raise TraceError("this is not an OTLP trace request in protobuf") from error
-    spans: list[Span] = []
+    with collection_paused():
+        spans = list(_spans(request))
+    return [complete(span) for span in spans] if whole else spans
+
+
+def _spans(request: Any) -> Iterator[Span]:
     for group in request.resource_spans:
         resource = _attributes(group.resource.attributes)
         for part in group.scope_spans:
             scope = _scope(part, group.schema_url)
-            spans += [_span(span, resource, scope) for span in part.spans]
-    return spans
-
-
-def read_span_message(data: bytes, resource: dict[str, Any], scope: dict[str, Any]) -> Span:
-    """One Span message. Raises TraceError where it is none."""
-    _message()  # says what to install where it is missing
-    from opentelemetry.proto.trace.v1.trace_pb2 import Span as Message
-
-    try:
-        message = Message.FromString(data)
-    except Exception as error:  # as above
-        raise TraceError("this is not an OTLP span in protobuf") from error
-    return _span(message, resource, scope)
+            session = session_around(resource, scope)
+            for theirs in part.spans:
+                span = _span(theirs, resource, scope)
+                if session and not span.session:
+                    span.session = session
+                yield span
 
 
 def write_protobuf(spans: Iterable[Span]) -> bytes:
@@ -121,18 +109,20 @@ def _span(theirs: Any, resource: dict[str, Any], scope: dict[str, Any]) -> Span:
         raise TraceError("a span's ids are not 16 and 8 bytes, or its times are out of range")
     parent_id = parent.hex() if len(parent) == 8 and parent != _ZERO[:8] else None
     span = Span(trace_id.hex(), span_id.hex(), theirs.name, "other", parent_id, start, end or None)
-    span.resource, span.scope, span.otel_kind = resource, scope, theirs.kind
-    if theirs.attributes:
-        span.attributes = _attributes(theirs.attributes)
-    fill(span)
+    span.rare = {"resource": resource, "scope": scope, "otel_kind": theirs.kind}
+    if attributes := theirs.attributes:
+        span.attributes = _attributes(attributes)
+        fill_fields(span)
     _read_status(span, theirs.status)
-    if theirs.events:
-        _read_events(span, theirs.events)
-    if theirs.links:
-        _read_links(span, theirs.links)
-    for name, field in _REST:
-        if value := getattr(theirs, field):
-            _keep(span, name, value)
+    if events := theirs.events:
+        _read_events(span, events)
+    if links := theirs.links:
+        _read_links(span, links)
+    rest = _rest(theirs)
+    if any(rest):
+        for name, value in zip(_REST, rest, strict=True):
+            if value:
+                _keep(span, name, value)
     return span
 
 
@@ -173,28 +163,30 @@ def _keep(span: Span, name: str, value: Any) -> None:
 
 _ZERO = bytes(16)
 # What has no field of its own, by its name in JSON and in protobuf.
-_REST = (
-    ("traceState", "trace_state"),
-    ("flags", "flags"),
-    ("droppedAttributesCount", "dropped_attributes_count"),
-    ("droppedEventsCount", "dropped_events_count"),
-    ("droppedLinksCount", "dropped_links_count"),
-)
+_REST = {
+    "traceState": "trace_state",
+    "flags": "flags",
+    "droppedAttributesCount": "dropped_attributes_count",
+    "droppedEventsCount": "dropped_events_count",
+    "droppedLinksCount": "dropped_links_count",
+}
+_rest = attrgetter(*_REST.values())
 
 
-def _attributes(given: Any) -> dict[str, Any]:
-    found = {}
-    for pair in given:
+def _attributes(pairs: Any) -> dict[str, Any]:
+    """Attributes as a dictionary. Trying the usual kinds of value costs less than asking which one it is."""
+    attributes = {}
+    for pair in pairs:
         value = pair.value
-        kind = value.WhichOneof("value")
-        found[pair.key] = value.string_value if kind == "string_value" else _value(value, kind)
-    return found
+        attributes[pair.key] = value.string_value or value.int_value or value.double_value or _value(value)
+    return attributes
 
 
-def _value(value: Any, kind: str | None) -> Any:
+def _value(value: Any) -> Any:
+    kind = value.WhichOneof("value")
     if kind is None:
         return None
     content = getattr(value, kind)
     if kind == "array_value":
-        return [_value(item, item.WhichOneof("value")) for item in content.values]
+        return [_value(item) for item in content.values]
     return _attributes(content.values) if kind == "kvlist_value" else content

@@ -2,19 +2,17 @@
 """Sums kept beside the spans, so that statistics over a million of them cost milliseconds.
 
 By hour and by day, for each group and status: counts, durations, tokens, cost, rewards. By group and duration bucket,
-for each day and in all: what percentiles need. By minute: the time line. And `traces`, one row a trace. All
-of them can be made again from the spans (`rebuild`), and a test holds them to that. `traces` is kept with every batch;
-the sums are written for some thousand spans at a time (pending.py).
+for each day and overall: what percentiles need. By minute: the time line. And `traces`, one row per trace. All of them
+are written in the transaction that stores their spans, and can be made again from the spans (`rebuild`), to which a
+test holds them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
 from typing import Any
 
 from agent_forge.traces.bulk import Insert, adding
-from agent_forge.traces.compiled import function
 from agent_forge.traces.rows import (
     AGENT,
     BUCKET,
@@ -90,48 +88,28 @@ _ADD_TRACE = Insert(
 )
 
 
-class Sums:
-    """What rows add to the rollup tables. They count finished spans only."""
-
-    def __init__(self) -> None:
-        self._hours: Hours = {}
-        self._durations: Durations = {}
-        self._minutes: Minutes = {}
-
-    def add(self, rows: list[Row]) -> None:
-        """Counts rows in. What cannot be counted raises, and the sums are worth nothing then."""
-        sums = (self._hours, self._durations, self._minutes)
-        quick = _counter()
-        if quick is None or quick(rows, sums) is None:
-            count_rows(rows, *sums)
-
-    def write(self, cursor: Any) -> None:
-        """Adds the sums to the tables, inside the transaction that is open."""
-        _ADD_HOUR.run(cursor, [(*key, *sums) for key, sums in sorted(self._hours.items())])
-        _ADD_DAY.run(cursor, [(*key, *sums) for key, sums in sorted(self._days().items())])
-        _ADD_DURATION.run(cursor, [(*key, n) for key, n in sorted(self._durations.items())])
-        buckets: dict[tuple[int, int], int] = {}
-        for (_, grp, bucket), n in self._durations.items():
-            buckets[grp, bucket] = buckets.get((grp, bucket), 0) + n
-        _ADD_BUCKET.run(cursor, [(*key, n) for key, n in sorted(buckets.items())])
-        _ADD_MINUTE.run(cursor, [(minute, *sums) for minute, sums in sorted(self._minutes.items())])
-
-    def _days(self) -> Hours:
-        days: Hours = {}
-        for (hour, grp, status), sums in self._hours.items():
-            key = (hour // 24, grp, status)
-            known = days.get(key)
-            days[key] = sums if known is None else [a + b for a, b in zip(known, sums, strict=True)]
-        return days
+def add_sums(cursor: Any, rows: list[Row]) -> None:
+    """Adds rows to the sums, inside the open transaction. Finished spans count, the others do not."""
+    hours, durations, minutes = _count(rows)
+    days: dict[tuple[int, int, str], list[Any]] = {}
+    for (hour, grp, status), sums in hours.items():
+        key = (hour // 24, grp, status)
+        days[key] = [a + b for a, b in zip(days[key], sums, strict=True)] if key in days else sums
+    buckets: dict[tuple[int, int], int] = {}
+    for (_, grp, bucket), spans in durations.items():
+        buckets[grp, bucket] = buckets.get((grp, bucket), 0) + spans
+    _ADD_HOUR.run(cursor, [(*key, *sums) for key, sums in sorted(hours.items())])
+    _ADD_DAY.run(cursor, [(*key, *sums) for key, sums in sorted(days.items())])
+    _ADD_DURATION.run(cursor, [(*key, spans) for key, spans in sorted(durations.items())])
+    _ADD_BUCKET.run(cursor, [(*key, spans) for key, spans in sorted(buckets.items())])
+    _ADD_MINUTE.run(cursor, [(minute, *sums) for minute, sums in sorted(minutes.items())])
 
 
-@cache
-def _counter() -> Callable[..., Any] | None:
-    return function("span_sums.c", "count", 2)
-
-
-def count_rows(rows: Iterable[Row], hours: Hours, durations: Durations, minutes: Minutes) -> None:
-    """One loop, and nothing called in it: it is run for every span that comes where there is no C."""
+def _count(rows: Iterable[Row]) -> tuple[Hours, Durations, Minutes]:
+    """One loop with nothing called in it: it runs for every span that comes in."""
+    hours: Hours = {}
+    durations: Durations = {}
+    minutes: Minutes = {}
     for row in rows:
         if row[END] is None:
             continue
@@ -157,34 +135,23 @@ def count_rows(rows: Iterable[Row], hours: Hours, durations: Durations, minutes:
             sums[9] += reward * reward
         day = (start // DAY, grp, row[BUCKET])
         durations[day] = durations[day] + 1 if day in durations else 1
-        at = start // MINUTE
-        if at not in minutes:
-            minutes[at] = [0, 0]
-        minutes[at][0] += 1
+        minute = start // MINUTE
+        if minute not in minutes:
+            minutes[minute] = [0, 0]
+        minutes[minute][0] += 1
         if status == "error":
-            minutes[at][1] += 1
+            minutes[minute][1] += 1
+    return hours, durations, minutes
 
 
 # The rows of traces
 
 
-def add_traces(cursor: Any, rows: list[Row]) -> None:
-    """Takes new rows into the rows of their traces."""
-    quick = _gatherer()
-    found = None if quick is None else quick(rows)
-    _ADD_TRACE.run(cursor, trace_rows(rows) if found is None else found)
-
-
-@cache
-def _gatherer() -> Callable[..., Any] | None:
-    return function("span_sums.c", "gather", 1)
-
-
 _UNKNOWN = (None,) * 12  # what a trace's first span may not tell
 
 
-def trace_rows(rows: Iterable[Row]) -> list[list[Any]]:
-    """The rows of the traces that these rows belong to, in the order of their ids."""
+def add_traces(cursor: Any, rows: Iterable[Row]) -> None:
+    """Takes new rows into the rows of their traces, inside the open transaction."""
     traces: dict[str, list[Any]] = {}
     for row in rows:
         start, end, kind = row[START], row[END], row[KIND]
@@ -210,7 +177,7 @@ def trace_rows(rows: Iterable[Row]) -> list[list[Any]]:
                     trace[place] = value if trace[place] is None else trace[place] + value
         elif kind == "reward" and row[REWARD] is not None:
             trace[17] = row[REWARD]
-    return [traces[name] for name in sorted(traces)]
+    _ADD_TRACE.run(cursor, [traces[name] for name in sorted(traces)])
 
 
 _TRACE_OF_SPANS = """

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
-from agent_forge.traces import conventions
-from agent_forge.traces.compiled import SLOTS, function, no_collection
 from agent_forge.traces.conventions import complete, payloads
 from agent_forge.traces.span import Span
 from agent_forge.traces.values import countable, finite, from_json, storable, to_json
@@ -78,29 +75,6 @@ def _extra(span: Span) -> str | None:
         return None
     found = {name: value for name in RARE if (value := getattr(span, name))}
     return to_json(found) if found else None
-
-
-def to_rows(spans: list[Span], numbers: list[tuple[int, int | None]]) -> list[Row]:
-    """The rows of many spans, by `to_row` or by its twin in C (span_rows.c)."""
-    make = _row_maker()
-    if make is not None:
-        with no_collection():
-            found: list[Row] = make(spans, numbers, _TABLES)
-        return found
-    return [to_row(span, grp, source) for span, (grp, source) in zip(spans, numbers, strict=True)]
-
-
-@cache
-def _row_maker() -> Callable[..., Any] | None:
-    return function("span_rows.c", "rows", 3)
-
-
-_PAYLOADS = (*conventions.INPUTS, *conventions.OUTPUTS)
-_TABLES = (
-    Span, SLOTS, _SOME, tuple(name for name in RARE if name != "events"),
-    frozenset(name for name in _PAYLOADS if not name.endswith(".")),
-    tuple(name for name in _PAYLOADS if name.endswith(".")), to_row,
-)  # fmt: skip
 
 
 def to_span(row: Sequence[Any], source: dict[str, Any] | None) -> Span:

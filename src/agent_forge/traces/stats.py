@@ -1,9 +1,9 @@
 # ruff: noqa: S608 (statements are put together from names in this file, never from values)
 """Statistics over many spans, read from the rollups in milliseconds.
 
-Whole days inside the asked time come from the days' sums, whole hours before and after them from the hours', and what
-hangs over at the two ends is summed from the spans themselves; so are the few spans that came after the sums were last
-written, if there are any. All of it is one statement. So a figure is what the rows would give, for any window.
+Whole days inside the window come from the days' sums, whole hours before and after them from the hours', and what is
+left at the two ends is summed from the spans themselves, all in one statement. So a figure is what the rows would give,
+for any window.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from agent_forge.errors import UsageError
-from agent_forge.traces.pending import places
 from agent_forge.traces.queries import Moment, to_ns
 from agent_forge.traces.rollup import DAY, HOUR, MINUTE, SUMS, TOOK
 
@@ -23,10 +22,6 @@ Window = tuple[int, int]  # from, and up to but without
 GROUPS = ("agent", "name", "kind", "model", "category", "status")
 _LAST = 2**63 // DAY * DAY  # the last whole day that a database can number
 _ROWS = "FROM spans WHERE end_ns IS NOT NULL AND start_ns >= ? AND start_ns < ?"
-# Spans that no table holds yet (pending.py). The plus keeps SQLite from going by the index on start_ns.
-_NEW_ROWS = (
-    "FROM spans WHERE seq > (SELECT seq FROM rollup_mark) AND end_ns IS NOT NULL AND +start_ns >= ? AND +start_ns < ?"
-)
 
 
 @dataclass(frozen=True)
@@ -94,9 +89,6 @@ def aggregate(
     hours, ends = _steps(rest, HOUR)
     parts = [(f"{summed} rollup_day WHERE day >= ? AND day < ?", step) for step in days]
     parts += [(f"{summed} rollup_hour WHERE hour >= ? AND hour < ?", step) for step in hours]
-    if _are_waiting(cursor):
-        whole = [(begin * DAY, end * DAY) for begin, end in days] + [(begin * HOUR, end * HOUR) for begin, end in hours]
-        parts += [(f"SELECT grp, status, {_ROW_SUMS} {_NEW_ROWS}", step) for step in whole]
     parts += [(f"SELECT grp, status, {_ROW_SUMS} {_ROWS}", end) for end in ends]
     if not parts:
         return []
@@ -136,7 +128,7 @@ def percentiles(
         raise UsageError("durations are not kept by status", fix="leave status out")
     columns = _columns(by, "")
     kept, values = _only(only, "")
-    source, times = _buckets(_window(since, until), _are_waiting(cursor))
+    source, times = _buckets(_window(since, until))
     sql = (
         f"SELECT {', '.join(columns)}, a.bucket, sum(a.spans) FROM"
         f" (SELECT grp, bucket, sum(spans) AS spans FROM ({source}) r GROUP BY grp, bucket) a"
@@ -148,7 +140,7 @@ def percentiles(
     return {group: [_quantile(found, share) for share in of] for group, found in counts.items()}
 
 
-def _buckets(window: Window, waiting: bool) -> tuple[str, list[int]]:
+def _buckets(window: Window) -> tuple[str, list[int]]:
     """The counts of durations in a window, a group and bucket at a time."""
     days, ends = _whole(window, DAY)
     if window == (0, _LAST):
@@ -157,16 +149,7 @@ def _buckets(window: Window, waiting: bool) -> tuple[str, list[int]]:
         select = "SELECT grp, bucket, spans FROM rollup_duration WHERE day >= ? AND day < ?"
         parts = [(select, step) for step in days]
         parts += [(f"SELECT grp, bucket, 1 AS spans {_ROWS}", end) for end in ends or [(0, 0)]]
-    if waiting:
-        new = f"SELECT grp, bucket, 1 AS spans {_NEW_ROWS}"
-        parts += [(new, (begin * DAY, end * DAY)) for begin, end in days]
     return " UNION ALL ".join(text for text, _ in parts), [time for _, part in parts for time in part]
-
-
-def _are_waiting(cursor: Any) -> bool:
-    """Whether there are spans that the sums do not hold yet. (Those that come after this look may be left out.)"""
-    mark, last = places(cursor)
-    return mark < last
 
 
 def _quantile(counts: Sequence[tuple[int, int]], share: float) -> float:
@@ -190,41 +173,27 @@ def timeline(cursor: Any, minutes: int, since: Moment | None, until: Moment | No
 
 
 def _by_minute(cursor: Any, step: int, begin: int, end: int) -> list[Tick]:
-    first, last = begin // MINUTE, -(-end // MINUTE)
-    tick, kept, grouped = f"minute * {MINUTE}", "spans, errors", ""
+    tick, sums, grouped = f"minute * {MINUTE}", "spans, errors", ""
     if step > 1:
-        tick, kept, grouped = f"minute / {step} * {step * MINUTE}", "sum(spans), sum(errors)", " GROUP BY 1"
-    table = f"SELECT {tick}, {kept} FROM rollup_minute WHERE minute >= ? AND minute < ?{grouped}"
-    return _ticks(cursor, table, [first, last], step, MINUTE)
+        tick, sums, grouped = f"minute / {step} * {step * MINUTE}", "sum(spans), sum(errors)", " GROUP BY 1"
+    sql = f"SELECT {tick}, {sums} FROM rollup_minute WHERE minute >= ? AND minute < ?{grouped} ORDER BY 1"
+    return _ticks(cursor, sql, [begin // MINUTE, -(-end // MINUTE)])
 
 
 def _by_hour(cursor: Any, step: int, begin: int, end: int, agent: str | None) -> list[Tick]:
-    first, last = begin // HOUR, -(-end // HOUR)
-    kept = "" if agent is None else " AND grp IN (SELECT id FROM groups WHERE agent = ?)"
-    table = (
+    only = "" if agent is None else " AND grp IN (SELECT id FROM groups WHERE agent = ?)"
+    sql = (
         f"SELECT hour / {step} * {step * HOUR}, sum(spans), sum(CASE WHEN status = 'error' THEN spans ELSE 0 END)"
-        f" FROM rollup_hour WHERE hour >= ? AND hour < ?{kept} GROUP BY 1"
+        f" FROM rollup_hour WHERE hour >= ? AND hour < ?{only} GROUP BY 1 ORDER BY 1"
     )
-    return _ticks(cursor, table, [first, last, *([] if agent is None else [agent])], step, HOUR, kept)
+    return _ticks(cursor, sql, [begin // HOUR, -(-end // HOUR), *([] if agent is None else [agent])])
 
 
-def _ticks(cursor: Any, table: str, values: list[Any], step: int, width: int, kept: str = "") -> list[Tick]:
-    """The time line of a table, and of the spans that are not in it yet."""
-    first, last, *named = values
-    if not _are_waiting(cursor):
-        rows = cursor.execute(f"{table} ORDER BY 1", values).fetchall()
-        if rows and type(rows[0][1]) is not int:  # PostgreSQL's sums are decimals
-            rows = [(int(at), int(spans), int(errors)) for at, spans, errors in rows]
-        return list(map(Tick._make, rows))
-    errors = "sum(CASE WHEN status = 'error' THEN 1 ELSE 0 END)"
-    new = f"SELECT start_ns / {step * width} * {step * width}, count(*), {errors} {_NEW_ROWS}{kept} GROUP BY 1"
-    times = [first * width, min(last * width, _LAST), *named]
-    found: dict[int, list[int]] = {}
-    for at, spans, failed in cursor.execute(f"{table} UNION ALL {new}", [*values, *times]).fetchall():
-        known = found.setdefault(int(at), [0, 0])
-        known[0] += int(spans)
-        known[1] += int(failed)
-    return [Tick(at, *found[at]) for at in sorted(found)]
+def _ticks(cursor: Any, sql: str, values: list[Any]) -> list[Tick]:
+    rows = cursor.execute(sql, values).fetchall()
+    if rows and type(rows[0][1]) is not int:  # PostgreSQL's sums are decimals
+        rows = [tuple(map(int, row)) for row in rows]
+    return list(map(Tick._make, rows))
 
 
 def _window(since: Moment | None, until: Moment | None) -> Window:

@@ -6,25 +6,22 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from agent_forge.database import MEMORY, Database, is_url, open_database
-from agent_forge.errors import DataError, StoreError, TraceError
+from agent_forge.errors import DataError, TraceError
 from agent_forge.home import home
 from agent_forge.traces.bulk import Insert
-from agent_forge.traces.group_commit import Parcel, Turns
 from agent_forge.traces.intern import Interned
 from agent_forge.traces.migrations import SCHEMA
-from agent_forge.traces.pending import MOST as MOST_PENDING
-from agent_forge.traces.pending import Pending, move_mark, places
 from agent_forge.traces.queries import Moment, cursor_of, spans_query, to_ns, traces_query
-from agent_forge.traces.rollup import Sums, add_traces, rebuild, rebuild_trace
-from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, Row, to_span
-from agent_forge.traces.span import Span
+from agent_forge.traces.rollup import add_sums, add_traces, rebuild, rebuild_trace
+from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, TRACE, Row, to_row, to_span
+from agent_forge.traces.span import Span, collection_paused
 from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, timeline
 
 FILE = "traces.db"
@@ -99,8 +96,6 @@ class Store:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._interned = Interned(database)
-        self._pending = Pending()
-        self._turns = Turns(self._write)
 
     @classmethod
     def open(cls, place: str | os.PathLike[str] | None = None) -> Store:
@@ -125,68 +120,26 @@ class Store:
         stored, if a field of a span has a value no database takes; StoreError if the database fails.
         """
         rows = self.rows(list(spans))
-        return self._turns.add(rows) if rows else 0
+        return self._write(rows) if rows else 0
 
     def rows(self, spans: Sequence[Span]) -> list[Row]:
         """The rows of spans, as `add` writes them."""
-        with _values_at_fault():
-            return self._interned.rows(list(spans))
+        with _values_at_fault(), collection_paused():
+            numbers = self._interned.numbers(spans)
+            return [to_row(span, grp, source) for span, (grp, source) in zip(spans, numbers, strict=True)]
 
-    def _write(self, parcels: Sequence[Parcel]) -> None:
-        """Stores the rows of parcels in one transaction and notes in each how many were added."""
-        rows = parcels[0].rows if len(parcels) == 1 else [row for parcel in parcels for row in parcel.rows]
-        try:
-            with _values_at_fault(), self._database.write() as cursor:
-                added = self._write_rows(cursor, rows)
-        except BaseException:
-            self._pending.forget()
-            raise
-        at = 0
-        for parcel in parcels:
-            size = len(parcel.rows)
-            parcel.added = size if added is None else sum(added[at : at + size])
-            at += size
-
-    def _write_rows(self, cursor: Any, rows: list[Row]) -> list[bool] | None:
-        """Stores rows and says for each whether it was added; None: all were."""
-        mark, last = places(cursor)
-        self._pending.count(rows, mark)
-        if INSERT.run(cursor, rows) < len(rows):
-            return self._add_some(cursor, rows, mark, last)
-        add_traces(cursor, rows)
-        _, now = places(cursor)
-        self._pending.stored(last, now)
-        if now - mark >= MOST_PENDING:
-            self._pending.write(cursor, mark, now)
-        return None
-
-    def _add_some(self, cursor: Any, rows: list[Row], mark: int, last: int) -> list[bool]:
-        """Ends a batch of which some spans were there already: counts what is new, and finishes the unfinished."""
-        self._pending.forget()
-        self._pending.write(cursor, mark, last)  # before any of their spans is finished
-        found = cursor.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)).fetchall()
-        new = {tuple(row) for row in found}
-        fresh: list[Row] = []
+    def _write(self, rows: list[Row]) -> int:
+        """Stores rows in one transaction. Returns how many were new or newly finished."""
         finished: list[Row] = []
-        added: list[bool] = []
-        for row in rows:
-            if row[:2] in new:
-                fresh.append(row)
-                new.discard(row[:2])
-            elif row[END] is not None and cursor.execute(_FINISH, (*row[2:], *row[:2])).rowcount == 1:
-                finished.append(row)
-            else:
-                added.append(False)
-                continue
-            added.append(True)
-        sums = Sums()
-        sums.add(fresh + finished)
-        sums.write(cursor)
-        move_mark(cursor, places(cursor)[1])
-        add_traces(cursor, fresh)
-        for trace_id in sorted({row[0] for row in finished}):
-            rebuild_trace(cursor, trace_id)
-        return added
+        with _values_at_fault(), self._database.write() as cursor, collection_paused():
+            (last,) = cursor.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
+            if INSERT.run(cursor, rows) < len(rows):
+                rows, finished = _sort_out(cursor, rows, last)
+            add_sums(cursor, rows + finished)
+            add_traces(cursor, rows)
+            for trace_id in sorted({row[TRACE] for row in finished}):
+                rebuild_trace(cursor, trace_id)
+        return len(rows) + len(finished)
 
     def add_many(
         self, spans: Iterable[Span], *, batch: int = BATCH, each: Callable[[int], object] | None = None
@@ -203,7 +156,7 @@ class Store:
             try:
                 while (part := list(islice(stream, batch))) or waiting:
                     if part:
-                        waiting.append((len(part), writer.submit(self._turns.add, self.rows(part))))
+                        waiting.append((len(part), writer.submit(self._write, self.rows(part))))
                     if len(waiting) > 2 or not part:
                         size, done = waiting.popleft()
                         added += done.result()
@@ -320,26 +273,13 @@ class Store:
         moment = to_ns(before)
         old = "(SELECT trace_id FROM traces t WHERE t.start_ns < ? AND NOT EXISTS"
         old += " (SELECT 1 FROM spans s WHERE s.trace_id = t.trace_id AND s.start_ns >= ?))"
-        with self._turns.turn, self._database.write() as cursor:
-            self._pending.write(cursor, *places(cursor))
+        with self._database.write() as cursor:
             gone = int(cursor.execute(f"DELETE FROM spans WHERE trace_id IN {old}", (moment, moment)).rowcount)
             cursor.execute("DELETE FROM traces WHERE start_ns < ? AND NOT EXISTS"
                            " (SELECT 1 FROM spans WHERE spans.trace_id = traces.trace_id)", (moment,))  # fmt: skip
             if gone:
                 rebuild(cursor, moment)
-            move_mark(cursor, places(cursor)[1])  # SQLite gives the numbers of the last spans again
-            self._pending.forget()
         return gone
-
-    def settle(self) -> None:
-        """Writes the sums of spans that statistics would have to count from their rows. Never needed: it makes the
-        first statistics after a batch quicker by milliseconds. `close` does it.
-        """
-        with self._database.read() as cursor:
-            mark, last = places(cursor)
-        if mark < last:
-            with self._turns.turn, self._database.write() as cursor:
-                self._pending.write(cursor, *places(cursor))
 
     def count(self) -> int:
         """How many spans there are."""
@@ -357,8 +297,6 @@ class Store:
 
     def close(self) -> None:
         """Closes the connections. The store may be used again; it then opens new ones."""
-        with suppress(StoreError):  # a disk that is full, a file that may only be read: whoever reads next counts
-            self.settle()
         self._database.close()
 
     def __enter__(self) -> Store:
@@ -366,6 +304,23 @@ class Store:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _sort_out(cursor: Any, rows: list[Row], last: int) -> tuple[list[Row], list[Row]]:
+    """Of rows some of which were stored before: those that `INSERT` added after `last`, and the spans that had been
+    unfinished, which are finished here."""
+    added = {
+        tuple(row) for row in cursor.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)).fetchall()
+    }
+    new: list[Row] = []
+    finished: list[Row] = []
+    for row in rows:
+        if row[:2] in added:
+            new.append(row)
+            added.discard(row[:2])
+        elif row[END] is not None and cursor.execute(_FINISH, (*row[2:], *row[:2])).rowcount == 1:
+            finished.append(row)
+    return new, finished
 
 
 def _file(text: str) -> str:
