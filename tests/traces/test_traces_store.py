@@ -431,5 +431,5 @@ def test_a_filter_that_nothing_can_pass_is_refused(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         for filters in ({"status": "failed"}, {"limit": 0}):
             for ask in (store.search, store.traces):
-                with pytest.raises(UsageError, match=r"there is no|a page of 0"):
+                with pytest.raises(UsageError, match=r"there is no|page size"):
                     ask(**filters)  # type: ignore[operator]

@@ -22,31 +22,31 @@ MOST_UNPACKED = 2**30  # bytes of a compressed file when unpacked
 
 
 def read_file(path: str | Path, *, whole: bool = True) -> Iterator[Span]:
-    """The spans of a file: one OTLP request, a request a line, our own JSON lines, or a JSON array of either; each of
-    them gzipped or not (told apart by looking).
+    """The spans of a file: one OTLP request, a request per line, our own JSON lines, or a JSON array of either, gzipped
+    or not (whatever its name).
 
-    Raises DataError for a file that cannot be read as one of them, naming the line; it may have given spans by then.
+    Raises DataError, naming the line, for anything else; it may have yielded spans by then.
     """
     with opened(path) as file:
         yield from _read(file, str(path), whole)
 
 
 def import_file(store: Store, path: str | Path, *, each: Callable[[int], object] | None = None) -> tuple[int, int]:
-    """Adds the spans of a file to a store. Returns how many it holds and how many of them were new.
+    """Adds the spans of a file to a store. Returns the number of spans in the file and the number of new ones.
 
-    The file is read twice: a fault in its last line is found before the first span is stored. Raises DataError.
+    The file is read twice, so that a fault in its last line shows before the first span is stored. Raises DataError.
     """
     with opened(path) as file:
-        found = sum(1 for _ in _read(file, str(path), whole=False))
+        count = sum(1 for _ in _read(file, str(path), whole=False))
         file.seek(0)
-        return found, store.add_many(_read(file, str(path), whole=False), each=each)
+        return count, store.add_many(_read(file, str(path), whole=False), each=each)
 
 
 @contextmanager
 def opened(path: str | Path, unreadable: type[AgentForgeError] = DataError) -> Iterator[IO[bytes]]:
-    """A trace file as one that can be read more than once: what is gzipped, or comes through a pipe, is copied first.
+    """A trace file that can be read more than once: a gzipped one, or a pipe, is copied first.
 
-    Raises `unreadable` where it cannot be read, DataError where it is damaged or unpacks to more than MOST_UNPACKED.
+    Raises `unreadable` if it cannot be read, DataError if it is damaged or unpacks to more than MOST_UNPACKED.
     """
     try:
         with Path(path).open("rb") as file:
@@ -72,7 +72,7 @@ def _unpack(file: IO[bytes], copy: IO[bytes], where: str) -> None:
             size += len(block)
             if size > MOST_UNPACKED:  # a few kilobytes can unpack to gigabytes
                 what = f"unpacks to more than {MOST_UNPACKED / 2**30:g} GiB"
-                raise DataError(what, where=where, fix="unpack it yourself if you trust it, and give that file")
+                raise DataError(what, where=where, fix="If you trust it, unpack it yourself and use that file")
             copy.write(block)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"the compressed file is damaged: {error}", where=where) from error
@@ -84,7 +84,7 @@ def _read(file: IO[bytes], path: str, whole: bool) -> Iterator[Span]:
         try:
             document = parse(data)
             if _is_ours(document[0] if isinstance(document, list) and document else document):
-                document = json.loads(data)  # exact, however large an integer: `parse` need not be
+                document = json.loads(data)  # `parse` may round integers beyond 64 bits
         except ValueError as error:
             raise DataError(f"is not JSON: {error}", where=where) from error
         yield from _spans(document, where, whole)
@@ -93,7 +93,7 @@ def _read(file: IO[bytes], path: str, whole: bool) -> Iterator[Span]:
 def _spans(document: Any, where: str, whole: bool) -> list[Span]:
     if isinstance(document, list):
         if not document:
-            raise DataError("is an empty list", where=where, fix="it should hold an OTLP trace request, or spans")
+            raise DataError("is an empty list", where=where, fix="It must hold an OTLP trace request or spans")
         return [span for number, item in enumerate(document) for span in _spans(item, f"{where}[{number}]", whole)]
     try:
         return [Span.from_dict(restore(document))] if _is_ours(document) else read_request(document, whole=whole)
@@ -107,14 +107,14 @@ def _is_ours(document: Any) -> bool:
 
 
 def _documents(file: IO[bytes], where: str) -> Iterator[tuple[int, bytes]]:
-    """The JSON documents of a file, not parsed yet, with their line numbers; 0: the file is one document."""
+    """The unparsed JSON documents of a file with their line numbers; 0 if the file is one document."""
     lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
     number, first = next(lines, (0, b""))
     if not first:
-        raise DataError("is empty", where=where, fix="it should hold an OTLP trace request, or spans")
+        raise DataError("is empty", where=where, fix="It must hold an OTLP trace request or spans")
     try:
         parse(first)
-    except ValueError:  # the file is one document of several lines
+    except ValueError:  # then the file must be one document of several lines
         file.seek(0)
         yield 0, file.read()
         return

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from agent_forge.database import Schema
 
-# OpenTelemetry's ids are kept as the hexadecimal text people see elsewhere. `grp` names the span's row in `groups`,
-# `bucket` its duration in quarter octaves (see rollup.py), `source` the process and library that made it. The JSON
+# OpenTelemetry's ids are stored as the hexadecimal text people see elsewhere. `grp` is the span's row in `groups`,
+# `bucket` its duration in quarter octaves (see rows.py), `source` the process and library it came from. The JSON
 # columns come last, so that SQLite can stop reading a row before them.
 _SPANS = """
 CREATE TABLE spans (
@@ -57,8 +57,8 @@ CREATE TABLE rollup_minute (
   minute {int} NOT NULL PRIMARY KEY, spans {int} NOT NULL, errors {int} NOT NULL) {packed}
 """
 
-# Version 2 wrote the sums of some thousand spans at a time: they held the spans up to this number. Since version 3 they
-# are written with their spans, so what was still waiting is added to them once.
+# Version 2 wrote the sums of several thousand spans at a time: they covered the spans up to this number. Since version
+# 3 they are written with their spans, so this migration adds those that were still waiting.
 _MARK = "CREATE TABLE rollup_mark (seq {int} NOT NULL)"
 _SUMMED = (
     "count(*), sum(CASE WHEN abs(end_ns - start_ns) < 72057594037927936 THEN end_ns - start_ns ELSE 0 END),"

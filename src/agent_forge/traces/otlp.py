@@ -24,60 +24,61 @@ _CODES: dict[int | str, str] = {
     **{f"STATUS_CODE_{name.upper()}": name for name in STATUSES},
 }
 LAST_NS = 2**63 - 1  # the largest number a database holds
-# Fields of an OTLP span that ours has no place for: kept as they are in `span.otel`.
-_KEPT = frozenset(("traceState", "flags", "droppedAttributesCount", "droppedEventsCount", "droppedLinksCount"))
+# Fields of an OTLP span without a counterpart in ours: stored as they are in `span.otel`.
+_EXTRA = frozenset(("traceState", "flags", "droppedAttributesCount", "droppedEventsCount", "droppedLinksCount"))
 SCOPE = {"name": "agent_forge", "version": __version__}
 
 
-def read_request(document: Any, *, whole: bool = True) -> list[Span]:
-    """The spans of an ExportTraceServiceRequest (a parsed JSON object). Raises TraceError where it is none.
+def read_request(document: Any, *, whole: bool = True, rejected: list[TraceError] | None = None) -> list[Span]:
+    """The spans of an ExportTraceServiceRequest (a parsed JSON object). Raises TraceError if it is not one.
 
-    With `whole=False`, what only the attributes tell (inputs, outputs, sampling) stays there until the store reads it.
+    With `whole=False`, what can be read from the attributes at any time (inputs, outputs, sampling) stays there until
+    the store reads it. With a list for `rejected`, the fault of each span that cannot be read is added to it, and the
+    others are returned.
 
     >>> span = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "name": "chat",
     ...         "startTimeUnixNano": "1", "endTimeUnixNano": "3",
     ...         "attributes": [{"key": "gen_ai.usage.input_tokens", "value": {"intValue": "7"}}]}
-    >>> [found] = read_request({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
-    >>> found.input_tokens, found.duration_ns
+    >>> [chat] = read_request({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+    >>> chat.input_tokens, chat.duration_ns
     (7, 2)
     """
-    spans = list(_read(document))
-    if whole:
-        for span in spans:
-            complete(span)
-    return spans
+    spans = list(_spans(document, rejected))
+    return [complete(span) for span in spans] if whole else spans
 
 
-def read_json(data: bytes, *, whole: bool = True) -> list[Span]:
-    """The spans of a request as it came, in JSON: `read_request` of what it holds.
-
-    Raises TraceError where it is no request, ValueError where it is no JSON.
-    """
+def read_json(data: bytes, *, whole: bool = True, rejected: list[TraceError] | None = None) -> list[Span]:
+    """The spans of the JSON text of a request, as `read_request` returns them. Raises ValueError if it is not JSON."""
     with collection_paused():
-        return read_request(parse(data), whole=whole)
+        return read_request(parse(data), whole=whole, rejected=rejected)
 
 
-def _read(document: Any) -> Iterator[Span]:
+def _spans(document: Any, rejected: list[TraceError] | None) -> Iterator[Span]:
     if not isinstance(document, dict) or not document.keys() & {"resourceSpans", "resource_spans"}:
-        raise TraceError("this is not an OTLP trace request", fix='It should be an object with "resourceSpans"')
+        raise TraceError("this is not an OTLP trace request", fix='It must be an object with "resourceSpans"')
     for number, group in enumerate(_list(document, "resourceSpans", "resource_spans")):
-        where = f"resourceSpans[{number}]"
+        group_at = f"resourceSpans[{number}]"
         try:
             resource, schema = _resource(group)
         except _FAULTS as error:
-            raise _fault("the resource", error, where) from error
+            raise _fault("the resource", error, group_at) from error
         scopes = _list(group, "scopeSpans", "scope_spans") or _list(group, "instrumentationLibrarySpans")
         for place, part in enumerate(scopes):
+            part_at = f"{group_at}.scopeSpans[{place}]"
             try:
                 scope = _scope(part, schema)
             except _FAULTS as error:
-                raise _fault("the scope", error, f"{where}.scopeSpans[{place}]") from error
+                raise _fault("the scope", error, part_at) from error
             session = session_around(resource, scope)
             for index, data in enumerate(_list(part, "spans")):
                 try:
                     span = _span(data, resource, scope)
                 except _FAULTS as error:
-                    raise _fault("the span", error, f"{where}.scopeSpans[{place}].spans[{index}]") from error
+                    fault = _fault("the span", error, f"{part_at}.spans[{index}]")
+                    if rejected is None:
+                        raise fault from error
+                    rejected.append(fault)
+                    continue
                 if session and not span.session:
                     span.session = session
                 yield span
@@ -93,10 +94,10 @@ def _fault(what: str, error: Exception, where: str) -> TraceError:
 
 def _list(data: Any, *names: str) -> list[Any]:
     for name in names:
-        found = data.get(name) if isinstance(data, dict) else None
-        if isinstance(found, list):
-            return found
-        if found is not None:
+        items = data.get(name) if isinstance(data, dict) else None
+        if isinstance(items, list):
+            return items
+        if items is not None:
             raise TraceError(f"{name!r} is not a list")
     return []
 
@@ -107,10 +108,10 @@ def _resource(group: Any) -> tuple[dict[str, Any], str | None]:
 
 
 def _scope(part: dict[str, Any], resource_schema: str | None) -> dict[str, Any]:
-    found = part.get("scope") or part.get("instrumentationLibrary") or {}
-    scope = {name: found[name] for name in ("name", "version", "droppedAttributesCount") if found.get(name)}
-    if found.get("attributes"):
-        scope["attributes"] = _attributes(found["attributes"])
+    data = part.get("scope") or part.get("instrumentationLibrary") or {}
+    scope = {name: data[name] for name in ("name", "version", "droppedAttributesCount") if data.get(name)}
+    if data.get("attributes"):
+        scope["attributes"] = _attributes(data["attributes"])
     if part.get("schemaUrl"):
         scope["schemaUrl"] = part["schemaUrl"]
     if resource_schema:
@@ -119,7 +120,7 @@ def _scope(part: dict[str, Any], resource_schema: str | None) -> dict[str, Any]:
 
 
 def _span(data: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any]) -> Span:
-    if "traceId" not in data:
+    if "traceId" not in data:  # some writers use protobuf's own names
         data = {camel(name): value for name, value in data.items()}
     parent = data.get("parentSpanId")
     span = Span(
@@ -128,8 +129,8 @@ def _span(data: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any])
         _time(data.get("endTimeUnixNano")) or None,
     )  # fmt: skip
     span.rare = {"resource": resource, "scope": scope, "otel_kind": _kind(data.get("kind", 0))}
-    if _KEPT & data.keys():
-        span.otel = {name: data[name] for name in sorted(_KEPT) if data.get(name)} or None
+    if _EXTRA & data.keys():
+        span.otel = {name: data[name] for name in sorted(_EXTRA) if data.get(name)} or None
     if "attributes" in data:
         span.attributes = _attributes(data["attributes"])
         fill_fields(span)
@@ -142,25 +143,20 @@ def _span(data: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any])
     return span
 
 
+def _id(text: str, digits: int) -> str:
+    if len(text) != digits:  # protobuf's own JSON writes bytes as base64, OTLP's as hexadecimal
+        text = base64.b64decode(text, validate=True).hex()
+    data = bytes.fromhex(text)
+    if 2 * len(data) != digits or not any(data):  # `fromhex` skips spaces
+        raise ValueError(f"its id {text!r} is not {digits} hexadecimal digits")
+    return data.hex()
+
+
 def _time(value: int | str | None) -> int:
     moment = int(value or 0)
     if not 0 <= moment <= LAST_NS:
         raise ValueError("its time is not a number of nanoseconds since 1970")
     return moment
-
-
-def camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
-
-
-def _id(text: str, digits: int) -> str:
-    if len(text) != digits:  # protobuf's own JSON writes bytes as base64, OTLP's as hexadecimal
-        text = base64.b64decode(text, validate=True).hex()
-    data = bytes.fromhex(text)
-    if 2 * len(data) != digits or not any(data):
-        raise ValueError(f"its id {text!r} is not {digits} hexadecimal digits")
-    return data.hex()
 
 
 def _kind(kind: int | str) -> int:
@@ -171,18 +167,28 @@ def _kind(kind: int | str) -> int:
     return kind
 
 
-def _attributes(given: list[dict[str, Any]] | None) -> dict[str, Any]:
-    found = {}
-    for pair in given or ():
+def camel(name: str) -> str:
+    """Protobuf's name of a field as its JSON has it.
+
+    >>> camel("start_time_unix_nano")
+    'startTimeUnixNano'
+    """
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def _attributes(pairs: list[dict[str, Any]] | None) -> dict[str, Any]:
+    attributes = {}
+    for pair in pairs or ():
         value = pair.get("value") or {}
-        found[pair["key"]] = value["stringValue"] if "stringValue" in value else read_any(value)
-    if not all(key.__class__ is str for key in found):
+        attributes[pair["key"]] = value["stringValue"] if "stringValue" in value else read_any(value)
+    if not all(key.__class__ is str for key in attributes):
         raise ValueError("an attribute's key is not text")
-    return found
+    return attributes
 
 
 def read_any(value: Mapping[str, Any]) -> Any:
-    """An AnyValue."""
+    """The value of an AnyValue."""
     for name, content in value.items():
         if (read := _VALUES.get(name) or _VALUES.get(camel(name))) is not None:
             return read(content)
@@ -209,23 +215,23 @@ def _read_status(span: Span, status: dict[str, Any]) -> None:
             span.otel = {**(span.otel or {}), "message": message}
 
 
-def _event(event: dict[str, Any]) -> dict[str, Any]:
-    found = {
-        "name": str(event.get("name", "")),
-        "time_ns": int(event.get("timeUnixNano") or event.get("time_unix_nano") or 0),
-        "attributes": _attributes(event.get("attributes")),
+def _event(data: dict[str, Any]) -> dict[str, Any]:
+    event = {
+        "name": str(data.get("name", "")),
+        "time_ns": int(data.get("timeUnixNano") or data.get("time_unix_nano") or 0),
+        "attributes": _attributes(data.get("attributes")),
     }
-    if dropped := event.get("droppedAttributesCount"):
-        found["droppedAttributesCount"] = dropped
-    return found
+    if dropped := data.get("droppedAttributesCount"):
+        event["droppedAttributesCount"] = dropped
+    return event
 
 
 def _read_links(span: Span, links: list[dict[str, Any]]) -> None:
     links = [{camel(name): value for name, value in link.items()} for link in links]
     span.links = [(_id(link["traceId"], 32), _id(link["spanId"], 16)) for link in links]
-    more = [{name: value for name, value in link.items() if name not in ("traceId", "spanId")} for link in links]
-    if any(more):
-        span.otel = {**(span.otel or {}), "links": more}
+    rest = [{name: value for name, value in link.items() if name not in ("traceId", "spanId")} for link in links]
+    if any(rest):
+        span.otel = {**(span.otel or {}), "links": rest}
 
 
 # Writing
@@ -245,38 +251,42 @@ def write_request(spans: Iterable[Span]) -> dict[str, Any]:
         part = group["scopes"].setdefault(to_json(scope), {"scope": _scope_data(scope), "spans": []})
         if scope.get("schemaUrl"):
             part["schemaUrl"] = scope["schemaUrl"]
-        part["spans"].append(_data(span))
+        part["spans"].append(_span_data(span))
     for group in resources.values():
         group["scopeSpans"] = list(group.pop("scopes").values())
     return {"resourceSpans": list(resources.values())}
 
 
 def _scope_data(scope: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: scope[name] for name in ("name", "version", "droppedAttributesCount") if scope.get(name)}
+    data = {name: scope[name] for name in ("name", "version", "droppedAttributesCount") if scope.get(name)}
     if scope.get("attributes"):
-        found["attributes"] = pairs(scope["attributes"])
-    return found
+        data["attributes"] = pairs(scope["attributes"])
+    return data
 
 
-def _data(span: Span) -> dict[str, Any]:
+def _span_data(span: Span) -> dict[str, Any]:
     otel = span.otel or {}
     kind = span.otel_kind if span.otel_kind is not None else 3 if span.kind == "model" else 1
-    found: dict[str, Any] = {"traceId": span.trace_id, "spanId": span.span_id}
-    found |= {name: otel[name] for name in sorted(_KEPT) if name in otel}
+    data: dict[str, Any] = {"traceId": span.trace_id, "spanId": span.span_id}
+    data |= {name: otel[name] for name in sorted(_EXTRA) if name in otel}
     if span.parent_id:
-        found["parentSpanId"] = span.parent_id
-    found |= {"name": span.name, "kind": kind, "startTimeUnixNano": str(span.start_ns)}
+        data["parentSpanId"] = span.parent_id
+    data |= {"name": span.name, "kind": kind, "startTimeUnixNano": str(span.start_ns)}
     if span.end_ns is not None:
-        found["endTimeUnixNano"] = str(span.end_ns)
-    found["attributes"] = pairs(to_attributes(span))
+        data["endTimeUnixNano"] = str(span.end_ns)
+    data["attributes"] = pairs(to_attributes(span))
     if span.events:
-        found["events"] = [_event_data(event) for event in span.events]
+        data["events"] = [_event_data(event) for event in span.events]
     if span.links:
-        found["links"] = _links_data(span)
+        rest = otel.get("links") or []
+        data["links"] = [
+            {"traceId": trace, "spanId": other, **(rest[place] if place < len(rest) else {})}
+            for place, (trace, other) in enumerate(span.links)
+        ]
     message = span.error or otel.get("message")
     if span.status != "unset" or message:
-        found["status"] = {"code": STATUSES.index(span.status)} | ({"message": message} if message else {})
-    return found
+        data["status"] = {"code": STATUSES.index(span.status)} | ({"message": message} if message else {})
+    return data
 
 
 def _event_data(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -286,14 +296,6 @@ def _event_data(event: Mapping[str, Any]) -> dict[str, Any]:
         "name": event["name"],
         "attributes": pairs(event.get("attributes") or {}),
     } | ({"droppedAttributesCount": dropped} if dropped else {})
-
-
-def _links_data(span: Span) -> list[dict[str, Any]]:
-    more = (span.otel or {}).get("links") or []
-    return [
-        {"traceId": trace, "spanId": other, **(more[place] if place < len(more) else {})}
-        for place, (trace, other) in enumerate(span.links)
-    ]
 
 
 def pairs(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -309,9 +311,8 @@ def _any_value(value: Any) -> dict[str, Any]:
     if isinstance(value, int):
         return {"intValue": str(value)} if -(2**63) <= value < 2**63 else {"stringValue": str(value)}
     if isinstance(value, float):
-        return {
-            "doubleValue": value if value - value == 0 else str(value).replace("inf", "Infinity").replace("nan", "NaN")
-        }
+        finite = value - value == 0
+        return {"doubleValue": value if finite else str(value).replace("inf", "Infinity").replace("nan", "NaN")}
     if isinstance(value, (list, tuple)):
         return {"arrayValue": {"values": [_any_value(item) for item in value]}}
     if isinstance(value, dict):

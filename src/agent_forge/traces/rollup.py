@@ -1,10 +1,10 @@
 # ruff: noqa: S608 (the statements are put together from the names in this file, never from values)
-"""Sums kept beside the spans, so that statistics over a million of them cost milliseconds.
+"""Sums stored beside the spans, so that statistics over a million of them cost milliseconds.
 
 By hour and by day, for each group and status: counts, durations, tokens, cost, rewards. By group and duration bucket,
 for each day and overall: what percentiles need. By minute: the time line. And `traces`, one row per trace. All of them
-are written in the transaction that stores their spans, and can be made again from the spans (`rebuild`), to which a
-test holds them.
+are written in the transaction that stores their spans, and can be rebuilt from the spans (`rebuild`), which a test
+compares them with.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Hours = dict[tuple[int, int, str], list[Any]]  # hour, group, status: the SUMS
 Durations = dict[tuple[int, int, int], int]  # day, group, bucket: spans
 Minutes = dict[int, list[int]]  # minute: spans, errors
 
-# ns: two years. A span that seems to have taken longer has no true start or end, and a few dozen of them would be more
-# than a database's whole numbers hold: they count as spans, and take no time.
+# ns: two years. A span that seems to have taken longer has a wrong start or end, and a few dozen of them would overflow
+# a database's integers: they count as spans, with a duration of 0.
 LONGEST = 2**56
 TOOK = f"CASE WHEN abs(end_ns - start_ns) < {LONGEST} THEN end_ns - start_ns ELSE 0 END"
 
@@ -64,7 +64,7 @@ _ADD_MINUTE = adding("rollup_minute", ("minute",), ("spans", "errors"))
 
 
 def _merged(column: str) -> str:
-    """How a trace's row takes in another batch of its spans."""
+    """How a column of a trace's row takes in another batch of its spans."""
     old, new = f"traces.{column}", f"excluded.{column}"
     if column in ("spans", "errors", "unfinished"):
         return f"{column} = {old} + {new}"
@@ -147,11 +147,11 @@ def _count(rows: Iterable[Row]) -> tuple[Hours, Durations, Minutes]:
 # The rows of traces
 
 
-_UNKNOWN = (None,) * 12  # what a trace's first span may not tell
+_UNKNOWN = (None,) * 12  # the columns that a trace's first span may leave empty
 
 
 def add_traces(cursor: Any, rows: Iterable[Row]) -> None:
-    """Takes new rows into the rows of their traces, inside the open transaction."""
+    """Adds new rows to the rows of their traces, inside the open transaction."""
     traces: dict[str, list[Any]] = {}
     for row in rows:
         start, end, kind = row[START], row[END], row[KIND]
@@ -196,7 +196,7 @@ WHERE s.trace_id {which} GROUP BY s.trace_id
 
 
 def rebuild_trace(cursor: Any, trace_id: str) -> None:
-    """Makes a trace's row again from its spans."""
+    """Rebuilds a trace's row from its spans."""
     cursor.execute("DELETE FROM traces WHERE trace_id = ?", (trace_id,))
     cursor.execute(_TRACE_OF_SPANS.format(which="= ?"), (trace_id,))
 
@@ -208,7 +208,7 @@ count(*), sum({TOOK}), sum(CASE WHEN input_tokens IS NULL AND output_tokens IS N
 coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0), count(cost), coalesce(sum(cost), 0.0), count(reward),
 coalesce(sum(reward), 0.0), coalesce(sum(reward * reward), 0.0)
 """
-# table: its time column, the width of its steps, and how it is made from the spans
+# table: its time column, the width of its steps, and the statement that builds it from the spans
 _REBUILD = {
     "rollup_hour": ("hour", HOUR, f"SELECT start_ns / {HOUR}, grp, status, {_SUMMED} {_TIMED} 1, 2, 3"),
     "rollup_day": ("day", DAY, f"SELECT start_ns / {DAY}, grp, status, {_SUMMED} {_TIMED} 1, 2, 3"),
@@ -218,7 +218,7 @@ _REBUILD = {
 
 
 def rebuild(cursor: Any, before_ns: int) -> None:
-    """Makes the sums of spans that started before `before_ns` again (up to the end of that day) from the rows."""
+    """Rebuilds the sums of spans that started before `before_ns` (up to the end of that day) from the rows."""
     end = (before_ns // DAY + 1) * DAY
     for table, (column, width, select) in _REBUILD.items():
         cursor.execute(f"DELETE FROM {table} WHERE {column} < ?", (end // width,))

@@ -12,20 +12,20 @@ from agent_forge.traces.values import countable, finite, from_json, storable, to
 
 Row = tuple[Any, ...]
 
-# The columns that hold a field of the span as it is come first.
+# The columns that hold a field of the span unchanged come first.
 PLAIN = (
     "trace_id", "span_id", "parent_id", "name", "kind", "start_ns", "end_ns", "status", "error", "agent", "model",
     "provider", "session", "category", "policy", "template", "input_tokens", "output_tokens", "cost", "reward",
     "otel_kind",
 )  # fmt: skip
 COLUMNS = (*PLAIN, "grp", "bucket", "source", "inputs", "outputs", "attributes", "links", "extra")
-# Where they stand in a row.
+# Their places in a row.
 (
     TRACE, SPAN, PARENT, NAME, KIND, START, END, STATUS, ERROR, AGENT, MODEL, PROVIDER, SESSION, CATEGORY, POLICY,
     TEMPLATE, INPUT_TOKENS, OUTPUT_TOKENS, COST, REWARD, OTEL_KIND, GROUP, BUCKET, SOURCE, INPUTS, OUTPUTS,
     ATTRIBUTES, LINKS, EXTRA,
 ) = range(len(COLUMNS))  # fmt: skip
-# Fields that few spans have: one JSON object for all of them.
+# Fields that few spans have share one JSON object.
 RARE = ("events", "sampling", "assessment", "prompt_ids", "output_ids", "logprobs", "otel")
 _RARE = frozenset(RARE)
 
@@ -40,12 +40,12 @@ def bucket_of(duration_ns: int) -> int:
 
 
 def to_row(span: Span, grp: int, source: int | None) -> Row:
-    """The row of a span. Inputs and outputs that its attributes hold already are not stored twice."""
+    """The row of a span. Inputs and outputs that its attributes hold are not stored twice."""
     start, end, attributes, inputs, outputs = span.start_ns, span.end_ns, span.attributes, span.inputs, span.outputs
     if attributes and (inputs is not None or outputs is not None):
-        told = payloads(attributes)
-        inputs = None if inputs == told[0] else inputs
-        outputs = None if outputs == told[1] else outputs
+        in_attributes = payloads(attributes)
+        inputs = None if inputs == in_attributes[0] else inputs
+        outputs = None if outputs == in_attributes[1] else outputs
     rare = span.rare
     if rare is None:
         provider = category = policy = template = input_tokens = output_tokens = cost = reward = otel_kind = None
@@ -73,8 +73,8 @@ def _extra(span: Span) -> str | None:
     rare = span.rare
     if not span.events and (rare is None or _RARE.isdisjoint(rare)):
         return None
-    found = {name: value for name in RARE if (value := getattr(span, name))}
-    return to_json(found) if found else None
+    fields = {name: value for name in RARE if (value := getattr(span, name))}
+    return to_json(fields) if fields else None
 
 
 def to_span(row: Sequence[Any], source: dict[str, Any] | None) -> Span:

@@ -18,7 +18,7 @@ from agent_forge.errors import UsageError
 from agent_forge.traces.queries import Moment, to_ns
 from agent_forge.traces.rollup import DAY, HOUR, MINUTE, SUMS, TOOK
 
-Window = tuple[int, int]  # from, and up to but without
+Window = tuple[int, int]  # from, and up to but excluding
 GROUPS = ("agent", "name", "kind", "model", "category", "status")
 _LAST = 2**63 // DAY * DAY  # the last whole day that a database can number
 _ROWS = "FROM spans WHERE end_ns IS NOT NULL AND start_ns >= ? AND start_ns < ?"
@@ -26,7 +26,7 @@ _ROWS = "FROM spans WHERE end_ns IS NOT NULL AND start_ns >= ? AND start_ns < ?"
 
 @dataclass(frozen=True)
 class Aggregate:
-    """The sums of one group of finished spans. Means are None where nothing was measured."""
+    """The sums of one group of finished spans. Means are None if nothing was measured."""
 
     group: dict[str, str | None]
     spans: int
@@ -53,7 +53,7 @@ class Aggregate:
 
     @property
     def reward_std(self) -> float | None:
-        """The sample's standard deviation; None below two rewards."""
+        """The sample standard deviation; None below two rewards."""
         if self.reward_n < 2:
             return None
         spread = self.reward_sumsq - self.reward_sum**2 / self.reward_n
@@ -61,7 +61,7 @@ class Aggregate:
 
 
 class Tick(NamedTuple):
-    """Some minutes of the time line."""
+    """One step of the time line."""
 
     start_ns: int
     spans: int
@@ -83,7 +83,7 @@ def aggregate(
 ) -> list[Aggregate]:
     """See `Store.aggregate`."""
     columns = _columns(by, "a.status")
-    kept, values = _only(only, "a.status")
+    filtered, values = _only(only, "a.status")
     summed = f"SELECT grp, status, {', '.join(SUMS)} FROM"
     days, rest = _whole(_window(since, until), DAY)
     hours, ends = _steps(rest, HOUR)
@@ -94,13 +94,13 @@ def aggregate(
         return []
     source = " UNION ALL ".join(text for text, _ in parts)
     times = [time for _, part in parts for time in part]
-    # The groups are summed before they meet their names: a join of every hour's row would cost more than the sum.
+    # Groups are summed before they are joined with their names: joining every hour's row would cost more than the sum.
     inner = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
     outer = ", ".join(f"sum(a.{name})" for name in SUMS)
     sql = (
         f"SELECT {', '.join(columns)}, sum(CASE WHEN a.status = 'error' THEN a.spans ELSE 0 END), {outer}"
         f" FROM (SELECT grp, status, {inner} FROM ({source}) r GROUP BY grp, status) a"
-        f" JOIN groups g ON g.id = a.grp{kept} GROUP BY {_ordinals(by)} ORDER BY {_ordinals(by)}"
+        f" JOIN groups g ON g.id = a.grp{filtered} GROUP BY {_ordinals(by)} ORDER BY {_ordinals(by)}"
     )
     rows = cursor.execute(sql, [*times, *values]).fetchall()
     return [_aggregate(by, row) for row in rows]
@@ -125,23 +125,24 @@ def percentiles(
 ) -> dict[tuple[str | None, ...], list[float]]:
     """See `Store.percentiles`."""
     if "status" in (*by, *only):
-        raise UsageError("durations are not kept by status", fix="leave status out")
+        raise UsageError("durations are not recorded by status", fix="Leave status out")
     columns = _columns(by, "")
-    kept, values = _only(only, "")
+    filtered, values = _only(only, "")
     source, times = _buckets(_window(since, until))
     sql = (
         f"SELECT {', '.join(columns)}, a.bucket, sum(a.spans) FROM"
         f" (SELECT grp, bucket, sum(spans) AS spans FROM ({source}) r GROUP BY grp, bucket) a"
-        f" JOIN groups g ON g.id = a.grp{kept} GROUP BY {_ordinals(by)}, a.bucket ORDER BY {_ordinals(by)}, a.bucket"
+        f" JOIN groups g ON g.id = a.grp{filtered}"
+        f" GROUP BY {_ordinals(by)}, a.bucket ORDER BY {_ordinals(by)}, a.bucket"
     )
     counts: dict[tuple[str | None, ...], list[tuple[int, int]]] = {}
     for *group, bucket, spans in cursor.execute(sql, [*times, *values]).fetchall():
         counts.setdefault(tuple(value or None for value in group), []).append((int(bucket), int(spans)))
-    return {group: [_quantile(found, share) for share in of] for group, found in counts.items()}
+    return {group: [_quantile(buckets, share) for share in of] for group, buckets in counts.items()}
 
 
 def _buckets(window: Window) -> tuple[str, list[int]]:
-    """The counts of durations in a window, a group and bucket at a time."""
+    """A statement for the number of spans per group and duration bucket in a window."""
     days, ends = _whole(window, DAY)
     if window == (0, _LAST):
         parts: list[tuple[str, Sequence[int]]] = [("SELECT grp, bucket, spans FROM rollup_bucket", ())]
@@ -153,19 +154,19 @@ def _buckets(window: Window) -> tuple[str, list[int]]:
 
 
 def _quantile(counts: Sequence[tuple[int, int]], share: float) -> float:
-    """The duration in seconds below which `share` of the spans lie: the middle of the bucket where that falls."""
-    wanted = share * sum(spans for _, spans in counts)
+    """The duration in seconds below which `share` of the spans lie: the middle of its bucket."""
+    rank = share * sum(spans for _, spans in counts)
     running = accumulate(spans for _, spans in counts)
-    bucket = next(bucket for (bucket, _), seen in zip(counts, running, strict=True) if seen >= wanted)
+    bucket = next(bucket for (bucket, _), below in zip(counts, running, strict=True) if below >= rank)
     return float(2 ** ((bucket + 0.5) / 4)) / 1e9
 
 
 def timeline(cursor: Any, minutes: int, since: Moment | None, until: Moment | None, agent: str | None) -> list[Tick]:
-    """See `Store.timeline`. The window is widened to whole minutes (hours, where an agent is named)."""
+    """See `Store.timeline`. The window is widened to whole minutes, or hours for one agent."""
     if agent is not None and minutes % 60:
-        raise UsageError("an agent's time line is kept by the hour", fix="give minutes in multiples of 60")
+        raise UsageError("an agent's time line is recorded by the hour", fix="Use a multiple of 60 minutes")
     if minutes < 1:
-        raise UsageError(f"the time line cannot have steps of {minutes} minutes", fix="give at least 1")
+        raise UsageError(f"the steps of a time line must be at least 1 minute, not {minutes}")
     begin, end = _window(since, until)
     if minutes % 60:
         return _by_minute(cursor, minutes, begin, end)
@@ -211,13 +212,13 @@ def _whole(window: Window, width: int) -> tuple[list[Window], list[Window]]:
 
 
 def _steps(windows: Sequence[Window], width: int) -> tuple[list[Window], list[Window]]:
-    found = [_whole(window, width) for window in windows]
-    return [step for steps, _ in found for step in steps], [end for _, ends in found for end in ends]
+    parts = [_whole(window, width) for window in windows]
+    return [step for steps, _ in parts for step in steps], [end for _, ends in parts for end in ends]
 
 
 def _columns(by: Sequence[str], status: str) -> list[str]:
     if not by:
-        raise UsageError("nothing to group by", fix=f"name some of {', '.join(GROUPS)}")
+        raise UsageError("there is nothing to group by", fix=f"Choose from {', '.join(GROUPS)}")
     return [status if name == "status" else f"g.{_checked(name)}" for name in by]
 
 
@@ -228,7 +229,7 @@ def _only(only: Mapping[str, str], status: str) -> tuple[str, list[str]]:
 
 def _checked(name: str) -> str:
     if name not in GROUPS:
-        raise UsageError(f"spans cannot be grouped by {name!r}", fix=f"groups are {', '.join(GROUPS)}")
+        raise UsageError(f"spans cannot be grouped by {name!r}", fix=f"Groups are {', '.join(GROUPS)}")
     return name
 
 

@@ -25,7 +25,7 @@ from agent_forge.traces.span import Span, collection_paused
 from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, timeline
 
 FILE = "traces.db"
-BATCH = 5_000  # spans a transaction when a long stream is added
+BATCH = 5_000  # spans per transaction when a long stream is added
 
 _OPTIONAL = (
     ("error",),
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """Some results, and where the next ones begin (None: there are no more)."""
+    """Some results, and a cursor to the next ones (None if there are no more)."""
 
     items: list[T] = field(default_factory=list)
     next: str | None = None
@@ -61,7 +61,7 @@ class Page(Generic[T]):
 @dataclass(frozen=True)
 class Summary:
     """A trace in one line. Name, kind, agent, category, status and error are those of its root; tokens and cost are
-    summed over its model calls; the reward is the root's, else the last one given by a reward span."""
+    summed over its model calls; the reward is the root's, otherwise that of the last reward span."""
 
     trace_id: str
     start_ns: int
@@ -100,7 +100,7 @@ class Store:
     @classmethod
     def open(cls, place: str | os.PathLike[str] | None = None) -> Store:
         """The store at `place`: a folder (its traces.db), a file, a postgresql:// URL, ":memory:", or None for the
-        home folder. It is made if it is not there. Raises StoreError for a file that is not a whole trace store.
+        home folder. Creates it if necessary. Raises StoreError for a file that is not a complete trace store.
         """
         text = os.fspath(place) if place is not None else ""
         return cls(open_database(text if text == MEMORY or is_url(text) else _file(text), SCHEMA))
@@ -115,9 +115,9 @@ class Store:
     def add(self, spans: Iterable[Span]) -> int:
         """Stores spans in one transaction and returns how many were new or newly finished. They are on disk by then.
 
-        A span is known by its trace and span id: sent again, it is not stored again. One that had been stored
-        unfinished is replaced by its finished self; a finished one never changes. Raises TraceError, with nothing
-        stored, if a field of a span has a value no database takes; StoreError if the database fails.
+        A span is identified by its trace and span id: sent again, it is not stored again. One that was stored
+        unfinished is replaced when it is finished; a finished one never changes. Raises TraceError, with nothing
+        stored, if a field has a value that no database takes; StoreError if the database fails.
         """
         rows = self.rows(list(spans))
         return self._write(rows) if rows else 0
@@ -134,7 +134,7 @@ class Store:
         with _values_at_fault(), self._database.write() as cursor, collection_paused():
             (last,) = cursor.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
             if INSERT.run(cursor, rows) < len(rows):
-                rows, finished = _sort_out(cursor, rows, last)
+                rows, finished = _new_and_finished(cursor, rows, last)
             add_sums(cursor, rows + finished)
             add_traces(cursor, rows)
             for trace_id in sorted({row[TRACE] for row in finished}):
@@ -144,7 +144,8 @@ class Store:
     def add_many(
         self, spans: Iterable[Span], *, batch: int = BATCH, each: Callable[[int], object] | None = None
     ) -> int:
-        """Adds a long stream, `batch` spans a transaction. `each` is told how many went by. Returns like `add`.
+        """Adds a long stream, `batch` spans per transaction, and returns what `add` does. `each` is called with the
+        size of each batch after it is stored.
 
         A second thread writes one batch while this one reads the next: SQLite works without the interpreter lock.
         """
@@ -152,7 +153,7 @@ class Store:
 
         added, stream = 0, iter(spans)
         waiting: deque[tuple[int, Future[int]]] = deque()
-        with ThreadPoolExecutor(1, thread_name_prefix="agent-forge-traces") as writer:
+        with ThreadPoolExecutor(1, thread_name_prefix="Agent-forge-traces") as writer:
             try:
                 while (part := list(islice(stream, batch))) or waiting:
                     if part:
@@ -170,26 +171,26 @@ class Store:
     # Reading
 
     def trace(self, trace_id: str) -> list[Span]:
-        """All spans of a trace in the order they started; empty if there is no such trace."""
+        """All spans of a trace in order of start; empty if there is no such trace."""
         return self._spans(f"{_SELECT} WHERE trace_id = ? ORDER BY start_ns, seq", [trace_id])
 
     def trace_ids(self, beginning: str, *, limit: int = 10) -> list[str]:
-        """The traces whose id begins so, in the order of their ids."""
+        """The traces whose id begins with `beginning`, in order."""
         sql = "SELECT trace_id FROM traces WHERE trace_id >= ? AND trace_id < ? ORDER BY trace_id LIMIT ?"
         return [row[0] for row in self._fetch(sql, [beginning, beginning + "g", limit])]
 
     def span(self, trace_id: str, span_id: str) -> Span | None:
         """One span, or None."""
-        found = self._spans(f"{_SELECT} WHERE trace_id = ? AND span_id = ?", [trace_id, span_id])
-        return found[0] if found else None
+        spans = self._spans(f"{_SELECT} WHERE trace_id = ? AND span_id = ?", [trace_id, span_id])
+        return spans[0] if spans else None
 
     def search(
         self, *, limit: int = 100, after: str | None = None, oldest_first: bool = False, **filters: Any
     ) -> Page[Span]:
-        """A page of spans, the newest first, that pass all filters (`queries.Where` has their names).
+        """A page of spans, newest first, that pass all filters (named in `queries.Where`).
 
-        `after` is the `next` of the page before. Pages neither overlap nor leave out a span that was there when the
-        first one was asked for, whatever is added meanwhile.
+        `after` is the `next` of the previous page. Pages neither overlap nor skip a span that existed when the first
+        one was read, whatever is added meanwhile.
         """
         sql, values = spans_query(filters, COLUMNS, limit + 1, cursor_of(after), oldest_first)
         rows = self._fetch(sql, values)
@@ -199,22 +200,22 @@ class Store:
     def traces(
         self, *, limit: int = 100, after: str | None = None, oldest_first: bool = False, **filters: Any
     ) -> Page[Summary]:
-        """A page of traces, the newest first. Filters are those of `search`: session, status, time and reward are
-        the trace's own; the others ask for a span in it.
+        """A page of traces, newest first. Filters are those of `search`: session, status, time and reward are the
+        trace's own; the others must all be met by one of its spans.
         """
         sql, values = traces_query(filters, limit + 1, cursor_of(after, text=True), oldest_first)
         rows = self._fetch(sql, values)
-        found = [Summary(*row) for row in rows[:limit]]
-        more = f"{found[-1].start_ns}-{found[-1].trace_id}" if len(rows) > limit and found else None
-        return Page(found, more)
+        summaries = [Summary(*row) for row in rows[:limit]]
+        more = len(rows) > limit and summaries
+        return Page(summaries, f"{summaries[-1].start_ns}-{summaries[-1].trace_id}" if more else None)
 
     def slowest(self, limit: int = 50) -> list[Span]:
-        """The spans that took longest, the slowest first."""
+        """The spans with the longest durations, slowest first."""
         order = "ORDER BY end_ns - start_ns DESC LIMIT ?"
         return self._spans(f"{_SELECT} WHERE end_ns IS NOT NULL {order}", [limit])
 
     def each_trace(self, **filters: Any) -> Iterator[list[Span]]:
-        """The traces that `traces` would list, oldest first, each as its spans: for exports, a page in memory."""
+        """The spans of each trace that `traces` would list, oldest first, with one page in memory: for exports."""
         after: str | None = None
         while True:
             page = self.traces(limit=200, after=after, oldest_first=True, **filters)
@@ -241,7 +242,7 @@ class Store:
         self, by: Sequence[str] = ("agent",), *, since: Moment | None = None, until: Moment | None = None, **only: str
     ) -> list[Aggregate]:
         """Counts, errors, durations, tokens, cost and rewards of finished spans, grouped by any of agent, name, kind,
-        model, category and status. `only` keeps groups with these values, as in `only kind="model"`.
+        model, category and status. `only` selects groups by value, as in `kind="model"`.
         """
         with self._database.read() as cursor:
             return aggregate(cursor, by, since, until, only)
@@ -262,41 +263,41 @@ class Store:
     def timeline(
         self, *, minutes: int = 1, since: Moment | None = None, until: Moment | None = None, agent: str | None = None
     ) -> list[Tick]:
-        """Finished spans and errors for every so many minutes in which there were any; of one agent, by the hour."""
+        """Finished spans and errors per step of `minutes`, without empty steps; for one agent, in whole hours."""
         with self._database.read() as cursor:
             return timeline(cursor, minutes, since, until, agent)
 
-    # Keeping
+    # Maintenance
 
     def delete(self, *, before: Moment) -> int:
-        """Deletes the traces whose last span started before a moment. Returns how many spans went."""
+        """Deletes the traces whose last span started before a moment. Returns the number of deleted spans."""
         moment = to_ns(before)
         old = "(SELECT trace_id FROM traces t WHERE t.start_ns < ? AND NOT EXISTS"
         old += " (SELECT 1 FROM spans s WHERE s.trace_id = t.trace_id AND s.start_ns >= ?))"
         with self._database.write() as cursor:
-            gone = int(cursor.execute(f"DELETE FROM spans WHERE trace_id IN {old}", (moment, moment)).rowcount)
+            deleted = int(cursor.execute(f"DELETE FROM spans WHERE trace_id IN {old}", (moment, moment)).rowcount)
             cursor.execute("DELETE FROM traces WHERE start_ns < ? AND NOT EXISTS"
                            " (SELECT 1 FROM spans WHERE spans.trace_id = traces.trace_id)", (moment,))  # fmt: skip
-            if gone:
+            if deleted:
                 rebuild(cursor, moment)
-        return gone
+        return deleted
 
     def count(self) -> int:
-        """How many spans there are."""
+        """The number of spans."""
         return int(self._fetch("SELECT coalesce(sum(spans), 0) FROM traces", [])[0][0])
 
     def vacuum(self) -> tuple[int, int]:
-        """Gives the room of deleted spans back to the disk. Returns the size in bytes before and after."""
+        """Returns the space of deleted spans to the disk. Returns the size in bytes before and after."""
         before = self._database.size()
         self._database.vacuum()
         return before, self._database.size()
 
     def check(self) -> list[str]:
-        """What is wrong with the database; empty when nothing is."""
+        """The faults of the database; empty if it is sound."""
         return self._database.check()
 
     def close(self) -> None:
-        """Closes the connections. The store may be used again; it then opens new ones."""
+        """Closes the connections. The store can be used again; it then opens new ones."""
         self._database.close()
 
     def __enter__(self) -> Store:
@@ -306,9 +307,9 @@ class Store:
         self.close()
 
 
-def _sort_out(cursor: Any, rows: list[Row], last: int) -> tuple[list[Row], list[Row]]:
-    """Of rows some of which were stored before: those that `INSERT` added after `last`, and the spans that had been
-    unfinished, which are finished here."""
+def _new_and_finished(cursor: Any, rows: list[Row], last: int) -> tuple[list[Row], list[Row]]:
+    """Of rows some of which were stored before: those that `INSERT` added after `last`, and those of unfinished spans,
+    which are finished here."""
     added = {
         tuple(row) for row in cursor.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)).fetchall()
     }
@@ -335,4 +336,4 @@ def _values_at_fault() -> Iterator[None]:
         yield
     except (DataError, TypeError, AttributeError, ValueError, OverflowError) as error:
         what = error.what if isinstance(error, DataError) else error
-        raise TraceError(f"a span cannot be stored: {what}", fix="give its fields the types of Span") from error
+        raise TraceError(f"a span cannot be stored: {what}", fix="Its fields must have the types of Span") from error

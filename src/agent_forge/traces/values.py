@@ -1,4 +1,4 @@
-"""Recorded values as JSON text, whatever they are, and back."""
+"""Recorded values of any type as JSON text, and back."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _decode = json.JSONDecoder().decode
 
 
 def to_json(value: Any) -> str:
-    """JSON text of any value: what JSON has no form for is written as the nearest thing it has.
+    """JSON text of any value: what JSON cannot express is written as the nearest thing it can.
 
     >>> to_json({"x": float("nan"), "when": {1, 2}})
     '{"x":{"$double":"NaN"},"when":[1,2]}'
@@ -85,7 +85,7 @@ def from_json(text: str | None) -> Any:
 
 
 def plain(value: Any, depth: int = DEPTH) -> Any:
-    """`value` in JSON's own types, cut where it nests too deep (which ends cycles as well)."""
+    """`value` in JSON's own types, cut where it nests too deep (which also ends cycles)."""
     if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, bool):
@@ -133,7 +133,7 @@ def _described(value: Any) -> str:
 
 
 def restore(value: Any) -> Any:
-    """Numbers and bytes that JSON has no form for, from the form `plain` gave them."""
+    """Undoes `plain` for the numbers and bytes that JSON has no form for."""
     if isinstance(value, list):
         return [restore(item) for item in value]
     if not isinstance(value, dict):
@@ -147,23 +147,23 @@ def restore(value: Any) -> Any:
 
 
 def storable(value: str | None) -> str | None:
-    """Text a database takes: PostgreSQL has no NUL, and neither has room for lone surrogates."""
+    """Text that both databases take: PostgreSQL has no NUL, and neither stores lone surrogates."""
     if value is None or (value.isascii() and "\0" not in value):
         return value
     return value.replace("\0", "�").encode("utf-8", "replace").decode()
 
 
 def finite(value: float | None) -> float | None:
-    """A sum must not be spoilt by one NaN or infinity: such a number was not measured."""
+    """A number that can be added up: one NaN or infinity would spoil the sum, so it counts as not measured."""
     return value if value is None or -1e300 < value < 1e300 else None
 
 
-MOST_COUNTED = 2**40  # tokens of one span; sums of a million such spans still fit a database's numbers
+MOST_COUNTED = 2**40  # tokens per span; sums of a million such spans still fit a database's integers
 
 
 def countable(value: int | None) -> int | None:
-    """A count that can be added up: a number of tokens that no model can have used was not measured. What no database
-    takes at all stays as it is, to be refused there.
+    """A count that can be added up: more tokens than any model can have used count as not measured. What no database
+    takes stays as it is, to be refused there.
 
     >>> countable(7), countable(2**50)
     (7, None)
