@@ -113,7 +113,7 @@ def test_our_hook_inside_a_group_of_others_leaves_them(tmp_path, settings):
 )  # fmt: skip
 def test_settings_that_are_not_understood_are_refused_and_left_alone(tmp_path, settings, text):
     settings.write_text(text)
-    with pytest.raises(ConfigError, match="[Nn]othing was changed"):
+    with pytest.raises(ConfigError, match=r"[Nn]othing was changed"):
         install(tmp_path)
     assert settings.read_text() == text
     assert [path.name for path in settings.parent.iterdir()] == ["settings.json"]

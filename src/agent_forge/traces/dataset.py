@@ -176,17 +176,14 @@ def _calls(trace: Trace) -> list[Call]:
 
 
 def _conversations(trace: Trace) -> list[Call]:
-    """The calls that no later call continues."""
+    """The calls that no later call continues, which would repeat their messages in its prompt."""
     calls = [call for call in _calls(trace) if call[0].status != "error"]
-    return [
-        call
-        for place, call in enumerate(calls)
-        if not any(_continues(call[1] + call[2], later[1]) for later in calls[place + 1 :])
-    ]
-
-
-def _continues(earlier: list[Message], later: list[Message]) -> bool:
-    return len(earlier) < len(later) and later[: len(earlier)] == earlier
+    last = []
+    for place, (span, prompt, answer) in enumerate(calls):
+        messages, later = prompt + answer, (prompt for _, prompt, _ in calls[place + 1 :])
+        if not any(len(messages) < len(other) and other[: len(messages)] == messages for other in later):
+            last.append((span, prompt, answer))
+    return last
 
 
 def _reward(trace: Trace, span: Span) -> float | None:

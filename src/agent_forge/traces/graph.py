@@ -87,15 +87,12 @@ class SpanGraph:
             elif span.end_ns < span.start_ns:
                 self._fault("negative_duration", span_id, "ends before it starts; it counts as 0 s")
             parent = self.parent[span_id]
-            if parent is not None and not self._inside(span, self.spans[parent]):
+            outer = span if parent is None else self.spans[parent]
+            late = span.end_ns is not None and outer.end_ns is not None and span.end_ns > outer.end_ns
+            if span.start_ns < outer.start_ns or late:
                 self._fault(
                     "outside_parent", span_id, "is not inside its parent: clocks differ, or it outlived its parent"
                 )
-
-    def _inside(self, child: Span, parent: Span) -> bool:
-        return parent.start_ns <= child.start_ns and (
-            parent.end_ns is None or child.end_ns is None or child.end_ns <= parent.end_ns
-        )
 
     def _links(self) -> dict[str, tuple[str, ...]]:
         sources: dict[str, tuple[str, ...]] = {}
@@ -215,10 +212,11 @@ class SpanGraph:
 
     def observed_groups(self) -> list[list[str]]:
         """Groups of siblings without links between them, whose order only the clock shows."""
-        linked: set[str | None] = set()
+        linked: set[str | None] = set()  # spans between whose children there are links
         for span_id, sources in self.sources.items():
+            above = set(self.ancestors(span_id))
             for source in sources:
-                linked.add(self._common_parent(span_id, source))
+                linked.add(next((ancestor for ancestor in self.ancestors(source) if ancestor in above), None))
         return [
             group
             for parent, group in self.children.items()
@@ -231,10 +229,6 @@ class SpanGraph:
             return False
         ours = (self.spans[parent].scope or {}).get("name", "agent_forge") == "agent_forge"
         return ours and {self.spans[child].kind for child in self.children[parent]} == {"task"}
-
-    def _common_parent(self, a: str, b: str) -> str | None:
-        above = set(self.ancestors(a))
-        return next((ancestor for ancestor in self.ancestors(b) if ancestor in above), None)
 
     def _clock_edges(self, group: list[str], edges: dict[Event, list[Event]]) -> list[Event]:
         """Orders siblings that did not overlap through a chain of clock events: linear, where pairs would be n²."""

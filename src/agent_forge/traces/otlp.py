@@ -59,14 +59,14 @@ def _spans(document: Any, rejected: list[TraceError] | None) -> Iterator[Span]:
     for number, group in enumerate(_list(document, "resourceSpans", "resource_spans")):
         group_at = f"resourceSpans[{number}]"
         try:
-            resource, schema = _resource(group)
+            resource = _attributes((group.get("resource") or {}).get("attributes"))
         except _FAULTS as error:
             raise _fault("the resource", error, group_at) from error
         scopes = _list(group, "scopeSpans", "scope_spans") or _list(group, "instrumentationLibrarySpans")
         for place, part in enumerate(scopes):
             part_at = f"{group_at}.scopeSpans[{place}]"
             try:
-                scope = _scope(part, schema)
+                scope = _scope(part, group.get("schemaUrl"))
             except _FAULTS as error:
                 raise _fault("the scope", error, part_at) from error
             session = session_around(resource, scope)
@@ -100,11 +100,6 @@ def _list(data: Any, *names: str) -> list[Any]:
         if items is not None:
             raise TraceError(f"{name!r} is not a list")
     return []
-
-
-def _resource(group: Any) -> tuple[dict[str, Any], str | None]:
-    resource = group.get("resource") or {}
-    return _attributes(resource.get("attributes")), group.get("schemaUrl") or None
 
 
 def _scope(part: dict[str, Any], resource_schema: str | None) -> dict[str, Any]:

@@ -153,12 +153,11 @@ def aggregate_spans(spans: Iterable[Span], by: Sequence[str] = BY) -> list[Aggre
         )  # fmt: skip
         for place, value in enumerate(added):
             row[place] += value
-    return [_as_aggregate(dict(zip(by, key, strict=True)), row) for key, row in sums.items()]
-
-
-def _as_aggregate(group: dict[str, str | None], row: Sequence[float]) -> Aggregate:
-    spans, errors, seconds, tokens_n, tokens_in, tokens_out, cost_n, cost, rewards, total, squares = row
-    return Aggregate(
-        group, int(spans), int(errors), seconds, int(tokens_n), int(tokens_in), int(tokens_out), int(cost_n), cost,
-        int(rewards), total, squares,
-    )  # fmt: skip
+    aggregates = []
+    for key, row in sums.items():
+        spans_n, errors, seconds, tokens_n, tokens_in, tokens_out, cost_n, cost, rewards, total, squares = row
+        aggregates.append(Aggregate(
+            dict(zip(by, key, strict=True)), int(spans_n), int(errors), seconds, int(tokens_n), int(tokens_in),
+            int(tokens_out), int(cost_n), cost, int(rewards), total, squares,
+        ))  # fmt: skip
+    return aggregates

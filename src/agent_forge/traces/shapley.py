@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import accumulate, pairwise
+from operator import or_
 from typing import TYPE_CHECKING
 
 from agent_forge.traces.dependencies import dependencies, in_order, recognisable_texts, targets
@@ -131,7 +132,9 @@ def shapley_values(
         return _exact(players, value), 0.0, 0
     rng = random.Random(seed)
     drawn = samples or max(200, min(2000, 200_000 // players))
-    values_along = walk or (lambda order: [value(coalition) for coalition in _growing(order)])
+    values_along = walk or (
+        lambda order: [value(coalition) for coalition in accumulate((1 << player for player in order), or_, initial=0)]
+    )
     totals, order = [0.0] * players, list(range(players))
     for _ in range(drawn):
         rng.shuffle(order)
@@ -141,10 +144,6 @@ def shapley_values(
     spread = value((1 << players) - 1) - value(0)
     bound = spread * math.sqrt(math.log(2 * players / (1 - confidence)) / (2 * drawn))
     return [total / drawn for total in totals], bound, drawn
-
-
-def _growing(order: list[int]) -> Iterator[int]:
-    return accumulate(order, lambda coalition, player: coalition | 1 << player, initial=0)
 
 
 def _exact(players: int, value: Callable[[int], float]) -> list[float]:

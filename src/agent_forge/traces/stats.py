@@ -86,7 +86,9 @@ def aggregate(
     filtered, values = _only(only, "a.status")
     summed = f"SELECT grp, status, {', '.join(SUMS)} FROM"
     days, rest = _whole(_window(since, until), DAY)
-    hours, ends = _steps(rest, HOUR)
+    parts_of_rest = [_whole(window, HOUR) for window in rest]
+    hours = [step for steps, _ in parts_of_rest for step in steps]
+    ends = [end for _, ends in parts_of_rest for end in ends]
     parts = [(f"{summed} rollup_day WHERE day >= ? AND day < ?", step) for step in days]
     parts += [(f"{summed} rollup_hour WHERE hour >= ? AND hour < ?", step) for step in hours]
     parts += [(f"SELECT grp, status, {_ROW_SUMS} {_ROWS}", end) for end in ends]
@@ -209,11 +211,6 @@ def _whole(window: Window, width: int) -> tuple[list[Window], list[Window]]:
         return [], [window] if begin < end else []
     ends = [(begin, first * width), (last * width, end)]
     return [(first, last)], [(one, other) for one, other in ends if one < other]
-
-
-def _steps(windows: Sequence[Window], width: int) -> tuple[list[Window], list[Window]]:
-    parts = [_whole(window, width) for window in windows]
-    return [step for steps, _ in parts for step in steps], [end for _, ends in parts for end in ends]
 
 
 def _columns(by: Sequence[str], status: str) -> list[str]:

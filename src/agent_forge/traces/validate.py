@@ -97,7 +97,7 @@ def validate_spans(spans: Iterable[Located]) -> list[Fault]:
 
 
 def _spans_in(text: str) -> tuple[list[Located], list[Fault]]:
-    document = _one_document(text)
+    document: Any = _loads(text) if text.lstrip()[:1] in ("[", "{") else None  # None if it is JSON lines
     if _is_otlp(document):
         spans, faults = _from_otlp(document)
         return spans, faults if spans or faults else [Fault("json", 1, NO_SPANS)]
@@ -134,12 +134,6 @@ def _broken(text: str) -> Fault:
     except RecursionError:
         return Fault("json", 1, f"{NOT_JSON}: it nests too deep")
     return Fault("json", 1, NOT_JSON)
-
-
-def _one_document(text: str) -> Any:
-    """The file as one JSON value, unless it is JSON lines."""
-    first = text.lstrip()[:1]
-    return _loads(text) if first in ("[", "{") else None
 
 
 def _loads(text: str) -> Any:

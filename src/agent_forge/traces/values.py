@@ -94,7 +94,8 @@ def plain(value: Any, depth: int = DEPTH) -> Any:
         if isinstance(value, basic):
             return basic(value)
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$double": _special(value)}
+        special = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return float(value) if math.isfinite(value) else {"$double": special}
     if depth == 0:
         return "…"
     if isinstance(value, Mapping):
@@ -103,10 +104,6 @@ def plain(value: Any, depth: int = DEPTH) -> Any:
         items = sorted(value, key=str) if isinstance(value, (set, frozenset)) else value
         return [plain(item, depth - 1) for item in items]
     return _foreign(value, depth)
-
-
-def _special(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
 def _foreign(value: Any, depth: int) -> Any:
@@ -122,10 +119,6 @@ def _foreign(value: Any, depth: int) -> Any:
                 return plain(convert(), depth - 1)
             except Exception:  # noqa: S112 (someone else's object must not break the record)
                 continue
-    return _described(value)
-
-
-def _described(value: Any) -> str:
     try:
         return str(value)
     except Exception:
