@@ -156,6 +156,33 @@ def test_a_broken_request_is_told_so(
     assert plain.context.traces.count() == before
 
 
+def test_good_spans_are_stored_beside_bad_ones_which_are_counted(plain: Any) -> None:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+        ExportTraceServiceRequest,
+        ExportTraceServiceResponse,
+    )
+
+    for kind in (PROTOBUF, JSON):
+        spans = some_spans()
+        document = write_request(spans)
+        group = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        if kind == JSON:
+            group[0]["traceId"], group[1]["startTimeUnixNano"] = "zz", "soon"
+            answer = post(plain, json.dumps(document).encode(), kind)
+            success = answer.json()["partialSuccess"]
+            rejected, why = int(success["rejectedSpans"]), success["errorMessage"]
+        else:
+            request = ExportTraceServiceRequest.FromString(write_protobuf(spans))
+            request.resource_spans[0].scope_spans[0].spans[0].trace_id = b"zz"
+            request.resource_spans[0].scope_spans[0].spans[1].start_time_unix_nano = 2**64 - 1
+            answer = post(plain, request.SerializeToString(), kind)
+            partial_success = ExportTraceServiceResponse.FromString(answer.content).partial_success
+            rejected, why = partial_success.rejected_spans, partial_success.error_message
+        assert (answer.status_code, rejected) == (200, 2)
+        assert "(1 more)" in why
+        assert [span.span_id for span in plain.context.traces.trace(spans[2].trace_id)] == [spans[2].span_id]
+
+
 def test_a_status_in_protobuf_can_be_read(plain: Any) -> None:
     status = pytest.importorskip("google.rpc.status_pb2", reason="googleapis-common-protos is not installed")
     found = status.Status.FromString(post(plain, b"garbage").content)

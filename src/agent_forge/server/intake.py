@@ -16,7 +16,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from starlette.requests import Request
@@ -57,10 +57,9 @@ async def _take(context: Context, request: Request, kind: str) -> Response:
         raise Refused(415, f"the encoding {packed!r} is not known", code="encoding", fix="send gzip or identity")
     intake = intake_of(context)
     intake.check_room()
-    body = await request.body()
-    await intake.store(Parcel(body, kind, packed))
-    answer = b"" if kind == PROTOBUF else b'{"partialSuccess":{}}'
-    return Response(answer, media_type=kind)
+    parcel = Parcel(await request.body(), kind, packed)
+    await intake.store(parcel)
+    return Response(export_response(kind, parcel.rejected), media_type=kind)
 
 
 @dataclass(slots=True, eq=False)
@@ -72,13 +71,16 @@ class Parcel:
     packed: str
     done: Callable[[BaseException | None], None] = lambda error: None
     spans: list[Span] | None = None
+    rejected: list[TraceError] = field(default_factory=list)  # the faults of spans that could not be read
     unpacked: int = 0
 
     def open(self, most: int) -> int:
         """Unpacks and reads the body. Raises TraceError, or Refused for one that grows too large."""
         body = self.body if self.packed == "identity" else unpack(self.body, most)
         self.unpacked = len(body)
-        self.spans = _read_protobuf(body) if self.kind == PROTOBUF else _read_json(body)
+        self.spans = (_read_protobuf if self.kind == PROTOBUF else _read_json)(body, self.rejected)
+        if self.rejected and not self.spans:
+            raise self.rejected[0]
         return len(self.spans)
 
 
@@ -241,23 +243,36 @@ def unpack(body: bytes, most: int) -> bytes:
     return found
 
 
-def _read_protobuf(body: bytes) -> list[Span]:
+def _read_protobuf(body: bytes, rejected: list[TraceError]) -> list[Span]:
     from agent_forge.traces.otlp_protobuf import read_protobuf
 
-    return read_protobuf(body, whole=False)
+    return read_protobuf(body, whole=False, rejected=rejected)
 
 
-def _read_json(body: bytes) -> list[Span]:
+def _read_json(body: bytes, rejected: list[TraceError]) -> list[Span]:
     from agent_forge.traces.otlp import read_json
 
     if body.strip() == b"{}":  # a request without spans, as protobuf's JSON writes it
         return []
     try:
-        return read_json(body, whole=False)
+        return read_json(body, whole=False, rejected=rejected)
     except ValueError as error:
         raise TraceError(f"the body is not JSON: {error}") from error
     except (RecursionError, AttributeError, TypeError) as error:
         raise TraceError(f"this is not an OTLP trace request: {error}") from error
+
+
+def export_response(kind: str, rejected: list[TraceError]) -> bytes:
+    """An ExportTraceServiceResponse. `partialSuccess` has the number of spans that were not stored, and why."""
+    message = f"{rejected[0]}{f' ({len(rejected) - 1} more)' if len(rejected) > 1 else ''}" if rejected else ""
+    if kind == JSON:
+        part = {"rejectedSpans": str(len(rejected)), "errorMessage": message} if rejected else {}
+        return utf8(json.dumps({"partialSuccess": part}, ensure_ascii=False, separators=(",", ":")))
+    if not rejected:
+        return b""
+    text = utf8(message)
+    success = b"\x08" + _varint(len(rejected)) + b"\x12" + _varint(len(text)) + text
+    return b"\x0a" + _varint(len(success)) + success
 
 
 def status_answer(refused: Refused, kind: str) -> Response:
