@@ -23,6 +23,7 @@ _CODES: dict[int | str, str] = {
     **dict(enumerate(STATUSES)),
     **{f"STATUS_CODE_{name.upper()}": name for name in STATUSES},
 }
+_TEXT = frozenset({str})
 LAST_NS = 2**63 - 1  # the largest number a database holds
 # Fields of an OTLP span without a counterpart in ours: stored as they are in `span.otel`.
 _EXTRA = frozenset(("traceState", "flags", "droppedAttributesCount", "droppedEventsCount", "droppedLinksCount"))
@@ -177,7 +178,7 @@ def _attributes(pairs: list[dict[str, Any]] | None) -> dict[str, Any]:
     for pair in pairs or ():
         value = pair.get("value") or {}
         attributes[pair["key"]] = value["stringValue"] if "stringValue" in value else read_any(value)
-    if not all(key.__class__ is str for key in attributes):
+    if not _TEXT.issuperset(map(type, attributes)):
         raise ValueError("an attribute's key is not text")
     return attributes
 
