@@ -177,7 +177,12 @@ def _attributes(pairs: list[dict[str, Any]] | None) -> dict[str, Any]:
     attributes = {}
     for pair in pairs or ():
         value = pair.get("value") or {}
-        attributes[pair["key"]] = value["stringValue"] if "stringValue" in value else read_any(value)
+        if "stringValue" in value:
+            attributes[pair["key"]] = value["stringValue"]
+        elif "intValue" in value:
+            attributes[pair["key"]] = int(value["intValue"])
+        else:
+            attributes[pair["key"]] = read_any(value)
     if not _TEXT.issuperset(map(type, attributes)):
         raise ValueError("an attribute's key is not text")
     return attributes
