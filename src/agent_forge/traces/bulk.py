@@ -46,10 +46,10 @@ class Insert:
 
     def columns_of(self, rows: Sequence[Sequence[Any]]) -> tuple[str, ...]:
         """The columns without those optional sets in which every row holds None."""
-        by_column = list(zip(*rows, strict=True))
         empty: set[str] = set()
         for names in self.optional:
-            if all(by_column[self.columns.index(name)].count(None) == len(rows) for name in names):
+            places = [self.columns.index(name) for name in names]
+            if all(row[place] is None for place in places for row in rows):
                 empty.update(names)
         return tuple(name for name in self.columns if name not in empty) if empty else self.columns
 
