@@ -19,7 +19,7 @@ from pathlib import Path
 from serve_concurrency import Server
 
 from agent_forge.traces import Span, Store
-from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
+from agent_forge.traces.otlp_protobuf import read_protobuf_rows, write_protobuf
 from agent_forge.traces.recorder import new_span_id, new_trace_id
 
 GOAL = 0.5
@@ -54,7 +54,7 @@ def directly(bodies: list[bytes], folder: Path) -> tuple[float, float]:
     with Store.open(folder) as store:
         begun, spent = time.perf_counter(), time.process_time()
         for body in bodies:
-            store.add(read_protobuf(body, whole=False))
+            store.add_rows(read_protobuf_rows(body))
         return time.perf_counter() - begun, time.process_time() - spent
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.traces import Span, Store, export_traces
+from agent_forge.traces.rows import to_rows
 from agent_forge.traces.store import INSERT
 
 START_NS = 1_767_225_600_000_000_000
@@ -173,7 +174,7 @@ def rollup_cost(count: int) -> tuple[float, float]:
             full.add(batch)
             whole += time.perf_counter() - begin
             begin = time.perf_counter()
-            rows = plain.rows(batch)
+            rows = plain.numbered(to_rows(batch))
             with plain._database.write() as cursor:
                 INSERT.run(cursor, rows)
             bare += time.perf_counter() - begin

@@ -22,6 +22,7 @@ from agent_forge.traces import Span
 from agent_forge.traces.otlp import write_request
 from agent_forge.traces.otlp_protobuf import write_protobuf
 from agent_forge.traces.recorder import new_span_id, new_trace_id
+from agent_forge.traces.rows import to_rows
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed: pip install 'agent-forge[otel]'")
 
@@ -196,7 +197,7 @@ def test_one_bad_request_does_not_spoil_those_beside_it(plain: Any) -> None:
     bad[1].input_tokens = 2**70  # no database takes it
     outcomes: dict[str, Any] = {}
     parcels = [
-        Parcel(b"", PROTOBUF, "identity", partial(outcomes.__setitem__, name), spans)
+        Parcel(b"", PROTOBUF, "identity", partial(outcomes.__setitem__, name), to_rows(spans))
         for name, spans in (("good", good), ("bad", bad))
     ]
     intake_of(plain.context)._write(parcels)

@@ -14,7 +14,7 @@ from trace_spans import full, make, randoms
 
 from agent_forge.errors import DataError, TraceError
 from agent_forge.traces import Span, Store, import_file, read_file, read_request, write_request
-from agent_forge.traces.otlp import read_json
+from agent_forge.traces.otlp import read_json_rows
 from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
 
 FIXTURES = Path(__file__).parent / "fixtures" / "otlp"
@@ -240,7 +240,7 @@ def test_an_agent_without_a_name_and_a_session_of_the_process_come_out_as_they_w
     request["resourceSpans"][0]["resource"] = {"attributes": [session]}
     request["resourceSpans"][0]["scopeSpans"][0]["scope"] = {"name": "lib"}
     with Store.open(":memory:") as store:
-        store.add(read_json(json.dumps(request).encode(), whole=False))
+        store.add_rows(read_json_rows(json.dumps(request).encode()))
         [span] = store.search(session="s-1", agent="x")
         assert canonical(write_request([span])) == canonical(request)
     assert read_protobuf(write_protobuf([span])) == read_request(request)

@@ -17,8 +17,8 @@ from trace_spans import randoms
 from agent_forge.errors import TraceError
 from agent_forge.traces import Span, Store, rows, write_request
 from agent_forge.traces.conventions import FIELD_RULES, KIND_OF, NAMES
-from agent_forge.traces.otlp import read_json
-from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
+from agent_forge.traces.otlp import read_json, read_json_rows
+from agent_forge.traces.otlp_protobuf import read_protobuf, read_protobuf_rows, write_protobuf
 
 pb = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 json_format = pytest.importorskip("google.protobuf.json_format")
@@ -162,10 +162,10 @@ def placements(draw: Any) -> Any:
     return request
 
 
-def stored(spans: list[Span]) -> list[Any]:
-    """The columns that hold fields, and the sums by agent."""
+def stored(spans: list[Span] | None = None, rows_read: list[Any] | None = None) -> list[Any]:
+    """The columns that hold fields, and the sums by agent, of spans or of rows."""
     with Store.open(":memory:") as store:
-        store.add(spans)
+        store.add_rows(rows.to_rows(spans or []) if rows_read is None else rows_read)
         columns = ", ".join((*rows.PLAIN, "attributes"))
         fields = store._fetch(f"SELECT {columns} FROM spans ORDER BY span_id", [])
         return [*fields, sorted((group.group, group.spans) for group in store.aggregate(["agent", "kind"]))]
@@ -184,4 +184,4 @@ def test_sessions_and_agents_are_told_alike_in_both_formats(request: Any, late: 
     spans, text = read_protobuf(data), json.dumps(document).encode()
     by_id = {span.span_id: span for span in read_json(text)}
     assert written(by_id[span.span_id] for span in spans) == written(spans)
-    assert stored(read_protobuf(data, whole=False)) == stored(read_json(text, whole=False)) == stored(spans)
+    assert stored(rows_read=read_protobuf_rows(data)) == stored(rows_read=read_json_rows(text)) == stored(spans)

@@ -18,7 +18,7 @@ from agent_forge.errors import TraceError, UsageError
 from agent_forge.traces import Span, Store
 from agent_forge.traces.migrations import SCHEMA
 from agent_forge.traces.rollup import add_sums, add_traces, rebuild
-from agent_forge.traces.rows import bucket_of
+from agent_forge.traces.rows import bucket_of, to_rows
 from agent_forge.traces.store import INSERT, _file
 
 BY = ("agent", "name", "kind", "model", "category", "status")
@@ -229,7 +229,7 @@ def test_a_store_of_an_older_version_is_brought_up_to_date(place: str, version: 
     where = place if place.startswith("postgresql") else _file(place)
     old = Store(open_database(where, replace(SCHEMA, migrations=SCHEMA.migrations[:version])))
     for part, counted in ((spans[:100], True), (spans[100:], version == 1)):
-        rows = old.rows(part)
+        rows = old.numbered(to_rows(part))
         with old._database.write() as cursor:
             INSERT.run(cursor, rows)
             add_traces(cursor, rows)

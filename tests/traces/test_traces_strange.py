@@ -11,7 +11,7 @@ from trace_spans import START, make
 
 from agent_forge.errors import DataError
 from agent_forge.traces import Store, import_file, read_file
-from agent_forge.traces.otlp import read_json
+from agent_forge.traces.otlp import read_json_rows
 from agent_forge.traces.validate import validate_file
 
 
@@ -25,7 +25,7 @@ def document(*spans: dict[str, Any]) -> dict[str, Any]:
 def test_tokens_that_no_model_can_have_used_are_not_measured(store: Store, tokens: int) -> None:
     told = [{"key": "gen_ai.usage.input_tokens", "value": {"intValue": str(tokens)}}]
     request = document({"attributes": told}, {"attributes": told}, {})
-    assert store.add(read_json(json.dumps(request).encode(), whole=False)) == 3
+    assert store.add_rows(read_json_rows(json.dumps(request).encode())) == 3
     found = store.trace("a" * 32)
     assert [span.input_tokens for span in found] == [None] * 3
     assert found[0].attributes["gen_ai.usage.input_tokens"] == tokens  # what was said stays

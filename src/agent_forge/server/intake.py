@@ -28,7 +28,7 @@ from agent_forge.server.answers import Refused, utf8
 from agent_forge.server.context import Context
 from agent_forge.server.metrics import metrics_of
 from agent_forge.server.settings import MIB
-from agent_forge.traces import Span
+from agent_forge.traces.rows import TRACE, Row
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 SPANS_AT_ONCE = 5_000  # spans of a transaction
@@ -70,7 +70,7 @@ class Parcel:
     kind: str
     packed: str
     done: Callable[[BaseException | None], None] = lambda error: None
-    spans: list[Span] | None = None
+    rows: list[Row] | None = None
     rejected: list[TraceError] = field(default_factory=list)  # the faults of spans that could not be read
     unpacked: int = 0
 
@@ -78,10 +78,10 @@ class Parcel:
         """Unpacks and reads the body. Raises TraceError, or Refused for one that grows too large."""
         body = self.body if self.packed == "identity" else unpack(self.body, most)
         self.unpacked = len(body)
-        self.spans = (_read_protobuf if self.kind == PROTOBUF else _read_json)(body, self.rejected)
-        if self.rejected and not self.spans:
+        self.rows = (_read_protobuf if self.kind == PROTOBUF else _read_json)(body, self.rejected)
+        if self.rejected and not self.rows:
             raise self.rejected[0]
-        return len(self.spans)
+        return len(self.rows)
 
 
 class Intake:
@@ -159,10 +159,10 @@ class Intake:
 
     def _write(self, parcels: list[Parcel]) -> None:
         """All in one transaction; if something in it cannot be stored, each alone, so that one bears the blame."""
-        spans = [span for parcel in parcels for span in parcel.spans or ()]
+        rows = [row for parcel in parcels for row in parcel.rows or ()]
         error: Exception | None = None
         try:
-            self._context.traces.add(spans)
+            self._context.traces.add_rows(rows)
         except TraceError as fault:
             if len(parcels) > 1:
                 for parcel in parcels:
@@ -172,7 +172,7 @@ class Intake:
         except Exception as fault:
             error = fault
         if error is None:
-            self._tell(parcels, spans)
+            self._tell(parcels, rows)
         for parcel in parcels:
             self._done(parcel, error)
 
@@ -183,12 +183,12 @@ class Intake:
             error = StoreError(f"the spans could not be stored: {type(error).__name__}: {error}")
         parcel.done(error)
 
-    def _tell(self, parcels: list[Parcel], spans: list[Span]) -> None:
+    def _tell(self, parcels: list[Parcel], rows: list[Row]) -> None:
         metrics = metrics_of(self._context)
-        metrics.spans.inc(len(spans))
+        metrics.spans.inc(len(rows))
         metrics.span_bytes.inc(sum(parcel.unpacked for parcel in parcels))
-        traces = list(dict.fromkeys(span.trace_id for span in spans))
-        self._context.hub.publish("traces", {"kind": "stored", "spans": len(spans), "traces": traces[:100]})
+        traces = list(dict.fromkeys(row[TRACE] for row in rows))
+        self._context.hub.publish("traces", {"kind": "stored", "spans": len(rows), "traces": traces[:100]})
 
 
 def intake_of(context: Context) -> Intake:
@@ -243,19 +243,19 @@ def unpack(body: bytes, most: int) -> bytes:
     return found
 
 
-def _read_protobuf(body: bytes, rejected: list[TraceError]) -> list[Span]:
-    from agent_forge.traces.otlp_protobuf import read_protobuf
+def _read_protobuf(body: bytes, rejected: list[TraceError]) -> list[Row]:
+    from agent_forge.traces.otlp_protobuf import read_protobuf_rows
 
-    return read_protobuf(body, whole=False, rejected=rejected)
+    return read_protobuf_rows(body, rejected)
 
 
-def _read_json(body: bytes, rejected: list[TraceError]) -> list[Span]:
-    from agent_forge.traces.otlp import read_json
+def _read_json(body: bytes, rejected: list[TraceError]) -> list[Row]:
+    from agent_forge.traces.otlp import read_json_rows
 
     if body.strip() == b"{}":  # a request without spans, as protobuf's JSON writes it
         return []
     try:
-        return read_json(body, whole=False, rejected=rejected)
+        return read_json_rows(body, rejected)
     except ValueError as error:
         raise TraceError(f"the body is not JSON: {error}") from error
     except (RecursionError, AttributeError, TypeError) as error:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_forge.errors import TraceError
-from agent_forge.traces.span import COMMON, KINDS, Span
+from agent_forge.traces.span import KINDS, Span
 from agent_forge.traces.values import finite, from_json, storable, to_json
 
 PREFIX = "agent_forge."  # of every attribute that is ours alone
@@ -139,7 +139,6 @@ FIELD_RULES: dict[str, tuple[int, str, Any, Callable[[Any], Any]]] = {
     if field not in _LISTS
     for rank, name in enumerate(names)
 }
-_COMMON = frozenset(COMMON)
 _SESSION = frozenset(NAMES["session"])
 _SAMPLING_RULES = {name: key for key, names in SAMPLING.items() for name in reversed(names)}
 
@@ -148,52 +147,44 @@ def fill(span: Span) -> Span:
     """Sets the kind and the plain fields from the span's attributes, and its session from scope or resource where they
     do not name one. Returns the span.
     """
-    fill_fields(span)
+    for field, value in fields_of(span.attributes, span.name).items():
+        setattr(span, field, value)
     if not span.session:
         span.session = session_around(span.resource, span.scope) or span.session
     return span
 
 
-def fill_fields(span: Span) -> None:
-    """Sets the kind and the plain fields from the span's attributes alone.
+def fields_of(attributes: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The kind and the plain fields of a span with these attributes and this name, as far as they are known.
 
-    The span's name stands in for the agent of an agent span, and the requested model for the one that answered. This
-    runs for every span that comes in.
+    The name stands in for the agent of an agent span, and the requested model for the one that answered. This runs for
+    every span that comes in.
     """
-    attributes, rare = span.attributes, span.rare
-    if not attributes:
-        return
+    fields: dict[str, Any] = {}
     ranks: dict[str, int] = {}
-    for name, value in attributes.items():
-        if name not in FIELD_RULES:
+    for attribute, value in attributes.items():
+        if attribute not in FIELD_RULES:
             continue
-        rank, field, kind, convert = FIELD_RULES[name]
+        rank, field, kind, convert = FIELD_RULES[attribute]
         if field in ranks and ranks[field] < rank:
             continue
         fits = value.__class__ is kind and (kind is not int or -_WIDEST <= value < _WIDEST)
         if not fits and (value := read_value(convert, value)) is None:
             continue
         ranks[field] = rank
-        if field in _COMMON:
-            setattr(span, field, value)
-        else:  # what the descriptor does, at a fifth of its cost
-            if rare is None:
-                rare = span.rare = {}
-            rare[field] = value
-    _fill_kind(span)
-    if span.kind == "model" and not span.model:
-        span.model = _requested_model(attributes) or span.model
-
-
-def _fill_kind(span: Span) -> None:
-    for name, kinds in KIND_OF.items():
-        if (value := span.attributes.get(name)) is not None and isinstance(value, str) and value in kinds:
-            span.kind = kinds[value]
-            if span.kind == "reward" and name != KIND and finite(span.reward) is None:
-                span.kind = UNSCORED
-            if span.kind == "agent" and not span.agent and name in AGENT_SPANS:
-                span.agent = _agent_of(span.name, AGENT_SPANS[name]) or span.agent
-            return
+        fields[field] = value
+    for attribute, kinds in KIND_OF.items():
+        value = attributes.get(attribute)
+        if isinstance(value, str) and value in kinds:
+            fields["kind"] = kinds[value]
+            if kinds[value] == "reward" and attribute != KIND and finite(fields.get("reward")) is None:
+                fields["kind"] = UNSCORED
+            if kinds[value] == "agent" and attribute in AGENT_SPANS and not fields.get("agent") and name:
+                fields["agent"] = _agent_of(name, AGENT_SPANS[attribute])
+            break
+    if fields.get("kind") == "model" and not fields.get("model") and (model := _requested_model(attributes)):
+        fields["model"] = model
+    return fields
 
 
 def _requested_model(attributes: Mapping[str, Any]) -> str | None:
@@ -343,8 +334,9 @@ def to_attributes(span: Span, *, alone: bool = False) -> dict[str, Any]:
         # The kind is written below, and the span's name stands in for the agent by the attribute that names the kind.
         implied.agent = implied.model = None
     for field, names in NAMES.items():
-        value = getattr(span, field)
-        if value is not None and value != getattr(implied, field):
+        value, other = getattr(span, field), getattr(implied, field)
+        stored = storable(other) if isinstance(other, str) else other  # a field loses what no database holds
+        if value is not None and value not in (other, stored):
             attributes[names[0]] = value
     if span.kind != implied.kind:
         attributes[KIND] = span.kind

@@ -7,28 +7,32 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from agent_forge.errors import AgentForgeError, DataError, TraceError
-from agent_forge.traces.otlp import read_request
+from agent_forge.traces.otlp import read_request, read_rows
+from agent_forge.traces.rows import Row, to_rows
 from agent_forge.traces.span import Span
-from agent_forge.traces.store import Store
+from agent_forge.traces.store import BATCH, Store
 from agent_forge.traces.values import parse, restore
 
 MOST_UNPACKED = 2**30  # bytes of a compressed file when unpacked
 
+T = TypeVar("T")
 
-def read_file(path: str | Path, *, whole: bool = True) -> Iterator[Span]:
+
+def read_file(path: str | Path) -> Iterator[Span]:
     """The spans of a file: one OTLP request, a request per line, our own JSON lines, or a JSON array of either, gzipped
     or not (whatever its name).
 
     Raises DataError, naming the line, for anything else; it may have yielded spans by then.
     """
     with opened(path) as file:
-        yield from _read(file, str(path), whole)
+        yield from _read(file, str(path), _spans_of)
 
 
 def import_file(store: Store, path: str | Path, *, each: Callable[[int], object] | None = None) -> tuple[int, int]:
@@ -37,9 +41,10 @@ def import_file(store: Store, path: str | Path, *, each: Callable[[int], object]
     The file is read twice, so that a fault in its last line shows before the first span is stored. Raises DataError.
     """
     with opened(path) as file:
-        count = sum(1 for _ in _read(file, str(path), whole=False))
+        count = sum(1 for _ in _read(file, str(path), _rows_of))
         file.seek(0)
-        return count, store.add_many(_read(file, str(path), whole=False), each=each)
+        rows = _read(file, str(path), _rows_of)
+        return count, store.add_batches(iter(lambda: list(islice(rows, BATCH)), []), each=each)
 
 
 @contextmanager
@@ -78,7 +83,8 @@ def _unpack(file: IO[bytes], copy: IO[bytes], where: str) -> None:
         raise DataError(f"the compressed file is damaged: {error}", where=where) from error
 
 
-def _read(file: IO[bytes], path: str, whole: bool) -> Iterator[Span]:
+def _read(file: IO[bytes], path: str, read: Callable[[Any], list[T]]) -> Iterator[T]:
+    """What `read` makes of the requests and spans in a file."""
     for number, data in _documents(file, path):
         where = f"{path}:{number}" if number else path
         try:
@@ -87,19 +93,29 @@ def _read(file: IO[bytes], path: str, whole: bool) -> Iterator[Span]:
                 document = json.loads(data)  # `parse` may round integers beyond 64 bits
         except ValueError as error:
             raise DataError(f"is not JSON: {error}", where=where) from error
-        yield from _spans(document, where, whole)
+        yield from _read_document(document, where, read)
 
 
-def _spans(document: Any, where: str, whole: bool) -> list[Span]:
+def _read_document(document: Any, where: str, read: Callable[[Any], list[T]]) -> Iterator[T]:
     if isinstance(document, list):
         if not document:
             raise DataError("is an empty list", where=where, fix="It must hold an OTLP trace request or spans")
-        return [span for number, item in enumerate(document) for span in _spans(item, f"{where}[{number}]", whole)]
+        for number, item in enumerate(document):
+            yield from _read_document(item, f"{where}[{number}]", read)
+        return
     try:
-        return [Span.from_dict(restore(document))] if _is_ours(document) else read_request(document, whole=whole)
+        yield from read(document)
     except TraceError as error:
         place = f"{where}: {error.where}" if error.where else where
         raise DataError(error.what, where=place, fix=error.fix) from error
+
+
+def _spans_of(document: Any) -> list[Span]:
+    return [Span.from_dict(restore(document))] if _is_ours(document) else read_request(document)
+
+
+def _rows_of(document: Any) -> list[Row]:
+    return to_rows(_spans_of(document)) if _is_ours(document) else read_rows(document)
 
 
 def _is_ours(document: Any) -> bool:

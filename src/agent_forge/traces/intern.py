@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import sha256
 from threading import Lock
 from typing import Any
 
 from agent_forge.database import Database
-from agent_forge.traces.span import Span
-from agent_forge.traces.values import from_json, storable, to_json
+from agent_forge.traces.rows import GROUP, SOURCE, Row
+from agent_forge.traces.values import from_json
 
 MAX_GROUPS = 10_000  # names beyond this limit share one group, so that a flood of names cannot flood the rollups
 FOLDED = "(other)"  # the name of that group
@@ -28,25 +28,23 @@ class Interned:
         self._database = database
         self._lock = Lock()
         self._groups: dict[Group, int] = {}
-        self._sources: dict[str, int] = {}
+        self._sources: dict[str | None, int | None] = {None: None}
         self._bodies: dict[int, dict[str, Any]] = {}
 
-    def numbers(self, spans: Sequence[Span]) -> list[tuple[int, int | None]]:
-        """The numbers of each span's group and source. New ones are stored first, in a transaction of their own."""
-        groups: list[Group] = []
-        for span in spans:
-            rare = span.rare
-            category = None if rare is None else rare.get("category")
-            groups.append((span.agent or "", span.name, span.kind, span.model or "", category or ""))
-        bodies = _source_bodies(spans)
-        new_groups = set(groups) - self._groups.keys()
-        new_bodies = {body for body in set(bodies) if body is not None and body not in self._sources}
-        if new_groups or new_bodies:
-            self._add(new_groups, new_bodies)
-        source_of = self._sources.get
-        return [
-            (self._groups[group], source_of(body) if body else None) for group, body in zip(groups, bodies, strict=True)
-        ]
+    def number(self, rows: Iterable[Row]) -> None:
+        """Puts numbers where the rows have the names of their group and the text of their source.
+
+        New ones are stored first, in a transaction of their own. Rows that have their numbers stay as they are.
+        """
+        groups, sources = self._groups, self._sources
+        rows = [row for row in rows if row[GROUP].__class__ is tuple]
+        new_groups = {row[GROUP] for row in rows} - groups.keys()
+        new_sources = {row[SOURCE] for row in rows} - sources.keys()
+        if new_groups or new_sources:
+            self._add(new_groups, new_sources)
+        for row in rows:
+            row[GROUP] = groups[row[GROUP]]
+            row[SOURCE] = sources[row[SOURCE]]
 
     def _add(self, groups: Iterable[Group], bodies: Iterable[str]) -> None:
         with self._lock:
@@ -66,25 +64,8 @@ class Interned:
         return self._bodies
 
 
-def _source_bodies(spans: Sequence[Span]) -> list[str | None]:
-    """The JSON text of each span's process and library, encoded once for the spans of a request, which share them."""
-    texts: dict[tuple[int, int], str | None] = {(id(None), id(None)): None}
-    bodies: list[str | None] = []
-    for span in spans:
-        rare = span.rare
-        if rare is None:
-            bodies.append(None)
-            continue
-        resource, scope = rare.get("resource"), rare.get("scope")
-        key = (id(resource), id(scope))
-        if key not in texts:
-            texts[key] = to_json({"resource": resource, "scope": scope})
-        bodies.append(texts[key])
-    return bodies
-
-
 def _group_id(cursor: Any, group: Group) -> int:
-    names: list[Any] = [storable(name) for name in group]
+    names: list[Any] = list(group)
     row = cursor.execute(_FIND_GROUP, names).fetchone()
     if row is None:
         if cursor.execute("SELECT count(*) FROM groups").fetchone()[0] >= MAX_GROUPS:

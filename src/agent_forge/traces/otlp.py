@@ -7,13 +7,14 @@ stored and written again says the same: see `test_traces_otlp.py`.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from agent_forge._version import __version__
 from agent_forge.errors import TraceError
-from agent_forge.traces.conventions import complete, fill_fields, session_around, to_attributes
+from agent_forge.traces.conventions import fields_of, session_around, to_attributes
+from agent_forge.traces.rows import Row, make_row, source_text, to_spans
 from agent_forge.traces.span import Span, collection_paused
 from agent_forge.traces.values import parse, to_json
 
@@ -30,12 +31,8 @@ _EXTRA = frozenset(("traceState", "flags", "droppedAttributesCount", "droppedEve
 SCOPE = {"name": "agent_forge", "version": __version__}
 
 
-def read_request(document: Any, *, whole: bool = True, rejected: list[TraceError] | None = None) -> list[Span]:
+def read_request(document: Any) -> list[Span]:
     """The spans of an ExportTraceServiceRequest (a parsed JSON object). Raises TraceError if it is not one.
-
-    With `whole=False`, what can be read from the attributes at any time (inputs, outputs, sampling) stays there until
-    the store reads it. With a list for `rejected`, the fault of each span that cannot be read is added to it, and the
-    others are returned.
 
     >>> span = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "name": "chat",
     ...         "startTimeUnixNano": "1", "endTimeUnixNano": "3",
@@ -44,19 +41,28 @@ def read_request(document: Any, *, whole: bool = True, rejected: list[TraceError
     >>> chat.input_tokens, chat.duration_ns
     (7, 2)
     """
-    spans = list(_spans(document, rejected))
-    return [complete(span) for span in spans] if whole else spans
+    return to_spans(read_rows(document))
 
 
-def read_json(data: bytes, *, whole: bool = True, rejected: list[TraceError] | None = None) -> list[Span]:
-    """The spans of the JSON text of a request, as `read_request` returns them. Raises ValueError if it is not JSON."""
+def read_json(data: bytes) -> list[Span]:
+    """The spans of the JSON text of a request. Raises TraceError, or ValueError if it is not JSON."""
+    return to_spans(read_json_rows(data))
+
+
+def read_json_rows(data: bytes, rejected: list[TraceError] | None = None) -> list[Row]:
+    """The rows of the JSON text of a request, as `read_rows` returns them. Raises ValueError if it is not JSON."""
     with collection_paused():
-        return read_request(parse(data), whole=whole, rejected=rejected)
+        return read_rows(parse(data), rejected)
 
 
-def _spans(document: Any, rejected: list[TraceError] | None) -> Iterator[Span]:
+def read_rows(document: Any, rejected: list[TraceError] | None = None) -> list[Row]:
+    """The spans of a request as rows for `Store.add_rows`. Raises TraceError if it is not a request.
+
+    With a list for `rejected`, the fault of each span that cannot be read is added to it, and the others are returned.
+    """
     if not isinstance(document, dict) or not document.keys() & {"resourceSpans", "resource_spans"}:
         raise TraceError("this is not an OTLP trace request", fix='It must be an object with "resourceSpans"')
+    rows: list[Row] = []
     for number, group in enumerate(_list(document, "resourceSpans", "resource_spans")):
         group_at = f"resourceSpans[{number}]"
         try:
@@ -70,19 +76,16 @@ def _spans(document: Any, rejected: list[TraceError] | None) -> Iterator[Span]:
                 scope = _scope(part, group.get("schemaUrl"))
             except _FAULTS as error:
                 raise _fault("the scope", error, part_at) from error
-            session = session_around(resource, scope)
+            source, session = source_text(resource, scope), session_around(resource, scope)
             for index, data in enumerate(_list(part, "spans")):
                 try:
-                    span = _span(data, resource, scope)
+                    rows.append(_row(data, source, session))
                 except _FAULTS as error:
                     fault = _fault("the span", error, f"{part_at}.spans[{index}]")
                     if rejected is None:
                         raise fault from error
                     rejected.append(fault)
-                    continue
-                if session and not span.session:
-                    span.session = session
-                yield span
+    return rows
 
 
 _FAULTS = (KeyError, ValueError, TypeError, AttributeError, OverflowError)
@@ -115,28 +118,36 @@ def _scope(part: dict[str, Any], resource_schema: str | None) -> dict[str, Any]:
     return scope
 
 
-def _span(data: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any]) -> Span:
+def _row(data: dict[str, Any], source: str, session: str | None) -> Row:
     if "traceId" not in data:  # some writers use protobuf's own names
         data = {camel(name): value for name, value in data.items()}
-    parent = data.get("parentSpanId")
-    span = Span(
-        _id(data["traceId"], 32), _id(data["spanId"], 16), str(data.get("name", "")), "other",
-        _id(parent, 16) if parent and parent.strip("0") else None, _time(data.get("startTimeUnixNano")),
-        _time(data.get("endTimeUnixNano")) or None,
-    )  # fmt: skip
-    span.rare = {"resource": resource, "scope": scope, "otel_kind": _kind(data.get("kind", 0))}
-    if _EXTRA & data.keys():
-        span.otel = {name: data[name] for name in sorted(_EXTRA) if data.get(name)} or None
-    if "attributes" in data:
-        span.attributes = _attributes(data["attributes"])
-        fill_fields(span)
-    if status := data.get("status"):
-        _read_status(span, status)
+    name, parent = str(data.get("name", "")), data.get("parentSpanId")
+    attributes = _attributes(data["attributes"]) if "attributes" in data else {}
+    fields = fields_of(attributes, name)
+    fields["otel_kind"] = _kind(data.get("kind", 0))
+    otel = {field: data[field] for field in sorted(_EXTRA) if data.get(field)} if _EXTRA & data.keys() else {}
+    status, error = "unset", None
+    links: list[tuple[str, str]] = []
+    extra: dict[str, Any] = {}
+    if state := data.get("status"):
+        status = _CODES[state.get("code", 0)]
+        if message := str(state.get("message") or ""):
+            if status == "error":
+                error = message
+            else:
+                otel["message"] = message
     if data.get("events"):
-        span.events = [_event(event) for event in data["events"]]
+        extra["events"] = [_event(event) for event in data["events"]]
     if data.get("links"):
-        _read_links(span, data["links"])
-    return span
+        links = _links(data["links"], otel)
+    if otel:
+        extra["otel"] = otel
+    return make_row(
+        _id(data["traceId"], 32), _id(data["spanId"], 16), _id(parent, 16) if parent and parent.strip("0") else None,
+        name, fields.get("kind", "other"), _time(data.get("startTimeUnixNano")),
+        _time(data.get("endTimeUnixNano")) or None, status, error, fields.get("agent"), fields.get("model"),
+        fields.get("session") or session or fields.get("session"), fields, source, None, None, attributes, links, extra,
+    )  # fmt: skip
 
 
 def _id(text: str, digits: int) -> str:
@@ -207,15 +218,6 @@ _VALUES: dict[str, Any] = {
 }
 
 
-def _read_status(span: Span, status: dict[str, Any]) -> None:
-    span.status = _CODES[status.get("code", 0)]
-    if message := str(status.get("message") or ""):
-        if span.status == "error":
-            span.error = message
-        else:
-            span.otel = {**(span.otel or {}), "message": message}
-
-
 def _event(data: dict[str, Any]) -> dict[str, Any]:
     event = {
         "name": str(data.get("name", "")),
@@ -227,12 +229,13 @@ def _event(data: dict[str, Any]) -> dict[str, Any]:
     return event
 
 
-def _read_links(span: Span, links: list[dict[str, Any]]) -> None:
+def _links(links: list[dict[str, Any]], otel: dict[str, Any]) -> list[tuple[str, str]]:
+    """The ids of links; what else they hold is added to `otel`."""
     links = [{camel(name): value for name, value in link.items()} for link in links]
-    span.links = [(_id(link["traceId"], 32), _id(link["spanId"], 16)) for link in links]
     rest = [{name: value for name, value in link.items() if name not in ("traceId", "spanId")} for link in links]
     if any(rest):
-        span.otel = {**(span.otel or {}), "links": rest}
+        otel["links"] = rest
+    return [(_id(link["traceId"], 32), _id(link["spanId"], 16)) for link in links]
 
 
 # Writing

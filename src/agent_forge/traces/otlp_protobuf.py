@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Any
 
 from agent_forge.errors import MissingExtraError, TraceError
-from agent_forge.traces.conventions import complete, fill_fields, session_around
+from agent_forge.traces.conventions import fields_of, session_around
 from agent_forge.traces.otlp import LAST_NS, STATUSES, pairs, read_any, write_request
+from agent_forge.traces.rows import Row, make_row, source_text, to_spans
 from agent_forge.traces.span import Span, collection_paused
 from agent_forge.traces.values import to_json
 
@@ -27,38 +28,36 @@ _EXTRA = {
 _extra_of = attrgetter(*_EXTRA.values())
 
 
-def read_protobuf(data: bytes, *, whole: bool = True, rejected: list[TraceError] | None = None) -> list[Span]:
-    """The spans of a request in protobuf, as `otlp.read_request` returns those of one in JSON.
+def read_protobuf(data: bytes) -> list[Span]:
+    """The spans of a request in protobuf.
 
     Raises TraceError if it is not one, MissingExtraError without opentelemetry-proto.
     """
+    return to_spans(read_protobuf_rows(data))
+
+
+def read_protobuf_rows(data: bytes, rejected: list[TraceError] | None = None) -> list[Row]:
+    """The spans of a request in protobuf as rows, as `otlp.read_rows` returns those of one in JSON. Raises the same."""
     message = _message()
     try:
         request = message.FromString(data)
     except Exception as error:  # google.protobuf.message.DecodeError, from a package that may be missing
         raise TraceError("this is not an OTLP trace request in protobuf") from error
+    rows: list[Row] = []
     with collection_paused():
-        spans = list(_spans(request, rejected))
-        return [complete(span) for span in spans] if whole else spans
-
-
-def _spans(request: Any, rejected: list[TraceError] | None) -> Iterator[Span]:
-    for group in request.resource_spans:
-        resource = _attributes(group.resource.attributes)
-        for part in group.scope_spans:
-            scope = _scope(part, group.schema_url)
-            session = session_around(resource, scope)
-            for theirs in part.spans:
-                try:
-                    span = _span(theirs, resource, scope)
-                except TraceError as fault:
-                    if rejected is None:
-                        raise
-                    rejected.append(fault)
-                    continue
-                if session and not span.session:
-                    span.session = session
-                yield span
+        for group in request.resource_spans:
+            resource = _attributes(group.resource.attributes)
+            for part in group.scope_spans:
+                scope = _scope(part, group.schema_url)
+                source, session = source_text(resource, scope), session_around(resource, scope)
+                for span in part.spans:
+                    try:
+                        rows.append(_row(span, source, session))
+                    except TraceError as fault:
+                        if rejected is None:
+                            raise
+                        rejected.append(fault)
+    return rows
 
 
 def _message() -> Any:
@@ -85,44 +84,41 @@ def _scope(part: Any, resource_schema: str) -> dict[str, Any]:
 # field once, and those that are usually empty together.
 
 
-def _span(theirs: Any, resource: dict[str, Any], scope: dict[str, Any]) -> Span:
-    trace_id, span_id, parent = theirs.trace_id, theirs.span_id, theirs.parent_span_id
+def _row(span: Any, source: str, session: str | None) -> Row:
+    trace_id, span_id, parent, name = span.trace_id, span.span_id, span.parent_span_id, span.name
     _check_ids("a span", trace_id, span_id)
-    start, end = theirs.start_time_unix_nano, theirs.end_time_unix_nano
+    start, end = span.start_time_unix_nano, span.end_time_unix_nano
     if start > LAST_NS or end > LAST_NS:
         raise TraceError("a span's times are out of range")
-    parent_id = parent.hex() if len(parent) == 8 and parent != _NO_SPAN else None
-    span = Span(trace_id.hex(), span_id.hex(), theirs.name, "other", parent_id, start, end or None)
-    span.rare = {"resource": resource, "scope": scope, "otel_kind": theirs.kind}
-    if attributes := theirs.attributes:
-        span.attributes = _attributes(attributes)
-        fill_fields(span)
-    _read_status(span, theirs.status)
-    if events := theirs.events:
-        span.events = [_event(event) for event in events]
-    if links := theirs.links:
-        _read_links(span, links)
-    extra = _extra_of(theirs)
-    if any(extra):
-        present = {name: value for name, value in zip(_EXTRA, extra, strict=True) if value}
-        span.otel = {**(span.otel or {}), **present}
-    return span
+    attributes = _attributes(span.attributes)
+    fields = fields_of(attributes, name)
+    fields["otel_kind"] = span.kind
+    values, state = _extra_of(span), span.status
+    otel = {field: value for field, value in zip(_EXTRA, values, strict=True) if value} if any(values) else {}
+    code, message = state.code, state.message
+    if not 0 <= code < len(STATUSES):
+        raise TraceError(f"a span's status is {code}", fix="It must be 0, 1 or 2")
+    if message and code != 2:
+        otel["message"] = message
+    links: Any = ()
+    extra: dict[str, Any] = {}
+    if events := span.events:
+        extra["events"] = [_event(event) for event in events]
+    if linked := span.links:
+        links = _links(linked, otel)
+    if otel:
+        extra["otel"] = otel
+    return make_row(
+        trace_id.hex(), span_id.hex(), parent.hex() if len(parent) == 8 and parent != _NO_SPAN else None, name,
+        fields.get("kind", "other"), start, end or None, STATUSES[code], (message or None) if code == 2 else None,
+        fields.get("agent"), fields.get("model"), fields.get("session") or session or fields.get("session"), fields,
+        source, None, None, attributes, links, extra,
+    )  # fmt: skip
 
 
 def _check_ids(what: str, trace_id: bytes, span_id: bytes) -> None:
     if len(trace_id) != 16 or len(span_id) != 8 or trace_id == _NO_TRACE or span_id == _NO_SPAN:
         raise TraceError(f"{what}'s ids are not 16 and 8 bytes")
-
-
-def _read_status(span: Span, status: Any) -> None:
-    code, message = status.code, status.message
-    if not 0 <= code < len(STATUSES):
-        raise TraceError(f"a span's status is {code}", fix="It must be 0, 1 or 2")
-    span.status = STATUSES[code]
-    if message and code == 2:
-        span.error = message
-    elif message:
-        span.otel = {**(span.otel or {}), "message": message}
 
 
 def _event(theirs: Any) -> dict[str, Any]:
@@ -132,15 +128,16 @@ def _event(theirs: Any) -> dict[str, Any]:
     return event
 
 
-def _read_links(span: Span, links: Any) -> None:
+def _links(links: Any, otel: dict[str, Any]) -> list[tuple[str, str]]:
+    """The ids of links; what else they hold is added to `otel`."""
     rest = []
     for link in links:
         _check_ids("a link", link.trace_id, link.span_id)
-        span.links.append((link.trace_id.hex(), link.span_id.hex()))
         extra = {"traceState": link.trace_state, "attributes": pairs(_attributes(link.attributes)), "flags": link.flags}
         rest.append({name: value for name, value in extra.items() if value})
     if any(rest):
-        span.otel = {**(span.otel or {}), "links": rest}
+        otel["links"] = rest
+    return [(link.trace_id.hex(), link.span_id.hex()) for link in links]
 
 
 def _attributes(pairs: Any) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from agent_forge.traces.intern import Interned
 from agent_forge.traces.migrations import SCHEMA
 from agent_forge.traces.queries import Moment, cursor_of, spans_query, to_ns, traces_query
 from agent_forge.traces.rollup import add_sums, add_traces, rebuild, rebuild_trace
-from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, TRACE, Row, to_row, to_span
+from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, TRACE, Row, to_rows, to_span
 from agent_forge.traces.span import Span, collection_paused
 from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, timeline
 
@@ -119,14 +119,19 @@ class Store:
         unfinished is replaced when it is finished; a finished one never changes. Raises TraceError, with nothing
         stored, if a field has a value that no database takes; StoreError if the database fails.
         """
-        rows = self.rows(list(spans))
-        return self._write(rows) if rows else 0
-
-    def rows(self, spans: Sequence[Span]) -> list[Row]:
-        """The rows of spans, as `add` writes them."""
         with _values_at_fault(), collection_paused():
-            numbers = self._interned.numbers(spans)
-            return [to_row(span, grp, source) for span, (grp, source) in zip(spans, numbers, strict=True)]
+            rows = to_rows(spans)
+        return self.add_rows(rows)
+
+    def add_rows(self, rows: list[Row]) -> int:
+        """Stores the spans of rows that `make_row` made, as `add` does: for requests, which are read to rows."""
+        return self._write(self.numbered(rows)) if rows else 0
+
+    def numbered(self, rows: list[Row]) -> list[Row]:
+        """The same rows, with the numbers of their groups and sources."""
+        with _values_at_fault(), collection_paused():
+            self._interned.number(rows)
+        return rows
 
     def _write(self, rows: list[Row]) -> int:
         """Stores rows in one transaction. Returns how many were new or newly finished."""
@@ -146,23 +151,35 @@ class Store:
     ) -> int:
         """Adds a long stream, `batch` spans per transaction, and returns what `add` does. `each` is called with the
         size of each batch after it is stored.
+        """
+        stream = iter(spans)
+        return self.add_batches((to_rows(part) for part in iter(lambda: list(islice(stream, batch)), [])), each=each)
+
+    def add_batches(self, batches: Iterable[list[Row]], *, each: Callable[[int], object] | None = None) -> int:
+        """Adds batches of rows as `add_rows` does, each in a transaction of its own. Returns like `add_many`.
 
         A second thread writes one batch while this one reads the next: SQLite works without the interpreter lock.
         """
         from concurrent.futures import Future, ThreadPoolExecutor
 
-        added, stream = 0, iter(spans)
+        added = 0
         waiting: deque[tuple[int, Future[int]]] = deque()
-        with ThreadPoolExecutor(1, thread_name_prefix="Agent-forge-traces") as writer:
+
+        def finish_one() -> int:
+            size, future = waiting.popleft()
+            count = future.result()
+            if each is not None:
+                each(size)
+            return count
+
+        with ThreadPoolExecutor(1, thread_name_prefix="agent-forge-traces") as writer:
             try:
-                while (part := list(islice(stream, batch))) or waiting:
-                    if part:
-                        waiting.append((len(part), writer.submit(self._write, self.rows(part))))
-                    if len(waiting) > 2 or not part:
-                        size, done = waiting.popleft()
-                        added += done.result()
-                        if each is not None:
-                            each(size)
+                with _values_at_fault():
+                    for rows in batches:
+                        waiting.append((len(rows), writer.submit(self._write, self.numbered(rows))))
+                        added += finish_one() if len(waiting) > 2 else 0
+                while waiting:
+                    added += finish_one()
             except BaseException:
                 writer.shutdown(cancel_futures=True)
                 raise
@@ -316,9 +333,9 @@ def _new_and_finished(cursor: Any, rows: list[Row], last: int) -> tuple[list[Row
     new: list[Row] = []
     finished: list[Row] = []
     for row in rows:
-        if row[:2] in added:
+        if (key := tuple(row[:2])) in added:
             new.append(row)
-            added.discard(row[:2])
+            added.discard(key)
         elif row[END] is not None and cursor.execute(_FINISH, (*row[2:], *row[:2])).rowcount == 1:
             finished.append(row)
     return new, finished

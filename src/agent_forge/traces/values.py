@@ -139,9 +139,9 @@ def restore(value: Any) -> Any:
     return {key: restore(item) for key, item in value.items()}
 
 
-def storable(value: str | None) -> str | None:
+def storable(value: str) -> str:
     """Text that both databases take: PostgreSQL has no NUL, and neither stores lone surrogates."""
-    if value is None or (value.isascii() and "\0" not in value):
+    if value.isascii() and "\0" not in value:
         return value
     return value.replace("\0", "�").encode("utf-8", "replace").decode()
 
