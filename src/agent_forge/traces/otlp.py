@@ -146,7 +146,7 @@ def _row(data: dict[str, Any], source: str, session: str | None) -> Row:
         _id(data["traceId"], 32), _id(data["spanId"], 16), _id(parent, 16) if parent and parent.strip("0") else None,
         name, fields.get("kind", "other"), _time(data.get("startTimeUnixNano")),
         _time(data.get("endTimeUnixNano")) or None, status, error, fields.get("agent"), fields.get("model"),
-        fields.get("session") or session or fields.get("session"), fields, source, None, None, attributes, links, extra,
+        fields.get("session") or session, fields, source, None, None, attributes, links, extra,
     )  # fmt: skip
 
 

@@ -111,7 +111,7 @@ def _row(span: Any, source: str, session: str | None) -> Row:
     return make_row(
         trace_id.hex(), span_id.hex(), parent.hex() if len(parent) == 8 and parent != _NO_SPAN else None, name,
         fields.get("kind", "other"), start, end or None, STATUSES[code], (message or None) if code == 2 else None,
-        fields.get("agent"), fields.get("model"), fields.get("session") or session or fields.get("session"), fields,
+        fields.get("agent"), fields.get("model"), fields.get("session") or session, fields,
         source, None, None, attributes, links, extra,
     )  # fmt: skip
 
