@@ -1,12 +1,12 @@
 """Does the real `agentlightning` 0.3 package read what `traces export --format agent-lightning` writes?
 
-    python benchmarks/agent_lightning_roundtrip.py            # in a virtual environment of its own, made if needed
+    python benchmarks/agent_lightning_roundtrip.py            # creates a virtual environment if necessary
     python benchmarks/agent_lightning_roundtrip.py --quick
 
 Writes traces, feeds them to the package's own in-memory store and both of its adapters, and compares every token,
-message and reward that comes out. The package is heavy (150 packages, 800 MB), so it lives in an environment of its
-own: $AGENT_FORGE_AGL_PYTHON, or `--venv FOLDER`, made with pip when it is not there. Also prints what storing the spans
-costs, in the package's memory and on our disk.
+message and reward that comes out. The package is heavy (150 packages, 800 MB), so it has an environment of its own:
+$AGENT_FORGE_AGL_PYTHON, or `--venv FOLDER`, created with pip if missing. Also prints the cost of storing the spans, in
+the package's memory and on our disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def main(path):
     rollouts = defaultdict(list)
     for span in spans:
         rollouts[span.rollout_id].append(span)
-    store, found, moved = InMemoryLightningStore(), {}, {}
+    store, results, moved = InMemoryLightningStore(), {}, {}
     for rollout_id, group in rollouts.items():
         started = await store.start_rollout(input={"exported_from": rollout_id})
         ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
@@ -48,29 +48,29 @@ async def main(path):
     await store.add_many_spans([span for group in moved.values() for span in group])
     seconds = time.process_time() - began
     apart, began = InMemoryLightningStore(), time.perf_counter()
-    for group in moved.values():  # a call a trace, as a runner makes them
+    for group in moved.values():  # a call per trace, as a runner does
         started = await apart.start_rollout(input={})
         ids = {"rollout_id": started.rollout_id, "attempt_id": started.attempt.attempt_id}
         await apart.add_many_spans([span.model_copy(update=ids) for span in group])
     apart_s = time.perf_counter() - began
     for rollout_id, group in moved.items():
-        kept = list(await store.query_spans(group[0].rollout_id))
-        triplets = TracerTraceToTriplet().adapt(kept)
-        found[rollout_id] = {
-            "spans": len(kept),
+        stored = list(await store.query_spans(group[0].rollout_id))
+        triplets = TracerTraceToTriplet().adapt(stored)
+        results[rollout_id] = {
+            "spans": len(stored),
             "triplets": [triplet.model_dump() for triplet in triplets],
-            "messages": TraceToMessages().adapt(kept),
-            "final_reward": find_final_reward(kept),
+            "messages": TraceToMessages().adapt(stored),
+            "final_reward": find_final_reward(stored),
         }
     times = {"store_s": seconds, "apart_s": apart_s}
-    print(json.dumps({"version": agl.__version__, "rollouts": found, "spans": len(spans), **times}))
+    print(json.dumps({"version": agl.__version__, "rollouts": results, "spans": len(spans), **times}))
 
 asyncio.run(main(sys.argv[1]))
 """
 
 
 def environment(venv: str | None) -> str | None:
-    """The interpreter that has the package; None when it has to be installed first and no folder was given."""
+    """The interpreter that has the package; None if it must be installed first and there is no folder for it."""
     if os.environ.get("AGENT_FORGE_AGL_PYTHON"):
         return os.environ["AGENT_FORGE_AGL_PYTHON"]
     if venv is None:
@@ -83,8 +83,8 @@ def environment(venv: str | None) -> str | None:
 
 
 def feed(python: str, path: str) -> dict:
-    """What the package makes of an exported file."""
-    # litellm, one of its dependencies, fetches a price list from the network on import unless told not to
+    """What the package reads from an exported file."""
+    # litellm, one of its dependencies, otherwise fetches a price list from the network on import
     env = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
     done = subprocess.run([python, "-c", FEED, path], capture_output=True, text=True, check=False, env=env, timeout=600)
     if done.returncode:
@@ -103,10 +103,10 @@ def make_traces(count: int, seed: int = 0) -> list:
         root = Span(trace_id, f"{rng.getrandbits(64) | 1:016x}", "answer", "agent", agent="solver", status="ok")
         root.start_ns = (1_760_000_000 + number * 100) * 10**9
         root.reward = round(rng.random(), 3)
-        spans, at, said = [root], root.start_ns + 10**6, [{"role": "user", "content": f"question {number}"}]
+        spans, at, messages = [root], root.start_ns + 10**6, [{"role": "user", "content": f"question {number}"}]
         for turn in range(rng.randint(1, 4)):
             call = Span(trace_id, f"{rng.getrandbits(64) | 1:016x}", "chat m", "model", root.span_id, at, at + 10**9)
-            call.model, call.status, call.inputs = "m", "ok", {"messages": list(said)}
+            call.model, call.status, call.inputs = "m", "ok", {"messages": list(messages)}
             call.outputs = {"text": f"thought {turn} of {number}", "finish_reason": "stop"}
             call.prompt_ids = [rng.randrange(32_000) for _ in range(rng.randint(4, 40))]
             call.output_ids = [rng.randrange(32_000) for _ in range(rng.randint(1, 30))]
@@ -115,7 +115,7 @@ def make_traces(count: int, seed: int = 0) -> list:
             tool.start_ns, tool.end_ns, tool.status = at + 11 * 10**8, at + 15 * 10**8, "ok"
             tool.inputs, tool.outputs = {"query": f"q{turn}"}, [f"result {turn} of {number}"]
             tool.links = [(trace_id, call.span_id)]
-            said += [
+            messages += [
                 {"role": "assistant", "content": call.outputs["text"]},
                 {"role": "user", "content": tool.outputs[0]},
             ]
@@ -127,24 +127,25 @@ def make_traces(count: int, seed: int = 0) -> list:
 
 
 def apart(traces: list, threads: int) -> float:
-    """Seconds to add every trace by a call of its own, each committed when it returns, from so many threads."""
+    """Seconds to add every trace with a call of its own, each committed when it returns."""
+    from agent_forge.traces.rows import to_rows
     from agent_forge.traces.store import Store
 
     with tempfile.TemporaryDirectory() as folder, Store.open(folder) as store, ThreadPoolExecutor(threads) as pool:
-        store.rows(traces[0])
+        store.numbered(to_rows(traces[0]))  # its groups are in the store before the clock starts
         began = time.perf_counter()
         assert sum(pool.map(store.add, traces)) == sum(map(len, traces))
         return time.perf_counter() - began
 
 
-def differences(traces: list, found: dict, credit: str | None = None) -> list[str]:
-    """What the package read otherwise than it was written."""
+def differences(traces: list, results: dict, credit: str | None = None) -> list[str]:
+    """What the package read differently from what was written."""
     from agent_forge.traces.trajectory import assemble
 
     wrong = []
     for trace in traces:
         trajectory = assemble(trace)
-        rollout = found["rollouts"].get(f"ro-{trace[0].trace_id}")
+        rollout = results["rollouts"].get(f"ro-{trace[0].trace_id}")
         if rollout is None:
             wrong.append(f"{trace[0].trace_id}: not there")
             continue
@@ -191,21 +192,21 @@ def main() -> int:
         for credit in (None, "shapley"):
             path = str(Path(folder) / "spans.jsonl")
             lines = write_dataset(traces, "agent-lightning", path, credit=credit)
-            found = feed(python, path)
-            wrong += differences(traces, found, credit)
-            print(f"agentlightning {found['version']}: {lines} spans of {len(traces)} rollouts, {calls} calls,"
+            results = feed(python, path)
+            wrong += differences(traces, results, credit)
+            print(f"agentlightning {results['version']}: {lines} spans of {len(traces)} rollouts, {calls} calls,"
                   f" rewards {credit or 'final'}: {len(wrong)} differences")  # fmt: skip
         ours = [span for trace in traces for span in trace]
         with Store.open(folder) as store:
             began = time.process_time()
             store.add(ours)
             seconds = time.process_time() - began
-        theirs, mine = found["spans"] / found["store_s"], len(ours) / seconds
-        print("store, one batch          spans a CPU second   ratio")
+        theirs, mine = results["spans"] / results["store_s"], len(ours) / seconds
+        print("store, one batch        spans per CPU second   ratio")
         print(f"agentlightning in memory  {theirs:18.0f}    1.00")
         print(f"ours, SQLite on disk      {mine:18.0f}  {mine / theirs:6.2f}")
-        theirs = found["spans"] / found["apart_s"]
-        print("a call for every trace        spans a second   ratio")
+        theirs = results["spans"] / results["apart_s"]
+        print("a call for every trace      spans per second   ratio")
         print(f"agentlightning in memory  {theirs:18.0f}    1.00")
         for threads in (1, 4, 16):
             rate = len(ours) / apart(traces, threads)

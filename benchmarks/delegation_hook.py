@@ -2,7 +2,7 @@
 
     python benchmarks/delegation_hook.py [--quick]
 
-CPU seconds (user and system) of the whole process, the interpreter's start included, the smallest of several runs: the
+CPU time (user and system) of the whole process, including the interpreter's start, the smallest of several runs: the
 machine is shared, and nothing makes a program use less CPU than it needs. Transcripts of three sizes; the installed
 command, the portable one, and the bare interpreter as the floor.
 """
@@ -22,7 +22,7 @@ LIMIT_MS = 150.0
 
 
 def transcript(path: Path, turns: int) -> int:
-    """A transcript with the shape that Claude Code writes: a question, then so many answers with a tool each."""
+    """A transcript as Claude Code writes it: a question, then `turns` answers with a tool call each."""
     entry = {"isSidechain": True, "userType": "external", "sessionId": "s", "version": "2.1.29", "agentId": "a"}
     lines = [{**entry, "type": "user", "timestamp": "2026-02-02T21:00:00.000Z",
               "message": {"role": "user", "content": "Find it.\nCategory: codebase_search"}}]  # fmt: skip

@@ -1,8 +1,8 @@
-"""How fast does the intake take spans over HTTP, against the store's own batch ingest of the same requests?
+"""How fast does the server accept spans over HTTP, compared with `store.add` of the same requests?
 
 The same OTLP requests (protobuf, 500 spans each) go once through `store.add` in this process, request by request, and
 once over HTTP into a server in a process of its own, from a few connections. Both are durable when they return. The CPU
-ratio compares the store's process with the server's alone; by the clock, client and server share the machine.
+ratio compares the store's process with the server's alone; on the clock, client and server share the machine.
 
     python benchmarks/otlp_intake.py [--quick]
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from serve_concurrency import Server
 
 from agent_forge.traces import Span, Store
-from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
+from agent_forge.traces.otlp_protobuf import read_protobuf_rows, write_protobuf
 from agent_forge.traces.recorder import new_span_id, new_trace_id
 
 GOAL = 0.5
@@ -29,7 +29,7 @@ EACH = 500
 
 def spans(count: int) -> list[Span]:
     """Traces of ten: model calls and tools with messages, tokens and an agent."""
-    found: list[Span] = []
+    items: list[Span] = []
     for number in range(count // 10):
         trace, parent = new_trace_id(), None
         for place in range(10):
@@ -40,13 +40,13 @@ def spans(count: int) -> list[Span]:
             span.outputs = {"text": "sunny " * 5}
             span.agent, span.model, span.input_tokens, span.output_tokens = "Explore", "small", 20, 7
             parent = parent or span.span_id
-            found.append(span)
-    return found
+            items.append(span)
+    return items
 
 
 def requests(count: int) -> list[bytes]:
-    made = spans(count)
-    return [write_protobuf(made[at : at + EACH]) for at in range(0, count, EACH)]
+    items = spans(count)
+    return [write_protobuf(items[at : at + EACH]) for at in range(0, count, EACH)]
 
 
 def directly(bodies: list[bytes], folder: Path) -> tuple[float, float]:
@@ -54,7 +54,7 @@ def directly(bodies: list[bytes], folder: Path) -> tuple[float, float]:
     with Store.open(folder) as store:
         begun, spent = time.perf_counter(), time.process_time()
         for body in bodies:
-            store.add(read_protobuf(body, whole=False))
+            store.add_rows(read_protobuf_rows(body))
         return time.perf_counter() - begun, time.process_time() - spent
 
 
@@ -82,8 +82,8 @@ def over_http(bodies: list[bytes], server: Server) -> tuple[float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    given = parser.parse_args()
-    count, rounds = (10_000, 3) if given.quick else (40_000, 5)
+    arguments = parser.parse_args()
+    count, rounds = (10_000, 3) if arguments.quick else (40_000, 5)
     rows: list[tuple[float, float, float, float]] = []
     with tempfile.TemporaryDirectory() as folder:
         server = Server(None, Path(folder) / "home")
@@ -95,11 +95,12 @@ def main() -> None:
                 )
         finally:
             server.close()
-    print(f"{count:,} spans a round in requests of {EACH}, {CONNECTIONS} connections, spans/s\n")
-    print("| round | store | intake | ratio | CPU ratio |\n|---|---|---|---|---|")
+    print(f"{count:,} spans per round in requests of {EACH}, {CONNECTIONS} connections, spans/s\n")
+    print("| round | store | intake | ratio | CPU ratio | intake per CPU s |\n|---|---|---|---|---|---|")
     for number, (alone, alone_cpu, served, served_cpu) in enumerate(rows, 1):
         rates = f"{count / alone:,.0f} | {count / served:,.0f}"
-        print(f"| {number} | {rates} | {alone / served:.2f} | {alone_cpu / served_cpu:.2f} |")
+        per_cpu = count / served_cpu
+        print(f"| {number} | {rates} | {alone / served:.2f} | {alone_cpu / served_cpu:.2f} | {per_cpu:,.0f} |")
     middle = statistics.median(row[0] / row[2] for row in rows)
     print(f"\nmedian ratio {middle:.2f} (goal ≥ {GOAL}): {'met' if middle >= GOAL else 'missed'}")
 

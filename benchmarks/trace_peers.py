@@ -1,12 +1,13 @@
-"""How many spans a second do trace servers really store? Ours, Arize Phoenix and MLflow, the same requests over HTTP.
+"""How many spans per second do trace servers really store? Ours, Arize Phoenix and MLflow, the same requests over HTTP.
 
     python benchmarks/trace_peers.py [--quick] [--rich] [--size 512] [--only ours,phoenix,mlflow]
 
-Each server gets a fresh SQLite database and the same OTLP/protobuf requests, one after the other, each when the one
-before was answered. The clock runs from the first request until every span can be counted in the server's database
-file, so that what was merely taken in does not count as stored. Then more requests are sent and the server is ended
-with SIGTERM as soon as the last is answered: what it acknowledged and did not keep is lost. The peers are installed
-into environments of their own (AGENT_FORGE_PEERS names the folder), a few minutes the first time.
+Each server gets a fresh SQLite database and the same OTLP/protobuf requests, one after the other, each after the
+response to the previous one. The clock runs from the first request until every span can be counted in the server's
+database file, so that what was merely accepted does not count as stored. Then more requests are sent and the server
+gets SIGTERM as soon as the last is acknowledged: acknowledged spans that are not in the file afterwards are lost. The
+peers are installed into environments of their own (AGENT_FORGE_PEERS names the folder), which takes minutes the first
+time.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ PATIENCE_S = 60.0  # how long spans that were acknowledged may take to appear
 
 @dataclass(frozen=True)
 class Server:
-    """How a server is started on a port with its data in a folder, asked whether it is up, and counted."""
+    """How to start a server on a port with its data in a folder, check that it is up, and count its spans."""
 
     command: Callable[[int, Path], list[str]]
     environment: Callable[[int, Path], dict[str, str]]
@@ -54,13 +55,13 @@ class Server:
 def python(peer: str) -> str:
     """The interpreter of a peer's environment; the peer is installed the first time."""
     place = FOLDER / f"traces-{peer}"
-    found = place / "bin" / "python"
+    interpreter = place / "bin" / "python"
     if not (place / "ready").exists():
         print(f"installing {PACKAGES[peer]} into {place} …", file=sys.stderr, flush=True)
         venv.create(place, with_pip=True)
-        subprocess.run([str(found), "-m", "pip", "install", "-q", PACKAGES[peer]], check=True)
+        subprocess.run([str(interpreter), "-m", "pip", "install", "-q", PACKAGES[peer]], check=True)
         (place / "ready").write_text(PACKAGES[peer])
-    return str(found)
+    return str(interpreter)
 
 
 def _mlflow(port: int, home: Path) -> list[str]:
@@ -130,30 +131,30 @@ def send(server: Server, url: str, bodies: list[bytes]) -> None:
     with closing(http.client.HTTPConnection(url.removeprefix("http://"), timeout=600)) as connection:
         for body in bodies:
             connection.request("POST", "/v1/traces", body, headers)
-            answer = connection.getresponse()
-            answer.read()
-            if answer.status != 200:
-                raise SystemExit(f"the server answered {answer.status}")
+            response = connection.getresponse()
+            response.read()
+            if response.status != 200:
+                raise SystemExit(f"the server answered {response.status}")
 
 
 def stored(server: Server, home: Path) -> int:
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{home / server.database}?mode=ro", uri=True)) as found:
-        return int(found.execute(server.count).fetchone()[0])
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"file:{home / server.database}?mode=ro", uri=True)) as file:
+        return int(file.execute(server.count).fetchone()[0])
     return 0
 
 
 def wait_for(server: Server, home: Path, spans: int) -> int:
-    """Spans in the database once all are there, or once nothing has come for a while."""
+    """The number of spans in the database once all are there, or once none has arrived for a while."""
     before, since = -1, time.monotonic()
-    while (found := stored(server, home)) < spans and time.monotonic() - since < PATIENCE_S:
-        if found != before:
-            before, since = found, time.monotonic()
+    while (count := stored(server, home)) < spans and time.monotonic() - since < PATIENCE_S:
+        if count != before:
+            before, since = count, time.monotonic()
         time.sleep(0.05)
-    return found
+    return count
 
 
 def measure(name: str, bodies: list[bytes], size: int, more: list[bytes]) -> tuple[float, int, int]:
-    """Stored spans a second, acknowledged spans before SIGTERM, and how many of those were kept."""
+    """Stored spans per second, spans acknowledged before SIGTERM, and how many of those are in the database."""
     server = SERVERS[name]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -163,7 +164,7 @@ def measure(name: str, bodies: list[bytes], size: int, more: list[bytes]) -> tup
             wait_for(server, home, size)
             begin = time.perf_counter()
             send(server, url, bodies[1:])
-            found = wait_for(server, home, size * len(bodies))
+            count = wait_for(server, home, size * len(bodies))
             took = time.perf_counter() - begin
             send(server, url, more)
             process.send_signal(signal.SIGTERM)
@@ -173,27 +174,27 @@ def measure(name: str, bodies: list[bytes], size: int, more: list[bytes]) -> tup
                 process.kill()
                 process.wait()
         acknowledged = size * (len(bodies) + len(more))
-        return (found - size) / took, acknowledged, stored(server, home)
+        return (count - size) / took, acknowledged, stored(server, home)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer spans")
-    parser.add_argument("--rich", action="store_true", help="model calls with messages, eight spans a trace")
-    parser.add_argument("--size", type=int, default=512, help="spans a request; 512 is what the SDK's exporter sends")
-    parser.add_argument("--only", default=",".join(SERVERS), help="which servers, with commas between them")
+    parser.add_argument("--rich", action="store_true", help="model calls with messages, eight spans per trace")
+    parser.add_argument("--size", type=int, default=512, help="spans per request; the SDK's exporter sends 512")
+    parser.add_argument("--only", default=",".join(SERVERS), help="servers, separated by commas")
     options = parser.parse_args()
     size = options.size
-    counts = {"ours": 80, "phoenix": 6, "mlflow": 6}  # requests; the peers take seconds for each
+    counts = {"ours": 80, "phoenix": 6, "mlflow": 6}  # requests; the peers need seconds for each
     if options.quick:
         counts = {"ours": 20, "phoenix": 3, "mlflow": 3}
-    print(f"{'rich' if options.rich else 'light'} spans, {size} a request; load {os.getloadavg()[0]:.1f}\n")
+    print(f"{'rich' if options.rich else 'light'} spans, {size} per request; load {os.getloadavg()[0]:.1f}\n")
     print(f"{'':10}{'stored spans/s':>16}{'ours is':>10}{'acknowledged':>14}{'kept after SIGTERM':>20}")
     ours: float | None = None
     for name in options.only.split(","):
         total = counts[name] + 3
-        made = [write_protobuf(read_request(request(number, size, rich=options.rich))) for number in range(total)]
-        speed, acknowledged, kept = measure(name, made[: counts[name]], size, made[counts[name] :])
+        bodies = [write_protobuf(read_request(request(number, size, rich=options.rich))) for number in range(total)]
+        speed, acknowledged, kept = measure(name, bodies[: counts[name]], size, bodies[counts[name] :])
         ours = speed if name == "ours" else ours
         ratio = f"{ours / speed:8.0f} x" if ours and name != "ours" else ""
         print(f"{name:10}{speed:16,.0f}{ratio:>10}{acknowledged:14,}{kept:20,}", flush=True)

@@ -1,10 +1,10 @@
-"""Questions to a store of a million spans, measured against DuckDB over Parquet of the same spans.
+"""Queries over a store of a million spans, measured against DuckDB over Parquet of the same spans.
 
     python benchmarks/trace_queries.py [--quick] [--spans N]
 
-Ours answers from the rollups that are kept at ingest (their cost is measured too), DuckDB from Parquet (zstd) that
-holds the same rows. Both must give the same numbers. The trajectory by id is measured at 10,000 spans and at the full
-size. DuckDB is installed into an environment of its own, below the folder for temporary files.
+Ours answers from the rollups that are written at ingest (their cost is measured too), DuckDB from Parquet (zstd) with
+the same rows. Both must return the same numbers. The trace by id is measured at 10,000 spans and at the full size.
+DuckDB is installed into an environment of its own, below the folder for temporary files.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.traces import Span, Store, export_traces
+from agent_forge.traces.rows import to_rows
 from agent_forge.traces.store import INSERT
 
 START_NS = 1_767_225_600_000_000_000
@@ -58,7 +59,7 @@ QUERIES = {
     "p50, p95, p99 by name": (
         "SELECT name, quantile_cont(duration_ns, [0.5, 0.95, 0.99]) FROM spans GROUP BY 1 ORDER BY 1"
     ),
-    "spans a minute": (
+    "spans per minute": (
         "SELECT start_ns // 60000000000, count(*), count(*) FILTER (status = 'error') FROM spans GROUP BY 1 ORDER BY 1"
     ),
     "errors by model, last day": (
@@ -129,7 +130,7 @@ def ours(store: Store, trace: str, rounds: int) -> dict[str, tuple[float, Any]]:
         "stats by agent and name": lambda: store.aggregate(["agent", "name"]),
         "rewards by agent and category": lambda: store.aggregate(["agent", "category"]),
         "p50, p95, p99 by name": lambda: store.percentiles(["name"]),
-        "spans a minute": lambda: store.timeline(),
+        "spans per minute": lambda: store.timeline(),
         "errors by model, last day": lambda: store.aggregate(["model"], since=last, status="error"),
         "slowest 50": lambda: store.slowest(50),
         "one trace by id": lambda: store.trace(trace),
@@ -141,8 +142,8 @@ def compare(mine: dict[str, tuple[float, Any]], theirs: dict[str, Any]) -> None:
     """Both must have counted the same."""
     close = lambda a, b: abs(a - b) <= 1e-6 * max(1.0, abs(b))  # noqa: E731
     for a, row in zip(mine["stats by agent and name"][1], theirs["stats by agent and name"][1], strict=True):
-        found = [*a.group.values(), a.spans, a.errors]
-        assert found == row[:4], (found, row)
+        counts = [*a.group.values(), a.spans, a.errors]
+        assert counts == row[:4], (counts, row)
         assert close(a.duration_s, row[4])
         assert close(a.input_tokens, row[5] or 0)
     for a, row in zip(
@@ -153,8 +154,8 @@ def compare(mine: dict[str, tuple[float, Any]], theirs: dict[str, Any]) -> None:
     for (name,), row in zip(sorted(mine["p50, p95, p99 by name"][1]), theirs["p50, p95, p99 by name"][1], strict=True):
         for value, true in zip(mine["p50, p95, p99 by name"][1][(name,)], row[1], strict=True):
             assert abs(value * 1e9 / true - 1) < 0.11, (name, value, true)
-    assert [[t.start_ns // 60_000_000_000, t.spans, t.errors] for t in mine["spans a minute"][1]] == theirs[
-        "spans a minute"
+    assert [[t.start_ns // 60_000_000_000, t.spans, t.errors] for t in mine["spans per minute"][1]] == theirs[
+        "spans per minute"
     ][1]
     assert len(mine["one trace by id"][1]) == len(theirs["one trace by id"][1])
     slowest = [span.span_id for span in mine["slowest 50"][1]]
@@ -162,24 +163,21 @@ def compare(mine: dict[str, tuple[float, Any]], theirs: dict[str, Any]) -> None:
 
 
 def rollup_cost(count: int) -> tuple[float, float]:
-    """µs a span to add, and of that for the rollups and the rows of traces."""
-    with tempfile.TemporaryDirectory() as place, Store.open(f"{place}/a") as kept, Store.open(f"{place}/b") as plain:
+    """µs per span to add, and of that for the rollups and the rows of traces."""
+    with tempfile.TemporaryDirectory() as place, Store.open(f"{place}/a") as full, Store.open(f"{place}/b") as plain:
         batches, stream = [], spans(count)
         while part := list(islice(stream, 500)):
             batches.append(part)
         bare = whole = 0.0
         for batch in batches:
             begin = time.perf_counter()
-            kept.add(batch)
+            full.add(batch)
             whole += time.perf_counter() - begin
             begin = time.perf_counter()
-            rows = plain.rows(batch)
+            rows = plain.numbered(to_rows(batch))
             with plain._database.write() as cursor:
                 INSERT.run(cursor, rows)
             bare += time.perf_counter() - begin
-        begin = time.perf_counter()
-        kept.settle()
-        whole += time.perf_counter() - begin
     return whole / count * 1e6, (whole - bare) / count * 1e6
 
 
@@ -217,15 +215,16 @@ def main() -> None:
         theirs = json.loads(done.stdout)
     compare(mine, theirs)
     print(
-        f"{count:,} spans, stored at {count / took:,.0f} spans/s, {size / count:.0f} bytes a span; median of {rounds}\n"
+        f"{count:,} spans, stored at {count / took:,.0f} spans/s, {size / count:.0f} bytes per span;"
+        f" median of {rounds}\n"
     )
     print(f"{'':32}{'ours ms':>9}{'DuckDB ms':>11}{'× faster':>10}")
     for name, (ms, _) in mine.items():
         print(f"{name:32}{ms:9.2f}{theirs[name][0]:11.1f}{theirs[name][0] / ms:10.1f}")
     whole, rollups = rollup_cost(20_000)
     print(f"\none trace by id: {small_ms:.2f} ms at 10,000 spans, {mine['one trace by id'][0]:.2f} ms at {count:,}")
-    print(f"a text nowhere indexed (LIKE over all spans): {text_ms:,.0f} ms")
-    print(f"ingest: {whole:.1f} µs a span, of which the rollups {rollups:.1f} µs ({rollups / whole:.0%})")
+    print(f"a text without an index (LIKE over all spans): {text_ms:,.0f} ms")
+    print(f"ingest: {whole:.1f} µs per span, of which the rollups {rollups:.1f} µs ({rollups / whole:.0%})")
 
 
 if __name__ == "__main__":

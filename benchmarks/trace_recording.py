@@ -4,9 +4,9 @@
 
 Three questions, all answered in one run and in turns:
 
-1. The hot path: CPU time of the recording thread a span (two-span traces, six attributes on one), ours into a SQLite
+1. The hot path: CPU time of the recording thread per span (two-span traces, six attributes on one), ours into a SQLite
    store, the SDK with its BatchSpanProcessor into a null exporter (the cheapest it can be) and into the SDK's own
-   JSON lines; the background threads' CPU is given beside it.
+   JSON lines; beside it the CPU time of the whole process.
 2. A burst of 22,000 spans: how many arrive.
 3. A run of 200 tasks with 20 ms tools, with and without recording: how much longer it takes.
 """
@@ -121,7 +121,7 @@ MAKERS: dict[str, Callable[[Path], tuple[Callable[[int], None], Callable[[], int
 
 
 def cost(make: tuple[Callable[[int], None], Callable[[], int]], pairs: int) -> tuple[float, float, int]:
-    """CPU µs a span in the recording thread, in the whole process until all is stored, and the spans stored."""
+    """CPU µs per span in the recording thread, in the whole process until all is stored, and the spans stored."""
     record, end = make
     record(50)
     gc.collect()
@@ -144,10 +144,10 @@ def hot_path(pairs: int, rounds: int) -> None:
     mine = [hot for hot, _, _ in results["agent-forge, into SQLite"]]
     print(f"1. Hot path, {pairs * 2:,} spans, median of {rounds} rounds\n")
     print(f"{'':42}{'hot µs':>8}{'all µs':>8}{'× ours':>8}{'stored':>9}")
-    for name, found in results.items():
-        ratio = statistics.median(hot / own for (hot, _, _), own in zip(found, mine, strict=True))
-        hot, everything = (statistics.median(part) for part in list(zip(*found, strict=True))[:2])
-        stored = statistics.median(count for _, _, count in found) / (pairs * 2)
+    for name, costs in results.items():
+        ratio = statistics.median(hot / own for (hot, _, _), own in zip(costs, mine, strict=True))
+        hot, everything = (statistics.median(part) for part in list(zip(*costs, strict=True))[:2])
+        stored = statistics.median(count for _, _, count in costs) / (pairs * 2)
         print(f"{name:42}{hot:8.1f}{everything:8.1f}{ratio:8.1f}{stored:8.0%}")
 
 
@@ -179,19 +179,19 @@ async def run_tasks(recorder: Recorder | None) -> float:
 
 
 def overhead(rounds: int) -> None:
-    """On the clock, and as CPU time of the thread that runs the tasks, which a busy machine does not spoil."""
-    found: dict[str, list[tuple[float, float]]] = {"bare": [], "recorded": []}
+    """On the clock, and as CPU time of the thread that runs the tasks, which a busy machine distorts less."""
+    times: dict[str, list[tuple[float, float]]] = {"bare": [], "recorded": []}
     with tempfile.TemporaryDirectory() as folder, Recorder(folder) as recorder:
         for _ in range(rounds):
             for name, using in (("bare", None), ("recorded", recorder)):
                 own = time.thread_time()
                 wall = asyncio.run(run_tasks(using))
-                found[name].append((wall, time.thread_time() - own))
+                times[name].append((wall, time.thread_time() - own))
     print(f"\n3. 200 tasks of 20 ms, ten at a time, {rounds} rounds (400 ms if nothing else took time)\n")
     for label, choose in (("median", statistics.median), ("best", min)):
-        bare, recorded = (choose(wall for wall, _ in found[name]) * 1000 for name in ("bare", "recorded"))
+        bare, recorded = (choose(wall for wall, _ in times[name]) * 1000 for name in ("bare", "recorded"))
         print(f"{label:7} {bare:7.1f} ms bare, {recorded:7.1f} ms recorded: {recorded / bare - 1:+.2%}")
-    cpu = [statistics.median(own for _, own in found[name]) * 1000 for name in ("bare", "recorded")]
+    cpu = [statistics.median(own for _, own in times[name]) * 1000 for name in ("bare", "recorded")]
     added = (cpu[1] - cpu[0]) / 400
     print(f"CPU of the running thread: {cpu[0]:.1f} ms bare, {cpu[1]:.1f} ms recorded: {added:+.2%} of the run")
 

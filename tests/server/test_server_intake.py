@@ -22,6 +22,7 @@ from agent_forge.traces import Span
 from agent_forge.traces.otlp import write_request
 from agent_forge.traces.otlp_protobuf import write_protobuf
 from agent_forge.traces.recorder import new_span_id, new_trace_id
+from agent_forge.traces.rows import to_rows
 
 pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed: pip install 'agent-forge[otel]'")
 
@@ -156,6 +157,33 @@ def test_a_broken_request_is_told_so(
     assert plain.context.traces.count() == before
 
 
+def test_good_spans_are_stored_beside_bad_ones_which_are_counted(plain: Any) -> None:
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+        ExportTraceServiceRequest,
+        ExportTraceServiceResponse,
+    )
+
+    for kind in (PROTOBUF, JSON):
+        spans = some_spans()
+        document = write_request(spans)
+        group = document["resourceSpans"][0]["scopeSpans"][0]["spans"]
+        if kind == JSON:
+            group[0]["traceId"], group[1]["startTimeUnixNano"] = "zz", "soon"
+            answer = post(plain, json.dumps(document).encode(), kind)
+            success = answer.json()["partialSuccess"]
+            rejected, why = int(success["rejectedSpans"]), success["errorMessage"]
+        else:
+            request = ExportTraceServiceRequest.FromString(write_protobuf(spans))
+            request.resource_spans[0].scope_spans[0].spans[0].trace_id = b"zz"
+            request.resource_spans[0].scope_spans[0].spans[1].start_time_unix_nano = 2**64 - 1
+            answer = post(plain, request.SerializeToString(), kind)
+            partial_success = ExportTraceServiceResponse.FromString(answer.content).partial_success
+            rejected, why = partial_success.rejected_spans, partial_success.error_message
+        assert (answer.status_code, rejected) == (200, 2)
+        assert "(1 more)" in why
+        assert [span.span_id for span in plain.context.traces.trace(spans[2].trace_id)] == [spans[2].span_id]
+
+
 def test_a_status_in_protobuf_can_be_read(plain: Any) -> None:
     status = pytest.importorskip("google.rpc.status_pb2", reason="googleapis-common-protos is not installed")
     found = status.Status.FromString(post(plain, b"garbage").content)
@@ -169,7 +197,7 @@ def test_one_bad_request_does_not_spoil_those_beside_it(plain: Any) -> None:
     bad[1].input_tokens = 2**70  # no database takes it
     outcomes: dict[str, Any] = {}
     parcels = [
-        Parcel(b"", PROTOBUF, "identity", partial(outcomes.__setitem__, name), spans)
+        Parcel(b"", PROTOBUF, "identity", partial(outcomes.__setitem__, name), to_rows(spans))
         for name, spans in (("good", good), ("bad", bad))
     ]
     intake_of(plain.context)._write(parcels)

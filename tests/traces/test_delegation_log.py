@@ -113,7 +113,7 @@ def test_our_hook_inside_a_group_of_others_leaves_them(tmp_path, settings):
 )  # fmt: skip
 def test_settings_that_are_not_understood_are_refused_and_left_alone(tmp_path, settings, text):
     settings.write_text(text)
-    with pytest.raises(ConfigError, match="nothing was changed"):
+    with pytest.raises(ConfigError, match=r"[Nn]othing was changed"):
         install(tmp_path)
     assert settings.read_text() == text
     assert [path.name for path in settings.parent.iterdir()] == ["settings.json"]
@@ -216,7 +216,7 @@ def test_the_last_verdict_counts_and_one_that_tells_nothing_does_not(tmp_path):
     for verdict, reward, status in (("pass", 1.0, "ok"), ("fail", 0.0, "error"), ("partial", 0.5, "ok")):
         found = verify(tmp_path, span.span_id, person(verdict))
         assert (found.reward, found.status) == (reward, status)
-    with pytest.raises(UsageError, match="tells nothing"):
+    with pytest.raises(UsageError, match="undecided"):
         verify(tmp_path, span.span_id, exit_code(None))
     assert read_log(log_path(tmp_path))[0].reward == 0.5
 

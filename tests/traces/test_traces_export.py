@@ -81,7 +81,7 @@ def test_formats_are_a_registry(filled: Store, tmp_path: Path, monkeypatch: pyte
     assert {"jsonl", "otlp", "parquet"} <= set(FORMATS)
     monkeypatch.setitem(FORMATS, "count", lambda traces, out: sum(len(trace) for trace in traces))
     assert export_traces(filled.each_trace(), "count", tmp_path / "x") == 61
-    with pytest.raises(UsageError, match="formats are"):
+    with pytest.raises(UsageError, match="Formats are"):
         export_traces([], "papyrus", tmp_path / "x")
     with pytest.raises(UsageError, match="folder"):
         export_traces([], "jsonl", tmp_path / "no" / "x")

@@ -14,7 +14,7 @@ from trace_spans import full, make, randoms
 
 from agent_forge.errors import DataError, TraceError
 from agent_forge.traces import Span, Store, import_file, read_file, read_request, write_request
-from agent_forge.traces.otlp import read_json
+from agent_forge.traces.otlp import read_json_rows
 from agent_forge.traces.otlp_protobuf import read_protobuf, write_protobuf
 
 FIXTURES = Path(__file__).parent / "fixtures" / "otlp"
@@ -240,7 +240,7 @@ def test_an_agent_without_a_name_and_a_session_of_the_process_come_out_as_they_w
     request["resourceSpans"][0]["resource"] = {"attributes": [session]}
     request["resourceSpans"][0]["scopeSpans"][0]["scope"] = {"name": "lib"}
     with Store.open(":memory:") as store:
-        store.add(read_json(json.dumps(request).encode(), whole=False))
+        store.add_rows(read_json_rows(json.dumps(request).encode()))
         [span] = store.search(session="s-1", agent="x")
         assert canonical(write_request([span])) == canonical(request)
     assert read_protobuf(write_protobuf([span])) == read_request(request)
@@ -299,27 +299,6 @@ def test_protobuf_with_a_fault() -> None:
         request.resource_spans.add().scope_spans.add().spans.add(**fields)
         with pytest.raises(TraceError):
             read_protobuf(request.SerializeToString())
-
-
-def test_a_faster_parser_is_used_and_the_standard_one_where_it_refuses() -> None:
-    import gc
-
-    from agent_forge.traces.files import _loads_with, parse
-
-    def fast(data: bytes) -> Any:
-        if b"NaN" in data:
-            raise ValueError("no NaN")
-        return "fast"
-
-    loads = _loads_with(fast)
-    assert loads(b"1") == "fast"
-    assert loads(b"[NaN]")[0] != loads(b"[NaN]")[0]
-    gc.disable()
-    try:
-        assert parse(b"[1]") == [1]
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 def test_files_of_one_request_of_many_and_of_ours(tmp_path: Path) -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trace_spans import HOUR, START, make, randoms
 
-from agent_forge.errors import UsageError
+from agent_forge.database import open_database
+from agent_forge.errors import TraceError, UsageError
 from agent_forge.traces import Span, Store
-from agent_forge.traces.rollup import rebuild
-from agent_forge.traces.rows import bucket_of
+from agent_forge.traces.migrations import SCHEMA
+from agent_forge.traces.rollup import add_sums, add_traces, rebuild
+from agent_forge.traces.rows import bucket_of, to_rows
+from agent_forge.traces.store import INSERT, _file
 
 BY = ("agent", "name", "kind", "model", "category", "status")
 TABLES = ("rollup_hour", "rollup_day", "rollup_duration", "rollup_bucket", "rollup_minute", "traces")
@@ -171,6 +177,71 @@ def test_a_trace_row_made_again_is_the_same(store: Store) -> None:
         for trace in {span.trace_id for span in spans}:
             rebuild_trace(cursor, trace)
     assert same(before, tables(store))
+
+
+def test_two_processes_add_to_the_same_sums(place: str) -> None:
+    """Two stores stand for two processes."""
+    spans = randoms(300)
+    with Store.open(place) as one, Store.open(place) as other:
+        for at in range(0, 300, 50):
+            one.add(spans[at : at + 20])
+            other.add(spans[at + 20 : at + 50])
+        assert one.aggregate(BY) == other.aggregate(BY)
+        assert same(tables(one), rebuilt(one))
+
+
+def test_a_batch_that_fails_is_not_counted(store: Store) -> None:
+    bad = make(70)
+    bad.input_tokens = "many"  # type: ignore[assignment]
+    store.add(randoms(30))
+    with pytest.raises(TraceError, match="cannot be stored"):
+        store.add([make(60, 60), bad])
+    store.add([make(61, 61)])
+    assert sum(a.spans for a in store.aggregate(["name"])) == 1 + sum(s.end_ns is not None for s in randoms(30))
+    assert same(tables(store), rebuilt(store))
+
+
+def test_spans_that_get_the_numbers_of_deleted_ones_are_counted(store: Store) -> None:
+    store.add([make(n, n, start_ns=START + n * HOUR) for n in range(20)])
+    assert store.delete(before=START + 100 * HOUR) == 20
+    store.add([make(n, n, start_ns=START + 200 * HOUR) for n in range(50, 60)])
+    store.add([make(n, n, start_ns=START + 200 * HOUR) for n in range(55, 65)])  # half of them again
+    assert sum(a.spans for a in store.aggregate(["name"])) == 15
+
+
+def test_a_store_made_by_version_2_opens_and_counts_what_it_had_not_written(tmp_path: Path) -> None:
+    """A stored one: it had written the sums of 50 of its 90 spans."""
+    packed = Path(__file__).parent / "fixtures" / "stores" / "version-2.db.gz"
+    (tmp_path / "traces.db").write_bytes(gzip.decompress(packed.read_bytes()))
+    with Store.open(tmp_path) as store:
+        assert sorted(store.search(limit=100), key=lambda span: span.span_id) == randoms(90)
+        assert same(tables(store), rebuilt(store))
+        assert store.check() == []
+        assert store.add([make(9999, 9999)]) == 1
+    with Store.open(tmp_path) as store:
+        assert store.count() == 91
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_store_of_an_older_version_is_brought_up_to_date(place: str, version: int) -> None:
+    """Version 1 wrote the sums with every batch, version 2 for some thousand spans at a time."""
+    spans = [span for span in randoms(200) if span.end_ns is not None]
+    where = place if place.startswith("postgresql") else _file(place)
+    old = Store(open_database(where, replace(SCHEMA, migrations=SCHEMA.migrations[:version])))
+    for part, counted in ((spans[:100], True), (spans[100:], version == 1)):
+        rows = old.numbered(to_rows(part))
+        with old._database.write() as cursor:
+            INSERT.run(cursor, rows)
+            add_traces(cursor, rows)
+            if counted:
+                add_sums(cursor, rows)
+            if counted and version == 2:
+                cursor.execute("UPDATE rollup_mark SET seq = (SELECT max(seq) FROM spans)")
+    old._database.close()
+    with Store.open(place) as store:
+        store.add([make(9999, 9999)])
+        assert sum(a.spans for a in store.aggregate(["name"])) == store.count() == len(spans) + 1
+        assert same(tables(store), rebuilt(store))
 
 
 @given(st.integers(min_value=1, max_value=10**15))

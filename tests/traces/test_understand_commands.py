@@ -344,7 +344,7 @@ def test_delegation_verify_needs_one_look(project, options):
 
 def test_a_project_whose_subagents_never_stopped_yet_has_no_log(tmp_path):
     delegation("install", "--project", str(tmp_path))
-    with pytest.raises(DataError, match="It begins when a subagent stops"):
+    with pytest.raises(DataError, match="It is started when a subagent stops"):
         delegation("log", "--project", str(tmp_path))
 
 

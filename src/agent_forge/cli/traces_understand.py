@@ -14,7 +14,7 @@ from agent_forge.cli._app import home_option, json_option, json_out
 from agent_forge.errors import UsageError
 
 if TYPE_CHECKING:
-    from agent_forge.traces.collect import Collected, Scenario, Target
+    from agent_forge.traces.collect import Collection, Scenario, Target
     from agent_forge.traces.span import Span
     from agent_forge.traces.store import Store
     from agent_forge.traces.trajectory import Trajectory
@@ -313,7 +313,7 @@ def _plan_scenarios(paths: tuple[str, ...], tools: str | None) -> Iterator[Scena
 
 
 @contextmanager
-def _progress(scenarios: list[Scenario], target: Target) -> Iterator[Callable[[Collected], None]]:
+def _progress(scenarios: list[Scenario], target: Target) -> Iterator[Callable[[Collection], None]]:
     """A bar with rate and time left on a terminal, a line every tenth elsewhere."""
     agents = len({scenario.agent for scenario in scenarios})
     whole = max(target.traces, target.per_agent * agents)
@@ -329,7 +329,7 @@ def _progress(scenarios: list[Scenario], target: Target) -> Iterator[Callable[[C
         task = bar.add_task("collecting", total=whole, figures="")
         began = time.monotonic()
 
-        def told(standing: Collected) -> None:
+        def told(standing: Collection) -> None:
             rate = f"{standing.added / max(time.monotonic() - began, 1e-9):.1f}/s"
             reward = "" if standing.mean_reward is None else f", mean reward {standing.mean_reward:.2f}"
             bar.update(task, completed=standing.traces, figures=rate + reward)
@@ -337,10 +337,10 @@ def _progress(scenarios: list[Scenario], target: Target) -> Iterator[Callable[[C
         yield told
 
 
-def _plain_progress(whole: int) -> Callable[[Collected], None]:
+def _plain_progress(whole: int) -> Callable[[Collection], None]:
     step = max(1, whole // 10)
 
-    def told(standing: Collected) -> None:
+    def told(standing: Collection) -> None:
         if standing.traces % step == 0:
             click.echo(f"{standing.traces} of {whole} traces", err=True)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from agent_forge.errors import StoreError
 
 MEMORY = ":memory:"  # a SQLite database without a file
-_TABLE = re.compile(r"CREATE TABLE (\w+)")
+_CREATED, _DROPPED = re.compile(r"CREATE TABLE (\w+)"), re.compile(r"DROP TABLE (\w+)")
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ class Schema:
 
     @property
     def tables(self) -> tuple[str, ...]:
-        return tuple(name for migration in self.migrations for text in migration for name in _TABLE.findall(text))
+        text = "\n".join(statement for migration in self.migrations for statement in migration)
+        dropped = _DROPPED.findall(text)
+        return tuple(name for name in _CREATED.findall(text) if name not in dropped)
 
 
 def too_new(version: int, where: str, schema: Schema) -> StoreError:

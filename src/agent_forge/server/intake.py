@@ -16,7 +16,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from starlette.requests import Request
@@ -28,7 +28,7 @@ from agent_forge.server.answers import Refused, utf8
 from agent_forge.server.context import Context
 from agent_forge.server.metrics import metrics_of
 from agent_forge.server.settings import MIB
-from agent_forge.traces import Span
+from agent_forge.traces.rows import TRACE, Row
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 SPANS_AT_ONCE = 5_000  # spans of a transaction
@@ -57,10 +57,9 @@ async def _take(context: Context, request: Request, kind: str) -> Response:
         raise Refused(415, f"the encoding {packed!r} is not known", code="encoding", fix="send gzip or identity")
     intake = intake_of(context)
     intake.check_room()
-    body = await request.body()
-    await intake.store(Parcel(body, kind, packed))
-    answer = b"" if kind == PROTOBUF else b'{"partialSuccess":{}}'
-    return Response(answer, media_type=kind)
+    parcel = Parcel(await request.body(), kind, packed)
+    await intake.store(parcel)
+    return Response(export_response(kind, parcel.rejected), media_type=kind)
 
 
 @dataclass(slots=True, eq=False)
@@ -71,15 +70,18 @@ class Parcel:
     kind: str
     packed: str
     done: Callable[[BaseException | None], None] = lambda error: None
-    spans: list[Span] | None = None
+    rows: list[Row] | None = None
+    rejected: list[TraceError] = field(default_factory=list)  # the faults of spans that could not be read
     unpacked: int = 0
 
     def open(self, most: int) -> int:
         """Unpacks and reads the body. Raises TraceError, or Refused for one that grows too large."""
         body = self.body if self.packed == "identity" else unpack(self.body, most)
         self.unpacked = len(body)
-        self.spans = _read_protobuf(body) if self.kind == PROTOBUF else _read_json(body)
-        return len(self.spans)
+        self.rows = (_read_protobuf if self.kind == PROTOBUF else _read_json)(body, self.rejected)
+        if self.rejected and not self.rows:
+            raise self.rejected[0]
+        return len(self.rows)
 
 
 class Intake:
@@ -157,10 +159,10 @@ class Intake:
 
     def _write(self, parcels: list[Parcel]) -> None:
         """All in one transaction; if something in it cannot be stored, each alone, so that one bears the blame."""
-        spans = [span for parcel in parcels for span in parcel.spans or ()]
+        rows = [row for parcel in parcels for row in parcel.rows or ()]
         error: Exception | None = None
         try:
-            self._context.traces.add(spans)
+            self._context.traces.add_rows(rows)
         except TraceError as fault:
             if len(parcels) > 1:
                 for parcel in parcels:
@@ -170,7 +172,7 @@ class Intake:
         except Exception as fault:
             error = fault
         if error is None:
-            self._tell(parcels, spans)
+            self._tell(parcels, rows)
         for parcel in parcels:
             self._done(parcel, error)
 
@@ -181,12 +183,12 @@ class Intake:
             error = StoreError(f"the spans could not be stored: {type(error).__name__}: {error}")
         parcel.done(error)
 
-    def _tell(self, parcels: list[Parcel], spans: list[Span]) -> None:
+    def _tell(self, parcels: list[Parcel], rows: list[Row]) -> None:
         metrics = metrics_of(self._context)
-        metrics.spans.inc(len(spans))
+        metrics.spans.inc(len(rows))
         metrics.span_bytes.inc(sum(parcel.unpacked for parcel in parcels))
-        traces = list(dict.fromkeys(span.trace_id for span in spans))
-        self._context.hub.publish("traces", {"kind": "stored", "spans": len(spans), "traces": traces[:100]})
+        traces = list(dict.fromkeys(row[TRACE] for row in rows))
+        self._context.hub.publish("traces", {"kind": "stored", "spans": len(rows), "traces": traces[:100]})
 
 
 def intake_of(context: Context) -> Intake:
@@ -241,23 +243,36 @@ def unpack(body: bytes, most: int) -> bytes:
     return found
 
 
-def _read_protobuf(body: bytes) -> list[Span]:
-    from agent_forge.traces.otlp_protobuf import read_protobuf
+def _read_protobuf(body: bytes, rejected: list[TraceError]) -> list[Row]:
+    from agent_forge.traces.otlp_protobuf import read_protobuf_rows
 
-    return read_protobuf(body, whole=False)
+    return read_protobuf_rows(body, rejected)
 
 
-def _read_json(body: bytes) -> list[Span]:
-    from agent_forge.traces.otlp import read_json
+def _read_json(body: bytes, rejected: list[TraceError]) -> list[Row]:
+    from agent_forge.traces.otlp import read_json_rows
 
     if body.strip() == b"{}":  # a request without spans, as protobuf's JSON writes it
         return []
     try:
-        return read_json(body, whole=False)
+        return read_json_rows(body, rejected)
     except ValueError as error:
         raise TraceError(f"the body is not JSON: {error}") from error
     except (RecursionError, AttributeError, TypeError) as error:
         raise TraceError(f"this is not an OTLP trace request: {error}") from error
+
+
+def export_response(kind: str, rejected: list[TraceError]) -> bytes:
+    """An ExportTraceServiceResponse. `partialSuccess` has the number of spans that were not stored, and why."""
+    message = f"{rejected[0]}{f' ({len(rejected) - 1} more)' if len(rejected) > 1 else ''}" if rejected else ""
+    if kind == JSON:
+        part = {"rejectedSpans": str(len(rejected)), "errorMessage": message} if rejected else {}
+        return utf8(json.dumps({"partialSuccess": part}, ensure_ascii=False, separators=(",", ":")))
+    if not rejected:
+        return b""
+    text = utf8(message)
+    success = b"\x08" + _varint(len(rejected)) + b"\x12" + _varint(len(text)) + text
+    return b"\x0a" + _varint(len(success)) + success
 
 
 def status_answer(refused: Refused, kind: str) -> Response:

@@ -1,8 +1,8 @@
 """The Beta distribution in plain Python: its distribution function and its quantiles.
 
 The regularised incomplete beta function by its continued fraction (Abramowitz & Stegun 26.5.8, evaluated with Lentz's
-method), the quantile by Newton's method inside a bisection. Good to about 1e-12, which is far below what any count of
-delegations can resolve.
+method), the quantile by Newton's method inside a bisection. Accurate to about 1e-12, far
+finer than any number of delegations can resolve.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def beta_quantile(p: float, a: float, b: float) -> float:
         low, high = (x, high) if gap < 0 else (low, x)
         density = math.exp(min(700.0, scale + (a - 1) * math.log(x) + (b - 1) * math.log1p(-x)))
         newton = x - gap / density if density else math.nan
-        # Newton's step where it stays inside what is known, else the middle: it is never worse than bisection.
+        # Newton's step where it stays inside the bracket, else the middle: never worse than bisection.
         nearer = newton if low < newton < high else (low + high) / 2
         # After a step of a billionth the next one, being its square, would no longer be seen.
         if abs(nearer - x) <= (1e-9 if nearer == newton else 1e-15) * min(x, 1 - x) or nearer in (low, high):

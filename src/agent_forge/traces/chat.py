@@ -20,38 +20,38 @@ Message = dict[str, Any]
 
 
 def conversation(span: Span) -> tuple[list[Message], list[Message]]:
-    """What a model was given and what it answered; empty where that was not recorded.
+    """The messages sent to a model and those it answered with; empty where that was not recorded.
 
     >>> from agent_forge.traces.span import Span
     >>> span = Span("1" * 32, "2" * 16, "chat", kind="model", inputs="Hello", outputs={"text": "Hi"})
     >>> conversation(span)
     ([{'role': 'user', 'content': 'Hello'}], [{'role': 'assistant', 'content': 'Hi'}])
     """
-    given = _messages(span.inputs, "user")
-    if given and not any(message["role"] == "system" for message in given):
-        # the GenAI conventions' place for instructions that are no part of the history
-        given = _system({"system": value_of(span.attributes.get("gen_ai.system_instructions"))}) + given
-    return given, _messages(span.outputs, "assistant")
+    prompt = _messages(span.inputs, "user")
+    if prompt and not any(message["role"] == "system" for message in prompt):
+        # The GenAI conventions keep instructions that are not part of the history here.
+        prompt = _system({"system": value_of(span.attributes.get("gen_ai.system_instructions"))}) + prompt
+    return prompt, _messages(span.outputs, "assistant")
 
 
 def tools_offered(span: Span) -> Any:
     """The definitions of the tools that a model could call; None where they were not recorded.
 
-    Those that stand in attributes of other programs come as OpenAI's chat API takes them.
+    Definitions from other programs' attributes are returned as OpenAI's chat API takes them.
     """
     inside = span.inputs.get("tools") if isinstance(span.inputs, Mapping) else None
     if inside:
         return inside
-    told = value_of(span.attributes.get("gen_ai.tool.definitions"))
-    for prefix in () if isinstance(told, list) else ("llm.tools.", "llm.request.functions."):
-        if told := unflatten(span.attributes, prefix):
+    items = value_of(span.attributes.get("gen_ai.tool.definitions"))
+    for prefix in () if isinstance(items, list) else ("llm.tools.", "llm.request.functions."):
+        if items := unflatten(span.attributes, prefix):
             break
-    tools = [_tool(item) for item in told if isinstance(item, Mapping)] if isinstance(told, list) else []
+    tools = [_tool(item) for item in items if isinstance(item, Mapping)] if isinstance(items, list) else []
     return [tool for tool in tools if tool] or None
 
 
 def _tool(item: Mapping[str, Any]) -> Any:
-    """A tool as GenAI (flat), OpenInference (its schema as text) or OpenLLMetry (the parameters as text) tell it."""
+    """A tool as GenAI (flat), OpenInference (its schema as text) or OpenLLMetry (its parameters as text) write it."""
     if isinstance(item.get("tool"), Mapping):
         schema = value_of(item["tool"].get("json_schema"))
         return _tool(schema) if isinstance(schema, Mapping) else None
@@ -86,7 +86,7 @@ def _system(value: Mapping[str, Any]) -> list[Message]:
 
 
 def _one(value: Mapping[str, Any], role: str) -> list[Message]:
-    """One message; results of tools that Anthropic's users send along become messages of their own."""
+    """One message; tool results inside an Anthropic user message become messages of their own."""
     parts = value.get("parts", value.get("content", value.get("text")))
     blocks = [part for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
     results = [_tool_result(block) for block in blocks if block.get("type") in ("tool_result", "tool_call_response")]
@@ -114,13 +114,12 @@ def _text(parts: Any) -> str:
     if not isinstance(parts, list):
         return json.dumps(parts, ensure_ascii=False)
     texts = [
-        part if isinstance(part, str) else part.get("text") or part.get("content") for part in parts if _says(part)
+        part.get("text") or part.get("content")
+        if isinstance(part, Mapping) and part.get("type", "text") in ("text", "output_text")
+        else part
+        for part in parts
     ]
     return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def _says(part: Any) -> bool:
-    return isinstance(part, str) or (isinstance(part, Mapping) and part.get("type", "text") in ("text", "output_text"))
 
 
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:

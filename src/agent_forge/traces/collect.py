@@ -1,9 +1,9 @@
-"""Collecting traces: runs scenarios until there are enough of them, at least so many for each agent.
+"""Collecting traces: runs scenarios until there are enough, in all and for each agent.
 
 A scenario is a function that does something once, given a recorder and a seed, and returns how it was verified. What
-fails is recorded as a failure and kept: the store holds traces at the rate at which things succeed and fail (balancing
-is for sampling, `dataset.balanced`). A collection has a name, which is the session of its traces; started again, it
-goes on from what the store holds.
+fails is recorded as a failure: the store holds traces at the rate at which things succeed and fail (balancing is for
+sampling, `dataset.balanced`). A collection has a name, which is the session of its traces; started again, it continues
+from what the store holds.
 
     >>> from agent_forge.traces.recorder import Recorder
     >>> from agent_forge.traces.reward import exit_code
@@ -43,7 +43,7 @@ SCENARIO, ATTEMPT = "agent_forge.scenario", "agent_forge.attempt"
 
 @dataclass(frozen=True)
 class Scenario:
-    """Something that can be run again and again: `run(recorder, seed)`, plain or async, tells how it was verified."""
+    """Something that can be repeated: `run(recorder, seed)`, plain or async, returns how it was verified."""
 
     name: str
     agent: str
@@ -53,7 +53,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Target:
-    """How much is enough: so many traces in all, and at least so many for each agent."""
+    """How much is enough: the number of traces in all, and the least number for each agent."""
 
     traces: int = 2000
     per_agent: int = 0
@@ -64,8 +64,8 @@ class Target:
 
 
 @dataclass
-class Collected:
-    """Where a collection stands: what the store holds, and what this run has added to it."""
+class Collection:
+    """The state of a collection: what the store holds, and what this run has added to it."""
 
     traces: int = 0
     agents: dict[str, int] = field(default_factory=dict)
@@ -76,11 +76,11 @@ class Collected:
 
     @property
     def mean_reward(self) -> float | None:
-        """The mean reward of what this run added and could verify."""
+        """The mean reward of the verified traces that this run added."""
         return self.reward_sum / self.verified if self.verified else None
 
 
-def collect(scenarios: Sequence[Scenario], target: Target, recorder: Recorder, **options: Any) -> Collected:
+def collect(scenarios: Sequence[Scenario], target: Target, recorder: Recorder, **options: Any) -> Collection:
     """Runs scenarios until the target is met; see `acollect`."""
     return asyncio.run(acollect(scenarios, target, recorder, **options))
 
@@ -93,25 +93,25 @@ async def acollect(
     name: str = "collection",
     seed: int = 0,
     concurrency: int = 4,
-    progress: Callable[[Collected], object] | None = None,
-) -> Collected:
-    """Runs scenarios until the store holds enough traces of the collection `name`, and says where it stands.
+    progress: Callable[[Collection], object] | None = None,
+) -> Collection:
+    """Runs scenarios until the store holds enough traces of the collection `name`, and returns its state.
 
-    Each run is one trace: a root span with the scenario's agent and category, under it what the scenario records.
-    Its seed depends on `seed`, the scenario and the attempt alone, so a collection that was interrupted and one that
-    was not hold the same. Raises UsageError from a scenario (a wrong call is no failure of an agent) and for
-    scenarios that cannot meet the target.
+    Each run is one trace: a root span with the scenario's agent and category, and under it what the scenario records.
+    Its seed depends on `seed`, the scenario and the attempt alone, so an interrupted collection ends up with the same
+    traces. Raises UsageError from a scenario (a wrong call is not a failure of an agent) and for scenarios that cannot
+    meet the target.
     """
     if not scenarios or len({scenario.name for scenario in scenarios}) != len(scenarios):
         raise UsageError("a collection needs scenarios, each with a name of its own")
     done = _attempts_done(recorder.store, name)
-    standing = Collected()
-    agenda = _Agenda(scenarios, target, done, standing)
-    session = _Session(recorder, name, seed, standing, progress)
+    collection = Collection()
+    agenda = _Agenda(scenarios, target, done, collection)
+    runner = _Runner(recorder, name, seed, collection, progress)
 
     async def work() -> None:
         while (job := agenda.next()) is not None:
-            await session.attempt(*job)
+            await runner.attempt(*job)
 
     workers = [asyncio.create_task(work()) for _ in range(max(1, concurrency))]
     try:
@@ -121,37 +121,37 @@ async def acollect(
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
         await asyncio.to_thread(recorder.flush)
-    return standing
+    return collection
 
 
 class _Agenda:
-    """Who is next: the agent that lacks most, and of its scenarios the one that ran least."""
+    """What to run next: of the agent with the fewest traces, the scenario that ran least."""
 
     def __init__(
-        self, scenarios: Sequence[Scenario], target: Target, done: dict[str, set[int]], standing: Collected
+        self, scenarios: Sequence[Scenario], target: Target, done: dict[str, set[int]], collection: Collection
     ) -> None:
         self.scenarios, self.target = scenarios, target
-        self.taken = {scenario.name: set(done.get(scenario.name, ())) for scenario in scenarios}
+        self.attempts = {scenario.name: set(done.get(scenario.name, ())) for scenario in scenarios}
         self.planned = Counter({scenario.agent: 0 for scenario in scenarios})
         for scenario in scenarios:
-            self.planned[scenario.agent] += len(self.taken[scenario.name])
-        standing.agents = dict(self.planned)
-        standing.traces = sum(self.planned.values())
+            self.planned[scenario.agent] += len(self.attempts[scenario.name])
+        collection.agents = dict(self.planned)
+        collection.traces = sum(self.planned.values())
 
     def next(self) -> tuple[Scenario, int] | None:
         agent = min(self.planned, key=lambda agent: self.planned[agent])
         if self.planned[agent] >= self.target.per_agent and sum(self.planned.values()) >= self.target.traces:
             return None
         own = [scenario for scenario in self.scenarios if scenario.agent == agent]
-        scenario = min(own, key=lambda scenario: len(self.taken[scenario.name]))
-        taken = self.taken[scenario.name]
-        attempt = next(number for number in range(len(taken) + 1) if number not in taken)
-        taken.add(attempt)
+        scenario = min(own, key=lambda scenario: len(self.attempts[scenario.name]))
+        attempts = self.attempts[scenario.name]
+        attempt = next(number for number in range(len(attempts) + 1) if number not in attempts)
+        attempts.add(attempt)
         self.planned[agent] += 1
         return scenario, attempt
 
 
-class _Session:
+class _Runner:
     """Carries out attempts and counts them."""
 
     def __init__(
@@ -159,10 +159,10 @@ class _Session:
         recorder: Recorder,
         name: str,
         seed: int,
-        standing: Collected,
-        progress: Callable[[Collected], object] | None,
+        collection: Collection,
+        progress: Callable[[Collection], object] | None,
     ) -> None:
-        self.recorder, self.name, self.seed, self.standing, self.progress = recorder, name, seed, standing, progress
+        self.recorder, self.name, self.seed, self.collection, self.progress = recorder, name, seed, collection, progress
 
     async def attempt(self, scenario: Scenario, number: int) -> None:
         failed = False
@@ -174,40 +174,40 @@ class _Session:
             session=self.name,
             attributes={SCENARIO: scenario.name, ATTEMPT: number},
         )
-        looks: list[Verification] = []
+        verifications: list[Verification] = []
         try:
             with scope as span:
-                looks = await self._run(scenario, number)
-                span.reward = reward_of(looks)
+                verifications = await self._run(scenario, number)
+                span.reward = reward_of(verifications)
                 if span.reward is not None:
-                    span.set(**{"agent_forge.reward.components": components(looks)})
+                    span.set(**{"agent_forge.reward.components": components(verifications)})
         except UsageError:
             raise
-        except Exception:  # an agent that fails is what a collection is about: the span says how
+        except Exception:  # agents that fail are part of a collection: the span says how
             failed = True
-        self._count(scenario, reward_of(looks), failed)
+        self._count(scenario, reward_of(verifications), failed)
 
     async def _run(self, scenario: Scenario, number: int) -> list[Verification]:
         seed = seed_of(self.seed, self.name, scenario.name, number)
         if inspect.iscoroutinefunction(scenario.run):
             verdict: Any = await scenario.run(self.recorder, seed)
-        else:  # in a thread, which keeps the current span: to_thread takes the context along
+        else:  # to_thread takes the context along, and with it the current span
             verdict = await asyncio.to_thread(scenario.run, self.recorder, seed)
         if verdict is None:
             return []
         return [verdict] if isinstance(verdict, Verification) else list(verdict)
 
     def _count(self, scenario: Scenario, reward: float | None, failed: bool) -> None:
-        standing = self.standing
-        standing.traces += 1
-        standing.added += 1
-        standing.agents[scenario.agent] += 1
-        standing.errors += failed
+        collection = self.collection
+        collection.traces += 1
+        collection.added += 1
+        collection.agents[scenario.agent] += 1
+        collection.errors += failed
         if reward is not None:
-            standing.verified += 1
-            standing.reward_sum += reward
+            collection.verified += 1
+            collection.reward_sum += reward
         if self.progress is not None:
-            self.progress(standing)
+            self.progress(collection)
 
 
 def seed_of(seed: int, collection: str, scenario: str, attempt: int) -> int:
@@ -217,7 +217,7 @@ def seed_of(seed: int, collection: str, scenario: str, attempt: int) -> int:
 
 
 def _attempts_done(store: Store, collection: str) -> dict[str, set[int]]:
-    """The attempts of a collection that the store holds whole: those whose root span was finished."""
+    """The complete attempts of a collection in the store: those whose root span is finished."""
     done: dict[str, set[int]] = {}
     after: str | None = None
     while True:

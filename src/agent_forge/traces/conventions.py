@@ -45,7 +45,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "logprobs": ("agent_forge.logprobs",),
 }  # fmt: skip
 
-# What was asked for, as `span.sampling` names it. Unknown settings travel as agent_forge.sampling.NAME.
+# Sampling settings, as `span.sampling` names them. Unknown ones travel as agent_forge.sampling.NAME.
 SAMPLING: dict[str, tuple[str, ...]] = {
     "temperature": ("gen_ai.request.temperature", "llm.temperature"),
     "top_p": ("gen_ai.request.top_p", "llm.top_p"),
@@ -59,8 +59,8 @@ SAMPLING: dict[str, tuple[str, ...]] = {
 }
 _SAMPLING_PREFIX, _ASSESSMENT_PREFIX = PREFIX + "sampling.", PREFIX + "assessment."
 _INVOCATION = "llm.invocation_parameters"  # OpenInference: all settings as one JSON object
-# They name the model that was asked, which is all there is where a call failed before one answered.
-ASKED = (_INVOCATION, "embedding.invocation_parameters")
+# They name the requested model, which is all there is when a call failed before a model answered.
+REQUESTED = (_INVOCATION, "embedding.invocation_parameters")
 _INVOCATION_NAMES = {**{name: name for name in SAMPLING}, "max_completion_tokens": "max_tokens"}
 
 # The kind of a span, by the attribute that says it and the value it has there.
@@ -80,21 +80,21 @@ KIND_OF: dict[str, dict[str, str]] = {
     "llm.request.type": {"chat": "model", "completion": "model", "rerank": "model", "embedding": "model"},
 }  # fmt: skip
 # Where an agent span does not name its agent, the span's own name stands in for it, without what the convention puts
-# around the agent's name there ("invoke_agent Max", "Max.agent"): (before, after). A kind that is told by our own
-# attribute is not here: what we record says who the agent was, or that it is not known.
+# around the agent's name there ("invoke_agent Max", "Max.agent"): (before, after). Our own attribute is not here: what
+# we record names the agent, or says that it is unknown.
 AGENT_SPANS: dict[str, tuple[tuple[str, str], ...]] = {
     "gen_ai.operation.name": (("invoke_agent ", ""), ("create_agent ", "")),
     "openinference.span.kind": (),
     "traceloop.span.kind": (("", ".agent"),),
 }
-# Another program's evaluation that tells no reward judges nothing that can be counted: it is a step of that program.
-# OpenInference leaves range and direction of its scores to whoever names them (a "hallucination" of 1 is a bad one), so
-# what `evaluations.N.evaluation.score` holds is no reward.
+# Another program's evaluation without a reward judges nothing that can be counted: it is a step of that program.
+# OpenInference leaves range and direction of its scores to whoever names them (a "hallucination" of 1 is bad), so
+# `evaluations.N.evaluation.score` is not a reward.
 UNSCORED = "task"
 OPERATION = {"model": "chat", "tool": "execute_tool", "agent": "invoke_agent", "run": "invoke_workflow"}
 
-# Where inputs and outputs stand, in the order in which they win. A name ending in "." is OpenInference's or
-# OpenLLMetry's flattened list of messages ("llm.input_messages.0.message.role").
+# The attributes that hold inputs and outputs, in the order in which they win. A name that ends in "." is a flattened
+# list of messages, as OpenInference and OpenLLMetry write them ("llm.input_messages.0.message.role").
 INPUTS = (
     "agent_forge.inputs", "gen_ai.input.messages", "gen_ai.tool.call.arguments", "llm.input_messages.",
     "gen_ai.prompt.", "input.value", "traceloop.entity.input", "gen_ai.retrieval.query.text", "gen_ai.prompt",
@@ -105,6 +105,9 @@ OUTPUTS = (
 )  # fmt: skip
 
 
+_WIDEST = 2**63  # what a database's integers hold
+
+
 def _number(value: Any) -> float:
     if isinstance(value, (int, float)):
         return float(value)
@@ -113,25 +116,24 @@ def _number(value: Any) -> float:
 
 def _count(value: Any) -> int:
     number = int(value)
-    if -(2**63) <= number < 2**63:
+    if -_WIDEST <= number < _WIDEST:
         return number
     raise TraceError(f"{value!r} is more than a database holds")
 
 
 def _list(value: Any) -> list[Any]:
-    found = from_json(value) if isinstance(value, str) else value
-    if isinstance(found, list):
-        return found
+    items = from_json(value) if isinstance(value, str) else value
+    if isinstance(items, list):
+        return items
     raise TraceError(f"{value!r} is not a list")
 
 
 _READ: dict[str, tuple[type, Callable[[Any], Any]]] = {
     "input_tokens": (int, _count), "output_tokens": (int, _count), "cost": (float, _number), "reward": (float, _number),
-    "prompt_ids": (list, _list), "output_ids": (list, _list), "logprobs": (list, _list),
 }  # fmt: skip
 _LISTS = ("prompt_ids", "output_ids", "logprobs")
-# attribute name → (its rank among the names of its field, field, the type it should have, how to read another one)
-FIELD_RULES = {
+# attribute name → (rank among the names of its field, field, expected type, converter for other types)
+FIELD_RULES: dict[str, tuple[int, str, Any, Callable[[Any], Any]]] = {
     name: (rank, field, *_READ.get(field, (str, str)))
     for field, names in NAMES.items()
     if field not in _LISTS
@@ -142,53 +144,56 @@ _SAMPLING_RULES = {name: key for key, names in SAMPLING.items() for name in reve
 
 
 def fill(span: Span) -> Span:
-    """Sets the kind and the plain fields that the span's attributes tell. Returns the span.
-
-    Where they do not tell the session, the scope or the resource may; where they do not name the agent of an agent
-    span, the span's name stands in, and for the model that answered the one that was asked.
+    """Sets the kind and the plain fields from the span's attributes, and its session from scope or resource where they
+    do not name one. Returns the span.
     """
-    if span.attributes:
-        _fill_plain(span)
-        _fill_kind(span)
-        if span.kind == "model" and not span.model:
-            span.model = _asked(span.attributes) or span.model
+    for field, value in fields_of(span.attributes, span.name).items():
+        setattr(span, field, value)
     if not span.session:
         span.session = session_around(span.resource, span.scope) or span.session
     return span
 
 
-def _fill_plain(span: Span) -> None:
-    attributes = span.attributes
+def fields_of(attributes: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The kind and the plain fields of a span with these attributes and this name, as far as they are known.
+
+    The name stands in for the agent of an agent span, and the requested model for the one that answered. This runs for
+    every span that comes in.
+    """
+    fields: dict[str, Any] = {}
     ranks: dict[str, int] = {}
-    for name in attributes.keys() & FIELD_RULES.keys():
-        rank, field, kind, convert = FIELD_RULES[name]
+    for attribute, value in attributes.items():
+        if attribute not in FIELD_RULES:
+            continue
+        rank, field, kind, convert = FIELD_RULES[attribute]
         if field in ranks and ranks[field] < rank:
             continue
-        value = attributes[name]
-        if (value.__class__ is not kind or kind is int) and (value := read_value(convert, value)) is None:
+        fits = value.__class__ is kind and (kind is not int or -_WIDEST <= value < _WIDEST)
+        if not fits and (value := read_value(convert, value)) is None:
             continue
         ranks[field] = rank
-        setattr(span, field, value)
+        fields[field] = value
+    for attribute, kinds in KIND_OF.items():
+        value = attributes.get(attribute)
+        if isinstance(value, str) and value in kinds:
+            fields["kind"] = kinds[value]
+            if kinds[value] == "reward" and attribute != KIND and finite(fields.get("reward")) is None:
+                fields["kind"] = UNSCORED
+            if kinds[value] == "agent" and attribute in AGENT_SPANS and not fields.get("agent") and name:
+                fields["agent"] = _agent_of(name, AGENT_SPANS[attribute])
+            break
+    if fields.get("kind") == "model" and not fields.get("model") and (model := _requested_model(attributes)):
+        fields["model"] = model
+    return fields
 
 
-def _fill_kind(span: Span) -> None:
-    for name, kinds in KIND_OF.items():
-        if (value := span.attributes.get(name)) is not None and isinstance(value, str) and value in kinds:
-            span.kind = kinds[value]
-            if span.kind == "reward" and name != KIND and finite(span.reward) is None:
-                span.kind = UNSCORED
-            if span.kind == "agent" and not span.agent and name in AGENT_SPANS:
-                span.agent = _agent_of(span.name, AGENT_SPANS[name]) or span.agent
-            return
-
-
-def _asked(attributes: Mapping[str, Any]) -> str | None:
-    for name in ASKED:
+def _requested_model(attributes: Mapping[str, Any]) -> str | None:
+    for name in REQUESTED:
         settings = value_of(attributes.get(name))
-        told = [settings.get("model"), settings.get("model_name")] if isinstance(settings, dict) else []
-        for model in told:
-            if isinstance(model, str) and model:
-                return model
+        if isinstance(settings, dict):
+            for model in (settings.get("model"), settings.get("model_name")):
+                if isinstance(model, str) and model:
+                    return model
     return None
 
 
@@ -200,7 +205,7 @@ def _agent_of(name: str, around: tuple[tuple[str, str], ...]) -> str:
 
 
 def session_around(resource: Mapping[str, Any] | None, scope: Mapping[str, Any] | None) -> str | None:
-    """The session that a span's scope tells, or its resource: a process that serves one session says so once.
+    """The session that a span's scope names, or else its resource: a process that serves one session says so once.
 
     >>> session_around({"service.name": "shop", "session.id": "s-1"}, {"name": "openinference"})
     's-1'
@@ -216,15 +221,16 @@ def session_around(resource: Mapping[str, Any] | None, scope: Mapping[str, Any] 
 
 
 def complete(span: Span) -> Span:
-    """Sets the other fields that the attributes tell, where they are None: sampling, token ids, inputs, outputs …"""
+    """Sets the fields that are still None and that attributes hold: sampling, token ids, inputs, outputs … Returns the
+    span."""
     attributes = span.attributes
     if span.inputs is None or span.outputs is None:
         inputs, outputs = payloads(attributes)
         span.inputs = inputs if span.inputs is None else span.inputs
         span.outputs = outputs if span.outputs is None else span.outputs
     for field in _LISTS:
-        if getattr(span, field) is None and (found := attributes.get(NAMES[field][0])) is not None:
-            setattr(span, field, read_value(_list, found))
+        if getattr(span, field) is None and (items := attributes.get(NAMES[field][0])) is not None:
+            setattr(span, field, read_value(_list, items))
     if span.sampling is None:
         span.sampling = _sampling(attributes) or None
     if span.assessment is None:
@@ -233,19 +239,19 @@ def complete(span: Span) -> Span:
 
 
 def read_value(convert: Callable[[Any], Any], value: Any) -> Any:
-    """A value of another type than it should have, converted; None where that cannot be."""
+    """A value of an unexpected type, converted; None where that is impossible."""
     try:
         return convert(value)
     except (ValueError, TypeError, OverflowError, TraceError):
-        return None  # someone else's mistake: the attribute stays, the field is unknown
+        return None  # someone else's mistake: the attribute stays, the field is None
 
 
 def _sampling(attributes: Mapping[str, Any]) -> dict[str, Any]:
     settings = value_of(attributes[_INVOCATION]) if _INVOCATION in attributes else {}
-    known = settings.items() if isinstance(settings, dict) else ()
-    found = {_INVOCATION_NAMES[key]: value for key, value in known if key in _INVOCATION_NAMES}
-    found |= {key: attributes[name] for name, key in _SAMPLING_RULES.items() if name in attributes}
-    return found | _under(_SAMPLING_PREFIX, attributes)
+    items = settings.items() if isinstance(settings, dict) else ()
+    sampling = {_INVOCATION_NAMES[key]: value for key, value in items if key in _INVOCATION_NAMES}
+    sampling |= {key: attributes[name] for name, key in _SAMPLING_RULES.items() if name in attributes}
+    return sampling | _under(_SAMPLING_PREFIX, attributes)
 
 
 def _under(prefix: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -253,7 +259,7 @@ def _under(prefix: str, attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def payloads(attributes: Mapping[str, Any]) -> tuple[Any, Any]:
-    """The inputs and outputs that attributes tell; None for those they do not."""
+    """The inputs and outputs that attributes hold; None where they hold none."""
     return _payload(attributes, INPUTS), _payload(attributes, OUTPUTS)
 
 
@@ -282,8 +288,8 @@ def unflatten(attributes: Mapping[str, Any], prefix: str) -> list[Any]:
             place = inner
         else:
             place[last] = value
-    found = _lists(root)
-    return found if isinstance(found, list) else []
+    items = _lists(root)
+    return items if isinstance(items, list) else []
 
 
 def _lists(value: Any) -> Any:
@@ -315,37 +321,35 @@ def text_of(value: Any) -> str:
 
 
 def to_attributes(span: Span, *, alone: bool = False) -> dict[str, Any]:
-    """The attributes under which a span is exported: its own, and those of its fields that these do not tell yet.
+    """The attributes under which a span is exported: its own, and its fields that cannot be read from these.
 
-    With `alone`, its resource and scope do not go with it: what only they tell becomes an attribute too.
+    With `alone`, its resource and scope do not go with it: what only they hold becomes an attribute too.
     """
-    told = Span(span.trace_id, span.span_id, span.name, "other", attributes=span.attributes)
+    implied = Span(span.trace_id, span.span_id, span.name, "other", attributes=span.attributes)
     if not alone:
-        told.resource, told.scope = span.resource, span.scope
-    complete(fill(told))
-    found = dict(span.attributes)
-    if span.kind != told.kind or span.otel_kind is None:
-        told.agent = told.model = None  # attributes that come below change who tells the kind, and so what stands in
+        implied.resource, implied.scope = span.resource, span.scope
+    complete(fill(implied))
+    attributes = dict(span.attributes)
+    if span.kind != implied.kind or span.otel_kind is None:
+        # The kind is written below, and the span's name stands in for the agent by the attribute that names the kind.
+        implied.agent = implied.model = None
     for field, names in NAMES.items():
-        value = getattr(span, field)
-        if value is not None and value != getattr(told, field):
-            found[names[0]] = value
-    if span.kind != told.kind:
-        found[KIND] = span.kind
-    _add_groups(found, span, told)
-    _add_payloads(found, span, told)
-    if span.otel_kind is None:
-        _add_ours(found, span)
-    return found
-
-
-def _add_groups(found: dict[str, Any], span: Span, told: Span) -> None:
+        value, other = getattr(span, field), getattr(implied, field)
+        stored = storable(other) if isinstance(other, str) else other  # a field loses what no database holds
+        if value is not None and value not in (other, stored):
+            attributes[names[0]] = value
+    if span.kind != implied.kind:
+        attributes[KIND] = span.kind
     for key, value in (span.sampling or {}).items():
-        if (told.sampling or {}).get(key) != value:
-            found[SAMPLING[key][0] if key in SAMPLING else _SAMPLING_PREFIX + key] = value
+        if (implied.sampling or {}).get(key) != value:
+            attributes[SAMPLING[key][0] if key in SAMPLING else _SAMPLING_PREFIX + key] = value
     for key, value in (span.assessment or {}).items():
-        if (told.assessment or {}).get(key) != value:
-            found[_ASSESSMENT_PREFIX + key] = value
+        if (implied.assessment or {}).get(key) != value:
+            attributes[_ASSESSMENT_PREFIX + key] = value
+    _add_payloads(attributes, span, implied)
+    if span.otel_kind is None:
+        _add_ours(attributes, span)
+    return attributes
 
 
 _PAYLOAD_NAMES = {
@@ -354,25 +358,25 @@ _PAYLOAD_NAMES = {
 }
 
 
-def _add_payloads(found: dict[str, Any], span: Span, told: Span) -> None:
+def _add_payloads(attributes: dict[str, Any], span: Span, implied: Span) -> None:
     ours = ("agent_forge.inputs", "agent_forge.outputs")
     names = _PAYLOAD_NAMES.get(span.kind, ours)
-    pairs = ((span.inputs, told.inputs), (span.outputs, told.outputs))
-    for (value, known), name, own in zip(pairs, names, ours, strict=True):
-        if value is None or value == known:
+    payloads = ((span.inputs, implied.inputs), (span.outputs, implied.outputs))
+    for (value, other), name, own in zip(payloads, names, ours, strict=True):
+        if value is None or value == other:
             continue
-        fits = known is None and (span.kind != "model" or isinstance(value, list))  # GenAI messages are a list
-        found[name if fits else own] = text_of(value)
+        fits = other is None and (span.kind != "model" or isinstance(value, list))  # GenAI messages are a list
+        attributes[name if fits else own] = text_of(value)
 
 
-def _add_ours(found: dict[str, Any], span: Span) -> None:
+def _add_ours(attributes: dict[str, Any], span: Span) -> None:
     """What the GenAI conventions ask for beside the fields, on spans that we recorded."""
     if span.kind in OPERATION:
-        found.setdefault("gen_ai.operation.name", OPERATION[span.kind])
+        attributes.setdefault("gen_ai.operation.name", OPERATION[span.kind])
     if span.kind == "tool":
-        found.setdefault("gen_ai.tool.name", span.name)
+        attributes.setdefault("gen_ai.tool.name", span.name)
     if span.reward is not None:
-        found.setdefault("gen_ai.evaluation.name", span.name)
-        found.setdefault("gen_ai.evaluation.score.value", span.reward)
-        found.setdefault("agentlightning.reward.0.name", span.name)
-        found.setdefault("agentlightning.reward.0.value", span.reward)
+        attributes.setdefault("gen_ai.evaluation.name", span.name)
+        attributes.setdefault("gen_ai.evaluation.score.value", span.reward)
+        attributes.setdefault("agentlightning.reward.0.name", span.name)
+        attributes.setdefault("agentlightning.reward.0.value", span.reward)

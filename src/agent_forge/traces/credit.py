@@ -7,7 +7,7 @@ a reward span). **Conservation**: the credits of all spans add up to the outcome
 |---|---|
 | uniform | every leaf the same: what Agent Lightning does |
 | discounted | γ^(N-1-i) for the i-th of N leaves to end, scaled to the outcome: later is nearer the outcome |
-| last_before_failure | all of it to the last leaf that ended before the first failure: the baseline it is |
+| last_before_failure | all of it to the last leaf that ended before the first failure: a baseline |
 | reuse | by how many later leaves used a leaf's result (linked, or its text appears in their input) |
 | shapley | the Shapley value of a game on the dependency graph, see `DependencyGame` |
 
@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
 
 class Credits(dict[str, float]):
-    """The credit of each span id. `error_bound` is 0 for what was computed exactly; otherwise no credit is further
-    than that from its true value, with probability 0.95 for all of them together. `samples` is how many orders of
-    the spans were drawn (0: none were needed).
+    """The credit of each span id.
+
+    `error_bound` is 0 for exact credits; otherwise no credit is further than that from its true value, with
+    probability 0.95 for all of them together. `samples` is the number of orders of the spans drawn (0 if exact).
     """
 
     error_bound: float = 0.0
@@ -42,11 +43,11 @@ class Credits(dict[str, float]):
 def credit(spans: Iterable[Span] | SpanGraph, outcome: float, strategy: str = "shapley", **options: Any) -> Credits:
     """Shares `outcome` out over the spans. Raises UsageError for an unknown strategy.
 
-    A failure is best given as a negative outcome (then the credit is blame); with an outcome of 0 there is nothing to
-    share. Options: `gamma` for discounted; `samples` and `seed` for shapley.
+    Pass a failure as a negative outcome (the credit is then blame); with an outcome of 0 there is nothing to share.
+    Options: `gamma` for discounted; `samples` and `seed` for shapley.
     """
     if strategy not in STRATEGIES:
-        raise UsageError(f"no credit strategy {strategy!r}", fix=f"choose one of {', '.join(STRATEGIES)}")
+        raise UsageError(f"there is no credit strategy {strategy!r}", fix=f"Choose one of {', '.join(STRATEGIES)}")
     graph = spans if isinstance(spans, SpanGraph) else SpanGraph(spans)
     shares = STRATEGIES[strategy](graph, outcome, **options)
     credits = Credits(dict.fromkeys(graph.spans, 0.0))
@@ -56,7 +57,7 @@ def credit(spans: Iterable[Span] | SpanGraph, outcome: float, strategy: str = "s
 
 
 def credit_by(spans: Iterable[Span] | SpanGraph, credits: dict[str, float], attribute: str) -> dict[str, float]:
-    """Adds credits up by `agent`, `model`, `category`, …: of the leaf or of the nearest span around it that has one."""
+    """Sums credits by `agent`, `model`, `category` …: the leaf's, or that of the nearest span around it with one."""
     graph = spans if isinstance(spans, SpanGraph) else SpanGraph(spans)
     totals: dict[str, float] = {}
     for leaf in graph.leaves:
@@ -72,7 +73,7 @@ def credit_by(spans: Iterable[Span] | SpanGraph, credits: dict[str, float], attr
 
 def _scaled(weights: dict[str, float], outcome: float) -> Credits:
     total = sum(weights.values())
-    if total == 0:  # nothing distinguishes them
+    if total == 0:  # nothing distinguishes the leaves
         weights, total = dict.fromkeys(weights, 1.0), float(len(weights))
     return Credits({leaf: outcome * weight / total for leaf, weight in weights.items()})
 
@@ -84,19 +85,19 @@ def _uniform(graph: SpanGraph, outcome: float) -> Credits:
 def _discounted(graph: SpanGraph, outcome: float, gamma: float = 0.9) -> Credits:
     if not 0 < gamma <= 1:
         raise UsageError(f"gamma must lie in (0, 1], not {gamma}")
-    able = workers(graph)
-    return _scaled({leaf: gamma ** (len(able) - 1 - i) for i, leaf in enumerate(able)}, outcome)
+    leaves = workers(graph)
+    return _scaled({leaf: gamma ** (len(leaves) - 1 - i) for i, leaf in enumerate(leaves)}, outcome)
 
 
 def _last_before_failure(graph: SpanGraph, outcome: float) -> Credits:
-    able = workers(graph)
-    failed = [leaf for leaf in able if graph.spans[leaf].status == "error"]
-    blamed: str | None = able[-1] if able else None
+    leaves = workers(graph)
+    failed = [leaf for leaf in leaves if graph.spans[leaf].status == "error"]
+    blamed: str | None = leaves[-1] if leaves else None
     if failed:
         first = min(failed, key=lambda leaf: (graph.spans[leaf].start_ns, leaf))
-        before = [leaf for leaf in able if graph.end_ns(leaf) <= graph.spans[first].start_ns and leaf != first]
+        before = [leaf for leaf in leaves if graph.end_ns(leaf) <= graph.spans[first].start_ns and leaf != first]
         blamed = before[-1] if before else first
-    return Credits({leaf: outcome if leaf == blamed else 0.0 for leaf in able})
+    return Credits({leaf: outcome if leaf == blamed else 0.0 for leaf in leaves})
 
 
 def _reuse(graph: SpanGraph, outcome: float) -> Credits:

@@ -7,8 +7,8 @@
 | dpo | {"prompt", "chosen", "rejected"}: TRL's conversational preference format | DPO and its kin |
 | agent-lightning | one span as `agentlightning` 0.3 models it | its store and its triplet adapter |
 
-The store keeps what happened at the rate at which it happened. Balancing is done here, when sampling for training,
-and says what it did (`balanced`).
+The store holds traces at the rate at which things happened. Balancing is done here, when sampling for training, and
+reports what it did (`balanced`).
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ Trace = Sequence["Span"]
 def messages(traces: Iterable[Trace], *, min_reward: float | None = None) -> Iterator[dict[str, Any]]:
     """The conversations of the traces, each once: a call that a later call continues is part of that one.
 
-    Calls that failed are left out; with `min_reward`, so is what has no reward or a smaller one.
+    Failed calls are left out; with `min_reward`, so are those with a smaller reward or none.
     """
     for trace in traces:
-        for span, given, answer in _conversations(trace):
+        for span, prompt, answer in _conversations(trace):
             reward = _reward(trace, span)
             if min_reward is not None and (reward is None or reward < min_reward):
                 continue
-            line: dict[str, Any] = {"messages": [_openai(message) for message in [*given, *answer]]}
-            known = {"tools": tools_offered(span), "reward": reward, "trace_id": span.trace_id, "span_id": span.span_id}
-            yield line | {name: value for name, value in known.items() if value is not None}
+            line: dict[str, Any] = {"messages": [_openai(message) for message in [*prompt, *answer]]}
+            extra = {"tools": tools_offered(span), "reward": reward, "trace_id": span.trace_id, "span_id": span.span_id}
+            yield line | {name: value for name, value in extra.items() if value is not None}
 
 
 def sharegpt(traces: Iterable[Trace], *, min_reward: float | None = None) -> Iterator[dict[str, Any]]:
-    """The same conversations in the ShareGPT shape; calls of tools and their results as LLaMA-Factory names them."""
+    """Conversations in the ShareGPT shape, with tool calls and their results as LLaMA-Factory names them."""
     for line in messages(traces, min_reward=min_reward):
         turns = [turn for message in line.pop("messages") for turn in _sharegpt(message)]
         yield {"conversations": turns, **line}
@@ -57,15 +57,15 @@ def sharegpt(traces: Iterable[Trace], *, min_reward: float | None = None) -> Ite
 def dpo(traces: Iterable[Trace], *, margin: float = 0.1) -> Iterator[dict[str, Any]]:
     """Preference pairs: the best and the worst answer to the same conversation, at least `margin` apart in reward.
 
-    Answers to one conversation come from different traces (or calls); an answer without a reward is in no pair.
+    Answers to one conversation come from different traces or calls. Answers without a reward are left out.
     """
     answers: dict[str, list[tuple[float, Span, list[Message], list[Message]]]] = {}
     for trace in traces:
-        for span, given, answer in _calls(trace):
+        for span, prompt, answer in _calls(trace):
             reward = _reward(trace, span)
             if reward is not None and span.status != "error":
-                key = json.dumps([given, tools_offered(span)], sort_keys=True, default=str)
-                answers.setdefault(key, []).append((reward, span, given, answer))
+                key = json.dumps([prompt, tools_offered(span)], sort_keys=True, default=str)
+                answers.setdefault(key, []).append((reward, span, prompt, answer))
     for group in answers.values():
         best, worst = max(group, key=lambda entry: entry[0]), min(group, key=lambda entry: entry[0])
         if best[0] - worst[0] >= margin and best[3] != worst[3]:
@@ -80,7 +80,7 @@ def dpo(traces: Iterable[Trace], *, margin: float = 0.1) -> Iterator[dict[str, A
             }
 
 
-# name → what makes the lines of a file from traces; `agent_forge.traces.export` writes them
+# format → function from traces to the lines of a file, which `agent_forge.traces.export` writes
 DATASETS: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
     "messages": messages,
     "sharegpt": sharegpt,
@@ -90,11 +90,14 @@ DATASETS: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
 
 
 def write_dataset(traces: Iterable[Trace], format: str, path: str, **options: Any) -> int:
-    """Writes a data set as JSON lines, whole or not at all; returns how many. Raises UsageError for another format."""
+    """Writes a data set as JSON lines, completely or not at all, and returns their number.
+
+    Raises UsageError for an unknown format.
+    """
     from agent_forge.files import atomic_write
 
     if format not in DATASETS:
-        raise UsageError(f"no data set format {format!r}", fix=f"choose one of {', '.join(DATASETS)}")
+        raise UsageError(f"there is no data set format {format!r}", fix=f"Choose one of {', '.join(DATASETS)}")
     count = 0
     with atomic_write(path) as file:
         for line in DATASETS[format](traces, **options):
@@ -106,7 +109,7 @@ def write_dataset(traces: Iterable[Trace], format: str, path: str, **options: An
 def _json(line: Any) -> str:
     try:
         return json.dumps(line, ensure_ascii=False, allow_nan=False)
-    except ValueError:  # what JSON has no number for was not measured
+    except ValueError:  # JSON has no NaN: such a number was not measured
         return json.dumps(_finite(line), ensure_ascii=False, allow_nan=False)
 
 
@@ -123,7 +126,7 @@ def _finite(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Sample:
-    """Traces drawn for training, with what was drawn from: `natural_rate` is the share of successes in the store."""
+    """Traces drawn for training, and counts of what was drawn from; `natural_rate` is the share of successes there."""
 
     traces: list[Trace]
     successes: int
@@ -135,8 +138,8 @@ class Sample:
 def balanced(traces: Iterable[Trace], size: int | None = None, *, threshold: float = 0.5, seed: int = 0) -> Sample:
     """Draws as many successes as failures, at random and without repeats; at most `size` together.
 
-    A success has a reward of at least `threshold`, or, where nothing was verified, a root that ended well; traces
-    that say neither are in no class and are left out. Where one class is smaller, the other is cut down to it.
+    A success has a reward of at least `threshold` or, where nothing was verified, a root that ended well. Traces with
+    neither are left out. The larger class is cut down to the smaller one.
     """
     classes: dict[bool | None, list[Trace]] = {True: [], False: [], None: []}
     for trace in traces:
@@ -163,27 +166,24 @@ Call = tuple["Span", list[Message], list[Message]]
 
 
 def _calls(trace: Trace) -> list[Call]:
-    found = []
+    calls = []
     for span in SpanGraph(trace).spans.values():
         if span.kind == "model":
-            given, answer = conversation(span)
-            if given and answer:
-                found.append((span, given, answer))
-    return found
+            prompt, answer = conversation(span)
+            if prompt and answer:
+                calls.append((span, prompt, answer))
+    return calls
 
 
 def _conversations(trace: Trace) -> list[Call]:
-    """The calls that no later call continues."""
+    """The calls that no later call continues, which would repeat their messages in its prompt."""
     calls = [call for call in _calls(trace) if call[0].status != "error"]
-    return [
-        call
-        for place, call in enumerate(calls)
-        if not any(_continues(call[1] + call[2], later[1]) for later in calls[place + 1 :])
-    ]
-
-
-def _continues(earlier: list[Message], later: list[Message]) -> bool:
-    return len(earlier) < len(later) and later[: len(earlier)] == earlier
+    last = []
+    for place, (span, prompt, answer) in enumerate(calls):
+        messages, later = prompt + answer, (prompt for _, prompt, _ in calls[place + 1 :])
+        if not any(len(messages) < len(other) and other[: len(messages)] == messages for other in later):
+            last.append((span, prompt, answer))
+    return last
 
 
 def _reward(trace: Trace, span: Span) -> float | None:
@@ -191,7 +191,7 @@ def _reward(trace: Trace, span: Span) -> float | None:
 
 
 def _openai(message: Message) -> dict[str, Any]:
-    """A message as OpenAI's API takes it: arguments of calls are JSON text there."""
+    """A message as OpenAI's API takes it, with the arguments of calls as JSON text."""
     out = {name: message[name] for name in ("role", "content", "tool_call_id") if message.get(name) is not None}
     if message.get("tool_calls"):
         out["tool_calls"] = [

@@ -1,8 +1,8 @@
-"""Delegations of a coding agent: the hook in its settings, the log it writes, and what can be read from the log.
+"""Delegations of a coding agent: the hook in its settings, the log it writes, and reading the log.
 
-The log, `.claude/delegation-log.jsonl`, is an interchange file: one span a line, appended under a file lock. A line
-replaces an earlier one with the same span id, so a verdict that comes later is appended, never edited in. Lines of the
-older ONE_SHOT log are read too; their rewards, made from keywords, are not.
+The log, `.claude/delegation-log.jsonl`, is an interchange file: one span per line, appended under a file lock. A line
+replaces an earlier one with the same span id, so a later verdict is appended, never edited in. Lines of the older
+ONE_SHOT log are read too, without their rewards, which came from keywords.
 """
 
 from __future__ import annotations
@@ -33,38 +33,38 @@ def log_path(project: str | Path) -> Path:
 
 
 def settings_path(project: str | Path, *, local: bool = False) -> Path:
-    """The settings of a project: shared through its repository, or of this machine only."""
+    """The settings of a project: those shared through its repository, or those of this machine (`local`)."""
     return Path(project) / ".claude" / ("settings.local.json" if local else "settings.json")
 
 
 def hook_command(*, portable: bool = False, keep_text: bool = True) -> str:
-    """The command line for the settings: this interpreter on the hook file, or the `agent-forge` on the path."""
+    """The command for the settings: this interpreter on the hook file, or (portable) `agent-forge` from the path."""
     fast = shlex.join([sys.executable, "-I", "-S", str(Path(transcript.__file__))])
     return (PORTABLE if portable else fast) + ("" if keep_text else " --no-text")
 
 
 def install(project: str | Path, *, local: bool = False, portable: bool = False, keep_text: bool = True) -> bool:
-    """Puts the hook into a project's settings; returns whether anything had to change.
+    """Adds the hook to a project's settings; returns whether anything had to change.
 
-    What else is in the file stays as it is, in its order. Raises ConfigError, leaving the file alone, when it is not
-    JSON of the expected shape, and UsageError when the project is not a folder.
+    Everything else in the file stays as it is, in its order. Raises ConfigError, without touching the file, if it is
+    not JSON of the expected shape, and UsageError if the project is not a folder.
     """
     if not Path(project).is_dir():
         raise UsageError("there is no such project folder", where=str(project))
     path = settings_path(project, local=local)
     text, settings = _read_settings(path)
     groups = _groups(settings, path)
-    wanted = {"type": "command", "command": hook_command(portable=portable, keep_text=keep_text), "timeout": TIMEOUT_S}
-    if wanted in [hook for group in groups for hook in group.get("hooks", ())]:
+    ours = {"type": "command", "command": hook_command(portable=portable, keep_text=keep_text), "timeout": TIMEOUT_S}
+    if ours in [hook for group in groups for hook in group.get("hooks", ())]:
         return False
     _remove_ours(groups)
-    groups.append({"hooks": [wanted]})
+    groups.append({"hooks": [ours]})
     _write_settings(path, text, settings)
     return True
 
 
 def uninstall(project: str | Path, *, local: bool = False) -> bool:
-    """Takes the hook out again; returns whether it was there."""
+    """Removes the hook; returns whether it was there."""
     path = settings_path(project, local=local)
     text, settings = _read_settings(path)
     groups = _groups(settings, path)
@@ -89,38 +89,40 @@ def _read_settings(path: Path) -> tuple[str, dict[str, Any]]:
         settings = json.loads(text) if text.strip() else {}
     except ValueError as error:
         raise ConfigError(
-            f"the settings are not valid JSON ({error})", where=str(path), fix="repair them first; nothing was changed"
+            f"the settings are not valid JSON ({error})", where=str(path), fix="Repair them first. Nothing was changed"
         ) from error
     if not isinstance(settings, dict):
-        raise ConfigError("the settings are not a JSON object", where=str(path), fix="nothing was changed")
+        raise ConfigError("the settings are not a JSON object", where=str(path), fix="Nothing was changed")
     return text, settings
 
 
 def _groups(settings: dict[str, Any], path: Path) -> list[dict[str, Any]]:
-    """The hook groups of our event, made if they are not there; refused if they have another shape."""
+    """The hook groups of our event, added if missing. Raises ConfigError if they have another shape."""
     hooks = settings.setdefault("hooks", {})
     groups: Any = hooks.setdefault(EVENT, []) if isinstance(hooks, dict) else None
     if not isinstance(groups, list) or not all(
         isinstance(group, dict) and isinstance(group.get("hooks", []), list) for group in groups
     ):
         raise ConfigError(
-            f"hooks.{EVENT} does not have the shape that Claude Code reads", where=str(path), fix="nothing was changed"
+            f"hooks.{EVENT} does not have the shape that Claude Code expects",
+            where=str(path),
+            fix="Nothing was changed",
         )
     return groups
 
 
 def _remove_ours(groups: list[dict[str, Any]]) -> bool:
-    """Takes our hook out of the groups, and groups that then hold nothing; returns whether it was there."""
-    found = False
+    """Removes our hook from the groups, and groups that are then empty; returns whether it was there."""
+    removed = False
     for group in list(groups):
         hooks = group.get("hooks", [])
-        kept = [hook for hook in hooks if not _is_ours(hook)]
-        if len(kept) < len(hooks):
-            found = True
-            group["hooks"] = kept
-            if not kept:
+        others = [hook for hook in hooks if not _is_ours(hook)]
+        if len(others) < len(hooks):
+            removed = True
+            group["hooks"] = others
+            if not others:
                 groups.remove(group)
-    return found
+    return removed
 
 
 def _is_ours(hook: Any) -> bool:
@@ -132,7 +134,7 @@ def _write_settings(path: Path, before: str, settings: dict[str, Any]) -> None:
     first = next((line for line in before.splitlines()[1:] if line.strip()), "")
     indent = first[: len(first) - len(first.lstrip())] or "  "
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(path.resolve()) as file:  # a link to settings kept elsewhere stays a link
+    with atomic_write(path.resolve()) as file:  # a symbolic link stays one
         file.write(json.dumps(settings, indent=indent, ensure_ascii=False) + "\n")
 
 
@@ -140,10 +142,10 @@ def _write_settings(path: Path, before: str, settings: dict[str, Any]) -> None:
 
 
 def read_log(path: str | Path) -> list[Span]:
-    """The delegations in a log, each as its last line says, in the order of their start.
+    """The delegations in a log, each as its last line has it, in the order of their start.
 
-    Raises DataError when there is no log, and TraceError, naming the line, for one that is not a span. A line that
-    breaks off (its writer died) is left out.
+    Raises DataError without a log, and TraceError, naming the line, for a line that is not a span. A truncated line
+    (its writer died) is left out.
     """
     spans: dict[tuple[str, str], Span] = {}
     for number, line in _numbered(path):
@@ -165,7 +167,7 @@ def _numbered(path: str | Path) -> Iterator[tuple[int, bytes]]:
     try:
         data = Path(path).read_bytes()
     except FileNotFoundError:
-        fix = "It begins when a subagent stops, once `agent-forge delegation install` has put the hook in"
+        fix = "It is started when a subagent stops, after `agent-forge delegation install`"
         raise DataError("there is no delegation log yet", where=str(path), fix=fix) from None
     except OSError as error:
         raise DataError(f"the delegation log cannot be read: {error}", where=str(path)) from error
@@ -178,15 +180,17 @@ _ONE_SHOT = ("timestamp", "agent_type")
 
 
 def from_one_shot(data: Mapping[str, Any]) -> Span:
-    """A line of a ONE_SHOT v12 log as a span. Its `reward` and `result` came from keywords and are left out."""
+    """A line of a ONE_SHOT v12 log as a span, without `reward` and `result`, which came from keywords."""
     missing = [name for name in _ONE_SHOT if name not in data]
     end_ns = transcript.time_ns(data.get("timestamp"))
     if missing or end_ns is None:
         raise TraceError(f"has no usable {missing[0] if missing else 'timestamp'!r}")
     session = str(data.get("session_id") or "unknown")
     duration = data.get("duration_ms")
-    tools = data.get("tool_sequence")
-    known = {"agent_forge.tools": tools, "agent_forge.tool_calls": data.get("tool_calls_count")}
+    attributes = {
+        "agent_forge.tools": data.get("tool_sequence"),
+        "agent_forge.tool_calls": data.get("tool_calls_count"),
+    }
     return Span(
         transcript._digest("session", session, 32),
         transcript._digest("agent", f"{session}/{data.get('span_id') or json.dumps(dict(data), sort_keys=True)}", 16),
@@ -196,7 +200,7 @@ def from_one_shot(data: Mapping[str, Any]) -> Span:
         end_ns=end_ns,
         inputs=data.get("task_input"),
         outputs=data.get("task_output") or data.get("summary"),
-        attributes={name: value for name, value in known.items() if value is not None},
+        attributes={name: value for name, value in attributes.items() if value is not None},
         agent=str(data["agent_type"]),
         model=data.get("model") if data.get("model") != "unknown" else None,
         session=session,
@@ -205,19 +209,21 @@ def from_one_shot(data: Mapping[str, Any]) -> Span:
 
 
 def verify(project: str | Path, span_id: str, verification: Verification) -> Span:
-    """Appends a verdict on a delegation (its id may be shortened) to the log, and returns the span with its reward.
+    """Appends a verdict on a delegation to the log, and returns the span with its reward. The id may be shortened.
 
-    Raises UsageError when no delegation, or more than one, has that id, and for a verification that could not tell.
+    Raises UsageError if no delegation, or more than one, has that id, and for a verification that is undecided.
     """
     if verification.value is None:
-        raise UsageError(f"this tells nothing about a delegation: {verification.evidence or verification.method}")
+        raise UsageError(f"the verification is undecided: {verification.evidence or verification.method}")
     path = log_path(project)
-    found = [span for span in read_log(path) if span.span_id.startswith(span_id)]
-    if len(found) != 1:
-        what = f"no delegation {span_id!r}" if not found else f"{len(found)} delegations begin with {span_id!r}"
+    matches = [span for span in read_log(path) if span.span_id.startswith(span_id)]
+    if len(matches) != 1:
+        what = (
+            f"{len(matches)} delegations begin with {span_id!r}" if matches else f"there is no delegation {span_id!r}"
+        )
         raise UsageError(what, where=str(path), fix="`agent-forge delegation log` shows the ids")
-    span = found[0]
-    judged = "agent_forge.verification" in span.attributes  # then its status is that of an earlier verdict
+    span = matches[0]
+    judged = "agent_forge.verification" in span.attributes  # then its status came from an earlier verdict
     span.reward = reward_of([verification])
     span.attributes["agent_forge.verification"] = verification.to_json()
     span.attributes["agent_forge.verified_at"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
@@ -231,24 +237,24 @@ _VERDICT = ("agent_forge.verification", "agent_forge.verified_at")
 
 
 def for_store(spans: Iterable[Span]) -> Iterator[Span]:
-    """The delegations as a store takes them: a finished span never changes there, so a verdict, which may come later,
-    is a reward span of its own, at the end of the delegation.
+    """The delegations as a store takes them. A finished span never changes there, so the verdict, which may come later,
+    is a reward span of its own at the end of the delegation.
     """
     for span in spans:
         own = {name: value for name, value in span.attributes.items() if name not in _VERDICT}
         yield replace(span, reward=None, status="error" if span.error else "unset", attributes=own)
         if span.reward is not None:
-            known = {name: span.attributes[name] for name in _VERDICT if name in span.attributes}
+            verdict = {name: span.attributes[name] for name in _VERDICT if name in span.attributes}
             yield Span(
                 span.trace_id,
-                transcript._digest("verdict", f"{span.span_id}/{json.dumps(known, sort_keys=True)}", 16),
+                transcript._digest("verdict", f"{span.span_id}/{json.dumps(verdict, sort_keys=True)}", 16),
                 "verdict",
                 kind="reward",
                 parent_id=span.span_id,
                 start_ns=span.end_ns or span.start_ns,
                 end_ns=span.end_ns or span.start_ns,
                 status="ok",
-                attributes=known,
+                attributes=verdict,
                 agent=span.agent,
                 model=span.model,
                 category=span.category,

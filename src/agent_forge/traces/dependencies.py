@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from agent_forge.traces.graph import SpanGraph
 
-RECOGNISABLE = 12  # characters that a result needs before its reappearance says anything ("ok" is everywhere)
-QUOTABLE = 40  # characters that one line of a longer result needs
-TEXT_LIMIT = 300  # leaves up to which inputs are searched for earlier results; it compares every pair
+RECOGNISABLE = 12  # least characters of a result whose reappearance means anything ("ok" is everywhere)
+QUOTABLE = 40  # least characters of a single line of a longer result
+TEXT_LIMIT = 300  # most leaves for which inputs are searched for earlier results: every pair is compared
 
 
 def workers(graph: SpanGraph) -> list[str]:
-    """The leaves that can have credit, in the order in which they ended."""
+    """The leaves that can get credit, in the order in which they ended."""
     leaves = [leaf for leaf in graph.leaves if graph.spans[leaf].kind != "reward"]
     return sorted(leaves, key=lambda leaf: (graph.end_ns(leaf), graph.spans[leaf].start_ns, leaf))
 
@@ -24,12 +24,12 @@ def dependencies(graph: SpanGraph) -> dict[str, list[str]]:
     """For each leaf, the leaves whose results it used.
 
     A link is carried down to the leaves: everything inside the linking span used what the linked span ended with (its
-    leaves that no other part of it used). To that come results whose text reappears in a later leaf's input.
+    leaves that no other part of it used). Results whose text reappears in a later leaf's input are added.
     """
     finals = _finals(graph)
     sources: dict[str, list[str]] = {}
     for leaf in graph.leaves:
-        if graph.spans[leaf].kind == "reward":  # who judges a result has not used it
+        if graph.spans[leaf].kind == "reward":  # judging a result is not using it
             sources[leaf] = []
             continue
         linked = (source for span_id in (leaf, *graph.ancestors(leaf)) for source in graph.sources[span_id])
@@ -43,6 +43,7 @@ def dependencies(graph: SpanGraph) -> dict[str, list[str]]:
 
 
 def _finals(graph: SpanGraph) -> Callable[[str], list[str]]:
+    """A function from a span to the leaves that its result came from."""
     used: set[str] = set()  # spans that a sibling, or something inside one, used: not what their parent ends with
     for span_id, sources in graph.sources.items():
         if graph.spans[span_id].kind == "reward":
@@ -52,20 +53,20 @@ def _finals(graph: SpanGraph) -> Callable[[str], list[str]]:
             line = [source, *graph.ancestors(source)]
             outers = [*line[1:], None]
             used.add(next(x for x, outer in zip(line, outers, strict=True) if outer is None or outer in around))
-    known: dict[str, list[str]] = {}
+    cache: dict[str, list[str]] = {}
 
     def finals(span_id: str) -> list[str]:
-        if span_id not in known:
+        if span_id not in cache:
             inside = graph.parts(span_id)
             last = graph.results.get(span_id) or [child for child in inside if child not in used] or inside
-            known[span_id] = [leaf for child in last for leaf in finals(child)] if inside else [span_id]
-        return known[span_id]
+            cache[span_id] = [leaf for child in last for leaf in finals(child)] if inside else [span_id]
+        return cache[span_id]
 
     return finals
 
 
 def in_order(graph: SpanGraph, sources: dict[str, list[str]]) -> list[str]:
-    """The leaves so that each comes after what it used, and otherwise as they started."""
+    """The leaves, each after what it used, and otherwise in the order in which they started."""
     users: dict[str, list[str]] = {leaf: [] for leaf in sources}
     waiting = {leaf: len(before) for leaf, before in sources.items()}
     for leaf, before in sources.items():
@@ -85,7 +86,7 @@ def in_order(graph: SpanGraph, sources: dict[str, list[str]]) -> list[str]:
 
 
 def _reappearances(graph: SpanGraph) -> Iterator[tuple[str, str]]:
-    """Pairs (a, b): a text that a put out stands in the input of b, which started after a had ended."""
+    """Pairs (a, b): a text that a put out is part of the input of b, which started after a had ended."""
     texts = {leaf: set(_quotable(graph.spans[leaf].outputs)) for leaf in graph.leaves}
     users = [leaf for leaf in graph.leaves if graph.spans[leaf].kind != "reward"]
     inputs = {leaf: "\0".join(recognisable_texts(graph.spans[leaf].inputs)) for leaf in users}
@@ -97,7 +98,7 @@ def _reappearances(graph: SpanGraph) -> Iterator[tuple[str, str]]:
 
 
 def _quotable(outputs: Any) -> Iterator[str]:
-    """The texts of an output, and of a longer one each line: an answer is quoted in parts."""
+    """The texts of an output, and the lines of longer ones: an answer is quoted in parts."""
     for text in recognisable_texts(outputs):
         yield text
         yield from (line.strip() for line in text.splitlines() if len(line.strip()) >= QUOTABLE)
@@ -118,17 +119,17 @@ def recognisable_texts(value: Any) -> Iterator[str]:
 
 
 def targets(graph: SpanGraph, sources: dict[str, list[str]], outcome: float) -> list[str]:
-    """The leaves that the outcome hangs on.
+    """The leaves that the outcome depends on.
 
-    For a failure (a negative outcome): the leaves that failed, if any did. Otherwise what the roots say their result
-    was made of (`results`); where they do not, the leaves that did not fail and whose result no other leaf used.
+    For a failure (a negative outcome), the leaves that failed, if any. Otherwise those that the roots link to as their
+    results (`results`); without such links, the leaves that did not fail and whose result no other leaf used.
     """
     used = {source for before in sources.values() for source in before}
-    able = workers(graph)
-    failed = [leaf for leaf in able if graph.spans[leaf].status == "error"]
+    leaves = workers(graph)
+    failed = [leaf for leaf in leaves if graph.spans[leaf].status == "error"]
     if outcome < 0 and failed:
         return failed
     finals = _finals(graph)
     stated = {leaf for root in graph.roots for inner in graph.results.get(root, ()) for leaf in finals(inner)}
-    ends = [leaf for leaf in able if leaf in stated] or [leaf for leaf in able if leaf not in used]
+    ends = [leaf for leaf in leaves if leaf in stated] or [leaf for leaf in leaves if leaf not in used]
     return [leaf for leaf in ends if leaf not in failed] or ends

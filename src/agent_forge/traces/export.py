@@ -1,7 +1,7 @@
 """Traces out of the store: files in several formats, or an OTLP endpoint.
 
-`FORMATS` is the registry: a name, and a function that writes traces (lists of spans) to a path and says how many
-records it wrote. A format is added by putting one there.
+`FORMATS` maps a name to a function that writes traces (lists of spans) to a path and returns the number of records.
+Add a format by adding a function to it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ Writer = Callable[[Traces, Path], int]
 
 
 def export_traces(traces: Traces, format: str, out: str | Path) -> int:
-    """Writes traces to a file, whole or not at all. Returns how many records it holds. Raises UsageError."""
+    """Writes traces to a file, completely or not at all, and returns the number of records. Raises UsageError."""
     if format not in FORMATS:
-        raise UsageError(f"there is no format {format!r}", fix=f"formats are {', '.join(FORMATS)}")
+        raise UsageError(f"there is no format {format!r}", fix=f"Formats are {', '.join(FORMATS)}")
     out = Path(out)
     if not out.parent.is_dir():
-        raise UsageError("the folder does not exist", where=str(out.parent), fix="make it first")
+        raise UsageError("the folder does not exist", where=str(out.parent), fix="Create it first")
     return FORMATS[format](traces, out)
 
 
 def write_jsonl(traces: Traces, out: Path) -> int:
-    """One span a line, with the field names of Span: `read_jsonl` gives them back as they were."""
+    """One span per line, with the field names of Span; `read_file` reads them back unchanged."""
     count = 0
     with atomic_write(out) as file:
         for span in _spans(traces):
@@ -48,7 +48,7 @@ def write_jsonl(traces: Traces, out: Path) -> int:
 
 
 def write_otlp(traces: Traces, out: Path) -> int:
-    """OTLP/JSON: one request, or a request a line where the file's name ends in .jsonl."""
+    """OTLP/JSON: one request, or a request per line if the file's name ends in .jsonl."""
     count = 0
     lines = out.suffix == ".jsonl"
     with atomic_write(out) as file:
@@ -125,14 +125,14 @@ def send_otlp(
     batch: int = 500,
     timeout_s: float = 30.0,
 ) -> int:
-    """Sends traces to an OTLP/HTTP endpoint (Jaeger, Tempo, Phoenix, Langfuse). Returns how many spans it took.
+    """Sends traces to an OTLP/HTTP endpoint (Jaeger, Tempo, Phoenix, Langfuse). Returns the number of spans sent.
 
-    `protobuf=False` sends JSON, which needs no extra package but is not taken by every server. A URL without a path
+    `protobuf=False` sends JSON, which needs no extra package but which not every server accepts. A URL without a path
     gets /v1/traces. Raises TraceError when the endpoint cannot be reached or refuses.
     """
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UsageError(f"{endpoint!r} is not an http or https URL", fix="for example http://localhost:4318")
+        raise UsageError(f"{endpoint!r} is not an http or https URL", fix="Use one such as http://localhost:4318")
     url = endpoint if parts.path.strip("/") else f"{endpoint.rstrip('/')}/v1/traces"
     stream, count = _spans(traces), 0
     while part := list(islice(stream, batch)):
@@ -157,4 +157,4 @@ def _post(url: str, spans: list[Span], headers: dict[str, str], protobuf: bool, 
         raise TraceError(f"the endpoint answered {error.code}: {text or error.reason}", where=url) from error
     except (URLError, OSError) as error:
         reason = getattr(error, "reason", error)
-        raise TraceError(f"the endpoint cannot be reached: {reason}", where=url, fix="check that it runs") from error
+        raise TraceError(f"the endpoint cannot be reached: {reason}", where=url, fix="Check that it runs") from error

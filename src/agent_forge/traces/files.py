@@ -7,50 +7,51 @@ import json
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from importlib import import_module
+from itertools import islice
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from agent_forge.errors import AgentForgeError, DataError, TraceError
-from agent_forge.traces.compiled import no_collection
-from agent_forge.traces.otlp import read_request
-from agent_forge.traces.otlp_native import json_reader
+from agent_forge.traces.otlp import read_request, read_rows
+from agent_forge.traces.rows import Row, to_rows
 from agent_forge.traces.span import Span
-from agent_forge.traces.store import Store
-from agent_forge.traces.values import restore
+from agent_forge.traces.store import BATCH, Store
+from agent_forge.traces.values import parse, restore
 
 MOST_UNPACKED = 2**30  # bytes of a compressed file when unpacked
 
+T = TypeVar("T")
 
-def read_file(path: str | Path, *, whole: bool = True) -> Iterator[Span]:
-    """The spans of a file: one OTLP request, a request a line, our own JSON lines, or a JSON array of either; each of
-    them gzipped or not (told apart by looking).
 
-    Raises DataError for a file that cannot be read as one of them, naming the line; it may have given spans by then.
+def read_file(path: str | Path) -> Iterator[Span]:
+    """The spans of a file: one OTLP request, a request per line, our own JSON lines, or a JSON array of either, gzipped
+    or not (whatever its name).
+
+    Raises DataError, naming the line, for anything else; it may have yielded spans by then.
     """
     with opened(path) as file:
-        yield from _read(file, str(path), whole)
+        yield from _read(file, str(path), _spans_of)
 
 
 def import_file(store: Store, path: str | Path, *, each: Callable[[int], object] | None = None) -> tuple[int, int]:
-    """Adds the spans of a file to a store. Returns how many it holds and how many of them were new.
+    """Adds the spans of a file to a store. Returns the number of spans in the file and the number of new ones.
 
-    The file is read twice: a fault in its last line is found before the first span is stored. Raises DataError.
+    The file is read twice, so that a fault in its last line shows before the first span is stored. Raises DataError.
     """
     with opened(path) as file:
-        found = sum(1 for _ in _read(file, str(path), whole=False))
+        count = sum(1 for _ in _read(file, str(path), _rows_of))
         file.seek(0)
-        return found, store.add_many(_read(file, str(path), whole=False), each=each)
+        rows = _read(file, str(path), _rows_of)
+        return count, store.add_batches(iter(lambda: list(islice(rows, BATCH)), []), each=each)
 
 
 @contextmanager
 def opened(path: str | Path, unreadable: type[AgentForgeError] = DataError) -> Iterator[IO[bytes]]:
-    """A trace file as one that can be read more than once: what is gzipped, or comes through a pipe, is copied first.
+    """A trace file that can be read more than once: a gzipped one, or a pipe, is copied first.
 
-    Raises `unreadable` where it cannot be read, DataError where it is damaged or unpacks to more than MOST_UNPACKED.
+    Raises `unreadable` if it cannot be read, DataError if it is damaged or unpacks to more than MOST_UNPACKED.
     """
     try:
         with Path(path).open("rb") as file:
@@ -76,30 +77,45 @@ def _unpack(file: IO[bytes], copy: IO[bytes], where: str) -> None:
             size += len(block)
             if size > MOST_UNPACKED:  # a few kilobytes can unpack to gigabytes
                 what = f"unpacks to more than {MOST_UNPACKED / 2**30:g} GiB"
-                raise DataError(what, where=where, fix="unpack it yourself if you trust it, and give that file")
+                raise DataError(what, where=where, fix="If you trust it, unpack it yourself and use that file")
             copy.write(block)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"the compressed file is damaged: {error}", where=where) from error
 
 
-def _read(file: IO[bytes], path: str, whole: bool) -> Iterator[Span]:
-    quick = None if whole else json_reader()
+def _read(file: IO[bytes], path: str, read: Callable[[Any], list[T]]) -> Iterator[T]:
+    """What `read` makes of the requests and spans in a file."""
     for number, data in _documents(file, path):
         where = f"{path}:{number}" if number else path
-        found = None if quick is None else quick(data)
-        yield from _spans(_parsed(data, where), where, whole) if found is None else found
+        try:
+            document = parse(data)
+            if _is_ours(document[0] if isinstance(document, list) and document else document):
+                document = json.loads(data)  # `parse` may round integers beyond 64 bits
+        except ValueError as error:
+            raise DataError(f"is not JSON: {error}", where=where) from error
+        yield from _read_document(document, where, read)
 
 
-def _spans(document: Any, where: str, whole: bool) -> list[Span]:
+def _read_document(document: Any, where: str, read: Callable[[Any], list[T]]) -> Iterator[T]:
     if isinstance(document, list):
         if not document:
-            raise DataError("is an empty list", where=where, fix="it should hold an OTLP trace request, or spans")
-        return [span for number, item in enumerate(document) for span in _spans(item, f"{where}[{number}]", whole)]
+            raise DataError("is an empty list", where=where, fix="It must hold an OTLP trace request or spans")
+        for number, item in enumerate(document):
+            yield from _read_document(item, f"{where}[{number}]", read)
+        return
     try:
-        return [Span.from_dict(restore(document))] if _is_ours(document) else read_request(document, whole=whole)
+        yield from read(document)
     except TraceError as error:
         place = f"{where}: {error.where}" if error.where else where
         raise DataError(error.what, where=place, fix=error.fix) from error
+
+
+def _spans_of(document: Any) -> list[Span]:
+    return [Span.from_dict(restore(document))] if _is_ours(document) else read_request(document)
+
+
+def _rows_of(document: Any) -> list[Row]:
+    return to_rows(_spans_of(document)) if _is_ours(document) else read_rows(document)
 
 
 def _is_ours(document: Any) -> bool:
@@ -107,59 +123,16 @@ def _is_ours(document: Any) -> bool:
 
 
 def _documents(file: IO[bytes], where: str) -> Iterator[tuple[int, bytes]]:
-    """The JSON documents of a file, not parsed yet, with their line numbers; 0: the file is one document."""
+    """The unparsed JSON documents of a file with their line numbers; 0 if the file is one document."""
     lines = ((number, line) for number, line in enumerate(file, start=1) if line.strip())
     number, first = next(lines, (0, b""))
     if not first:
-        raise DataError("is empty", where=where, fix="it should hold an OTLP trace request, or spans")
-    if not _is_document(first):
+        raise DataError("is empty", where=where, fix="It must hold an OTLP trace request or spans")
+    try:
+        parse(first)
+    except ValueError:  # then the file must be one document of several lines
         file.seek(0)
         yield 0, file.read()
         return
     yield number, first
     yield from lines
-
-
-def _is_document(line: bytes) -> bool:
-    try:
-        parse(line)
-    except ValueError:
-        return False
-    return True
-
-
-def _parsed(data: bytes, where: str) -> Any:
-    try:
-        return parse(data)
-    except ValueError as error:
-        raise DataError(f"is not JSON: {error}", where=where) from error
-
-
-def parse(data: bytes) -> Any:
-    """JSON, as fast as this machine can: with orjson where it is installed, and without pauses for the garbage
-    collector, which would look through every object made so far a dozen times a megabyte. Raises ValueError.
-    """
-    try:
-        with no_collection():  # nothing else runs meanwhile: the parser keeps the interpreter lock
-            return _loads()(data)
-    except RecursionError as error:
-        raise ValueError("it nests too deep") from error
-
-
-@lru_cache(maxsize=1)
-def _loads() -> Callable[[bytes], Any]:
-    try:
-        fast = import_module("orjson").loads
-    except ImportError:
-        return json.loads
-    return _loads_with(fast)
-
-
-def _loads_with(fast: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-    def loads(data: bytes) -> Any:
-        try:
-            return fast(data)
-        except ValueError:  # orjson refuses NaN and large integers, which OTLP files do hold
-            return json.loads(data)
-
-    return loads

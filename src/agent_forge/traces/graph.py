@@ -1,9 +1,9 @@
-"""How the spans of a trace hang together: who contains whom, who used whose result, what had to wait for what.
+"""The structure of a trace: which span contains which, which used whose result, what had to wait for what.
 
-A span contains its children (`parent_id`); a link says that a span used the result of another. From both follows an
-order: if U links to V, all work inside U comes after all work inside V. Real traces are not tidy, so nothing here
-refuses them: what does not fit (a lost parent, a clock that ran backwards, links in a circle) is left out of the order
-and named in `faults`.
+A span contains its children (`parent_id`); a link says that a span used the result of another. Both imply an order: if
+U links to V, all work inside U comes after all work inside V. Real traces are untidy, so nothing here refuses them:
+what does not fit (a missing parent, a clock that ran backwards, a cycle of links) is left out of the order and listed
+in `faults`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GraphFault:
-    """Something about the spans that is not as it should be, and that was worked around.
+    """Something wrong with the spans that was worked around.
 
     Codes: duplicate_span, missing_parent, parent_cycle, unfinished, negative_duration, outside_parent, dangling_link,
     containment_link, link_cycle, overlapping_link, contradicting_clock.
@@ -35,8 +35,8 @@ class SpanGraph:
     """The spans of a trace or a session with their structure resolved.
 
     `spans` is in order of start; `parent`, `children`, `roots` and `leaves` (spans without parts) use span ids;
-    `sources[b]` are the spans whose results b used, as far as they are in this graph; `results[p]` the spans inside p
-    that p itself links to: what its own result was made of.
+    `sources[b]` are the spans in this graph whose results b used; `results[p]` are the spans inside p that p itself
+    links to: what its own result came from.
     """
 
     def __init__(self, spans: Iterable[Span]) -> None:
@@ -63,7 +63,7 @@ class SpanGraph:
         unique: dict[str, Span] = {}
         for span in sorted(spans, key=lambda span: (span.start_ns, span.span_id)):
             if span.span_id in unique:
-                self._fault("duplicate_span", span.span_id, "recorded twice; the later record is used")
+                self._fault("duplicate_span", span.span_id, "was recorded twice; the later record is used")
             unique[span.span_id] = span
         return unique
 
@@ -72,33 +72,34 @@ class SpanGraph:
         for span_id, span in self.spans.items():
             parent[span_id] = span.parent_id if span.parent_id in self.spans else None
             if span.parent_id and parent[span_id] is None:
-                self._fault("missing_parent", span_id, f"its parent {span.parent_id} is missing; taken as a root")
+                self._fault(
+                    "missing_parent", span_id, f"its parent {span.parent_id} is missing; it is treated as a root"
+                )
         for span_id in _on_parent_cycles(parent):
-            self._fault("parent_cycle", span_id, "is its own ancestor; taken as a root")
+            self._fault("parent_cycle", span_id, "is its own ancestor; it is treated as a root")
             parent[span_id] = None
         return parent
 
     def _check_times(self) -> None:
         for span_id, span in self.spans.items():
             if span.end_ns is None:
-                self._fault("unfinished", span_id, "has no end; counted up to the last moment of the trace")
+                self._fault("unfinished", span_id, "has no end; it is counted up to the end of the trace")
             elif span.end_ns < span.start_ns:
-                self._fault("negative_duration", span_id, "ends before it starts; counted as 0 s")
+                self._fault("negative_duration", span_id, "ends before it starts; it counts as 0 s")
             parent = self.parent[span_id]
-            if parent is not None and not self._inside(span, self.spans[parent]):
-                self._fault("outside_parent", span_id, "is not inside its parent: clocks differ, or it outlived it")
-
-    def _inside(self, child: Span, parent: Span) -> bool:
-        return parent.start_ns <= child.start_ns and (
-            parent.end_ns is None or child.end_ns is None or child.end_ns <= parent.end_ns
-        )
+            outer = span if parent is None else self.spans[parent]
+            late = span.end_ns is not None and outer.end_ns is not None and span.end_ns > outer.end_ns
+            if span.start_ns < outer.start_ns or late:
+                self._fault(
+                    "outside_parent", span_id, "is not inside its parent: clocks differ, or it outlived its parent"
+                )
 
     def _links(self) -> dict[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]] = {}
+        sources: dict[str, tuple[str, ...]] = {}
         for span_id, span in self.spans.items():
-            sources = dict.fromkeys(source for link in span.links if (source := self._link(span, link)) is not None)
-            found[span_id] = tuple(sources)
-        return found
+            linked = (source for link in span.links if (source := self._link(span, link)) is not None)
+            sources[span_id] = tuple(dict.fromkeys(linked))
+        return sources
 
     def _link(self, span: Span, link: Sequence[str]) -> str | None:
         trace_id, source = link[0], link[1]
@@ -110,20 +111,20 @@ class SpanGraph:
             self.results[span.span_id].append(source)
             return None
         if source == span.span_id or source in self.ancestors(span.span_id):
-            self._fault("containment_link", span.span_id, f"links to {source}, of which it is itself a part")
+            self._fault("containment_link", span.span_id, f"links to {source}, which contains it")
             return None
         if self.end_ns(source) > span.start_ns:
-            self._fault("overlapping_link", span.span_id, f"started before {source}, whose result it used, had ended")
+            self._fault("overlapping_link", span.span_id, f"started before the end of {source}, whose result it used")
         return source
 
     def _drop_cycles(self) -> None:
-        circle = components(*self._event_edges(observed=False))
+        cycle = components(*self._event_edges(observed=False))
         for span_id, sources in self.sources.items():
-            kept = tuple(source for source in sources if circle[_end(source)] != circle[_start(span_id)])
+            acyclic = tuple(source for source in sources if cycle[_end(source)] != cycle[_start(span_id)])
             for source in sources:
-                if source not in kept:
-                    self._fault("link_cycle", span_id, f"its link to {source} closes a circle; the link is left out")
-            self.sources[span_id] = kept
+                if source not in acyclic:
+                    self._fault("link_cycle", span_id, f"its link to {source} closes a cycle; the link is left out")
+            self.sources[span_id] = acyclic
 
     # -- questions -----------------------------------------------------------------------------------------------
 
@@ -144,24 +145,25 @@ class SpanGraph:
         return self.spans[span_id].kind == "reward" and parent is not None and not self.parts(parent)
 
     def end_ns(self, span_id: str) -> int:
-        """When a span ended; for one without an end, the last moment of the trace."""
+        """When a span ended; for one without an end, the end of the trace."""
         span = self.spans[span_id]
         return max(span.start_ns, self.last_ns if span.end_ns is None else span.end_ns)
 
     def duration_ns(self, span_id: str) -> int:
+        """From start to `end_ns`, so never None and never negative."""
         return self.end_ns(span_id) - self.spans[span_id].start_ns
 
     def longest_chain(self) -> tuple[list[str], int]:
         """The critical path: the leaves of the longest chain of work that had to happen in order, and its length in ns.
 
-        Runs in time linear in spans and links: each span is an edge from its start to its end, weighing its duration
-        if it is a leaf and nothing if it only contains others; starts wait for the parent's start and for the ends of
-        what is linked, ends for the ends of the children. The longest path through these events is the chain.
+        Linear in spans and links: each span is an edge from its start to its end, as long as its duration if it is a
+        leaf and 0 if it only contains others; starts wait for the parent's start and the ends of what is linked, ends
+        for the ends of the children. The chain is the longest path through these events.
         """
         nodes, edges = self._event_edges(observed=True)
         order = _topological(nodes, edges)
-        if order is None:  # the clock contradicts the links: believe the links
-            self._fault("contradicting_clock", self.roots[0], "the clock contradicts the links; the links are believed")
+        if order is None:
+            self._fault("contradicting_clock", self.roots[0], "the clock contradicts the links; the links are used")
             nodes, edges = self._event_edges(observed=False)
             order = _topological(nodes, edges) or []
         return self._heaviest(order, edges)
@@ -209,11 +211,12 @@ class SpanGraph:
         return nodes, edges
 
     def observed_groups(self) -> list[list[str]]:
-        """Groups of siblings whose order nobody recorded as links, so that only the clock tells it."""
-        linked: set[str | None] = set()
+        """Groups of siblings without links between them, whose order only the clock shows."""
+        linked: set[str | None] = set()  # spans between whose children there are links
         for span_id, sources in self.sources.items():
+            above = set(self.ancestors(span_id))
             for source in sources:
-                linked.add(self._common_parent(span_id, source))
+                linked.add(next((ancestor for ancestor in self.ancestors(source) if ancestor in above), None))
         return [
             group
             for parent, group in self.children.items()
@@ -221,18 +224,14 @@ class SpanGraph:
         ]
 
     def _records_links(self, parent: str | None) -> bool:
-        """Our executor links every task to what it used: its tasks without links are independent, not in sequence."""
+        """Our executor links every task to what it used: its tasks without links are independent, not sequential."""
         if parent is None or self.spans[parent].kind != "run":
             return False
         ours = (self.spans[parent].scope or {}).get("name", "agent_forge") == "agent_forge"
         return ours and {self.spans[child].kind for child in self.children[parent]} == {"task"}
 
-    def _common_parent(self, a: str, b: str) -> str | None:
-        above = set(self.ancestors(a))
-        return next((ancestor for ancestor in self.ancestors(b) if ancestor in above), None)
-
     def _clock_edges(self, group: list[str], edges: dict[Event, list[Event]]) -> list[Event]:
-        """Orders siblings that did not overlap, through a chain of clock events (linear, where pairs would be n²)."""
+        """Orders siblings that did not overlap through a chain of clock events: linear, where pairs would be n²."""
         moments = sorted(
             {self.spans[span_id].start_ns for span_id in group} | {self.end_ns(span_id) for span_id in group}
         )
@@ -241,7 +240,7 @@ class SpanGraph:
             edges[clock[earlier]].append(clock[later])
         for span_id in group:
             if self.duration_ns(span_id) == 0:
-                continue  # a moment orders nothing: its start and its end would be the same clock event
+                continue  # its start and its end would be the same clock event
             edges[_end(span_id)].append(clock[self.end_ns(span_id)])
             edges[clock[self.spans[span_id].start_ns]].append(_start(span_id))
         return list(clock.values())
@@ -314,9 +313,9 @@ def _by_finish(nodes: Sequence[Node], edges: Mapping[Node, Sequence[Node]]) -> l
 
 
 def _on_parent_cycles(parent: dict[str, str | None]) -> list[str]:
-    """One span of each circle of parents: the first to be cut."""
+    """One span of each cycle of parents, at which to cut it."""
     settled: set[str] = set()
-    found = []
+    cuts = []
     for span_id in parent:
         walk: list[str] = []
         on_walk: set[str] = set()
@@ -326,6 +325,6 @@ def _on_parent_cycles(parent: dict[str, str | None]) -> list[str]:
             on_walk.add(at)
             at = parent[at]
         if at is not None and at in on_walk:
-            found.append(at)
+            cuts.append(at)
         settled.update(walk)
-    return found
+    return cuts

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import sha256
-from itertools import compress
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
-from agent_forge.traces.otlp_native import numberer
-from agent_forge.traces.packed import Packed
-from agent_forge.traces.rows import GROUP, SOURCE, Row, to_rows
-from agent_forge.traces.span import Span
-from agent_forge.traces.values import from_json, storable, to_json
+from agent_forge.database import Database
+from agent_forge.traces.rows import GROUP, SOURCE, Row
+from agent_forge.traces.values import from_json
 
-MAX_GROUPS = 10_000  # names beyond so many share one group, so that a flood of names cannot flood the rollups
+MAX_GROUPS = 10_000  # names beyond this limit share one group, so that a flood of names cannot flood the rollups
 FOLDED = "(other)"  # the name of that group
 Group = tuple[str, str, str, str, str]  # agent, name, kind, model, category
 
@@ -24,108 +21,58 @@ _ADD_GROUP = f"INSERT INTO groups ({_NAMES}) VALUES (?, ?, ?, ?, ?) ON CONFLICT 
 _FIND_GROUP = f"SELECT id FROM groups WHERE {_MATCH}"  # noqa: S608 (constants)
 
 
-class Transactions(Protocol):
-    """What interning needs of a database."""
-
-    def read(self) -> Any: ...
-    def write(self) -> Any: ...
-
-
 class Interned:
-    """The numbers this process knows, in front of the tables `groups` and `sources`."""
+    """The numbers that this process has seen, in front of the tables `groups` and `sources`."""
 
-    def __init__(self, database: Transactions) -> None:
+    def __init__(self, database: Database) -> None:
         self._database = database
         self._lock = Lock()
         self._groups: dict[Group, int] = {}
-        self._sources: dict[str, int] = {}
+        self._sources: dict[str | None, int | None] = {None: None}
         self._bodies: dict[int, dict[str, Any]] = {}
 
-    def rows(self, spans: list[Span]) -> list[Row]:
-        """The rows of spans: those of packed ones as they are, with their numbers, and those of others made now."""
-        number = numberer()
-        if number is None:
-            return to_rows(spans, self.of(spans))
-        if (found := number(spans, self._groups, self._sources)) is not None:
-            return found
-        ready = [type(span) is Packed and span.row is not None for span in spans]
-        packed, others = (
-            list(compress(spans, ready)),
-            [span for span, is_ready in zip(spans, ready, strict=True) if not is_ready],
-        )
-        self._learn_packed(packed)
-        quick, made = iter(number(packed, self._groups, self._sources) or ()), iter(to_rows(others, self.of(others)))
-        return [next(quick if is_ready else made) for is_ready in ready]
+    def number(self, rows: Iterable[Row]) -> None:
+        """Puts numbers where the rows have the names of their group and the text of their source.
 
-    def _learn_packed(self, spans: list[Span]) -> None:
-        rows = [span.row for span in spans if isinstance(span, Packed) and span.row is not None]
-        groups = {row[GROUP] for row in rows} - self._groups.keys()
-        bodies = {row[SOURCE][0] for row in rows} - self._sources.keys()
-        if groups or bodies:
-            self._learn(groups, bodies)
+        New ones are stored first, in a transaction of their own. Rows that have their numbers stay as they are.
+        """
+        groups, sources = self._groups, self._sources
+        rows = [row for row in rows if row[GROUP].__class__ is tuple]
+        new_groups = {row[GROUP] for row in rows} - groups.keys()
+        new_sources = {row[SOURCE] for row in rows} - sources.keys()
+        if new_groups or new_sources:
+            self._add(new_groups, new_sources)
+        for row in rows:
+            row[GROUP] = groups[row[GROUP]]
+            row[SOURCE] = sources[row[SOURCE]]
 
-    def of(self, spans: Sequence[Span]) -> list[tuple[int, int | None]]:
-        """The numbers of each span's group and source. New ones are stored first, in a transaction of their own."""
-        known, bodies = self._groups, _source_bodies(spans)
-        groups: list[Group] = []
-        new: set[Group] = set()
-        for span in spans:
-            rare = span.rare
-            category = None if rare is None else rare.get("category")
-            group = (span.agent or "", span.name, span.kind, span.model or "", category or "")
-            groups.append(group)
-            if group not in known:
-                new.add(group)
-        unheard = {body for body in set(bodies) if body is not None and body not in self._sources}
-        if new or unheard:
-            self._learn(new, unheard)
-        source = self._sources.get
-        return [(known[group], source(body) if body else None) for group, body in zip(groups, bodies, strict=True)]
-
-    def _learn(self, groups: Iterable[Group], bodies: Iterable[str]) -> None:
+    def _add(self, groups: Iterable[Group], bodies: Iterable[str]) -> None:
         with self._lock:
             with self._database.write() as cursor:
-                numbers = {group: _group_id(cursor, group) for group in sorted(groups)}
-                sources = {body: _source_id(cursor, body) for body in sorted(bodies)}
-            self._groups.update(numbers)  # only what is committed is known
-            self._sources.update(sources)
+                group_numbers = {group: _group_id(cursor, group) for group in sorted(groups)}
+                source_numbers = {body: _source_id(cursor, body) for body in sorted(bodies)}
+            self._groups.update(group_numbers)  # after the commit
+            self._sources.update(source_numbers)
 
     def sources(self, numbers: set[int]) -> dict[int, dict[str, Any]]:
-        """The sources with these numbers: {"resource", "scope"} each."""
-        if unknown := numbers - self._bodies.keys():
+        """At least the sources with these numbers: {"resource", "scope"} each."""
+        if missing := numbers - self._bodies.keys():
             with self._database.read() as cursor:
-                for number in unknown:
-                    found = cursor.execute("SELECT body FROM sources WHERE id = ?", (number,)).fetchone()
-                    self._bodies[number] = from_json(found[0])
+                for number in missing:
+                    row = cursor.execute("SELECT body FROM sources WHERE id = ?", (number,)).fetchone()
+                    self._bodies[number] = from_json(row[0])
         return self._bodies
 
 
-def _source_bodies(spans: Sequence[Span]) -> list[str | None]:
-    """The JSON text of each span's process and library. Spans of one request share them, so each is written once."""
-    known: dict[tuple[int, int], str | None] = {(id(None), id(None)): None}
-    found: list[str | None] = []
-    for span in spans:
-        rare = span.rare
-        if rare is None:
-            found.append(None)
-            continue
-        resource, scope = rare.get("resource"), rare.get("scope")
-        key = (id(resource), id(scope))
-        if key not in known:
-            known[key] = to_json({"resource": resource, "scope": scope})
-        found.append(known[key])
-    return found
-
-
 def _group_id(cursor: Any, group: Group) -> int:
-    names: list[Any] = [storable(name) for name in group]
-    found = cursor.execute(_FIND_GROUP, names).fetchone()
-    if found is None:
+    names: list[Any] = list(group)
+    row = cursor.execute(_FIND_GROUP, names).fetchone()
+    if row is None:
         if cursor.execute("SELECT count(*) FROM groups").fetchone()[0] >= MAX_GROUPS:
             names[1] = FOLDED
         cursor.execute(_ADD_GROUP, names)
-        found = cursor.execute(_FIND_GROUP, names).fetchone()
-    return int(found[0])
+        row = cursor.execute(_FIND_GROUP, names).fetchone()
+    return int(row[0])
 
 
 def _source_id(cursor: Any, body: str) -> int:

@@ -1,12 +1,12 @@
 """Traces as the `agentlightning` 0.3 package models them: its spans, with rollout, attempt and sequence ids.
 
-A trace becomes one attempt of one rollout. What its own code asks for, learnt by feeding it (and tested so):
+A trace becomes one attempt of one rollout. What the package's code requires, established by running it (and tested):
 
 * Its triplet adapter takes calls from spans named `openai.chat.completion`, the conversation from `gen_ai.prompt.N.*`
   and `gen_ai.completion.N.*`, tokens from `prompt_token_ids` and `response_token_ids`.
-* A span with a reward attribute is a *reward span*, and calls inside a reward span are ignored. So rewards are never
-  written on the run or the call that they judge, but on annotations that follow it; matching is by time.
-* A comparison of times fails on a span without an end, so unfinished spans end with their trace.
+* A span with a reward attribute is a *reward span*, and calls inside a reward span are ignored. So rewards are written
+  on annotations that follow the judged run or call, never on it; matching is by time.
+* It compares end times, so unfinished spans end with their trace.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 CALL = "openai.chat.completion"
 ANNOTATION = "agentlightning.annotation"
-# Attributes that the package reads in another sense, or refuses when they stand alone.
+# Attributes that the package reads in another sense, or refuses on their own.
 _ELSEWHERE = ("agentlightning.reward", "gen_ai.prompt", "gen_ai.completion", "prompt_token_ids", "response_token_ids")
 
 
 def agent_lightning(traces: Iterable[Sequence[Span]], *, credit: str | None = None) -> Iterator[dict[str, Any]]:
     """The spans of traces as lines for `agentlightning.Span(**line)`, in the order of sequence ids.
 
-    Rewards: that of the whole trace follows its end, that of a single call follows the call. With `credit`, the name
-    of a strategy, every call is followed by its share of the trace's outcome: a reward for each step.
+    The reward of the trace follows its end, that of a single call follows the call. With `credit`, the name of a
+    strategy, every call is followed by its share of the trace's outcome: a reward for each step.
     """
     for trace in traces:
         trajectory = assemble(trace)
@@ -82,20 +82,20 @@ def _context(trace_id: str, span_id: str) -> dict[str, Any]:
 def _attributes(span: Span) -> dict[str, Any]:
     from agent_forge.traces.conventions import to_attributes
 
-    found = {
+    attributes = {
         name: value
         for name, value in to_attributes(span, alone=True).items()
         if not name.startswith(_ELSEWHERE) and not name.startswith("agent_forge.reward")
     }
     if span.agent and span.kind == "agent":
-        found["agent.name"] = span.agent
+        attributes["agent.name"] = span.agent
     if span.kind == "model":
-        found["agent_forge.name"] = span.name
-    return _flat(found)
+        attributes["agent_forge.name"] = span.name
+    return _flat(attributes)
 
 
 def _flat(attributes: dict[str, Any]) -> dict[str, Any]:
-    """OpenTelemetry knows texts, numbers, truths and lists of one of them; anything else travels as JSON."""
+    """OpenTelemetry has strings, numbers, booleans and lists of one of them; anything else travels as JSON."""
     return {name: value if _is_plain(value) else json.dumps(value, default=str) for name, value in attributes.items()}
 
 
@@ -108,31 +108,31 @@ def _is_plain(value: Any) -> bool:
 
 
 def _call_attributes(span: Span) -> dict[str, Any]:
-    given, answer = conversation(span)
-    found: dict[str, Any] = {"gen_ai.response.id": str(span.attributes.get("gen_ai.response.id") or span.span_id)}
-    for prefix, messages in (("gen_ai.prompt", given), ("gen_ai.completion", answer)):
+    prompt, answer = conversation(span)
+    attributes: dict[str, Any] = {"gen_ai.response.id": str(span.attributes.get("gen_ai.response.id") or span.span_id)}
+    for prefix, messages in (("gen_ai.prompt", prompt), ("gen_ai.completion", answer)):
         for place, message in enumerate(messages):
-            found |= _message(f"{prefix}.{place}", message)
+            attributes |= _message(f"{prefix}.{place}", message)
     if span.prompt_ids is not None:
-        found["prompt_token_ids"] = list(span.prompt_ids)
+        attributes["prompt_token_ids"] = list(span.prompt_ids)
     if span.output_ids is not None:
-        found["response_token_ids"] = list(span.output_ids)
+        attributes["response_token_ids"] = list(span.output_ids)
         if span.logprobs is not None:
             pairs = zip(span.output_ids, span.logprobs, strict=True)
-            # tokens by id, as vLLM writes them when asked to return tokens as ids
-            found["logprobs.content"] = json.dumps([{"token": f"token_id:{t}", "logprob": p} for t, p in pairs])
-    return found
+            # as vLLM writes tokens with `return_tokens_as_token_ids`
+            attributes["logprobs.content"] = json.dumps([{"token": f"token_id:{t}", "logprob": p} for t, p in pairs])
+    return attributes
 
 
 def _message(prefix: str, message: Message) -> dict[str, Any]:
-    found = {f"{prefix}.role": message["role"], f"{prefix}.content": message["content"]}
+    attributes = {f"{prefix}.role": message["role"], f"{prefix}.content": message["content"]}
     if message.get("tool_call_id"):
-        found[f"{prefix}.tool_call_id"] = str(message["tool_call_id"])
+        attributes[f"{prefix}.tool_call_id"] = str(message["tool_call_id"])
     for place, call in enumerate(message.get("tool_calls", ())):
-        found[f"{prefix}.tool_calls.{place}.id"] = str(call["id"])
-        found[f"{prefix}.tool_calls.{place}.name"] = call["name"]
-        found[f"{prefix}.tool_calls.{place}.arguments"] = json.dumps(call["arguments"])
-    return found
+        attributes[f"{prefix}.tool_calls.{place}.id"] = str(call["id"])
+        attributes[f"{prefix}.tool_calls.{place}.name"] = call["name"]
+        attributes[f"{prefix}.tool_calls.{place}.arguments"] = json.dumps(call["arguments"])
+    return attributes
 
 
 # -- rewards -----------------------------------------------------------------------------------------------------------

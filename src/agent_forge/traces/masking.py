@@ -1,9 +1,9 @@
-"""Masking before writing: secrets by their form and by the name they stand under, and whatever else a caller scrubs.
+"""Masking before writing: secrets by their form or by their name, and whatever else the caller scrubs.
 
     Recorder(mask=masked())                       secrets only
-    Recorder(mask=masked(detector.scrub))         secrets, and what `scrub(text) -> text` replaces (PII, say)
+    Recorder(mask=masked(detector.scrub))         secrets, and what `scrub(text) -> text` replaces, such as PII
 
-The mask runs in the writer, before anything reaches a disk; spans in memory are as they were.
+The mask runs in the writer, before anything reaches a disk; spans in memory stay unchanged.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from agent_forge.traces.span import Span
 
 MASKED = "[masked]"
 
-# Forms of secrets that are given away by their beginning. Each starts where a word starts, so that a long run of
-# letters is looked at once, not once a letter.
+# Secrets that their prefix gives away. Each pattern starts at the start of a word, so that a long run of letters is
+# searched once, not once per letter.
 _FORMS = re.compile(
     r"(?<![A-Za-z0-9_-])(?:"
     r"sk-[A-Za-z0-9_-]{16,}"  # OpenAI, Anthropic and others
@@ -34,7 +34,7 @@ _FORMS = re.compile(
     r"|(?<=://)[^\s/:@\"]{1,200}:[^\s/@\"]{1,200}(?=@)"  # user:password@ in a URL
     r"|-----BEGIN [A-Z ]{0,30}PRIVATE KEY-----(?:[^-]|-(?!----END))*(?:-----END [A-Z ]{0,30}PRIVATE KEY-----)?"
 )
-# Names under which a secret stands, whatever it looks like. Compared without case, hyphens and underscores.
+# Names of fields that hold secrets of any form. Compared without case, hyphens and underscores.
 _NAMES = frozenset({
     "password", "passwd", "passphrase", "secret", "clientsecret", "apikey", "xapikey", "accesskey", "secretkey",
     "secretaccesskey", "privatekey", "accesstoken", "refreshtoken", "authtoken", "bearertoken", "idtoken", "token",
@@ -45,7 +45,7 @@ Scrub = Callable[[str], str]
 
 
 def mask_text(text: str) -> str:
-    """`text` without the secrets whose form gives them away.
+    """`text` without the secrets that can be recognised by their form.
 
     >>> mask_text("use ghp_0123456789abcdefghijABCDEFGHIJ012345 for now")
     'use [masked] for now'
@@ -54,7 +54,7 @@ def mask_text(text: str) -> str:
 
 
 def masked(*scrubs: Scrub) -> Callable[[Span], Span]:
-    """A mask for `Recorder`: secrets first, then each of `scrubs` on every text that was recorded.
+    """A mask for `Recorder`: removes secrets first, then applies each of `scrubs` to every recorded text.
 
     >>> span = Span("1" * 32, "2" * 16, "login", inputs={"password": "hunter2", "note": "sk-abcdefghijklmnop1234"})
     >>> masked(str.upper)(span).inputs
@@ -90,7 +90,7 @@ def _walk(value: Any, clean: Scrub) -> Any:
 
 
 def _is_secret(key: Any, value: Any) -> bool:
-    """A text under a secret's name. Attribute names are judged by their last part: `http.request.header.cookie`."""
+    """A text under a secret's name. Of attribute names only the last part counts: `http.request.header.cookie`."""
     if not isinstance(key, str) or not isinstance(value, (str, list)) or not value:
         return False
     return key.rpartition(".")[2].replace("-", "").replace("_", "").lower() in _NAMES

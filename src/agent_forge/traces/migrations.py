@@ -1,11 +1,12 @@
+# ruff: noqa: S608 (statements are put together from names in this file, never from values)
 """The schema of the trace store."""
 
 from __future__ import annotations
 
 from agent_forge.database import Schema
 
-# OpenTelemetry's ids are kept as the hexadecimal text people see elsewhere. `grp` names the span's row in `groups`,
-# `bucket` its duration in quarter octaves (see rollup.py), `source` the process and library that made it. The JSON
+# OpenTelemetry's ids are stored as the hexadecimal text people see elsewhere. `grp` is the span's row in `groups`,
+# `bucket` its duration in quarter octaves (see rows.py), `source` the process and library it came from. The JSON
 # columns come last, so that SQLite can stop reading a row before them.
 _SPANS = """
 CREATE TABLE spans (
@@ -56,8 +57,41 @@ CREATE TABLE rollup_minute (
   minute {int} NOT NULL PRIMARY KEY, spans {int} NOT NULL, errors {int} NOT NULL) {packed}
 """
 
-# The sums hold the spans up to this number; those after it are counted from their rows until they are written.
+# Version 2 wrote the sums of several thousand spans at a time: they covered the spans up to this number. Since version
+# 3 they are written with their spans, so this migration adds those that were still waiting.
 _MARK = "CREATE TABLE rollup_mark (seq {int} NOT NULL)"
+_SUMMED = (
+    "count(*), sum(CASE WHEN abs(end_ns - start_ns) < 72057594037927936 THEN end_ns - start_ns ELSE 0 END),"
+    " sum(CASE WHEN input_tokens IS NULL AND output_tokens IS NULL THEN 0 ELSE 1 END),"
+    " coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0), count(cost), coalesce(sum(cost), 0.0),"
+    " count(reward), coalesce(sum(reward), 0.0), coalesce(sum(reward * reward), 0.0)"
+)
+_SUM_COLUMNS = (
+    "spans", "duration_ns", "tokens_n", "input_tokens", "output_tokens", "cost_n", "cost", "reward_n", "reward_sum",
+    "reward_sumsq",
+)  # fmt: skip
+
+
+def _add_waiting(table: str, keys: dict[str, str], sums: tuple[str, ...], summed: str) -> str:
+    key, groups = ", ".join(keys), ", ".join(str(place + 1) for place in range(len(keys)))
+    added = ", ".join(f"{name} = {table}.{name} + excluded.{name}" for name in sums)
+    return (
+        f"INSERT INTO {table} ({key}, {', '.join(sums)}) SELECT {', '.join(keys.values())}, {summed} FROM spans"
+        f" WHERE end_ns IS NOT NULL AND seq > (SELECT seq FROM rollup_mark) GROUP BY {groups}"
+        f" ON CONFLICT ({key}) DO UPDATE SET {added}"
+    )
+
+
+_HOUR, _DAY, _MINUTE = "start_ns / 3600000000000", "start_ns / 86400000000000", "start_ns / 60000000000"
+_ERRORS = "count(*), sum(CASE WHEN status = 'error' THEN 1 ELSE 0 END)"
+_WRITE_WAITING = (
+    _add_waiting("rollup_hour", {"hour": _HOUR, "grp": "grp", "status": "status"}, _SUM_COLUMNS, _SUMMED),
+    _add_waiting("rollup_day", {"day": _DAY, "grp": "grp", "status": "status"}, _SUM_COLUMNS, _SUMMED),
+    _add_waiting("rollup_duration", {"day": _DAY, "grp": "grp", "bucket": "bucket"}, ("spans",), "count(*)"),
+    _add_waiting("rollup_bucket", {"grp": "grp", "bucket": "bucket"}, ("spans",), "count(*)"),
+    _add_waiting("rollup_minute", {"minute": _MINUTE}, ("spans", "errors"), _ERRORS),
+    "DROP TABLE rollup_mark",
+)
 
 SCHEMA = Schema(
     name="trace store",
@@ -85,5 +119,6 @@ SCHEMA = Schema(
             _MINUTES,
         ),
         (_MARK, "INSERT INTO rollup_mark SELECT coalesce(max(seq), 0) FROM spans"),
+        _WRITE_WAITING,
     ),
 )

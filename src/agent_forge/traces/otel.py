@@ -1,4 +1,4 @@
-"""Inside a program that uses OpenTelemetry: an exporter for its provider, and spans of ours that join its traces.
+"""For programs that use OpenTelemetry: an exporter for their provider, and recorders that join their traces.
 
     provider.add_span_processor(BatchSpanProcessor(StoreExporter(store)))      theirs into our store
     Recorder(store, join=provider)                                             ours into their traces
@@ -54,7 +54,7 @@ class StoreExporter(SpanExporter):
 def from_otel(theirs: ReadableSpan) -> Span:
     """A finished OpenTelemetry span as ours."""
     place, parent = theirs.get_span_context(), theirs.parent
-    assert place is not None  # only a span that never was has no context
+    assert place is not None  # every real span has a context
     span = Span(
         trace.format_trace_id(place.trace_id),
         trace.format_span_id(place.span_id),
@@ -72,32 +72,26 @@ def from_otel(theirs: ReadableSpan) -> Span:
     ]
     span.events = [{"name": e.name, "time_ns": e.timestamp, "attributes": _plain(e.attributes)} for e in theirs.events]
     span.otel_kind = theirs.kind.value + 1  # the SDK counts from 0, OTLP from 1
-    _add_source(span, theirs)
+    if any(link.attributes for link in theirs.links):
+        rest = [{"attributes": pairs(_plain(link.attributes))} if link.attributes else {} for link in theirs.links]
+        span.otel = {"links": rest}
+    span.resource, span.scope = _plain(theirs.resource.attributes), {}
+    if scope := theirs.instrumentation_scope:
+        data: dict[str, Any] = {"name": scope.name, "version": scope.version, "schemaUrl": scope.schema_url}
+        data["attributes"] = _plain(scope.attributes)
+        span.scope = {name: value for name, value in data.items() if value}
     return complete(fill(span))
 
 
-def _add_source(span: Span, theirs: ReadableSpan) -> None:
-    scope = theirs.instrumentation_scope
-    span.resource = _plain(theirs.resource.attributes)
-    span.scope = {"name": scope.name, "version": scope.version, "schemaUrl": scope.schema_url} if scope else {}
-    span.scope = {name: value for name, value in span.scope.items() if value}
-    if scope and scope.attributes:
-        span.scope["attributes"] = _plain(scope.attributes)
-    if any(link.attributes for link in theirs.links):
-        more = [{"attributes": pairs(_plain(link.attributes))} if link.attributes else {} for link in theirs.links]
-        span.otel = {"links": more}
-
-
 def _plain(attributes: Any) -> dict[str, Any]:
-    found = (attributes or {}).items()
-    return {key: list(value) if isinstance(value, tuple) else value for key, value in found}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in (attributes or {}).items()}
 
 
 class Join:
     """Makes every span of a recorder a span of an OpenTelemetry provider too, with the same ids.
 
-    The parent is the innermost of both worlds: a span of ours, or one of theirs that was opened inside it. It costs
-    what the SDK costs, so it is for programs that want one trace, not for the hot path.
+    The parent is the innermost open span: ours, or one of theirs that was opened inside it. A joined span costs what
+    the SDK costs, so this is for programs that want one trace, not for the hot path.
     """
 
     def __init__(self, provider: Any) -> None:
@@ -105,14 +99,17 @@ class Join:
         self._open: dict[str, tuple[Any, int]] = {}  # span id → their span, and what was current when it began
 
     def begin(self, span: Span, above: Span | None) -> None:
-        """Starts their span for `span`, and takes over its ids."""
+        """Starts their span for `span` and adopts its ids."""
         around = trace.get_current_span().get_span_context()
         theirs = self._tracer.start_span(
-            span.name, self._parent(above, around), kind=_kind(span), start_time=span.start_ns
+            span.name,
+            self._parent(above, around),
+            kind=SpanKind.CLIENT if span.kind == "model" else SpanKind.INTERNAL,
+            start_time=span.start_ns,
         )
         place = theirs.get_span_context()
-        known = {around.span_id, int(above.span_id, 16) if above is not None else 0}
-        if not place.is_valid or place.span_id in known:  # no SDK behind the API: nothing to join
+        existing = {around.span_id, int(above.span_id, 16) if above is not None else 0}
+        if not place.is_valid or place.span_id in existing:  # no SDK behind the API: nothing to join
             return
         parent = getattr(theirs, "parent", None)
         span.trace_id, span.span_id = trace.format_trace_id(place.trace_id), trace.format_span_id(place.span_id)
@@ -121,7 +118,7 @@ class Join:
 
     def _parent(self, above: Span | None, around: SpanContext) -> Any:
         if above is None:
-            return None  # what is current
+            return None  # their current span
         theirs, before = self._open.get(above.span_id, (None, 0))
         if around.is_valid and around.span_id not in (int(above.span_id, 16), before):
             return None  # a span of theirs was opened inside ours
@@ -131,7 +128,7 @@ class Join:
         return trace.set_span_in_context(theirs)
 
     def enter(self, span: Span) -> Any:
-        """Makes their span current, so that what is instrumented in the block has it as its parent."""
+        """Makes their span current, so that instrumented code in the block has it as its parent."""
         theirs = self._open.get(span.span_id)
         return context.attach(trace.set_span_in_context(theirs[0])) if theirs is not None else None
 
@@ -147,27 +144,14 @@ class Join:
             return
         theirs.set_attributes({key: _allowed(value) for key, value in to_attributes(span).items() if value is not None})
         for event in span.events:
-            theirs.add_event(event["name"], _allowed_all(event["attributes"]), event["time_ns"])
+            attributes = {key: _allowed(value) for key, value in event["attributes"].items()}
+            theirs.add_event(event["name"], attributes, event["time_ns"])
         theirs.set_status(Status(_CODE[span.status], span.error if span.status == "error" else None))
         theirs.end(span.end_ns)
 
 
-def _kind(span: Span) -> SpanKind:
-    return SpanKind.CLIENT if span.kind == "model" else SpanKind.INTERNAL
-
-
-def _allowed_all(attributes: dict[str, Any]) -> dict[str, Any]:
-    return {key: _allowed(value) for key, value in attributes.items()}
-
-
 def _allowed(value: Any) -> Any:
-    """The SDK takes texts, numbers and lists of one type; the rest goes in as JSON."""
-    if isinstance(value, (str, bool, int, float)):
-        return value
-    if (
-        isinstance(value, list)
-        and len({type(item) for item in value}) == 1
-        and isinstance(value[0], (str, bool, int, float))
-    ):
-        return value
-    return to_json(value)
+    """The SDK takes strings, booleans, numbers and lists of one of these types; the rest goes in as JSON."""
+    basic = (str, bool, int, float)
+    uniform = isinstance(value, list) and len({type(item) for item in value}) == 1 and isinstance(value[0], basic)
+    return value if uniform or isinstance(value, basic) else to_json(value)

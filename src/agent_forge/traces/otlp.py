@@ -7,15 +7,16 @@ stored and written again says the same: see `test_traces_otlp.py`.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
 from agent_forge._version import __version__
 from agent_forge.errors import TraceError
-from agent_forge.traces.conventions import complete, fill, to_attributes
-from agent_forge.traces.span import Span
-from agent_forge.traces.values import to_json
+from agent_forge.traces.conventions import fields_of, session_around, to_attributes
+from agent_forge.traces.rows import Row, make_row, source_text, to_spans
+from agent_forge.traces.span import Span, collection_paused
+from agent_forge.traces.values import parse, to_json
 
 KINDS = ("UNSPECIFIED", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER")  # by OTLP's number
 STATUSES = ("unset", "ok", "error")  # by OTLP's number
@@ -23,95 +24,93 @@ _CODES: dict[int | str, str] = {
     **dict(enumerate(STATUSES)),
     **{f"STATUS_CODE_{name.upper()}": name for name in STATUSES},
 }
-_HEX, _ZERO = frozenset("0123456789abcdefABCDEF"), "0" * 32
+_TEXT = frozenset({str})
 LAST_NS = 2**63 - 1  # the largest number a database holds
-# Fields of an OTLP span that ours has no place for: kept as they are in `span.otel`.
-_KEPT = frozenset(("traceState", "flags", "droppedAttributesCount", "droppedEventsCount", "droppedLinksCount"))
+# Fields of an OTLP span without a counterpart in ours: stored as they are in `span.otel`.
+_EXTRA = frozenset(("traceState", "flags", "droppedAttributesCount", "droppedEventsCount", "droppedLinksCount"))
 SCOPE = {"name": "agent_forge", "version": __version__}
 
 
-def read_request(document: Any, *, whole: bool = True) -> list[Span]:
-    """The spans of an ExportTraceServiceRequest (a parsed JSON object). Raises TraceError where it is none.
-
-    With `whole=False`, what only the attributes tell (inputs, outputs, sampling) stays there until the store reads it.
+def read_request(document: Any) -> list[Span]:
+    """The spans of an ExportTraceServiceRequest (a parsed JSON object). Raises TraceError if it is not one.
 
     >>> span = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "name": "chat",
     ...         "startTimeUnixNano": "1", "endTimeUnixNano": "3",
     ...         "attributes": [{"key": "gen_ai.usage.input_tokens", "value": {"intValue": "7"}}]}
-    >>> [found] = read_request({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
-    >>> found.input_tokens, found.duration_ns
+    >>> [chat] = read_request({"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]})
+    >>> chat.input_tokens, chat.duration_ns
     (7, 2)
     """
-    spans = list(_read(document))
-    if whole:
-        for span in spans:
-            complete(span)
-    return spans
+    return to_spans(read_rows(document))
 
 
-def read_json(data: bytes, *, whole: bool = True) -> list[Span]:
-    """The spans of a request as it came, in JSON: `read_request`, at a fraction of its cost where there is C.
+def read_json(data: bytes) -> list[Span]:
+    """The spans of the JSON text of a request. Raises TraceError, or ValueError if it is not JSON."""
+    return to_spans(read_json_rows(data))
 
-    With `whole=False` they are still rows (packed.py). Raises TraceError where it is no request, ValueError where it is
-    no JSON.
+
+def read_json_rows(data: bytes, rejected: list[TraceError] | None = None) -> list[Row]:
+    """The rows of the JSON text of a request, as `read_rows` returns them. Raises ValueError if it is not JSON."""
+    with collection_paused():
+        return read_rows(parse(data), rejected)
+
+
+def read_rows(document: Any, rejected: list[TraceError] | None = None) -> list[Row]:
+    """The spans of a request as rows for `Store.add_rows`. Raises TraceError if it is not a request.
+
+    With a list for `rejected`, the fault of each span that cannot be read is added to it, and the others are returned.
     """
-    from agent_forge.traces.files import parse
-    from agent_forge.traces.otlp_native import json_reader
-    from agent_forge.traces.packed import plain_spans
-
-    read = json_reader()
-    spans = None if read is None else read(data)
-    if spans is None:  # no C here, or a request that is not of the ordinary kind: it is read, or refused, in Python
-        return read_request(parse(data), whole=whole)
-    return [complete(span) for span in plain_spans(spans)] if whole else spans
-
-
-def _read(document: Any) -> Iterator[Span]:
     if not isinstance(document, dict) or not document.keys() & {"resourceSpans", "resource_spans"}:
-        raise TraceError("this is not an OTLP trace request", fix='it should be an object with "resourceSpans"')
+        raise TraceError("this is not an OTLP trace request", fix='It must be an object with "resourceSpans"')
+    rows: list[Row] = []
     for number, group in enumerate(_list(document, "resourceSpans", "resource_spans")):
-        resource, schema = _resource(group)
+        group_at = f"resourceSpans[{number}]"
+        try:
+            resource = _attributes((group.get("resource") or {}).get("attributes"))
+        except _FAULTS as error:
+            raise _fault("the resource", error, group_at) from error
         scopes = _list(group, "scopeSpans", "scope_spans") or _list(group, "instrumentationLibrarySpans")
         for place, part in enumerate(scopes):
-            scope = _scope(part, schema)
+            part_at = f"{group_at}.scopeSpans[{place}]"
+            try:
+                scope = _scope(part, group.get("schemaUrl"))
+            except _FAULTS as error:
+                raise _fault("the scope", error, part_at) from error
+            source, session = source_text(resource, scope), session_around(resource, scope)
             for index, data in enumerate(_list(part, "spans")):
                 try:
-                    yield read_span(data, resource, scope)
-                except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-                    where = f"resourceSpans[{number}].scopeSpans[{place}].spans[{index}]"
-                    raise TraceError(_fault(error), where=where) from error
+                    rows.append(_row(data, source, session))
+                except _FAULTS as error:
+                    fault = _fault("the span", error, f"{part_at}.spans[{index}]")
+                    if rejected is None:
+                        raise fault from error
+                    rejected.append(fault)
+    return rows
 
 
-def _fault(error: Exception) -> str:
-    return f"the span has no {error.args[0]!r}" if isinstance(error, KeyError) else f"the span cannot be read: {error}"
+_FAULTS = (KeyError, ValueError, TypeError, AttributeError, OverflowError)
+
+
+def _fault(what: str, error: Exception, where: str) -> TraceError:
+    missing = isinstance(error, KeyError)
+    return TraceError(f"{what} has no {error}" if missing else f"{what} cannot be read: {error}", where=where)
 
 
 def _list(data: Any, *names: str) -> list[Any]:
     for name in names:
-        found = data.get(name) if isinstance(data, dict) else None
-        if isinstance(found, list):
-            return found
-        if found is not None:
+        items = data.get(name) if isinstance(data, dict) else None
+        if isinstance(items, list):
+            return items
+        if items is not None:
             raise TraceError(f"{name!r} is not a list")
     return []
 
 
-def read_source(group: Any, part: Any) -> dict[str, Any]:
-    """{"resource", "scope"} of an entry of "resourceSpans" and one of its "scopeSpans"."""
-    resource, schema = _resource(group)
-    return {"resource": resource, "scope": _scope(part, schema)}
-
-
-def _resource(group: Any) -> tuple[dict[str, Any], str | None]:
-    resource = group.get("resource") or {}
-    return _attributes(resource.get("attributes")), group.get("schemaUrl") or None
-
-
 def _scope(part: dict[str, Any], resource_schema: str | None) -> dict[str, Any]:
-    found = part.get("scope") or part.get("instrumentationLibrary") or {}
-    scope = {name: found[name] for name in ("name", "version", "droppedAttributesCount") if found.get(name)}
-    if found.get("attributes"):
-        scope["attributes"] = _attributes(found["attributes"])
+    data = part.get("scope") or part.get("instrumentationLibrary") or {}
+    scope = {name: data[name] for name in ("name", "version", "droppedAttributesCount") if data.get(name)}
+    if data.get("attributes"):
+        scope["attributes"] = _attributes(data["attributes"])
     if part.get("schemaUrl"):
         scope["schemaUrl"] = part["schemaUrl"]
     if resource_schema:
@@ -119,29 +118,45 @@ def _scope(part: dict[str, Any], resource_schema: str | None) -> dict[str, Any]:
     return scope
 
 
-def read_span(data: dict[str, Any], resource: dict[str, Any], scope: dict[str, Any]) -> Span:
-    """One span of a request."""
-    if "traceId" not in data:
+def _row(data: dict[str, Any], source: str, session: str | None) -> Row:
+    if "traceId" not in data:  # some writers use protobuf's own names
         data = {camel(name): value for name, value in data.items()}
-    parent = data.get("parentSpanId")
-    span = Span(
-        _hex(data["traceId"], 32), _hex(data["spanId"], 16), str(data.get("name", "")), "other",
-        _hex(parent, 16) if parent and parent.strip("0") else None, _time(data.get("startTimeUnixNano")),
-        _time(data.get("endTimeUnixNano")) or None,
-    )  # fmt: skip
-    span.resource, span.scope, span.otel_kind = resource, scope, _kind(data.get("kind", 0))
-    if _KEPT & data.keys():
-        span.otel = {name: data[name] for name in sorted(_KEPT) if data.get(name)} or None
-    if "attributes" in data:
-        span.attributes = _attributes(data["attributes"])
-    fill(span)
-    if status := data.get("status"):
-        _read_status(span, status)
+    name, parent = str(data.get("name", "")), data.get("parentSpanId")
+    attributes = _attributes(data["attributes"]) if "attributes" in data else {}
+    fields = fields_of(attributes, name)
+    fields["otel_kind"] = _kind(data.get("kind", 0))
+    otel = {field: data[field] for field in sorted(_EXTRA) if data.get(field)} if _EXTRA & data.keys() else {}
+    status, error = "unset", None
+    links: list[tuple[str, str]] = []
+    extra: dict[str, Any] = {}
+    if state := data.get("status"):
+        status = _CODES[state.get("code", 0)]
+        if message := str(state.get("message") or ""):
+            if status == "error":
+                error = message
+            else:
+                otel["message"] = message
     if data.get("events"):
-        span.events = [_event(event) for event in data["events"]]
+        extra["events"] = [_event(event) for event in data["events"]]
     if data.get("links"):
-        _read_links(span, data["links"])
-    return span
+        links = _links(data["links"], otel)
+    if otel:
+        extra["otel"] = otel
+    return make_row(
+        _id(data["traceId"], 32), _id(data["spanId"], 16), _id(parent, 16) if parent and parent.strip("0") else None,
+        name, fields.get("kind", "other"), _time(data.get("startTimeUnixNano")),
+        _time(data.get("endTimeUnixNano")) or None, status, error, fields.get("agent"), fields.get("model"),
+        fields.get("session") or session, fields, source, None, None, attributes, links, extra,
+    )  # fmt: skip
+
+
+def _id(text: str, digits: int) -> str:
+    if len(text) != digits:  # protobuf's own JSON writes bytes as base64, OTLP's as hexadecimal
+        text = base64.b64decode(text, validate=True).hex()
+    data = bytes.fromhex(text)
+    if 2 * len(data) != digits or not any(data):  # `fromhex` skips spaces
+        raise ValueError(f"its id {text!r} is not {digits} hexadecimal digits")
+    return data.hex()
 
 
 def _time(value: int | str | None) -> int:
@@ -149,19 +164,6 @@ def _time(value: int | str | None) -> int:
     if not 0 <= moment <= LAST_NS:
         raise ValueError("its time is not a number of nanoseconds since 1970")
     return moment
-
-
-def camel(name: str) -> str:
-    first, *rest = name.split("_")
-    return first + "".join(word.title() for word in rest)
-
-
-def _hex(text: str, digits: int) -> str:
-    if len(text) != digits:  # protobuf's own JSON writes bytes as base64, OTLP's as hexadecimal
-        text = base64.b64decode(text, validate=True).hex()
-    if len(text) != digits or not _HEX.issuperset(text) or text == _ZERO[:digits]:
-        raise ValueError(f"its id {text!r} is not {digits} hexadecimal digits")
-    return text.lower()
 
 
 def _kind(kind: int | str) -> int:
@@ -172,18 +174,33 @@ def _kind(kind: int | str) -> int:
     return kind
 
 
-def _attributes(given: list[dict[str, Any]] | None) -> dict[str, Any]:
-    found = {}
-    for pair in given or ():
+def camel(name: str) -> str:
+    """Protobuf's name of a field as its JSON has it.
+
+    >>> camel("start_time_unix_nano")
+    'startTimeUnixNano'
+    """
+    first, *rest = name.split("_")
+    return first + "".join(word.title() for word in rest)
+
+
+def _attributes(pairs: list[dict[str, Any]] | None) -> dict[str, Any]:
+    attributes = {}
+    for pair in pairs or ():
         value = pair.get("value") or {}
-        found[pair["key"]] = value["stringValue"] if "stringValue" in value else read_any(value)
-    if not all(key.__class__ is str for key in found):
+        if "stringValue" in value:
+            attributes[pair["key"]] = value["stringValue"]
+        elif "intValue" in value:
+            attributes[pair["key"]] = int(value["intValue"])
+        else:
+            attributes[pair["key"]] = read_any(value)
+    if not _TEXT.issuperset(map(type, attributes)):
         raise ValueError("an attribute's key is not text")
-    return found
+    return attributes
 
 
 def read_any(value: Mapping[str, Any]) -> Any:
-    """An AnyValue."""
+    """The value of an AnyValue."""
     for name, content in value.items():
         if (read := _VALUES.get(name) or _VALUES.get(camel(name))) is not None:
             return read(content)
@@ -201,32 +218,24 @@ _VALUES: dict[str, Any] = {
 }
 
 
-def _read_status(span: Span, status: dict[str, Any]) -> None:
-    span.status = _CODES[status.get("code", 0)]
-    if message := str(status.get("message") or ""):
-        if span.status == "error":
-            span.error = message
-        else:
-            span.otel = {**(span.otel or {}), "message": message}
-
-
-def _event(event: dict[str, Any]) -> dict[str, Any]:
-    found = {
-        "name": str(event.get("name", "")),
-        "time_ns": int(event.get("timeUnixNano") or event.get("time_unix_nano") or 0),
-        "attributes": _attributes(event.get("attributes")),
+def _event(data: dict[str, Any]) -> dict[str, Any]:
+    event = {
+        "name": str(data.get("name", "")),
+        "time_ns": int(data.get("timeUnixNano") or data.get("time_unix_nano") or 0),
+        "attributes": _attributes(data.get("attributes")),
     }
-    if dropped := event.get("droppedAttributesCount"):
-        found["droppedAttributesCount"] = dropped
-    return found
+    if dropped := data.get("droppedAttributesCount"):
+        event["droppedAttributesCount"] = dropped
+    return event
 
 
-def _read_links(span: Span, links: list[dict[str, Any]]) -> None:
+def _links(links: list[dict[str, Any]], otel: dict[str, Any]) -> list[tuple[str, str]]:
+    """The ids of links; what else they hold is added to `otel`."""
     links = [{camel(name): value for name, value in link.items()} for link in links]
-    span.links = [(_hex(link["traceId"], 32), _hex(link["spanId"], 16)) for link in links]
-    more = [{name: value for name, value in link.items() if name not in ("traceId", "spanId")} for link in links]
-    if any(more):
-        span.otel = {**(span.otel or {}), "links": more}
+    rest = [{name: value for name, value in link.items() if name not in ("traceId", "spanId")} for link in links]
+    if any(rest):
+        otel["links"] = rest
+    return [(_id(link["traceId"], 32), _id(link["spanId"], 16)) for link in links]
 
 
 # Writing
@@ -246,38 +255,42 @@ def write_request(spans: Iterable[Span]) -> dict[str, Any]:
         part = group["scopes"].setdefault(to_json(scope), {"scope": _scope_data(scope), "spans": []})
         if scope.get("schemaUrl"):
             part["schemaUrl"] = scope["schemaUrl"]
-        part["spans"].append(_data(span))
+        part["spans"].append(_span_data(span))
     for group in resources.values():
         group["scopeSpans"] = list(group.pop("scopes").values())
     return {"resourceSpans": list(resources.values())}
 
 
 def _scope_data(scope: Mapping[str, Any]) -> dict[str, Any]:
-    found = {name: scope[name] for name in ("name", "version", "droppedAttributesCount") if scope.get(name)}
+    data = {name: scope[name] for name in ("name", "version", "droppedAttributesCount") if scope.get(name)}
     if scope.get("attributes"):
-        found["attributes"] = pairs(scope["attributes"])
-    return found
+        data["attributes"] = pairs(scope["attributes"])
+    return data
 
 
-def _data(span: Span) -> dict[str, Any]:
+def _span_data(span: Span) -> dict[str, Any]:
     otel = span.otel or {}
     kind = span.otel_kind if span.otel_kind is not None else 3 if span.kind == "model" else 1
-    found: dict[str, Any] = {"traceId": span.trace_id, "spanId": span.span_id}
-    found |= {name: otel[name] for name in sorted(_KEPT) if name in otel}
+    data: dict[str, Any] = {"traceId": span.trace_id, "spanId": span.span_id}
+    data |= {name: otel[name] for name in sorted(_EXTRA) if name in otel}
     if span.parent_id:
-        found["parentSpanId"] = span.parent_id
-    found |= {"name": span.name, "kind": kind, "startTimeUnixNano": str(span.start_ns)}
+        data["parentSpanId"] = span.parent_id
+    data |= {"name": span.name, "kind": kind, "startTimeUnixNano": str(span.start_ns)}
     if span.end_ns is not None:
-        found["endTimeUnixNano"] = str(span.end_ns)
-    found["attributes"] = pairs(to_attributes(span))
+        data["endTimeUnixNano"] = str(span.end_ns)
+    data["attributes"] = pairs(to_attributes(span))
     if span.events:
-        found["events"] = [_event_data(event) for event in span.events]
+        data["events"] = [_event_data(event) for event in span.events]
     if span.links:
-        found["links"] = _links_data(span)
+        rest = otel.get("links") or []
+        data["links"] = [
+            {"traceId": trace, "spanId": other, **(rest[place] if place < len(rest) else {})}
+            for place, (trace, other) in enumerate(span.links)
+        ]
     message = span.error or otel.get("message")
     if span.status != "unset" or message:
-        found["status"] = {"code": STATUSES.index(span.status)} | ({"message": message} if message else {})
-    return found
+        data["status"] = {"code": STATUSES.index(span.status)} | ({"message": message} if message else {})
+    return data
 
 
 def _event_data(event: Mapping[str, Any]) -> dict[str, Any]:
@@ -287,14 +300,6 @@ def _event_data(event: Mapping[str, Any]) -> dict[str, Any]:
         "name": event["name"],
         "attributes": pairs(event.get("attributes") or {}),
     } | ({"droppedAttributesCount": dropped} if dropped else {})
-
-
-def _links_data(span: Span) -> list[dict[str, Any]]:
-    more = (span.otel or {}).get("links") or []
-    return [
-        {"traceId": trace, "spanId": other, **(more[place] if place < len(more) else {})}
-        for place, (trace, other) in enumerate(span.links)
-    ]
 
 
 def pairs(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -310,9 +315,8 @@ def _any_value(value: Any) -> dict[str, Any]:
     if isinstance(value, int):
         return {"intValue": str(value)} if -(2**63) <= value < 2**63 else {"stringValue": str(value)}
     if isinstance(value, float):
-        return {
-            "doubleValue": value if value - value == 0 else str(value).replace("inf", "Infinity").replace("nan", "NaN")
-        }
+        finite = value - value == 0
+        return {"doubleValue": value if finite else str(value).replace("inf", "Infinity").replace("nan", "NaN")}
     if isinstance(value, (list, tuple)):
         return {"arrayValue": {"values": [_any_value(item) for item in value]}}
     if isinstance(value, dict):

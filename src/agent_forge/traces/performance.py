@@ -2,9 +2,9 @@
 
     Explore: mean reward 0.82 (n=41), best at codebase_search 0.94, worst at synthesis 0.61
 
-The figures come from the store's rollups, so a million spans cost milliseconds; a list of spans (a delegation log) is
-summed as it is. Only verified rewards count. A reward span is another's judgement and mostly repeats the reward of what
-it judged, so its reward counts only for agents whose own spans have none.
+The figures come from the store's rollups, so a million spans cost milliseconds; the spans of a delegation log are
+summed directly. Only verified rewards count. A reward span usually repeats the reward of the span that it judges, so
+its reward counts only for agents whose own spans have none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BY = ("agent", "model", "category", "kind")
 
 @dataclass(frozen=True)
 class Rating:
-    """Rewards of a group: how many, their mean, and its standard error (None below two)."""
+    """Rewards of a group: their number, mean, and its standard error (None below two)."""
 
     name: str | None
     count: int
@@ -35,7 +35,7 @@ class Rating:
 
 @dataclass(frozen=True)
 class Performance:
-    """What is known about one agent. Means are None where nothing was measured."""
+    """The figures of one agent; None where nothing was measured."""
 
     agent: str
     spans: int
@@ -88,9 +88,9 @@ def performance(source: Store | Iterable[Span], **window: Any) -> list[Performan
     """How each agent did, the most active first. `window` takes `since` and `until`, for a store."""
     from agent_forge.traces.store import Store
 
-    found = source.aggregate(BY, **window) if isinstance(source, Store) else aggregate_spans(source, BY)
+    groups = source.aggregate(BY, **window) if isinstance(source, Store) else aggregate_spans(source, BY)
     agents: dict[str, list[Aggregate]] = {}
-    for group in found:
+    for group in groups:
         if group.group["agent"] is not None:
             agents.setdefault(str(group.group["agent"]), []).append(group)
     rows = [_performance(agent, groups) for agent, groups in agents.items()]
@@ -117,7 +117,7 @@ def _performance(agent: str, groups: Sequence[Aggregate]) -> Performance:
 
 
 def rated(groups: Iterable[Aggregate]) -> list[Aggregate]:
-    """The groups whose rewards count: spans that were rewarded themselves, or else the reward spans."""
+    """The groups whose rewards count: spans that were rewarded themselves, otherwise the reward spans."""
     with_rewards = [group for group in groups if group.reward_n]
     return [group for group in with_rewards if group.group["kind"] != "reward"] or with_rewards
 
@@ -139,7 +139,7 @@ def _rating(name: str | None, groups: Sequence[Aggregate]) -> Rating | None:
 
 
 def aggregate_spans(spans: Iterable[Span], by: Sequence[str] = BY) -> list[Aggregate]:
-    """What `Store.aggregate` gives, from finished spans in memory."""
+    """What `Store.aggregate` returns, from finished spans in memory."""
     sums: dict[tuple[Any, ...], list[float]] = {}
     for span in spans:
         if span.end_ns is None:
@@ -153,12 +153,11 @@ def aggregate_spans(spans: Iterable[Span], by: Sequence[str] = BY) -> list[Aggre
         )  # fmt: skip
         for place, value in enumerate(added):
             row[place] += value
-    return [_as_aggregate(dict(zip(by, key, strict=True)), row) for key, row in sums.items()]
-
-
-def _as_aggregate(group: dict[str, str | None], row: Sequence[float]) -> Aggregate:
-    spans, errors, seconds, tokens_n, tokens_in, tokens_out, cost_n, cost, rewards, total, squares = row
-    return Aggregate(
-        group, int(spans), int(errors), seconds, int(tokens_n), int(tokens_in), int(tokens_out), int(cost_n), cost,
-        int(rewards), total, squares,
-    )  # fmt: skip
+    aggregates = []
+    for key, row in sums.items():
+        spans_n, errors, seconds, tokens_n, tokens_in, tokens_out, cost_n, cost, rewards, total, squares = row
+        aggregates.append(Aggregate(
+            dict(zip(by, key, strict=True)), int(spans_n), int(errors), seconds, int(tokens_n), int(tokens_in),
+            int(tokens_out), int(cost_n), cost, int(rewards), total, squares,
+        ))  # fmt: skip
+    return aggregates

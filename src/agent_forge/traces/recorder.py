@@ -1,4 +1,4 @@
-"""The recorder: spans that find their parent through context variables, and cost microseconds."""
+"""The recorder: spans that get their parent from context variables and cost microseconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 _current: ContextVar[Span | None] = ContextVar("agent_forge_span", default=None)
 _now = time.perf_counter_ns
-_ids: list[str] = []  # random ids in store: one call of the system makes many
+_ids: list[str] = []  # random ids in stock: one system call yields many
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_ids.clear)
@@ -63,7 +63,7 @@ def use_span(span: Span | None) -> Iterator[None]:
 
 
 def carry(function: Callable[P, R]) -> Callable[P, R]:
-    """`function`, bound to the span that is current now: hand it to a thread or an executor.
+    """`function`, bound to the current span: pass it to a thread or an executor.
 
     >>> from concurrent.futures import ThreadPoolExecutor
     >>> with ThreadPoolExecutor() as pool:
@@ -74,7 +74,7 @@ def carry(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def bound(*args: P.args, **kwargs: P.kwargs) -> R:
-        return context.copy().run(function, *args, **kwargs)  # a copy a call: one context cannot be entered twice
+        return context.copy().run(function, *args, **kwargs)  # a copy per call: a context cannot be entered twice
 
     return bound
 
@@ -106,15 +106,15 @@ class Recorder:
         memory_mb: float = 64,
         spill_mb: float = 1024,
     ) -> None:
-        """`store` may be a place that `Store.open` takes; None is the home folder's store.
+        """`store` may be anything that `Store.open` takes; None is the home folder's store.
 
-        `session` and `agent` are given to spans that name none and have no parent to take them from. `mask` changes
-        a span before it is written. `sample` is the share of traces to keep, chosen by trace id, so that every
-        process keeps the same ones. `join` is an OpenTelemetry tracer provider (True: the global one) whose traces
-        our spans become part of. The rest bounds what waits: see docs/traces.md.
+        `session` and `agent` are the defaults of spans without a parent. `mask` changes a span before it is written.
+        `sample` is the share of traces to record, chosen by trace id, so that all processes choose the same ones.
+        `join` is an OpenTelemetry tracer provider (True: the global one) whose traces our spans become part of. The
+        rest bounds what waits: see docs/traces.md.
         """
         if not 0.0 <= sample <= 1.0:
-            raise UsageError(f"sample is {sample}", fix="give a share of traces between 0 and 1")
+            raise UsageError(f"sample is {sample}", fix="It must be between 0 and 1")
         opened = Store.open(store) if store is None or isinstance(store, (str, os.PathLike)) else store
         self.store: Any = opened
         self.session = session
@@ -124,7 +124,7 @@ class Recorder:
             from agent_forge.traces.otel import Join
 
             self._join = Join(join)
-        self._kept_below = None if sample == 1.0 else round(sample * 2**64)
+        self._sampled_below = None if sample == 1.0 else round(sample * 2**64)
         self._writer = Writer(
             opened,
             mask=mask,
@@ -146,7 +146,7 @@ class Recorder:
         attributes: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Scope:
-        """A context manager that gives the span, makes it current, and ends it: with an error if the block raised one.
+        """A context manager that yields the span, makes it current, and ends it (with an error if the block raised).
 
         Inputs are copied here, the rest at the end. Fields are those of Span; any other name becomes an attribute.
         """
@@ -154,7 +154,7 @@ class Recorder:
         if attributes:
             span.attributes = dict(attributes)
         if links or fields:
-            _furnish(span, links, fields)
+            _set_fields(span, links, fields)
         return Scope(self, span) if self._join is None else JoinedScope(self, span)
 
     def start(
@@ -168,15 +168,15 @@ class Recorder:
         attributes: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> Span:
-        """A span begun, not made current: finish it with `end`. Its parent is `parent`, else the current span."""
+        """Starts a span without making it current; finish it with `end`. The parent defaults to the current span."""
         span = self.begin(name, kind, parent if parent is not None else _current.get(), inputs)
         if attributes:
             span.attributes = dict(attributes)
-        _furnish(span, links, fields)
+        _set_fields(span, links, fields)
         return span
 
     def begin(self, name: str, kind: str, above: Span | None, inputs: Any = None) -> Span:
-        """A span begun under `above`: what `start` and `span` begin with, for those that count microseconds."""
+        """Starts a span under `above`: the bare part of `start` and `span`, for callers that count microseconds."""
         if name.__class__ is not str:
             name = str(name)
         try:
@@ -187,8 +187,7 @@ class Recorder:
             clock = time.time_ns() - _now()
             span = begun(new_trace_id(), own, name, kind, None, clock + _now(), self.session, self.agent, clock)
         else:
-            known = above.clock
-            clock = known if known is not None else time.time_ns() - _now()
+            clock = above.clock if above.clock is not None else time.time_ns() - _now()
             span = begun(
                 above.trace_id, own, name, kind, above.span_id, clock + _now(), above.session, above.agent, clock
             )
@@ -199,20 +198,20 @@ class Recorder:
         return span
 
     def reward(self, value: float, of: Span | None = None, *, name: str = "reward", **fields: Any) -> Span:
-        """Records a judgement of a span (the current one if none is named) as a span of its own, linked to it.
+        """Records a judgement of a span (by default the current one) as a span of its own, linked to it.
 
-        This is how a reward that comes after the end is kept: a finished span never changes.
+        This is how to record a reward that comes later: a finished span never changes.
         """
         judged = of if of is not None else _current.get()
         if judged is None:
-            raise UsageError("there is no span to reward", fix="name it, as in recorder.reward(1.0, span)")
+            raise UsageError("there is no span to reward", fix="Pass one, as in recorder.reward(1.0, span)")
         span = self.start(name, "reward", parent=judged, links=[judged], reward=value, category=judged.category)
         span.set(**fields)
         self.end(span)
         return span
 
     def end(self, span: Span, *, outputs: Any = None, error: BaseException | str | None = None, **fields: Any) -> None:
-        """Finishes a span and hands it to the writer. What is changed on it later is not recorded."""
+        """Finishes a span and hands it to the writer. Later changes to it are not recorded."""
         if fields:
             span.set(**fields)
         if outputs is not None:
@@ -222,13 +221,13 @@ class Recorder:
         self.finish(span)
 
     def enter(self, span: Span) -> None:
-        """Makes a span current for good, in a context that is made for it and ends with it."""
+        """Makes a span current for the rest of a context that exists for it alone."""
         if self._join is not None:
             self._join.enter(span)
         _current.set(span)
 
     def finish(self, span: Span) -> None:
-        """Ends a span as it stands: what `end` ends with."""
+        """Finishes a span as it stands: the bare part of `end`."""
         clock = span.clock
         span.end_ns = clock + _now() if clock is not None else time.time_ns()
         if span.outputs is not None:
@@ -237,7 +236,7 @@ class Recorder:
             span.status = "ok"
         if self._join is not None:
             self._join.finish(span)
-        if self._kept_below is None or int(span.trace_id[16:], 16) < self._kept_below:
+        if self._sampled_below is None or int(span.trace_id[16:], 16) < self._sampled_below:
             self._put(span)
 
     def flush(self) -> None:
@@ -245,17 +244,17 @@ class Recorder:
         self._writer.flush()
 
     def close(self) -> None:
-        """Flushes and ends the background thread. A program that exits does this by itself."""
+        """Flushes and ends the background thread. This happens by itself when a program exits."""
         self._writer.close()
 
     @property
     def pending(self) -> int:
-        """Spans that have ended and are not stored yet: what a kill -9 would lose now."""
+        """Number of spans that have ended but are not stored yet: what a kill -9 would lose now."""
         return self._writer.pending
 
     @property
     def dropped(self) -> int:
-        """Spans given up because neither memory nor the spill file had room, or because they could not be stored."""
+        """Number of spans lost because memory and the spill file were full, or because they could not be stored."""
         return self._writer.dropped
 
     def __enter__(self) -> Recorder:
@@ -292,7 +291,7 @@ class Scope:
 
 
 class JoinedScope(Scope):
-    """The same, for a recorder that has joined OpenTelemetry: their span is current in the block too."""
+    """The block of a recorder that has joined OpenTelemetry: their span is current in it too."""
 
     __slots__ = ("_joined",)
 
@@ -308,12 +307,12 @@ class JoinedScope(Scope):
 
 
 def _forget(span: Span | None) -> None:
-    """After a block that ends in another context than it began in (a generator closed elsewhere)."""
+    """Cleans up after a block that ends in another context than it began in (a generator closed elsewhere)."""
     if span is not None and _current.get() is span:
         _current.set(None)
 
 
-def _furnish(span: Span, links: Sequence[Span | tuple[str, str]], fields: dict[str, Any]) -> None:
+def _set_fields(span: Span, links: Sequence[Span | tuple[str, str]], fields: dict[str, Any]) -> None:
     if links:
         span.links = [link if isinstance(link, tuple) else (link.trace_id, link.span_id) for link in links]
     if fields:

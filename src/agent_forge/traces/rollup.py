@@ -1,20 +1,18 @@
 # ruff: noqa: S608 (the statements are put together from the names in this file, never from values)
-"""Sums kept beside the spans, so that statistics over a million of them cost milliseconds.
+"""Sums stored beside the spans, so that statistics over a million of them cost milliseconds.
 
 By hour and by day, for each group and status: counts, durations, tokens, cost, rewards. By group and duration bucket,
-for each day and in all: what percentiles need. By minute: the time line. And `traces`, one row a trace. All
-of them can be made again from the spans (`rebuild`), and a test holds them to that. `traces` is kept with every batch;
-the sums are written for some thousand spans at a time (pending.py).
+for each day and overall: what percentiles need. By minute: the time line. And `traces`, one row per trace. All of them
+are written in the transaction that stores their spans, and can be rebuilt from the spans (`rebuild`), which a test
+compares them with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
 from typing import Any
 
 from agent_forge.traces.bulk import Insert, adding
-from agent_forge.traces.compiled import function
 from agent_forge.traces.rows import (
     AGENT,
     BUCKET,
@@ -43,8 +41,8 @@ Hours = dict[tuple[int, int, str], list[Any]]  # hour, group, status: the SUMS
 Durations = dict[tuple[int, int, int], int]  # day, group, bucket: spans
 Minutes = dict[int, list[int]]  # minute: spans, errors
 
-# ns: two years. A span that seems to have taken longer has no true start or end, and a few dozen of them would be more
-# than a database's whole numbers hold: they count as spans, and take no time.
+# ns: two years. A span that seems to have taken longer has a wrong start or end, and a few dozen of them would overflow
+# a database's integers: they count as spans, with a duration of 0.
 LONGEST = 2**56
 TOOK = f"CASE WHEN abs(end_ns - start_ns) < {LONGEST} THEN end_ns - start_ns ELSE 0 END"
 
@@ -66,7 +64,7 @@ _ADD_MINUTE = adding("rollup_minute", ("minute",), ("spans", "errors"))
 
 
 def _merged(column: str) -> str:
-    """How a trace's row takes in another batch of its spans."""
+    """How a column of a trace's row takes in another batch of its spans."""
     old, new = f"traces.{column}", f"excluded.{column}"
     if column in ("spans", "errors", "unfinished"):
         return f"{column} = {old} + {new}"
@@ -90,48 +88,28 @@ _ADD_TRACE = Insert(
 )
 
 
-class Sums:
-    """What rows add to the rollup tables. They count finished spans only."""
-
-    def __init__(self) -> None:
-        self._hours: Hours = {}
-        self._durations: Durations = {}
-        self._minutes: Minutes = {}
-
-    def add(self, rows: list[Row]) -> None:
-        """Counts rows in. What cannot be counted raises, and the sums are worth nothing then."""
-        sums = (self._hours, self._durations, self._minutes)
-        quick = _counter()
-        if quick is None or quick(rows, sums) is None:
-            count_rows(rows, *sums)
-
-    def write(self, cursor: Any) -> None:
-        """Adds the sums to the tables, inside the transaction that is open."""
-        _ADD_HOUR.run(cursor, [(*key, *sums) for key, sums in sorted(self._hours.items())])
-        _ADD_DAY.run(cursor, [(*key, *sums) for key, sums in sorted(self._days().items())])
-        _ADD_DURATION.run(cursor, [(*key, n) for key, n in sorted(self._durations.items())])
-        buckets: dict[tuple[int, int], int] = {}
-        for (_, grp, bucket), n in self._durations.items():
-            buckets[grp, bucket] = buckets.get((grp, bucket), 0) + n
-        _ADD_BUCKET.run(cursor, [(*key, n) for key, n in sorted(buckets.items())])
-        _ADD_MINUTE.run(cursor, [(minute, *sums) for minute, sums in sorted(self._minutes.items())])
-
-    def _days(self) -> Hours:
-        days: Hours = {}
-        for (hour, grp, status), sums in self._hours.items():
-            key = (hour // 24, grp, status)
-            known = days.get(key)
-            days[key] = sums if known is None else [a + b for a, b in zip(known, sums, strict=True)]
-        return days
+def add_sums(cursor: Any, rows: list[Row]) -> None:
+    """Adds rows to the sums, inside the open transaction. Finished spans count, the others do not."""
+    hours, durations, minutes = _count(rows)
+    days: dict[tuple[int, int, str], list[Any]] = {}
+    for (hour, grp, status), sums in hours.items():
+        key = (hour // 24, grp, status)
+        days[key] = [a + b for a, b in zip(days[key], sums, strict=True)] if key in days else sums
+    buckets: dict[tuple[int, int], int] = {}
+    for (_, grp, bucket), spans in durations.items():
+        buckets[grp, bucket] = buckets.get((grp, bucket), 0) + spans
+    _ADD_HOUR.run(cursor, [(*key, *sums) for key, sums in sorted(hours.items())])
+    _ADD_DAY.run(cursor, [(*key, *sums) for key, sums in sorted(days.items())])
+    _ADD_DURATION.run(cursor, [(*key, spans) for key, spans in sorted(durations.items())])
+    _ADD_BUCKET.run(cursor, [(*key, spans) for key, spans in sorted(buckets.items())])
+    _ADD_MINUTE.run(cursor, [(minute, *sums) for minute, sums in sorted(minutes.items())])
 
 
-@cache
-def _counter() -> Callable[..., Any] | None:
-    return function("span_sums.c", "count", 2)
-
-
-def count_rows(rows: Iterable[Row], hours: Hours, durations: Durations, minutes: Minutes) -> None:
-    """One loop, and nothing called in it: it is run for every span that comes where there is no C."""
+def _count(rows: Iterable[Row]) -> tuple[Hours, Durations, Minutes]:
+    """One loop with nothing called in it: it runs for every span that comes in."""
+    hours: Hours = {}
+    durations: Durations = {}
+    minutes: Minutes = {}
     for row in rows:
         if row[END] is None:
             continue
@@ -157,34 +135,23 @@ def count_rows(rows: Iterable[Row], hours: Hours, durations: Durations, minutes:
             sums[9] += reward * reward
         day = (start // DAY, grp, row[BUCKET])
         durations[day] = durations[day] + 1 if day in durations else 1
-        at = start // MINUTE
-        if at not in minutes:
-            minutes[at] = [0, 0]
-        minutes[at][0] += 1
+        minute = start // MINUTE
+        if minute not in minutes:
+            minutes[minute] = [0, 0]
+        minutes[minute][0] += 1
         if status == "error":
-            minutes[at][1] += 1
+            minutes[minute][1] += 1
+    return hours, durations, minutes
 
 
 # The rows of traces
 
 
-def add_traces(cursor: Any, rows: list[Row]) -> None:
-    """Takes new rows into the rows of their traces."""
-    quick = _gatherer()
-    found = None if quick is None else quick(rows)
-    _ADD_TRACE.run(cursor, trace_rows(rows) if found is None else found)
+_UNKNOWN = (None,) * 12  # the columns that a trace's first span may leave empty
 
 
-@cache
-def _gatherer() -> Callable[..., Any] | None:
-    return function("span_sums.c", "gather", 1)
-
-
-_UNKNOWN = (None,) * 12  # what a trace's first span may not tell
-
-
-def trace_rows(rows: Iterable[Row]) -> list[list[Any]]:
-    """The rows of the traces that these rows belong to, in the order of their ids."""
+def add_traces(cursor: Any, rows: Iterable[Row]) -> None:
+    """Adds new rows to the rows of their traces, inside the open transaction."""
     traces: dict[str, list[Any]] = {}
     for row in rows:
         start, end, kind = row[START], row[END], row[KIND]
@@ -210,7 +177,7 @@ def trace_rows(rows: Iterable[Row]) -> list[list[Any]]:
                     trace[place] = value if trace[place] is None else trace[place] + value
         elif kind == "reward" and row[REWARD] is not None:
             trace[17] = row[REWARD]
-    return [traces[name] for name in sorted(traces)]
+    _ADD_TRACE.run(cursor, [traces[name] for name in sorted(traces)])
 
 
 _TRACE_OF_SPANS = """
@@ -229,7 +196,7 @@ WHERE s.trace_id {which} GROUP BY s.trace_id
 
 
 def rebuild_trace(cursor: Any, trace_id: str) -> None:
-    """Makes a trace's row again from its spans."""
+    """Rebuilds a trace's row from its spans."""
     cursor.execute("DELETE FROM traces WHERE trace_id = ?", (trace_id,))
     cursor.execute(_TRACE_OF_SPANS.format(which="= ?"), (trace_id,))
 
@@ -241,7 +208,7 @@ count(*), sum({TOOK}), sum(CASE WHEN input_tokens IS NULL AND output_tokens IS N
 coalesce(sum(input_tokens), 0), coalesce(sum(output_tokens), 0), count(cost), coalesce(sum(cost), 0.0), count(reward),
 coalesce(sum(reward), 0.0), coalesce(sum(reward * reward), 0.0)
 """
-# table: its time column, the width of its steps, and how it is made from the spans
+# table: its time column, the width of its steps, and the statement that builds it from the spans
 _REBUILD = {
     "rollup_hour": ("hour", HOUR, f"SELECT start_ns / {HOUR}, grp, status, {_SUMMED} {_TIMED} 1, 2, 3"),
     "rollup_day": ("day", DAY, f"SELECT start_ns / {DAY}, grp, status, {_SUMMED} {_TIMED} 1, 2, 3"),
@@ -251,7 +218,7 @@ _REBUILD = {
 
 
 def rebuild(cursor: Any, before_ns: int) -> None:
-    """Makes the sums of spans that started before `before_ns` again (up to the end of that day) from the rows."""
+    """Rebuilds the sums of spans that started before `before_ns` (up to the end of that day) from the rows."""
     end = (before_ns // DAY + 1) * DAY
     for table, (column, width, select) in _REBUILD.items():
         cursor.execute(f"DELETE FROM {table} WHERE {column} < ?", (end // width,))

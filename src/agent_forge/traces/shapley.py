@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import accumulate, pairwise
+from operator import or_
 from typing import TYPE_CHECKING
 
 from agent_forge.traces.dependencies import dependencies, in_order, recognisable_texts, targets
@@ -16,13 +17,12 @@ if TYPE_CHECKING:
 
 
 class DependencyGame:
-    """The game whose Shapley value is the credit. Its players are the leaves that the outcome hangs on.
+    """The game whose Shapley value is the credit. Its players are the leaves that the outcome depends on.
 
-    A leaf *stands* in a coalition when it is in it and, of each result that it used, at least one source stands; two
-    sources that put out the very same recognisable value are interchangeable, so either will do. The value of a
-    coalition is the share of the targets (`dependencies.targets`) that stand: what would be left of the outcome if
-    everything outside the coalition had not happened. For a success, leaves that failed are out of the game: what
-    used them did without.
+    A leaf *stands* in a coalition if it belongs to it and, of each result that it used, at least one source stands; two
+    sources with the same recognisable output are interchangeable, so either will do. The value of a coalition is the
+    share of the targets (`dependencies.targets`) that stand: what would be left of the outcome if nothing outside the
+    coalition had happened. For a success, failed leaves are not in the game: what used them did without.
     """
 
     def __init__(self, graph: SpanGraph, outcome: float) -> None:
@@ -43,7 +43,7 @@ class DependencyGame:
         return all(len(group) == 1 for groups in self.needs for group in groups)
 
     def value(self, coalition: int) -> float:
-        """The value of a coalition, given as a bit mask over `players`."""
+        """The value of a coalition, a bit mask over `players`."""
         standing = 0
         for place in range(len(self.needs)):
             if coalition >> place & 1 and self._stands(place, standing):
@@ -51,7 +51,7 @@ class DependencyGame:
         return sum(standing >> target & 1 for target in self.targets) / len(self.targets)
 
     def walk(self, order: list[int]) -> list[float]:
-        """The values as the players join in this order, one after the other: 1 + len(order) of them."""
+        """The 1 + len(order) values as the players join one after the other."""
         users: list[list[int]] = [[] for _ in self.players]
         for place, groups in enumerate(self.needs):
             for group in groups:
@@ -74,7 +74,7 @@ class DependencyGame:
         return all(any(standing >> source & 1 for source in group) for group in self.needs[place])
 
     def closed_form(self) -> list[float]:
-        """A unanimity game shares its worth equally among its carrier (Shapley 1953): one game a target."""
+        """A unanimity game divides its worth equally among its carrier (Shapley 1953); there is one game per target."""
         shares = [0.0] * len(self.players)
         for target in self.targets:
             carrier, stack = {target}, [target]
@@ -89,13 +89,13 @@ class DependencyGame:
 
 
 def _upstream(targets: list[str], sources: dict[str, list[str]], dead: set[str]) -> set[str]:
-    found, stack = set(targets), list(targets)
+    upstream, stack = set(targets), list(targets)
     while stack:
         for source in sources[stack.pop()]:
-            if source not in found and source not in dead:
-                found.add(source)
+            if source not in upstream and source not in dead:
+                upstream.add(source)
                 stack.append(source)
-    return found
+    return upstream
 
 
 def _alternatives(graph: SpanGraph, sources: list[str], number: dict[str, int]) -> list[list[int]]:
@@ -119,11 +119,11 @@ def shapley_values(
 ) -> tuple[list[float], float, int]:
     """The Shapley value of any game, as (values, error bound, samples drawn).
 
-    `value` takes a coalition as a bit mask and must be monotone. To `exact_to` players all 2ⁿ coalitions are evaluated
-    and the bound is 0. Above (or when `samples` is given), orders of the players are drawn at random; each adds up
-    to value(all) - value(none) exactly. The bound is Hoeffding's with a union bound over the players: marginals lie in
-    [0, r], r = value(all) - value(none), so with m samples the error of no player exceeds r·√(ln(2n/(1-c)) / 2m), with
-    probability c. `walk`, where given, is a faster way to the values along one order.
+    `value` takes a coalition as a bit mask and must be monotone. Up to `exact_to` players all 2ⁿ coalitions are
+    evaluated and the bound is 0. Beyond that, or with `samples`, orders of the players are drawn at random; the
+    marginals of each sum to value(all) - value(none) exactly. The bound is Hoeffding's with a union bound over the
+    players: marginals lie in [0, r], r = value(all) - value(none), so with m samples no player's error exceeds
+    r·√(ln(2n/(1-c)) / 2m), with probability c. `walk` is an optional faster way to the values along one order.
 
     >>> shapley_values(3, lambda s: float(s & 0b011 == 0b011))  # players 0 and 1 are needed, 2 is not
     ([0.5, 0.5, 0.0], 0.0, 0)
@@ -132,7 +132,9 @@ def shapley_values(
         return _exact(players, value), 0.0, 0
     rng = random.Random(seed)
     drawn = samples or max(200, min(2000, 200_000 // players))
-    values_along = walk or (lambda order: [value(coalition) for coalition in _growing(order)])
+    values_along = walk or (
+        lambda order: [value(coalition) for coalition in accumulate((1 << player for player in order), or_, initial=0)]
+    )
     totals, order = [0.0] * players, list(range(players))
     for _ in range(drawn):
         rng.shuffle(order)
@@ -142,10 +144,6 @@ def shapley_values(
     spread = value((1 << players) - 1) - value(0)
     bound = spread * math.sqrt(math.log(2 * players / (1 - confidence)) / (2 * drawn))
     return [total / drawn for total in totals], bound, drawn
-
-
-def _growing(order: list[int]) -> Iterator[int]:
-    return accumulate(order, lambda coalition, player: coalition | 1 << player, initial=0)
 
 
 def _exact(players: int, value: Callable[[int], float]) -> list[float]:

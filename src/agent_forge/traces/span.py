@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, overload
 
 from agent_forge.errors import TraceError
 
-# What a span can be. Names of other programs' kinds are mapped to these in `conventions.py`.
+# The kinds of span. Those of other programs are mapped to these in `conventions.py`.
 KINDS: dict[str, str] = {
     "run": "a whole run: usually the root of a trace",
     "plan": "making or changing a plan",
@@ -53,8 +55,8 @@ class Rare(Generic[T]):
 class Span:
     """One thing that happened. A field that was not measured is None, never 0.
 
-    Most spans have few of the fields from `provider` on: they share one place (`rare`), so that making, copying and
-    storing a span costs what is in it.
+    Most spans have few of the fields from `provider` on. These share one dictionary (`rare`), so that creating, copying
+    and storing a span costs as much as it holds.
 
     >>> span = Span("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "search", kind="tool", start_ns=1, end_ns=5)
     >>> span.duration_s, span.reward
@@ -141,9 +143,9 @@ class Span:
         self.agent = agent
         self.model = model
         self.session = session
-        # Wall clock minus monotonic clock when the trace began: one trace, one timeline, whatever the wall clock does.
+        # Wall clock minus monotonic clock when the trace began: one time line per trace, whatever the wall clock does.
         self.clock: int | None = None
-        self.rare: dict[str, Any] | None = None  # the other fields that are not None, by name
+        self.rare: dict[str, Any] | None = None  # the rare fields that are not None, by name
         if rare:
             if unknown := rare.keys() - _RARE:
                 raise TypeError(f"a span has no field {sorted(unknown)[0]!r}")
@@ -169,7 +171,7 @@ class Span:
         return self
 
     def link(self, other: Span) -> Span:
-        """Says that this span used the result of `other`. Returns the span."""
+        """Records that this span used the result of `other`. Returns the span."""
         self.links.append((other.trace_id, other.span_id))
         return self
 
@@ -181,13 +183,13 @@ class Span:
     def to_dict(self) -> dict[str, Any]:
         """A JSON object without the fields that are empty."""
         values = {name: getattr(self, name) for name in FIELDS}
-        found = {name: value for name, value in values.items() if value is not None and value not in ([], {})}
+        data = {name: value for name, value in values.items() if value is not None and value not in ([], {})}
         for name in ("inputs", "outputs"):  # an empty answer is an answer
             if values[name] is not None:
-                found[name] = values[name]
+                data[name] = values[name]
         if self.links:
-            found["links"] = [list(link) for link in self.links]
-        return found
+            data["links"] = [list(link) for link in self.links]
+        return data
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Span:
@@ -196,7 +198,7 @@ class Span:
         missing = {"trace_id", "span_id", "name"} - set(data)
         if unknown or missing:
             fault = f"has no {sorted(missing)[0]!r}" if missing else f"has an unknown field {sorted(unknown)[0]!r}"
-            raise TraceError(f"the span {fault}", fix=f"the fields are {', '.join(FIELDS)}")
+            raise TraceError(f"the span {fault}", fix=f"Fields are {', '.join(FIELDS)}")
         values = {name: value for name, value in data.items() if value is not None}
         for name, value in values.items():
             if name in _CHECKS and not _CHECKS[name][1](value):
@@ -216,7 +218,7 @@ def begun(
     agent: str | None,
     clock: int,
 ) -> Span:
-    """A span that has just started: half the price of `Span`, which takes every field there is."""
+    """A span that has just started: half the cost of `Span(…)`, which takes every field."""
     span = _new(Span)
     span.trace_id = trace_id
     span.span_id = span_id
@@ -235,39 +237,34 @@ def begun(
     return span
 
 
+@contextmanager
+def collection_paused() -> Iterator[None]:
+    """Pauses the garbage collector while many spans are created: it would traverse all of them several times, a sixth
+    of what storing them costs."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 _new = object.__new__
 _HEX = frozenset("0123456789abcdef")
 
 
-def _is_id(value: Any, digits: int) -> bool:
+def is_id(value: Any, digits: int) -> bool:
+    """Whether a value is an OpenTelemetry id of so many hexadecimal digits, not all of them 0."""
     return isinstance(value, str) and len(value) == digits and _HEX.issuperset(value) and value.strip("0") != ""
-
-
-def _is_moment(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_whole(value: Any) -> bool:
-    return type(value) is int
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float)
-
-
-def _is_object(value: Any) -> bool:
-    return isinstance(value, dict)
 
 
 def _are_links(value: Any) -> bool:
     pairs = isinstance(value, (list, tuple)) and all(
         isinstance(link, (list, tuple)) and len(link) == 2 for link in value
     )
-    return pairs and all(_is_id(trace, 32) and _is_id(span, 16) for trace, span in value)
+    return pairs and all(is_id(trace, 32) and is_id(span, 16) for trace, span in value)
 
 
 def _are_events(value: Any) -> bool:
@@ -276,19 +273,28 @@ def _are_events(value: Any) -> bool:
     )
 
 
-# field: (what it should be, whether a value is that). Inputs and outputs may be anything.
+# field: (what its value must be, whether a value is that). Inputs and outputs may be anything.
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "trace_id": ("32 hexadecimal digits", lambda value: _is_id(value, 32)),
-    **dict.fromkeys(("span_id", "parent_id"), ("16 hexadecimal digits", lambda value: _is_id(value, 16))),
+    "trace_id": ("32 hexadecimal digits", lambda value: is_id(value, 32)),
+    **dict.fromkeys(("span_id", "parent_id"), ("16 hexadecimal digits", lambda value: is_id(value, 16))),
     "kind": (f"one of {', '.join(KINDS)}", lambda value: isinstance(value, str) and value in KINDS),
     "status": (f"one of {', '.join(STATUSES)}", lambda value: value in STATUSES),
-    **dict.fromkeys(("start_ns", "end_ns"), ("a whole number of nanoseconds since 1970", _is_moment)),
     **dict.fromkeys(
-        ("name", "error", "agent", "model", "session", "provider", "category", "policy", "template"), ("text", _is_text)
+        ("start_ns", "end_ns"),
+        ("a whole number of nanoseconds since 1970", lambda value: type(value) is int and 0 <= value < 2**63),
     ),
-    **dict.fromkeys(("input_tokens", "output_tokens", "otel_kind"), ("a whole number", _is_whole)),
-    **dict.fromkeys(("cost", "reward"), ("a number", _is_number)),
-    **dict.fromkeys(("attributes", "sampling", "assessment", "resource", "scope", "otel"), ("an object", _is_object)),
+    **dict.fromkeys(
+        ("name", "error", "agent", "model", "session", "provider", "category", "policy", "template"),
+        ("text", lambda value: isinstance(value, str)),
+    ),
+    **dict.fromkeys(
+        ("input_tokens", "output_tokens", "otel_kind"), ("a whole number", lambda value: type(value) is int)
+    ),
+    **dict.fromkeys(("cost", "reward"), ("a number", lambda value: type(value) in (int, float))),
+    **dict.fromkeys(
+        ("attributes", "sampling", "assessment", "resource", "scope", "otel"),
+        ("an object", lambda value: isinstance(value, dict)),
+    ),
     **dict.fromkeys(("prompt_ids", "output_ids", "logprobs"), ("a list", lambda value: isinstance(value, list))),
     "links": ("a list of pairs of a trace and a span", _are_links),
     "events": ("a list of objects with name and time_ns", _are_events),

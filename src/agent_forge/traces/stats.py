@@ -1,9 +1,9 @@
 # ruff: noqa: S608 (statements are put together from names in this file, never from values)
 """Statistics over many spans, read from the rollups in milliseconds.
 
-Whole days inside the asked time come from the days' sums, whole hours before and after them from the hours', and what
-hangs over at the two ends is summed from the spans themselves; so are the few spans that came after the sums were last
-written, if there are any. All of it is one statement. So a figure is what the rows would give, for any window.
+Whole days inside the window come from the days' sums, whole hours before and after them from the hours', and what is
+left at the two ends is summed from the spans themselves, all in one statement. So a figure is what the rows would give,
+for any window.
 """
 
 from __future__ import annotations
@@ -15,23 +15,18 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from agent_forge.errors import UsageError
-from agent_forge.traces.pending import places
 from agent_forge.traces.queries import Moment, to_ns
 from agent_forge.traces.rollup import DAY, HOUR, MINUTE, SUMS, TOOK
 
-Window = tuple[int, int]  # from, and up to but without
+Window = tuple[int, int]  # from, and up to but excluding
 GROUPS = ("agent", "name", "kind", "model", "category", "status")
 _LAST = 2**63 // DAY * DAY  # the last whole day that a database can number
 _ROWS = "FROM spans WHERE end_ns IS NOT NULL AND start_ns >= ? AND start_ns < ?"
-# Spans that no table holds yet (pending.py). The plus keeps SQLite from going by the index on start_ns.
-_NEW_ROWS = (
-    "FROM spans WHERE seq > (SELECT seq FROM rollup_mark) AND end_ns IS NOT NULL AND +start_ns >= ? AND +start_ns < ?"
-)
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """The sums of one group of finished spans. Means are None where nothing was measured."""
+    """The sums of one group of finished spans. Means are None if nothing was measured."""
 
     group: dict[str, str | None]
     spans: int
@@ -58,7 +53,7 @@ class Aggregate:
 
     @property
     def reward_std(self) -> float | None:
-        """The sample's standard deviation; None below two rewards."""
+        """The sample standard deviation; None below two rewards."""
         if self.reward_n < 2:
             return None
         spread = self.reward_sumsq - self.reward_sum**2 / self.reward_n
@@ -66,7 +61,7 @@ class Aggregate:
 
 
 class Tick(NamedTuple):
-    """Some minutes of the time line."""
+    """One step of the time line."""
 
     start_ns: int
     spans: int
@@ -88,27 +83,26 @@ def aggregate(
 ) -> list[Aggregate]:
     """See `Store.aggregate`."""
     columns = _columns(by, "a.status")
-    kept, values = _only(only, "a.status")
+    filtered, values = _only(only, "a.status")
     summed = f"SELECT grp, status, {', '.join(SUMS)} FROM"
     days, rest = _whole(_window(since, until), DAY)
-    hours, ends = _steps(rest, HOUR)
+    parts_of_rest = [_whole(window, HOUR) for window in rest]
+    hours = [step for steps, _ in parts_of_rest for step in steps]
+    ends = [end for _, ends in parts_of_rest for end in ends]
     parts = [(f"{summed} rollup_day WHERE day >= ? AND day < ?", step) for step in days]
     parts += [(f"{summed} rollup_hour WHERE hour >= ? AND hour < ?", step) for step in hours]
-    if _are_waiting(cursor):
-        whole = [(begin * DAY, end * DAY) for begin, end in days] + [(begin * HOUR, end * HOUR) for begin, end in hours]
-        parts += [(f"SELECT grp, status, {_ROW_SUMS} {_NEW_ROWS}", step) for step in whole]
     parts += [(f"SELECT grp, status, {_ROW_SUMS} {_ROWS}", end) for end in ends]
     if not parts:
         return []
     source = " UNION ALL ".join(text for text, _ in parts)
     times = [time for _, part in parts for time in part]
-    # The groups are summed before they meet their names: a join of every hour's row would cost more than the sum.
+    # Groups are summed before they are joined with their names: joining every hour's row would cost more than the sum.
     inner = ", ".join(f"sum({name}) AS {name}" for name in SUMS)
     outer = ", ".join(f"sum(a.{name})" for name in SUMS)
     sql = (
         f"SELECT {', '.join(columns)}, sum(CASE WHEN a.status = 'error' THEN a.spans ELSE 0 END), {outer}"
         f" FROM (SELECT grp, status, {inner} FROM ({source}) r GROUP BY grp, status) a"
-        f" JOIN groups g ON g.id = a.grp{kept} GROUP BY {_ordinals(by)} ORDER BY {_ordinals(by)}"
+        f" JOIN groups g ON g.id = a.grp{filtered} GROUP BY {_ordinals(by)} ORDER BY {_ordinals(by)}"
     )
     rows = cursor.execute(sql, [*times, *values]).fetchall()
     return [_aggregate(by, row) for row in rows]
@@ -133,23 +127,24 @@ def percentiles(
 ) -> dict[tuple[str | None, ...], list[float]]:
     """See `Store.percentiles`."""
     if "status" in (*by, *only):
-        raise UsageError("durations are not kept by status", fix="leave status out")
+        raise UsageError("durations are not recorded by status", fix="Leave status out")
     columns = _columns(by, "")
-    kept, values = _only(only, "")
-    source, times = _buckets(_window(since, until), _are_waiting(cursor))
+    filtered, values = _only(only, "")
+    source, times = _buckets(_window(since, until))
     sql = (
         f"SELECT {', '.join(columns)}, a.bucket, sum(a.spans) FROM"
         f" (SELECT grp, bucket, sum(spans) AS spans FROM ({source}) r GROUP BY grp, bucket) a"
-        f" JOIN groups g ON g.id = a.grp{kept} GROUP BY {_ordinals(by)}, a.bucket ORDER BY {_ordinals(by)}, a.bucket"
+        f" JOIN groups g ON g.id = a.grp{filtered}"
+        f" GROUP BY {_ordinals(by)}, a.bucket ORDER BY {_ordinals(by)}, a.bucket"
     )
     counts: dict[tuple[str | None, ...], list[tuple[int, int]]] = {}
     for *group, bucket, spans in cursor.execute(sql, [*times, *values]).fetchall():
         counts.setdefault(tuple(value or None for value in group), []).append((int(bucket), int(spans)))
-    return {group: [_quantile(found, share) for share in of] for group, found in counts.items()}
+    return {group: [_quantile(buckets, share) for share in of] for group, buckets in counts.items()}
 
 
-def _buckets(window: Window, waiting: bool) -> tuple[str, list[int]]:
-    """The counts of durations in a window, a group and bucket at a time."""
+def _buckets(window: Window) -> tuple[str, list[int]]:
+    """A statement for the number of spans per group and duration bucket in a window."""
     days, ends = _whole(window, DAY)
     if window == (0, _LAST):
         parts: list[tuple[str, Sequence[int]]] = [("SELECT grp, bucket, spans FROM rollup_bucket", ())]
@@ -157,32 +152,23 @@ def _buckets(window: Window, waiting: bool) -> tuple[str, list[int]]:
         select = "SELECT grp, bucket, spans FROM rollup_duration WHERE day >= ? AND day < ?"
         parts = [(select, step) for step in days]
         parts += [(f"SELECT grp, bucket, 1 AS spans {_ROWS}", end) for end in ends or [(0, 0)]]
-    if waiting:
-        new = f"SELECT grp, bucket, 1 AS spans {_NEW_ROWS}"
-        parts += [(new, (begin * DAY, end * DAY)) for begin, end in days]
     return " UNION ALL ".join(text for text, _ in parts), [time for _, part in parts for time in part]
 
 
-def _are_waiting(cursor: Any) -> bool:
-    """Whether there are spans that the sums do not hold yet. (Those that come after this look may be left out.)"""
-    mark, last = places(cursor)
-    return mark < last
-
-
 def _quantile(counts: Sequence[tuple[int, int]], share: float) -> float:
-    """The duration in seconds below which `share` of the spans lie: the middle of the bucket where that falls."""
-    wanted = share * sum(spans for _, spans in counts)
+    """The duration in seconds below which `share` of the spans lie: the middle of its bucket."""
+    rank = share * sum(spans for _, spans in counts)
     running = accumulate(spans for _, spans in counts)
-    bucket = next(bucket for (bucket, _), seen in zip(counts, running, strict=True) if seen >= wanted)
+    bucket = next(bucket for (bucket, _), below in zip(counts, running, strict=True) if below >= rank)
     return float(2 ** ((bucket + 0.5) / 4)) / 1e9
 
 
 def timeline(cursor: Any, minutes: int, since: Moment | None, until: Moment | None, agent: str | None) -> list[Tick]:
-    """See `Store.timeline`. The window is widened to whole minutes (hours, where an agent is named)."""
+    """See `Store.timeline`. The window is widened to whole minutes, or hours for one agent."""
     if agent is not None and minutes % 60:
-        raise UsageError("an agent's time line is kept by the hour", fix="give minutes in multiples of 60")
+        raise UsageError("an agent's time line is recorded by the hour", fix="Use a multiple of 60 minutes")
     if minutes < 1:
-        raise UsageError(f"the time line cannot have steps of {minutes} minutes", fix="give at least 1")
+        raise UsageError(f"the steps of a time line must be at least 1 minute, not {minutes}")
     begin, end = _window(since, until)
     if minutes % 60:
         return _by_minute(cursor, minutes, begin, end)
@@ -190,41 +176,27 @@ def timeline(cursor: Any, minutes: int, since: Moment | None, until: Moment | No
 
 
 def _by_minute(cursor: Any, step: int, begin: int, end: int) -> list[Tick]:
-    first, last = begin // MINUTE, -(-end // MINUTE)
-    tick, kept, grouped = f"minute * {MINUTE}", "spans, errors", ""
+    tick, sums, grouped = f"minute * {MINUTE}", "spans, errors", ""
     if step > 1:
-        tick, kept, grouped = f"minute / {step} * {step * MINUTE}", "sum(spans), sum(errors)", " GROUP BY 1"
-    table = f"SELECT {tick}, {kept} FROM rollup_minute WHERE minute >= ? AND minute < ?{grouped}"
-    return _ticks(cursor, table, [first, last], step, MINUTE)
+        tick, sums, grouped = f"minute / {step} * {step * MINUTE}", "sum(spans), sum(errors)", " GROUP BY 1"
+    sql = f"SELECT {tick}, {sums} FROM rollup_minute WHERE minute >= ? AND minute < ?{grouped} ORDER BY 1"
+    return _ticks(cursor, sql, [begin // MINUTE, -(-end // MINUTE)])
 
 
 def _by_hour(cursor: Any, step: int, begin: int, end: int, agent: str | None) -> list[Tick]:
-    first, last = begin // HOUR, -(-end // HOUR)
-    kept = "" if agent is None else " AND grp IN (SELECT id FROM groups WHERE agent = ?)"
-    table = (
+    only = "" if agent is None else " AND grp IN (SELECT id FROM groups WHERE agent = ?)"
+    sql = (
         f"SELECT hour / {step} * {step * HOUR}, sum(spans), sum(CASE WHEN status = 'error' THEN spans ELSE 0 END)"
-        f" FROM rollup_hour WHERE hour >= ? AND hour < ?{kept} GROUP BY 1"
+        f" FROM rollup_hour WHERE hour >= ? AND hour < ?{only} GROUP BY 1 ORDER BY 1"
     )
-    return _ticks(cursor, table, [first, last, *([] if agent is None else [agent])], step, HOUR, kept)
+    return _ticks(cursor, sql, [begin // HOUR, -(-end // HOUR), *([] if agent is None else [agent])])
 
 
-def _ticks(cursor: Any, table: str, values: list[Any], step: int, width: int, kept: str = "") -> list[Tick]:
-    """The time line of a table, and of the spans that are not in it yet."""
-    first, last, *named = values
-    if not _are_waiting(cursor):
-        rows = cursor.execute(f"{table} ORDER BY 1", values).fetchall()
-        if rows and type(rows[0][1]) is not int:  # PostgreSQL's sums are decimals
-            rows = [(int(at), int(spans), int(errors)) for at, spans, errors in rows]
-        return list(map(Tick._make, rows))
-    errors = "sum(CASE WHEN status = 'error' THEN 1 ELSE 0 END)"
-    new = f"SELECT start_ns / {step * width} * {step * width}, count(*), {errors} {_NEW_ROWS}{kept} GROUP BY 1"
-    times = [first * width, min(last * width, _LAST), *named]
-    found: dict[int, list[int]] = {}
-    for at, spans, failed in cursor.execute(f"{table} UNION ALL {new}", [*values, *times]).fetchall():
-        known = found.setdefault(int(at), [0, 0])
-        known[0] += int(spans)
-        known[1] += int(failed)
-    return [Tick(at, *found[at]) for at in sorted(found)]
+def _ticks(cursor: Any, sql: str, values: list[Any]) -> list[Tick]:
+    rows = cursor.execute(sql, values).fetchall()
+    if rows and type(rows[0][1]) is not int:  # PostgreSQL's sums are decimals
+        rows = [tuple(map(int, row)) for row in rows]
+    return list(map(Tick._make, rows))
 
 
 def _window(since: Moment | None, until: Moment | None) -> Window:
@@ -241,14 +213,9 @@ def _whole(window: Window, width: int) -> tuple[list[Window], list[Window]]:
     return [(first, last)], [(one, other) for one, other in ends if one < other]
 
 
-def _steps(windows: Sequence[Window], width: int) -> tuple[list[Window], list[Window]]:
-    found = [_whole(window, width) for window in windows]
-    return [step for steps, _ in found for step in steps], [end for _, ends in found for end in ends]
-
-
 def _columns(by: Sequence[str], status: str) -> list[str]:
     if not by:
-        raise UsageError("nothing to group by", fix=f"name some of {', '.join(GROUPS)}")
+        raise UsageError("there is nothing to group by", fix=f"Choose from {', '.join(GROUPS)}")
     return [status if name == "status" else f"g.{_checked(name)}" for name in by]
 
 
@@ -259,7 +226,7 @@ def _only(only: Mapping[str, str], status: str) -> tuple[str, list[str]]:
 
 def _checked(name: str) -> str:
     if name not in GROUPS:
-        raise UsageError(f"spans cannot be grouped by {name!r}", fix=f"groups are {', '.join(GROUPS)}")
+        raise UsageError(f"spans cannot be grouped by {name!r}", fix=f"Groups are {', '.join(GROUPS)}")
     return name
 
 

@@ -6,29 +6,26 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from agent_forge.database import MEMORY, Database, is_url, open_database
-from agent_forge.errors import DataError, StoreError, TraceError
+from agent_forge.errors import DataError, TraceError
 from agent_forge.home import home
 from agent_forge.traces.bulk import Insert
-from agent_forge.traces.group_commit import Parcel, Turns
 from agent_forge.traces.intern import Interned
 from agent_forge.traces.migrations import SCHEMA
-from agent_forge.traces.pending import MOST as MOST_PENDING
-from agent_forge.traces.pending import Pending, move_mark, places
 from agent_forge.traces.queries import Moment, cursor_of, spans_query, to_ns, traces_query
-from agent_forge.traces.rollup import Sums, add_traces, rebuild, rebuild_trace
-from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, Row, to_span
-from agent_forge.traces.span import Span
+from agent_forge.traces.rollup import add_sums, add_traces, rebuild, rebuild_trace
+from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, TRACE, Row, to_rows, to_span
+from agent_forge.traces.span import Span, collection_paused
 from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, timeline
 
 FILE = "traces.db"
-BATCH = 5_000  # spans a transaction when a long stream is added
+BATCH = 5_000  # spans per transaction when a long stream is added
 
 _OPTIONAL = (
     ("error",),
@@ -49,7 +46,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Page(Generic[T]):
-    """Some results, and where the next ones begin (None: there are no more)."""
+    """Some results, and a cursor to the next ones (None if there are no more)."""
 
     items: list[T] = field(default_factory=list)
     next: str | None = None
@@ -64,7 +61,7 @@ class Page(Generic[T]):
 @dataclass(frozen=True)
 class Summary:
     """A trace in one line. Name, kind, agent, category, status and error are those of its root; tokens and cost are
-    summed over its model calls; the reward is the root's, else the last one given by a reward span."""
+    summed over its model calls; the reward is the root's, otherwise that of the last reward span."""
 
     trace_id: str
     start_ns: int
@@ -99,13 +96,11 @@ class Store:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._interned = Interned(database)
-        self._pending = Pending()
-        self._turns = Turns(self._write)
 
     @classmethod
     def open(cls, place: str | os.PathLike[str] | None = None) -> Store:
         """The store at `place`: a folder (its traces.db), a file, a postgresql:// URL, ":memory:", or None for the
-        home folder. It is made if it is not there. Raises StoreError for a file that is not a whole trace store.
+        home folder. Creates it if necessary. Raises StoreError for a file that is not a complete trace store.
         """
         text = os.fspath(place) if place is not None else ""
         return cls(open_database(text if text == MEMORY or is_url(text) else _file(text), SCHEMA))
@@ -120,95 +115,71 @@ class Store:
     def add(self, spans: Iterable[Span]) -> int:
         """Stores spans in one transaction and returns how many were new or newly finished. They are on disk by then.
 
-        A span is known by its trace and span id: sent again, it is not stored again. One that had been stored
-        unfinished is replaced by its finished self; a finished one never changes. Raises TraceError, with nothing
-        stored, if a field of a span has a value no database takes; StoreError if the database fails.
+        A span is identified by its trace and span id: sent again, it is not stored again. One that was stored
+        unfinished is replaced when it is finished; a finished one never changes. Raises TraceError, with nothing
+        stored, if a field has a value that no database takes; StoreError if the database fails.
         """
-        rows = self.rows(list(spans))
-        return self._turns.add(rows) if rows else 0
+        with _values_at_fault(), collection_paused():
+            rows = to_rows(spans)
+        return self.add_rows(rows)
 
-    def rows(self, spans: Sequence[Span]) -> list[Row]:
-        """The rows of spans, as `add` writes them."""
-        with _values_at_fault():
-            return self._interned.rows(list(spans))
+    def add_rows(self, rows: list[Row]) -> int:
+        """Stores the spans of rows that `make_row` made, as `add` does: for requests, which are read to rows."""
+        return self._write(self.numbered(rows)) if rows else 0
 
-    def _write(self, parcels: Sequence[Parcel]) -> None:
-        """Stores the rows of parcels in one transaction and notes in each how many were added."""
-        rows = parcels[0].rows if len(parcels) == 1 else [row for parcel in parcels for row in parcel.rows]
-        try:
-            with _values_at_fault(), self._database.write() as cursor:
-                added = self._write_rows(cursor, rows)
-        except BaseException:
-            self._pending.forget()
-            raise
-        at = 0
-        for parcel in parcels:
-            size = len(parcel.rows)
-            parcel.added = size if added is None else sum(added[at : at + size])
-            at += size
+    def numbered(self, rows: list[Row]) -> list[Row]:
+        """The same rows, with the numbers of their groups and sources."""
+        with _values_at_fault(), collection_paused():
+            self._interned.number(rows)
+        return rows
 
-    def _write_rows(self, cursor: Any, rows: list[Row]) -> list[bool] | None:
-        """Stores rows and says for each whether it was added; None: all were."""
-        mark, last = places(cursor)
-        self._pending.count(rows, mark)
-        if INSERT.run(cursor, rows) < len(rows):
-            return self._add_some(cursor, rows, mark, last)
-        add_traces(cursor, rows)
-        _, now = places(cursor)
-        self._pending.stored(last, now)
-        if now - mark >= MOST_PENDING:
-            self._pending.write(cursor, mark, now)
-        return None
-
-    def _add_some(self, cursor: Any, rows: list[Row], mark: int, last: int) -> list[bool]:
-        """Ends a batch of which some spans were there already: counts what is new, and finishes the unfinished."""
-        self._pending.forget()
-        self._pending.write(cursor, mark, last)  # before any of their spans is finished
-        found = cursor.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)).fetchall()
-        new = {tuple(row) for row in found}
-        fresh: list[Row] = []
+    def _write(self, rows: list[Row]) -> int:
+        """Stores rows in one transaction. Returns how many were new or newly finished."""
         finished: list[Row] = []
-        added: list[bool] = []
-        for row in rows:
-            if row[:2] in new:
-                fresh.append(row)
-                new.discard(row[:2])
-            elif row[END] is not None and cursor.execute(_FINISH, (*row[2:], *row[:2])).rowcount == 1:
-                finished.append(row)
-            else:
-                added.append(False)
-                continue
-            added.append(True)
-        sums = Sums()
-        sums.add(fresh + finished)
-        sums.write(cursor)
-        move_mark(cursor, places(cursor)[1])
-        add_traces(cursor, fresh)
-        for trace_id in sorted({row[0] for row in finished}):
-            rebuild_trace(cursor, trace_id)
-        return added
+        with _values_at_fault(), self._database.write() as cursor, collection_paused():
+            (last,) = cursor.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
+            if INSERT.run(cursor, rows) < len(rows):
+                rows, finished = _new_and_finished(cursor, rows, last)
+            add_sums(cursor, rows + finished)
+            add_traces(cursor, rows)
+            for trace_id in sorted({row[TRACE] for row in finished}):
+                rebuild_trace(cursor, trace_id)
+        return len(rows) + len(finished)
 
     def add_many(
         self, spans: Iterable[Span], *, batch: int = BATCH, each: Callable[[int], object] | None = None
     ) -> int:
-        """Adds a long stream, `batch` spans a transaction. `each` is told how many went by. Returns like `add`.
+        """Adds a long stream, `batch` spans per transaction, and returns what `add` does. `each` is called with the
+        size of each batch after it is stored.
+        """
+        stream = iter(spans)
+        return self.add_batches((to_rows(part) for part in iter(lambda: list(islice(stream, batch)), [])), each=each)
+
+    def add_batches(self, batches: Iterable[list[Row]], *, each: Callable[[int], object] | None = None) -> int:
+        """Adds batches of rows as `add_rows` does, each in a transaction of its own. Returns like `add_many`.
 
         A second thread writes one batch while this one reads the next: SQLite works without the interpreter lock.
         """
         from concurrent.futures import Future, ThreadPoolExecutor
 
-        added, stream = 0, iter(spans)
+        added = 0
         waiting: deque[tuple[int, Future[int]]] = deque()
+
+        def finish_one() -> int:
+            size, future = waiting.popleft()
+            count = future.result()
+            if each is not None:
+                each(size)
+            return count
+
         with ThreadPoolExecutor(1, thread_name_prefix="agent-forge-traces") as writer:
             try:
-                while (part := list(islice(stream, batch))) or waiting:
-                    if part:
-                        waiting.append((len(part), writer.submit(self._turns.add, self.rows(part))))
-                    if len(waiting) > 2 or not part:
-                        size, done = waiting.popleft()
-                        added += done.result()
-                        if each is not None:
-                            each(size)
+                with _values_at_fault():
+                    for rows in batches:
+                        waiting.append((len(rows), writer.submit(self._write, self.numbered(rows))))
+                        added += finish_one() if len(waiting) > 2 else 0
+                while waiting:
+                    added += finish_one()
             except BaseException:
                 writer.shutdown(cancel_futures=True)
                 raise
@@ -217,26 +188,26 @@ class Store:
     # Reading
 
     def trace(self, trace_id: str) -> list[Span]:
-        """All spans of a trace in the order they started; empty if there is no such trace."""
+        """All spans of a trace in order of start; empty if there is no such trace."""
         return self._spans(f"{_SELECT} WHERE trace_id = ? ORDER BY start_ns, seq", [trace_id])
 
     def trace_ids(self, beginning: str, *, limit: int = 10) -> list[str]:
-        """The traces whose id begins so, in the order of their ids."""
+        """The traces whose id begins with `beginning`, in order."""
         sql = "SELECT trace_id FROM traces WHERE trace_id >= ? AND trace_id < ? ORDER BY trace_id LIMIT ?"
         return [row[0] for row in self._fetch(sql, [beginning, beginning + "g", limit])]
 
     def span(self, trace_id: str, span_id: str) -> Span | None:
         """One span, or None."""
-        found = self._spans(f"{_SELECT} WHERE trace_id = ? AND span_id = ?", [trace_id, span_id])
-        return found[0] if found else None
+        spans = self._spans(f"{_SELECT} WHERE trace_id = ? AND span_id = ?", [trace_id, span_id])
+        return spans[0] if spans else None
 
     def search(
         self, *, limit: int = 100, after: str | None = None, oldest_first: bool = False, **filters: Any
     ) -> Page[Span]:
-        """A page of spans, the newest first, that pass all filters (`queries.Where` has their names).
+        """A page of spans, newest first, that pass all filters (named in `queries.Where`).
 
-        `after` is the `next` of the page before. Pages neither overlap nor leave out a span that was there when the
-        first one was asked for, whatever is added meanwhile.
+        `after` is the `next` of the previous page. Pages neither overlap nor skip a span that existed when the first
+        one was read, whatever is added meanwhile.
         """
         sql, values = spans_query(filters, COLUMNS, limit + 1, cursor_of(after), oldest_first)
         rows = self._fetch(sql, values)
@@ -246,22 +217,22 @@ class Store:
     def traces(
         self, *, limit: int = 100, after: str | None = None, oldest_first: bool = False, **filters: Any
     ) -> Page[Summary]:
-        """A page of traces, the newest first. Filters are those of `search`: session, status, time and reward are
-        the trace's own; the others ask for a span in it.
+        """A page of traces, newest first. Filters are those of `search`: session, status, time and reward are the
+        trace's own; the others must all be met by one of its spans.
         """
         sql, values = traces_query(filters, limit + 1, cursor_of(after, text=True), oldest_first)
         rows = self._fetch(sql, values)
-        found = [Summary(*row) for row in rows[:limit]]
-        more = f"{found[-1].start_ns}-{found[-1].trace_id}" if len(rows) > limit and found else None
-        return Page(found, more)
+        summaries = [Summary(*row) for row in rows[:limit]]
+        more = len(rows) > limit and summaries
+        return Page(summaries, f"{summaries[-1].start_ns}-{summaries[-1].trace_id}" if more else None)
 
     def slowest(self, limit: int = 50) -> list[Span]:
-        """The spans that took longest, the slowest first."""
+        """The spans with the longest durations, slowest first."""
         order = "ORDER BY end_ns - start_ns DESC LIMIT ?"
         return self._spans(f"{_SELECT} WHERE end_ns IS NOT NULL {order}", [limit])
 
     def each_trace(self, **filters: Any) -> Iterator[list[Span]]:
-        """The traces that `traces` would list, oldest first, each as its spans: for exports, a page in memory."""
+        """The spans of each trace that `traces` would list, oldest first, with one page in memory: for exports."""
         after: str | None = None
         while True:
             page = self.traces(limit=200, after=after, oldest_first=True, **filters)
@@ -288,7 +259,7 @@ class Store:
         self, by: Sequence[str] = ("agent",), *, since: Moment | None = None, until: Moment | None = None, **only: str
     ) -> list[Aggregate]:
         """Counts, errors, durations, tokens, cost and rewards of finished spans, grouped by any of agent, name, kind,
-        model, category and status. `only` keeps groups with these values, as in `only kind="model"`.
+        model, category and status. `only` selects groups by value, as in `kind="model"`.
         """
         with self._database.read() as cursor:
             return aggregate(cursor, by, since, until, only)
@@ -309,56 +280,41 @@ class Store:
     def timeline(
         self, *, minutes: int = 1, since: Moment | None = None, until: Moment | None = None, agent: str | None = None
     ) -> list[Tick]:
-        """Finished spans and errors for every so many minutes in which there were any; of one agent, by the hour."""
+        """Finished spans and errors per step of `minutes`, without empty steps; for one agent, in whole hours."""
         with self._database.read() as cursor:
             return timeline(cursor, minutes, since, until, agent)
 
-    # Keeping
+    # Maintenance
 
     def delete(self, *, before: Moment) -> int:
-        """Deletes the traces whose last span started before a moment. Returns how many spans went."""
+        """Deletes the traces whose last span started before a moment. Returns the number of deleted spans."""
         moment = to_ns(before)
         old = "(SELECT trace_id FROM traces t WHERE t.start_ns < ? AND NOT EXISTS"
         old += " (SELECT 1 FROM spans s WHERE s.trace_id = t.trace_id AND s.start_ns >= ?))"
-        with self._turns.turn, self._database.write() as cursor:
-            self._pending.write(cursor, *places(cursor))
-            gone = int(cursor.execute(f"DELETE FROM spans WHERE trace_id IN {old}", (moment, moment)).rowcount)
+        with self._database.write() as cursor:
+            deleted = int(cursor.execute(f"DELETE FROM spans WHERE trace_id IN {old}", (moment, moment)).rowcount)
             cursor.execute("DELETE FROM traces WHERE start_ns < ? AND NOT EXISTS"
                            " (SELECT 1 FROM spans WHERE spans.trace_id = traces.trace_id)", (moment,))  # fmt: skip
-            if gone:
+            if deleted:
                 rebuild(cursor, moment)
-            move_mark(cursor, places(cursor)[1])  # SQLite gives the numbers of the last spans again
-            self._pending.forget()
-        return gone
-
-    def settle(self) -> None:
-        """Writes the sums of spans that statistics would have to count from their rows. Never needed: it makes the
-        first statistics after a batch quicker by milliseconds. `close` does it.
-        """
-        with self._database.read() as cursor:
-            mark, last = places(cursor)
-        if mark < last:
-            with self._turns.turn, self._database.write() as cursor:
-                self._pending.write(cursor, *places(cursor))
+        return deleted
 
     def count(self) -> int:
-        """How many spans there are."""
+        """The number of spans."""
         return int(self._fetch("SELECT coalesce(sum(spans), 0) FROM traces", [])[0][0])
 
     def vacuum(self) -> tuple[int, int]:
-        """Gives the room of deleted spans back to the disk. Returns the size in bytes before and after."""
+        """Returns the space of deleted spans to the disk. Returns the size in bytes before and after."""
         before = self._database.size()
         self._database.vacuum()
         return before, self._database.size()
 
     def check(self) -> list[str]:
-        """What is wrong with the database; empty when nothing is."""
+        """The faults of the database; empty if it is sound."""
         return self._database.check()
 
     def close(self) -> None:
-        """Closes the connections. The store may be used again; it then opens new ones."""
-        with suppress(StoreError):  # a disk that is full, a file that may only be read: whoever reads next counts
-            self.settle()
+        """Closes the connections. The store can be used again; it then opens new ones."""
         self._database.close()
 
     def __enter__(self) -> Store:
@@ -366,6 +322,23 @@ class Store:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def _new_and_finished(cursor: Any, rows: list[Row], last: int) -> tuple[list[Row], list[Row]]:
+    """Of rows some of which were stored before: those that `INSERT` added after `last`, and those of unfinished spans,
+    which are finished here."""
+    added = {
+        tuple(row) for row in cursor.execute("SELECT trace_id, span_id FROM spans WHERE seq > ?", (last,)).fetchall()
+    }
+    new: list[Row] = []
+    finished: list[Row] = []
+    for row in rows:
+        if (key := tuple(row[:2])) in added:
+            new.append(row)
+            added.discard(key)
+        elif row[END] is not None and cursor.execute(_FINISH, (*row[2:], *row[:2])).rowcount == 1:
+            finished.append(row)
+    return new, finished
 
 
 def _file(text: str) -> str:
@@ -380,4 +353,4 @@ def _values_at_fault() -> Iterator[None]:
         yield
     except (DataError, TypeError, AttributeError, ValueError, OverflowError) as error:
         what = error.what if isinstance(error, DataError) else error
-        raise TraceError(f"a span cannot be stored: {what}", fix="give its fields the types of Span") from error
+        raise TraceError(f"a span cannot be stored: {what}", fix="Its fields must have the types of Span") from error

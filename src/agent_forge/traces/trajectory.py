@@ -1,11 +1,10 @@
-"""A trajectory: the spans of one trace or one session, put together so that they can be understood.
+"""A trajectory: the spans of one trace or one session, assembled with their structure and figures.
 
-**Critical path.** The leaves of a trace (spans that contain none but their judgements) are its work. Leaf x comes
-necessarily before leaf y when y, or a span that contains y, links to x or to a span that contains x; and so on through
-chains of links. Siblings between whose subtrees nobody recorded a link are ordered by the clock where they did not
-overlap (except the tasks of one of our runs, which record every link: without links they are independent). The critical
-path is the heaviest chain of this order, each leaf weighing its duration: no amount of parallel running brings this
-work below it.
+**Critical path.** The leaves of a trace (spans that contain nothing but their judgements) are its work. Leaf x must
+come before leaf y if y, or a span that contains y, links to x or to a span that contains x; and so on through chains of
+links. Siblings without links between their subtrees are ordered by the clock where they did not overlap (except the
+tasks of one of our runs, which record every link: without links they are independent). The critical path is the longest
+chain of this order, each leaf counting its duration: no amount of parallelism makes this work take less.
 
     >>> from agent_forge.traces.span import Span
     >>> def span(name, start, end, parent=None, links=()):
@@ -37,7 +36,7 @@ _NAMED = 6  # names at each end of a long critical path
 
 @dataclass(frozen=True)
 class Trajectory:
-    """What happened in a trace or a session. Every figure can be recomputed from `spans`; None means not measured."""
+    """What happened in a trace or a session. Every figure derives from `spans`; None means not measured."""
 
     spans: tuple[Span, ...]
     graph: SpanGraph = field(repr=False, compare=False)
@@ -62,24 +61,24 @@ class Trajectory:
 
     @cached_property
     def work_s(self) -> float:
-        """The durations of all leaves together: the time it would take one after the other."""
+        """The durations of all leaves together: the time they would take one after the other."""
         return sum(self.graph.duration_ns(leaf) for leaf in self.graph.leaves) / _NS
 
     @cached_property
     def idle_s(self) -> float:
-        """Time in which no leaf was running: waiting, or work that was not recorded as a span of its own."""
+        """Time in which no leaf was running: waiting, or work without a span of its own."""
         graph = self.graph
         busy = _union_ns([(graph.spans[leaf].start_ns, graph.end_ns(leaf)) for leaf in graph.leaves])
         return max(0.0, self.total_s - busy / _NS)
 
     @property
     def parallelism(self) -> float | None:
-        """Leaves running at once, on average over the whole time."""
+        """The average number of leaves running at once."""
         return self.work_s / self.total_s if self.total_s else None
 
     @property
     def parallelism_limit(self) -> float | None:
-        """What the parallelism could be at best: work over critical path."""
+        """The best possible parallelism: work over critical path."""
         return self.work_s / self.critical_path_s if self.critical_path_s else None
 
     @property
@@ -88,7 +87,7 @@ class Trajectory:
 
     @property
     def success(self) -> bool | None:
-        """Whether every root ended well; None when none failed and not all say how they ended."""
+        """Whether every root ended well; None if none failed but not all recorded a status."""
         statuses = [span.status for span in self.roots if span.kind != "reward"]
         if "error" in statuses:
             return False
@@ -96,7 +95,7 @@ class Trajectory:
 
     @property
     def reward(self) -> float | None:
-        """The mean of the roots' rewards; without those, of the reward spans; None when nothing was verified."""
+        """The mean of the roots' rewards; without those, of the reward spans; None if nothing was verified."""
         for spans in (self.roots, [span for span in self.spans if span.kind == "reward"]):
             rewards = [span.reward for span in spans if span.reward is not None]
             if rewards:
@@ -105,7 +104,7 @@ class Trajectory:
 
     @property
     def outcome(self) -> tuple[float, str]:
-        """What there is to credit, and where it comes from: the reward; else 1 or -1 by the status; else a unit."""
+        """What there is to credit, and its origin: the reward; otherwise 1 or -1 by the status; otherwise a unit."""
         if self.reward is not None:
             return self.reward, "reward"
         if self.success is not None:
@@ -114,38 +113,41 @@ class Trajectory:
 
     @property
     def tools(self) -> list[str]:
-        """The tools in the order in which they were called."""
+        """The names of the tools in the order of their calls."""
         return [str(span.attributes.get("gen_ai.tool.name") or span.name) for span in self.spans if span.kind == "tool"]
 
     @property
     def cost(self) -> float | None:
-        return self._measured("cost")
+        cost: float | None = self._measured("cost")
+        return cost
 
     @property
     def input_tokens(self) -> int | None:
-        return _whole(self._measured("input_tokens"))
+        tokens: int | None = self._measured("input_tokens")
+        return tokens
 
     @property
     def output_tokens(self) -> int | None:
-        return _whole(self._measured("output_tokens"))
+        tokens: int | None = self._measured("output_tokens")
+        return tokens
 
     @property
     def faults(self) -> list[GraphFault]:
-        """What is not as it should be among the spans and was worked around."""
+        """What is wrong with the spans and was worked around."""
         _ = self._chain
         return self.graph.faults
 
-    def _measured(self, name: str) -> float | None:
-        """The sum over the outermost spans that carry the figure: a span that does, states it for what it contains."""
-        found, stack = [], list(self.graph.roots)
+    def _measured(self, name: str) -> Any:
+        """The sum over the outermost spans that have the figure, which includes that of the spans they contain."""
+        values, stack = [], list(self.graph.roots)
         while stack:
             span_id = stack.pop()
             value = getattr(self.graph.spans[span_id], name)
             if value is None:
                 stack.extend(self.graph.children.get(span_id, ()))
             else:
-                found.append(value)
-        return sum(found) if found else None
+                values.append(value)
+        return sum(values) if values else None
 
     def credit(self, strategy: str = "shapley", outcome: float | None = None) -> dict[str, float]:
         """The outcome shared out over the spans; see `agent_forge.traces.credit`."""
@@ -157,8 +159,8 @@ class Trajectory:
         """One JSON document with the figures, the spans in order, the critical path and the credit of each span."""
         from agent_forge.traces.credit import credit
 
-        known, origin = self.outcome if outcome is None else (outcome, "given")
-        shares = credit(self.graph, known, strategy)
+        value, origin = self.outcome if outcome is None else (outcome, "given")
+        shares = credit(self.graph, value, strategy)
         return {
             "traces": sorted({span.trace_id for span in self.spans}),
             "session": next((span.session for span in self.spans if span.session), None),
@@ -176,7 +178,7 @@ class Trajectory:
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "tools": self.tools,
-            "outcome": known,
+            "outcome": value,
             "outcome_from": origin,
             "credit": dict(shares),
             "credit_strategy": strategy,
@@ -205,7 +207,7 @@ class Trajectory:
 
 
 def assemble(spans: Iterable[Span]) -> Trajectory:
-    """Puts the spans of a trace or a session together. Raises TraceError when there are none."""
+    """The trajectory of the spans of a trace or a session. Raises TraceError without spans."""
     graph = SpanGraph(spans)
     if not graph.spans:
         raise TraceError("there are no spans to assemble", fix="`agent-forge traces ls` shows the traces")
@@ -213,9 +215,9 @@ def assemble(spans: Iterable[Span]) -> Trajectory:
 
 
 def waterfall(trajectory: Trajectory, width: int = 100, credit: Mapping[str, float] | None = None) -> str:
-    """The trajectory as text: one line a span, a bar on the time line; critical leaves are solid.
+    """The trajectory as text: one line per span, with a bar on the time line; critical leaves are solid.
 
-    ✗ marks a failed span, ~ one without an end; the last column is the credit, when given.
+    ✗ marks a failed span, ~ one without an end; the last column is the credit, if passed.
     """
     labels = {span.span_id: _label(trajectory, span) for span in trajectory.spans}
     column = min(max(map(_cells, labels.values())), max(16, width // 2 - 4))
@@ -230,7 +232,7 @@ def waterfall(trajectory: Trajectory, width: int = 100, credit: Mapping[str, flo
 
 
 def _cells(text: str) -> int:
-    """How many cells of a terminal a text takes: letters of East Asian scripts and emoji take two."""
+    """The width of a text on a terminal: East Asian letters and emoji take two cells."""
     return len(text) if text.isascii() else sum(2 if east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
@@ -260,7 +262,7 @@ def _label(trajectory: Trajectory, span: Span) -> str:
 
 
 def printable(text: str) -> str:
-    """Text of other programs without control characters: a name must not be able to repaint a terminal.
+    """Text from other programs without control characters: a name must not be able to repaint a terminal.
 
     >>> printable("a\\x1b[2Jb")
     'a�[2Jb'
@@ -274,13 +276,13 @@ def _totals(trajectory: Trajectory) -> str:
         names = [*names[:_NAMED], f"… {len(names) - 2 * _NAMED:,} more …", *names[-_NAMED:]]
     path = printable(" → ".join(names))
     ended = {True: "succeeded", False: "failed", None: "outcome not recorded"}[trajectory.success]
-    known = {
+    measured = {
         "reward": None if trajectory.reward is None else f"{trajectory.reward:.3f}",
         "cost": None if trajectory.cost is None else f"{trajectory.cost:.6g}",
         "tokens in": trajectory.input_tokens,
         "tokens out": trajectory.output_tokens,
     }
-    figures = "".join(f", {name} {value}" for name, value in known.items() if value is not None)
+    figures = "".join(f", {name} {value}" for name, value in measured.items() if value is not None)
     return (
         f"{len(trajectory.spans)} spans in {trajectory.total_s:.3f} s, {ended}{figures}\n"
         f"critical path {trajectory.critical_path_s:.3f} s: {path}"
@@ -296,11 +298,8 @@ def _depth_first(graph: SpanGraph) -> list[str]:
     return order
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
-
-
 def _union_ns(intervals: list[tuple[int, int]]) -> int:
+    """The length of the union of intervals."""
     total, reached = 0, None
     for start, end in sorted(intervals):
         if reached is None or start > reached:

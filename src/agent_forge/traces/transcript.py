@@ -1,16 +1,16 @@
 """The hook that Claude Code calls when a subagent stops: reads the payload and the transcript, appends one span.
 
 This file runs inside somebody's session, so it is a program of its own: it imports a handful of standard modules and
-nothing of this package (`python -I -S transcript.py`, some 30 ms of CPU), writes nothing to stdout, and always exits 0;
-what goes wrong is noted in `.claude/delegation-errors.log`.
+nothing from this package (`python -I -S transcript.py`, about 30 ms of CPU), writes nothing to stdout, and always exits
+with 0. Errors are written to `.claude/delegation-errors.log`.
 
-The payload (code.claude.com/docs/en/hooks#subagentstop) gives session_id, cwd, agent_id, agent_type,
+The payload (code.claude.com/docs/en/hooks#subagentstop) has session_id, cwd, agent_id, agent_type,
 agent_transcript_path and last_assistant_message. Everything else is in the transcript: JSON lines with type, timestamp,
 message (role, content blocks, model, usage), toolUseResult. One answer of the model is written as several lines that
-share a message id; its usage is repeated on each and final only on the last.
+share a message id; each repeats its usage, and only the last one is final.
 """
 
-# Importing pathlib would cost a fifth of the time that this program takes.
+# Importing pathlib would take a fifth of this program's time.
 # ruff: noqa: PTH103, PTH109, PTH111, PTH120
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:  # typing costs 3 ms to import
 
 LOG = "delegation-log.jsonl"
 ERRORS = "delegation-errors.log"
-TEXT = 2_000  # characters of prompt and answer that are kept
-WHOLE = 8_000_000  # bytes of transcript that are read; of a longer one the beginning and the end
+TEXT = 2_000  # characters of prompt and answer that are recorded
+WHOLE = 8_000_000  # bytes of transcript that are read; of a longer one, the beginning and the end
 _PREFIX = "agent_forge."
 
-# What must not be kept even when nobody asked: the shapes of common credentials.
+# The forms of common credentials, which are never recorded.
 _SECRET = re.compile(
     r"(?:sk-|gh[pousr]_|github_pat_|xox[abpr]-|glpat-|AKIA|AIza)[A-Za-z0-9_\-]{12,}"
     r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}"
@@ -39,14 +39,14 @@ _SECRET = re.compile(
     r"|(?i:(?<=password=)|(?<=token=)|(?<=secret=)|(?<=api_key=))[^\s&\"']{6,}",
     re.DOTALL,
 )
-# Lines that the rules file (agents/data/delegation-rules.md) asks the delegating agent to put into the task.
+# Lines that the rules file (agents/data/delegation-rules.md) has the delegating agent add to the task.
 _CATEGORY = re.compile(r"^\s*category:\s*([\w./-]{1,60})\s*$", re.IGNORECASE | re.MULTILINE)
 _ASSESSMENT = re.compile(r"^\s*assessment:\s*(.{1,200})$", re.IGNORECASE | re.MULTILINE)
 _GRADE = re.compile(r"(complexity|criticality|uncertainty)\s*[=:]\s*(low|medium|high)", re.IGNORECASE)
 
 
 def read_transcript(path: str) -> dict[str, Any]:
-    """What a transcript tells: see `_Reading`. A file that is missing or damaged tells less, or nothing."""
+    """The facts in a transcript: see `_Reading`. A damaged file yields fewer, a missing one none."""
     reading = _Reading()
     try:
         for line in _lines(path, reading):
@@ -56,7 +56,7 @@ def read_transcript(path: str) -> dict[str, Any]:
                 reading.facts["damaged_lines"] = reading.facts.get("damaged_lines", 0) + 1
                 continue
             if isinstance(entry, dict):
-                reading.take(entry)
+                reading.add(entry)
     except OSError:
         return {}
     return reading.result()
@@ -68,7 +68,7 @@ def _lines(path: str, reading: _Reading) -> Iterator[bytes]:
         if size <= WHOLE:
             yield from file
             return
-        reading.facts["partly_read"] = True  # then counts are left out: a part is not the whole
+        reading.facts["partly_read"] = True  # then counts are left out: they would be too small
         yield from file.read(WHOLE // 8).splitlines()[:-1]
         file.seek(size - WHOLE // 2)
         file.readline()
@@ -76,17 +76,17 @@ def _lines(path: str, reading: _Reading) -> Iterator[bytes]:
 
 
 class _Reading:
-    """Gathers, entry by entry: prompt, answer, model, tools in order with their seconds and errors, tokens, times."""
+    """Collects, entry by entry: prompt, answer, model, tools in order with their seconds and errors, tokens, times."""
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] = {}
         self.tools: list[dict[str, Any]] = []
-        self.called: dict[str, tuple[int, dict[str, Any]]] = {}  # tool_use id → when, and its place in `tools`
+        self.called: dict[str, tuple[int, dict[str, Any]]] = {}  # tool_use id → its time, and its entry in `tools`
         self.usage: dict[str, dict[str, Any]] = {}  # message id → its largest usage
         self.finished: set[str] = set()
         self.models: dict[str, int] = {}
 
-    def take(self, entry: dict[str, Any]) -> None:
+    def add(self, entry: dict[str, Any]) -> None:
         message = entry.get("message")
         if entry.get("type") not in ("user", "assistant") or not isinstance(message, dict):
             return
@@ -108,7 +108,7 @@ class _Reading:
         if failed:
             self.facts["error"] = _text(message.get("content"))
         model = message.get("model")
-        if model and model != "<synthetic>":  # what Claude Code writes itself, about errors
+        if model and model != "<synthetic>":  # Claude Code's own messages, about errors
             self.models[model] = self.models.get(model, 0) + 1
         name, usage = str(message.get("id") or len(self.usage)), message.get("usage")
         if isinstance(usage, dict) and model != "<synthetic>":
@@ -188,8 +188,8 @@ def span_of(payload: dict[str, Any], *, keep_text: bool = True) -> dict[str, Any
     """The span of a SubagentStop payload, as a JSON object that `Span.from_dict` takes.
 
     None for an event without an agent type and without a transcript: Claude Code sends those for subagents that were
-    never started (anthropics/claude-code issue 88995). The reward stays unknown: a subagent that stopped has not been
-    verified. Its id is made of session and agent, so a second stop of the same subagent replaces the first.
+    never started (anthropics/claude-code issue 88995). There is no reward: a subagent that stopped has not been
+    verified. The id derives from session and agent, so a second stop of the same subagent replaces the first.
     """
     facts = read_transcript(os.path.expanduser(_transcript_path(payload)))
     agent = str(payload.get("agent_type") or "") or _agent_type_beside(_transcript_path(payload))
@@ -221,7 +221,7 @@ def span_of(payload: dict[str, Any], *, keep_text: bool = True) -> dict[str, Any
 
 
 def _transcript_path(payload: dict[str, Any]) -> str:
-    """The subagent's own transcript; before version 2.0.42 only the folder of the session's told where."""
+    """The subagent's own transcript; before version 2.0.42 it had to be found from the session's."""
     if payload.get("agent_transcript_path"):
         return str(payload["agent_transcript_path"])
     session, agent_id = payload.get("transcript_path"), payload.get("agent_id")
@@ -231,20 +231,20 @@ def _transcript_path(payload: dict[str, Any]) -> str:
 
 
 def _agent_type_beside(path: str) -> str | None:
-    """Versions that do not send agent_type keep it in a small file beside the transcript."""
+    """Versions that do not send agent_type store it in a small file beside the transcript."""
     try:
         with open(os.path.expanduser(path[: -len(".jsonl")] + ".meta.json"), encoding="utf-8") as file:
-            found = json.load(file).get("agentType")
+            agent_type = json.load(file).get("agentType")
     except (OSError, ValueError, AttributeError):
         return None
-    return str(found) if found else None
+    return str(agent_type) if agent_type else None
 
 
 def _attributes(payload: dict[str, Any], facts: dict[str, Any], agent_id: str) -> dict[str, Any]:
-    """What has no field of its own, under our prefix; OpenTelemetry's name where there is one."""
+    """Facts without a field of their own, under OpenTelemetry's name or else with our prefix."""
     usage = facts.get("usage") or {}
     tools = facts.get("tools")
-    found = {
+    facts_by_name = {
         "gen_ai.agent.id": agent_id,
         "gen_ai.usage.cache_read.input_tokens": usage.get("cache_read_input_tokens"),
         "gen_ai.usage.cache_creation.input_tokens": usage.get("cache_creation_input_tokens"),
@@ -261,13 +261,13 @@ def _attributes(payload: dict[str, Any], facts: dict[str, Any], agent_id: str) -
         "permission_mode": payload.get("permission_mode"),
         "stopped_again": payload.get("stop_hook_active") or None,
     }
-    named = {name if name.startswith("gen_ai.") else _PREFIX + name: value for name, value in found.items()}
+    named = {name if name.startswith("gen_ai.") else _PREFIX + name: value for name, value in facts_by_name.items()}
     return {name: value for name, value in named.items() if value is not None}
 
 
 def _total(seconds: list[float | None]) -> float | None:
-    known = [value for value in seconds if value is not None]
-    return sum(known) if len(known) == len(seconds) else None  # a tool without a result was not measured
+    measured = [value for value in seconds if value is not None]
+    return sum(measured) if len(measured) == len(seconds) else None  # a tool without a result was not measured
 
 
 def _measured(facts: dict[str, Any]) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def _measured(facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _stated(prompt: str) -> dict[str, Any]:
-    """Category and assessment, where the task states them in lines of their own."""
+    """Category and assessment, if the task states them on lines of their own."""
     category, assessment = _CATEGORY.search(prompt), _ASSESSMENT.search(prompt)
     grades = {name.lower(): grade.lower() for name, grade in _GRADE.findall(assessment.group(1))} if assessment else {}
     return {"category": category.group(1) if category else None, "assessment": grades or None}
@@ -299,7 +299,7 @@ def _digest(kind: str, text: str, digits: int) -> str:
 
 
 def append_line(path: str, line: str, wait_s: float = 2.0) -> None:
-    """Appends one line under an exclusive lock. Raises OSError (TimeoutError when the lock stays taken)."""
+    """Appends one line under an exclusive lock. Raises OSError (TimeoutError if the lock is not free in time)."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
     try:
@@ -310,13 +310,13 @@ def append_line(path: str, line: str, wait_s: float = 2.0) -> None:
         while data:
             data = data[os.write(fd, data) :]
     finally:
-        os.close(fd)  # and with it goes the lock
+        os.close(fd)  # releases the lock
 
 
 def _lock(fd: int, deadline: float) -> None:
     try:
         import fcntl
-    except ImportError:  # not a POSIX system: appends of one line are all we have
+    except ImportError:  # not a POSIX system: there is no lock, only the append
         return
     while True:
         try:
@@ -329,12 +329,12 @@ def _lock(fd: int, deadline: float) -> None:
 
 
 def project_folder(payload: dict[str, Any]) -> str:
-    """Where Claude Code says the project is; a subagent's own working folder may be somewhere below."""
+    """The project folder according to Claude Code; a subagent's own working folder may be below it."""
     return os.environ.get("CLAUDE_PROJECT_DIR") or str(payload.get("cwd") or "") or os.getcwd()
 
 
 def record(text: str, *, keep_text: bool = True) -> dict[str, Any] | None:
-    """Appends the span of a payload to the project's log and returns it; None when there is nothing to record."""
+    """Appends the span of a payload to the project's log and returns it; None if there is nothing to record."""
     payload = json.loads(text)
     if not isinstance(payload, dict):
         raise ValueError("the payload is not a JSON object")
@@ -366,7 +366,7 @@ def _note(text: str, error: BaseException) -> None:
         moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         append_line(f"{folder}/{ERRORS}", f"{moment} {type(error).__name__}: {error}", wait_s=0.2)
     except BaseException:
-        return  # nothing is left to do, and the session must go on
+        return  # nothing more can be done, and the session must go on
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Whom to trust next time: what is known about how well an agent with a model does at a category of work.
+"""Whom to trust next time: how well an agent with a model does at a category of work.
 
-For each agent × model × category, and for the levels above it (agent × model, and everything), rewards in [0, 1] are
-counted as r successes and 1 - r failures, each halving in weight every half-life. The belief about a cell is a Beta
+For each agent × model × category, and for the levels above it (agent × model, and everything), a reward r in [0, 1]
+counts as r successes and 1 - r failures, whose weight halves every half-life. The belief about a cell is a Beta
 distribution: its prior has the mean of the level above, *without the cell's own evidence* (which must not count
 twice), and the weight of at most `prior_strength` observations.
 
-Routing is careful with it: `lower_bound` (below which the true mean lies with probability `level` only) is None until
-enough has been seen, and `choose` keeps an explicit share of choices for exploration, so that a candidate that is
-rarely chosen can still show what it can.
+Routing uses it with care: `lower_bound` (the true mean lies below it with probability `level` only) is None until there
+is enough evidence, and `choose` reserves an explicit share of choices for exploration, so that a candidate that is
+rarely chosen can still prove itself.
 
     >>> table = TrustTable(minimum=3)
     >>> for day in range(20):
@@ -42,7 +42,7 @@ DAY_S = 86_400.0
 
 @dataclass(slots=True)
 class _Evidence:
-    """Weighted successes and failures as of `time_s`; older evidence has faded by then."""
+    """Weighted successes and failures as of `time_s`, to which older evidence has faded."""
 
     good: float = 0.0
     bad: float = 0.0
@@ -55,7 +55,7 @@ class _Evidence:
         return self.good * fade, self.bad * fade
 
     def add(self, good: float, bad: float, time_s: float, half_life_s: float) -> None:
-        """An observation that comes late (logs are merged) is faded to the present instead of turning time back."""
+        """Adds an observation. A late one (logs are merged) is faded to the present instead of turning time back."""
         late = 0.5 ** (max(0.0, self.time_s - time_s) / half_life_s)
         self.good, self.bad = self.at(time_s, half_life_s)
         self.time_s = max(self.time_s, time_s)
@@ -81,7 +81,7 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Who was chosen, and why: "bound" (best lower bound), "explore" (by lot), or "order" (nothing known yet)."""
+    """Who was chosen, and why: "bound" (best lower bound), "explore" (at random), or "order" (no evidence yet)."""
 
     candidate: tuple[str | None, str | None]
     reason: str
@@ -92,8 +92,8 @@ class Choice:
 class TrustTable:
     """Beliefs about agents, models and categories; see the module for the mathematics.
 
-    `half_life_s` None keeps everything; `minimum` is the (faded) count below which there is no lower bound; `level` is
-    the probability that the true mean is below the bound; `explore` the share of choices made by lot.
+    With `half_life_s` None nothing fades; `minimum` is the (faded) count below which there is no lower bound; `level`
+    is the probability that the true mean is below the bound; `explore` is the share of random choices.
     """
 
     half_life_s: float | None = 30 * DAY_S
@@ -112,7 +112,7 @@ class TrustTable:
     def observe(
         self, agent: str | None, model: str | None, category: str | None, *, reward: float, time_s: float
     ) -> None:
-        """Counts one verified reward in [0, 1]. Raises UsageError for another one."""
+        """Counts one verified reward. Raises UsageError if it does not lie in [0, 1]."""
         if not 0 <= reward <= 1:
             raise UsageError(f"a reward must lie in [0, 1] to count as trust, not {reward}")
         self._count((agent, model, category), reward, 1 - reward, time_s)
@@ -123,22 +123,22 @@ class TrustTable:
             self._cells.setdefault(level, _Evidence()).add(good, bad, time_s, self._life)
 
     def observe_spans(self, spans: Iterable[Span]) -> int:
-        """Counts the spans of an agent that have a reward in [0, 1]; returns how many there were.
+        """Counts the spans of agents that have a reward in [0, 1]; returns their number.
 
-        A reward span does not count where what it judged carries a reward itself: that would be the same one twice.
+        A reward span does not count if the span it judges has a reward itself: that would count it twice.
         """
-        found = rewarded(spans)
-        for span in found:
+        counted = rewarded(spans)
+        for span in counted:
             assert span.reward is not None
             time_s = (span.end_ns or span.start_ns) / 1e9
             self.observe(span.agent, span.model, span.category, reward=span.reward, time_s=time_s)
-        return len(found)
+        return len(counted)
 
     def observe_store(self, store: Store, *, until_s: float | None = None) -> int:
-        """Counts the rewards of agents in a store, a day at a time from its rollups; returns how many there were.
+        """Counts the rewards of agents in a store, day by day from its rollups; returns their number.
 
-        A reward is taken to have come at the noon of its day. Days more than ten half-lives back, whose weight is
-        below a thousandth, are left out; so is a day's group whose rewards do not lie in [0, 1].
+        A reward counts as given at noon of its day. Days more than ten half-lives back, whose weight is below a
+        thousandth, are left out; so is a day's group whose rewards do not lie in [0, 1].
         """
         from agent_forge.traces.performance import BY, rated
 
@@ -157,7 +157,7 @@ class TrustTable:
         return counted
 
     def _days(self, store: Store, until_s: float | None) -> list[float]:
-        """The days to look at: those with any spans, as far back as the half-life lets count."""
+        """The starts of the days with spans, as far back as the half-life makes them count."""
         ticks = store.timeline(minutes=24 * 60, until=until_s)
         if not ticks:
             return []
@@ -165,7 +165,7 @@ class TrustTable:
         return [tick.start_ns / 1e9 for tick in ticks if tick.start_ns / 1e9 >= first]
 
     def belief(self, agent: str | None = None, model: str | None = None, category: str | None = None) -> Belief:
-        """What is believed about a cell: with the category, about agent and model; without arguments, about all."""
+        """The belief about a cell; without a category, about agent and model; without arguments, about everything."""
         line: list[Cell] = [()]
         if agent is not None or model is not None:
             line.append((agent, model))
@@ -174,8 +174,8 @@ class TrustTable:
         return self._believe(line)
 
     def _believe(self, line: Sequence[Cell]) -> Belief:
-        """Down the line of levels: what a level knows from elsewhere becomes the prior of the next."""
-        a = b = 1.0  # above all levels every mean is as likely as any other
+        """Down the line of levels: a level's evidence from elsewhere becomes the prior of the next."""
+        a = b = 1.0  # a uniform prior above all levels
         for cell, inner in pairwise(line):
             good, bad = self._counts(cell)
             inner_good, inner_bad = self._counts(inner)
@@ -199,23 +199,23 @@ class TrustTable:
     ) -> Choice:
         """Chooses one of several (agent, model).
 
-        By lot for the share `explore`; otherwise the best lower bound; and the first candidate (the caller's order of
-        preference) while there is no bound for any. Raises UsageError without candidates.
+        At random for the share `explore`; otherwise the best lower bound, or the first candidate (the caller's
+        preference) while no candidate has a bound. Raises UsageError without candidates.
         """
         if not candidates:
             raise UsageError("there is no candidate to choose from")
         bounds = {candidate: self.lower_bound(*candidate, category) for candidate in candidates}
         if rng.random() < self.explore:
-            lucky = candidates[rng.randrange(len(candidates))]
-            return Choice(lucky, "explore", bounds[lucky])
-        known = {candidate: bound for candidate, bound in bounds.items() if bound is not None}
-        if not known:
+            drawn = candidates[rng.randrange(len(candidates))]
+            return Choice(drawn, "explore", bounds[drawn])
+        bounded = {candidate: bound for candidate, bound in bounds.items() if bound is not None}
+        if not bounded:
             return Choice(candidates[0], "order", None)
-        best = max(known, key=lambda candidate: known[candidate])
-        return Choice(best, "bound", known[best])
+        best = max(bounded, key=lambda candidate: bounded[candidate])
+        return Choice(best, "bound", bounded[best])
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row an agent × model × category, the best known first."""
+        """One row per agent × model × category, those with the most evidence first."""
         rows = []
         for cell in self._cells:
             if len(cell) == 3:
@@ -234,10 +234,10 @@ class TrustTable:
 
 
 def rewarded(spans: Iterable[Span]) -> list[Span]:
-    """The spans of agents whose rewards tell something about trust, each reward once."""
-    found = [span for span in spans if span.agent is not None and span.reward is not None and 0 <= span.reward <= 1]
-    judged = {(span.trace_id, span.span_id) for span in found}
-    return [span for span in found if span.kind != "reward" or (span.trace_id, span.parent_id) not in judged]
+    """The spans of agents whose rewards count for trust, each reward once."""
+    valid = [span for span in spans if span.agent is not None and span.reward is not None and 0 <= span.reward <= 1]
+    judged = {(span.trace_id, span.span_id) for span in valid}
+    return [span for span in valid if span.kind != "reward" or (span.trace_id, span.parent_id) not in judged]
 
 
 # -- calibration -------------------------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ def rewarded(spans: Iterable[Span]) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """One row of a reliability table: predictions in [low, high), and what was observed after them."""
+    """One row of a reliability table: predictions in [low, high), and the rewards observed after them."""
 
     low: float
     high: float
@@ -256,10 +256,10 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """How good the predictions were on a replayed log: each made before its reward was seen.
+    """The quality of the predictions on a replayed log, each made before its reward was seen.
 
-    `brier` is the mean squared error; `brier_reference` that of always saying the mean so far; `error` the expected
-    calibration error: the mean distance of predicted and observed over the bins, weighted by their counts.
+    `brier` is the mean squared error; `brier_reference` that of always predicting the mean so far; `error` the expected
+    calibration error: the mean distance between predicted and observed over the bins, weighted by their counts.
     """
 
     count: int
@@ -270,7 +270,7 @@ class Calibration:
 
 
 def replay(spans: Iterable[Span], table: TrustTable | None = None, bins: int = 10) -> Calibration:
-    """Goes through a log in the order of time: predicts each reward, then sees it. Changes `table`."""
+    """Replays a log in order of time: predicts each reward, then observes it. Changes `table`."""
     table = table or TrustTable()
     pairs, reference = [], []
     for span in sorted(rewarded(spans), key=lambda span: span.end_ns or span.start_ns):

@@ -1,10 +1,10 @@
-"""Whether trace data is what it should be: a JSON Schema with its formats enforced, and rules no schema can state.
+"""Validation of trace data: a JSON Schema with its formats enforced, and rules that no schema can state.
 
-| code | the rule that was broken |
+| code | the broken rule |
 |---|---|
 | json | each line is a JSON object (or the file is one array of them, or an OTLP document) |
 | schema | fields have the types and values of `schema/span.json` |
-| format | ids and times are written as they should be |
+| format | ids and times have the right form |
 | kind_fields | a model call names its model, an agent span its agent, a reward span has a reward; token lists fit |
 | duplicate_id | a span id occurs once in its trace |
 | missing_parent | the parent of a span is in its trace |
@@ -14,7 +14,7 @@
 | outside_root | a span lies within the root of its trace |
 | reward_components | a reward is the weighted sum of its components, to 1e-6 |
 
-A file without faults can be stored, assembled and trained on.
+Spans of a file without faults can be stored, assembled and trained on.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from agent_forge.errors import DataError, TraceError, UsageError
 from agent_forge.traces.files import opened
 from agent_forge.traces.graph import components
 from agent_forge.traces.otlp import read_request
+from agent_forge.traces.span import is_id
 
 TOLERANCE = 1e-6  # of a reward against its weighted components
 
@@ -42,7 +43,7 @@ _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d+)?([Zz]|[+-]\d\
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One broken rule: its code, the line (or the number of the span) where, and what is wrong."""
+    """A broken rule: its code, the line (or the number of the span), and what is wrong."""
 
     code: str
     line: int
@@ -75,13 +76,13 @@ def validate_file(path: str | Path) -> list[Fault]:
 
 
 def validate_spans(spans: Iterable[Located]) -> list[Fault]:
-    """The faults of spans given as JSON objects with their lines, in the order of the lines."""
+    """The faults of spans (JSON objects with their lines), in the order of the lines."""
     sound: list[Located] = []
     faults: list[Fault] = []
     for line, span in spans:
-        found = [Fault(code, line, message) for message, code in schema_faults(span, span_schema())]
-        faults += found
-        if not any(fault.code in ("schema", "format") for fault in found):
+        own = [Fault(code, line, message) for message, code in schema_faults(span, span_schema())]
+        faults += own
+        if not any(fault.code in ("schema", "format") for fault in own):
             sound.append((line, span))
     traces: dict[str, list[Located]] = defaultdict(list)
     for line, span in sound:
@@ -96,7 +97,7 @@ def validate_spans(spans: Iterable[Located]) -> list[Fault]:
 
 
 def _spans_in(text: str) -> tuple[list[Located], list[Fault]]:
-    document = _one_document(text)
+    document: Any = _loads(text) if text.lstrip()[:1] in ("[", "{") else None  # None if it is JSON lines
     if _is_otlp(document):
         spans, faults = _from_otlp(document)
         return spans, faults if spans or faults else [Fault("json", 1, NO_SPANS)]
@@ -118,7 +119,7 @@ def _spans_in(text: str) -> tuple[list[Located], list[Fault]]:
     if not spans and not faults:
         faults.append(Fault("json", 1, NO_SPANS))
     if not spans and len(faults) > 1 and all(fault.message == NOT_JSON for fault in faults):
-        faults = [_broken(text)]  # one document that is cut short or damaged, not as many faults as it has lines
+        faults = [_broken(text)]  # one truncated or damaged document, not as many faults as it has lines
     return spans, faults
 
 
@@ -133,12 +134,6 @@ def _broken(text: str) -> Fault:
     except RecursionError:
         return Fault("json", 1, f"{NOT_JSON}: it nests too deep")
     return Fault("json", 1, NOT_JSON)
-
-
-def _one_document(text: str) -> Any:
-    """The file as one JSON value, unless it is JSON lines."""
-    first = text.lstrip()[:1]
-    return _loads(text) if first in ("[", "{") else None
 
 
 def _loads(text: str) -> Any:
@@ -175,10 +170,10 @@ def _single_requests(document: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 for span in part.get("spans", ()):
                     yield {"resourceSpans": [{**group, name: [{**part, "spans": [span]}]}]}
     except (TypeError, AttributeError):
-        yield {"resourceSpans": "?"}  # not the shape of a request: `read_request` says so
+        yield {"resourceSpans": "?"}  # not the shape of a request, which `read_request` refuses
 
 
-# the names that `traces import` reads too: OTLP's, protobuf's, and OTLP's before 2022
+# The names that `traces import` reads too: OTLP's, protobuf's, and OTLP's before 2022.
 _RESOURCES = ("resourceSpans", "resource_spans")
 _SCOPES = ("scopeSpans", "scope_spans", "instrumentationLibrarySpans")
 
@@ -215,23 +210,27 @@ def _validator(schema: str) -> Any:
 
 @cache
 def _formats() -> Any:
-    """jsonschema without its extra packages checks neither date-time nor, of course, our ids: these are ours."""
+    """Our own checks of date-time, which jsonschema leaves to extra packages, and of ids."""
     from jsonschema import Draft202012Validator, FormatChecker
 
     checker = FormatChecker(formats=())
     checker.checkers = dict(Draft202012Validator.FORMAT_CHECKER.checkers)
-    for name, check in (("date-time", is_date_time), ("trace-id", _is_trace_id), ("span-id", _is_span_id)):
-        checker.checkers[name] = (_of_text(check), ())
+    for name, check in (
+        ("date-time", is_date_time),
+        ("trace-id", partial(is_id, digits=32)),
+        ("span-id", partial(is_id, digits=16)),
+    ):
+        checker.checkers[name] = (_on_text(check), ())
     return checker
 
 
-def _of_text(check: Callable[[str], bool]) -> Callable[[object], bool]:
-    """A format says nothing about values that are not text: that is the business of `type`."""
+def _on_text(check: Callable[[str], bool]) -> Callable[[object], bool]:
+    """A format applies to text only; other types are checked by `type`."""
     return lambda value: not isinstance(value, str) or check(value)
 
 
 def is_date_time(text: str) -> bool:
-    """Whether a text is an RFC 3339 date-time: a real day, a time, and its zone.
+    """Whether a text is an RFC 3339 date-time: an existing day, a time, and its zone.
 
     >>> [is_date_time(text) for text in ("2026-02-28T23:59:59.5Z", "2026-02-30T00:00:00Z", "2026-02-28T00:00:00")]
     [True, False, False]
@@ -246,14 +245,6 @@ def is_date_time(text: str) -> bool:
     return True
 
 
-def _is_trace_id(text: str) -> bool:
-    return len(text) == 32 and set(text) <= set("0123456789abcdef") and set(text) != {"0"}
-
-
-def _is_span_id(text: str) -> bool:
-    return len(text) == 16 and set(text) <= set("0123456789abcdef") and set(text) != {"0"}
-
-
 # -- rules over a trace ------------------------------------------------------------------------------------------------
 
 
@@ -262,19 +253,18 @@ def _duplicates(trace: Sequence[Located]) -> Iterator[Fault]:
     for line, span in trace:
         first = seen.setdefault(span["span_id"], line)
         if first != line:
-            yield Fault("duplicate_id", line, f"span {span['span_id']} is on line {first} already")
+            yield Fault("duplicate_id", line, f"span {span['span_id']} is already on line {first}")
 
 
 def _lost_parents_and_links(trace: Sequence[Located]) -> Iterator[Fault]:
-    known = {span["span_id"] for _, span in trace}
+    ids = {span["span_id"] for _, span in trace}
     for line, span in trace:
-        if span.get("parent_id") and span["parent_id"] not in known:
-            yield Fault(
-                "missing_parent", line, f"the parent {span['parent_id']} of {span['span_id']} is not in the trace"
-            )
+        if span.get("parent_id") and span["parent_id"] not in ids:
+            message = f"the parent {span['parent_id']} of {span['span_id']} is not in the trace"
+            yield Fault("missing_parent", line, message)
         for trace_id, span_id in span.get("links", ()):
-            if trace_id == span["trace_id"] and span_id not in known:
-                yield Fault("missing_link", line, f"{span['span_id']} links to {span_id}, which is not there")
+            if trace_id == span["trace_id"] and span_id not in ids:
+                yield Fault("missing_link", line, f"{span['span_id']} links to {span_id}, which is not in the trace")
 
 
 def _cycles(trace: Sequence[Located]) -> Iterator[Fault]:
@@ -287,10 +277,10 @@ def _cycles(trace: Sequence[Located]) -> Iterator[Fault]:
 
 
 def _on_cycle(edges: Mapping[str, Sequence[str | None]]) -> list[str]:
-    known = {span_id: [x for x in targets if x in edges and x is not None] for span_id, targets in edges.items()}
-    number = components(list(known), known)
+    inner = {span_id: [x for x in targets if x in edges and x is not None] for span_id, targets in edges.items()}
+    number = components(list(inner), inner)
     size = Counter(number.values())
-    return [span_id for span_id in known if size[number[span_id]] > 1 or span_id in known[span_id]]
+    return [span_id for span_id in inner if size[number[span_id]] > 1 or span_id in inner[span_id]]
 
 
 def _times(trace: Sequence[Located]) -> Iterator[Fault]:
@@ -314,20 +304,20 @@ def _inside_root(trace: Sequence[Located]) -> Iterator[Fault]:
 
 
 def _root(
-    span: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]], known: dict[str, Mapping[str, Any] | None]
+    span: Mapping[str, Any], by_id: Mapping[str, Mapping[str, Any]], root_of: dict[str, Mapping[str, Any] | None]
 ) -> Mapping[str, Any] | None:
-    """The outermost ancestor; None where there is none, in a circle of parents."""
+    """The outermost ancestor, remembered in `root_of`; None in a cycle of parents."""
     walk: list[str] = []
     at: Mapping[str, Any] | None = span
-    while at is not None and at["span_id"] not in known and at["span_id"] not in walk:
+    while at is not None and at["span_id"] not in root_of and at["span_id"] not in walk:
         walk.append(at["span_id"])
         above = by_id.get(at.get("parent_id") or "")
         if above is None:
-            known[at["span_id"]] = at
+            root_of[at["span_id"]] = at
             break
         at = above
-    root = known.get(at["span_id"]) if at is not None else None
-    known.update(dict.fromkeys(walk, root))
+    root = root_of.get(at["span_id"]) if at is not None else None
+    root_of.update(dict.fromkeys(walk, root))
     return root
 
 
@@ -341,7 +331,7 @@ def _rewards(trace: Sequence[Located]) -> Iterator[Fault]:
             yield Fault(
                 "reward_components",
                 line,
-                f"reward {span.get('reward')} is not its weighted components' sum {total:.9g}",
+                f"reward {span.get('reward')} is not the sum of its weighted components, {total:.9g}",
             )
 
 

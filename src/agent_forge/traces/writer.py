@@ -1,9 +1,9 @@
-"""The background writer: finished spans wait here as bytes until a thread has put them in the store.
+"""The background writer: finished spans wait here as bytes until a thread has stored them.
 
-Why bytes: they cannot change after the span has ended, their number is a bound on memory, they spill to disk as they
-are, and the garbage collector does not look at them. `marshal` makes them, because it is the fastest copy of JSON-like
-values that Python has. They never leave this process, except into an anonymous file that only this process can open;
-nothing is ever unmarshalled that this process did not marshal.
+Why bytes: they cannot change after the span has ended, their number bounds memory, they spill to disk unchanged, and
+the garbage collector does not traverse them. `marshal` writes them, because it is Python's fastest copy of JSON-like
+values. They never leave this process, except into an anonymous file that only this process can open; nothing is ever
+unmarshalled that this process did not marshal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from agent_forge.traces.values import plain
 log = logging.getLogger("agent_forge.traces")
 
 _dumps = marshal.dumps
-_FORMAT = 2  # the last one that does not look every object up for references to it: a fifth faster
+_FORMAT = 2  # the last version that does not track references to every object: a fifth faster
 _RETRY_S = 1.0  # pause after the store refused a batch
 
 _SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -46,7 +46,7 @@ class Sink(Protocol):
 
 
 def packed(span: Span) -> bytes:
-    """The span as bytes: the fields that most spans have, and the others only if there are any."""
+    """The span as bytes: the common fields, and the rare ones if there are any."""
     attributes, rare = span.attributes, span.rare
     if attributes and not _SCALARS.issuperset(map(type, attributes.values())):
         attributes = snapshot(attributes)
@@ -72,12 +72,12 @@ def unpacked(data: bytes) -> Span:
 
 
 def snapshot(value: Any) -> Any:
-    """A copy that later changes of `value` do not reach (a list of messages that grows, say)."""
+    """A copy that later changes to `value` (a growing list of messages) do not reach."""
     if type(value) in _SCALARS:
         return value
     try:
         copy = marshal.loads(_dumps(value, _FORMAT))  # noqa: S302 (a round trip in memory)
-        # `marshal` takes arrays and NumPy's numbers for bytes; those do not equal what they were.
+        # `marshal` turns arrays and NumPy's numbers into bytes, which differ from the value.
         if copy == value:
             return copy
     except (ValueError, TypeError, RecursionError):
@@ -86,7 +86,7 @@ def snapshot(value: Any) -> Any:
 
 
 class Writer:
-    """Takes finished spans without waiting, and stores them in batches from a thread of its own."""
+    """Accepts finished spans without waiting, and stores them in batches from a thread of its own."""
 
     def __init__(self, sink: Sink, *, mask: Mask | None, batch: int, delay_s: float, memory: int, spill: int) -> None:
         self.sink = sink
@@ -95,7 +95,7 @@ class Writer:
         self.delay_s = delay_s
         self.memory = memory
         self.spill_limit = spill
-        self.dropped = 0  # spans that found no room in memory and none on disk, or that the store cannot hold
+        self.dropped = 0  # spans for which memory and disk were full, or that cannot be stored
         self.written = 0
         self._start_afresh()
         _WRITERS.add(self)
@@ -114,13 +114,13 @@ class Writer:
         self.error: AgentForgeError | None = None
 
     def put(self, span: Span) -> None:
-        """Takes a span. Never waits for the store."""
+        """Accepts a span. Never waits for the store."""
         data = packed(span)
         if self._bytes > self.memory:
             self._overflow(data)
             return
         self._queue.append(data)
-        self._bytes += len(data)  # a bound, not an account: a lost update between threads is made good when it is empty
+        self._bytes += len(data)  # a bound, not exact: updates lost between threads are corrected when it is empty
         if not self._awake:
             self._awake = True
             self._rouse()
@@ -136,7 +136,7 @@ class Writer:
         self._wake.set()
 
     def _overflow(self, data: bytes) -> None:
-        if self.mask is not None:  # what is masked before it is written is masked before it is spilled
+        if self.mask is not None:  # nothing unmasked reaches a disk, not even the spill file
             data = packed(self.mask(unpacked(data)))
         if not self._spill.put(data):
             self.dropped += 1
@@ -145,11 +145,11 @@ class Writer:
 
     @property
     def pending(self) -> int:
-        """How many spans are not stored yet."""
+        """The number of spans that are not stored yet."""
         return len(self._queue) + len(self._held) + self._spill.spans
 
     def flush(self) -> None:
-        """Returns when every span taken before the call is in the store. Raises StoreError if it cannot be."""
+        """Returns when every span accepted before the call is stored. Raises StoreError if that fails."""
         with self._draining:
             self.error = None
             self._drain()
@@ -168,7 +168,7 @@ class Writer:
         try:
             self.flush()
         finally:
-            self._closed = False  # a span that comes later starts a new thread
+            self._closed = False  # a later span starts a new thread
             self._spill.close()
 
     def _run(self) -> None:
@@ -184,14 +184,14 @@ class Writer:
                 self._awake = failed or bool(self._queue)
             if self._awake:
                 self._wake.set()
-            elif self._queue:  # one came between the last look and `_awake`
+            elif self._queue:  # one arrived between the last check and `_awake`
                 self._awake = True
                 self._wake.set()
             if failed and not self._closed:
                 time.sleep(_RETRY_S)
 
     def _drain(self) -> None:
-        """Stores what waits, batch by batch, until nothing does or the store refuses."""
+        """Stores what waits, batch by batch, until nothing is left or the store refuses."""
         while self.error is None:
             masked = bool(self._held)
             batch = self._held or self._take()
@@ -204,23 +204,23 @@ class Writer:
             self._store(batch if masked or self.mask is None else self._masked(batch))
 
     def _take(self) -> list[Span]:
-        taken: list[Span] = []
+        spans: list[Span] = []
         queue = self._queue
-        while queue and len(taken) < self.batch:
+        while queue and len(spans) < self.batch:
             data = queue.popleft()
             self._bytes -= len(data)
-            taken.append(unpacked(data))
-        return taken
+            spans.append(unpacked(data))
+        return spans
 
     def _masked(self, batch: list[Span]) -> list[Span]:
         assert self.mask is not None
-        done = []
+        spans = []
         for span in batch:
             try:
-                done.append(self.mask(span))
+                spans.append(self.mask(span))
             except Exception:
                 self._lose("a span could not be masked and was not written")
-        return done
+        return spans
 
     def _store(self, batch: list[Span]) -> None:
         try:
@@ -241,23 +241,23 @@ class Writer:
 
 
 class Spill:
-    """Spans that found no room in memory, in an anonymous file beside the store."""
+    """Spans for which memory had no room, in an anonymous file beside the store."""
 
-    def __init__(self, limit: int, near: str) -> None:
+    def __init__(self, limit: int, store: str) -> None:
         self.limit = limit
         self.spans = 0
-        self._folder = Path(near).parent if Path(near).is_file() else None
+        self._folder = Path(store).parent if Path(store).is_file() else None
         self._file: IO[bytes] | None = None
         self._lock = threading.RLock()
         self._read = self._end = 0
 
     @property
     def waiting(self) -> int:
-        """Bytes not yet taken."""
+        """Bytes that are still to be stored."""
         return self._end - self._read
 
     def put(self, data: bytes) -> bool:
-        """Keeps `data`, or says no: the file has reached its limit or the disk is full."""
+        """Writes `data`; returns False if the file has reached its limit or the disk is full."""
         with self._lock:
             if self._end + len(data) > self.limit:
                 return False
@@ -275,21 +275,21 @@ class Spill:
             return True
 
     def take(self, count: int) -> list[bytes]:
-        """The oldest `count` entries; the file goes when all are taken."""
+        """Removes and returns the oldest `count` entries; the file is closed with the last one."""
         with self._lock:
-            taken: list[bytes] = []
-            while self._file is not None and self.spans and len(taken) < count:
+            entries: list[bytes] = []
+            while self._file is not None and self.spans and len(entries) < count:
                 self._file.seek(self._read)
                 (size,) = struct.unpack("<I", self._file.read(4))
-                taken.append(self._file.read(size))
+                entries.append(self._file.read(size))
                 self._read += 4 + size
                 self.spans -= 1
             if not self.spans:
                 self.close()
-            return taken
+            return entries
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Closes the file, which deletes it."""
         with self._lock:
             if self._file is not None:
                 self._file.close()
@@ -312,7 +312,7 @@ _halted: list[Writer] = []
 
 
 def _before_fork() -> None:
-    """A fork waits for batches that are being stored: a lock that is held then would be held in the child for ever."""
+    """Waits for batches that are being stored: a lock held during a fork would stay held in the child for ever."""
     _halted[:] = list(_WRITERS)
     for writer in _halted:
         writer._draining.acquire()
@@ -325,11 +325,11 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """A forked child leaves its parent's spans to the parent, and stores its own when it ends."""
+    """A forked child leaves its parent's spans to the parent, and stores its own when it exits."""
     _halted.clear()
     for writer in list(_WRITERS):
         writer._start_afresh()
-    # Children of `multiprocessing` leave by os._exit, which runs no atexit functions, only its own finalizers.
+    # Children of `multiprocessing` exit with os._exit, which runs no atexit functions, only its own finalizers.
     util: Any = sys.modules.get("multiprocessing.util")
     if util is not None:
         util.register_after_fork(_WRITERS, lambda _: util.Finalize(None, _close_all, exitpriority=10))
