@@ -332,11 +332,11 @@ def leakage(train: str, test: str, ngram: int, fields: str | None, as_json: bool
 @json_option
 def ls(as_json: bool) -> None:
     """List the public data sets that `fetch` knows."""
-    from agent_forge.curation.homes import HOMES
+    from agent_forge.curation.downloads import DOWNLOADS
     from agent_forge.curation.loaders import DATASETS
 
     rows = [
-        {"name": d.name, "task": d.task, "licence": d.licence, "source": d.source, "download": d.name in HOMES}
+        {"name": d.name, "task": d.task, "licence": d.licence, "source": d.source, "download": d.name in DOWNLOADS}
         for d in DATASETS.values()
     ]
     if as_json:
@@ -357,7 +357,7 @@ def fetch(
     ctx: click.Context, name: str | None, folder: str | None, out: str | None, split: str | None, as_json: bool
 ) -> None:
     """Convert the public data set NAME to records of one shape."""
-    from agent_forge.curation.homes import fetch as download
+    from agent_forge.curation.downloads import fetch as download
     from agent_forge.curation.lines import write_rows
     from agent_forge.curation.loaders import load
 

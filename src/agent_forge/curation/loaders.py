@@ -1,4 +1,4 @@
-"""Public data sets as records: from a local folder, or from their published homes."""
+"""Public data sets as records, read from a local folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def gsm8k(path: Path) -> Iterator[Fields]:
 
 
 def _fill(text: str, numbers: list[str]) -> str:
-    return re.sub(r"\bnumber(\d+)\b", lambda found: f"{float(numbers[int(found[1])]):g}", text)
+    return re.sub(r"\bnumber(\d+)\b", lambda hit: f"{float(numbers[int(hit[1])]):g}", text)
 
 
 def svamp(path: Path) -> Iterator[Fields]:
@@ -232,45 +232,45 @@ _ALIASES = {"taskbench": "taskbench_nolabels"}
 
 
 def dataset(name: str) -> DataSet:
-    """The data set called `name`. Raises UsageError that lists the known ones."""
+    """The data set called `name`. Raises UsageError."""
     try:
         return DATASETS[name]
     except KeyError:
-        raise UsageError(f"unknown data set '{name}'", fix=f"one of {', '.join(DATASETS)}") from None
+        raise UsageError(f"there is no data set {name!r}", fix=f"Use one of {', '.join(DATASETS)}") from None
 
 
 def load(name: str, folder: str | os.PathLike[str], *, split: str | None = None) -> Iterator[Record]:
     """The records of a data set whose files lie in `folder` (or in `folder/name`, `folder/plan_graph/name`).
 
-    Raises UsageError for an unknown name and DataError where the folder holds none of its files, one is not what it
-    should be, or no row is of the `split`.
+    Raises UsageError for an unknown name, DataError if the folder has none of its files, a file has another shape, or
+    no row belongs to the `split`.
     """
-    known = dataset(name)
-    files = _files(known, Path(folder))
+    info = dataset(name)
+    files = _files(info, Path(folder))
     if not files:
-        patterns = ", ".join(part.pattern for part in known.parts)
+        patterns = ", ".join(part.pattern for part in info.parts)
         raise DataError(
-            f"no files of {name} ({patterns})", where=str(folder), fix=f"they are published at {known.source}"
+            f"there are no files of {name} ({patterns})", where=str(folder), fix=f"They are published at {info.source}"
         )
-    found = False
+    empty = True
     for path, part in files:
-        for record in _records(known, path, part, split):
-            found = True
+        for record in _records(info, path, part, split):
+            empty = False
             yield record
-    if split is not None and not found:
-        raise DataError(f"no row of {name} is of the split {split!r}", where=str(folder), fix="leave the split out")
+    if split is not None and empty:
+        raise DataError(f"{name} has no split {split!r}", where=str(folder), fix="Leave out --split")
 
 
-def _files(known: DataSet, folder: Path) -> list[tuple[Path, Part]]:
-    alias = _ALIASES.get(known.name, known.name)
-    for place in (folder / alias, folder / known.folder / alias, folder):
-        found = [(path, part) for part in known.parts for path in sorted(place.glob(part.pattern)) if path.is_file()]
-        if found:
-            return found
+def _files(info: DataSet, folder: Path) -> list[tuple[Path, Part]]:
+    alias = _ALIASES.get(info.name, info.name)
+    for place in (folder / alias, folder / info.folder / alias, folder):
+        files = [(path, part) for part in info.parts for path in sorted(place.glob(part.pattern)) if path.is_file()]
+        if files:
+            return files
     return []
 
 
-def _records(known: DataSet, path: Path, part: Part, split: str | None) -> Iterator[Record]:
+def _records(info: DataSet, path: Path, part: Part, split: str | None) -> Iterator[Record]:
     stem = path.name.partition(".")[0]
     stem = f"{path.parent.name}-{stem}" if "/" in part.pattern else stem
     seen: Counter[str] = Counter()
@@ -280,11 +280,11 @@ def _records(known: DataSet, path: Path, part: Part, split: str | None) -> Itera
             seen[str(row["id"])] += 1
             if split in (None, place):
                 again = f"#{seen[str(row['id'])]}" if seen[str(row["id"])] > 1 else ""  # the source repeats a few ids
-                identity = f"{known.name}/{stem}/{row['id']}{again}"
+                identity = f"{info.name}/{stem}/{row['id']}{again}"
                 yield Record(
-                    identity, known.task, row["input"], row["target"], place, known.licence, known.source, row["meta"]
+                    identity, info.task, row["input"], row["target"], place, info.licence, info.source, row["meta"]
                 )
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(
-            f"the file is not what {known.name} should be ({type(error).__name__}: {error})", where=str(path)
+            f"the file does not have the shape of {info.name} ({type(error).__name__}: {error})", where=str(path)
         ) from error

@@ -72,25 +72,25 @@ def ultratool(path: Path) -> Iterator[Fields]:
 
 def seal_tools(path: Path) -> Iterator[Fields]:
     for number, row in _json_rows(path):
-        made: dict[str, str] = {}
+        producers: dict[str, str] = {}
         nodes, edges = [], []
         for at, call in enumerate(row["calling"], 1):
             nodes.append({"id": str(at), "action": call["api"], "args": call["parameters"]})
             used = _API_CALL.findall(json.dumps(call["parameters"]))
-            edges += [(made[name], str(at)) for name in used if name in made]
-            made |= {name: str(at) for response in call["responses"] for name in _API_CALL.findall(response)}
+            edges += [(producers[name], str(at)) for name in used if name in producers]
+            producers |= {name: str(at) for response in call["responses"] for name in _API_CALL.findall(response)}
         yield {"id": row.get("id", number), "input": row["query"], "target": graph(nodes, edges), "meta": {}}
 
 
 def nestful(path: Path) -> Iterator[Fields]:
     for number, row in _json_rows(path):
-        made: dict[str, str] = {}
+        producers: dict[str, str] = {}
         nodes, edges = [], []
         for at, call in enumerate((call for call in row["output"] if call["name"] != "var_result"), 1):
             nodes.append({"id": str(at), "action": call["name"], "args": call["arguments"]})
             used = _VARIABLE.findall(json.dumps(call["arguments"]))
-            edges += [(made[name], str(at)) for name in used if name in made]
-            made[call.get("label", "")] = str(at)
+            edges += [(producers[name], str(at)) for name in used if name in producers]
+            producers[call.get("label", "")] = str(at)
         yield {"id": number, "input": row["input"], "target": graph(nodes, edges), "meta": {}}
 
 

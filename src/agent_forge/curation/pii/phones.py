@@ -105,10 +105,10 @@ def find_phone(text: str, start: int, limit: int, previous: Match | None, *, lab
     Without `labels` only the forms that speak for themselves are read.
     """
     for form in _BY_LEAD.get(text[start], ()):
-        found = form.pattern.match(text, start, limit) if form.sure or labels else None
-        if found is None:
+        hit = form.pattern.match(text, start, limit) if form.sure or labels else None
+        if hit is None:
             continue
-        end = _fit(form, text, start, found.end())
+        end = _fit(form, text, start, hit.end())
         if end and _believable(form, text, start, end, previous):
             extension = _EXTENSION.match(text, end)
             end = extension.end() if extension else end
