@@ -140,7 +140,7 @@ def test_a_line_of_the_log_is_json_with_the_trace(start_server: Any, capfd: pyte
     assert (line["event"], line["method"], line["path"], line["status"]) == ("request", "GET", "/v1/runs/nobody", 404)
     assert line["level"] == "info"
     assert line["ms"] > 0
-    assert not [line for line in lines if line["path"] == "/healthz"]  # asked all the time: only at the level debug
+    assert not [line for line in lines if line["path"] == "/healthz"]  # polled all the time: only at the level debug
 
 
 def test_logs_of_other_libraries_come_out_the_same() -> None:
