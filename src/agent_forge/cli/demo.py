@@ -46,7 +46,10 @@ def command(home: str | None, latency: float, as_json: bool) -> int:
     console = Console(stderr=as_json, highlight=False)
     questions = {question.id: question for question in bundled_questions()}
     first = _show_one(questions[QUESTION], home, latency, console)
-    rows = [first, *(_both_ways(questions[name], home, latency) for name in MORE)]
+    rows = [first]
+    for name in MORE:
+        parallel, serial = (_run(questions[name].question, home, latency, limit) for limit in (None, 1))
+        rows.append(_row(questions[name], parallel, serial))
     right = sum(_run(question.question, home, 0, None).answer == question.answer for question in questions.values())
     if as_json:
         score = {"right": right, "of": len(questions)}
@@ -102,18 +105,14 @@ def _show_one(question: Question, home: str, latency: float, console: Console) -
     return _row(question, result, _run(question.question, home, latency, 1))
 
 
-def _both_ways(question: Question, home: str, latency: float) -> dict[str, Any]:
-    return _row(question, _run(question.question, home, latency, None), _run(question.question, home, latency, 1))
-
-
-def _row(question: Question, parallel: Result, sequential: Result) -> dict[str, Any]:
+def _row(question: Question, parallel: Result, serial: Result) -> dict[str, Any]:
     usage = parallel.usage
     return {
         "question": question.question,
         "answer": parallel.answer,
         "gold": question.answer,
         "state": parallel.state,
-        "sequential_s": sequential.wall_s,
+        "sequential_s": serial.wall_s,
         "parallel_s": parallel.wall_s,
         "critical_path_s": parallel.critical_path_s,
         "tool_calls": usage.tool_calls,

@@ -46,7 +46,8 @@ def features(row: Row) -> dict[str, float]:
     scope = _scope(row)
     prompt = _text(scope, _PROMPT_KEYS, by_assistant=False)
     answer = _text(scope, _ANSWER_KEYS, by_assistant=True)
-    graph = next((value for key in ("target", "plan") if _is_graph(value := scope.get(key))), None)
+    plans = [scope.get(key) for key in ("target", "plan")]
+    graph = next((plan for plan in plans if isinstance(plan, dict) and isinstance(plan.get("nodes"), list)), None)
     return {
         "steps": float(_steps(scope, graph, answer)),
         "tools": float(_tools(scope, graph)),
@@ -56,10 +57,6 @@ def features(row: Row) -> dict[str, float]:
         "prompt_words": math.log2(1 + len(prompt.split())),
         "answer_words": math.log2(1 + len(answer.split())),
     }
-
-
-def _is_graph(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("nodes"), list)
 
 
 def _scope(row: Row) -> dict[str, Any]:

@@ -68,14 +68,6 @@ def exact_groups(texts: Iterable[str]) -> list[list[int]]:
     return sorted(([start, *rest] for start, rest in groups.items()), key=lambda rows: (-len(rows), rows[0]))
 
 
-def _rensa() -> Any:
-    try:
-        import rensa  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except ImportError as error:
-        raise MissingExtraError("the search for near duplicates", "data") from error
-    return rensa
-
-
 def shingles(text: str, size: int = 3) -> list[str]:
     """Runs of `size` words; a shorter text is one run."""
     words = words_of(text)
@@ -137,7 +129,10 @@ def near_groups(
 
 def _signatures(texts: Iterable[str], permutations: int, seed: int) -> array[int]:
     """`permutations` numbers per text, end to end."""
-    rensa = _rensa()
+    try:
+        import rensa  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    except ImportError as error:
+        raise MissingExtraError("the search for near duplicates", "data") from error
     signatures = array("I")
     source = iter(texts)
     while batch := [shingles(text) for text in islice(source, 4096)]:

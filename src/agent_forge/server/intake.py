@@ -76,9 +76,11 @@ class TraceRequest:
 
     def open(self, most: int) -> int:
         """Unpacks and parses the body, and counts its spans. Raises TraceError, or Refusal if it is too large."""
+        from agent_forge.traces.otlp_protobuf import read_protobuf
+
         body = self.body if self.encoding == "identity" else unpack(self.body, most)
         self.unpacked = len(body)
-        self.spans = _read_protobuf(body) if self.kind == PROTOBUF else _read_json(body)
+        self.spans = read_protobuf(body, whole=False) if self.kind == PROTOBUF else _read_json(body)
         return len(self.spans)
 
 
@@ -239,12 +241,6 @@ def unpack(body: bytes, most: int) -> bytes:
         what = f"the body unpacks to more than {most / MIB:g} MiB"
         raise Refusal(413, what, code="too_large", fix="Send smaller batches")
     return content
-
-
-def _read_protobuf(body: bytes) -> list[Span]:
-    from agent_forge.traces.otlp_protobuf import read_protobuf
-
-    return read_protobuf(body, whole=False)
 
 
 def _read_json(body: bytes) -> list[Span]:

@@ -98,16 +98,12 @@ def text_request(model: ReadyModel, body: Mapping[str, Any], loop: asyncio.Abstr
 
 def _ids(model: ReadyModel, prompt: str | list[int]) -> list[int]:
     if isinstance(prompt, str):
-        return list(model.tokenizer(prompt)["input_ids"]) or _opening(model)
+        first = model.tokenizer.bos_token_id  # what a model continues when the prompt is empty
+        opening = int(first) if first is not None else min(model.ends, default=0)
+        return list(model.tokenizer(prompt)["input_ids"]) or [opening]
     if any(token >= model.vocabulary for token in prompt):
         raise Refusal(400, f"token ids must be below {model.vocabulary}", code="invalid_body", param="prompt")
     return prompt
-
-
-def _opening(model: ReadyModel) -> list[int]:
-    """What a model continues when the prompt is empty."""
-    first = model.tokenizer.bos_token_id
-    return [int(first)] if first is not None else [min(model.ends, default=0)]
 
 
 def _with_jobs(

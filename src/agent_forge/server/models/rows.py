@@ -225,7 +225,10 @@ class BufferRows:
     def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         logits, fresh = self._read.read(prompts)
         if self._cache is None:
-            self._begin(fresh)
+            self._layers = [BufferLayer(self.extent) for _ in fresh.layers]
+            for mine, theirs in zip(self._layers, fresh.layers, strict=True):
+                mine.lazy_initialization(theirs.keys, theirs.values)
+            self._cache = Cache(layers=list(self._layers))
         place, longest = self.extent, max(map(len, prompts))
         self._make_room(place.count + len(prompts), longest)
         for mine, theirs in zip(self._layers, fresh.layers, strict=True):
@@ -234,12 +237,6 @@ class BufferRows:
         place.count += len(prompts)
         place.start = min(place.first)
         return logits
-
-    def _begin(self, fresh: Any) -> None:
-        self._layers = [BufferLayer(self.extent) for _ in fresh.layers]
-        for mine, theirs in zip(self._layers, fresh.layers, strict=True):
-            mine.lazy_initialization(theirs.keys, theirs.values)
-        self._cache = Cache(layers=list(self._layers))
 
     def _make_room(self, rows: int, longest: int) -> None:
         """Makes room for this many rows, for a row of that length with the same end, and for one more step."""
@@ -287,12 +284,8 @@ class BufferRows:
         place.first = [place.first[source] for source in order]
         place.count = len(order)
         place.start = min(place.first, default=place.end)
-        if not place.count:
-            self._forget()
-
-    def _forget(self) -> None:
-        """Frees the buffers, so that an idle server holds no memory for them."""
-        self._layers, self._cache, self.extent = [], None, Extent()
+        if not place.count:  # an idle server holds no memory for buffers
+            self._layers, self._cache, self.extent = [], None, Extent()
 
     def cells(self, rows: int, length: int) -> int:
         if self._cell is None:
@@ -369,15 +362,12 @@ def _append(mine: Any, theirs: Any) -> None:
     """Joins the rows of two Cognate slots; the shorter history is padded on the left."""
     width = max(mine.keys.shape[2], theirs.keys.shape[2])
     for name in ("keys", "values"):
-        parts = [_widened(getattr(one, name), width) for one in (mine, theirs)]
+        states = [getattr(one, name) for one in (mine, theirs)]  # each [N, H, T, D]
+        parts = [torch.nn.functional.pad(state, (0, 0, width - state.shape[2], 0)) for state in states]
         setattr(mine, name, torch.cat(parts))
     if mine.memory is not None:
         mine.memory = torch.cat([mine.memory, theirs.memory])
     mine.seen = max(mine.seen, theirs.seen)
-
-
-def _widened(state: Tensor, width: int) -> Tensor:
-    return torch.nn.functional.pad(state, (0, 0, width - state.shape[2], 0))
 
 
 class LoneRow:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -66,9 +67,6 @@ def data_page(context: Context, request: Request) -> Document:
 
 def _line(name: str, file: Path, report: Mapping[str, Any]) -> dict[str, Any]:
     final = report.get("after", report)
-    verdicts: dict[str, int] = {}
-    for check in final["checks"]:
-        verdicts[check["verdict"]] = verdicts.get(check["verdict"], 0) + 1
     return {
         "name": name,
         "file": final["file"],
@@ -76,7 +74,7 @@ def _line(name: str, file: Path, report: Mapping[str, Any]) -> dict[str, Any]:
         "rows": final["rows"],
         "bytes": final["bytes"],
         "passed": report["passed"],
-        "verdicts": verdicts,
+        "verdicts": dict(Counter(check["verdict"] for check in final["checks"])),
         "compares": report["before"]["file"] if "before" in report else None,
         "error": None,
     }

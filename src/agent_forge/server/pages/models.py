@@ -126,8 +126,9 @@ def model_page(context: Context, request: Request) -> Document:
     family = relatives(entries, entry["digest"])
     nodes = [_relative(entries.get(digest), digest, entry["digest"]) for digest in family]
     edges = [[parent, child] for child in family if child in entries for parent in entries[child]["parents"]]
-    parents = [entries[one] for one in entry["parents"] if one in entries]
-    return {**entry, "relatives": nodes, "edges": edges, "before": [_brief(one) for one in parents]}
+    brief = ("digest", "name", "metrics", "parameters", "bytes")
+    before = [{name: entries[one][name] for name in brief} for one in entry["parents"] if one in entries]
+    return {**entry, "relatives": nodes, "edges": edges, "before": before}
 
 
 def _find(entries: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:
@@ -183,10 +184,6 @@ def graph_nodes(document: Mapping[str, Any]) -> list[Node]:
         )
         for one in document["relatives"]
     ]
-
-
-def _brief(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: entry[name] for name in ("digest", "name", "metrics", "parameters", "bytes")}
 
 
 def compare_page(context: Context, request: Request) -> Document:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -65,7 +66,9 @@ def run_page(context: Context, request: Request) -> Document:
 def run_document(home: str | os.PathLike[str], store: Store, run: str, most_rows: int | None = MOST_ROWS) -> Document:
     """Everything about one run. Raises StoreError if it does not exist."""
     record = History.open(home).load(run)
-    trajectory = _trajectory(store, record.line.trace_id)
+    traced = store.trace(record.line.trace_id) if record.line.trace_id else []
+    trajectory = assemble(traced) if traced else None
+    outputs = trajectory.roots[0].outputs if trajectory is not None and trajectory.roots else None
     credit, credit_from = _credit(trajectory)
     spans = {} if trajectory is None else _task_spans(trajectory, run)
     tasks = _tasks(record, spans, trajectory, credit)
@@ -74,16 +77,16 @@ def run_document(home: str | os.PathLike[str], store: Store, run: str, most_rows
     rows = task_rows(run, tasks, path) if trajectory is None else _rows(run, trajectory, credit, tasks, path)
     return {
         "run": run,
-        "state": record.summary.state,
-        "error": record.summary.error,
-        "request": record.summary.notes.get("request"),
-        "answer": _answer(trajectory),
-        "created_s": record.summary.created_s,
-        "ended_s": record.summary.ended_s,
-        "trace_id": record.summary.trace_id,
+        "state": record.line.state,
+        "error": record.line.error,
+        "request": request_of(home, run),
+        "answer": outputs.get("answer") if isinstance(outputs, Mapping) else None,
+        "created_s": record.line.created_s,
+        "ended_s": record.line.ended_s,
+        "trace_id": record.line.trace_id,
         "times": _times(record, tasks, path, trajectory),
         "usage": _usage(trajectory),
-        "counts": _counts(tasks),
+        "counts": dict(Counter(task["state"] for task in tasks.values())),
         "tasks": tasks,
         "critical_path": path,
         "edges": [] if plan is None else [[dep, name] for name, deps in plan.dependencies.items() for dep in deps],
@@ -168,11 +171,6 @@ def task_page(context: Context, request: Request) -> Document:
 def watch(context: Context, run: str) -> str:
     """Changes whenever the journal has a new entry about the run."""
     return History.open(context.home).version(run)
-
-
-def _trajectory(store: Store, trace_id: str | None) -> Trajectory | None:
-    spans = store.trace(trace_id) if trace_id else []
-    return assemble(spans) if spans else None
 
 
 def _credit(trajectory: Trajectory | None) -> tuple[dict[str, float], dict[str, Any] | None]:
@@ -277,11 +275,6 @@ def _rows(
     return rows + task_rows(run, spanless, path)
 
 
-def _answer(trajectory: Trajectory | None) -> Any:
-    outputs = trajectory.roots[0].outputs if trajectory is not None and trajectory.roots else None
-    return outputs.get("answer") if isinstance(outputs, Mapping) else None
-
-
 def _times(
     record: StoredRun, tasks: Mapping[str, Mapping[str, Any]], path: Sequence[str], trajectory: Trajectory | None
 ) -> dict[str, Any]:
@@ -313,10 +306,3 @@ def _usage(trajectory: Trajectory | None) -> dict[str, Any]:
         "model_calls": kinds.count("model"),
         "tool_calls": kinds.count("tool"),
     }
-
-
-def _counts(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for task in tasks.values():
-        counts[task["state"]] = counts.get(task["state"], 0) + 1
-    return counts

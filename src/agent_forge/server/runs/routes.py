@@ -26,7 +26,9 @@ def routes(context: Context) -> list[Route]:
         body = await read_json(request, "run")
         model = await _model(context, request, body.get("model"))
         run = await run_in_threadpool(runs_of(context).start, body, model)
-        return json_response(_started(run), 202, {"Location": f"/v1/runs/{run.name}"})
+        url = f"/v1/runs/{run.name}"
+        started = {"run": run.name, "state": run.state, "url": url, "events": f"{url}/events"}
+        return json_response(started, 202, {"Location": url})
 
     def list_runs(request: Request) -> Response:
         return json_response({"runs": runs_of(context).documents()})
@@ -70,11 +72,6 @@ async def _model(context: Context, request: Request, name: str | None) -> Any:
     from agent_forge.server.models.client import EngineClient
 
     return EngineClient(ready)
-
-
-def _started(run: ActiveRun) -> dict[str, Any]:
-    place = f"/v1/runs/{run.name}"
-    return {"run": run.name, "state": run.state, "url": place, "events": f"{place}/events"}
 
 
 def _active_run(context: Context, request: Request) -> ActiveRun:

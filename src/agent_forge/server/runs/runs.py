@@ -18,7 +18,7 @@ from agent_forge.server.runs.run import ActiveRun
 
 if TYPE_CHECKING:
     from agent_forge.plans import Plan
-    from agent_forge.runtime.history import RunRecord, TaskRecord
+    from agent_forge.runtime.history import RunRecord
 
 MOST_ENDED = 256  # ended runs in memory
 SHUTDOWN_S = 10.0  # for active runs to end when the server shuts down
@@ -166,6 +166,8 @@ def work_of(body: Mapping[str, Any]) -> str | Plan:
 
 def stored_document(stored: RunRecord) -> dict[str, Any]:
     """A run from the journal in the shape of a result; what the journal does not have is null."""
+    durations = {name: task.duration_s or 0.0 for name, task in stored.tasks.items()}
+    fields = ("state", "started_s", "ended_s", "result", "error")
     line, spent = stored.line, [task.cost for task in stored.tasks.values() if task.cost is not None]
     absent = ("request", "answer", "planner")
     counts = ("input_tokens", "output_tokens", "model_calls", "tool_calls")
@@ -174,20 +176,12 @@ def stored_document(stored: RunRecord) -> dict[str, Any]:
         "state": line.state,
         "error": line.error,
         "wall_s": None if line.ended_s is None else line.ended_s - line.created_s,
-        "critical_path_s": None if stored.plan is None else stored.plan.critical_path_length(_durations(stored)),
+        "critical_path_s": None if stored.plan is None else stored.plan.critical_path_length(durations),
         "trace_id": line.trace_id,
         **dict.fromkeys(absent),
         "evidence": {},
         "usage": {**dict.fromkeys(counts), "cost": sum(spent) if spent else None},
         "faults": [],
         "warnings": [],
-        "tasks": {name: _task_document(task) for name, task in stored.tasks.items()},
+        "tasks": {name: {key: getattr(task, key) for key in fields} for name, task in stored.tasks.items()},
     }
-
-
-def _durations(stored: StoredRun) -> dict[str, float]:
-    return {name: task.duration_s or 0.0 for name, task in stored.tasks.items()}
-
-
-def _task_document(task: TaskRecord) -> dict[str, Any]:
-    return {name: getattr(task, name) for name in ("state", "started_s", "ended_s", "result", "error")}
