@@ -1,8 +1,8 @@
 """How much of a model's throughput is left when 64 clients stream from it over HTTP?
 
 A server with one small model and, in turns with it, `generate()` on a batch of the same prompts: tokens per second of
-all clients together against those of the batch. Also the time to first token, lost requests, and the server's memory from
-round to round (`--minutes 10` for a long run).
+all clients together against those of the batch. Also the time to first token, lost requests, and the server's memory
+from round to round (`--minutes 10` for a long run).
 
     python benchmarks/serve_concurrency.py [--quick] [--model FOLDER] [--clients 64] [--minutes M]
 """

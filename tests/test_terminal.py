@@ -78,6 +78,16 @@ def test_a_night_of_work_is_a_short_log_and_never_silent_for_long() -> None:
     assert len(silences) < 600
 
 
+def test_a_stage_that_reports_nothing_is_not_silent() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with ProgressDisplay(stream, clock=clock) as display:
+        display.update("calibrate")
+        for _ in range(14):
+            clock.now += 10
+            display.beat()
+    assert stream.getvalue().splitlines() == ["calibrate", "calibrate: 0:01:00 so far", "calibrate: 0:02:00 so far"]
+
+
 def test_a_resumed_stage_and_one_that_begins_again_are_rated_by_what_they_did_now() -> None:
     stream, clock = io.StringIO(), Clock()
     with ProgressDisplay(stream, every_s=0, clock=clock) as display:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import Any, TextIO
 # Control characters (C0, C1 and DEL start escape sequences), line separators, bidirectional overrides and tags.
 HARMFUL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 PLAIN_EVERY_S = 5.0
-RAREST_S = 60.0
+RAREST_S = 60.0  # between two lines of a stage, even if it reports nothing
 
 
 def printable(text: str, *, lines: bool = False) -> str:
@@ -44,7 +45,7 @@ class ProgressDisplay:
 
     A terminal shows a bar per running stage, with count, rate and time left; the bars vanish at the end. Elsewhere
     each stage prints a plain line with the same figures when it begins and then at most every `every_s` seconds,
-    less often in a long stage, so that the log of a night's work stays short.
+    less often in a long stage, so that the log of a night's work stays short; but at least once per minute.
 
     >>> with ProgressDisplay(sys.stdout) as display:
     ...     display.update("calibrate")
@@ -64,15 +65,18 @@ class ProgressDisplay:
         self.live = self.stream is not None and self.stream.isatty()
         self._stages: dict[str, _Stage] = {}
         self._bars: Any = None
+        self._lock = threading.RLock()  # of the stages: the heartbeat reads them in its own thread
+        self._closed = threading.Event()
 
     def __enter__(self) -> ProgressDisplay:
         if self.live:
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
+            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
             self._bars = Progress(
                 TextColumn("{task.description}", markup=False),
                 BarColumn(),
+                TimeElapsedColumn(),
                 TextColumn("{task.fields[figures]}", markup=False),
                 console=Console(file=self.stream),
                 transient=True,
@@ -80,9 +84,12 @@ class ProgressDisplay:
                 redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
             )
             self._bars.start()
+        elif self.stream is not None:
+            threading.Thread(target=self._beat, name="agent-forge-progress", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._closed.set()
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
@@ -101,6 +108,10 @@ class ProgressDisplay:
 
         A stage ends when it is complete; one of unknown length, when another begins.
         """
+        with self._lock:
+            self._update(stage, done, total, unit, detail)
+
+    def _update(self, stage: str, done: float | None, total: float | None, unit: str, detail: str) -> None:
         now = self.clock()
         state = self._stages.get(stage)
         if state is None or (done or 0) < state.done:  # it begins, or begins again
@@ -123,10 +134,24 @@ class ProgressDisplay:
 
     def finish(self, *stages: str) -> None:
         """Takes stages off the display."""
-        for stage in stages:
-            state = self._stages.pop(stage, None)
-            if state is not None and state.bar is not None:
-                self._bars.remove_task(state.bar)
+        with self._lock:
+            for stage in stages:
+                state = self._stages.pop(stage, None)
+                if state is not None and state.bar is not None:
+                    self._bars.remove_task(state.bar)
+
+    def _beat(self) -> None:
+        while not self._closed.wait(RAREST_S / 4):
+            self.beat()
+
+    def beat(self) -> None:
+        """Prints a line for every stage that has not printed one for a minute."""
+        with self._lock:
+            now = self.clock()
+            for name, stage in self._stages.items():
+                if now - stage.printed_s >= RAREST_S and (stage.total is None or stage.done < stage.total):
+                    stage.printed_s = now
+                    self.line(f"{name}: {timedelta(seconds=round(now - stage.began_s))} so far")
 
 
 def _figures(state: _Stage, spent_s: float, unit: str, detail: str) -> str:

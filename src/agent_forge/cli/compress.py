@@ -77,6 +77,7 @@ def _compress(model: str, out: str, options: dict[str, Any], display: ProgressDi
     from agent_forge.forge.compression.settings import CompressSettings, usual_work
     from agent_forge.forge.compression.text import mixed, prepare_text
     from agent_forge.forge.corpus import Source, read_corpus
+    from agent_forge.forge.phases.worker import quiet
 
     stated = {
         "recovery_steps": options["steps"],
@@ -105,10 +106,12 @@ def _compress(model: str, out: str, options: dict[str, Any], display: ProgressDi
             done, total = (fields.get(name, fields.get(other)) for name, other in (("done", "step"), ("total", "steps")))
             display.update(fields["stage"], done, total, detail=loss)
 
+    quiet()
     display.update("read text")
     corpus = read_corpus({path: Source(path, most_mb=MOST_MB) for path in data}, _held_out(Path(model)))
     train, held_out = mixed(corpus.train.values()), mixed(corpus.held_out.values())
     text = prepare_text(Path(model), train, held_out, settings.length, rows, options["seed"], tell)
+    display.update("load the model")
     return compress(model, out, text, settings, tell, options["seed"])
 
 
