@@ -37,6 +37,7 @@ class _Stage:
     printed_s: float
     done: float = 0
     total: float | None = None
+    figures: str = ""
     bar: Any = None  # rich's id of its bar, on a terminal
 
 
@@ -116,9 +117,9 @@ class ProgressDisplay:
         state = self._stages.get(stage)
         if state is None or (done or 0) < state.done:  # it begins, or begins again
             self.finish(stage, *(name for name, other in self._stages.items() if other.total is None))
-            state = self._stages[stage] = _Stage(now, done or 0, now if done else -RAREST_S)
+            state = self._stages[stage] = _Stage(now, done or 0, -RAREST_S if (done or 0) <= 1 else now)
         state.done, state.total = done or 0, total
-        figures = _figures(state, now - state.began_s, unit, detail)
+        figures = state.figures = _figures(state, now - state.began_s, unit, detail)
         if self._bars is None:
             if now - state.printed_s >= min(RAREST_S, max(self.every_s, (now - state.began_s) / 20)):
                 state.printed_s = now
@@ -151,7 +152,8 @@ class ProgressDisplay:
             for name, stage in self._stages.items():
                 if now - stage.printed_s >= RAREST_S and (stage.total is None or stage.done < stage.total):
                     stage.printed_s = now
-                    self.line(f"{name}: {timedelta(seconds=round(now - stage.began_s))} so far")
+                    elapsed = f"{timedelta(seconds=round(now - stage.began_s))} so far"
+                    self.line(f"{name}: {', '.join(filter(None, (stage.figures, elapsed)))}")
 
 
 def _figures(state: _Stage, spent_s: float, unit: str, detail: str) -> str:
