@@ -402,13 +402,9 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     rows = json.loads(capsys.readouterr().out)
     assert {"digest", "path", "phase", "parameters", "bytes", "parents"} <= rows[0].keys()
     assert rows[0]["parents"] == [report["phases"][0]["checkpoint"]]
-    assert cli(["models", "ls", *home]) == 0
-    assert cli(["models", "show", digest[:8], *home, "--json"]) == 0
-    assert cli(["models", "show", digest[:8], *home]) == 0
-    assert cli(["models", "verify", digest, *home, "--json"]) == 0
-    assert cli(["models", "verify", digest, *home]) == 0
-    assert cli(["models", "gc", *home, "--json"]) == 0
-    assert cli(["models", "gc", *home]) == 0
+    for call in (["ls"], ["show", digest[:8]], ["verify", digest], ["gc"]):
+        assert cli(["models", *call, *home, "--json"]) == 0
+        assert cli(["models", *call, *home]) == 0
     assert "would remove 0 sessions and 0 checkpoints" in capsys.readouterr().out
     capsys.readouterr()
     for listing, phases in ((["ls"], ["show"]), (["status"], ["status"])):  # now, and as they were called before
