@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import unicodedata
 
 import pytest
 
-from agent_forge.terminal import ProgressDisplay, printable
+from agent_forge.terminal import ProgressDisplay, printable, printable_json
 
 
 class Terminal(io.StringIO):
@@ -45,6 +46,13 @@ def test_no_control_character_or_override_is_left_of_any_code_point() -> None:
 def test_text_of_others(text: str, one_line: str, lines: str) -> None:
     assert printable(text) == one_line
     assert printable(text, lines=True) == lines
+
+
+def test_json_has_every_character_and_no_harm() -> None:
+    every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
+    text = printable_json(json.dumps({"text": "".join(every)}, ensure_ascii=False, indent=1))
+    assert json.loads(text)["text"] == "".join(every)
+    assert printable(text, lines=True) == text
 
 
 def test_plain_lines_come_at_once_and_then_every_few_seconds() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import threading
@@ -12,7 +13,7 @@ from datetime import timedelta
 from typing import Any, TextIO
 
 # Control characters (C0, C1 and DEL start escape sequences), line separators, bidirectional overrides and tags.
-HARMFUL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
+_HARMFUL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
 PLAIN_EVERY_S = 5.0
 RAREST_S = 60.0  # between two lines of a stage, even if it reports nothing
 
@@ -26,8 +27,17 @@ def printable(text: str, *, lines: bool = False) -> str:
     'a�[2Jb�'
     """
     if lines:
-        return HARMFUL.sub(lambda match: match[0] if match[0] in "\n\t" else "�", text.replace("\r\n", "\n"))
-    return HARMFUL.sub("�", text)
+        return _HARMFUL.sub(lambda match: match[0] if match[0] in "\n\t" else "�", text.replace("\r\n", "\n"))
+    return _HARMFUL.sub("�", text)
+
+
+def printable_json(text: str) -> str:
+    """The same JSON document with harmful characters as \\u escapes; line ends between values stay.
+
+    >>> print(printable_json('{"name": "\x9b2J"}'))
+    {"name": "\\u009b2J"}
+    """
+    return _HARMFUL.sub(lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text)
 
 
 @dataclass

@@ -31,11 +31,11 @@ def json_out(document: Any) -> None:
     """Prints one JSON document on stdout. What a terminal would obey is written as \\u escapes."""
     import json
 
-    from agent_forge.terminal import HARMFUL
+    from agent_forge.terminal import printable_json
 
     unicode = (getattr(sys.stdout, "encoding", None) or "utf-8").lower().replace("-", "") == "utf8"
     text = json.dumps(document, ensure_ascii=not unicode, indent=2, allow_nan=False)
-    click.echo(HARMFUL.sub(lambda match: match[0] if match[0] == "\n" else json.dumps(match[0])[1:-1], text))
+    click.echo(printable_json(text))
 
 
 def read_bytes(path: str) -> bytes:

@@ -120,8 +120,8 @@ def trajectory(project: str, session: str | None, strategy: str, outcome: float 
     from agent_forge.traces.trajectory import assemble
 
     spans = _spans(project)
-    wanted = session or (max(spans, key=lambda span: span.start_ns).session if spans else None)
-    chosen = [span for span in spans if span.session == wanted]
+    name = session or (max(spans, key=lambda span: span.start_ns).session if spans else None)
+    chosen = [span for span in spans if span.session == name]
     if not chosen:
         raise UsageError(f"there is no session {session!r} in the log", fix="`agent-forge delegation ls` lists them")
     show_trajectory(assemble(chosen), strategy, outcome, as_json)

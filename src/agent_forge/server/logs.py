@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from typing import Any, TextIO
 
 import structlog
+
+from agent_forge.terminal import printable_json
 
 # Without the values of variables: they contain what clients sent, tokens included.
 TRACEBACK = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -29,8 +32,14 @@ def _processors() -> list[Any]:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.ExceptionRenderer(TRACEBACK),
-        structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
+        structlog.processors.JSONRenderer(_json_line, ensure_ascii=False, default=str),
     ]
+
+
+def _json_line(event: Any, **options: Any) -> str:
+    return printable_json(
+        json.dumps(event, **options)
+    )  # clients choose paths and names, and logs are read in terminals
 
 
 class ToLog(logging.Handler):

@@ -127,7 +127,7 @@ def _linked(trajectory: Trajectory) -> tuple[list[dict[str, Any]], list[list[str
         for source in trajectory.graph.sources[span_id]
         if source in trajectory.graph.spans
     ]
-    known = {span_id for edge in edges for span_id in edge}
+    linked = {span_id for edge in edges for span_id in edge}
     path = trajectory.critical_path
     critical = {*path, *(around for leaf in path for around in trajectory.graph.ancestors(leaf))}
     nodes = [
@@ -140,7 +140,7 @@ def _linked(trajectory: Trajectory) -> tuple[list[dict[str, Any]], list[list[str
             "href": f"/traces/{span.trace_id}/{span.span_id}",
         }
         for span in trajectory.spans
-        if span.span_id in known
+        if span.span_id in linked
     ]
     return nodes, edges
 
