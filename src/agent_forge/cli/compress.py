@@ -103,7 +103,9 @@ def _compress(model: str, out: str, options: dict[str, Any], display: ProgressDi
             display.line(f"{fields['stage']}: {figures}: {'passed' if fields['passed'] else 'failed'}")
         else:
             loss = f"loss {fields['loss']:.3f}" if "loss" in fields else ""
-            done, total = (fields.get(name, fields.get(other)) for name, other in (("done", "step"), ("total", "steps")))
+            done, total = (
+                fields.get(name, fields.get(other)) for name, other in (("done", "step"), ("total", "steps"))
+            )
             display.update(fields["stage"], done, total, detail=loss)
 
     quiet()

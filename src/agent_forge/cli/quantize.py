@@ -65,7 +65,6 @@ def command(model: Path, out: Path, strict: bool, as_json: bool, **options: Any)
 
     quiet()
     with ProgressDisplay() as display:
-
         loss = ""
 
         def tell(**fields: Any) -> None:
