@@ -72,6 +72,7 @@ def run(
 
 def event_display(display: ProgressDisplay) -> Callable[[PhaseEvent], None]:
     """A sink that shows the events of a session: a bar per training phase, a line for everything else."""
+    from agent_forge.forge.progress import training_figures
 
     def on_event(event: PhaseEvent) -> None:
         fields = event.fields
@@ -81,12 +82,8 @@ def event_display(display: ProgressDisplay) -> Callable[[PhaseEvent], None]:
             detail = fields.get("error") or (_gate(gate) if gate else "")
             display.line(f"{event.phase}: {event.kind}{f' ({detail})' if detail else ''}")
         elif "loss" in fields:
-            parts = [f"loss {fields['loss']:.3f}"]
-            if fields.get("tokens_per_s"):
-                parts.append(f"{fields['tokens_per_s']:,.0f} tokens/s")
-            if fields.get("mfu") is not None:
-                parts.append(f"MFU {fields['mfu']:.1%}")
-            display.update(event.phase, fields["step"], fields.get("steps"), unit="steps", detail=", ".join(parts))
+            detail = training_figures(fields)
+            display.update(event.phase, fields["step"], fields.get("steps"), unit="steps", detail=detail)
         elif "done" in fields:
             display.update(event.phase, fields["done"], fields["total"], detail=str(fields.get("stage", "")))
 
