@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.curation import plan_sets
-from agent_forge.curation.plan_sets import Fields, read_text
+from agent_forge.curation.plan_sets import ParsedRow, read_text
 from agent_forge.curation.records import Record
 from agent_forge.errors import DataError, UsageError
 
-Parser = Callable[[Path], Iterator[Fields]]
+Parser = Callable[[Path], Iterator[ParsedRow]]
 
 
 def _jsonl(path: Path) -> Iterator[tuple[int, Any]]:
@@ -27,42 +27,32 @@ def _jsonl(path: Path) -> Iterator[tuple[int, Any]]:
             yield number, json.loads(line)
 
 
-def gsm8k(path: Path) -> Iterator[Fields]:
+def gsm8k(path: Path) -> Iterator[ParsedRow]:
     for number, row in _jsonl(path):
         worked, _, answer = row["answer"].partition("####")
         steps = [line for line in worked.splitlines() if line.strip()]
         meta = {"solution": worked.strip(), "steps": steps}
-        yield {"id": number, "input": row["question"], "target": answer.strip().replace(",", ""), "meta": meta}
+        yield ParsedRow(number, row["question"], answer.strip().replace(",", ""), meta)
 
 
 def _fill(text: str, numbers: list[str]) -> str:
     return re.sub(r"\bnumber(\d+)\b", lambda hit: f"{float(numbers[int(hit[1])]):g}", text)
 
 
-def svamp(path: Path) -> Iterator[Fields]:
+def svamp(path: Path) -> Iterator[ParsedRow]:
     """The published CSV splits, or SVAMP.json itself."""
     if path.name.startswith("SVAMP"):
         for number, row in enumerate(json.loads(read_text(path))):
             question = f"{row['Body'].strip()} {row['Question'].strip()}"
-            yield {
-                "id": number,
-                "input": question,
-                "target": f"{row['Answer']:g}",
-                "meta": {"equation": row["Equation"]},
-            }
+            yield ParsedRow(number, question, f"{row['Answer']:g}", {"equation": row["Equation"]})
         return
     for number, row in enumerate(csv.DictReader(io.StringIO(read_text(path), newline=""))):
         numbers = row["Numbers"].split()
         meta = {"equation": _fill(row["Equation"], numbers)}
-        yield {
-            "id": number,
-            "input": _fill(row["Question"], numbers),
-            "target": f"{float(row['Answer']):g}",
-            "meta": meta,
-        }
+        yield ParsedRow(number, _fill(row["Question"], numbers), f"{float(row['Answer']):g}", meta)
 
 
-def choice(path: Path) -> Iterator[Fields]:
+def choice(path: Path) -> Iterator[ParsedRow]:
     """ARC and PIQA as question, choices and the number of the right one; also ARC's own published form."""
     for number, row in _jsonl(path):
         if "answerKey" in row:
@@ -73,29 +63,24 @@ def choice(path: Path) -> Iterator[Fields]:
             question, choices, answer = row.get("question") or row["goal"], row["choices"], row["answer"]
         lettered = "\n".join(f"{chr(65 + at)}. {text}" for at, text in enumerate(choices))
         meta = {"question": question, "choices": choices}
-        yield {
-            "id": row.get("id", number),
-            "input": f"{question}\n{lettered}",
-            "target": chr(65 + answer),
-            "meta": meta,
-        }
+        yield ParsedRow(row.get("id", number), f"{question}\n{lettered}", chr(65 + answer), meta)
 
 
-def piqa_published(path: Path) -> Iterator[Fields]:
+def piqa_published(path: Path) -> Iterator[ParsedRow]:
     """PIQA's own form: goal, sol1, sol2, with the labels in a file beside it."""
     labels = read_text(path.with_name(path.name.replace(".jsonl", "-labels.lst"))).split()
     for (number, row), label in zip(_jsonl(path), labels, strict=True):
         choices = [row["sol1"], row["sol2"]]
         lettered = f"A. {choices[0]}\nB. {choices[1]}"
         meta = {"question": row["goal"], "choices": choices}
-        yield {"id": number, "input": f"{row['goal']}\n{lettered}", "target": "AB"[int(label)], "meta": meta}
+        yield ParsedRow(number, f"{row['goal']}\n{lettered}", "AB"[int(label)], meta)
 
 
-def mbpp(path: Path) -> Iterator[Fields]:
+def mbpp(path: Path) -> Iterator[ParsedRow]:
     for number, row in _jsonl(path):
         task = row.get("task_id", number)
         meta = {"tests": row["test_list"], "setup": row.get("test_setup_code", "")}
-        yield {"id": task, "input": row["text"], "target": row["code"], "meta": meta, "split": _mbpp_split(int(task))}
+        yield ParsedRow(task, row["text"], row["code"], meta, _mbpp_split(int(task)))
 
 
 def _mbpp_split(task: int) -> str:
@@ -103,15 +88,10 @@ def _mbpp_split(task: int) -> str:
     return "prompt" if task <= 10 else "test" if task <= 510 else "validation" if task <= 600 else "train"
 
 
-def humaneval(path: Path) -> Iterator[Fields]:
+def humaneval(path: Path) -> Iterator[ParsedRow]:
     for number, row in _jsonl(path):
         meta = {"tests": row["test"], "entry_point": row["entry_point"]}
-        yield {
-            "id": row.get("task_id", number),
-            "input": row["prompt"],
-            "target": row["canonical_solution"],
-            "meta": meta,
-        }
+        yield ParsedRow(row.get("task_id", number), row["prompt"], row["canonical_solution"], meta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,14 +256,12 @@ def _records(info: DataSet, path: Path, part: Part, split: str | None) -> Iterat
     seen: Counter[str] = Counter()
     try:
         for row in part.parse(path):
-            place = row.get("split") or part.split
-            seen[str(row["id"])] += 1
+            place = row.split or part.split
+            seen[str(row.id)] += 1
             if split in (None, place):
-                again = f"#{seen[str(row['id'])]}" if seen[str(row["id"])] > 1 else ""  # the source repeats a few ids
-                identity = f"{info.name}/{stem}/{row['id']}{again}"
-                yield Record(
-                    identity, info.task, row["input"], row["target"], place, info.licence, info.source, row["meta"]
-                )
+                again = f"#{seen[str(row.id)]}" if seen[str(row.id)] > 1 else ""  # the source repeats a few ids
+                identity = f"{info.name}/{stem}/{row.id}{again}"
+                yield Record(identity, info.task, row.input, row.target, place, info.licence, info.source, row.meta)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(
             f"the file does not have the shape of {info.name} ({type(error).__name__}: {error})", where=str(path)

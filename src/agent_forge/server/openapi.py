@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from starlette.requests import Request
@@ -123,7 +124,7 @@ def _response(about: str, schema: JSON | None = None, kind: str = "application/j
     return {"description": about, "content": content}
 
 
-def _operation(name: str, about: str, responses: dict[int, JSON], body: str | None = None, *places: str) -> JSON:
+def _operation(path: str, name: str, about: str, responses: dict[int, JSON], body: str | None = None) -> JSON:
     """An operation that may also be refused, with an error in OpenAI's shape."""
     refused = _response("Refused; the error states the reason and the fix", _ERROR)
     operation: JSON = {
@@ -134,11 +135,9 @@ def _operation(name: str, about: str, responses: dict[int, JSON], body: str | No
     if body is not None:
         schema = {"$ref": f"#/components/schemas/{body.capitalize()}"}
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    if places:
-        operation["parameters"] = [
-            {"name": place, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-            for place in places
-        ]
+    if parameters := re.findall(r"{(\w+)}", path):
+        text = {"type": "string", "minLength": 1}
+        operation["parameters"] = [{"name": n, "in": "path", "required": True, "schema": text} for n in parameters]
     return operation
 
 
@@ -179,69 +178,31 @@ _TRACES: JSON = {
         },
     }
 }
-_PATHS: dict[str, JSON] = {
-    "/healthz": {"get": _operation("healthz", "Whether the process responds.", {200: _response("It does", OBJECT)})},
-    "/readyz": {
-        "get": _operation(
-            "readyz",
-            "Whether store and models are ready.",
-            {200: _response("They are", OBJECT), 503: _response("They are not yet", OBJECT)},
-        )
-    },
-    "/metrics": {
-        "get": _operation("metrics", "Metrics for Prometheus.", {200: _response("Metrics", TEXT, "text/plain")})
-    },
-    "/openapi.json": {"get": _operation("openapi", "This document.", {200: _response("The document", OBJECT)})},
-    "/v1/models": {
-        "get": _operation(
-            "list_models",
-            "List served models and registered checkpoints.",
-            {200: _response("Models", _listing("data", _MODEL))},
-        )
-    },
-    "/v1/models/{model}": {
-        "get": _operation("get_model", "Get one model.", {200: _response("The model", _MODEL)}, None, "model")
-    },
-    "/v1/chat/completions": {
-        "post": _operation(
-            "chat", "Continue a chat.", {200: _completion_response("chat.completion"), 503: _BUSY}, "chat"
-        )
-    },
-    "/v1/completions": {
-        "post": _operation(
-            "complete", "Continue a text.", {200: _completion_response("text_completion"), 503: _BUSY}, "completion"
-        )
-    },
-    "/v1/traces": _TRACES,
-    "/v1/runs": {
-        "get": _operation(
-            "list_runs", "List the runs in the journal.", {200: _response("Runs", _listing("runs", OBJECT))}
-        ),
-        "post": _operation(
-            "start_run",
-            "Plan a request and run it, or run a plan.",
-            {202: _response("Started", _STARTED), 503: _BUSY},
-            "run",
-        ),
-    },
-    "/v1/runs/{run}": {
-        "get": _operation(
-            "get_run",
-            "Get a run: what `agent-forge run --json` prints, as far as known.",
-            {200: _response("The run", _RESULT)},
-            None,
-            "run",
-        )
-    },
-    "/v1/runs/{run}/events": {
-        "get": _operation("follow_run", "Follow a run, past events first.", {200: _EVENTS}, None, "run")
-    },
-    "/v1/runs/{run}/approve": {
-        "post": _operation(
-            "approve", "Approve or reject a waiting task.", {200: _response("Decided", OBJECT)}, "approval", "run"
-        )
-    },
-    "/v1/runs/{run}/cancel": {
-        "post": _operation("cancel", "Stop a run.", {202: _response("It will stop", OBJECT)}, None, "run")
-    },
-}
+_CHAT, _TEXT = (_completion_response(kind) for kind in ("chat.completion", "text_completion"))
+_RUN = "/v1/runs/{run}"
+# method, path, name, summary, responses by status, and the schema of the body
+_OPERATIONS: tuple[tuple[str, str, str, str, dict[int, JSON], str | None], ...] = (
+    ("get", "/healthz", "healthz", "Whether the process responds.", {200: _response("It does", OBJECT)}, None),
+    ("get", "/readyz", "readyz", "Whether store and models are ready.",
+     {200: _response("They are", OBJECT), 503: _response("They are not yet", OBJECT)}, None),
+    ("get", "/metrics", "metrics", "Metrics for Prometheus.", {200: _response("Metrics", TEXT, "text/plain")}, None),
+    ("get", "/openapi.json", "openapi", "This document.", {200: _response("The document", OBJECT)}, None),
+    ("get", "/v1/models", "list_models", "List served models and registered checkpoints.",
+     {200: _response("Models", _listing("data", _MODEL))}, None),
+    ("get", "/v1/models/{model}", "get_model", "Get one model.", {200: _response("The model", _MODEL)}, None),
+    ("post", "/v1/chat/completions", "chat", "Continue a chat.", {200: _CHAT, 503: _BUSY}, "chat"),
+    ("post", "/v1/completions", "complete", "Continue a text.", {200: _TEXT, 503: _BUSY}, "completion"),
+    ("get", "/v1/runs", "list_runs", "List the runs in the journal.",
+     {200: _response("Runs", _listing("runs", OBJECT))}, None),
+    ("post", "/v1/runs", "start_run", "Plan a request and run it, or run a plan.",
+     {202: _response("Started", _STARTED), 503: _BUSY}, "run"),
+    ("get", _RUN, "get_run", "Get a run: what `agent-forge run --json` prints, as far as known.",
+     {200: _response("The run", _RESULT)}, None),
+    ("get", f"{_RUN}/events", "follow_run", "Follow a run, past events first.", {200: _EVENTS}, None),
+    ("post", f"{_RUN}/approve", "approve", "Approve or reject a waiting task.",
+     {200: _response("Decided", OBJECT)}, "approval"),
+    ("post", f"{_RUN}/cancel", "cancel", "Stop a run.", {202: _response("It will stop", OBJECT)}, None),
+)  # fmt: skip
+_PATHS: dict[str, JSON] = {"/v1/traces": _TRACES}
+for _method, _path, _name, _about, _responses, _body in _OPERATIONS:
+    _PATHS.setdefault(_path, {})[_method] = _operation(_path, _name, _about, _responses, _body)
