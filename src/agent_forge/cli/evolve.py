@@ -54,10 +54,9 @@ def command(config: str, out: str, sets: tuple[str, ...], as_json: bool) -> None
             bus.tell("progress", "evolve", **fields)
             detail = (
                 f"champion {fields['champion']:.4f}, mean {fields['mean']:.4f}, diversity {fields['diversity']:.2f}, "
-                f"{fields['evaluations']} recipes{', reseeded' if fields['reseeded'] else ''}"
+                f"{fields['evaluations']} recipes"
             )
-            total = settings.search.generations if fields["stage"] == "ga" else None
-            display.update(f"generation ({fields['stage']})", fields["step"], total, detail=detail)
+            display.update("generation", fields["step"], settings.search.generations, detail=detail)
 
         display.update("open models and data")
         document = write_report(evolve(settings, folder, tell), folder)
@@ -77,7 +76,7 @@ def _show(document: dict[str, Any], out: Path) -> None:
     table = Table(title=f"{document['verdict']}: {document['evaluations']} recipes", title_justify="left")
     for column in ("model", "fitness, selection", "fitness, held out"):
         table.add_column(column)
-    for row in document["parents"]:
+    for row in (*document["parents"], document["uniform_average"]):
         table.add_row(cell(row["name"]), _figure(row["fitness"]), _figure(row["held_out"]))
     table.add_row("champion", _figure(champion["fitness"]), _figure(held_out["champion"]))
     console = Console()

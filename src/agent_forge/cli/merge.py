@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -36,7 +35,7 @@ def command(
     Everything is checked before anything is written, and OUT appears complete or not at all. The same command
     continues a merge that was killed.
     """
-    from agent_forge.forge.merging import merge, parse_recipe, prepare
+    from agent_forge.forge.merging import MergeSettings, merge, parse_recipe, prepare
     from agent_forge.terminal import ProgressDisplay
 
     recipe = parse_recipe(read_text(config), where=config)
@@ -50,17 +49,13 @@ def command(
         return
     if out is None:
         raise click.UsageError("OUT is missing (or add --check)")
+    settings = MergeSettings(threads, shard_gb, resume=not fresh, sync=not no_sync)
     with ProgressDisplay() as display:
-        report = merge(
-            recipe,
-            out,
-            threads=threads or os.cpu_count() or 1,
-            progress=lambda done, total, name: display.update("merge", done, total, unit="B", detail=name),
-            resume=not fresh,
-            shard_bytes=int(shard_gb * 1e9),
-            sync=not no_sync,
-            beside=beside,
-        )
+
+        def progress(done: int, total: int, name: str) -> None:
+            display.update("merge", done, total, unit="B", detail=name)
+
+        report = merge(recipe, out, settings, progress=progress, beside=beside)
     if as_json:
         json_out(report.document())
         return

@@ -22,7 +22,6 @@ def ls(home: str | None, as_json: bool) -> int:
 
 
 def print_runs(home: str | None, as_json: bool) -> int:
-    from dataclasses import asdict
     from datetime import datetime
 
     from agent_forge.runtime.journal import Journal
@@ -31,7 +30,7 @@ def print_runs(home: str | None, as_json: bool) -> int:
     runs = journal.runs()
     journal.close()
     if as_json:
-        json_out({"runs": [asdict(run) for run in runs]})
+        json_out({"runs": [run.as_dict() for run in runs]})
         return 0
     for run in runs:
         started = datetime.fromtimestamp(run.created_s).isoformat(" ", "seconds")

@@ -30,7 +30,7 @@ def extract(base: str, tuned: str, out: str, rank: int, as_json: bool) -> None:
     if as_json:
         json_out(adapter.document())
         return
-    shares = sorted(adapter.kept.values())
+    shares = sorted(adapter.energy.values())
     echo(
         f"{len(shares)} matrices at rank {rank}, keeping {shares[len(shares) // 2]:.1%} of the energy (median), "
         f"at least {shares[0]:.1%}"

@@ -42,9 +42,9 @@ class Context:
 
     @property
     def place(self) -> str | Path:
-        """Where traces and journal are kept: the database URL given as home, else the home folder."""
-        place = self.settings.home
-        return place if place is not None and "://" in place else self.home
+        """Where traces and journal are stored: a database URL given as home, else the home folder."""
+        home = self.settings.home
+        return home if home is not None and "://" in home else self.home
 
     def part(self, name: str, make: Callable[[], Any]) -> Any:
         """The part called `name`, made on first use. From any thread."""
@@ -62,11 +62,22 @@ class Context:
         def open_store() -> Store:
             from agent_forge.traces import Store
 
-            home = self.settings.home
-            return Store.open(trace_store(home if home is not None and "://" in home else self.home))
+            return Store.open(trace_store(self.place))
 
         store: Store = self.part("traces", open_store)
         return store
+
+    @property
+    def journal(self) -> Journal:
+        """The journal of runs."""
+
+        def open_journal() -> Journal:
+            from agent_forge.runtime import Journal
+
+            return Journal.open(self.place)
+
+        journal: Journal = self.part("journal", open_journal)
+        return journal
 
     @property
     def registry(self) -> Registry:

@@ -59,5 +59,5 @@ class EngineClient(ChatClient):
 
     def _completion(self, completion: CompletionRequest, choice: CompletionChoice) -> Completion:
         calls = tuple(ToolCall(call.id, call.name, json.loads(call.arguments)) for call in choice.calls)
-        usage = Usage(completion.prompt_tokens, completion.written)
+        usage = TokenUsage(completion.prompt_tokens, completion.written)
         return Completion(choice.text, self.name, choice.finish, calls, usage)

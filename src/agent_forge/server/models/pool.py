@@ -58,7 +58,7 @@ class ReadyModel:
     """A loaded model with its engine and grammars."""
 
     def __init__(self, source: ModelSource, loaded: LoadedModel, context: Context) -> None:
-        from agent_forge.agents.models.checkpoint import end_tokens
+        from agent_forge.agents.models.local_model import end_tokens
         from agent_forge.server.models.constraint import Grammars
         from agent_forge.server.models.engine import Engine
 

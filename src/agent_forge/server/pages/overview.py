@@ -8,7 +8,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
-from agent_forge.runtime.history import History
 from agent_forge.server.cache import cached
 from agent_forge.server.context import Context
 from agent_forge.server.dashboard import DashboardPage, Document, page_routes
@@ -38,14 +37,13 @@ def routes(context: Context) -> list[BaseRoute]:
 
 def overview_page(context: Context, request: Request) -> Document:
     """Current activity, and the latest of everything."""
-    history = History.open(context.home)
-    lines, _ = history.page(8)
+    lines, _ = context.journal.page(8)
     newest = context.traces.traces(limit=8)
     models = context.registry.ls()
     audits = data.data_page(context, request)["audits"]
     return {
         "counts": {
-            "runs": history.count(),
+            "runs": context.journal.count(),
             "spans": cached(context, "spans", context.traces.count),
             "models": len(models),
             "audits": len(audits),

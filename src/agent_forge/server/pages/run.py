@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from agent_forge.plans import Plan
-from agent_forge.runtime.history import History, RunRecord
+from agent_forge.runtime import Journal, StoredRun
 from agent_forge.server.context import Context
 from agent_forge.server.dashboard import Document, NotFound, page_routes, query_value, render
 from agent_forge.server.drawing.graph import Node, draw_graph
@@ -45,7 +45,7 @@ def routes(context: Context) -> list[BaseRoute]:
 
     def export(request: Request) -> Response:
         name = request.path_params["run"]
-        page = single_page(run_document(context.home, context.traces, name, None))
+        page = single_page(run_document(context.journal, context.traces, name, None))
         safe = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
         headers = {"Content-Disposition": f'attachment; filename="run-{safe}.html"'}
         return Response(utf8(page), media_type="text/html", headers=headers)
@@ -60,13 +60,13 @@ def routes(context: Context) -> list[BaseRoute]:
 def run_page(context: Context, request: Request) -> Document:
     """The document of a run's page."""
     rows = None if query_value(request, "rows") == "all" else MOST_ROWS
-    return run_document(context.home, context.traces, request.path_params["run"], rows)
+    return run_document(context.journal, context.traces, request.path_params["run"], rows)
 
 
-def run_document(home: str | os.PathLike[str], store: Store, run: str, most_rows: int | None = MOST_ROWS) -> Document:
+def run_document(journal: Journal, store: Store, run: str, most_rows: int | None = MOST_ROWS) -> Document:
     """Everything about one run. Raises StoreError if it does not exist."""
-    record = History.open(home).load(run)
-    traced = store.trace(record.line.trace_id) if record.line.trace_id else []
+    record = journal.load(run)
+    traced = store.trace(record.summary.trace_id) if record.summary.trace_id else []
     trajectory = assemble(traced) if traced else None
     outputs = trajectory.roots[0].outputs if trajectory is not None and trajectory.roots else None
     credit, credit_from = _credit(trajectory)
@@ -77,13 +77,13 @@ def run_document(home: str | os.PathLike[str], store: Store, run: str, most_rows
     rows = task_rows(run, tasks, path) if trajectory is None else _rows(run, trajectory, credit, tasks, path)
     return {
         "run": run,
-        "state": record.line.state,
-        "error": record.line.error,
-        "request": request_of(home, run),
+        "state": record.summary.state,
+        "error": record.summary.error,
+        "request": record.summary.notes.get("request"),
         "answer": outputs.get("answer") if isinstance(outputs, Mapping) else None,
-        "created_s": record.line.created_s,
-        "ended_s": record.line.ended_s,
-        "trace_id": record.line.trace_id,
+        "created_s": record.summary.created_s,
+        "ended_s": record.summary.ended_s,
+        "trace_id": record.summary.trace_id,
         "times": _times(record, tasks, path, trajectory),
         "usage": _usage(trajectory),
         "counts": dict(Counter(task["state"] for task in tasks.values())),
@@ -96,15 +96,6 @@ def run_document(home: str | os.PathLike[str], store: Store, run: str, most_rows
         "version": journal.version(run),
         "how": HOW,
     }
-
-
-def request_of(home: str | os.PathLike[str], run: str) -> str | None:
-    """The request of a run, from its notes beside the journal (`agents.keeping`, which is slow to import)."""
-    file = Path(home) / "runs" / f"{run}.json"
-    if not re.fullmatch(r"[\w.-]+", run) or not file.is_file():
-        return None
-    request = json.loads(file.read_text(encoding="utf-8")).get("request")
-    return request if isinstance(request, str) else None
 
 
 def alone(document: Document) -> Document:
@@ -170,7 +161,7 @@ def task_page(context: Context, request: Request) -> Document:
 
 def watch(context: Context, run: str) -> str:
     """Changes whenever the journal has a new entry about the run."""
-    return History.open(context.home).version(run)
+    return context.journal.version(run)
 
 
 def _credit(trajectory: Trajectory | None) -> tuple[dict[str, float], dict[str, Any] | None]:

@@ -34,8 +34,8 @@ def runs_page(context: Context, request: Request) -> Document:
     if state is not None and state not in STATES:
         raise UsageError(f"there is no state {state!r}", fix=f"Use one of {', '.join(STATES)}")
     before = query_number(request, "before")
-    history = History.open(context.home)
-    lines, more = history.page(SHOWN, None if before is None else int(before), state)
+    journal = context.journal
+    lines, more = journal.page(SHOWN, None if before is None else int(before), state)
     return {
         "runs": [run_line(context, line) for line in lines],
         "next": more,
@@ -57,7 +57,7 @@ def compare_page(context: Context, request: Request) -> Document:
     names = request.query_params.getlist("run")[:2]
     if len(names) != 2:
         raise UsageError("a comparison needs two runs", fix="Select two in the list of runs")
-    first, second = (run_document(context.home, context.traces, name, None) for name in names)
+    first, second = (run_document(context.journal, context.traces, name, None) for name in names)
     return compare(first, second)
 
 
@@ -92,7 +92,7 @@ def _task_row(name: str, first: dict[str, Any] | None, second: dict[str, Any] | 
 
 def watch(context: Context, _: str) -> str:
     """Changes whenever a run starts, advances or ends."""
-    return History.open(context.home).version()
+    return context.journal.version()
 
 
 PAGE = DashboardPage("Runs", "/runs", "r", 10, routes, {"runs": watch, "run": one.watch})

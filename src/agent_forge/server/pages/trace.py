@@ -66,7 +66,7 @@ def trace_page(context: Context, request: Request) -> Document:
         "agent": summary.agent,
         "session": summary.session,
         "started_s": summary.start_ns / 1e9,
-        "run": History.open(context.home).of_trace(summary.trace_id),
+        "run": context.journal.of_trace(summary.trace_id),
         **analysis(spans, query_value(request, "credit"), rows),
         "version": watch(context, summary.trace_id),
     }

@@ -18,7 +18,7 @@ from agent_forge.server.runs.run import ActiveRun
 
 if TYPE_CHECKING:
     from agent_forge.plans import Plan
-    from agent_forge.runtime.history import RunRecord
+    from agent_forge.runtime.stored import StoredRun
 
 MOST_ENDED = 256  # ended runs in memory
 SHUTDOWN_S = 10.0  # for active runs to end when the server shuts down
@@ -79,7 +79,7 @@ class Runs:
 
             renamed = {"wall_s" if name == "seconds" else name: value for name, value in body["budget"].items()}
             options["budget"] = Budget(**renamed)
-        stores = {"home": self._context.home, "recorder": self._context.recorder}
+        stores = {"home": self._context.place, "recorder": self._context.recorder}
         return {**options, "tools": settings.tools, "model": model, **stores}
 
     def _tell(self, run: ActiveRun, event: dict[str, Any]) -> None:
@@ -93,8 +93,6 @@ class Runs:
 
     def document(self, name: str) -> dict[str, Any]:
         """A run as JSON: what `agent-forge run --json` prints, as far as known. Raises Refusal (404)."""
-        from agent_forge.agents.keeping import Notes
-
         run = self._runs.get(name)
         if run is not None and run.result is not None:
             return run.result
@@ -104,10 +102,10 @@ class Runs:
         document: dict[str, Any] = {"run": name, "state": "running", "error": None, "tasks": {}}
         if stored is not None:
             document |= stored_document(stored)
-            document["request"] = Notes.of(self._context.home).read(name).get("request")
+            document["request"] = stored.summary.notes.get("request")
         if run is not None:
             document |= {"request": run.request, "waiting_for_approval": run.waiting_for_approval}
-            if stored is None or stored.line.ended_s is None:
+            if stored is None or stored.summary.ended_s is None:
                 document |= {"state": run.state, "error": run.error}
         return document
 
@@ -121,13 +119,7 @@ class Runs:
 
     def documents(self) -> list[dict[str, Any]]:
         """Every run in the journal, as `agent-forge runs ls --json` prints them."""
-        from agent_forge.runtime import Journal
-
-        journal = Journal.open(self._context.home)
-        try:
-            return [asdict(run) for run in journal.runs()]
-        finally:
-            journal.close()
+        return [run.as_dict() for run in self._context.journal.runs()]
 
     def close(self) -> None:
         """Cancels active runs and waits for them, but not for a tool that blocks its event loop for ever."""
@@ -164,11 +156,11 @@ def work_of(body: Mapping[str, Any]) -> str | Plan:
         raise Refusal(400, str(error), code="invalid_plan", param="plan") from error
 
 
-def stored_document(stored: RunRecord) -> dict[str, Any]:
+def stored_document(stored: StoredRun) -> dict[str, Any]:
     """A run from the journal in the shape of a result; what the journal does not have is null."""
     durations = {name: task.duration_s or 0.0 for name, task in stored.tasks.items()}
     fields = ("state", "started_s", "ended_s", "result", "error")
-    line, spent = stored.line, [task.cost for task in stored.tasks.values() if task.cost is not None]
+    line, spent = stored.summary, [task.cost for task in stored.tasks.values() if task.cost is not None]
     absent = ("request", "answer", "planner")
     counts = ("input_tokens", "output_tokens", "model_calls", "tool_calls")
     return {
