@@ -1,12 +1,12 @@
-"""How quickly the dashboard is there, and how long its pages take over a million spans.
+"""How fast does the dashboard start, and how long do its pages take with a million spans?
 
     python benchmarks/dashboard.py [--quick] [--spans N]
 
-First the start: CPU seconds and memory of `agent-forge serve` from nothing to its first page, beside those of a bare
-Starlette + Jinja2 + uvicorn program measured in the same run (the limit), and beside Phoenix and MLflow as they were
-measured on a 2-core machine (`docs/results/dashboard.md`). Then every page: the server's own time (`Server-Timing`),
-the first answer with nothing kept in memory, and the median of the next ones, against the promise of 300 ms; and the
-CPU time of the first answer, which a busy machine does not stretch.
+First the start: CPU seconds and memory of `agent-forge serve` until its first page, against a bare Starlette + Jinja2 +
+uvicorn program in the same run (the limit), and against Phoenix and MLflow as measured on a 2-core machine
+(`docs/results/dashboard.md`). Then every page: the server's own time (`Server-Timing`) of the first response, with
+nothing cached, and the median of the next ones, against the goal of 300 ms; and the CPU time of the first response,
+which does not depend on the load.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
-from trace_queries import spans as made_spans
+from trace_queries import spans as generate_spans
 
 from agent_forge.plans import Task
 from agent_forge.runtime import Journal, execute
@@ -46,10 +46,10 @@ uvicorn.Server(config).run()
 
 
 def fill(home: Path, spans: int, runs: int) -> None:
-    """A store of so many spans, and a journal of so many runs."""
+    """Fills a store with spans and a journal with runs."""
     print(f"filling {home} with {spans:,} spans and {runs:,} runs …", file=sys.stderr)
     with Store.open(home) as store:
-        store.add_many(made_spans(spans))
+        store.add_many(generate_spans(spans))
     journal = Journal.open(home)
 
     async def handler(task: Task, inputs: dict[str, object]) -> str:
@@ -76,9 +76,9 @@ def thread_ms(pid: int) -> float:
 
 
 def memory_mb(pid: int) -> float:
-    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) / 1024
+    match = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert match is not None
+    return int(match[1]) / 1024
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def started(command: list[str], port: int) -> Iterator[tuple[int, str]]:
 
 
 def first_page(pid: int, url: str) -> tuple[float, float, float]:
-    """Seconds, CPU seconds and megabytes until the first page is there."""
+    """Seconds, CPU seconds and megabytes until the first page."""
     begin = time.perf_counter()
     with httpx.Client(trust_env=False, timeout=60) as client:
         while time.perf_counter() - begin < 60:
@@ -118,8 +118,8 @@ def cold_starts(home: Path, rounds: int) -> None:
             port = 8_500 + 2 * turn + (name != "bare")
             full = [*command, str(port)] if name == "bare" else serve(home, port)
             with started(full, port) as (pid, url):
-                found = first_page(pid, f"{url}/")
-            best[name] = min(best.get(name, found), found, key=lambda one: one[1])
+                result = first_page(pid, f"{url}/")
+            best[name] = min(best.get(name, result), result, key=lambda one: one[1])
     wall, cpu, memory = best["agent-forge serve"]
     bare = best["bare"]
     print(f"\nto the first page (best of {rounds})         CPU s    wall s   peak MB   CPU against ours")
@@ -168,16 +168,16 @@ def page_times(home: Path, rounds: int) -> None:
 
 
 def server_ms(client: httpx.Client, address: str) -> float:
-    answer = client.get(address)
-    assert answer.status_code == 200, (address, answer.status_code)
-    return sum(float(part) for part in re.findall(r"dur=([\d.]+)", answer.headers["server-timing"]))
+    response = client.get(address)
+    assert response.status_code == 200, (address, response.status_code)
+    return sum(float(part) for part in re.findall(r"dur=([\d.]+)", response.headers["server-timing"]))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="100,000 spans")
     parser.add_argument("--spans", type=int, help="instead of a million")
-    parser.add_argument("--home", help="use this home folder as it is, or fill it where it is not there")
+    parser.add_argument("--home", help="home folder to use; filled if it is new")
     options = parser.parse_args()
     spans = options.spans or (100_000 if options.quick else 1_000_000)
     with tempfile.TemporaryDirectory() as folder:

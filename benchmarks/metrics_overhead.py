@@ -1,8 +1,8 @@
 """What do metrics cost a forge run, and a request?
 
-A forge run is another process: the server reads its registry and its log when Prometheus asks, so all that a run pays
-are the lines of its own log. Measured: CPU of one progress event against CPU of one training step of a small model, as
-if every step told one (runs tell fewer); then of one scrape and of observing one request, in the server.
+A forge run is another process: the server reads the registry and the log of the run when Prometheus scrapes, so a run
+pays only for its own log. Measured: CPU of one progress event against CPU of one training step of a small model, as if
+every step reported one (runs report fewer); then of one scrape and of measuring one request, in the server.
 
     python benchmarks/metrics_overhead.py [--quick]
 """
@@ -25,10 +25,10 @@ GOAL = 0.01
 
 
 def cpu_each(call: object, times: int) -> float:
-    begun = time.process_time()
+    started = time.process_time()
     for _ in range(times):
         call()  # type: ignore[operator]
-    return (time.process_time() - begun) / times
+    return (time.process_time() - started) / times
 
 
 def training_step_s(steps: int) -> float:
@@ -57,8 +57,8 @@ def training_step_s(steps: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true")
-    given = parser.parse_args()
-    times = 500 if given.quick else 3000
+    options = parser.parse_args()
+    times = 500 if options.quick else 3000
     with tempfile.TemporaryDirectory() as folder:
         bus = Bus(jsonl_sink(Path(folder) / "sessions" / "s" / "events.jsonl"))
         event = cpu_each(lambda: bus.tell("progress", "base", step=1, loss=2.5, tokens_s=1234.5), times)
@@ -68,14 +68,14 @@ def main() -> None:
         scrape = cpu_each(lambda: generate_latest(metrics.registry), max(20, times // 50))
         request = cpu_each(lambda: metrics.requests.labels("GET", "/v1/models", "200").observe(0.01), times)
         context.close()
-    step = training_step_s(10 if given.quick else 40)
+    step = training_step_s(10 if options.quick else 40)
     share = event / step
-    print("| what | CPU |\n|---|---|")
+    print("| operation | CPU |\n|---|---|")
     print(f"| a training step of a 1 M model, 1,024 tokens | {step * 1e3:.1f} ms |")
-    print(f"| its progress event, if every step told one | {event * 1e6:.0f} µs |")
+    print(f"| its progress event, if every step reported one | {event * 1e6:.0f} µs |")
     print(f"| share of a run | {share:.3%} |")
     print(f"| a scrape (in the server, not in the run) | {scrape * 1e3:.2f} ms |")
-    print(f"| observing a request | {request * 1e6:.1f} µs |")
+    print(f"| measuring a request | {request * 1e6:.1f} µs |")
     print(f"\noverhead {share:.2%} (goal < {GOAL:.0%}): {'met' if share < GOAL else 'missed'}")
 
 

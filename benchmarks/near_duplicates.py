@@ -1,4 +1,4 @@
-"""How long does the search for near duplicates take, with how much memory, beside datasketch on a part of the rows?
+"""How much time and memory does the search for near duplicates take, compared with datasketch on a part of the rows?
 
     python benchmarks/near_duplicates.py [--quick] [--rows 1000000]
 
@@ -43,7 +43,7 @@ def base(number: int) -> list[str]:
 
 
 def datasketch_seconds(count: int) -> float | None:
-    """CPU seconds of the same search by datasketch, or None where it is not installed."""
+    """CPU seconds of the same search by datasketch, or None if it is not installed."""
     try:
         from datasketch import MinHash, MinHashLSH
     except ImportError:
@@ -72,7 +72,7 @@ def main() -> None:
     groups = near_groups(rows(count), threshold=THRESHOLD)
     wall, spent = time.monotonic() - start, time.process_time() - cpu - making
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    together = {row: place for place, found in enumerate(groups) for row in found}
+    together = {row: place for place, group in enumerate(groups) for row in group}
     changed = planted(count)
     copies = {number for number in changed if number - 100 not in changed}
     hits = sum(number in together and together.get(number - 100) == together[number] for number in copies)

@@ -1,8 +1,8 @@
-"""How fast is scrubbing? CPU megabytes a second on chat JSONL beside Presidio, and memory by file size.
+"""How fast is scrubbing? Megabytes per CPU second on chat JSONL, compared with Presidio, and memory by file size.
 
     python benchmarks/scrub.py [--quick] [--data DIR] [--gigabytes 2]
 
-Presidio is measured where it is installed (its pattern recognisers, without a language model, the same six types).
+Presidio is measured if it is installed (its pattern recognisers, without a language model, the same six types).
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ FACTS = (
 
 
 def messages(data: Path) -> list[str]:
-    """Chat content: word problems with answers, tool requests and textbook prose where shared data is at hand."""
-    found: list[str] = []
+    """Chat content: word problems with answers, tool requests and textbook prose if the shared data is available."""
+    texts: list[str] = []
     for name, keys in (
         ("gsm8k/train.jsonl.gz", ("question", "answer")),
         ("plan_graph/ultratool/train.jsonl.gz", ("user_request", "task_steps")),
@@ -51,55 +51,34 @@ def messages(data: Path) -> list[str]:
             with gzip.open(data / name, "rt", encoding="utf-8") as lines:
                 for line in lines:
                     row = json.loads(line)
-                    found += [
-                        value if isinstance(value, str) else "\n".join(value) for value in (row[key] for key in keys)
-                    ]
+                    values = (row[key] for key in keys)
+                    texts += [value if isinstance(value, str) else "\n".join(value) for value in values]
     book = data / "text_openstax" / "part-00.jsonl.gz"
     if book.exists():
         with gzip.open(book, "rt", encoding="utf-8") as lines:
             for line in lines:
                 text = json.loads(line)["text"][:6000]
-                found += [text[at : at + 600] for at in range(0, len(text), 600)]
-    words = [
-        "the",
-        "model",
-        "wrote",
-        "a",
-        "plan",
-        "for",
-        "each",
-        "task",
-        "and",
-        "then",
-        "called",
-        "two",
-        "tools",
-        "before",
-        "it",
-        "answered",
-        "with",
-        "12",
-        "results",
-    ]
+                texts += [text[at : at + 600] for at in range(0, len(text), 600)]
+    sentence = "the model wrote a plan for each task and then called two tools before it answered with 12 results"
     rng = random.Random(3)
-    while len(found) < 2000:
-        found.append(" ".join(rng.choices(words, k=80)))
-    rng.shuffle(found)
-    return found
+    while len(texts) < 2000:
+        texts.append(" ".join(rng.choices(sentence.split(), k=80)))
+    rng.shuffle(texts)
+    return texts
 
 
 def write_chat(path: Path, texts: list[str], megabytes: float) -> int:
-    """A JSONL file of that size; about one message in thirty holds personal data."""
+    """Writes a JSONL file of that size; about one message in thirty has personal data."""
     rng, size, number = random.Random(5), 0, 0
     with open(path, "w", encoding="utf-8") as file:
         while size < megabytes * 1e6:
             number += 1
-            said = [texts[(2 * number) % len(texts)], texts[(2 * number + 1) % len(texts)]]
+            turns = [texts[(2 * number) % len(texts)], texts[(2 * number + 1) % len(texts)]]
             if number % 15 == 0:
-                said[0] += " " + rng.choice(FACTS).format(n=number % 900 + 100, k=number % 250)
+                turns[0] += " " + rng.choice(FACTS).format(n=number % 900 + 100, k=number % 250)
             row = {
                 "id": number,
-                "messages": [{"role": r, "content": t} for r, t in zip(("user", "assistant"), said, strict=True)],
+                "messages": [{"role": r, "content": t} for r, t in zip(("user", "assistant"), turns, strict=True)],
             }
             size += file.write(json.dumps(row) + "\n")
     return path.stat().st_size
@@ -116,7 +95,7 @@ def best_cpu(run: Callable[[], object], times: int) -> float:
 
 
 def presidio(texts: list[str]) -> float | None:
-    """CPU seconds of Presidio's analyzer on the texts, or None where it is not installed."""
+    """CPU seconds of Presidio's analyzer on the texts, or None if it is not installed."""
     try:
         from presidio_analyzer import AnalyzerEngine
         from presidio_analyzer.nlp_engine import NlpEngineProvider

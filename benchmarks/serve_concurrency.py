@@ -1,8 +1,8 @@
-"""How much of a model's speed is left when 64 clients stream from it over HTTP?
+"""How much of a model's throughput is left when 64 clients stream from it over HTTP?
 
-A server with one small model and, in turns with it, `generate()` on a batch of the same prompts: tokens a second of all
-clients together against those of the batch. Also the time to the first token, requests lost, and the server's memory
-from round to round (`--minutes 10` for a long look).
+A server with one small model and, in turns with it, `generate()` on a batch of the same prompts: tokens per second of
+all clients together against those of the batch. Also the time to first token, lost requests, and the server's memory
+from round to round (`--minutes 10` for a long run).
 
     python benchmarks/serve_concurrency.py [--quick] [--model FOLDER] [--clients 64] [--minutes M]
 """
@@ -97,19 +97,19 @@ class Answer:
 
 async def stream(port: int, prompt: list[int], most: int) -> Answer:
     """One client: a request by hand, so that the client costs little of the machine it shares with the server."""
-    asked = {"model": "m", "prompt": prompt, "max_tokens": most, "temperature": 0, "stream": True}
-    body = json.dumps({**asked, "stream_options": {"include_usage": True}}).encode()
+    request = {"model": "m", "prompt": prompt, "max_tokens": most, "temperature": 0, "stream": True}
+    body = json.dumps({**request, "stream_options": {"include_usage": True}}).encode()
     head = (
         f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
-    begun = time.perf_counter()
+    started = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(head.encode() + body)
     received, first = bytearray(), 0.0
     while chunk := await reader.read(1 << 16):
         received += chunk
         if not first and b"data: " in received:
-            first = time.perf_counter() - begun
+            first = time.perf_counter() - started
     writer.close()
     text = received.decode()
     whole = "data: [DONE]" in text and any(f'"finish_reason": "{end}"' in text for end in ("length", "stop"))
@@ -118,9 +118,9 @@ async def stream(port: int, prompt: list[int], most: int) -> Answer:
 
 
 async def crowd(port: int, prompts: list[list[int]], most: int) -> tuple[float, list[Answer]]:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     answers = await asyncio.gather(*(stream(port, prompt, most) for prompt in prompts))
-    return time.perf_counter() - begun, list(answers)
+    return time.perf_counter() - started, list(answers)
 
 
 def generate(model: Any, prompts: list[list[int]], most: int) -> tuple[float, float]:
@@ -128,12 +128,12 @@ def generate(model: Any, prompts: list[list[int]], most: int) -> tuple[float, fl
     import torch
 
     tokens = torch.tensor(prompts)
-    begun, spent = time.perf_counter(), time.process_time()
-    made = model.generate(
+    started, spent = time.perf_counter(), time.process_time()
+    output = model.generate(
         tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=most, do_sample=False, eos_token_id=None
     )
-    assert made.shape[1] == tokens.shape[1] + most
-    return time.perf_counter() - begun, time.process_time() - spent
+    assert output.shape[1] == tokens.shape[1] + most
+    return time.perf_counter() - started, time.process_time() - spent
 
 
 @dataclass
@@ -187,8 +187,8 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--tokens", type=int, help="tokens each client asks for")
     parser.add_argument("--minutes", type=float, help="go on for so long, and look at the memory")
-    given = parser.parse_args()
-    most = given.tokens or (24 if given.quick else 64)
+    options = parser.parse_args()
+    most = options.tokens or (24 if options.quick else 64)
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -197,22 +197,22 @@ def main() -> None:
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(given.model) if given.model else make_model(Path(folder) / "model")
+        place = Path(options.model) if options.model else make_model(Path(folder) / "model")
         model = AutoModelForCausalLM.from_pretrained(place, dtype="float32").eval()
         vocabulary = model.config.vocab_size
-        prompts = [[(7 * row + 13 * n) % (vocabulary - 300) + 256 for n in range(32)] for row in range(given.clients)]
-        server = Server(place, Path(folder) / "home", given.clients)
+        prompts = [[(7 * row + 13 * n) % (vocabulary - 300) + 256 for n in range(32)] for row in range(options.clients)]
+        server = Server(place, Path(folder) / "home", options.clients)
         rounds: list[Round] = []
         try:
             generate(model, prompts, 4)
             asyncio.run(crowd(server.port, prompts, 4))
-            end = time.monotonic() + 60 * (given.minutes or 0)
-            while len(rounds) < (2 if given.quick else 4) or time.monotonic() < end:
-                before = rounds[-1] if given.minutes and len(rounds) >= 4 else None
+            end = time.monotonic() + 60 * (options.minutes or 0)
+            while len(rounds) < (2 if options.quick else 4) or time.monotonic() < end:
+                before = rounds[-1] if options.minutes and len(rounds) >= 4 else None
                 rounds.append(one_round(model, server, prompts, most, before))
         finally:
             server.close()
-    show(rounds, given.clients, most)
+    show(rounds, options.clients, most)
 
 
 if __name__ == "__main__":

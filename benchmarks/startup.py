@@ -1,4 +1,4 @@
-"""How much does `agent-forge --help` cost? CPU time of the whole process, against `python -c pass` in the same run."""
+"""How much CPU time does `agent-forge --help` take, compared with `python -c pass` in the same run?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 
 def cpu_ms(command: list[str], repeats: int) -> float:
-    """The least CPU time (user and system) that a run of `command` took."""
+    """The minimum CPU time (user and system) of `command`."""
 
     def spent() -> float:
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)

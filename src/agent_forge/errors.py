@@ -10,8 +10,8 @@ from __future__ import annotations
 class AgentForgeError(Exception):
     """The root of the hierarchy.
 
-    >>> print(AgentForgeError("no such run 'r7'", where="runs.db", fix="`agent-forge run --list` shows the runs"))
-    runs.db: no such run 'r7'. `agent-forge run --list` shows the runs.
+    >>> print(AgentForgeError("no such run 'r7'", where="runs.db", fix="`agent-forge runs ls` lists the runs"))
+    runs.db: no such run 'r7'. `agent-forge runs ls` lists the runs.
     """
 
     exit_code = 1
@@ -44,7 +44,9 @@ class MissingExtraError(UsageError):
     """A feature whose optional packages are not installed."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(f"{feature} needs packages that are not installed", fix=f"pip install 'agent-forge[{extra}]'")
+        super().__init__(
+            f"{feature} needs packages that are not installed", fix=f"Run `pip install 'agent-forge[{extra}]'`"
+        )
 
 
 class PlanError(AgentForgeError):

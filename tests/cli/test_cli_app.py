@@ -67,7 +67,7 @@ def test_help_lists_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["rnu"], "there is no command 'rnu'; did you mean 'run'?"),
+        (["rnu"], "there is no command 'rnu'. Did you mean 'run'?"),
         (["xyzzy"], "`agent-forge --help` lists the commands."),
         (["run", "--no-such-option"], "--no-such-option"),
         (["doctor", "--jsno"], "--json"),
@@ -86,7 +86,7 @@ def test_a_wrong_call_exits_2_and_helps(arguments: list[str], said: str, capsys:
         ("interrupt", 130, "agent-forge: interrupted\n"),
         ("usage", 2, "agent-forge: that is wrong. do it right.\n"),
         ("store", 1, "agent-forge: traces.db: the file is damaged\n"),
-        ("bug", 1, "agent-forge: internal error: IndexError: list index out of range (--debug shows where)\n"),
+        ("bug", 1, "agent-forge: internal error: IndexError: list index out of range (--debug shows the traceback)\n"),
         ("seven", 7, ""),
     ],
 )
@@ -186,7 +186,7 @@ def test_bench_lists_and_refuses(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["bench"]) == 0
     assert "startup" in capsys.readouterr().out.split()
     assert run(["bench", "startpu"]) == 2
-    assert "did you mean 'startup'?" in capsys.readouterr().err
+    assert "Did you mean 'startup'?" in capsys.readouterr().err
 
 
 def test_bench_runs_one(capfd: pytest.CaptureFixture[str]) -> None:
@@ -243,7 +243,7 @@ def test_any_text_is_printed_in_any_encoding(encoding: str, tmp_path: Path) -> N
     plan = tmp_path / "plan.json"
     plan.write_text(r'{"tasks": [{"id": "a", "goal": "日本 → \ud83d\ude00"}]}', encoding="utf-8")
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
-    program = [sys.executable, "-m", "agent_forge", "plan", "--text", str(plan)]
+    program = [sys.executable, "-m", "agent_forge", "plan", "--plan", str(plan)]
     as_json = subprocess.run([*program, "--json"], env=environment, capture_output=True, timeout=60, check=True)
     assert json.loads(as_json.stdout)["tasks"][0]["goal"] == "日本 → 😀"
     shown = subprocess.run(program, env=environment, capture_output=True, timeout=60, check=True).stdout
@@ -254,7 +254,7 @@ def test_any_text_is_printed_in_any_encoding(encoding: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_closed_or_full_output_is_one_sentence(tmp_path: Path, tasks: int, unbuffered: str) -> None:
     (tmp_path / "plan.json").write_text(json.dumps({"tasks": [{"id": f"a{number}"} for number in range(tasks)]}))
-    call = f"{sys.executable} -m agent_forge plan --text plan.json --json"
+    call = f"{sys.executable} -m agent_forge plan --plan plan.json --json"
 
     def said(redirection: str) -> tuple[int, str]:
         ended = subprocess.run(
@@ -283,4 +283,4 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
     assert run(["try"]) == 2
     err = capsys.readouterr().err
     assert said in err
-    assert err.endswith(". pip install 'agent-forge[forge]'.\n")
+    assert err.endswith(". Run `pip install 'agent-forge[forge]'`.\n")

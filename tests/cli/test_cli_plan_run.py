@@ -75,7 +75,7 @@ def called(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, An
 )
 def test_a_plan_is_read_in_every_format(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     Path("p").write_text(text)
-    code, document = called(capsys, "plan", "--text", "p", "--json")
+    code, document = called(capsys, "plan", "--plan", "p", "--json")
     assert code == 0
     assert document["tasks"] == [
         {"id": "task_1", "goal": "A", "depends_on": []},
@@ -86,7 +86,7 @@ def test_a_plan_is_read_in_every_format(text: str, capsys: pytest.CaptureFixture
 
 
 def test_a_dependency_through_a_reference_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    _, document = called(capsys, "plan", "--text", "plan.txt", "--json")
+    _, document = called(capsys, "plan", "--plan", "plan.txt", "--json")
     assert document["tasks"][2]["depends_on"] == ["a", "b"]
 
 
@@ -104,18 +104,18 @@ def test_a_bad_plan_exits_1_with_all_its_errors(
     text: str, codes: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("p").write_text(text)
-    code, document = called(capsys, "plan", "--text", "p", "--json")
+    code, document = called(capsys, "plan", "--plan", "p", "--json")
     assert code == 1
     assert [error["code"] for error in document["errors"]] == codes
     assert all({"code", "message", "task"} <= set(error) for error in document["errors"])
-    assert run(["plan", "--text", "p"]) == 1
+    assert run(["plan", "--plan", "p"]) == 1
     assert capsys.readouterr().err.startswith("agent-forge: ")
     assert called(capsys, "run", "--plan", "p", "--tools", "mytools.py", "--json")[0] == 1
 
 
 def test_a_plan_from_stdin(capsys: pytest.CaptureFixture[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "agent_forge", "plan", "--text", "-", "--json"],
+        [sys.executable, "-m", "agent_forge", "plan", "--plan", "-", "--json"],
         input=LINES, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert len(json.loads(done.stdout)["tasks"]) == 2
@@ -129,7 +129,7 @@ def test_a_request_in_every_format(shown: str, capsys: pytest.CaptureFixture[str
     assert "planned by rules" in captured.err
     if shown in {"lines", "xml", "json", "yaml"}:
         Path("again").write_text(captured.out)
-        assert len(called(capsys, "plan", "--text", "again", "--json")[1]["tasks"]) == 3
+        assert len(called(capsys, "plan", "--plan", "again", "--json")[1]["tasks"]) == 3
 
 
 def test_a_planned_request_says_where_it_came_from(capsys: pytest.CaptureFixture[str]) -> None:
@@ -145,12 +145,12 @@ def test_a_planned_request_says_where_it_came_from(capsys: pytest.CaptureFixture
     "arguments",
     [
         ["plan"],
-        ["plan", "x", "--text", "p"],
+        ["plan", "x", "--plan", "p"],
         ["run"],
         ["run", "x", "--plan", "p"],
         ["run", "x", "--budget", "apples=3"],
         ["run", "x", "--budget", "calls=many"],
-        ["plan", "--text", "missing"],
+        ["plan", "--plan", "missing"],
         ["plan", "x", "--planner", "oracle"],
     ],
 )
@@ -205,9 +205,10 @@ def test_limits_on_a_run(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_list_of_runs_and_resume(capsys: pytest.CaptureFixture[str]) -> None:
     _, document = called(capsys, "run", "--plan", "plan.txt", "--tools", "mytools.py", "--json")
-    assert called(capsys, "run", "--list", "--json")[1]["runs"][0]["run"] == document["run"]
-    assert run(["run", "--list"]) == 0
-    assert document["run"] in capsys.readouterr().out
+    for listing in (["runs", "ls"], ["run", "--list"]):  # now, and as it was called before
+        assert called(capsys, *listing, "--json")[1]["runs"][0]["run"] == document["run"]
+        assert run(listing) == 0
+        assert document["run"] in capsys.readouterr().out
     code, again = called(capsys, "run", "--resume", document["run"], "--json")
     assert code == 0
     assert again["tasks"]["c"]["result"] == 10
@@ -231,24 +232,49 @@ def test_interrupted_it_says_what_was_saved_and_resumes(tmp_path: Path, capsys: 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "1 finished task saved; go on with: agent-forge run --resume " in err
-    said = err.split("agent-forge run ")[1].splitlines()[0]  # to be copied as it stands
+    command = err.split("1 finished task saved; continue with: ")[1].splitlines()[0]  # to be copied as it stands
+    assert shlex.split(command)[-2:] == ["--home", "my home"]
     Path("mytools.py").write_text(TOOLS.replace("time.sleep(seconds)", "pass"))
-    code, document = called(capsys, "run", *shlex.split(said), "--json")
-    assert code == 0
-    assert document["tasks"]["b"]["result"] == "waited"
+    done = subprocess.run(f"{command} --json", shell=True, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["tasks"]["b"]["result"] == "waited"
 
 
-def test_a_terminal_gets_a_live_tree(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_gets_a_bar_and_the_failures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("two").write_text(
+        '{"tasks": [{"id": "a", "action": "broken"}, {"id": "b", "action": "double", "args": {"n": 1}}]}'
+    )
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    assert run(["run", "--plan", "plan.txt", "--tools", "mytools.py"]) == 0
-    assert "c: 10" in capsys.readouterr().out
+    assert run(["run", "--plan", "two", "--tools", "mytools.py"]) == 1
+    captured = capsys.readouterr()
+    assert "b: 2" in captured.out
+    assert "a failed: ValueError: no such thing" in captured.err
+    assert "b done" not in captured.err
+    assert "tasks" in captured.err, "the bar"
+
+
+def test_results_of_tools_cannot_repaint_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "hostile.py").write_text(
+        "from agent_forge import tool\n@tool\ndef title() -> str:\n    return '\\x1b]0;owned\\x07\\x9b2J'\n"
+        "@tool\ndef fail() -> str:\n    raise ValueError('\\x1b[31mred')\n"
+    )
+    plan = {"tasks": [{"id": "a", "action": "title", "goal": "\x1b[1mbold"}, {"id": "b", "action": "fail"}]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    calls = (["plan"], ["plan", "--format", "mermaid"], ["run", "--tools", "hostile.py"],
+             ["run", "--tools", "hostile.py", "--json"])  # fmt: skip
+    for call in calls:
+        run([*call, "--plan", "plan.json"])
+        captured = capsys.readouterr()
+        assert captured.out
+        assert not set(captured.out + captured.err) & {"\x1b", "\x07", "\x9b"}, call
+    assert json.loads(captured.out)["tasks"]["a"]["result"] == "\x1b]0;owned\x07\x9b2J", "JSON has every character"
 
 
 def test_a_plan_that_is_not_utf_8_is_a_bad_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "plan.txt"
     bad.write_bytes(b"<plan>\nTask 1: caf\xe9 | Dependencies: none\n</plan>")
-    for call in (["plan", "--text", str(bad), "--json"], ["run", "--plan", str(bad), "--json"]):
+    for call in (["plan", "--plan", str(bad), "--json"], ["run", "--plan", str(bad), "--json"]):
         assert run(call) == 1
         (fault,) = json.loads(capsys.readouterr().out)["errors"]
         assert fault == {"code": "malformed", "message": "the text is not UTF-8", "task": None, "line": 2}

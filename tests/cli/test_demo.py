@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from agent_forge.cli import demo, run
+from agent_forge.cli._output import call_again
 
 
 def test_the_demo_measures_what_it_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,12 +27,41 @@ def test_the_demo_measures_what_it_prints(tmp_path: Path, capsys: pytest.Capture
     assert "Piccoli" in capsys.readouterr().out
 
 
-def test_the_demo_for_people(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("home", [None, "my home"])
+def test_the_closing_hint_works_as_printed(
+    home: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # without --home it makes a folder there
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # without a home it makes a folder there
     monkeypatch.setattr(demo, "MORE", ("q25",))
+    if home is None:
+        monkeypatch.delenv("AGENT_FORGE_HOME", raising=False)
+    else:
+        monkeypatch.setenv("AGENT_FORGE_HOME", home)
     assert run(["demo", "--latency", "0.01"]) == 0
     out = capsys.readouterr().out
     assert "answer: Piccoli Fuochi" in out
-    assert "agent-forge traces trajectory" in out
+    hint = out.splitlines()[-1]
+    assert " traces trajectory " in hint
+    assert ("--home" in hint) == (home is None), "the environment names the home already"
+    assert home is None or (tmp_path / home / "traces.db").exists()
+    shown = subprocess.run(hint, shell=True, capture_output=True, text=True, check=True).stdout
+    assert "critical path" in shown
+
+
+def test_the_program_is_called_by_the_name_that_works_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".venv" / "bin").mkdir(parents=True)
+    python, script = tmp_path / ".venv" / "bin" / "python", tmp_path / ".venv" / "bin" / "agent-forge"
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setenv("PATH", "/usr/bin")
+    monkeypatch.chdir(tmp_path)
+    assert call_again("doctor") == f"{python} -m agent_forge doctor"
+    script.write_text("")
+    script.chmod(0o755)
+    assert call_again("doctor") == ".venv/bin/agent-forge doctor"
+    monkeypatch.chdir("/")
+    assert call_again("doctor", home="a b") == f"{tmp_path.relative_to('/')}/.venv/bin/agent-forge doctor --home 'a b'"
+    monkeypatch.chdir("/usr")
+    assert call_again("doctor") == f"{script} doctor"
+    monkeypatch.setenv("PATH", f"{script.parent}:/usr/bin")
+    assert call_again("doctor") == "agent-forge doctor"

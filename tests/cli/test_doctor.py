@@ -35,7 +35,7 @@ def test_every_cross_has_a_fix(
 ) -> None:
     monkeypatch.setitem(doctor.EXTRAS, "forge", ("no_such_package",))
     monkeypatch.setitem(doctor.EXTRAS, "otel", ("no_such_package.inner",))
-    code, checks = report(capsys, "--home", str(tmp_path), "--endpoint", "http://127.0.0.1:9/v1")
+    code, checks = report(capsys, "--home", str(tmp_path), "--model", "http://127.0.0.1:9/v1")
     assert code == 0, "what is missing from an extra is not an error"
     assert checks["extra forge"]["fix"] == "pip install 'agent-forge[forge]'"
     assert "not reachable" in str(checks["endpoint http://127.0.0.1:9/v1"]["detail"])
@@ -114,12 +114,12 @@ def test_an_endpoint_is_asked_with_the_key_that_models_use(
     threading.Thread(target=server.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{server.server_port}/v1"
     monkeypatch.setenv("OPENAI_API_KEY", "right")  # not for this host
-    _, refused = report(capsys, "--home", str(tmp_path), "--endpoint", url)
+    _, refused = report(capsys, "--home", str(tmp_path), "--model", url)
     monkeypatch.setenv("AGENT_FORGE_API_KEY", "right")
-    _, taken = report(capsys, "--home", str(tmp_path), "--endpoint", url)
+    _, taken = report(capsys, "--home", str(tmp_path), "--model", url)
     server.shutdown()
     server.server_close()
-    assert refused[f"endpoint {url}"]["fix"] == "set AGENT_FORGE_API_KEY"
+    assert refused[f"endpoint {url}"]["fix"] == "Set AGENT_FORGE_API_KEY"
     assert taken[f"endpoint {url}"]["ok"] is True
 
 

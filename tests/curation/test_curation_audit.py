@@ -49,7 +49,7 @@ def test_every_question_has_a_figure_a_verdict_and_rows(mixed: Path) -> None:
     assert audit.pii["by_type"]["EMAIL"]["rows"][:3] == [1, 2, 3]
     assert audit.schema["bad_line_numbers"] == [74, 75]
     assert audit.schema["empty_rows"] == [77]
-    assert set(audit.schema["faults"]) == {"a message without content", "messages is no list", "not an object"}
+    assert set(audit.schema["faults"]) == {"a message without content", "messages is not a list", "not an object"}
     assert audit.duplicates["exact"]["largest"][0]["size"] == 30
     assert audit.languages["fr"] == 1
     assert audit.difficulty["by_agent"]["support"] == {"easy": 20, "medium": 0, "hard": 20}
@@ -84,7 +84,7 @@ def test_leakage_of_a_test_file_breaks_a_hard_threshold(tmp_path: Path) -> None:
     loose = audit_file(tmp_path / "train.jsonl", test=tmp_path / "test.jsonl", thresholds={"leakage": 0.5}, near=False)
     assert loose.passed
     assert loose.duplicates["near"] is None
-    with pytest.raises(UsageError, match="unknown threshold"):
+    with pytest.raises(UsageError, match="no threshold 'beauty'"):
         audit_file(tmp_path / "train.jsonl", thresholds={"beauty": 1})
 
 
@@ -156,4 +156,4 @@ def test_an_empty_test_file_does_not_pass_as_no_leakage(tmp_path: Path) -> None:
     (tmp_path / "test.jsonl").write_text("\n")
     audit = audit_file(tmp_path / "train.jsonl", test=tmp_path / "test.jsonl")
     (check,) = [check for check in audit.checks if check.name == "leakage"]
-    assert (check.verdict, check.value, check.message) == ("not measured", None, "the test file holds no rows")
+    assert (check.verdict, check.value, check.message) == ("not measured", None, "the test file has no rows")

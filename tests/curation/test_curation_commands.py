@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from agent_forge.cli import data
 from agent_forge.cli._app import run_command
 from agent_forge.curation import read_rows, write_rows
+from agent_forge.curation.generate import Endpoint
 from agent_forge.curation.pii import names
 from agent_forge.errors import MissingExtraError, UsageError
 
@@ -57,14 +59,20 @@ def test_scrub_refuses_a_wrong_call_and_bad_lines(
 
 def test_balance_prints_strata(capsys: pytest.CaptureFixture[str], rows: Path, tmp_path: Path) -> None:
     target = "easy=0.3,medium=0.45,hard=0.25"
-    code, out, _ = _run(capsys, "balance", rows, tmp_path / "b.jsonl", "--target", target, "--json")
+    code, out, _ = _run(capsys, "balance", rows, tmp_path / "b.jsonl", "--shares", target, "--json")
     report = json.loads(out)
     assert code == 0
     assert report["rows_out"] == len(list(read_rows(tmp_path / "b.jsonl")))
     assert abs(report["shares"]["medium"] - 0.45) < 0.02
-    code, out, _ = _run(capsys, "balance", rows, tmp_path / "b.jsonl", "--target", "easy=0.5,hard=0.5")
+    code, out, _ = _run(capsys, "balance", rows, tmp_path / "b.jsonl", "--shares", "easy=0.5,hard=0.5")
     assert "easy" in out
-    assert _run(capsys, "balance", rows, tmp_path / "b.jsonl", "--endpoint", "http://x")[0] == 2
+    for wrong in (["--endpoint", "http://x"], ["--model", "http://x"], ["--model", "#qwen"]):
+        assert _run(capsys, "balance", rows, tmp_path / "b.jsonl", *wrong)[0] == 2
+    assert (
+        data._endpoint(None, "http://x/v1#a/b")
+        == data._endpoint("http://x/v1", "a/b")
+        == Endpoint("http://x/v1", "a/b")
+    )
 
 
 def test_audit_fails_on_personal_data_and_passes_without(
@@ -81,11 +89,11 @@ def test_audit_fails_on_personal_data_and_passes_without(
         tmp_path / "out.jsonl",
         "--html",
         page,
-        "--output",
+        "--out",
         data,
         "--threshold",
         "exact_duplicates=1",
-        "--target",
+        "--shares",
         "easy=0.3,medium=0.45,hard=0.25",
     )
     assert code == 0, out
@@ -113,10 +121,11 @@ def test_dedup_and_leakage(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 
 
 def test_fetch_lists_and_loads(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    code, out, _ = _run(capsys, "fetch")
-    assert code == 0
-    assert "humaneval" in out
-    assert len(json.loads(_run(capsys, "fetch", "--json")[1])) >= 18
+    for listing in ("ls", "fetch"):  # now, and as it was called before
+        code, out, _ = _run(capsys, listing)
+        assert code == 0
+        assert "humaneval" in out
+        assert len(json.loads(_run(capsys, listing, "--json")[1])) >= 18
     (tmp_path / "train.jsonl").write_text('{"question": "q", "answer": "#### 2"}\n')
     code, out, _ = _run(capsys, "fetch", "gsm8k", "--from", tmp_path)
     assert json.loads(out)["target"] == "2"

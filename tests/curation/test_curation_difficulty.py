@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_forge.curation import difficulty, estimate, features, fit, measure
-from agent_forge.curation.difficulties import FEATURES, failure_ranks, stratum_of
-from agent_forge.curation.difficulty_weights import WEIGHTS
+from agent_forge.curation.difficulties import FEATURES, WEIGHTS, failure_ranks, stratum_of
 from agent_forge.errors import UsageError
 
 
@@ -20,7 +19,7 @@ def test_a_measured_pass_rate_comes_before_a_label_and_a_label_before_the_estima
     assert difficulty({"task": "x", "meta": {"pass_rate": 0.9}}).stratum == "easy"
     assert difficulty({"task": "x", "difficulty": "spicy"}).basis == "structure"
     assert difficulty({"task": "x", "difficulty": "easy"}, by="structure").basis == "structure"
-    with pytest.raises(UsageError, match="unknown"):
+    with pytest.raises(UsageError, match="no difficulty by 'guess'"):
         difficulty({}, by="guess")
 
 
@@ -85,7 +84,7 @@ def test_the_estimate_says_what_it_rests_on() -> None:
     assert long.because
     assert list(long.because.values()) == sorted(long.because.values(), reverse=True)
     assert "harder than" in long.explain()
-    assert "the row says so" in difficulty({"difficulty": "hard"}).explain()
+    assert "own label" in difficulty({"difficulty": "hard"}).explain()
 
 
 def test_the_shipped_weights_are_fitted_and_not_negative() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from agent_forge.curation import DATASETS, fetch, load
-from agent_forge.curation.homes import HOMES, Published
+from agent_forge.curation.downloads import DOWNLOADS, Published
 from agent_forge.curation.loaders import dataset
 from agent_forge.errors import DataError, UsageError
 
@@ -89,15 +89,15 @@ def test_records_of_each_family(tmp_path: Path) -> None:
 
 
 def test_what_is_not_there_or_not_right_is_said(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="unknown data set"):
+    with pytest.raises(UsageError, match="no data set 'imagenet'"):
         dataset("imagenet")
     with pytest.raises(DataError, match=r"no files of gsm8k"):
         list(load("gsm8k", tmp_path))
     (tmp_path / "train.jsonl").write_text('{"text": "no question"}\n')
-    with pytest.raises(DataError, match="not what gsm8k should be"):
+    with pytest.raises(DataError, match="does not have the shape of gsm8k"):
         list(load("gsm8k", tmp_path))
-    assert {"gsm8k", "svamp", "arc_easy", "mbpp", "piqa", "humaneval"} <= set(HOMES)
-    assert set(HOMES) <= set(DATASETS)
+    assert {"gsm8k", "svamp", "arc_easy", "mbpp", "piqa", "humaneval"} <= set(DOWNLOADS)
+    assert set(DOWNLOADS) <= set(DATASETS)
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_archives_are_opened_and_wrong_ones_refused(tmp_path: Path, home_of_file
         "arc_easy", folder=tmp_path / "out", published=[Published(f"{url}/a.zip", "x.jsonl", member="inner/x.jsonl")]
     )
     assert (out / "x.jsonl").read_text() == "{}"
-    with pytest.raises(DataError, match="does not hold"):
+    with pytest.raises(DataError, match="does not contain"):
         fetch(
             "arc_easy",
             folder=tmp_path / "out",
@@ -163,7 +163,7 @@ def test_an_unreachable_home_and_one_without_address(tmp_path: Path, monkeypatch
     monkeypatch.setenv("AGENT_FORGE_HOME", str(tmp_path))
     with pytest.raises(DataError, match="--from"):
         fetch("gsm8k", published=[Published("http://127.0.0.1:9/x", "x")], timeout_s=5)
-    with pytest.raises(UsageError, match="by hand"):
+    with pytest.raises(UsageError, match="no stable download"):
         fetch("worfbench")
 
 
@@ -177,5 +177,5 @@ def test_a_line_ends_where_the_line_ends(tmp_path: Path) -> None:
 
 def test_a_split_that_is_not_there_is_no_empty_file(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").write_text('{"question": "1 + 1?", "answer": "#### 2"}\n')
-    with pytest.raises(DataError, match="of the split 'tset'"):
+    with pytest.raises(DataError, match="has no split 'tset'"):
         list(load("gsm8k", tmp_path, split="tset"))

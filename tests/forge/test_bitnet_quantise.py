@@ -93,8 +93,8 @@ def own_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 QUICK = [
-    *("--steps", "24", "--rows", "8", "--length", "48", "--device", "cpu"),
-    *("--min-ratio", "3", "--judged", "3000", "--json"),
+    *("--steps", "24", "--batch", "8", "--length", "48", "--device", "cpu"),
+    *("--min-ratio", "3", "--eval-tokens", "3000", "--json"),
 ]
 
 
@@ -105,7 +105,9 @@ def quantised(trained_folder: Path, own_text: Path, tmp_path_factory: pytest.Tem
     stdout = io.StringIO()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout", stdout)
-        code = run(["quantize", str(trained_folder), str(out), "--data", str(own_text), "--dense", str(dense), *QUICK])
+        code = run(
+            ["quantize", str(trained_folder), str(out), "--data", str(own_text), "--dense-out", str(dense), *QUICK]
+        )
     assert code == 0
     return json.loads(stdout.getvalue()), out, dense
 
@@ -201,10 +203,10 @@ def test_calls_that_cannot_work_are_refused_before_anything_is_done(
     assert run(["quantize", str(trained_folder), str(tmp_path / "d"), "--set", "lrr=1", *QUICK]) == 2
     assert "did you mean 'lr'" in capsys.readouterr().err
     assert run(["quantize", str(trained_folder), str(tmp_path / "f"), "--max-ppl", "-1", *QUICK]) == 2
-    same = ["--dense", str(tmp_path / "x" / ".." / "g"), *QUICK]
+    same = ["--dense-out", str(tmp_path / "x" / ".." / "g"), *QUICK]
     assert run(["quantize", str(trained_folder), str(tmp_path / "g"), *same]) == 2
     assert "a folder of its own" in capsys.readouterr().err
-    normed = ["--dense", str(tmp_path / "x"), "--sub-norm", *QUICK]
+    normed = ["--dense-out", str(tmp_path / "x"), "--sub-norm", *QUICK]
     assert run(["quantize", str(trained_folder), str(tmp_path / "h"), *normed]) == 2
     assert "no plain form" in capsys.readouterr().err
     file = trained_folder / "config.json"

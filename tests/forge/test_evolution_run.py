@@ -308,7 +308,7 @@ def test_the_command(family: dict[str, Path], tmp_path: Path, capsys: pytest.Cap
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert document["verdict"] in ("passed", "no gain")
-    assert "generation 0: champion" in printed.err
+    assert "generation: 0/2, champion" in printed.err
     events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()]
     assert [event["step"] for event in events] == [0, 1]
     assert all({"champion", "diversity", "evaluations"} <= event.keys() for event in events)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 
 import numpy as np
@@ -31,7 +30,6 @@ from agent_forge.forge.training import (
 )
 from agent_forge.forge.training.evaluation import ratio
 from agent_forge.forge.training.objective import has_plain_head, losses_and_hits, objective
-from agent_forge.forge.training.report import Progress
 from agent_forge.forge.training.speed import Meter, matrix_rate, training_flops
 
 TEXT = [
@@ -286,27 +284,6 @@ class TestSpeed:
         assert first["tokens_per_s"] > 0
         assert first["mfu"] > 0
         assert meter.read()["tokens_per_s"] == 0
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_is_a_line_that_moves_or_plain_lines():
-    record = {"step": 5, "loss": 2.5, "tokens_per_s": 1234.0, "mfu": 0.25}
-    plain, terminal = io.StringIO(), Terminal()
-    for stream in (plain, terminal):
-        progress = Progress(10, stream)
-        progress.show(record, 3725)
-        progress.show(record, 65)
-        progress.show(record, None)
-        progress.end()
-    lines = plain.getvalue().splitlines()
-    assert lines[0] == "step 5/10  loss 2.5000  1,234 tokens/s  MFU 25.0%  1:02:05 left"
-    assert lines[1].endswith("1:05 left")
-    assert terminal.getvalue().count("\r") == 3
-    Progress(10, None).show(record, 1.0)
 
 
 @pytest.mark.parametrize("wrong", [{"steps": 0}, {"micro_rows": 0}, {"precision": "fp8"}])

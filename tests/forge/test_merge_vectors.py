@@ -225,7 +225,7 @@ def test_the_merge_command(folders, tmp_path, capsys):
     assert run(["merge", str(config), "--check", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ok"] is True
     assert run(["merge", str(config), "--check"]) == 0
-    assert "sound" in capsys.readouterr().out
+    assert "valid" in capsys.readouterr().out
     out = tmp_path / "out"
     assert run(["merge", str(config), str(out), "--json", "--threads", "2"]) == 0
     report = json.loads(capsys.readouterr().out)
@@ -233,7 +233,7 @@ def test_the_merge_command(folders, tmp_path, capsys):
     assert run(["merge", str(config), str(tmp_path / "second")]) == 0
     printed = capsys.readouterr()
     assert "linear: " in printed.out
-    assert "100 %" in printed.err
+    assert printed.err == ""  # over before a line of progress is due
 
 
 def test_the_merge_command_says_what_is_wrong(folders, tmp_path, capsys):

@@ -116,7 +116,7 @@ def test_our_own_architecture_says_who_loads_it(tmp_path: Path, capsys: pytest.C
     home = tmp_path / "home"
     checkpoint = registered(home, cognate(), "cognate", inputs=("ab" * 32,))
     assert cli(["forge", "export", checkpoint.digest, str(tmp_path / "out"), "--home", str(home)]) == 0
-    assert "no control figures" in capsys.readouterr().err
+    assert "no figures to compare with" in capsys.readouterr().err
     assert "vLLM and llama.cpp do not know it" in (tmp_path / "out" / "README.md").read_text()
     assert AutoModelForCausalLM.from_pretrained(tmp_path / "out")(input_ids=IDS).logits.shape == (1, 3, 64)
     command = ["forge", "export", checkpoint.digest, str(tmp_path / "g"), "--format", "gguf", "--home", str(home)]

@@ -419,7 +419,7 @@ def test_ctrl_c_pauses_the_session_and_ends_the_worker(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)  # as the terminal does: to the session and to its worker
     _, err = process.communicate(timeout=120)
     assert process.returncode == 130
-    assert "is paused: the same command goes on with it" in err
+    assert "is paused: the same command continues it" in err
     assert "Traceback" not in err
     end = time.monotonic() + 60  # a worker looks for its session twice a second, and this machine may be busy
     while _runs(int(started.read_text())):

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from agent_forge.cli import run as cli
-from agent_forge.cli.forge import Talk
+from agent_forge.cli.forge import event_display
 from agent_forge.errors import AgentForgeError, ConfigError, DataError, UsageError
 from agent_forge.forge.events import Bus, PhaseEvent, read_events
 from agent_forge.forge.phases.worker import locked
@@ -26,6 +26,7 @@ from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.registry import Registry
 from agent_forge.forge.session import ForgeSession
 from agent_forge.runtime.workers import Inline
+from agent_forge.terminal import ProgressDisplay
 
 HERE = Path(__file__).parent
 
@@ -353,26 +354,24 @@ def test_events_are_kept_and_a_torn_line_is_left_out(tmp_path: Path) -> None:
         Bus().tell("nonsense", "base")
 
 
-def test_progress_says_how_far_it_is_on_a_terminal_and_elsewhere() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
+def test_the_events_of_a_session_are_shown() -> None:
+    stream = io.StringIO()
+    display = ProgressDisplay(stream, every_s=0.0)
     figures = {"step": 30, "steps": 90, "loss": 2.5, "tokens_per_s": 1000.0, "mfu": 0.25, "tokens": 30_000}
-    line = "base: step 30/90, loss 2.500, 1,000 tokens/s, MFU 25.0%, 0:01:00 left"
-    for stream, every_s, expected in (
-        (Terminal(), 9.0, f"\r\033[K{line}"),
-        (io.StringIO(), 0.0, f"{line}\n"),
-        (io.StringIO(), 9e9, ""),
+    gate = {"metric": "m", "before": 2, "after": 1, "stderr": 0.1, "verdict": ""}
+    for event in (
+        PhaseEvent("progress", "base", figures),
+        PhaseEvent("progress", "small", {"done": 2, "total": 8, "stage": "trials"}),
+        PhaseEvent("progress", "base", {"step": 3, "loss": 1.0}),
+        PhaseEvent("finished", "base", {"gate": gate}),
     ):
-        Talk(stream, every_s)(PhaseEvent("progress", "base", figures))
-        assert stream.getvalue() == expected
-    plain = io.StringIO()
-    Talk(plain)(
-        PhaseEvent("finished", "base", {"gate": {"metric": "m", "before": 2, "after": 1, "stderr": 0.1, "verdict": ""}})
-    )
-    Talk(plain, 0.0)(PhaseEvent("progress", "base", {"step": 3, "loss": 1.0}))
-    assert plain.getvalue() == "base: finished (m 2 → 1 ± 0.1)\nbase: step 3, loss 1.000\n"
+        event_display(display)(event)
+    assert stream.getvalue().splitlines() == [
+        "base: 30/90 steps, loss 2.500, 1,000 tokens/s, MFU 25.0%",
+        "small: 2/8, trials",
+        "base: 3 steps, loss 1.000",
+        "base: finished (m 2 → 1 ± 0.1)",
+    ]
 
 
 def test_a_handoff_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -403,20 +402,20 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
     rows = json.loads(capsys.readouterr().out)
     assert {"digest", "path", "phase", "parameters", "bytes", "parents"} <= rows[0].keys()
     assert rows[0]["parents"] == [report["phases"][0]["checkpoint"]]
-    assert cli(["models", "ls", *home]) == 0
-    assert cli(["models", "show", digest[:8], *home, "--json"]) == 0
-    assert cli(["models", "show", digest[:8], *home]) == 0
-    assert cli(["models", "verify", digest, *home, "--json"]) == 0
-    assert cli(["models", "verify", digest, *home]) == 0
-    assert cli(["models", "gc", *home, "--json"]) == 0
-    assert cli(["models", "gc", *home]) == 0
+    for call in (["ls"], ["show", digest[:8]], ["verify", digest], ["gc"]):
+        assert cli(["models", *call, *home, "--json"]) == 0
+        assert cli(["models", *call, *home]) == 0
     assert "would remove 0 sessions and 0 checkpoints" in capsys.readouterr().out
-    assert cli(["forge", "status", *home]) == 0
-    assert cli(["forge", "status", report["session"], *home, "--json"]) == 0
-    assert cli(["forge", "status", "nothing", *home]) == 2
     capsys.readouterr()
+    for listing, phases in ((["ls"], ["show"]), (["status"], ["status"])):  # now, and as they were called before
+        assert cli(["forge", *listing, *home]) == 0
+        assert cli(["forge", *phases, report["session"], *home, "--json"]) == 0
+        assert cli(["forge", *phases, "nothing", *home]) == 2
+        out = capsys.readouterr().out
+        assert report["session"] in out
+        assert json.loads(out[out.index("[") :])[0]["name"] == "base"
     assert cli(["models", "ls", "--phase", "cognate", *home]) == 0
-    assert "no phase of the name 'cognate' made a checkpoint" in capsys.readouterr().err
+    assert "there is no checkpoint of a phase named 'cognate'" in capsys.readouterr().err
     assert cli(["forge", "phases", "--json"]) == 0
     assert cli(["forge", "phases"]) == 0
     assert cli(["forge", "export", digest, str(tmp_path / "out"), *home]) == 0
@@ -436,11 +435,11 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkey
         cursor.execute("UPDATE sessions SET ended_s = 0")
         cursor.execute("UPDATE checkpoints SET created_s = 0")
     assert cli(["models", "gc", "--keep", "0", *home]) == 0
-    assert "`agent-forge models gc --apply` does it" in capsys.readouterr().err
+    assert "`agent-forge models gc --apply` removes them" in capsys.readouterr().err
     assert cli(["models", "gc", "--keep", "0", "--apply", "--json", *home]) == 0
     assert len(json.loads(capsys.readouterr().out)["checkpoints"]) == 2
     assert cli(["models", "ls", *home]) == 0
-    assert cli(["forge", "status", *home]) == 0
+    assert cli(["forge", "ls", *home]) == 0
     err = capsys.readouterr().err
     assert "no checkpoints yet" in err
     assert "no sessions yet" in err

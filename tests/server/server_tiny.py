@@ -87,14 +87,14 @@ def alone(model: Any, prompt: Sequence[int], most: int) -> list[int]:
 def job(tokenizer: Any, prompt: Sequence[int], most: int, **options: Any) -> Any:
     """A job on the running loop; greedy unless `sampling` says otherwise."""
     from agent_forge.agents.models.text import TextWriter
-    from agent_forge.server.models.job import Job
+    from agent_forge.server.models.job import DecodeJob
     from agent_forge.server.models.sampling import Sampling
 
     sampling = options.pop("sampling", None) or Sampling(temperature=0)
     ends = options.pop("ends", frozenset())
     stop = options.pop("stop", ())
     writer = TextWriter(tokenizer, stop)
-    return Job(prompt, most, sampling, writer, ends, asyncio.Queue(), asyncio.get_running_loop(), **options)
+    return DecodeJob(prompt, most, sampling, writer, ends, asyncio.Queue(), asyncio.get_running_loop(), **options)
 
 
 async def finished(one: Any) -> list[int]:
@@ -104,6 +104,6 @@ async def finished(one: Any) -> list[int]:
         _, piece = await asyncio.wait_for(one.outbox.get(), 60)
         if piece.error is not None:
             raise piece.error
-        tokens.append(piece.chosen.token)
+        tokens.append(piece.token.id)
         if piece.finish is not None:
             return tokens

@@ -1,4 +1,4 @@
-"""`agent-forge page` writes a run that needs no server; `data audit --keep` puts a report where the dashboard looks."""
+"""`agent-forge page` writes a run that needs no server; `data audit --save` puts a report where the dashboard looks."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ def test_a_run_becomes_a_file(
     assert page.name == "run-report-1.html"
     assert page.stat().st_size == written["bytes"]
     assert "outline" in page.read_text(encoding="utf-8")
-    assert cli(["page", "report/1", "--home", str(home), "--output", "-"]) == 0
+    assert cli(["page", "report/1", "--home", str(home), "--out", "-"]) == 0
     assert capsys.readouterr().out.startswith("<!doctype html>")
-    assert cli(["page", "report/1", "--home", str(home), "--output", "here.html"]) == 0
+    assert cli(["page", "report/1", "--home", str(home), "--out", "here.html"]) == 0
     assert capsys.readouterr().out == "here.html\n"
 
 
 def test_what_cannot_be_written(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli(["page", "none", "--home", str(home)]) == 2
     assert "there is no run 'none'" in capsys.readouterr().err
-    assert cli(["page", "report/1", "--home", str(home), "--output", str(tmp_path / "no" / "x.html")]) == 2
+    assert cli(["page", "report/1", "--home", str(home), "--out", str(tmp_path / "no" / "x.html")]) == 2
     assert "cannot be written" in capsys.readouterr().err
 
 
 def test_an_audit_is_kept_where_the_dashboard_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = tmp_path / "some rows.jsonl"
     rows.write_text('{"prompt": "What is two plus two?", "answer": "Two plus two is four."}\n')
-    cli(["data", "audit", str(rows), "--keep", "--home", str(tmp_path / "home"), "--json"])
+    cli(["data", "audit", str(rows), "--save", "--home", str(tmp_path / "home"), "--json"])
     report = json.loads(capsys.readouterr().out)
     (kept,) = (tmp_path / "home" / "audits").iterdir()
     assert kept.name.startswith("some-rows-")

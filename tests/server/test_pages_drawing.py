@@ -17,9 +17,9 @@ from agent_forge.server.drawing.charts import (
     log_ticks,
     nice_ticks,
     pareto,
+    sample,
     scatter_chart,
     spread,
-    thinned,
     time_ticks,
 )
 from agent_forge.server.drawing.graph import Node, draw_graph
@@ -106,7 +106,7 @@ def test_thinning_keeps_the_peaks() -> None:
     points = [(float(x), 0.0) for x in range(10_000)]
     points[4321] = (4321.0, 99.0)
     points[77] = (77.0, -5.0)
-    kept = thinned(points)
+    kept = sample(points)
     assert len(kept) <= 800
     assert {(4321.0, 99.0), (77.0, -5.0)} <= set(kept)
     assert kept == sorted(kept)

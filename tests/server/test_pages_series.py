@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from agent_forge.forge.events import Bus, jsonl_sink
-from agent_forge.server.recent import Recent
-from agent_forge.server.series import FILES, Recorded, draw, draw_stages, recorded
+from agent_forge.server.cache import TimedCache
+from agent_forge.server.series import FILES, PhaseSeries, draw, draw_stages, phase_series
 
 
-def told(*events: dict[str, Any]) -> Recorded:
-    found = Recorded()
+def told(*events: dict[str, Any]) -> PhaseSeries:
+    found = PhaseSeries()
     for place, event in enumerate(events):
         found.add(event, float(place))
     return found
@@ -24,7 +24,7 @@ def test_an_evolution_has_fitness_and_diversity_by_generation() -> None:
     found = told(
         *({"generation": n, "best_fitness": n * 2.0, "mean_fitness": n, "diversity": 9.0 - n} for n in range(4))
     )
-    charts = {chart["name"]: chart for chart in found.series()}
+    charts = {chart["name"]: chart for chart in found.charts()}
     assert set(charts) == {"fitness", "diversity"}
     assert [line["name"] for line in charts["fitness"]["lines"]] == ["best_fitness", "mean_fitness"]
     assert charts["diversity"]["axis"] == "generation"
@@ -39,7 +39,7 @@ def test_the_evolution_phase_tells_of_its_champion() -> None:
         {"step": 2, **generation, "champion": 1.3, "worth": 1.2, "mean": 0.9, "diversity": 0.1, "stage": "cma"},
         {"step": 3, **generation, "champion": 1.4, "worth": 1.3, "mean": 1.0, "diversity": 0.2, "stage": "cma"},
     )
-    fitness = next(chart for chart in found.series() if chart["name"] == "fitness")
+    fitness = next(chart for chart in found.charts() if chart["name"] == "fitness")
     assert fitness["axis"] == "generation"
     assert {line["name"] for line in fitness["lines"]} == {
         f"fitness.{which} {stage}" for which in ("best", "mean", "worth") for stage in ("ga", "cma")
@@ -56,7 +56,7 @@ def test_stages_are_a_table_and_size_against_quality() -> None:
         {"stage": "recovered", "bytes": 3_000_000, "ppl": 11.0, "passed": True},
     )
     assert [(row["stage"], row["bytes"]) for row in found.stages] == [("rounded", 4e6), ("recovered", 3e6)]
-    assert [chart["name"] for chart in found.series()] == ["loss"]
+    assert [chart["name"] for chart in found.charts()] == ["loss"]
     assert found.progress({}) == 0.5
     svg = draw_stages(found.stages)
     assert svg.count("<circle") == 2
@@ -68,10 +68,10 @@ def test_nested_numbers_have_names_and_errors() -> None:
         {"step": 1, "evaluation": {"bits_per_byte": 2.0, "bits_per_byte_stderr": 0.1, "documents": 12}, "ok": True},
         {"step": 2, "evaluation": {"bits_per_byte": 1.5, "bits_per_byte_stderr": 0.2, "documents": 12}, "note": "x"},
     )
-    (chart,) = found.series()
+    (chart,) = found.charts()
     assert chart["name"] == "evaluation bits per byte"
     assert chart["lines"][0]["errors"] == [0.1, 0.2]
-    assert found.once() == {"evaluation.documents": 12.0}
+    assert found.constants() == {"evaluation.documents": 12.0}
     assert "whisker" in draw(chart)
 
 
@@ -85,7 +85,7 @@ def test_progress_and_time_left() -> None:
 
 
 def test_what_has_no_axis_is_counted() -> None:
-    (chart,) = told({"loss": 2.0}, {"loss": 1.0}).series()
+    (chart,) = told({"loss": 2.0}, {"loss": 1.0}).charts()
     assert (chart["axis"], chart["lines"][0]["points"]) == ("event", [(1.0, 2.0), (2.0, 1.0)])
 
 
@@ -94,23 +94,23 @@ def test_only_what_is_new_is_read_and_a_torn_line_waits(tmp_path: Path) -> None:
     bus = Bus(jsonl_sink(file))
     bus.tell("started", "base")
     bus.tell("progress", "base", step=1, loss=2.0)
-    assert recorded(file)["base"].events == 1
+    assert phase_series(file)["base"].events == 1
     line = json.dumps({"kind": "progress", "phase": "base", "at_s": 1.0, "step": 2, "loss": 1.0}).encode()
     with open(file, "ab") as out:
         out.write(line[:10])
-    assert recorded(file)["base"].events == 1
+    assert phase_series(file)["base"].events == 1
     with open(file, "ab") as out:
         out.write(line[10:] + b"\nnot json\n[]\n")
-    assert recorded(file)["base"].events == 2
+    assert phase_series(file)["base"].events == 2
     file.write_bytes(b"")  # another session of that name
-    assert recorded(file) == {}
+    assert phase_series(file) == {}
     for n in range(FILES + 1):
-        assert recorded(tmp_path / f"none-{n}.jsonl") == {}
+        assert phase_series(tmp_path / f"none-{n}.jsonl") == {}
 
 
 def test_recent_values_are_made_again_when_they_are_old() -> None:
     now = [0.0]
-    kept, made = Recent(lambda: now[0]), iter(range(10))
-    assert [kept.get("a", lambda: next(made), 5.0) for _ in range(3)] == [0, 0, 0]
+    cache, values = TimedCache(lambda: now[0]), iter(range(10))
+    assert [cache.get("a", lambda: next(values), 5.0) for _ in range(3)] == [0, 0, 0]
     now[0] = 5.0
-    assert kept.get("a", lambda: next(made), 5.0) == 1
+    assert cache.get("a", lambda: next(values), 5.0) == 1

@@ -12,15 +12,17 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import pytest
 import server_home
 from starlette.testclient import TestClient
 
+from agent_forge.cli._app import app
 from agent_forge.forge.registry import Registry
-from agent_forge.server import pages
+from agent_forge.server import dashboard, pages
 from agent_forge.server.app import create_app
-from agent_forge.server.page import finite, with_query
+from agent_forge.server.dashboard import finite, with_query
 from agent_forge.server.pages import traces as traces_page
 from agent_forge.server.pages.models import compare, relatives
 from agent_forge.server.settings import ServerSettings
@@ -189,7 +191,7 @@ def test_pages_of_traces_follow_each_other(client: httpx.Client, monkeypatch: py
 
 def test_a_long_search_stops_shows_what_it_has_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(traces_page, "SLICE", 10)
-    monkeypatch.setattr(traces_page, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(traces_page, "SEARCH_S", 0.0)
     with Store.open(tmp_path) as store:
         store.add(
             Span(
@@ -297,7 +299,7 @@ def test_an_audit_is_listed_and_shown_and_a_broken_one_does_no_harm(client: http
         listed = {audit["name"]: audit for audit in client.get("/data.json").json()["audits"]}
         assert listed["rows"]["passed"] is False
         assert "cannot be read" in listed["bad"]["error"]
-        assert "not a report" in listed["other"]["error"]
+        assert "not an audit report" in listed["other"]["error"]
         assert client.get("/data").status_code == 200
         assert client.get("/data/bad").status_code == 500
         assert "rows.jsonl" in Tags(client.get("/data/rows").text).text
@@ -320,7 +322,7 @@ def test_what_is_not_there(client: httpx.Client, path: str) -> None:
 def test_unknown_words_are_refused_with_a_way_out(client: httpx.Client) -> None:
     answer = client.get("/runs?state=odd")
     assert answer.status_code == 400
-    assert "the states are" in Tags(answer.text).text.lower()
+    assert "use one of running" in Tags(answer.text).text.lower()
     trace = client.get("/traces.json").json()["traces"][0]["trace_id"]
     assert client.get(f"/traces/{trace}?credit=none").status_code == 404
     assert client.get(f"/traces/{trace}.json?credit=uniform").json()["credit_strategy"] == "uniform"
@@ -362,12 +364,19 @@ def test_empty_pages_name_the_command_that_fills_them(empty: TestClient) -> None
     commands = {
         "/": "agent-forge demo", "/runs": "agent-forge run", "/traces": "agent-forge traces import",
         "/forge": "agent-forge forge run nano", "/sessions": "agent-forge delegation install",
-        "/trust": "agent-forge traces", "/models": "agent-forge forge run nano", "/data": "agent-forge data audit",
+        "/trust": "agent-forge delegation verify", "/models": "agent-forge forge run nano",
+        "/data": "agent-forge data audit",
     }  # fmt: skip
     for path, command in commands.items():
-        assert command in Tags(empty.get(path).text).text, path
+        html = empty.get(path).text
+        assert command in Tags(html).text, path
+        for words in re.findall("<code>agent-forge ([^<]+)</code>", html):
+            group: click.Command | None = app
+            for word in words.split():
+                group = group.get_command(click.Context(group), word) if isinstance(group, click.Group) else group
+                assert group is not None, f"{path}: there is no command {words!r}"
     assert "No run is failed" in empty.get("/runs?state=failed").text
-    assert "No trace passes" in empty.get("/traces?agent=nobody").text
+    assert "No trace matches" in empty.get("/traces?agent=nobody").text
 
 
 def test_static_files_may_be_kept_for_ever_by_their_content(empty: TestClient) -> None:
@@ -379,13 +388,13 @@ def test_static_files_may_be_kept_for_ever_by_their_content(empty: TestClient) -
 
 def test_a_new_page_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "rollouts.py").write_text(
-        "from agent_forge.server.page import page_routes\nfrom agent_forge.server.pages import Page\n"
+        "from agent_forge.server.dashboard import DashboardPage, page_routes\n"
         "def data(context, request): return {'error': {'message': 'soon', 'status': 200}}\n"
         "def routes(context): return page_routes(context, '/rollouts', 'error.html', data)\n"
-        "PAGE = Page('Rollouts', '/rollouts', 'l', 55, routes)\n"
+        "PAGE = DashboardPage('Rollouts', '/rollouts', 'l', 55, routes)\n"
     )
     monkeypatch.setattr(pages, "__path__", [*pages.__path__, str(tmp_path)])
-    pages.pages.cache_clear()
+    dashboard.pages.cache_clear()
     try:
         client = TestClient(
             create_app(ServerSettings(home=str(tmp_path), log_level="error")), base_url="http://127.0.0.1"
@@ -395,7 +404,7 @@ def test_a_new_page_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert client.get("/rollouts.json").json()["error"]["message"] == "soon"
     finally:
         monkeypatch.undo()
-        pages.pages.cache_clear()
+        dashboard.pages.cache_clear()
         sys.modules.pop("agent_forge.server.pages.rollouts", None)
 
 

@@ -77,7 +77,7 @@ def test_a_port_that_is_taken_is_told(plain: Any, tmp_path: Path, capsys: pytest
     from agent_forge.cli import run
 
     assert run(["serve", "--port", str(plain.port), "--home", str(tmp_path)]) == 2
-    assert "try another --port" in capsys.readouterr().err
+    assert "Try another --port" in capsys.readouterr().err
 
 
 def test_a_model_that_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,10 @@ import torch
 from agents_tiny_model import tiny_tokenizer
 
 from agent_forge.errors import ModelError
-from agent_forge.server.answers import Refused
 from agent_forge.server.models.engine import Engine
 from agent_forge.server.models.rows import BufferRows, LoneRow, WindowRows, rows_for, without
 from agent_forge.server.models.sampling import Sampling, choose
+from agent_forge.server.refusal import Refusal
 
 TOKENIZER = tiny_tokenizer()
 
@@ -149,7 +149,7 @@ def test_the_line_has_an_end(engine: Any) -> None:
         running.submit(jobs[:1])
         await jobs[0].outbox.get()  # it has left the line
         running.submit(jobs[1:4])
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(Refusal) as refused:
             running.submit(jobs[4:5])
         assert refused.value.status == 429
         assert refused.value.headers["Retry-After"] == "1"
@@ -188,7 +188,7 @@ def test_a_model_that_fails_tells_those_who_wait_and_goes_on(engine: Any) -> Non
             raise RuntimeError("out of memory")
         return whole(*given, **named)
 
-    running._rows._read._known = None
+    running._rows._read._accepted = None
     model.forward = forward
 
     async def ask() -> list[int]:
@@ -215,7 +215,7 @@ def test_a_closed_engine_ends_what_is_open() -> None:
         for one in jobs:
             with pytest.raises(ModelError, match="stopped"):
                 await tiny.finished(one)
-        with pytest.raises(Refused):
+        with pytest.raises(Refusal):
             running.submit(jobs)
 
     asyncio.run(ask())
@@ -286,7 +286,7 @@ def test_draws_follow_the_probabilities() -> None:
     wanted = torch.tensor([0.5, 0.3, 0.15, 0.05])
     rows = wanted.log().repeat(4000, 1)
     drawn = choose(rows, [Sampling(seed=n) for n in range(4000)], [None] * 4000)
-    counts = torch.bincount(torch.tensor([one.token for one in drawn]), minlength=4) / 4000
+    counts = torch.bincount(torch.tensor([one.id for one in drawn]), minlength=4) / 4000
     assert torch.allclose(counts, wanted, atol=0.04)
 
 
@@ -298,7 +298,7 @@ def test_top_p_keeps_the_likeliest_and_no_others(size: int) -> None:
     for p in (0.3, 0.6, 0.95):
         number = int((probabilities.values.cumsum(0) < p).sum()) + 1
         allowed = set(probabilities.indices[:number].tolist())
-        drawn = {choose(row, [Sampling(top_p=p, seed=n)], [None])[0].token for n in range(200)}
+        drawn = {choose(row, [Sampling(top_p=p, seed=n)], [None])[0].id for n in range(200)}
         assert drawn <= allowed
         assert len(drawn) > min(number, 30) / 4
 
@@ -306,8 +306,8 @@ def test_top_p_keeps_the_likeliest_and_no_others(size: int) -> None:
 def test_heat_zero_and_nothing_allowed_are_the_likeliest() -> None:
     row = logits(1)
     best = int(row.argmax())
-    assert choose(row, [Sampling(temperature=0)], [None])[0].token == best
-    assert choose(row, [Sampling(top_p=0.0)], [None])[0].token == best
+    assert choose(row, [Sampling(temperature=0)], [None])[0].id == best
+    assert choose(row, [Sampling(top_p=0.0)], [None])[0].id == best
 
 
 def test_a_mask_is_obeyed_and_log_probabilities_are_the_models_own() -> None:
@@ -316,6 +316,6 @@ def test_a_mask_is_obeyed_and_log_probabilities_are_the_models_own() -> None:
     mask[[3, 17]] = True
     chosen = choose(row, [Sampling(seed=1, top_logprobs=5)], [mask])[0]
     own = torch.log_softmax(row[0], -1)
-    assert chosen.token in (3, 17)
-    assert chosen.logprob == pytest.approx(float(own[chosen.token]))
+    assert chosen.id in (3, 17)
+    assert chosen.logprob == pytest.approx(float(own[chosen.id]))
     assert [token for token, _ in chosen.top] == own.topk(5).indices.tolist()

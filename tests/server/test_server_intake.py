@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from agent_forge.errors import TraceError
-from agent_forge.server.intake import Parcel, intake_of, unpack
+from agent_forge.server.intake import TraceRequest, intake_of, unpack
 from agent_forge.traces import Span
 from agent_forge.traces.otlp import write_request
 from agent_forge.traces.otlp_protobuf import write_protobuf
@@ -93,7 +93,7 @@ def test_the_sdk_exports_into_it(plain: Any) -> None:
 
 @pytest.mark.parametrize("name", ["openinference-langchain", "openinference-openai", "openllmetry-openai"])
 def test_what_instrumented_frameworks_sent_is_taken(plain: Any, name: str) -> None:
-    """Recorded from LangChain and OpenAI programs under OpenInference and OpenLLMetry."""
+    """PhaseSeries from LangChain and OpenAI programs under OpenInference and OpenLLMetry."""
     text = (FIXTURES / f"{name}.json").read_text()
     requests = [line for line in text.splitlines() if line.strip()] if text.count("\n{") else [text]
     before = plain.context.traces.count()
@@ -136,8 +136,8 @@ BROKEN = [
     (b'{"a":' * 50_000, JSON, {}, 400, ""),
     (b"\x1f\x8b junk", PROTOBUF, {"Content-Encoding": "gzip"}, 400, "cannot be unpacked"),
     (gzip.compress(b"x" * 1000, mtime=0)[:20], PROTOBUF, {"Content-Encoding": "gzip"}, 400, "its end is missing"),
-    (b"", PROTOBUF, {"Content-Encoding": "br"}, 415, "send gzip"),
-    (b"<xml/>", "text/xml", {}, 415, "send application/x-protobuf"),
+    (b"", PROTOBUF, {"Content-Encoding": "br"}, 415, "Send gzip"),
+    (b"<xml/>", "text/xml", {}, 415, "Send application/x-protobuf"),
 ]
 
 
@@ -197,7 +197,7 @@ def test_one_bad_request_does_not_spoil_those_beside_it(plain: Any) -> None:
     bad[1].input_tokens = 2**70  # no database takes it
     outcomes: dict[str, Any] = {}
     parcels = [
-        Parcel(b"", PROTOBUF, "identity", partial(outcomes.__setitem__, name), to_rows(spans))
+        TraceRequest(b"", PROTOBUF, "identity", partial(outcomes.__setitem__, name), to_rows(spans))
         for name, spans in (("good", good), ("bad", bad))
     ]
     intake_of(plain.context)._write(parcels)

@@ -140,7 +140,14 @@ def test_a_line_of_the_log_is_json_with_the_trace(start_server: Any, capfd: pyte
     assert (line["event"], line["method"], line["path"], line["status"]) == ("request", "GET", "/v1/runs/nobody", 404)
     assert line["level"] == "info"
     assert line["ms"] > 0
-    assert not [line for line in lines if line["path"] == "/healthz"]  # asked all the time: only at the level debug
+    assert not [line for line in lines if line["path"] == "/healthz"]  # polled all the time: only at the level debug
+
+
+def test_a_path_cannot_repaint_the_terminal_that_shows_the_log() -> None:
+    file = io.StringIO()
+    make_log("info", file).info("request", path="/\x1b[2J\x9b2J\u202e")
+    assert not set(file.getvalue()) & set("\x1b\x9b\u202e")
+    assert json.loads(file.getvalue())["path"] == "/\x1b[2J\x9b2J\u202e"
 
 
 def test_logs_of_other_libraries_come_out_the_same() -> None:

@@ -214,7 +214,7 @@ def test_a_required_call_is_a_call(client: Any, choice: Any, stream: bool) -> No
 
 def test_a_tool_that_is_not_offered_cannot_be_chosen(client: Any) -> None:
     choice = {"type": "function", "function": {"name": "other"}}
-    with pytest.raises(openai.BadRequestError, match="not offered"):
+    with pytest.raises(openai.BadRequestError, match="not in tools"):
         client.chat.completions.create(model="tiny", messages=HI, tools=TOOLS, tool_choice=choice)
 
 

@@ -78,7 +78,7 @@ def test_a_run_that_ends_while_its_events_are_sent_is_followed_to_its_result(pla
         again.events = events[:-1]
         source = routes._events(plain.context, again, 0)
         sent = [await anext(source)]
-        again.keep(events[-1])
+        again.remember(events[-1])
         return sent + [chunk async for chunk in source]
 
     sent = b"".join(asyncio.run(followed()))

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from agents_tiny_model import tiny_tokenizer
 
-from agent_forge.server.answers import Refused
 from agent_forge.server.models.prompt import chat_prompt
 from agent_forge.server.models.tool_calls import Screen, call_schema, split_calls
+from agent_forge.server.refusal import Refusal
 
 NAMES = ("find", "count")
 CALL = '{"name": "find", "arguments": {"for": "otters"}}'
@@ -129,7 +129,7 @@ def test_a_template_that_knows_tools_gets_them() -> None:
 
 def test_messages_that_a_template_refuses_are_refused() -> None:
     template = "{{ raise_exception('roles must alternate') }}"
-    with pytest.raises(Refused, match="roles must alternate"):
+    with pytest.raises(Refusal, match="roles must alternate"):
         read([{"role": "user", "content": "hi"}], template=template)
 
 
@@ -164,7 +164,7 @@ def test_a_model_of_the_server_is_a_client(live: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["settings", "hub", "sse", "security", "observing", "openapi", "app", "models.rows", "models.tool_calls"]
+    "name", ["settings", "hub", "sse", "security", "request_log", "openapi", "app", "models.rows", "models.tool_calls"]
 )
 def test_the_examples_in_docstrings_hold(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

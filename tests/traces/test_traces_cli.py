@@ -70,7 +70,7 @@ def test_filters_and_pages(capsys: pytest.CaptureFixture[str], home: Path) -> No
     rest = call(capsys, "ls", "--limit", 7, "--after", first["next"], "--json")
     assert len(first["traces"]) + len(rest["traces"]) == 10
     assert rest["next"] is None
-    assert "there are more" in call(capsys, "ls", "--limit", 3)
+    assert "for more, add --after" in call(capsys, "ls", "--limit", 3)
     assert call(capsys, "ls", "--since", "2030-01-01", "--json")["traces"] == []
 
 
@@ -108,7 +108,7 @@ def test_what_is_wrong_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_p
 def test_a_beginning_that_fits_two_traces(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     with Store.open(home) as store:
         store.add([make(n, trace=n) for n in range(3)])
-    assert "2 or more" in call(capsys, "show", "0000", code=2)
+    assert "several traces begin with" in call(capsys, "show", "0000", code=2)
 
 
 def test_a_list_in_a_pipe_cuts_nothing_that_is_needed(capsys: pytest.CaptureFixture[str], home: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from understand_graphs import TRACE, make, sid
 
 from agent_forge import run as run_request
-from agent_forge.cli.traces_understand import commands
+from agent_forge.cli.traces_analysis import commands
 from agent_forge.errors import DataError, UsageError
 from agent_forge.traces import export_traces
 from agent_forge.traces.files import import_file
@@ -211,9 +211,8 @@ def test_collect_from_a_file_and_again(tmp_path, capsys):
     found = json.loads(captured.out)
     assert (found["traces"], found["agents"], found["added"]) == (10, {"A": 5, "B": 5}, 10)
     assert 0 < found["mean_reward"] < 1
-    assert "10 of 10 traces" in captured.err
     run("collect", str(path), "--traces", "12", home=str(tmp_path))
-    assert "12 traces of 'collection', 2 new" in capsys.readouterr().out
+    assert "12 traces in 'collection', 2 new" in capsys.readouterr().out
 
 
 def test_collect_plans(tmp_path, capsys):
@@ -352,7 +351,7 @@ def test_delegation_install_and_remove(project, capsys):
     delegation("install", "--json", "--local", "--no-text")
     assert document(capsys)["changed"] is True
     delegation("install", "--local", "--remove")
-    assert "is out of" in capsys.readouterr().err
+    assert "was removed from" in capsys.readouterr().err
     delegation("install", "--local", "--remove")
     assert "there was no hook" in capsys.readouterr().err
 

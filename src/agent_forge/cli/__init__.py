@@ -1,4 +1,4 @@
-"""The command line: `agent-forge`. One module a command, each loaded only when it is called."""
+"""The command line, `agent-forge`: one module per command, each loaded only when it is called."""
 
 from __future__ import annotations
 

@@ -16,6 +16,6 @@ def command(shell: str) -> None:
 
     from agent_forge.cli._app import app
 
-    kind = get_completion_class(shell)
-    assert kind is not None  # click has these three
-    click.echo(kind(app, {}, "agent-forge", "_AGENT_FORGE_COMPLETE").source())
+    completion = get_completion_class(shell)
+    assert completion is not None  # click has these three
+    click.echo(completion(app, {}, "agent-forge", "_AGENT_FORGE_COMPLETE").source())

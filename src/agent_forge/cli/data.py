@@ -1,76 +1,65 @@
-"""`agent-forge data`: scrub, deduplicate, balance, audit, load and fetch training data."""
+"""`agent-forge data`: scrubs, deduplicates, balances, audits and fetches training data."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._app import home_option, json_option, json_out
+from agent_forge.cli._options import home_option, json_option, renamed, seed_option
+from agent_forge.cli._output import echo, json_out
 from agent_forge.errors import UsageError
 
 if TYPE_CHECKING:
+    from agent_forge.curation.generate import Endpoint
     from agent_forge.curation.scrub import ScrubReport
 
-_TARGET = "easy=0.3,medium=0.45,hard=0.25"
+_SHARES = "easy=0.3,medium=0.45,hard=0.25"
+fields_option = click.option("--fields", metavar="NAMES", help="Compare only these top-level fields.")
+ner_option = click.option(
+    "--ner", metavar="MODEL", help="Installed spaCy pipeline (name or folder) to find names with."
+)
 
 
 @click.group()
 def command() -> None:
-    """Training data: scrub, deduplicate, balance, audit."""
+    """Prepare training data: scrub, deduplicate, balance, audit."""
 
 
 class _Interrupts:
     """Ctrl-C and SIGTERM end a scrub the same way, so that temporary files are removed.
 
     A signal that raises while processes are forked or futures handed over can leave those broken, or be swallowed. So
-    with several processes the first one is only remembered, and the next finished batch raises it.
+    with several processes the first signal is only remembered, and raised after the next finished batch.
     """
 
     def __init__(self, at_once: bool) -> None:
         self.at_once = at_once
-        self.seen = False
+        self.pending = False
 
     def __call__(self, _signal: int, _frame: object) -> None:
-        again, self.seen = self.seen, True
+        again, self.pending = self.pending, True
         if self.at_once or again:
             raise KeyboardInterrupt
 
     def check(self) -> None:
-        if self.seen:
+        if self.pending:
             raise KeyboardInterrupt
 
     @contextmanager
-    def caught(self) -> Iterator[None]:
+    def handled(self) -> Iterator[None]:
         previous = {number: signal.signal(number, self) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
-
-
-def _progress(interrupts: _Interrupts, quiet: bool) -> Callable[[ScrubReport], None]:
-    """Rows so far and their rate, on one line of a terminal; elsewhere a line every ten seconds."""
-    start = last = time.monotonic()
-    live = sys.stderr.isatty()
-
-    def show(report: ScrubReport) -> None:
-        nonlocal last
-        interrupts.check()
-        now = time.monotonic()
-        if not quiet and now - last > (0.2 if live else 10):
-            last = now
-            line = f"{report.rows:,} rows, {report.rows / (now - start):,.0f} rows/s, {report.changed:,} changed"
-            click.echo(f"\r{line}  " if live else line, nl=not live, err=True)
-
-    return show
 
 
 def _names(value: str | None) -> tuple[str, ...] | None:
@@ -81,14 +70,14 @@ def _names(value: str | None) -> tuple[str, ...] | None:
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="OUT")
 @click.option("--action", default="placeholder", help="placeholder, surrogate, hash or drop.", show_default=True)
-@click.option("--key", envvar="AGENT_FORGE_SCRUB_KEY", help="The key of --action hash (better in the environment).")
-@click.option("--fields", help="Only these fields, as in messages.content,task; all strings without it.")
-@click.option("--types", help="Only these types, as in EMAIL,PHONE.")
+@click.option("--key", envvar="AGENT_FORGE_SCRUB_KEY", help="Key for --action hash (better set in the environment).")
+@click.option("--fields", metavar="NAMES", help="Fields to scrub, e.g. messages.content,task [default: all strings].")
+@click.option("--types", metavar="NAMES", help="Types to replace, e.g. EMAIL,PHONE [default: all].")
 @click.option(
-    "--reject", metavar="FILE", help="Lines that are not JSON go here; without it the first one stops the run."
+    "--reject", metavar="FILE", help="File for lines that are not JSON; without it the first one is an error."
 )
-@click.option("--ner", metavar="MODEL", help="An installed spaCy pipeline (name or folder) that finds names.")
-@click.option("--workers", type=click.IntRange(1), help="Processes; as many as cores for large files.")
+@ner_option
+@click.option("--workers", type=click.IntRange(1), help="Processes [default: one per core for large files].")
 @json_option
 def scrub(
     source: str,
@@ -102,21 +91,24 @@ def scrub(
     workers: int | None,
     as_json: bool,
 ) -> None:
-    """Write IN without personal data and secrets to OUT (.jsonl, .gz, .zst). IN is never touched."""
+    """Write IN without personal data and secrets to OUT (.jsonl, .gz, .zst). IN is never changed."""
     from agent_forge.curation.lines import require_regular
+    from agent_forge.curation.pii.names import load_names
     from agent_forge.curation.replace import Scrubber
     from agent_forge.curation.scrub import default_workers, scrub_file
+    from agent_forge.terminal import ProgressDisplay
 
     require_regular(source)
-    finder = None
-    if ner:
-        from agent_forge.curation.pii.names import load_names
-
-        finder = load_names(ner)
+    finder = load_names(ner) if ner else None
     scrubber = Scrubber(action, key.encode() if key else None, _types(types), finder)
     processes = workers or default_workers(source)
     interrupts = _Interrupts(at_once=processes == 1 or finder is not None)
-    with interrupts.caught():
+    with interrupts.handled(), ProgressDisplay() as display:
+
+        def on_batch(report: ScrubReport) -> None:
+            interrupts.check()
+            display.update("scrub", report.rows, unit="rows", detail=f"{report.changed:,} changed")
+
         report = scrub_file(
             source,
             target,
@@ -124,12 +116,12 @@ def scrub(
             fields=_names(fields),
             reject=reject,
             workers=processes,
-            on_batch=_progress(interrupts, as_json),
+            on_batch=on_batch,
         )
     if as_json:
         json_out(report.as_dict())
-        return
-    _talk_about_scrub(report.as_dict(), target)
+    else:
+        _print_scrub(report.as_dict(), target)
 
 
 def _types(text: str | None) -> frozenset[str] | None:
@@ -138,96 +130,102 @@ def _types(text: str | None) -> frozenset[str] | None:
     names = _names(text.upper()) if text else None
     unknown = set(names or ()) - set(TYPES)
     if unknown:
-        raise UsageError(f"unknown type '{min(unknown)}'", where="--types", fix=f"some of {', '.join(TYPES)}")
+        raise UsageError(f"there is no type {min(unknown)!r}", where="--types", fix=f"Use some of {', '.join(TYPES)}")
     return frozenset(names) if names else None
 
 
-def _talk_about_scrub(report: dict[str, Any], target: str) -> None:
+def _print_scrub(report: dict[str, Any], target: str) -> None:
     for kind, count in report["replaced"].items():
         reserved = report["reserved"].get(kind, 0)
-        click.echo(f"{kind:16s} {count:8,}" + (f"   {reserved:,} of them reserved test values" if reserved else ""))
-    click.echo(
+        echo(f"{kind:16s} {count:8,}" + (f"   {reserved:,} of them reserved test values" if reserved else ""))
+    echo(
         f"{report['rows']:,} rows, {report['changed']:,} changed, {report['dropped']:,} dropped, "
         f"{report['rejected']:,} rejected → {target}",
         err=True,
     )
     if absent := [name for name, count in report.get("fields", {}).items() if not count]:
-        click.echo(f"no row has text under {', '.join(absent)}: nothing was scrubbed there", err=True)
+        echo(f"no row has text under {', '.join(absent)}: nothing was scrubbed there", err=True)
     if not report["names_covered"]:
-        click.echo("names of people, places and firms are not covered; --ner MODEL finds them", err=True)
+        echo("names of people, places and organisations are not covered; --ner MODEL finds them", err=True)
 
 
 @command.command()
 @click.argument("source", metavar="IN")
 @click.argument("out", metavar="OUT")
-@click.option("--target", default=_TARGET, show_default=True, help="The share of each stratum.")
-@click.option(
-    "--by", default="auto", show_default=True, help="Difficulty by pass_rate, label or structure; auto: in that order."
-)
-@click.option("--endpoint", metavar="URL", help="An OpenAI-compatible endpoint that generates what is missing.")
-@click.option("--model", help="The model at the endpoint.")
-@click.option("--seed", default=0, show_default=True)
+@renamed("--shares", former="--target", default=_SHARES, show_default=True, help="Share of each difficulty.")
+@click.option("--by", default="auto", show_default=True,
+              help="Source of difficulty: pass_rate, label or structure; auto tries them in that order.")  # fmt: skip
+@click.option("--model", metavar="URL#NAME", help="OpenAI-compatible model that generates missing rows.")
+@click.option("--endpoint", metavar="URL", hidden=True)  # the URL of --model, which then was only the name
+@seed_option
 @json_option
 def balance(
-    source: str, out: str, target: str, by: str, endpoint: str | None, model: str | None, seed: int, as_json: bool
+    source: str, out: str, shares: str, by: str, endpoint: str | None, model: str | None, seed: int, as_json: bool
 ) -> None:
-    """Write rows of IN to OUT so that easy, medium and hard have the shares of --target.
+    """Write rows of IN to OUT so that easy, medium and hard have the given shares.
 
-    Rows are dropped, the least telling first, and generated where --endpoint is given; none is relabelled. What is
-    missing in the end is reported as a shortfall.
+    Rows are dropped, the least informative first, and generated where --model is given; none is relabelled. Rows that
+    are still missing are reported as a shortfall.
     """
     from agent_forge.curation.balancing import balance as run
     from agent_forge.curation.balancing import parse_target
-    from agent_forge.curation.generate import Endpoint
 
-    if endpoint and not model:
-        raise UsageError("an endpoint needs the name of a model", fix="add --model NAME")
-    shares = parse_target(target)
-    served = Endpoint(endpoint, model or "") if endpoint else None
-    report = run(source, out, shares, by=by, endpoint=served, seed=seed).as_dict()
+    report = run(source, out, parse_target(shares), by=by, endpoint=_endpoint(endpoint, model), seed=seed).as_dict()
     if as_json:
         json_out(report)
         return
     for name, stratum in report["strata"].items():
-        click.echo(
+        echo(
             f"{name:7s} {stratum['have']:7,} → {stratum['kept'] + stratum['generated']:7,} "
             f"({100 * report['shares'][name]:.0f} %, target {100 * stratum['target']:.0f} %)  "
             f"dropped {stratum['dropped']:,}  "
             f"generated {stratum['generated']:,}  missing {stratum['shortfall']:,}"
         )
     if any(report["to_generate"].values()):
-        wanted = ", ".join(f"{count:,} {name}" for name, count in report["to_generate"].items() if count)
-        click.echo(f"to keep more of the rows, generate {wanted}", err=True)
+        missing = ", ".join(f"{count:,} {name}" for name, count in report["to_generate"].items() if count)
+        echo(f"to keep more of the rows, generate {missing}", err=True)
+
+
+def _endpoint(url: str | None, model: str | None) -> Endpoint | None:
+    from agent_forge.curation.generate import Endpoint
+
+    if url is None and model is None:
+        return None
+    url, _, name = (model or "").rpartition("#") if url is None else (url, "", model)
+    if not url or not name:
+        raise UsageError("generating rows needs a URL and a model", where="--model", fix="Write for example"
+                         " http://localhost:8000/v1#qwen")  # fmt: skip
+    return Endpoint(url, name)
 
 
 @command.command()
 @click.argument("files", nargs=-1, required=True, metavar="FILE [AFTER]")
-@click.option("--html", metavar="PAGE", help="Write the report as one HTML page.")
-@click.option("--output", metavar="JSON", help="Write the report as one JSON file.")
-@click.option("--target", help=f"The shares of difficulty wanted, as in {_TARGET}.")
-@click.option("--test", metavar="FILE", help="A held-out file that must not leak into this one.")
-@click.option(
-    "--threshold", multiple=True, metavar="NAME=VALUE", help="Change a threshold, as in exact_duplicates=0.05."
-)
-@click.option("--ner", metavar="MODEL", help="An installed spaCy pipeline (name or folder) that finds names.")
-@click.option("--keep", is_flag=True, help="Keep the report under the home folder, where the dashboard shows it.")
+@click.option("--html", metavar="FILE", help="Also write the report as an HTML page.")
+@renamed("--out", former="--output", metavar="FILE", help="Also write the report as JSON.")
+@renamed("--shares", former="--target", help=f"Required share of each difficulty, e.g. {_SHARES}.")
+@click.option("--test", metavar="FILE", help="Held-out file that must not leak into this one.")
+@click.option("--threshold", multiple=True, metavar="NAME=VALUE",
+              help="Change a threshold, e.g. exact_duplicates=0.05 (repeatable).")  # fmt: skip
+@ner_option
+@renamed("--save", former="--keep", is_flag=True,
+         help="Also save the report in the home folder, where the dashboard shows it.")  # fmt: skip
 @home_option
 @json_option
 def audit(
     files: tuple[str, ...],
     html: str | None,
-    output: str | None,
-    target: str | None,
+    out: str | None,
+    shares: str | None,
     test: str | None,
     threshold: tuple[str, ...],
     ner: str | None,
-    keep: bool,
+    save: bool,
     home: str | None,
     as_json: bool,
 ) -> int:
-    """Say what is in FILE and whether it is fit to learn from; two files are compared, before and after.
+    """Report what is in FILE and whether it is fit to learn from; two files are compared, before and after.
 
-    Exits 1 when a hard threshold is broken, so that it can stand in CI.
+    Exits with 1 when a hard threshold is broken, for use in CI.
     """
     from agent_forge.curation.audit import audit_file, compare, write_audit
     from agent_forge.curation.balancing import parse_target
@@ -236,23 +234,23 @@ def audit(
 
     if len(files) > 2:
         raise UsageError("audit takes one file, or two to compare")
-    finder = Scrubber(names=load_names(ner)) if ner else None
-    shares, limits = parse_target(target) if target else None, _thresholds(threshold)
-    audits = [audit_file(path, target=shares, test=test, thresholds=limits, scrubber=finder) for path in files]
+    scrubber = Scrubber(names=load_names(ner)) if ner else None
+    target, limits = parse_target(shares) if shares else None, _thresholds(threshold)
+    audits = [audit_file(path, target=target, test=test, thresholds=limits, scrubber=scrubber) for path in files]
     report = audits[0].as_dict() if len(audits) == 1 else compare(*audits)
-    write_audit(report, html, output)
-    if keep:
-        write_audit(report, None, kept := _kept(home, files[-1]))
-        click.echo(f"kept: {kept}", err=True)
+    write_audit(report, html, out)
+    if save:
+        write_audit(report, None, path := _saved_audit(home, files[-1]))
+        echo(f"saved: {path}", err=True)
     if as_json:
         json_out(report)
     else:
-        _talk_about_audit(report, html, output)
+        _print_audit(report, html, out)
     return 0 if report["passed"] else 1
 
 
-def _kept(home: str | None, file: str) -> Path:
-    """Where a report is kept: by the name of its file and the time."""
+def _saved_audit(home: str | None, file: str) -> Path:
+    """Where a report is saved: by the name of its file and the time."""
     from agent_forge.home import home as home_folder
 
     name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in Path(file).stem)
@@ -266,108 +264,115 @@ def _thresholds(pairs: tuple[str, ...]) -> dict[str, float]:
         try:
             limits[name.strip()] = float(value)
         except ValueError:
-            raise UsageError(f"'{pair}' is no threshold", where="--threshold", fix="as in pii=0") from None
+            raise UsageError(
+                f"{pair!r} is not a threshold", where="--threshold", fix="Write for example pii=0"
+            ) from None
     return limits
 
 
-def _talk_about_audit(report: dict[str, Any], html: str | None, output: str | None) -> None:
+def _print_audit(report: dict[str, Any], html: str | None, out: str | None) -> None:
     final = report.get("after", report)
     before = {change["check"]: change["verdict_before"] for change in report.get("changes", ())}
     for check in final["checks"]:
         was = f"{before[check['name']] or '–':12s} → " if before else ""
-        click.echo(f"{was}{check['verdict']:12s} {check['name']:17s} {check['message']}")
-    for path in (html, output):
+        echo(f"{was}{check['verdict']:12s} {check['name']:17s} {check['message']}")
+    for path in (html, out):
         if path:
-            click.echo(f"written: {path}", err=True)
-    why = "a hard threshold is broken" if final["rows"] else "there are no rows"
-    click.echo("passed" if report["passed"] else f"failed: {why}", err=True)
+            echo(f"written: {path}", err=True)
+    reason = "a hard threshold is broken" if final["rows"] else "there are no rows"
+    echo("passed" if report["passed"] else f"failed: {reason}", err=True)
 
 
 @command.command()
 @click.argument("source", metavar="IN")
 @click.argument("target", metavar="[OUT]", required=False)
-@click.option("--exact", is_flag=True, help="Only rows whose text is the same; near duplicates count too without it.")
-@click.option(
-    "--threshold", default=0.8, show_default=True, help="The similarity from which two rows are near duplicates."
-)
-@click.option("--fields", help="Compare only these top-level fields.")
+@click.option("--exact", is_flag=True, help="Only rows with identical text, not near duplicates.")
+@renamed("--similarity", former="--threshold", default=0.8, show_default=True,
+         help="Minimum similarity of near duplicates.")  # fmt: skip
+@fields_option
 @json_option
-def dedup(source: str, target: str | None, exact: bool, threshold: float, fields: str | None, as_json: bool) -> None:
-    """Find duplicate rows; with OUT, write the first of each group and all that have none."""
+def dedup(source: str, target: str | None, exact: bool, similarity: float, fields: str | None, as_json: bool) -> None:
+    """Find duplicate rows; with OUT, write IN with only the first row of each group."""
     from agent_forge.curation.duplicates import deduplicate_file, find_duplicates
     from agent_forge.curation.lines import read_rows
 
-    options: dict[str, Any] = {"near": not exact, "threshold": threshold, "fields": _names(fields)}
+    options: dict[str, Any] = {"near": not exact, "threshold": similarity, "fields": _names(fields)}
     report = deduplicate_file(source, target, **options) if target else find_duplicates(read_rows(source), **options)[1]
     if as_json:
         json_out(report.as_dict())
         return
-    click.echo(
-        f"{report.duplicates:,} of {report.rows:,} rows repeat another, in {report.groups:,} groups ({report.kind})"
-    )
+    echo(f"{report.duplicates:,} of {report.rows:,} rows repeat another, in {report.groups:,} groups ({report.kind})")
     for group in report.largest:
-        click.echo(f"  rows {', '.join(str(row + 1) for row in group.rows)}: {group.sample!r}")
+        echo(f"  rows {', '.join(str(row + 1) for row in group.rows)}: {group.sample!r}")
 
 
 @command.command()
 @click.argument("train", metavar="TRAIN")
 @click.argument("test", metavar="TEST")
-@click.option("--run", default=13, show_default=True, help="So many words in a row in common count as a leak.")
-@click.option("--fields", help="Compare only these top-level fields.")
+@renamed("--ngram", former="--run", default=13, show_default=True, help="Consecutive words in common that are a leak.")
+@fields_option
 @json_option
-def leakage(train: str, test: str, run: int, fields: str | None, as_json: bool) -> int:
-    """Find rows of TEST that TRAIN gives away; exits 1 when there are any."""
+def leakage(train: str, test: str, ngram: int, fields: str | None, as_json: bool) -> int:
+    """Find rows of TEST that leak into TRAIN; exits with 1 when there are any."""
     from agent_forge.curation.duplicates import find_leakage
     from agent_forge.curation.lines import read_rows
 
-    report = find_leakage(read_rows(train), read_rows(test), run=run, fields=_names(fields))
+    report = find_leakage(read_rows(train), read_rows(test), run=ngram, fields=_names(fields))
     if as_json:
         json_out(report.as_dict())
     else:
-        click.echo(
-            f"of {report.test_rows:,} test rows {report.exact:,} are in TRAIN, {report.overlapping:,} overlap with it"
-        )
+        echo(f"of {report.test_rows:,} test rows {report.exact:,} are in TRAIN, {report.overlapping:,} overlap with it")
         for sample in report.samples:
-            click.echo(
-                f"  {sample['kind']}: test row {sample['test_row'] + 1}, train row {sample['train_row'] + 1}: "
-                f"{sample['text']!r}"
-            )
+            rows = f"test row {sample['test_row'] + 1}, train row {sample['train_row'] + 1}"
+            echo(f"  {sample['kind']}: {rows}: {sample['text']!r}")
     return 1 if report.share else 0
 
 
 @command.command()
+@json_option
+def ls(as_json: bool) -> None:
+    """List the public data sets that `fetch` knows."""
+    from agent_forge.curation.downloads import DOWNLOADS
+    from agent_forge.curation.loaders import DATASETS
+
+    rows = [
+        {"name": d.name, "task": d.task, "licence": d.licence, "source": d.source, "download": d.name in DOWNLOADS}
+        for d in DATASETS.values()
+    ]
+    if as_json:
+        json_out(rows)
+        return
+    for row in rows:
+        echo(f"{row['name']:14s} {row['task']:16s} {row['licence']:32s} {row['source']}")
+
+
+@command.command()
 @click.argument("name", required=False)
-@click.option("--from", "folder", metavar="DIR", help="Read the files from this folder instead of the network.")
-@click.option("--out", metavar="FILE", help="Write the records as JSONL; to stdout without it.")
+@click.option("--from", "folder", metavar="DIR", help="Folder to read the files from instead of downloading them.")
+@click.option("--out", metavar="FILE", help="JSONL file to write [default: stdout].")
 @click.option("--split", help="Only this split: train, validation, test.")
 @json_option
-def fetch(name: str | None, folder: str | None, out: str | None, split: str | None, as_json: bool) -> None:
-    """Bring a public data set into one record shape; without a NAME, list them."""
-    from agent_forge.curation.homes import HOMES
-    from agent_forge.curation.homes import fetch as download
+@click.pass_context
+def fetch(
+    ctx: click.Context, name: str | None, folder: str | None, out: str | None, split: str | None, as_json: bool
+) -> None:
+    """Convert the public data set NAME to records of one shape."""
+    from agent_forge.curation.downloads import fetch as download
     from agent_forge.curation.lines import write_rows
-    from agent_forge.curation.loaders import DATASETS, load
+    from agent_forge.curation.loaders import load
 
-    if name is None:
-        sets = [
-            {"name": d.name, "task": d.task, "licence": d.licence, "source": d.source, "download": d.name in HOMES}
-            for d in DATASETS.values()
-        ]
-        if as_json:
-            json_out(sets)
-        else:
-            for item in sets:
-                click.echo(f"{item['name']:14s} {item['task']:16s} {item['licence']:32s} {item['source']}")
+    if name is None:  # `ls`, as it was called before
+        ctx.invoke(ls, as_json=as_json)
         return
     records = load(name, folder or download(name), split=split)
     if out is None:
         import json
 
         for record in records:
-            sys.stdout.write(json.dumps(record.as_dict(), ensure_ascii=False) + "\n")
+            sys.stdout.write(json.dumps(record.as_dict(), ensure_ascii=sys.stdout.isatty()) + "\n")
         return
     count = write_rows(out, (record.as_dict() for record in records))
     if as_json:
         json_out({"name": name, "rows": count, "out": out})
     else:
-        click.echo(f"{count:,} records → {out}", err=True)
+        echo(f"{count:,} records → {out}", err=True)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._app import home_option, json_option, json_out
+from agent_forge.cli._options import former_command, home_option, json_option, open_store, renamed
+from agent_forge.cli._output import echo, json_out
+from agent_forge.cli.traces_analysis import credit_option, show_stats, show_trajectory
 from agent_forge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -15,13 +17,13 @@ if TYPE_CHECKING:
     from agent_forge.traces.span import Span
 
 project_option = click.option(
-    "--project", default=".", show_default=True, type=click.Path(), help="The project's folder."
+    "--project", default=".", show_default=True, type=click.Path(), metavar="DIR", help="Project folder."
 )
 
 
 @click.group()
 def command() -> None:
-    """Traces of a coding agent's subagents: who was given what, how it went, and whom to trust next.
+    """Trace the subagents of a coding agent: what each was given, how it went, and which to trust.
 
     `install` makes Claude Code append a line to .claude/delegation-log.jsonl whenever a subagent stops.
     """
@@ -29,55 +31,58 @@ def command() -> None:
 
 @command.command("install")
 @project_option
-@click.option("--local", is_flag=True, help="Into settings.local.json, which is not shared with others.")
-@click.option("--portable", is_flag=True, help="Call `agent-forge` from the path: slower, the same on every machine.")
-@click.option("--no-text", is_flag=True, help="Keep figures only, not the words of tasks and answers.")
-@click.option("--remove", is_flag=True, help="Take the hook out again.")
+@click.option("--local", is_flag=True, help="Use settings.local.json, which is not shared with others.")
+@click.option("--portable", is_flag=True, help="Call `agent-forge` from the PATH: slower, works on every machine.")
+@click.option("--no-text", is_flag=True, help="Record figures only, not the text of tasks and answers.")
+@click.option("--remove", is_flag=True, help="Remove the hook.")
 @json_option
 def install_(project: str, local: bool, portable: bool, no_text: bool, remove: bool, as_json: bool) -> None:
-    """Write the SubagentStop hook into a project's settings; what is there stays."""
+    """Add the SubagentStop hook to the settings of a project; other settings stay."""
     from agent_forge.traces.delegation import install, log_path, settings_path, uninstall
 
     path = settings_path(project, local=local)
     if remove:
         changed = uninstall(project, local=local)
-        said = f"the hook is out of {path}" if changed else f"there was no hook in {path}"
+        message = f"the hook was removed from {path}" if changed else f"there was no hook in {path}"
     else:
         changed = install(project, local=local, portable=portable, keep_text=not no_text)
-        said = f"the hook is in {path}{'' if changed else ' already'}; it writes {log_path(project)}"
+        message = f"the hook is {'now' if changed else 'already'} in {path}; it writes {log_path(project)}"
     if as_json:
         json_out({"changed": changed, "settings": str(path), "log": str(log_path(project))})
     else:
-        click.echo(said, err=True)
+        echo(message, err=True)
 
 
 @command.command("hook")
-@click.option("--no-text", is_flag=True, help="Keep figures only.")
+@click.option("--no-text", is_flag=True, help="Record figures only.")
 def hook(no_text: bool) -> int:
-    """Record the SubagentStop payload on stdin. Always exits 0: it runs inside somebody's session."""
+    """Record the SubagentStop payload on stdin. Always exits with 0: it runs inside somebody's session."""
     from agent_forge.traces import transcript
 
     return transcript.main(["--no-text"] if no_text else [])
 
 
-@command.command("log")
+@command.command("ls")
 @project_option
-@click.option("--session", help="Of this session only.")
-@click.option("--last", type=click.IntRange(min=1), help="Only the last so many.")
-@click.option("--failed", is_flag=True, help="Only those that failed or were verified as bad.")
+@click.option("--session", help="Only delegations of this session.")
+@renamed("--limit", former="--last", type=click.IntRange(min=1), help="Only the latest N delegations.")
+@click.option("--failed", is_flag=True, help="Only delegations that failed or were verified as bad.")
 @json_option
-def log(project: str, session: str | None, last: int | None, failed: bool, as_json: bool) -> None:
-    """List the delegations, the oldest first."""
+def ls(project: str, session: str | None, limit: int | None, failed: bool, as_json: bool) -> None:
+    """List the delegations, oldest first."""
     spans = _spans(project, session)
     if failed:
         spans = [span for span in spans if span.status == "error" or (span.reward is not None and span.reward < 0.5)]
-    spans = spans[-last:] if last else spans
+    spans = spans[-limit:] if limit else spans
     if as_json:
         json_out({"delegations": [span.to_dict() for span in spans]})
         return
     for span in spans:
-        click.echo(_line(span))
-    click.echo(f"{len(spans)} delegation{'s' * (len(spans) != 1)}", err=True)
+        _print(span)
+    echo(f"{len(spans)} delegation{'s' * (len(spans) != 1)}", err=True)
+
+
+former_command(command, "log", ls)
 
 
 def _spans(project: str, session: str | None = None) -> list[Span]:
@@ -86,16 +91,13 @@ def _spans(project: str, session: str | None = None) -> list[Span]:
     return [span for span in read_log(log_path(project)) if session is None or span.session == session]
 
 
-def _line(span: Span) -> str:
+def _print(span: Span) -> None:
     from datetime import datetime, timezone
 
-    from agent_forge.traces.trajectory import printable
-
-    when = datetime.fromtimestamp(span.start_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ")
     calls = span.attributes.get("agent_forge.tool_calls")
-    known = [
+    parts = [
         span.span_id[:8],
-        when,
+        datetime.fromtimestamp(span.start_ns / 1e9, timezone.utc).strftime("%Y-%m-%d %H:%M:%SZ"),
         span.agent,
         span.model,
         span.category,
@@ -104,25 +106,24 @@ def _line(span: Span) -> str:
         f"reward {span.reward:.2f}" if span.reward is not None else "not verified",
         "failed" if span.status == "error" else None,
     ]
-    return printable("  ".join(part for part in known if part))
+    echo("  ".join(part for part in parts if part))
 
 
 @command.command("trajectory")
 @project_option
-@click.option("--session", help="Of this session; without it, of the last one.")
-@click.option("--credit", "strategy", default="shapley", show_default=True, help="Who gets credit.")
-@click.option("--outcome", type=float, help="What to share out; without it the mean reward.")
+@click.option("--session", help="Session to show [default: the last one].")
+@credit_option
+@click.option("--outcome", type=float, help="Outcome to share out [default: the mean reward].")
 @json_option
 def trajectory(project: str, session: str | None, strategy: str, outcome: float | None, as_json: bool) -> None:
-    """Show how the delegations of a session went: order, critical path, credit."""
-    from agent_forge.cli.traces_understand import show_trajectory
+    """Show the order, critical path and credit of a session's delegations."""
     from agent_forge.traces.trajectory import assemble
 
     spans = _spans(project)
-    wanted = session or (max(spans, key=lambda span: span.start_ns).session if spans else None)
-    chosen = [span for span in spans if span.session == wanted]
+    name = session or (max(spans, key=lambda span: span.start_ns).session if spans else None)
+    chosen = [span for span in spans if span.session == name]
     if not chosen:
-        raise UsageError(f"there is no session {session!r} in the log", fix="`agent-forge delegation log` shows them")
+        raise UsageError(f"there is no session {session!r} in the log", fix="`agent-forge delegation ls` lists them")
     show_trajectory(assemble(chosen), strategy, outcome, as_json)
 
 
@@ -130,8 +131,7 @@ def trajectory(project: str, session: str | None, strategy: str, outcome: float 
 @project_option
 @json_option
 def stats(project: str, as_json: bool) -> None:
-    """Say how well each kind of subagent does, whom to trust, and how well calibrated that is."""
-    from agent_forge.cli.traces_understand import show_stats
+    """Show how well each kind of subagent does, which to trust, and how accurate that was."""
     from agent_forge.traces.performance import performance
     from agent_forge.traces.trust import TrustTable, replay
 
@@ -146,24 +146,24 @@ def stats(project: str, as_json: bool) -> None:
 @command.command("verify")
 @click.argument("span")
 @project_option
-@click.option("--exit-code", type=int, help="The exit code of the command that checked it.")
-@click.option("--tests", metavar="PASSED/TOTAL", help="How many tests passed, as in 46/47.")
-@click.option("--grade", type=click.FloatRange(0, 1), help="A grader's score.")
-@click.option("--verdict", type=click.Choice(["pass", "partial", "fail"]), help="A person's verdict.")
-@click.option("--evidence", default="", help="What was seen.")
+@click.option("--exit-code", type=int, help="Exit code of the command that checked it.")
+@click.option("--tests", metavar="PASSED/TOTAL", help="Passed and total tests, e.g. 46/47.")
+@click.option("--grade", type=click.FloatRange(0, 1), help="Score of a grader.")
+@click.option("--verdict", type=click.Choice(["pass", "partial", "fail"]), help="Verdict of a person.")
+@click.option("--evidence", default="", help="What the check saw.")
 @json_option
 def verify(
     span: str, project: str, exit_code: int | None, tests: str | None, grade: float | None, verdict: str | None,
     evidence: str, as_json: bool,
 ) -> None:  # fmt: skip
-    """Give a delegation its reward: from something that looked, never from what it says. SPAN may be shortened."""
+    """Give the delegation SPAN (an id or its beginning) its reward, from a check, never from its own words."""
     from agent_forge.traces.delegation import verify as append
 
-    found = append(project, span, _verification(exit_code, tests, grade, verdict, evidence))
+    verified = append(project, span, _verification(exit_code, tests, grade, verdict, evidence))
     if as_json:
-        json_out(found.to_dict())
+        json_out(verified.to_dict())
     else:
-        click.echo(_line(found))
+        _print(verified)
 
 
 def _verification(
@@ -171,9 +171,8 @@ def _verification(
 ) -> Verification:
     from agent_forge.traces import reward
 
-    given = [value for value in (exit_code, tests, grade, verdict) if value is not None]
-    if len(given) != 1:
-        raise UsageError("give one of --exit-code, --tests, --grade and --verdict")
+    if sum(value is not None for value in (exit_code, tests, grade, verdict)) != 1:
+        raise UsageError("give exactly one of --exit-code, --tests, --grade and --verdict")
     if exit_code is not None:
         return reward.exit_code(exit_code, evidence)
     if grade is not None:
@@ -183,9 +182,9 @@ def _verification(
     try:
         passed, total = (int(part) for part in str(tests).split("/"))
     except ValueError as error:
-        raise UsageError(f"--tests is {tests!r}", fix="write PASSED/TOTAL, as in 46/47") from error
+        raise UsageError(f"--tests is {tests!r}", fix="Write PASSED/TOTAL, e.g. 46/47") from error
     if not 0 <= passed <= total:
-        raise UsageError(f"--tests {tests}: of {total} tests not {passed} can have passed")
+        raise UsageError(f"--tests {tests}: {passed} of {total} tests cannot have passed")
     return reward.share_passed(passed, total - passed, evidence)
 
 
@@ -194,8 +193,7 @@ def _verification(
 @home_option
 @json_option
 def import_(project: str, home: str | None, as_json: bool) -> None:
-    """Put the delegations and their verdicts into the trace store; what is there already is not added again."""
-    from agent_forge.cli.traces import open_store
+    """Add the delegations and their verdicts to the trace store; those already there are not added again."""
     from agent_forge.traces.delegation import for_store
 
     spans = _spans(project)
@@ -204,12 +202,12 @@ def import_(project: str, home: str | None, as_json: bool) -> None:
     if as_json:
         json_out({"delegations": len(spans), "added": added, "store": where})
     else:
-        click.echo(f"{len(spans)} delegations, {added} new spans in {where}", err=True)
+        echo(f"{len(spans)} delegations, {added} new spans in {where}", err=True)
 
 
 @command.command("rules")
 def rules() -> None:
-    """Print a short file of rules to give to a coding agent (for CLAUDE.md or AGENTS.md)."""
+    """Print a short set of rules for a coding agent (for CLAUDE.md or AGENTS.md)."""
     from importlib import resources
 
     text = resources.files("agent_forge.agents").joinpath("data/delegation-rules.md").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""`agent-forge demo`: the whole loop in miniature, on what is embedded. No network, no key, no model needed.
+"""`agent-forge demo`: the whole loop in miniature, on bundled data. Needs no network, key or model.
 
-Real questions over real Wikipedia passages, planned by the rules, run by the executor, traced into a store. Each search
-is given the latency of a remote one, since a local index answers in a millisecond and there would be nothing to see.
+Real questions over real Wikipedia passages, planned by rules, run by the executor, traced into a store. Each search is
+slowed down to the latency of a remote one: a local index answers in a millisecond, which leaves nothing to gain.
 Every figure that is printed was measured in this run.
 """
 
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._app import json_option, json_out
+from agent_forge.cli._options import home_option, json_option
+from agent_forge.cli._output import call_again, cell, json_out
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,37 +30,40 @@ MORE = ("q36", "q37", "q38", "q39", "q25", "q31")
 
 
 @click.command()
-@click.option("--home", metavar="DIR", help="Keep the traces here; without it, in a folder of its own.")
-@click.option("--latency", default=LATENCY_S, show_default=True, help="Seconds that a search takes.")
+@home_option
+@click.option("--latency", default=LATENCY_S, show_default=True, help="Simulated latency of a search, in seconds.")
 @json_option
 def command(home: str | None, latency: float, as_json: bool) -> int:
-    """Plan, run in parallel and trace real multi-hop questions, on what comes with the package."""
+    """Plan, run in parallel and trace real multi-hop questions, on bundled data.
+
+    Without --home or AGENT_FORGE_HOME the traces go to a temporary folder.
+    """
     home = home or tempfile.mkdtemp(prefix="agent-forge-demo-")
     from rich.console import Console
 
+    from agent_forge.agents.tools.retrieval import bundled_questions
+
     console = Console(stderr=as_json, highlight=False)
-    questions = _questions()
+    questions = {question.id: question for question in bundled_questions()}
     first = _show_one(questions[QUESTION], home, latency, console)
-    rows = [first, *(_both_ways(questions[name], home, latency) for name in MORE)]
+    rows = [first]
+    for name in MORE:
+        parallel, serial = (_run(questions[name].question, home, latency, limit) for limit in (None, 1))
+        rows.append(_row(questions[name], parallel, serial))
     right = sum(_run(question.question, home, 0, None).answer == question.answer for question in questions.values())
     if as_json:
         score = {"right": right, "of": len(questions)}
         json_out({"home": home, "latency_s": latency, "questions": rows, "exact_match": score})
     else:
         _table(rows, latency, console)
-        console.print(f"Of all {len(questions)} bundled questions, asked just now, {right} got the exact answer.")
-        _ending(first["trace"], home, console)
+        console.print(f"Of all {len(questions)} bundled questions, run just now, {right} got the exact answer.")
+        console.print(f"\nEvery run left a trace in {cell(home)}. Look at the first one:")
+        console.print(f"  {cell(call_again('traces', 'trajectory', first['trace'], home=home))}", soft_wrap=True)
     return 0 if all(row["state"] == "done" for row in rows) else 1
 
 
-def _questions() -> dict[str, Question]:
-    from agent_forge.agents.tools.retrieval import bundled_questions
-
-    return {question.id: question for question in bundled_questions()}
-
-
 def _tools(latency: float) -> list[Tool]:
-    """The embedded tools, the search made to take as long as a remote one."""
+    """The bundled tools, the search as slow as a remote one."""
     from agent_forge.agents.tools import bundled_corpus, retrieval
     from agent_forge.agents.tools.calculator import calculator
 
@@ -82,33 +86,33 @@ def _run(question: str, home: str, latency: float, concurrency: int | None, on_e
 
 def _show_one(question: Question, home: str, latency: float, console: Console) -> dict[str, Any]:
     from agent_forge.agents.api import plan
-    from agent_forge.cli._live import live_view
+    from agent_forge.cli.running import task_display
     from agent_forge.plans import to_tree
 
     planned = plan(question.question, tools=_tools(latency), planner="rules")
-    console.print(f"[bold]{question.question}[/]")
-    console.print(f"[dim]{planned.complexity.reason}[/]")
-    console.print(to_tree(planned.plan), markup=False, highlight=False)
-    with live_view(goals={task.id: task.goal for task in planned.plan}) as on_event:
+    console.print(f"[bold]{cell(question.question)}[/]")
+    console.print(f"[dim]{cell(planned.complexity.reason)}[/]")
+    console.print(to_tree(planned.plan), markup=False)
+    with task_display() as on_event:
         result = _run(question.question, home, latency, None, on_event)
-    for name, found in result.evidence.items():
-        console.print(f"  {name} = [cyan]{result.tasks[name].result}[/] [dim](read in {found.source!r})[/]")
-    console.print(f"  answer: [bold green]{result.answer}[/] [dim](the data set says {question.answer})[/]\n")
+    for name, evidence in result.evidence.items():
+        console.print(
+            f"  {name} = [cyan]{cell(result.tasks[name].result)}[/] [dim](read in {cell(evidence.source)})[/]"
+        )
+    console.print(
+        f"  answer: [bold green]{cell(result.answer)}[/] [dim](the data set says {cell(question.answer)})[/]\n"
+    )
     return _row(question, result, _run(question.question, home, latency, 1))
 
 
-def _both_ways(question: Question, home: str, latency: float) -> dict[str, Any]:
-    return _row(question, _run(question.question, home, latency, None), _run(question.question, home, latency, 1))
-
-
-def _row(question: Question, parallel: Result, sequential: Result) -> dict[str, Any]:
+def _row(question: Question, parallel: Result, serial: Result) -> dict[str, Any]:
     usage = parallel.usage
     return {
         "question": question.question,
         "answer": parallel.answer,
         "gold": question.answer,
         "state": parallel.state,
-        "sequential_s": sequential.wall_s,
+        "sequential_s": serial.wall_s,
         "parallel_s": parallel.wall_s,
         "critical_path_s": parallel.critical_path_s,
         "tool_calls": usage.tool_calls,
@@ -121,14 +125,14 @@ def _table(rows: list[dict[str, Any]], latency: float, console: Console) -> None
     from rich import box
     from rich.table import Table
 
-    title = f"measured just now, each search taking {latency:g} s"
+    title = f"Measured just now, with {latency:g} s per search"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-    table.add_column("question", no_wrap=True, overflow="ellipsis", max_width=max(20, console.width - 58))
-    for column in ("right", "1 by 1", "parallel", "limit", "gain", "calls", "tokens"):
+    table.add_column("question", no_wrap=True, overflow="ellipsis", max_width=max(20, console.width - 60))
+    for column in ("right", "serial", "parallel", "limit", "speedup", "calls", "tokens"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
-            row["question"],
+            cell(row["question"]),
             "yes" if row["answer"] == row["gold"] else "no",
             f"{row['sequential_s']:.2f} s",
             f"{row['parallel_s']:.2f} s",
@@ -139,11 +143,6 @@ def _table(rows: list[dict[str, Any]], latency: float, console: Console) -> None
         )
     console.print(table)
     console.print(
-        "[dim]limit: the critical path, the longest chain of tasks that need each other. calls: of tools. tokens: none,"
-        " since the rules planned and read, and no model was asked.[/]"
+        "[dim]limit: the critical path, the longest chain of dependent tasks. calls: tool calls. tokens: none, since"
+        " rules made the plans and read the passages; no model was called.[/]"
     )
-
-
-def _ending(trace: str, home: str, console: Console) -> None:
-    console.print(f"\nEvery run left a trace in {home}. Look at the first one:", highlight=False)
-    console.print(f"  agent-forge traces trajectory {trace} --home {home}", highlight=False, soft_wrap=True)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._app import home_option, json_option, json_out
+from agent_forge.cli._options import home_option, json_option
+from agent_forge.cli._output import echo, json_out
 from agent_forge.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -15,15 +16,15 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """The checkpoints in the registry."""
+    """List, show, verify and remove the checkpoints in the registry."""
 
 
 @command.command()
-@click.option("--phase", help="Only those that the phase of this name in its pipeline made: base.")
+@click.option("--phase", help="Only checkpoints of this phase, by its name in the pipeline.")
 @home_option
 @json_option
 def ls(phase: str | None, home: str | None, as_json: bool) -> None:
-    """List the checkpoints, the newest first."""
+    """List the checkpoints, newest first."""
     from agent_forge.forge.registry import Registry
 
     entries = Registry(home).ls(phase)
@@ -31,14 +32,12 @@ def ls(phase: str | None, home: str | None, as_json: bool) -> None:
         json_out([_document(entry) for entry in entries])
         return
     if not entries and phase is not None:
-        click.echo(f"no phase of the name {phase!r} made a checkpoint", err=True)
+        echo(f"there is no checkpoint of a phase named {phase!r}", err=True)
     elif not entries:
-        click.echo("no checkpoints yet: `agent-forge forge run nano` makes some", err=True)
+        echo("there are no checkpoints yet: `agent-forge forge run nano` makes some", err=True)
     for entry in entries:
-        size = f"{entry.bytes / 1e6:8.1f} MB"
-        click.echo(
-            f"{entry.digest[:12]}  {entry.phase:12s} {entry.parameters or 0:>12,} parameters {size}  {entry.path}"
-        )
+        size = f"{entry.parameters or 0:>12,} parameters {entry.bytes / 1e6:8.1f} MB"
+        echo(f"{entry.digest[:12]}  {entry.phase:12s} {size}  {entry.path}")
 
 
 @command.command()
@@ -46,7 +45,7 @@ def ls(phase: str | None, home: str | None, as_json: bool) -> None:
 @home_option
 @json_option
 def show(digest: str, home: str | None, as_json: bool) -> None:
-    """Show where a checkpoint came from and what was measured on it."""
+    """Show the origin of checkpoint DIGEST and what was measured on it."""
     from agent_forge.config import dump
     from agent_forge.forge.registry import Registry
 
@@ -55,7 +54,7 @@ def show(digest: str, home: str | None, as_json: bool) -> None:
     if as_json:
         json_out(document)
     else:
-        click.echo(dump(document), nl=False)
+        echo(dump(document).rstrip("\n"))
 
 
 @command.command()
@@ -63,7 +62,7 @@ def show(digest: str, home: str | None, as_json: bool) -> None:
 @home_option
 @json_option
 def verify(digest: str, home: str | None, as_json: bool) -> int:
-    """Read every byte of a checkpoint and compare with its digest; exits 1 on a difference."""
+    """Compare every byte of checkpoint DIGEST with its digest; exits with 1 on a difference."""
     from agent_forge.forge.registry import Registry
 
     try:
@@ -76,47 +75,34 @@ def verify(digest: str, home: str | None, as_json: bool) -> int:
     if as_json:
         json_out({"ok": True, "digest": checkpoint.digest, "bytes": checkpoint.bytes()})
     else:
-        click.echo(f"{checkpoint.digest[:12]} is sound: {checkpoint.bytes():,} bytes")
+        echo(f"{checkpoint.digest[:12]} is intact: {checkpoint.bytes():,} bytes")
     return 0
 
 
 @command.command()
-@click.option("--apply", is_flag=True, help="Really remove; without it, only say what would be removed.")
-@click.option(
-    "--keep",
-    type=click.IntRange(min=0),
-    default=5,
-    show_default=True,
-    help="Keep this many of the newest checkpoints, of any age.",
-)
+@click.option("--apply", is_flag=True, help="Really remove; without it, only list what would be removed.")
+@click.option("--keep", type=click.IntRange(min=0), default=5, show_default=True,
+              help="Newest checkpoints to keep, whatever their age.")  # fmt: skip
 @home_option
 @json_option
 def gc(apply: bool, keep: int, home: str | None, as_json: bool) -> None:
-    """Remove old sessions and the checkpoints that nothing points to.
+    """Remove old sessions and unreferenced checkpoints.
 
-    Completed sessions go after 30 days, failed ones after 7, the oldest beyond 100; never a running one, and never a
-    checkpoint that a kept session, a pin or another kept checkpoint points to.
+    Completed sessions go after 30 days, failed ones after 7, and the oldest beyond 100; never a running one, nor a
+    checkpoint that a remaining session, a pin or another remaining checkpoint refers to.
     """
     from agent_forge.forge.cleanup import CleanupPolicy
     from agent_forge.forge.registry import Registry
 
-    found = Registry(home).gc(CleanupPolicy(keep=keep), dry=not apply)
+    garbage = Registry(home).gc(CleanupPolicy(keep=keep), dry=not apply)
+    sessions, checkpoints = list(garbage.sessions), list(garbage.checkpoints)
     if as_json:
-        json_out(
-            {
-                "removed": apply,
-                "sessions": list(found.sessions),
-                "checkpoints": list(found.checkpoints),
-                "bytes": found.bytes,
-            }
-        )
+        json_out({"removed": apply, "sessions": sessions, "checkpoints": checkpoints, "bytes": garbage.bytes})
         return
     verb = "removed" if apply else "would remove"
-    click.echo(
-        f"{verb} {len(found.sessions)} sessions and {len(found.checkpoints)} checkpoints, {found.bytes / 1e6:.1f} MB"
-    )
-    if not apply and (found.sessions or found.checkpoints):
-        click.echo("`agent-forge models gc --apply` does it", err=True)
+    echo(f"{verb} {len(sessions)} sessions and {len(checkpoints)} checkpoints, {garbage.bytes / 1e6:.1f} MB")
+    if not apply and (sessions or checkpoints):
+        echo("`agent-forge models gc --apply` removes them", err=True)
 
 
 def _document(entry: Entry) -> dict[str, Any]:

@@ -6,27 +6,28 @@ from pathlib import Path
 
 import click
 
-from agent_forge.cli._app import home_option, json_option, json_out
+from agent_forge.cli._options import home_option, json_option, renamed
+from agent_forge.cli._output import echo, json_out
 from agent_forge.errors import MissingExtraError, UsageError
 
 
 @click.command()
 @click.argument("run")
-@click.option("--output", metavar="FILE", help="Where it goes; - is stdout. Without it, run-NAME.html here.")
+@renamed("--out", former="--output", metavar="FILE", help="File to write, - for stdout [default: run-RUN.html].")
 @home_option
 @json_option
-def command(run: str, output: str | None, home: str | None, as_json: bool) -> None:
-    """Write RUN as one HTML file to send to a colleague.
+def command(run: str, out: str | None, home: str | None, as_json: bool) -> None:
+    """Write RUN as one HTML file to share.
 
-    It holds the plan as a graph, the time line, every task's inputs and outputs, and the run as JSON. It needs no
-    server, no network and no script.
+    It holds the plan as a graph, the timeline, the inputs and outputs of every task, and the run as JSON. It needs no
+    server, network or script.
     """
     page = _page(run, home)
-    if output == "-":
+    if out == "-":
         click.echo(page, nl=False)
         return
-    kept = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in run)
-    path = Path(output or f"run-{kept}.html")
+    name = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in run)
+    path = Path(out or f"run-{name}.html")
     try:
         path.write_text(page, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
@@ -34,7 +35,7 @@ def command(run: str, output: str | None, home: str | None, as_json: bool) -> No
     if as_json:
         json_out({"run": run, "path": str(path), "bytes": path.stat().st_size})
     else:
-        click.echo(str(path))
+        echo(str(path))
 
 
 def _page(run: str, home: str | None) -> str:

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._app import decoded, json_option, json_out, require_bytes
+from agent_forge.cli._options import json_option, model_option, planner_option, renamed, tools_option
+from agent_forge.cli._output import decode, echo, json_out, read_bytes
 
 if TYPE_CHECKING:
     from agent_forge.agents.planner import Planned
     from agent_forge.plans import Plan, PlanFault
 
+DRAWINGS = ("tree", "mermaid")
 FORMATS = ("tree", "lines", "xml", "json", "yaml", "mermaid")
 
 
 @click.command()
 @click.argument("request", required=False)
-@click.option("--text", metavar="FILE", help="Read a plan instead of making one, in any of the formats; - is stdin.")
-@click.option("--format", "shown", type=click.Choice(FORMATS), default="tree", help="How to print the plan.")
-@click.option("--tools", metavar="MODULE", help="A module or file with @tool functions that the plan may call.")
-@click.option(
-    "--model", envvar="AGENT_FORGE_MODEL", metavar="M", help="http://host:port/v1#name, a folder, or smollm2."
-)
-@click.option("--planner", envvar="AGENT_FORGE_PLANNER", metavar="P", help="rules, local or model.")
+@renamed("--plan", "plan_file", former="--text", metavar="FILE",
+         help="Plan to read, in any of the formats, instead of making one; - for stdin.")  # fmt: skip
+@click.option("--format", "format_", type=click.Choice(FORMATS), default="tree", help="Output format.")
+@tools_option
+@model_option
+@planner_option
 @json_option
 def command(
     request: str | None,
-    text: str | None,
-    shown: str,
+    plan_file: str | None,
+    format_: str,
     tools: str | None,
     model: str | None,
     planner: str | None,
@@ -36,64 +38,59 @@ def command(
 ) -> int:
     """Show REQUEST as a graph of tasks, without running it.
 
-    --json prints the tasks with their dependencies, the levels and the critical path. A plan that cannot be used ends
-    with exit code 1 and, with --json, with all its errors.
+    --json prints the tasks with their dependencies, the levels and the critical path. An invalid plan exits with 1;
+    with --json, it prints all errors of the plan.
     """
     from agent_forge.agents.planner import PlanningFailed
     from agent_forge.plans import PlanInvalid
 
-    if (request is None) == (text is None):
-        raise click.UsageError("give a request or --text FILE, one of them")
+    if (request is None) == (plan_file is None):
+        raise click.UsageError("give either a request or --plan FILE")
     try:
-        if text is not None:
-            return _print(read_plan(text), None, shown, as_json)
+        if plan_file is not None:
+            return _print(read_plan(plan_file), None, format_, as_json)
         from agent_forge.agents.api import plan as make_plan
 
         planned = make_plan(request or "", tools=tools, model=model, planner=planner)
-        return _print(planned.plan, planned, shown, as_json)
+        return _print(planned.plan, planned, format_, as_json)
     except (PlanInvalid, PlanningFailed) as error:
         if not as_json:
             raise
-        return errors_out(error.errors, str(error))
+        return print_faults(error.errors, str(error))
 
 
 def read_plan(path: str) -> Plan:
-    """The plan in a file, '-' for stdin. Raises PlanInvalid, and UsageError where there is no such file."""
+    """The plan in a file, '-' for stdin. Raises PlanInvalid, and UsageError where the file cannot be read."""
     from agent_forge.plans import PlanFault, PlanInvalid, parse_plan
 
-    content = require_bytes(path)
+    content = read_bytes(path)
     try:
-        text = decoded(content)
+        text = decode(content)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise PlanInvalid([PlanFault("malformed", "the text is not UTF-8", line=line)]) from None
     return parse_plan(text)
 
 
-def errors_out(faults: list[PlanFault], what: str) -> int:
-    """Prints the faults of a plan as JSON; the exit code."""
-    known = [fault.as_dict() for fault in faults] or [{"code": "malformed", "message": what, "task": None}]
-    json_out({"errors": known})
+def print_faults(faults: list[PlanFault], summary: str) -> int:
+    """Prints the faults of a plan as JSON and returns the exit code."""
+    rows = [fault.as_dict() for fault in faults] or [{"code": "malformed", "message": summary, "task": None}]
+    json_out({"errors": rows})
     return 1
 
 
 def document(plan: Plan, planned: Planned | None) -> dict[str, Any]:
-    """What --json prints."""
-    tasks = [{**task.as_dict(), "depends_on": _needs(plan, task.id)} for task in plan]
-    found: dict[str, Any] = {"tasks": tasks, "levels": plan.levels(), "critical_path": plan.critical_path()}
-    found["parallelism"] = plan.parallelism()
-    if planned is not None:
-        found |= _origin(planned)
-    return found
-
-
-def _needs(plan: Plan, name: str) -> list[str]:
-    """What a task waits for, stated or through a reference; for a group, what it states."""
-    return list(plan.dependencies.get(name, plan[name].depends_on))
+    """What --json prints. A task depends on what it states or refers to; a group, on what it states."""
+    tasks = [
+        {**task.as_dict(), "depends_on": list(plan.dependencies.get(task.id, plan[task.id].depends_on))}
+        for task in plan
+    ]
+    graph = {"levels": plan.levels(), "critical_path": plan.critical_path(), "parallelism": plan.parallelism()}
+    return {"tasks": tasks, **graph, **({} if planned is None else _origin(planned))}
 
 
 def _origin(planned: Planned) -> dict[str, Any]:
-    decided = planned.complexity
+    complexity = planned.complexity
     return {
         "request": planned.request,
         "planner": planned.planner,
@@ -102,15 +99,15 @@ def _origin(planned: Planned) -> dict[str, Any]:
         "attempts": planned.attempts,
         "usage": {"input_tokens": planned.usage.input_tokens, "output_tokens": planned.usage.output_tokens},
         "complexity": {
-            "graph": decided.graph,
-            "steps": decided.steps,
-            "features": dict(decided.features),
-            "reason": decided.reason,
+            "graph": complexity.graph,
+            "steps": complexity.steps,
+            "features": dict(complexity.features),
+            "reason": complexity.reason,
         },
     }
 
 
-def _print(plan: Plan, planned: Planned | None, shown: str, as_json: bool) -> int:
+def _print(plan: Plan, planned: Planned | None, format_: str, as_json: bool) -> int:
     from agent_forge import plans
 
     if as_json:
@@ -124,8 +121,12 @@ def _print(plan: Plan, planned: Planned | None, shown: str, as_json: bool) -> in
         "yaml": plans.to_yaml,
         "mermaid": plans.to_mermaid,
     }
-    click.echo(writers[shown](plan).rstrip("\n"))
+    text = writers[format_](plan).rstrip("\n")
+    if format_ in DRAWINGS or sys.stdout.isatty():
+        echo(text)
+    else:
+        click.echo(text)  # to be read back, every character
     if planned is not None:
-        by = f"{planned.planner} ({planned.model})" if planned.model else planned.planner
-        click.echo(f"planned by {by}: {planned.complexity.reason}", err=True)
+        planner = f"{planned.planner} ({planned.model})" if planned.model else planned.planner
+        echo(f"planned by {planner}: {planned.complexity.reason}", err=True)
     return 0

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from agent_forge.curation.audit import Audit, audit_file, compare, write_audit
     from agent_forge.curation.balancing import BalanceReport, balance, parse_target
     from agent_forge.curation.difficulties import Difficulty, difficulty, estimate, features, fit, measure
+    from agent_forge.curation.downloads import fetch
     from agent_forge.curation.duplicates import deduplicate_file, find_duplicates, find_leakage
     from agent_forge.curation.generate import Endpoint
-    from agent_forge.curation.homes import fetch
     from agent_forge.curation.lines import read_rows, write_rows
     from agent_forge.curation.loaders import DATASETS, load
     from agent_forge.curation.pii import Match, find_pii
@@ -32,7 +32,7 @@ __getattr__, __dir__, __all__ = attach(
         "difficulties": "Difficulty difficulty estimate features fit measure",
         "duplicates": "deduplicate_file find_duplicates find_leakage",
         "generate": "Endpoint",
-        "homes": "fetch",
+        "downloads": "fetch",
         "lines": "read_rows write_rows",
         "loaders": "DATASETS load",
         "pii": "Match find_pii",

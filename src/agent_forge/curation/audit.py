@@ -1,4 +1,4 @@
-"""What is in a data set, and is it fit to learn from? One pass, figures with a verdict each, never a dump."""
+"""What is in a data set, and is it fit to learn from? Figures with verdicts, never a dump of the data."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ _LETTER = re.compile(r"\w")
 
 @dataclass(slots=True)
 class Audit:
-    """The figures of one file. `checks` holds a verdict, a threshold and rows to look at for each question."""
+    """The figures of one file. `checks` holds a verdict, a threshold and rows to look at per question."""
 
     file: str
     rows: int = 0
@@ -69,7 +70,7 @@ def audit_file(
     thresholds: Mapping[str, float] | None = None,
     near: bool = True,
 ) -> Audit:
-    """The audit of a JSONL file. `test` is a held-out file that must not leak into it, `target` the shares wanted."""
+    """The audit of a JSONL file. `test` is a held-out file that must not leak into it, `target` the required shares."""
     counts = _Counts(scrubber or Scrubber())
     digest = hashlib.sha256()
     size = 0
@@ -89,7 +90,7 @@ def audit_file(
 
 
 class _Counts:
-    """What one pass over the lines adds up."""
+    """Counts of one pass over the lines."""
 
     def __init__(self, scrubber: Scrubber) -> None:
         self.scrubber = scrubber
@@ -146,12 +147,12 @@ class _Counts:
         category = next((str(row[key]) for key in _CATEGORY_KEYS if isinstance(row.get(key), str)), None)
         if category is not None:
             self.categories[category[:60]] += 1
-        judged = difficulty(row)
+        level = difficulty(row)
         agent = next((str(row[key]) for key in _AGENT_KEYS if isinstance(row.get(key), str)), "all rows")
-        self.strata[agent[:60]][judged.stratum] += 1
-        self.basis[judged.basis] += 1
-        if judged.basis == "label":
-            self.claims[judged.stratum].append(estimate(row).score or 0.0)
+        self.strata[agent[:60]][level.stratum] += 1
+        self.basis[level.basis] += 1
+        if level.basis == "label":
+            self.claims[level.stratum].append(estimate(row).score or 0.0)
 
     def _note(self, fault: str, number: int) -> None:
         self.odd_counts[fault] += 1
@@ -188,7 +189,7 @@ class _Counts:
 def _schema_faults(row: Row) -> Iterator[str]:
     messages = row.get("messages")
     if "messages" in row and not isinstance(messages, list):
-        yield "messages is no list"
+        yield "messages is not a list"
     for message in messages if isinstance(messages, list) else ():
         if not isinstance(message, dict) or "role" not in message:
             yield "a message without a role"
@@ -229,30 +230,27 @@ def _duplicates(path: str | os.PathLike[str], *, near: bool) -> dict[str, Any]:
     def texts() -> Iterator[str]:
         return (content_of(row) for row in _good_rows(path))
 
-    exact = exact_groups(texts())
-    groups: dict[str, list[list[int]] | None] = {"exact": exact, "near": None}
+    groups: dict[str, list[list[int]] | None] = {"exact": exact_groups(texts()), "near": None}
     rows = sum(1 for _ in _good_rows(path))
     if near and rows <= _NEAR_ROWS:
-        try:
+        with suppress(MissingExtraError):
             groups["near"] = near_groups(texts())
-        except MissingExtraError:
-            groups["near"] = None
-    wanted = {rows[0] for found in groups.values() for rows in (found or [])[:_SAMPLES]}
-    samples = {row: text[:160] for row, text in enumerate(texts()) if row in wanted}
-    masked = Scrubber()
+    shown = {rows[0] for some in groups.values() for rows in (some or [])[:_SAMPLES]}
+    samples = {row: text[:160] for row, text in enumerate(texts()) if row in shown}
+    scrubber = Scrubber()
     return {
         kind: None
-        if found is None
+        if some is None
         else {
-            "groups": len(found),
-            "duplicates": sum(len(rows) - 1 for rows in found),
-            "share": round(sum(len(rows) - 1 for rows in found) / max(1, rows), 4),
+            "groups": len(some),
+            "duplicates": sum(len(g) - 1 for g in some),
+            "share": round(sum(len(g) - 1 for g in some) / max(1, rows), 4),
             "largest": [
-                {"size": len(g), "rows": [row + 1 for row in g[:_ROWS_NAMED]], "sample": masked.text(samples[g[0]])[0]}
-                for g in found[:_SAMPLES]
+                {"size": len(g), "rows": [n + 1 for n in g[:_ROWS_NAMED]], "sample": scrubber.text(samples[g[0]])[0]}
+                for g in some[:_SAMPLES]
             ],
         }
-        for kind, found in groups.items()
+        for kind, some in groups.items()
     }
 
 
@@ -275,7 +273,7 @@ def compare(before: Audit, after: Audit) -> dict[str, Any]:
 def write_audit(
     report: Mapping[str, Any], html: str | os.PathLike[str] | None, data: str | os.PathLike[str] | None
 ) -> None:
-    """Writes the page and the JSON file, each whole or not at all."""
+    """Writes the HTML page and the JSON file, each atomically."""
     from agent_forge.curation.audit_page import page
     from agent_forge.files import atomic_write
 

@@ -1,4 +1,4 @@
-"""The audit as one HTML page with its pictures inside."""
+"""The audit as one HTML page with inline pictures."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _checks(checks: Sequence[Mapping[str, Any]]) -> str:
         ]
         for check in checks
     ]
-    return _table(["verdict", "check", "value", "threshold", "what was found"], rows)
+    return _table(["verdict", "check", "value", "threshold", "finding"], rows)
 
 
 def _changes(changes: Sequence[Mapping[str, Any]]) -> str:
@@ -103,28 +103,28 @@ def _pii(pii: Mapping[str, Any]) -> str:
     rows = [
         [
             escape(kind),
-            f"{found['count']:,}",
-            f"{found['reserved']:,}",
-            "<br>".join(f"<code>{escape(sample)}</code>" for sample in found["samples"]),
-            ", ".join(map(str, found["rows"])),
+            f"{figures['count']:,}",
+            f"{figures['reserved']:,}",
+            "<br>".join(f"<code>{escape(sample)}</code>" for sample in figures["samples"]),
+            ", ".join(map(str, figures["rows"])),
         ]
-        for kind, found in pii["by_type"].items()
+        for kind, figures in pii["by_type"].items()
     ]
     names = (
         ""
         if pii["names_covered"]
-        else "<p><small>Names of people, places and firms are not covered: no model was given.</small></p>"
+        else "<p><small>Names of people, places and organisations are not covered: no model was given.</small></p>"
     )
     return (
-        _table(["type", "found", "reserved", "masked samples", "rows"], rows) if rows else "<p>None found.</p>"
+        _table(["type", "count", "reserved", "masked samples", "rows"], rows) if rows else "<p>None found.</p>"
     ) + names
 
 
-def _duplicates(found: Mapping[str, Any]) -> str:
+def _duplicates(kinds: Mapping[str, Any]) -> str:
     rows = []
-    for kind, figures in found.items():
+    for kind, figures in kinds.items():
         if figures is None:
-            rows.append([kind, "not looked for", "", ""])
+            rows.append([kind, "not searched", "", ""])
             continue
         groups = "<br>".join(
             f"{group['size']} × rows {', '.join(map(str, group['rows']))} <small>{escape(group['sample'])}</small>"
@@ -133,7 +133,7 @@ def _duplicates(found: Mapping[str, Any]) -> str:
         rows.append(
             [kind, f"{figures['duplicates']:,} ({100 * figures['share']:.1f} %)", f"{figures['groups']:,}", groups]
         )
-    return _table(["kind", "rows too many", "groups", "largest groups"], rows)
+    return _table(["kind", "duplicate rows", "groups", "largest groups"], rows)
 
 
 def _lengths(lengths: Mapping[str, Any]) -> str:
@@ -143,16 +143,16 @@ def _lengths(lengths: Mapping[str, Any]) -> str:
             continue
         note = f"{unit}: " + ", ".join(f"{name} {figures[name]:,}" for name in ("p5", "median", "p95", "max"))
         parts.append(f"<p>{note}</p>" + bars({f"{start:,}+": count for start, count in figures["histogram"]}))
-    words = "<p><small>A token is a word or a punctuation mark here; no tokenizer was used.</small></p>"
+    words = "<p><small>Here a token is a word or a punctuation mark; no tokenizer was used.</small></p>"
     return "".join(parts) + words if parts else "<p>No rows.</p>"
 
 
-def _difficulty(found: Mapping[str, Any]) -> str:
+def _difficulty(figures: Mapping[str, Any]) -> str:
     rows = []
-    for agent, counts in found["by_agent"].items():
+    for agent, counts in figures["by_agent"].items():
         total = max(1, sum(counts.values()))
         rows.append([escape(agent), *(f"{n:,} ({100 * n / total:.0f} %)" for n in counts.values()), stack(counts)])
-    basis = ", ".join(f"{n:,} rows by {escape(name)}" for name, n in found["basis"].items())
+    basis = ", ".join(f"{n:,} rows by {escape(name)}" for name, n in figures["basis"].items())
     return _table(["agent", "easy", "medium", "hard", ""], rows) + f"<p><small>{basis}</small></p>"
 
 
@@ -164,9 +164,9 @@ def _schema(schema: Mapping[str, Any]) -> str:
     rows.append(
         ["lines that are not JSON", f"{schema['bad_lines']:,}", ", ".join(map(str, schema["bad_line_numbers"]))]
     )
-    rows.append(["rows that say nothing", f"{schema['empty']:,}", ", ".join(map(str, schema["empty_rows"]))])
+    rows.append(["empty rows", f"{schema['empty']:,}", ", ".join(map(str, schema["empty_rows"]))])
     keys = ", ".join(f"{escape(key)} {count:,}" for key, count in schema["keys"].items())
-    return _table(["fault", "rows", "which"], rows) + f"<p><small>keys: {keys}</small></p>"
+    return _table(["fault", "rows", "row numbers"], rows) + f"<p><small>keys: {keys}</small></p>"
 
 
 def bars(counts: Mapping[str, int]) -> str:

@@ -1,7 +1,7 @@
-"""A data set with the shares of easy, medium and hard rows that were asked for.
+"""Balances a data set to given shares of easy, medium and hard rows.
 
-Rows are dropped (the least telling ones first) and, where an endpoint is given, generated. No row is ever relabelled:
-what is missing is reported as missing.
+Rows are dropped (the least informative first) and, with an endpoint, generated. No row is ever relabelled: what is
+missing is reported as missing.
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ import os
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_forge.curation.difficulties import STRATA, difficulty
+from agent_forge.curation.difficulties import STRATA, Difficulty, difficulty
 from agent_forge.curation.duplicates import diversity_order
 from agent_forge.curation.generate import Endpoint, Intake, Judge, prompt_for
 from agent_forge.curation.lines import Row, open_lines, read_rows, same_file, text_of, write_lines
 from agent_forge.errors import DataError, ModelError, UsageError
 
 _LEAST_OF_BEST = 0.2
-_TRIES_A_ROW = 4
-_FAILURES_IN_A_ROW = 3
+_TRIES_PER_ROW = 4
+_MOST_FAILURES = 3  # of the endpoint, one after the other
 
 
 @dataclass(slots=True)
 class Stratum:
-    """One share: how many rows there were, how many are wanted, kept, dropped, generated, and still missing."""
+    """Rows of one difficulty: how many there are, are wanted, kept, dropped, generated, and still missing."""
 
     have: int
     target: float
@@ -42,7 +41,7 @@ class Stratum:
 
 @dataclass(slots=True)
 class BalanceReport:
-    """What balancing did. `basis` says on what the difficulty rests, `to_generate` what would fill it up."""
+    """What balancing did. `basis` counts the sources of difficulty, `to_generate` the rows that would fill the gaps."""
 
     rows_in: int
     rows_out: int
@@ -67,34 +66,36 @@ def parse_target(text: str) -> dict[str, float]:
     for part in text.split(","):
         name, _, value = part.partition("=")
         if name.strip() not in shares:
-            raise UsageError(f"'{name.strip()}' is no stratum", where="--target", fix=f"one of {', '.join(STRATA)}")
+            raise UsageError(
+                f"there is no difficulty {name.strip()!r}", where="--shares", fix=f"Use {', '.join(STRATA)}"
+            )
         try:
             shares[name.strip()] = float(value)
         except ValueError:
-            raise UsageError(f"'{value}' is no number", where="--target", fix="for example easy=0.3") from None
+            raise UsageError(f"{value!r} is not a number", where="--shares", fix="Write for example easy=0.3") from None
     if not all(0 <= share <= 1 for share in shares.values()) or abs(sum(shares.values()) - 1) > 1e-6:
-        raise UsageError(f"the shares add up to {sum(shares.values()):g}, not to 1", where="--target")
+        raise UsageError(f"the shares add up to {sum(shares.values()):g}, not to 1", where="--shares")
     return shares
 
 
 def wanted_rows(have: Mapping[str, int], target: Mapping[str, float], *, generating: bool) -> dict[str, int]:
     """How many rows of each stratum to aim at.
 
-    The total that drops and adds the fewest rows is the weighted median of have/share. With selection alone the target
-    can be met exactly with as many rows as the scarcest stratum allows; that is taken unless it would throw away most
-    of what could be kept, in which case the rest is a shortfall.
+    The total that drops and adds the fewest rows is the weighted median of have/share. Selection alone can meet the
+    target exactly with as many rows as the scarcest stratum allows; unless that would drop most of what could be
+    kept, in which case the rest is a shortfall.
 
     >>> shares = {"easy": 0.3, "medium": 0.45, "hard": 0.25}
     >>> wanted_rows({"easy": 3903, "medium": 2740, "hard": 22}, shares, generating=True)
     {'easy': 1827, 'medium': 2740, 'hard': 1522}
     """
     totals = sorted((have[name] / share, share) for name, share in target.items() if share > 0)
-    seen, best = 0.0, 0.0
+    covered, best = 0.0, 0.0
     for total, share in totals:
-        best, seen = total, seen + share
-        if seen >= 0.5:
+        best, covered = total, covered + share
+        if covered >= 0.5:
             break
-    best = best or totals[-1][0]  # most strata are empty: what is there stays, and the rest is a shortfall
+    best = best or totals[-1][0]  # most strata are empty: keep what there is, the rest is a shortfall
     exact = totals[0][0]
     total = best if generating or exact < _LEAST_OF_BEST * best else exact
     return {name: int(total * share + 0.5) for name, share in target.items()}
@@ -110,42 +111,42 @@ def balance(
     judge: Judge | None = None,
     seed: int = 0,
 ) -> BalanceReport:
-    """Writes the rows of `source` that meet `target`, in their order, and generated ones behind them.
+    """Writes the rows of `source` that meet `target`, in order, followed by generated ones.
 
-    Generated rows are kept in `OUT.generated.jsonl` as they come; a run that was interrupted, or ended short, goes on
-    from there and fills the deficit of each stratum. Raises ModelError when the endpoint fails again and again.
+    Generated rows are collected in `OUT.generated.jsonl`; a run that was interrupted, or ended short, continues from
+    there. Raises ModelError when the endpoint fails repeatedly.
     """
     if same_file(source, out):
-        raise UsageError("the output would overwrite the input", where=str(source), fix="name another file")
+        raise UsageError("the output would overwrite the input", where=str(source), fix="Name another file")
     rows = list(read_rows(source))
     if not rows:
         raise DataError("there are no rows to balance", where=str(source))
-    judged = [difficulty(row, by=by) for row in rows]
-    have = Counter(item.stratum for item in judged)
+    difficulties = [difficulty(row, by=by) for row in rows]
+    have = Counter(item.stratum for item in difficulties)
     wanted = wanted_rows({name: have[name] for name in STRATA}, target, generating=endpoint is not None)
-    kept = _select(rows, [item.stratum for item in judged], wanted)
-    report = _report(rows, have, target, wanted, kept, judged)
-    made: list[Row] = []
+    selected = _select(rows, [item.stratum for item in difficulties], wanted)
+    report = _report(rows, have, target, wanted, selected, difficulties)
+    ledger = Path(f"{os.fspath(out)}.generated.jsonl")
+    generated: list[Row] = []
     if endpoint is not None:
-        made = _fill(Path(f"{os.fspath(out)}.generated.jsonl"), rows, judged, report, endpoint, judge, seed)
-    _write(source, out, kept, made)
-    _sum_up(report, made, target, have)
+        generated = _fill(ledger, rows, difficulties, report, endpoint, judge, seed)
+    _write(source, out, selected, generated)
+    _sum_up(report, generated, target, have)
     if endpoint is not None and not report.shortfall:
-        with suppress(FileNotFoundError):
-            Path(f"{os.fspath(out)}.generated.jsonl").unlink()
+        ledger.unlink(missing_ok=True)
     return report
 
 
 def _select(rows: Sequence[Row], strata: Sequence[str], wanted: Mapping[str, int]) -> set[int]:
-    """The numbers of the rows to keep: of a stratum that has too many, the most diverse."""
-    kept: set[int] = set()
+    """The numbers of the rows to keep: of a stratum with too many, the most diverse."""
+    selected: set[int] = set()
     for name in STRATA:
         members = [number for number, stratum in enumerate(strata) if stratum == name]
         if len(members) > wanted[name]:
             order = diversity_order([text_of(rows[number]) for number in members])
             members = [members[place] for place in order[: wanted[name]]]
-        kept.update(members)
-    return kept
+        selected.update(members)
+    return selected
 
 
 def _report(
@@ -153,62 +154,62 @@ def _report(
     have: Mapping[str, int],
     target: Mapping[str, float],
     wanted: Mapping[str, int],
-    kept: set[int],
-    judged: Sequence[Any],
+    selected: set[int],
+    difficulties: Sequence[Difficulty],
 ) -> BalanceReport:
     strata = {name: Stratum(have[name], target[name], wanted[name]) for name in STRATA}
-    for number in kept:
-        strata[judged[number].stratum].kept += 1
+    for number in selected:
+        strata[difficulties[number].stratum].kept += 1
     for stratum in strata.values():
         stratum.dropped = stratum.have - stratum.kept
         stratum.shortfall = max(0, stratum.wanted - stratum.kept)
-    return BalanceReport(len(rows), len(kept), strata, dict(Counter(item.basis for item in judged)))
+    return BalanceReport(len(rows), len(selected), strata, dict(Counter(item.basis for item in difficulties)))
 
 
 def _fill(
     ledger: Path,
     rows: Sequence[Row],
-    judged: Sequence[Any],
+    difficulties: Sequence[Difficulty],
     report: BalanceReport,
     endpoint: Endpoint,
     judge: Judge | None,
     seed: int,
 ) -> list[Row]:
-    """Rows for what is missing, the stratum that lacks the largest part of its share first."""
-    made = _trimmed(list(read_rows(ledger)) if ledger.exists() else [], report)
+    """Generates missing rows, first for the stratum that lacks the largest part of its share."""
+    generated = _reused(list(read_rows(ledger)) if ledger.exists() else [], report)
     intake = Intake(rows[:8], judge) if judge else Intake(rows[:8])
     intake.remember(rows)
-    intake.remember(made)
-    tries = {name: _TRIES_A_ROW * stratum.shortfall + 4 for name, stratum in report.strata.items()}
-    failures, number, rng = 0, len(made), random.Random(seed)
+    intake.remember(generated)
+    tries = {name: _TRIES_PER_ROW * stratum.shortfall + 4 for name, stratum in report.strata.items()}
+    failures, number, rng = 0, len(generated), random.Random(seed)
     with open(ledger, "a", encoding="utf-8") as file:
         while open_strata := [n for n in STRATA if report.strata[n].shortfall and tries[n] > 0]:
             name = max(open_strata, key=lambda n: report.strata[n].shortfall / max(1, report.strata[n].wanted))
             tries[name] -= 1
             number += 1
             try:
-                answer = endpoint.complete(prompt_for(name, _examples(rows, judged, name, rng)), seed + number)
+                answer = endpoint.complete(prompt_for(name, _examples(rows, difficulties, name, rng)), seed + number)
                 failures = 0
             except ModelError:
                 failures += 1
-                if failures >= _FAILURES_IN_A_ROW:
+                if failures >= _MOST_FAILURES:
                     raise
                 continue
             row = intake.take(answer, name)
             if row is not None:
-                made.append(row)
+                generated.append(row)
                 report.strata[name].generated += 1
                 report.strata[name].shortfall -= 1
                 file.write(json.dumps(row, ensure_ascii=False) + "\n")
                 file.flush()
     report.refused = dict(sorted(intake.refused.items()))
-    return made
+    return generated
 
 
-def _trimmed(made: list[Row], report: BalanceReport) -> list[Row]:
-    """The rows an earlier run made, as far as they are still missing; they count towards their stratum."""
+def _reused(earlier: list[Row], report: BalanceReport) -> list[Row]:
+    """Those rows of an earlier run that are still missing; they count towards their stratum."""
     used = []
-    for row in made:
+    for row in earlier:
         stratum = report.strata.get(str(row.get("difficulty")))
         if stratum is not None and stratum.shortfall:
             stratum.shortfall -= 1
@@ -217,32 +218,31 @@ def _trimmed(made: list[Row], report: BalanceReport) -> list[Row]:
     return used
 
 
-def _examples(rows: Sequence[Row], judged: Sequence[Any], name: str, rng: random.Random) -> list[Row]:
+def _examples(rows: Sequence[Row], difficulties: Sequence[Difficulty], name: str, rng: random.Random) -> list[Row]:
     """Two rows of the stratum, or of the nearest one that has rows."""
-    near = sorted(STRATA, key=lambda other: abs(STRATA.index(other) - STRATA.index(name)))
-    for stratum in near:
-        members = [row for row, item in zip(rows, judged, strict=True) if item.stratum == stratum]
+    for stratum in sorted(STRATA, key=lambda other: abs(STRATA.index(other) - STRATA.index(name))):
+        members = [row for row, item in zip(rows, difficulties, strict=True) if item.stratum == stratum]
         if members:
             return rng.sample(members, min(2, len(members)))
     return []
 
 
-def _write(source: str | os.PathLike[str], out: str | os.PathLike[str], kept: set[int], made: Iterable[Row]) -> None:
-    """The kept lines byte for byte, then the generated rows."""
+def _write(
+    source: str | os.PathLike[str], out: str | os.PathLike[str], selected: set[int], generated: Iterable[Row]
+) -> None:
+    """Writes the selected lines byte for byte, then the generated rows."""
     with open_lines(source) as lines, write_lines(out) as file:
-        number = -1
-        for line in lines:
-            if not line.strip():
-                continue
-            number += 1
-            if number in kept:
+        for number, line in enumerate(line for line in lines if line.strip()):
+            if number in selected:
                 file.write(line if line.endswith(b"\n") else line + b"\n")
-        for row in made:
+        for row in generated:
             file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
 
 
-def _sum_up(report: BalanceReport, made: Sequence[Row], target: Mapping[str, float], have: Mapping[str, int]) -> None:
-    report.rows_out += len(made)
+def _sum_up(
+    report: BalanceReport, generated: Sequence[Row], target: Mapping[str, float], have: Mapping[str, int]
+) -> None:
+    report.rows_out += len(generated)
     report.shortfall = sum(stratum.shortfall for stratum in report.strata.values())
     report.shares = {
         name: round((stratum.kept + stratum.generated) / max(1, report.rows_out), 4)

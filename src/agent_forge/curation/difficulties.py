@@ -1,4 +1,4 @@
-"""How hard a row is: measured by a policy's pass rate where there is one, else estimated from its structure.
+"""How hard a row is: the measured pass rate of a policy where there is one, else an estimate from its structure.
 
 The estimate is a prior. Its weights were fitted to pass rates of a small model (docs/results/curation.md says which
 rows, which model and how well it predicts) and cannot be negative: more of a feature never makes a row easier. It is
@@ -44,8 +44,10 @@ def features(row: Row) -> dict[str, float]:
     1.0
     """
     scope = _scope(row)
-    prompt, answer = _prompt(scope), _answer(scope)
-    graph = next((value for key in ("target", "plan") if _is_graph(value := scope.get(key))), None)
+    prompt = _text(scope, _PROMPT_KEYS, by_assistant=False)
+    answer = _text(scope, _ANSWER_KEYS, by_assistant=True)
+    plans = [scope.get(key) for key in ("target", "plan")]
+    graph = next((plan for plan in plans if isinstance(plan, dict) and isinstance(plan.get("nodes"), list)), None)
     return {
         "steps": float(_steps(scope, graph, answer)),
         "tools": float(_tools(scope, graph)),
@@ -57,32 +59,19 @@ def features(row: Row) -> dict[str, float]:
     }
 
 
-def _is_graph(value: Any) -> bool:
-    return isinstance(value, dict) and isinstance(value.get("nodes"), list)
-
-
 def _scope(row: Row) -> dict[str, Any]:
     """The keys of a row and of its `meta` or `metadata`, the row's own first."""
     under: dict[str, Any] = next((row[key] for key in ("meta", "metadata") if isinstance(row.get(key), dict)), {})
     return {**under, **row}
 
 
-def _prompt(scope: Mapping[str, Any]) -> str:
+def _text(scope: Mapping[str, Any], keys: tuple[str, ...], *, by_assistant: bool) -> str:
+    """The text of the assistant's messages or of all others; without messages, the text under these keys."""
     messages = scope.get("messages")
     if isinstance(messages, list):
-        return "\n".join(
-            text_of(m.get("content")) for m in messages if isinstance(m, dict) and m.get("role") != "assistant"
-        )
-    return "\n".join(text_of(scope[key]) for key in _PROMPT_KEYS if key in scope)
-
-
-def _answer(scope: Mapping[str, Any]) -> str:
-    messages = scope.get("messages")
-    if isinstance(messages, list):
-        return "\n".join(
-            text_of(m.get("content")) for m in messages if isinstance(m, dict) and m.get("role") == "assistant"
-        )
-    return "\n".join(text_of(scope[key]) for key in _ANSWER_KEYS if key in scope)
+        turns = [m for m in messages if isinstance(m, dict) and (m.get("role") == "assistant") is by_assistant]
+        return "\n".join(text_of(turn.get("content")) for turn in turns)
+    return "\n".join(text_of(scope[key]) for key in keys if key in scope)
 
 
 def _steps(scope: Mapping[str, Any], graph: Mapping[str, Any] | None, answer: str) -> int:
@@ -109,7 +98,7 @@ def _tools(scope: Mapping[str, Any], graph: Mapping[str, Any] | None) -> int:
     messages = scope.get("messages")
     if isinstance(messages, list):
         calls = [m.get("tool_calls") for m in messages if isinstance(m, dict)]
-        return sum(len(found) for found in calls if isinstance(found, list))
+        return sum(len(some) for some in calls if isinstance(some, list))
     return 0
 
 
@@ -117,18 +106,18 @@ def _depth(graph: Mapping[str, Any] | None) -> int:
     """The longest chain of dependencies, in nodes; 0 without a graph, and a cycle counts as its nodes."""
     if graph is None:
         return 0
-    after: dict[str, list[str]] = {}
+    successors: dict[str, list[str]] = {}
     edges = graph.get("edges")
     for edge in edges if isinstance(edges, list) else ():
-        if isinstance(edge, (list, tuple)) and len(edge) == 2:  # rows of other programs may have another shape
-            after.setdefault(str(edge[0]), []).append(str(edge[1]))
+        if isinstance(edge, (list, tuple)) and len(edge) == 2:  # others may use another shape
+            successors.setdefault(str(edge[0]), []).append(str(edge[1]))
     depth = dict.fromkeys((str(node["id"]) for node in graph["nodes"] if isinstance(node, dict) and "id" in node), 1)
     for _ in range(len(depth)):
         changed = False
-        for before, nexts in after.items():
-            for then in nexts:
-                if then in depth and depth.get(before, 0) + 1 > depth[then] and depth.get(before, 0) < len(depth):
-                    depth[then], changed = depth[before] + 1, True
+        for node, following in successors.items():
+            for then in following:
+                if then in depth and depth.get(node, 0) + 1 > depth[then] and depth.get(node, 0) < len(depth):
+                    depth[then], changed = depth[node] + 1, True
         if not changed:
             break
     return max(depth.values(), default=0)
@@ -155,9 +144,37 @@ class Weights:
         return (at - 1 + (score - low) / (high - low)) / (len(self.quantiles) - 1)
 
 
+# As examples/curation_fit_difficulty.py prints them.
+WEIGHTS = Weights(
+    scale={
+        "steps": 0.8911,
+        "tools": 0.3121,
+        "depth": 0.3044,
+        "constraints": 1.4244,
+        "quantities": 2.2752,
+        "prompt_words": 0.5323,
+        "answer_words": 0.4931,
+    },
+    weight={
+        "steps": 0.0275,
+        "tools": 0.0162,
+        "depth": 0.0158,
+        "constraints": 0.0,
+        "quantities": 0.0107,
+        "prompt_words": 0.0161,
+        "answer_words": 0.0116,
+    },
+    quantiles=(
+        *(0.160, 0.180, 0.186, 0.192, 0.196, 0.203, 0.211, 0.219, 0.236, 0.323, 0.360),
+        *(0.386, 0.411, 0.449, 0.482, 0.502, 0.514, 0.530, 0.643, 0.677, 0.842),
+    ),
+    fitted_on="426 rows of GSM8K, UltraTool, ARC-Easy and ARC-Challenge; pass rates of SmolLM2-135M-Instruct",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """The stratum of a row, what it rests on ("pass_rate", "label" or "structure") and why."""
+    """The stratum of a row, its basis ("pass_rate", "label" or "structure") and the reasons."""
 
     stratum: str
     basis: str
@@ -170,7 +187,7 @@ class Difficulty:
         if self.basis == "pass_rate":
             return f"{self.stratum}: measured pass rate {self.pass_rate:.2f}"
         if self.basis == "label":
-            return f"{self.stratum}: the row says so; nothing was measured"
+            return f"{self.stratum}: the row's own label; nothing was measured"
         parts = ", ".join(f"{name} +{share:.2f}" for name, share in self.because.items())
         return (
             f"{self.stratum}: harder than {100 * (self.score or 0):.0f} % of the fitted rows ({parts or 'no feature'})"
@@ -186,17 +203,15 @@ def stratum_of(pass_rate: float) -> str:
 
 
 def estimate(row: Row, weights: Weights | None = None) -> Difficulty:
-    """The difficulty that the structure of a row suggests, with each feature's part in it."""
-    from agent_forge.curation.difficulty_weights import WEIGHTS
-
-    used = weights or WEIGHTS
-    parts = used.contributions(features(row))
-    score = used.rank(sum(parts.values()))
+    """The difficulty that the structure of a row suggests, with the contribution of each feature."""
+    weights = weights or WEIGHTS
+    parts = weights.contributions(features(row))
+    score = weights.rank(sum(parts.values()))
     because = {name: round(part, 3) for name, part in sorted(parts.items(), key=lambda item: -item[1]) if part > 0}
     return Difficulty(stratum_of(1 - score), "structure", None, score, because)
 
 
-def _carried_rate(row: Row) -> float | None:
+def _own_rate(row: Row) -> float | None:
     scope = _scope(row)
     for key in _RATE_KEYS:
         value = scope.get(key)
@@ -205,8 +220,8 @@ def _carried_rate(row: Row) -> float | None:
     return None
 
 
-def carried_label(row: Row) -> str | None:
-    """The stratum that the row itself names, if it names one."""
+def own_label(row: Row) -> str | None:
+    """The stratum that the row's own label names, or None."""
     scope = _scope(row)
     for key in _LABEL_KEYS:
         value = scope.get(key)
@@ -218,17 +233,17 @@ def carried_label(row: Row) -> str | None:
 def difficulty(row: Row, *, by: str = "auto", weights: Weights | None = None) -> Difficulty:
     """The difficulty of a row: its measured pass rate, else its own label, else the estimate from its structure.
 
-    `by` asks for one of them: "pass_rate", "label" or "structure"; a row without it falls through to "structure".
+    `by` selects one of them: "pass_rate", "label" or "structure"; rows without it fall back to "structure".
 
     >>> difficulty({"task": "x", "pass_rate": 0.1}).stratum
     'hard'
     """
     if by not in ("auto", "pass_rate", "label", "structure"):
-        raise UsageError(f"difficulty by '{by}' is unknown", fix="one of auto, pass_rate, label, structure")
-    rate = _carried_rate(row) if by in ("auto", "pass_rate") else None
+        raise UsageError(f"there is no difficulty by {by!r}", fix="Use auto, pass_rate, label or structure")
+    rate = _own_rate(row) if by in ("auto", "pass_rate") else None
     if rate is not None:
         return Difficulty(stratum_of(rate), "pass_rate", rate)
-    label = carried_label(row) if by in ("auto", "label") else None
+    label = own_label(row) if by in ("auto", "label") else None
     return Difficulty(label, "label") if label is not None else estimate(row, weights)
 
 
@@ -247,8 +262,8 @@ def measure(row: Row, policy: Callable[[Row, int], bool | float], *, samples: in
 def fit(rows: Iterable[tuple[Mapping[str, float], float, str]], *, fitted_on: str, ridge: float = 1.0) -> Weights:
     """Weights for (features, pass rate, data set) triples: ridge regression, no weight below zero.
 
-    Pass rates of different sets are not comparable (four choices against a free answer), so a row counts by its rank
-    within its set, and features by their distance from the set's mean.
+    Pass rates of different sets are not comparable (four choices against a free answer), so rows enter with their rank
+    within their set, and features with their distance from the mean of the set.
     """
     sets: dict[str, list[tuple[Mapping[str, float], float]]] = {}
     for values, rate, name in rows:

@@ -20,7 +20,7 @@ _SAMPLES = 5
 
 @dataclass(slots=True)
 class Group:
-    """Rows (numbered from 0) that are duplicates of each other; `sample` is the beginning of the first."""
+    """Rows (numbered from 0) that duplicate each other; `sample` is the beginning of the first."""
 
     rows: list[int]
     sample: str
@@ -28,7 +28,7 @@ class Group:
 
 @dataclass(slots=True)
 class DuplicateReport:
-    """`duplicates` rows could go without loss: all but the first of each group."""
+    """`duplicates` counts the rows that could go: all but the first of each group."""
 
     kind: str
     rows: int
@@ -45,7 +45,7 @@ class DuplicateReport:
 
 
 def normalised(text: str) -> str:
-    """Letter case, punctuation and spacing make no difference between two rows; operators do (`words_of`).
+    """Text without letter case, punctuation and extra spaces, but with operators (`words_of`).
 
     >>> normalised("Hello,  World!") == normalised("hello world")
     True
@@ -66,14 +66,6 @@ def exact_groups(texts: Iterable[str]) -> list[list[int]]:
         if start != row:
             groups[start].append(row)
     return sorted(([start, *rest] for start, rest in groups.items()), key=lambda rows: (-len(rows), rows[0]))
-
-
-def _rensa() -> Any:
-    try:
-        import rensa  # type: ignore[import-untyped,import-not-found,unused-ignore]
-    except ImportError as error:
-        raise MissingExtraError("the search for near duplicates", "data") from error
-    return rensa
 
 
 def shingles(text: str, size: int = 3) -> list[str]:
@@ -115,18 +107,18 @@ def near_groups(
 ) -> list[list[int]]:
     """Groups of rows whose sets of three-word runs overlap by `threshold` (estimated Jaccard similarity) or more.
 
-    MinHash signatures of `rensa`; rows meet where a band of their signatures is the same (locality-sensitive hashing),
-    and a pair that meets is compared on the whole signature before it counts. Memory: four bytes a permutation and
+    MinHash signatures of `rensa`; rows with an equal band of their signatures are candidates (locality-sensitive
+    hashing), and candidates are compared on the whole signature. Memory: four bytes per permutation and
     row. Raises MissingExtraError without rensa.
     """
     if not 0 < threshold <= 1:
-        raise UsageError(f"a threshold of {threshold} is no similarity", fix="give one above 0 and up to 1")
+        raise UsageError(f"the similarity cannot be {threshold}", fix="Use a number above 0 and up to 1")
     signatures = _signatures(texts, permutations, seed)
     count = len(signatures) // permutations
     forest = _Forest(array("q", range(count)))
     bands, width = _bands(threshold, permutations)
     for band in range(bands):
-        for left, right in _meetings(signatures, permutations, band * width, width):
+        for left, right in _candidates(signatures, permutations, band * width, width):
             if (
                 forest.root(left) != forest.root(right)
                 and _similarity(signatures, left, right, permutations) >= threshold
@@ -136,8 +128,11 @@ def near_groups(
 
 
 def _signatures(texts: Iterable[str], permutations: int, seed: int) -> array[int]:
-    """One row of `permutations` numbers a text, end to end."""
-    rensa = _rensa()
+    """`permutations` numbers per text, end to end."""
+    try:
+        import rensa  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    except ImportError as error:
+        raise MissingExtraError("the search for near duplicates", "data") from error
     signatures = array("I")
     source = iter(texts)
     while batch := [shingles(text) for text in islice(source, 4096)]:
@@ -146,8 +141,8 @@ def _signatures(texts: Iterable[str], permutations: int, seed: int) -> array[int
     return signatures
 
 
-def _meetings(signatures: array[int], size: int, start: int, width: int) -> Iterator[tuple[int, int]]:
-    """Pairs of neighbours, and of each with the first, among the rows whose band is the same."""
+def _candidates(signatures: array[int], size: int, start: int, width: int) -> Iterator[tuple[int, int]]:
+    """Among the rows with the same band, pairs of neighbours and pairs with the first."""
     raw, item = memoryview(signatures).cast("B"), signatures.itemsize
     step, left, right = size * item, start * item, (start + width) * item
     keys = [crc32(raw[row + left : row + right]) for row in range(0, len(raw), step)]  # equal by chance: compared later
@@ -199,7 +194,7 @@ def find_duplicates(
 
 @dataclass(slots=True)
 class LeakageReport:
-    """Rows of the test file that the training file gives away: the same text, or a long run of words in common."""
+    """Rows of the test file that leak into the training file: the same text, or many consecutive words in common."""
 
     train_rows: int
     test_rows: int
@@ -223,39 +218,31 @@ def find_leakage(
     >>> find_leakage([{"q": "How many apples?"}], [{"q": "how many apples"}, {"q": "Why?"}]).exact
     1
     """
-    whole: dict[bytes, int] = {}
-    runs: dict[bytes, int] = {}
-    rows = 0
+    texts: dict[bytes, int] = {}  # digest: first row of `train` with it
+    ngrams: dict[bytes, int] = {}
+    report = LeakageReport(0, 0, 0, 0)
     for row, item in enumerate(train):
-        rows = row + 1
+        report.train_rows = row + 1
         text = normalised(content_of(item, fields))
-        whole.setdefault(_digest(text), row)
-        for piece in _runs(text, run):
-            runs.setdefault(piece, row)
-    report = LeakageReport(rows, 0, 0, 0)
+        texts.setdefault(_digest(text), row)
+        for ngram in _ngrams(text, run):
+            ngrams.setdefault(ngram, row)
     for row, item in enumerate(test):
         report.test_rows = row + 1
-        _check_leak(report, row, content_of(item, fields), whole, runs, run)
+        content = content_of(item, fields)
+        text = normalised(content)
+        kind, source = "exact", texts.get(_digest(text))
+        if source is None:
+            kind = "overlapping"
+            source = next((ngrams[ngram] for ngram in _ngrams(text, run) if ngram in ngrams), None)
+        if source is not None:
+            setattr(report, kind, getattr(report, kind) + 1)
+            if len(report.samples) < _SAMPLES:
+                report.samples.append({"kind": kind, "test_row": row, "train_row": source, "text": content[:160]})
     return report
 
 
-def _check_leak(
-    report: LeakageReport, row: int, text: str, whole: dict[bytes, int], runs: dict[bytes, int], run: int
-) -> None:
-    clean = normalised(text)
-    seen = whole.get(_digest(clean))
-    kind = "exact"
-    if seen is None:
-        kind = "overlapping"
-        seen = next((runs[piece] for piece in _runs(clean, run) if piece in runs), None)
-    if seen is None:
-        return
-    setattr(report, kind, getattr(report, kind) + 1)
-    if len(report.samples) < _SAMPLES:
-        report.samples.append({"kind": kind, "test_row": row, "train_row": seen, "text": text[:160]})
-
-
-def _runs(text: str, size: int) -> Iterator[bytes]:
+def _ngrams(text: str, size: int) -> Iterator[bytes]:
     words = text.split()
     for at in range(len(words) - size + 1):
         yield _digest(" ".join(words[at : at + size]))
@@ -271,30 +258,30 @@ def deduplicate_file(
 ) -> DuplicateReport:
     """Writes the first row of each group of duplicates, and every row that has none, in order and byte for byte."""
     if same_file(source, target):
-        raise UsageError("the output would overwrite the input", where=str(source), fix="name another file")
+        raise UsageError("the output would overwrite the input", where=str(source), fix="Name another file")
     groups, report = find_duplicates(read_rows(source), near=near, threshold=threshold, fields=fields)
-    gone = {row for rows in groups for row in rows[1:]}
+    repeats = {row for rows in groups for row in rows[1:]}
     with open_lines(source) as lines, write_lines(target) as file:
         for number, line in enumerate(line for line in lines if line.strip()):
-            if number not in gone:
+            if number not in repeats:
                 file.write(line if line.endswith(b"\n") else line + b"\n")
     return report
 
 
 def diversity_order(texts: Sequence[str]) -> list[int]:
-    """Rows from the most to the least telling: each next one brings the most words not yet seen, by their rarity.
+    """Rows from the most to the least informative: each next one adds the most new words, weighted by rarity.
 
     A lazy greedy cover: a row's gain only falls as others are taken, so a stale gain is an upper bound.
     """
     import heapq
 
     words = [frozenset(words_of(text)) for text in texts]
-    seen: Counter[str] = Counter(word for row in words for word in row)
-    weight = {word: 1.0 / count for word, count in seen.items()}
-    taken: Counter[str] = Counter()
+    counts: Counter[str] = Counter(word for row in words for word in row)
+    weight = {word: 1.0 / count for word, count in counts.items()}
+    covered: Counter[str] = Counter()
 
     def gain(row: int) -> float:
-        return sum(weight[word] / (1 + taken[word]) for word in words[row])
+        return sum(weight[word] / (1 + covered[word]) for word in words[row])
 
     heap = [(-gain(row), row) for row in range(len(texts))]
     heapq.heapify(heap)
@@ -306,5 +293,5 @@ def diversity_order(texts: Sequence[str]) -> list[int]:
             heapq.heappush(heap, (fresh, row))
             continue
         order.append(row)
-        taken.update(words[row])
+        covered.update(words[row])
     return order

@@ -33,16 +33,16 @@ _LANGUAGES_OF = {
     word: tuple(language for language, small in _SMALL_WORDS.items() if word in small)
     for word in frozenset().union(*_SMALL_WORDS.values())
 }
-_LOOKED_AT = 2000
+_HEAD = 2000
 
 
 def language_of(text: str) -> str:
-    """An ISO 639-1 code, or "und" when the text is too short or is none of those known here.
+    """An ISO 639-1 code, or "und" for a short text or another language.
 
     >>> language_of("How many apples are in the basket?"), language_of("12 + 5")
     ('en', 'und')
     """
-    head = text[:_LOOKED_AT]
+    head = text[:_HEAD]
     if not head.isascii():
         letters = sum(map(str.isalpha, head))
         for language, script in _SCRIPTS.items():

@@ -32,10 +32,8 @@ def require_regular(path: str | os.PathLike[str]) -> Path:
     """The path of a file that can be read more than once. Raises UsageError."""
     source = Path(path)
     if not source.is_file():
-        what = "this is no regular file" if source.exists() else "no such file"
-        raise UsageError(
-            what, where=str(source), fix="save what it holds to a file first" if source.is_fifo() else None
-        )
+        what = "not a regular file" if source.exists() else "there is no such file"
+        raise UsageError(what, where=str(source), fix="Save its content to a file first" if source.is_fifo() else None)
     return source
 
 
@@ -65,22 +63,22 @@ def _check_length(size: int) -> None:
 
 
 def _zstd_lines(raw: IO[bytes]) -> Iterator[bytes]:
-    begun: list[bytes] = []
+    partial: list[bytes] = []
     size = 0
     for block in _zstd_blocks(raw):
         first, *rest = block.split(b"\n")
-        begun.append(first)
+        partial.append(first)
         size = len(rest[-1]) if rest else size + len(first)
         _check_length(size)
         for piece in rest:
-            yield b"".join(begun) + b"\n"
-            begun = [piece]
-    if tail := b"".join(begun):
+            yield b"".join(partial) + b"\n"
+            partial = [piece]
+    if tail := b"".join(partial):
         yield tail
 
 
 def _zstd_blocks(raw: IO[bytes]) -> Iterator[bytes]:
-    """The content of all frames. The library's own reader takes a file that was cut short for a whole one."""
+    """The content of all frames. (The library's own reader accepts a truncated file.)"""
     decompressor = _zstandard().ZstdDecompressor()
     frame, open_frame = decompressor.decompressobj(), False
     while data := raw.read(_BLOCK):
@@ -92,7 +90,7 @@ def _zstd_blocks(raw: IO[bytes]) -> Iterator[bytes]:
             if frame.eof:
                 data, frame, open_frame = frame.unused_data, decompressor.decompressobj(), False
     if open_frame:
-        raise EOFError("it ends before its last frame does")
+        raise EOFError("the last frame is incomplete")
 
 
 def _checked(lines: Iterable[bytes], source: Path) -> Iterator[bytes]:
@@ -110,7 +108,7 @@ def _checked(lines: Iterable[bytes], source: Path) -> Iterator[bytes]:
 
 @contextmanager
 def write_lines(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file that appears only when the block ends well, compressed by its suffix."""
+    """A file that appears only when the block succeeds, compressed by its suffix."""
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(target, "wb") as raw:
@@ -133,13 +131,13 @@ def parse_row(line: bytes | str, number: int, where: str) -> Any:
 
 
 def bad_row(error: Exception, number: int, where: str) -> DataError:
-    """What to say about a line that cannot be read."""
+    """The error for a line that cannot be read."""
     reason = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
     return DataError(f"line {number} is not JSON ({reason})", where=where)
 
 
 def read_rows(path: str | os.PathLike[str]) -> Iterator[Row]:
-    """The objects of a JSONL file. Raises DataError on a line that is no JSON object."""
+    """The objects of a JSONL file. Raises DataError on a line that is not a JSON object."""
     with open_lines(path) as lines:
         for number, line in enumerate(lines, 1):
             if line.strip():
@@ -176,7 +174,7 @@ def strings_of(value: Any) -> Iterator[str]:
             stack.extend(reversed(item))
 
 
-# What a row says about itself rather than to its reader: two rows that differ in nothing else are the same row.
+# Metadata: two rows that differ in nothing else are the same row.
 _BOOKKEEPING = frozenset(
     {"id", "uuid", "row_id", "split", "source", "licence", "license", "difficulty", "difficulty_level", "level"}
     | {"generated", "timestamp", "created_at", "pass_rate", "weight", "hash"}
@@ -184,7 +182,7 @@ _BOOKKEEPING = frozenset(
 
 
 def text_of(row: Any, fields: tuple[str, ...] | None = None) -> str:
-    """What a row says: its string leaves, one a line, without ids, splits and labels; or the named top-level fields.
+    """What a row says: its string leaves, one per line, without ids, splits and labels; or the named top-level fields.
 
     >>> text_of({"id": "7", "task": "Add.", "messages": [{"role": "user", "content": "1 + 1"}]})
     'Add.\\nuser\\n1 + 1'
@@ -197,7 +195,7 @@ def text_of(row: Any, fields: tuple[str, ...] | None = None) -> str:
     return "\n".join(strings_of(row))
 
 
-# What a row counts and measures about itself: numbers under these names make no difference between two rows.
+# Counters and measurements: numbers under these keys make no difference between two rows.
 _COUNTERS = re.compile(
     r"(?:^|_)(?:id|ids|idx|index|uuid|row|line|seq|seed|hash|timestamp|created|created_at|duration|latency|score|reward|"
     r"rating|weight|tokens|label|labels|level|difficulty|pass_rate)$",
@@ -206,7 +204,7 @@ _COUNTERS = re.compile(
 
 
 def content_of(row: Any, fields: tuple[str, ...] | None = None) -> str:
-    """What makes a row the same as another: what it says (`text_of`), and the numbers in it that are no ids or counts.
+    """What two equal rows have in common: the text (`text_of`), and the numbers that are not ids or counters.
 
     >>> content_of({"id": 7, "a": 3, "op": "+", "b": [4.5]})
     '+\\n3 4.5'
@@ -230,8 +228,8 @@ def _numbers(value: Any) -> Iterator[str]:
             yield str(item)
 
 
-# Letters of scripts without spaces one by one, numbers whole, other words, and the signs that change what is said:
-# operators, a minus, the parentheses of a formula. Other punctuation is none.
+# A word is a letter of a script without spaces, a whole number, another word, or a sign that changes the meaning:
+# operators, a minus, the parentheses of a formula. Other punctuation does not count.
 UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _WORD = re.compile(
     rf"\d+(?:[.,]\d+)+|[^\W{UNSPACED}]+|[{UNSPACED}]|[+*/=<>%^&|~#@$€£×÷−]|"

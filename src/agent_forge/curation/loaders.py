@@ -1,4 +1,4 @@
-"""Public data sets as records: from a local folder, or from their published homes."""
+"""Public data sets as records, read from a local folder."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.curation import plan_sets
-from agent_forge.curation.plan_sets import Fields, read_text
+from agent_forge.curation.plan_sets import ParsedRow, read_text
 from agent_forge.curation.records import Record
 from agent_forge.errors import DataError, UsageError
 
-Parser = Callable[[Path], Iterator[Fields]]
+Parser = Callable[[Path], Iterator[ParsedRow]]
 
 
 def _jsonl(path: Path) -> Iterator[tuple[int, Any]]:
@@ -27,42 +27,32 @@ def _jsonl(path: Path) -> Iterator[tuple[int, Any]]:
             yield number, json.loads(line)
 
 
-def gsm8k(path: Path) -> Iterator[Fields]:
+def gsm8k(path: Path) -> Iterator[ParsedRow]:
     for number, row in _jsonl(path):
         worked, _, answer = row["answer"].partition("####")
         steps = [line for line in worked.splitlines() if line.strip()]
         meta = {"solution": worked.strip(), "steps": steps}
-        yield {"id": number, "input": row["question"], "target": answer.strip().replace(",", ""), "meta": meta}
+        yield ParsedRow(number, row["question"], answer.strip().replace(",", ""), meta)
 
 
 def _fill(text: str, numbers: list[str]) -> str:
-    return re.sub(r"\bnumber(\d+)\b", lambda found: f"{float(numbers[int(found[1])]):g}", text)
+    return re.sub(r"\bnumber(\d+)\b", lambda hit: f"{float(numbers[int(hit[1])]):g}", text)
 
 
-def svamp(path: Path) -> Iterator[Fields]:
+def svamp(path: Path) -> Iterator[ParsedRow]:
     """The published CSV splits, or SVAMP.json itself."""
     if path.name.startswith("SVAMP"):
         for number, row in enumerate(json.loads(read_text(path))):
             question = f"{row['Body'].strip()} {row['Question'].strip()}"
-            yield {
-                "id": number,
-                "input": question,
-                "target": f"{row['Answer']:g}",
-                "meta": {"equation": row["Equation"]},
-            }
+            yield ParsedRow(number, question, f"{row['Answer']:g}", {"equation": row["Equation"]})
         return
     for number, row in enumerate(csv.DictReader(io.StringIO(read_text(path), newline=""))):
         numbers = row["Numbers"].split()
         meta = {"equation": _fill(row["Equation"], numbers)}
-        yield {
-            "id": number,
-            "input": _fill(row["Question"], numbers),
-            "target": f"{float(row['Answer']):g}",
-            "meta": meta,
-        }
+        yield ParsedRow(number, _fill(row["Question"], numbers), f"{float(row['Answer']):g}", meta)
 
 
-def choice(path: Path) -> Iterator[Fields]:
+def choice(path: Path) -> Iterator[ParsedRow]:
     """ARC and PIQA as question, choices and the number of the right one; also ARC's own published form."""
     for number, row in _jsonl(path):
         if "answerKey" in row:
@@ -73,29 +63,24 @@ def choice(path: Path) -> Iterator[Fields]:
             question, choices, answer = row.get("question") or row["goal"], row["choices"], row["answer"]
         lettered = "\n".join(f"{chr(65 + at)}. {text}" for at, text in enumerate(choices))
         meta = {"question": question, "choices": choices}
-        yield {
-            "id": row.get("id", number),
-            "input": f"{question}\n{lettered}",
-            "target": chr(65 + answer),
-            "meta": meta,
-        }
+        yield ParsedRow(row.get("id", number), f"{question}\n{lettered}", chr(65 + answer), meta)
 
 
-def piqa_published(path: Path) -> Iterator[Fields]:
+def piqa_published(path: Path) -> Iterator[ParsedRow]:
     """PIQA's own form: goal, sol1, sol2, with the labels in a file beside it."""
     labels = read_text(path.with_name(path.name.replace(".jsonl", "-labels.lst"))).split()
     for (number, row), label in zip(_jsonl(path), labels, strict=True):
         choices = [row["sol1"], row["sol2"]]
         lettered = f"A. {choices[0]}\nB. {choices[1]}"
         meta = {"question": row["goal"], "choices": choices}
-        yield {"id": number, "input": f"{row['goal']}\n{lettered}", "target": "AB"[int(label)], "meta": meta}
+        yield ParsedRow(number, f"{row['goal']}\n{lettered}", "AB"[int(label)], meta)
 
 
-def mbpp(path: Path) -> Iterator[Fields]:
+def mbpp(path: Path) -> Iterator[ParsedRow]:
     for number, row in _jsonl(path):
         task = row.get("task_id", number)
         meta = {"tests": row["test_list"], "setup": row.get("test_setup_code", "")}
-        yield {"id": task, "input": row["text"], "target": row["code"], "meta": meta, "split": _mbpp_split(int(task))}
+        yield ParsedRow(task, row["text"], row["code"], meta, _mbpp_split(int(task)))
 
 
 def _mbpp_split(task: int) -> str:
@@ -103,15 +88,10 @@ def _mbpp_split(task: int) -> str:
     return "prompt" if task <= 10 else "test" if task <= 510 else "validation" if task <= 600 else "train"
 
 
-def humaneval(path: Path) -> Iterator[Fields]:
+def humaneval(path: Path) -> Iterator[ParsedRow]:
     for number, row in _jsonl(path):
         meta = {"tests": row["test"], "entry_point": row["entry_point"]}
-        yield {
-            "id": row.get("task_id", number),
-            "input": row["prompt"],
-            "target": row["canonical_solution"],
-            "meta": meta,
-        }
+        yield ParsedRow(row.get("task_id", number), row["prompt"], row["canonical_solution"], meta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,59 +212,57 @@ _ALIASES = {"taskbench": "taskbench_nolabels"}
 
 
 def dataset(name: str) -> DataSet:
-    """The data set called `name`. Raises UsageError that lists the known ones."""
+    """The data set called `name`. Raises UsageError."""
     try:
         return DATASETS[name]
     except KeyError:
-        raise UsageError(f"unknown data set '{name}'", fix=f"one of {', '.join(DATASETS)}") from None
+        raise UsageError(f"there is no data set {name!r}", fix=f"Use one of {', '.join(DATASETS)}") from None
 
 
 def load(name: str, folder: str | os.PathLike[str], *, split: str | None = None) -> Iterator[Record]:
     """The records of a data set whose files lie in `folder` (or in `folder/name`, `folder/plan_graph/name`).
 
-    Raises UsageError for an unknown name and DataError where the folder holds none of its files, one is not what it
-    should be, or no row is of the `split`.
+    Raises UsageError for an unknown name, DataError if the folder has none of its files, a file has another shape, or
+    no row belongs to the `split`.
     """
-    known = dataset(name)
-    files = _files(known, Path(folder))
+    info = dataset(name)
+    files = _files(info, Path(folder))
     if not files:
-        patterns = ", ".join(part.pattern for part in known.parts)
+        patterns = ", ".join(part.pattern for part in info.parts)
         raise DataError(
-            f"no files of {name} ({patterns})", where=str(folder), fix=f"they are published at {known.source}"
+            f"there are no files of {name} ({patterns})", where=str(folder), fix=f"They are published at {info.source}"
         )
-    found = False
+    empty = True
     for path, part in files:
-        for record in _records(known, path, part, split):
-            found = True
+        for record in _records(info, path, part, split):
+            empty = False
             yield record
-    if split is not None and not found:
-        raise DataError(f"no row of {name} is of the split {split!r}", where=str(folder), fix="leave the split out")
+    if split is not None and empty:
+        raise DataError(f"{name} has no split {split!r}", where=str(folder), fix="Leave out --split")
 
 
-def _files(known: DataSet, folder: Path) -> list[tuple[Path, Part]]:
-    alias = _ALIASES.get(known.name, known.name)
-    for place in (folder / alias, folder / known.folder / alias, folder):
-        found = [(path, part) for part in known.parts for path in sorted(place.glob(part.pattern)) if path.is_file()]
-        if found:
-            return found
+def _files(info: DataSet, folder: Path) -> list[tuple[Path, Part]]:
+    alias = _ALIASES.get(info.name, info.name)
+    for place in (folder / alias, folder / info.folder / alias, folder):
+        files = [(path, part) for part in info.parts for path in sorted(place.glob(part.pattern)) if path.is_file()]
+        if files:
+            return files
     return []
 
 
-def _records(known: DataSet, path: Path, part: Part, split: str | None) -> Iterator[Record]:
+def _records(info: DataSet, path: Path, part: Part, split: str | None) -> Iterator[Record]:
     stem = path.name.partition(".")[0]
     stem = f"{path.parent.name}-{stem}" if "/" in part.pattern else stem
     seen: Counter[str] = Counter()
     try:
         for row in part.parse(path):
-            place = row.get("split") or part.split
-            seen[str(row["id"])] += 1
+            place = row.split or part.split
+            seen[str(row.id)] += 1
             if split in (None, place):
-                again = f"#{seen[str(row['id'])]}" if seen[str(row["id"])] > 1 else ""  # the source repeats a few ids
-                identity = f"{known.name}/{stem}/{row['id']}{again}"
-                yield Record(
-                    identity, known.task, row["input"], row["target"], place, known.licence, known.source, row["meta"]
-                )
+                again = f"#{seen[str(row.id)]}" if seen[str(row.id)] > 1 else ""  # the source repeats a few ids
+                identity = f"{info.name}/{stem}/{row.id}{again}"
+                yield Record(identity, info.task, row.input, row.target, place, info.licence, info.source, row.meta)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(
-            f"the file is not what {known.name} should be ({type(error).__name__}: {error})", where=str(path)
+            f"the file does not have the shape of {info.name} ({type(error).__name__}: {error})", where=str(path)
         ) from error

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One example. `input` is the prompt as text or as messages, `target` what a right answer is.
+    """One example. `input` is the prompt as text or as messages, `target` the right answer.
 
     >>> Record("svamp/train/0", "arithmetic", "1 + 1?", "2", "train", "MIT", "SVAMP").as_dict()["target"]
     '2'

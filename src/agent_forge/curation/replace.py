@@ -1,4 +1,4 @@
-"""What takes the place of personal data: a placeholder, a surrogate, a keyed hash, or nothing (the row goes)."""
+"""Replacements for personal data: a placeholder, a surrogate, a keyed hash, or none (the row is dropped)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ ACTIONS = ("placeholder", "surrogate", "hash", "drop")
 _MOST_PASSES = 4
 # Hexadecimal digits as letters: a hash without digits cannot be read as a number the next time.
 _LETTERS = str.maketrans("0123456789abcdef", "abcdefghijklmnop")
-# Keys of JSON objects that say what their value is. `text` and `message` are no such keys, telephone words or not.
-_TELLING_KEY = re.compile(
+# JSON keys that describe their value. `text` and `message` do not, although they are telephone words.
+_DESCRIPTIVE_KEY = re.compile(
     r"phone|mobile|\bcell\b|\bfax\b|\btel\b|\bssn\b|social sec|passport|licen[cs]e|birth|\bdob\b|passw|pwd|secret|"
     r"token|(?:api|access|private) ?key|\bcard\b|iban|\bip\b|version|release|build|order|invoice|"
     r"tracking|isbn|sku|serial"
@@ -30,17 +30,16 @@ _WORD_START = re.compile(r"(?<=[a-z])(?=[A-Z])|[_\-.]")
 
 @lru_cache(4096)
 def hint_of(key: str) -> str | None:
-    """The words that the JSON key `key` puts before its value, or None when it tells nothing.
+    """The words that the JSON key `key` puts before its value, or None if it does not describe it.
 
     >>> hint_of("phoneNumber"), hint_of("content")
     ('phone number', None)
     """
     words = _WORD_START.sub(" ", key).lower()
-    return words if len(words) < 48 and _TELLING_KEY.search(words) else None
+    return words if len(words) < 48 and _DESCRIPTIVE_KEY.search(words) else None
 
 
-# What surrogates look like. One that stands in a text already belongs to nobody and stays, so that scrubbing a
-# scrubbed document changes nothing.
+# Surrogates as they are written. They belong to nobody and stay, so that scrubbing twice changes nothing.
 _SURROGATE = re.compile(
     r"person\d+@example\.com|\(\d{3}\) 555-01\d\d|400000\d{10}|GB\d\dTEST000000\d{8}|"
     r"user\d+:password\d+@host\d+\.example|(?:192\.0\.2|198\.51\.100|203\.0\.113)\.\d{1,3}|2001:db8::1:[0-9a-f]+"
@@ -49,9 +48,9 @@ _SURROGATE = re.compile(
 
 @dataclass(slots=True)
 class Surrogates:
-    """The stand-ins of one document: the same value gets the same one, so the same person stays the same person.
+    """The surrogates of one document: equal values get equal surrogates, so a person stays the same person.
 
-    They come from ranges that belong to nobody, in the order of appearance, leaving out those `taken` in the document.
+    They come from ranges that belong to nobody, in order of appearance, except those `taken` in the document.
 
     >>> pool = Surrogates()
     >>> [pool.of("EMAIL", value) for value in ("a@corp.io", "b@corp.io", "a@corp.io")]
@@ -64,21 +63,18 @@ class Surrogates:
 
     @classmethod
     def beside(cls, document: str) -> Surrogates:
-        """A pool that leaves out the surrogates which the document holds already."""
+        """A pool without the surrogates that the document already contains."""
         return cls(set(_SURROGATE.findall(document)))
 
     def of(self, kind: str, value: str) -> str:
-        known = self.issued.get((kind, value))
-        while known is None:
+        surrogate = self.issued.get((kind, value))
+        while surrogate is None:
             self.counts[kind] = number = self.counts.get(kind, 0) + 1
-            stand_in = _SURROGATES.get(kind, _numbered(kind))(number)
-            if stand_in not in self.taken:
-                known = self.issued[kind, value] = stand_in
-        return known
-
-
-def _numbered(kind: str) -> Callable[[int], str]:
-    return lambda number: f"[{kind}_{number}]"
+            make = _SURROGATES.get(kind)
+            candidate = make(number) if make is not None else f"[{kind}_{number}]"
+            if candidate not in self.taken:
+                surrogate = self.issued[kind, value] = candidate
+        return surrogate
 
 
 def _card(number: int) -> str:
@@ -130,30 +126,30 @@ class Scrubber:
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
-            raise UsageError(f"unknown action '{self.action}'", fix=f"one of {', '.join(ACTIONS)}")
+            raise UsageError(f"there is no action {self.action!r}", fix=f"Use one of {', '.join(ACTIONS)}")
         if self.action == "hash" and not self.key:
-            fix = "give --key or AGENT_FORGE_SCRUB_KEY: without one anybody can hash a list of addresses"
+            fix = "Set AGENT_FORGE_SCRUB_KEY or --key: without a key anybody can hash a list of addresses"
             raise UsageError("hashing needs a key", fix=fix)
 
     def find(self, text: str, hint: str | None = None) -> list[Match]:
-        """What this scrubber would replace; surrogates of its own making are left out when it makes surrogates."""
-        found = find_pii(text, types=self.types, hint=hint, names=self.names)
-        if self.action != "surrogate" or not found:
-            return found
-        own = [kept.span() for kept in _SURROGATE.finditer(text)]
-        return [m for m in found if not any(start < m.end and m.start < end for start, end in own)]
+        """What this scrubber would replace; when it makes surrogates, not those in the text already."""
+        matches = find_pii(text, types=self.types, hint=hint, names=self.names)
+        if self.action != "surrogate" or not matches:
+            return matches
+        own = [surrogate.span() for surrogate in _SURROGATE.finditer(text)]
+        return [m for m in matches if not any(start < m.end and m.start < end for start, end in own)]
 
     def text(
         self, text: str, *, hint: str | None = None, surrogates: Surrogates | None = None
     ) -> tuple[str, list[Match]]:
-        """`text` without its personal data, and what was found in it."""
+        """`text` without its personal data, and the matches in it."""
         matches = self.find(text, hint)
         if not matches:
             return text, matches
         return self.replaced(text, matches, hint, surrogates if surrogates is not None else Surrogates.beside(text))
 
     def replaced(self, text: str, matches: list[Match], hint: str | None, pool: Surrogates) -> tuple[str, list[Match]]:
-        """`text` with these matches replaced, and with what comes to light when they are."""
+        """`text` with these matches replaced, and with those that the replacements reveal."""
         if self.action == "drop":
             return text, matches
         text = self._replace(text, matches, pool)
@@ -169,11 +165,11 @@ class Scrubber:
         parts: list[str] = []
         at = 0
         for match in matches:
-            parts += (text[at : match.start], self._stand_in(match, pool))
+            parts += (text[at : match.start], self._replacement(match, pool))
             at = match.end
         return "".join(parts) + text[at:]
 
-    def _stand_in(self, match: Match, pool: Surrogates) -> str:
+    def _replacement(self, match: Match, pool: Surrogates) -> str:
         if self.action == "surrogate":
             return pool.of(match.type, match.text)
         if self.action == "hash":

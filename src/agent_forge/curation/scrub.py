@@ -1,4 +1,4 @@
-"""Scrubbing of JSONL files: streamed, in order, on several processes, whole or not at all."""
+"""Scrubs JSONL files: streamed, in order, on several processes, atomically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from agent_forge.curation.pii import Match
 from agent_forge.curation.replace import Scrubber, Surrogates, hint_of
 from agent_forge.errors import DataError, UsageError
 
-# A JSON string, and the colon behind it when it is a key. Each step is decided by one character.
+# A JSON string, and the colon after it if it is a key. One character decides each step, so it takes linear time.
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?')
 _BATCH_BYTES = 1 << 19
 _BOM = b"\xef\xbb\xbf"
@@ -30,8 +30,8 @@ _BATCH_LINES = 2048
 
 @dataclass(slots=True)
 class ScrubReport:
-    """What a scrub did. `reserved` counts those of `replaced` that belong to nobody (example.com, test cards); `fields`
-    counts the strings under each of the fields that were asked for."""
+    """What a scrub did. `reserved` counts those of `replaced` that belong to nobody (example.com, test cards);
+    `fields` counts the strings under each requested field."""
 
     rows: int = 0
     rejected: int = 0
@@ -43,8 +43,7 @@ class ScrubReport:
     names_covered: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        found = asdict(self)
-        return found if self.fields is not None else {key: found[key] for key in found if key != "fields"}
+        return {key: value for key, value in asdict(self).items() if key != "fields" or value is not None}
 
     def add(self, other: ScrubReport) -> None:
         self.rows += other.rows
@@ -59,7 +58,7 @@ class ScrubReport:
 
 
 class _Pairs(list[tuple[str, Any]]):
-    """A JSON object as the list of its members: a key that stands twice keeps both values."""
+    """A JSON object as a list of its members, so that a repeated key keeps both values."""
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_Pairs)
@@ -69,24 +68,24 @@ Fields = dict[str, int]  # the names of fields, and how many strings were seen u
 
 
 def leaves(value: Any, fields: Fields | None = None) -> list[tuple[str, str | None]]:
-    """The strings of a parsed line that are values, in order, each with what its key hints at.
+    """The strings of a parsed line that are values, in order, each with the hint of its key.
 
-    With `fields` ("messages.content"; lists between do not count) strings elsewhere come as ("", None); those under
-    them are counted there.
+    With `fields` ("messages.content"; lists in between do not count) strings elsewhere come as ("", None); those under
+    a field are counted there.
 
     >>> leaves(json.loads('{"phone": "5551234567", "n": [1.10, "x"]}', object_pairs_hook=_Pairs))
     [('5551234567', 'phone'), ('x', None)]
     """
-    found: list[tuple[str, str | None]] = []
+    strings: list[tuple[str, str | None]] = []
     if isinstance(value, str):
-        found.append((value, None) if fields is None else ("", None))
+        strings.append((value, None) if fields is None else ("", None))
     elif isinstance(value, list):
-        _walk(value, None, "", fields, found)
-    return found
+        _walk(value, None, "", fields, strings)
+    return strings
 
 
 def _walk(
-    item: list[Any], hint: str | None, path: str, fields: Fields | None, found: list[tuple[str, str | None]]
+    item: list[Any], hint: str | None, path: str, fields: Fields | None, strings: list[tuple[str, str | None]]
 ) -> None:
     if type(item) is _Pairs:
         for key, inner in item:
@@ -94,16 +93,16 @@ def _walk(
             if kind is str or kind is list or kind is _Pairs:
                 below = (f"{path}.{key}" if path else key) if fields else ""
                 if kind is str:
-                    wanted = fields is None or _is_under(below, fields)
-                    found.append((inner, hint_of(key)) if wanted else ("", None))
+                    selected = fields is None or _is_under(below, fields)
+                    strings.append((inner, hint_of(key)) if selected else ("", None))
                 else:
-                    _walk(inner, hint_of(key), below, fields, found)
+                    _walk(inner, hint_of(key), below, fields, strings)
         return
     for inner in item:
         if type(inner) is str:
-            found.append((inner, hint) if fields is None or _is_under(path, fields) else ("", None))
+            strings.append((inner, hint) if fields is None or _is_under(path, fields) else ("", None))
         elif isinstance(inner, list):
-            _walk(inner, hint, path, fields, found)
+            _walk(inner, hint, path, fields, strings)
 
 
 def _is_under(path: str, fields: Fields) -> bool:
@@ -125,15 +124,15 @@ def _encoded(text: str, ascii_only: bool) -> str:
 def scrub_line(
     line: str, scrubber: Scrubber, fields: Fields | Iterable[str] | None = None, *, where: str = "line", number: int = 1
 ) -> tuple[str, list[Match]]:
-    """One line of JSON without personal data, and what was found. Raises DataError when it is no JSON.
+    """One line of JSON without personal data, and the matches. Raises DataError if it is not JSON.
 
-    Only the strings that change are written anew: numbers, order, spacing and repeated keys stay as they are.
+    Only the strings that change are rewritten: numbers, order, spacing and repeated keys stay as they are.
 
     >>> scrub_line('{"n": 1.10, "to": "jo@corp.io"}', Scrubber())[0]
     '{"n": 1.10, "to": "[EMAIL]"}'
     """
     pool: Surrogates | None = None
-    found: list[Match] = []
+    all_matches: list[Match] = []
     changes: dict[int, str] = {}
     if fields is not None and not isinstance(fields, dict):
         fields = dict.fromkeys(fields, 0)
@@ -146,12 +145,12 @@ def scrub_line(
         if matches:
             pool = pool or (Surrogates.beside(line) if scrubber.action == "surrogate" else Surrogates())
             changes[index], matches = scrubber.replaced(text, matches, hint, pool)
-            found += matches
-    return (_spliced(line, changes) if changes else line), found
+            all_matches += matches
+    return (_spliced(line, changes) if changes else line), all_matches
 
 
 def _spliced(line: str, changes: dict[int, str]) -> str:
-    """`line` with the values of these numbers replaced (strings that are values, counted from 0)."""
+    """`line` with some of its string values replaced, by their number, counted from 0."""
     parts: list[str] = []
     at = 0
     values = (token for token in _STRING.finditer(line) if not token[2])
@@ -167,11 +166,11 @@ class _Job:
     scrubber: Scrubber
     fields: tuple[str, ...] | None
     where: str
-    keep_bad: bool
+    reject: bool
 
 
 def _scrub_batch(job: _Job, first: int, lines: list[bytes]) -> tuple[bytes, bytes, ScrubReport]:
-    """The scrubbed lines, the rejected ones, and the counts. Raises DataError on a bad line unless those are kept."""
+    """The scrubbed lines, the rejected ones, and the counts. Raises DataError on a bad line, unless `reject`."""
     clean: list[bytes] = []
     bad: list[bytes] = []
     report = ScrubReport(fields=dict.fromkeys(job.fields, 0) if job.fields else None)
@@ -184,17 +183,17 @@ def _scrub_batch(job: _Job, first: int, lines: list[bytes]) -> tuple[bytes, byte
         report.rows += 1
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-            written, found = scrub_line(line, job.scrubber, report.fields, where=job.where, number=number)
+            written, matches = scrub_line(line, job.scrubber, report.fields, where=job.where, number=number)
         except (UnicodeDecodeError, DataError) as error:
-            if not job.keep_bad:
+            if not job.reject:
                 raise _bad_line(error, number, job.where) from error
             bad.append(raw if raw.endswith(b"\n") else raw + b"\n")
             continue
-        if not found:
+        if not matches:
             clean.append(raw.removeprefix(_BOM) if number == 1 else raw)
             continue
-        kinds.update(match.type for match in found)
-        reserved.update(match.type for match in found if match.reserved)
+        kinds.update(match.type for match in matches)
+        reserved.update(match.type for match in matches if match.reserved)
         if job.scrubber.action == "drop":
             report.dropped += 1
             continue
@@ -206,7 +205,7 @@ def _scrub_batch(job: _Job, first: int, lines: list[bytes]) -> tuple[bytes, byte
 
 def _bad_line(error: Exception, number: int, where: str) -> DataError:
     what = error.what if isinstance(error, DataError) else f"line {number} is not UTF-8"
-    return DataError(what, where=where, fix="mend the line, or name a --reject file that takes the bad lines")
+    return DataError(what, where=where, fix="Repair the line, or add --reject FILE for bad lines")
 
 
 def _batches(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
@@ -234,12 +233,12 @@ def scrub_file(
 ) -> ScrubReport:
     """Scrubs the JSONL file `source` into `target`; suffixes .gz and .zst are (de)compressed.
 
-    The source is never touched. The target appears when everything is done, and not at all when a line is bad (with
-    its number in the DataError), unless `reject` names a file for such lines. Memory stays flat at any size.
-    `on_batch` is called with the counts so far; what it raises ends the run.
+    The source is never changed. The target appears when everything is done, and not at all if a line is bad (the
+    DataError has its number), unless `reject` names a file for such lines. Memory stays flat at any size. `on_batch`
+    gets the counts so far; what it raises ends the run.
     """
     if same_file(source, target) or (reject is not None and same_file(source, reject)):
-        raise UsageError("the output would overwrite the input", where=str(source), fix="name another file")
+        raise UsageError("the output would overwrite the input", where=str(source), fix="Name another file")
     if reject is not None and Path(reject).resolve() == Path(target).resolve():
         raise UsageError("the output and the rejected lines cannot share a file", where=str(target))
     job = _Job(scrubber or Scrubber(), tuple(fields) if fields else None, str(source), reject is not None)
@@ -261,7 +260,7 @@ def scrub_file(
 def _results(
     job: _Job, batches: Iterator[tuple[int, list[bytes]]], workers: int
 ) -> Iterator[tuple[bytes, bytes, ScrubReport]]:
-    """The batches' results in order, with no more batches in memory than the workers need."""
+    """The results of the batches in order, with no more batches in memory than the workers need."""
     if workers <= 1 or job.scrubber.names is not None:
         for first, lines in batches:
             yield _scrub_batch(job, first, lines)

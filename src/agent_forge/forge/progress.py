@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,6 +19,20 @@ EVERY_S = 1.0  # between two reports of one stage
 
 def silent(**_: Any) -> None:
     """Tells nobody."""
+
+
+def training_figures(record: Mapping[str, Any]) -> str:
+    """Loss and speed of a logged training step.
+
+    >>> training_figures({"step": 30, "loss": 2.5, "tokens_per_s": 1000.0, "mfu": 0.25})
+    'loss 2.500, 1,000 tokens/s, MFU 25.0%'
+    """
+    parts = [f"loss {record['loss']:.3f}"]
+    if record.get("tokens_per_s"):
+        parts.append(f"{record['tokens_per_s']:,.0f} tokens/s")
+    if record.get("mfu") is not None:
+        parts.append(f"MFU {record['mfu']:.1%}")
+    return ", ".join(parts)
 
 
 def reporter(stage: str, total: int, tell: Tell) -> Callable[[int], None]:

@@ -118,7 +118,7 @@ class Journal:
         """One run in one line. Raises UnknownRunError if there is none of that name."""
         runs = self._summaries("WHERE run = ?", run)
         if not runs:
-            fix = "`agent-forge run --list` lists the runs"
+            fix = "`agent-forge runs ls` lists the runs"
             raise UnknownRunError(f"there is no run {run!r}", where=self.where, fix=fix)
         return runs[0]
 

@@ -1,11 +1,10 @@
-"""The application: route modules put together behind the guards."""
+"""The application: the route modules behind the middleware."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 from starlette.applications import Starlette
@@ -14,18 +13,18 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
 
 from agent_forge.errors import AgentForgeError
-from agent_forge.server.answers import Refused, error_answer
-from agent_forge.server.bodies import BodyLimits
 from agent_forge.server.context import Context
 from agent_forge.server.logs import make_log
-from agent_forge.server.observing import Observing
+from agent_forge.server.refusal import Refusal
+from agent_forge.server.request_log import RequestLog
+from agent_forge.server.requests import BodyLimits
+from agent_forge.server.responses import error_response, refusal_response
 from agent_forge.server.security import Guard
 from agent_forge.server.settings import ServerSettings
 
-# Each has `routes(context) -> list of Starlette routes`. The pages come last: theirs is `/`.
+# Each has `routes(context)`, a list of Starlette routes. The dashboard comes last: its root is `/`.
 MODULES = (
     "agent_forge.server.health",
     "agent_forge.server.metrics",
@@ -33,8 +32,8 @@ MODULES = (
     "agent_forge.server.runs.routes",
     "agent_forge.server.intake",
     "agent_forge.server.openapi",
+    "agent_forge.server.dashboard",
 )
-PAGES = "agent_forge.server.pages"
 
 
 def create_app(settings: ServerSettings | None = None) -> Starlette:
@@ -47,16 +46,16 @@ def create_app(settings: ServerSettings | None = None) -> Starlette:
     context = Context(settings or ServerSettings())
     log = make_log(context.settings.log_level)
     app = Starlette(
-        routes=_routes(context),
+        routes=[route for module in MODULES for route in import_module(module).routes(context)],
         middleware=[
-            Middleware(Observing, context=context, log=log),
+            Middleware(RequestLog, context=context, log=log),
             Middleware(Guard, settings=context.settings),
             Middleware(BodyLimits, settings=context.settings),
         ],
         exception_handlers={
-            Refused: _refused,
+            Refusal: _refused,
             HTTPException: _http_error,
-            ClientDisconnect: _left,
+            ClientDisconnect: _client_left,
             AgentForgeError: _failed,
             Exception: _broken,
         },
@@ -66,38 +65,32 @@ def create_app(settings: ServerSettings | None = None) -> Starlette:
     return app
 
 
-def _routes(context: Context) -> list[BaseRoute]:
-    modules = [*MODULES, *([PAGES] if find_spec(PAGES) is not None else [])]
-    return [route for module in modules for route in import_module(module).routes(context)]
-
-
 @asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
     yield
     await run_in_threadpool(app.state.context.close)
 
 
-async def _left(request: Request, error: Exception) -> Response:
-    """Nobody reads it; 499 is what proxies write into their logs for it."""
+async def _client_left(request: Request, error: Exception) -> Response:
+    """Nobody reads it; proxies log it as 499."""
     return Response(status_code=499)
 
 
 async def _refused(request: Request, error: Any) -> Response:
-    answer: Response = error.answer
-    return answer
+    return refusal_response(error)
 
 
 async def _http_error(request: Request, error: Any) -> Response:
-    message = f"there is no {request.url.path!r} here" if error.status_code == 404 else str(error.detail)
+    message = f"there is no page {request.url.path!r}" if error.status_code == 404 else str(error.detail)
     code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
-    return error_answer(error.status_code, message, code=code, headers=error.headers)
+    return error_response(error.status_code, message, code=code, headers=error.headers)
 
 
 async def _failed(request: Request, error: Any) -> Response:
-    """A fault of ours that has its own words: a store that is gone, a model that cannot be loaded."""
-    return error_answer(400 if error.exit_code == 2 else 500, str(error), code=type(error).__name__)
+    """An error of ours with a message: a store that is gone, a model that cannot be loaded."""
+    return error_response(400 if error.exit_code == 2 else 500, str(error), code=type(error).__name__)
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    """A fault that nobody foresaw: the log has it, the client learns no more than that."""
-    return error_answer(500, "something went wrong in the server; its log says what", code="internal_error")
+    """A bug: the log has the details, the client learns no more than that."""
+    return error_response(500, "internal error; see the log of the server", code="internal_error")

@@ -1,4 +1,4 @@
-"""What the routes share: where things are kept, opened when they are first needed."""
+"""What the routes share: stores and settings, opened when they are first needed."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ if TYPE_CHECKING:
     from agent_forge.runtime import Journal
     from agent_forge.traces import Recorder, Store
 
-LAST = ("recorder", "telemetry", "registry", "traces")
+CLOSED_LAST = ("recorder", "telemetry", "registry", "traces")  # the others use them to the end
 
 
 @dataclass
 class Context:
-    """One server. Routes get it when they are made; what is heavy is opened by the first request that needs it.
+    """One server. What is expensive is opened by the first request that needs it.
 
-    `parts` holds what a route module keeps for the life of the server, by name (see `part`); those with a `close`
-    are closed with the server.
+    `parts` holds what the route modules keep for the life of the server, by name (see `part`); parts with a `close`
+    method are closed with the server.
     """
 
     settings: ServerSettings
     hub: Hub = field(default_factory=Hub)
     parts: dict[str, Any] = field(default_factory=dict)
-    _turn: threading.RLock = field(default_factory=threading.RLock, repr=False)
+    _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     @property
     def home(self) -> Path:
-        """The home folder; made if it is not there."""
-        place = self.settings.home
-        return home_folder(None if place is not None and "://" in place else place)
+        """The home folder, created if needed."""
+        home = self.settings.home
+        return home_folder(None if home is not None and "://" in home else home)
 
     @property
     def place(self) -> str | Path:
-        """Where traces and journal are kept: the database URL given as home, else the home folder."""
-        place = self.settings.home
-        return place if place is not None and "://" in place else self.home
+        """Where traces and journal are stored: a database URL given as home, else the home folder."""
+        home = self.settings.home
+        return home if home is not None and "://" in home else self.home
 
     def part(self, name: str, make: Callable[[], Any]) -> Any:
-        """What is kept under `name`, made by the first who asks. From any thread."""
-        if (found := self.parts.get(name)) is not None:  # without waiting for another that is being made
-            return found
-        with self._turn:
+        """The part called `name`, made on first use. From any thread."""
+        if (part := self.parts.get(name)) is not None:  # without waiting while another part is being made
+            return part
+        with self._lock:
             if name not in self.parts:
                 self.parts[name] = make()
             return self.parts[name]
@@ -58,62 +58,60 @@ class Context:
     @property
     def traces(self) -> Store:
         """The trace store."""
-        found: Store = self.part("traces", self._open_traces)
-        return found
 
-    def _open_traces(self) -> Store:
-        from agent_forge.traces import Store
+        def open_store() -> Store:
+            from agent_forge.traces import Store
 
-        return Store.open(trace_store(self.place))
+            return Store.open(trace_store(self.place))
+
+        store: Store = self.part("traces", open_store)
+        return store
 
     @property
     def journal(self) -> Journal:
         """The journal of runs."""
-        journal: Journal = self.part("journal", self._open_journal)
+
+        def open_journal() -> Journal:
+            from agent_forge.runtime import Journal
+
+            return Journal.open(self.place)
+
+        journal: Journal = self.part("journal", open_journal)
         return journal
-
-    def _open_journal(self) -> Journal:
-        from agent_forge.runtime import Journal
-
-        return Journal.open(self.place)
 
     @property
     def registry(self) -> Registry:
         """The model registry."""
 
-        def opened() -> Registry:
+        def open_registry() -> Registry:
             from agent_forge.forge.registry import Registry
 
             return Registry(self.home)
 
-        found: Registry = self.part("registry", opened)
-        return found
+        registry: Registry = self.part("registry", open_registry)
+        return registry
 
     @property
     def recorder(self) -> Recorder:
-        """Records the server's own work into the trace store."""
+        """The recorder of the server's own work, which writes to the trace store."""
 
-        def made() -> Recorder:
+        def make_recorder() -> Recorder:
+            from agent_forge.server.telemetry import provider
             from agent_forge.traces import Recorder
 
-            return Recorder(self.traces, join=self.part("telemetry", self._telemetry) if endpoint else None)
+            endpoint = self.settings.otlp_endpoint
+            join = self.part("telemetry", lambda: provider(endpoint)) if endpoint else None
+            return Recorder(self.traces, join=join)
 
-        endpoint = self.settings.otlp_endpoint
-
-        found: Recorder = self.part("recorder", made)
-        return found
-
-    def _telemetry(self) -> Any:
-        from agent_forge.server.telemetry import provider
-
-        return provider(self.settings.otlp_endpoint or "")
+        recorder: Recorder = self.part("recorder", make_recorder)
+        return recorder
 
     def close(self) -> None:
-        """Closes what was opened, what the others use last. Without the lock: they may ask for it until then."""
-        used = [name for name in LAST if name in self.parts]
-        for name in [*(name for name in reversed(list(self.parts)) if name not in LAST), *used]:
+        """Closes all parts. Without the lock, since parts may still need each other until they are closed."""
+        last = [name for name in CLOSED_LAST if name in self.parts]
+        for name in [*(name for name in reversed(list(self.parts)) if name not in CLOSED_LAST), *last]:
             part = self.parts.get(name)
-            close = getattr(part, "close", None) or getattr(part, "shutdown", None)  # OpenTelemetry's word
+            close = getattr(part, "close", None) or getattr(part, "shutdown", None)  # OpenTelemetry calls it so
             if close is not None:
                 close()
         self.parts.clear()

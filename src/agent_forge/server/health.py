@@ -1,4 +1,4 @@
-"""Whether the server is there, and whether it is ready for work."""
+"""Health checks: `/healthz` and `/readyz`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from starlette.routing import Route
 
 from agent_forge._version import __version__
 from agent_forge.errors import AgentForgeError
-from agent_forge.server.answers import json_answer
 from agent_forge.server.context import Context
+from agent_forge.server.responses import json_response
 
 
 def routes(context: Context) -> list[Route]:
-    """`/healthz`: the process answers. `/readyz`: the trace store can be read and the models are loaded."""
+    """`/healthz`: the process responds. `/readyz`: the trace store is readable and the models are loaded."""
 
     async def healthz(request: Request) -> Response:
-        return json_answer({"status": "ok", "version": __version__})
+        return json_response({"status": "ok", "version": __version__})
 
     async def readyz(request: Request) -> Response:
         checks = {"traces": await run_in_threadpool(_traces, context), **_models(context)}
         ready = all(state == "ok" for state in checks.values())
-        return json_answer({"status": "ok" if ready else "not ready", "checks": checks}, 200 if ready else 503)
+        return json_response({"status": "ok" if ready else "not ready", "checks": checks}, 200 if ready else 503)
 
     return [Route("/healthz", healthz), Route("/readyz", readyz)]
 

@@ -1,4 +1,4 @@
-"""Events for whoever looks on: publish by topic, subscribe by topic."""
+"""Publish and subscribe, by topic."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-LONGEST = 1_000  # events that wait for one slow reader; older ones are dropped, and the reader is told how many
+LONGEST = 1_000  # events that may wait for a slow reader; then the oldest are dropped and counted
 
 Event = Mapping[str, Any]
 
 
 class Subscription:
-    """What one reader has not read yet. Use it in a `with` block; iterate over it for the events."""
+    """The unread events of one reader. Use it in a `with` block, and iterate over it."""
 
     def __init__(self, hub: Hub, topics: tuple[str, ...]) -> None:
         self._hub = hub
@@ -32,7 +32,7 @@ class Subscription:
         self._loop.call_soon_threadsafe(self._news.set)
 
     async def next(self, timeout_s: float | None = None) -> Event | None:
-        """The next event; None when none came in time."""
+        """The next event, or None after the timeout."""
         while not self._events:
             self._news.clear()
             try:
@@ -53,8 +53,8 @@ class Subscription:
 
 
 class Hub:
-    """Topics are plain names: `runs` (every run's events), `run:ID` (one run's), `traces` (what the intake stored),
-    `forge` (what a forge run tells). An event is a mapping that can be written as JSON; `publish` adds its topic.
+    """Topics are plain names: `runs` (events of all runs), `run:ID` (of one), `traces` (stored spans), `forge` (events
+    of a forge run). An event is a mapping that can be written as JSON; `publish` adds its topic.
 
     >>> async def example():
     ...     hub = Hub()
@@ -67,19 +67,19 @@ class Hub:
 
     def __init__(self) -> None:
         self._readers: dict[str, set[Subscription]] = {}
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
 
     def subscribe(self, *topics: str) -> Subscription:
         """A subscription to these topics, on the running event loop."""
         reader = Subscription(self, topics)
-        with self._turn:
+        with self._lock:
             for topic in topics:
                 self._readers.setdefault(topic, set()).add(reader)
         return reader
 
     def leave(self, reader: Subscription) -> None:
         """Ends a subscription."""
-        with self._turn:
+        with self._lock:
             for topic in reader.topics:
                 readers = self._readers.get(topic, set())
                 readers.discard(reader)
@@ -87,14 +87,14 @@ class Hub:
                     self._readers.pop(topic, None)
 
     def publish(self, topic: str, event: Event) -> None:
-        """Tells everyone who has subscribed to the topic. From any thread; nobody is waited for."""
-        with self._turn:
+        """Sends an event to all subscribers of a topic. From any thread, and without waiting."""
+        with self._lock:
             readers = list(self._readers.get(topic, ()))
         for reader in readers:
             reader.put({"topic": topic, **event})
 
     @property
     def readers(self) -> int:
-        """How many subscriptions there are."""
-        with self._turn:
+        """The number of subscriptions."""
+        with self._lock:
             return len(set().union(*self._readers.values())) if self._readers else 0

@@ -1,14 +1,17 @@
-"""Structured logs: one JSON object a line on stderr, with the trace id of the request it is about."""
+"""Structured logs: one JSON object per line on stderr, with the trace id of the request."""
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from typing import Any, TextIO
 
 import structlog
 
-# Without the values of variables: they hold what callers sent, tokens included.
+from agent_forge.terminal import printable_json
+
+# Without the values of variables: they contain what clients sent, tokens included.
 TRACEBACK = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -29,12 +32,18 @@ def _processors() -> list[Any]:
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.ExceptionRenderer(TRACEBACK),
-        structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
+        structlog.processors.JSONRenderer(_json_line, ensure_ascii=False, default=str),
     ]
 
 
+def _json_line(event: Any, **options: Any) -> str:
+    return printable_json(
+        json.dumps(event, **options)
+    )  # clients choose paths and names, and logs are read in terminals
+
+
 class ToLog(logging.Handler):
-    """Hands the records of the standard library's logging (uvicorn, transformers) to a structlog logger."""
+    """Passes records of the standard library's logging (uvicorn, transformers) to a structlog logger."""
 
     def __init__(self, log: Any) -> None:
         super().__init__()
@@ -51,8 +60,8 @@ class ToLog(logging.Handler):
 
 
 def take_over(log: Any, names: tuple[str, ...] = ("uvicorn", "uvicorn.error", "asyncio")) -> None:
-    """Makes these loggers of the standard library write through ours."""
+    """Redirects these standard-library loggers to ours."""
     for name in names:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [ToLog(log)], False
-        logger.setLevel(logging.WARNING)  # uvicorn tells of every start and stop; we say that ourselves
+        logger.setLevel(logging.WARNING)  # uvicorn logs every start and stop; so do we

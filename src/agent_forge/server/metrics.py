@@ -1,8 +1,8 @@
 """`/metrics`: what the server and the forge are doing, for Prometheus.
 
-Nothing here is on a hot path. What happens thousands of times a second (tokens, steps of a batch) is counted when its
-request ends, or sampled when Prometheus asks; the figures of forge runs, which are other processes, are read from the
-registry and from the sessions' logs at that moment, so a forge run pays nothing for them.
+Nothing here is on a hot path. What happens thousands of times per second (tokens, steps of a batch) is counted when its
+request ends, or sampled when Prometheus scrapes. Forge runs are other processes; their figures are read from the
+registry and the session logs at that moment, so they cost a forge run nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from agent_forge.server.context import Context
 
 if TYPE_CHECKING:
     from agent_forge.forge.events import Tail
-    from agent_forge.server.models.asked import Asked
+    from agent_forge.server.models.request import CompletionRequest
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 PHASE_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 14_400, 43_200, 86_400)
@@ -38,36 +38,36 @@ class Metrics:
 
     def __init__(self, context: Context) -> None:
         self.registry = CollectorRegistry()
-        made: dict[str, Any] = {"registry": self.registry, "namespace": "agent_forge"}
+        common: dict[str, Any] = {"registry": self.registry, "namespace": "agent_forge"}
         self.requests = Histogram(
-            "http_request_seconds", "Time to answer", ("method", "route", "status"), buckets=SECONDS, **made
+            "http_request_seconds", "Time to respond", ("method", "route", "status"), buckets=SECONDS, **common
         )
-        self.in_flight = Gauge("http_requests_in_flight", "Requests being answered", **made)
-        self.tokens = Counter("model_tokens", "Tokens read and written", ("model", "kind"), **made)
-        self.answers = Counter("model_answers", "Answers", ("model", "finish"), **made)
+        self.in_flight = Gauge("http_requests_in_flight", "Requests in progress", **common)
+        self.tokens = Counter("model_tokens", "Tokens read and written", ("model", "kind"), **common)
+        self.answers = Counter("model_answers", "Answers", ("model", "finish"), **common)
         self.first_token = Histogram(
-            "model_first_token_seconds", "Time to the first token", ("model",), buckets=SECONDS, **made
+            "model_first_token_seconds", "Time to the first token", ("model",), buckets=SECONDS, **common
         )
-        self.queued = Histogram("model_queue_seconds", "Time in line", ("model",), buckets=SECONDS, **made)
+        self.queued = Histogram("model_queue_seconds", "Time in the queue", ("model",), buckets=SECONDS, **common)
         self.token_time = Histogram(
-            "model_token_seconds", "Time of a token, averaged over an answer", ("model",), buckets=SECONDS, **made
+            "model_token_seconds", "Time per token, averaged over an answer", ("model",), buckets=SECONDS, **common
         )
-        self.spans = Counter("trace_spans_ingested", "Spans taken in and stored", **made)
-        self.span_bytes = Counter("trace_bytes_ingested", "Bytes of trace requests, unpacked", **made)
-        self.intake = Histogram("trace_intake_seconds", "Time until spans are on disk", buckets=SECONDS, **made)
-        self.intake_refused = Counter("trace_requests_refused", "Trace requests refused", ("reason",), **made)
-        self.runs = Counter("agent_runs", "Agent runs that ended", ("state",), **made)
-        for collector in (Serving(context), Forging(context)):
+        self.spans = Counter("trace_spans_ingested", "Spans received and stored", **common)
+        self.span_bytes = Counter("trace_bytes_ingested", "Bytes of trace requests, unpacked", **common)
+        self.intake = Histogram("trace_intake_seconds", "Time until spans are on disk", buckets=SECONDS, **common)
+        self.intake_refused = Counter("trace_requests_refused", "Trace requests refused", ("reason",), **common)
+        self.runs = Counter("agent_runs", "Agent runs that ended", ("state",), **common)
+        for collector in (ServingCollector(context), ForgeCollector(context)):
             self.registry.register(collector)
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)
 
-    def answered(self, asked: Asked) -> None:
-        """Counts what a request for completions came to."""
-        name = asked.model.name
-        self.tokens.labels(name, "prompt").inc(asked.prompt_tokens)
-        self.tokens.labels(name, "completion").inc(asked.written)
-        for job in asked.jobs:
+    def count_completion(self, completion: CompletionRequest) -> None:
+        """Counts a completion request when it has ended."""
+        name = completion.model.name
+        self.tokens.labels(name, "prompt").inc(completion.prompt_tokens)
+        self.tokens.labels(name, "completion").inc(completion.written)
+        for job in completion.jobs:
             self.answers.labels(name, job.finish or "cancelled").inc()
             if job.started_s is not None:
                 self.queued.labels(name).observe(job.started_s - job.queued_s)
@@ -79,8 +79,8 @@ class Metrics:
 
 def metrics_of(context: Context) -> Metrics:
     """The metrics of a server."""
-    found: Metrics = context.part("metrics", lambda: Metrics(context))
-    return found
+    metrics: Metrics = context.part("metrics", lambda: Metrics(context))
+    return metrics
 
 
 def routes(context: Context) -> list[Route]:
@@ -93,8 +93,8 @@ def routes(context: Context) -> list[Route]:
     return [Route("/metrics", show)]
 
 
-class Serving:
-    """What can be seen at the moment of asking: models in memory, lines, the store's writer."""
+class ServingCollector:
+    """The state at the moment of a scrape: models in memory, queues, the writer of the store."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -110,7 +110,7 @@ class Serving:
             "model_parameters": ("Parameters of a loaded model", [(m.name, m.loaded.parameters) for m in ready]),
             "model_size_bytes": ("Bytes of a loaded model's weights", [(m.name, m.loaded.bytes) for m in ready]),
             "model_load_seconds": ("Time a model took to load", [(m.name, m.loaded.seconds) for m in ready]),
-            "model_queue_depth": ("Requests in line", [(m.name, m.engine.waiting) for m in ready]),
+            "model_queue_depth": ("Requests in the queue", [(m.name, m.engine.waiting) for m in ready]),
             "model_batch_size": ("Requests in the running batch", [(m.name, m.engine.running) for m in ready]),
         }
         for name, (about, values) in rows.items():
@@ -125,12 +125,12 @@ class Serving:
     def _waiting(self) -> Iterator[Any]:
         parts = self._context.parts
         if (intake := parts.get("intake")) is not None:
-            yield GaugeMetricFamily("agent_forge_trace_waiting_bytes", "Bytes taken in, not stored", intake.held)
+            yield GaugeMetricFamily("agent_forge_trace_waiting_bytes", "Bytes received, not stored yet", intake.held)
         if (recorder := parts.get("recorder")) is not None:
             yield GaugeMetricFamily("agent_forge_trace_pending_spans", "Own spans not stored yet", recorder.pending)
-            yield CounterMetricFamily("agent_forge_trace_dropped_spans", "Own spans given up", recorder.dropped)
+            yield CounterMetricFamily("agent_forge_trace_dropped_spans", "Own spans dropped", recorder.dropped)
         if (runs := parts.get("runs")) is not None:
-            yield GaugeMetricFamily("agent_forge_agent_runs_active", "Agent runs under way", runs.active)
+            yield GaugeMetricFamily("agent_forge_agent_runs_active", "Active agent runs", runs.active)
 
 
 def _gauge(name: str, about: str, label: str, values: Iterable[tuple[str, float]]) -> GaugeMetricFamily:
@@ -143,13 +143,13 @@ def _gauge(name: str, about: str, label: str, values: Iterable[tuple[str, float]
 def _gpu_memory() -> list[tuple[str, float]]:
     import sys
 
-    torch = sys.modules.get("torch")  # without a model there is none, and it is not loaded for this
+    torch = sys.modules.get("torch")  # not loaded without a model, and not worth loading for this
     if torch is None or not torch.cuda.is_available():
         return []
     return [(f"cuda:{number}", torch.cuda.memory_allocated(number)) for number in range(torch.cuda.device_count())]
 
 
-class Forging:
+class ForgeCollector:
     """The forge, from its registry: phase durations, errors by phase and type, models, progress of running sessions."""
 
     def __init__(self, context: Context) -> None:
@@ -169,7 +169,7 @@ class Forging:
             sessions = registry.sessions()
             phases = [phase for session in sessions for phase in registry.phases(session["session"])]
             entries = registry.ls()
-        except AgentForgeError:  # what cannot be read is not measured
+        except AgentForgeError:  # a registry that cannot be read has no metrics
             return
         yield _durations(phases)
         yield _errors(phases)
@@ -185,8 +185,8 @@ class Forging:
         family = GaugeMetricFamily(
             "agent_forge_phase_progress", "Latest figures of running phases", labels=["session", "phase", "metric"]
         )
-        for gone in self._tails.keys() - running:
-            del self._tails[gone], self._latest[gone]
+        for ended in self._tails.keys() - running:
+            del self._tails[ended], self._latest[ended]
         for session in sorted(running):
             path: Path = self._context.home / "sessions" / session / "events.jsonl"
             tail = self._tails.setdefault(session, Tail(path))
@@ -223,8 +223,8 @@ def _errors(phases: Iterable[Mapping[str, Any]]) -> CounterMetricFamily:
     counts: dict[tuple[str, str], int] = {}
     for phase in phases:
         if phase["state"] == "failed":
-            found = _TYPE.match(phase["error"] or "")
-            key = (phase["name"], found[1] if found else "AgentForgeError")
+            match = _TYPE.match(phase["error"] or "")
+            key = (phase["name"], match[1] if match else "AgentForgeError")
             counts[key] = counts.get(key, 0) + 1
     for labels, count in counts.items():
         family.add_metric(list(labels), count)

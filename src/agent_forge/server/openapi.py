@@ -1,7 +1,8 @@
-"""`/openapi.json`: the API, described. The schemas of bodies are the ones that requests are checked against."""
+"""`/openapi.json`: the description of the API. Requests are checked against the same schemas."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from starlette.requests import Request
@@ -9,8 +10,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agent_forge._version import __version__
-from agent_forge.server.answers import json_answer
 from agent_forge.server.context import Context
+from agent_forge.server.responses import json_response
 from agent_forge.server.schemas import BODIES, JSON, OBJECT, TEXT
 
 _ERROR: JSON = {
@@ -89,7 +90,7 @@ def routes(context: Context) -> list[Route]:
     """The document."""
 
     async def show(request: Request) -> Response:
-        return json_answer(document(secured=context.settings.token is not None))
+        return json_response(document(secured=context.settings.token is not None))
 
     return [Route("/openapi.json", show)]
 
@@ -100,12 +101,12 @@ def document(*, secured: bool = False) -> dict[str, Any]:
     >>> sorted(document()["paths"])[:3]
     ['/healthz', '/metrics', '/openapi.json']
     """
-    found: dict[str, Any] = {
+    api: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "Agent Forge",
             "version": __version__,
-            "description": "Models in the manner of OpenAI's API, agent runs, the intake of traces, metrics.",
+            "description": "OpenAI-compatible models, agent runs, trace intake, metrics.",
         },
         "paths": {path: dict(operations) for path, operations in _PATHS.items()},
         "components": {
@@ -114,48 +115,46 @@ def document(*, secured: bool = False) -> dict[str, Any]:
         },
     }
     if secured:
-        found["security"] = [{"token": []}]
-    return found
+        api["security"] = [{"token": []}]
+    return api
 
 
-def _answer(about: str, schema: JSON | None = None, kind: str = "application/json") -> JSON:
+def _response(about: str, schema: JSON | None = None, kind: str = "application/json") -> JSON:
     content = {kind: {"schema": schema or {}}}
     return {"description": about, "content": content}
 
 
-def _operation(name: str, about: str, answers: dict[int, JSON], body: str | None = None, *places: str) -> JSON:
+def _operation(path: str, name: str, about: str, responses: dict[int, JSON], body: str | None = None) -> JSON:
     """An operation that may also be refused, with an error in OpenAI's shape."""
-    refused = _answer("Refused; the error says why and what to do", _ERROR)
-    found: JSON = {
+    refused = _response("Refused; the error states the reason and the fix", _ERROR)
+    operation: JSON = {
         "operationId": name,
         "summary": about,
-        "responses": {**{str(code): answer for code, answer in answers.items()}, "4XX": refused},
+        "responses": {**{str(code): response for code, response in responses.items()}, "4XX": refused},
     }
     if body is not None:
         schema = {"$ref": f"#/components/schemas/{body.capitalize()}"}
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
-    if places:
-        found["parameters"] = [
-            {"name": place, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
-            for place in places
-        ]
-    return found
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    if parameters := re.findall(r"{(\w+)}", path):
+        text = {"type": "string", "minLength": 1}
+        operation["parameters"] = [{"name": n, "in": "path", "required": True, "schema": text} for n in parameters]
+    return operation
 
 
 _EVENTS = {"description": "Server-sent events", "content": {"text/event-stream": {"schema": {}}}}
 
 
-def _completing(kind: str) -> JSON:
-    answer = _answer("The answer; with `stream`, chunks as server-sent events", _completion(kind))
-    answer["content"]["text/event-stream"] = {"schema": {}}
-    return answer
+def _completion_response(kind: str) -> JSON:
+    response = _response("The answer; with `stream`, chunks as server-sent events", _completion(kind))
+    response["content"]["text/event-stream"] = {"schema": {}}
+    return response
 
 
-_BUSY = _answer("Not now; Retry-After says when", _ERROR)
+_BUSY = _response("Busy; try again after Retry-After", _ERROR)
 _TRACES: JSON = {
     "post": {
         "operationId": "take_traces",
-        "summary": "Takes in spans: an OTLP ExportTraceServiceRequest. They are on disk when it answers.",
+        "summary": "Store spans: an OTLP ExportTraceServiceRequest. They are on disk when the response arrives.",
         "requestBody": {
             "required": True,
             "content": {
@@ -175,69 +174,35 @@ _TRACES: JSON = {
                     "application/x-protobuf": {"schema": {}},
                 },
             },
-            "503": _answer("The store cannot be written to now", _STATUS),
+            "503": _response("The store is not writable now", _STATUS),
         },
     }
 }
-_PATHS: dict[str, JSON] = {
-    "/healthz": {"get": _operation("healthz", "The process answers.", {200: _answer("It does", OBJECT)})},
-    "/readyz": {
-        "get": _operation(
-            "readyz",
-            "Store and models are ready.",
-            {200: _answer("They are", OBJECT), 503: _answer("They are not yet", OBJECT)},
-        )
-    },
-    "/metrics": {
-        "get": _operation("metrics", "Metrics for Prometheus.", {200: _answer("Metrics", TEXT, "text/plain")})
-    },
-    "/openapi.json": {"get": _operation("openapi", "This document.", {200: _answer("It", OBJECT)})},
-    "/v1/models": {
-        "get": _operation(
-            "list_models",
-            "Models that are served, and registered checkpoints that can be.",
-            {200: _answer("Models", _listing("data", _MODEL))},
-        )
-    },
-    "/v1/models/{model}": {
-        "get": _operation("get_model", "One model.", {200: _answer("The model", _MODEL)}, None, "model")
-    },
-    "/v1/chat/completions": {
-        "post": _operation("chat", "Continues a chat.", {200: _completing("chat.completion"), 503: _BUSY}, "chat")
-    },
-    "/v1/completions": {
-        "post": _operation(
-            "complete", "Continues a text.", {200: _completing("text_completion"), 503: _BUSY}, "completion"
-        )
-    },
-    "/v1/traces": _TRACES,
-    "/v1/runs": {
-        "get": _operation("list_runs", "Runs in the journal.", {200: _answer("Runs", _listing("runs", OBJECT))}),
-        "post": _operation(
-            "start_run",
-            "Plans a request and carries it out, or carries out a plan.",
-            {202: _answer("Started", _STARTED), 503: _BUSY},
-            "run",
-        ),
-    },
-    "/v1/runs/{run}": {
-        "get": _operation(
-            "get_run",
-            "A run: what `agent-forge run --json` prints, as far as it is known.",
-            {200: _answer("The run", _RESULT)},
-            None,
-            "run",
-        )
-    },
-    "/v1/runs/{run}/events": {
-        "get": _operation("follow_run", "Follows a run, past events first.", {200: _EVENTS}, None, "run")
-    },
-    "/v1/runs/{run}/approve": {
-        "post": _operation(
-            "approve", "Decides on a task that waits for it.", {200: _answer("Decided", OBJECT)}, "approval", "run"
-        )
-    },
-    "/v1/runs/{run}/cancel": {
-        "post": _operation("cancel", "Stops a run.", {202: _answer("It will stop", OBJECT)}, None, "run")
-    },
-}
+_CHAT, _TEXT = (_completion_response(kind) for kind in ("chat.completion", "text_completion"))
+_RUN = "/v1/runs/{run}"
+# method, path, name, summary, responses by status, and the schema of the body
+_OPERATIONS: tuple[tuple[str, str, str, str, dict[int, JSON], str | None], ...] = (
+    ("get", "/healthz", "healthz", "Whether the process responds.", {200: _response("It does", OBJECT)}, None),
+    ("get", "/readyz", "readyz", "Whether store and models are ready.",
+     {200: _response("They are", OBJECT), 503: _response("They are not yet", OBJECT)}, None),
+    ("get", "/metrics", "metrics", "Metrics for Prometheus.", {200: _response("Metrics", TEXT, "text/plain")}, None),
+    ("get", "/openapi.json", "openapi", "This document.", {200: _response("The document", OBJECT)}, None),
+    ("get", "/v1/models", "list_models", "List served models and registered checkpoints.",
+     {200: _response("Models", _listing("data", _MODEL))}, None),
+    ("get", "/v1/models/{model}", "get_model", "Get one model.", {200: _response("The model", _MODEL)}, None),
+    ("post", "/v1/chat/completions", "chat", "Continue a chat.", {200: _CHAT, 503: _BUSY}, "chat"),
+    ("post", "/v1/completions", "complete", "Continue a text.", {200: _TEXT, 503: _BUSY}, "completion"),
+    ("get", "/v1/runs", "list_runs", "List the runs in the journal.",
+     {200: _response("Runs", _listing("runs", OBJECT))}, None),
+    ("post", "/v1/runs", "start_run", "Plan a request and run it, or run a plan.",
+     {202: _response("Started", _STARTED), 503: _BUSY}, "run"),
+    ("get", _RUN, "get_run", "Get a run: what `agent-forge run --json` prints, as far as known.",
+     {200: _response("The run", _RESULT)}, None),
+    ("get", f"{_RUN}/events", "follow_run", "Follow a run, past events first.", {200: _EVENTS}, None),
+    ("post", f"{_RUN}/approve", "approve", "Approve or reject a waiting task.",
+     {200: _response("Decided", OBJECT)}, "approval"),
+    ("post", f"{_RUN}/cancel", "cancel", "Stop a run.", {202: _response("It will stop", OBJECT)}, None),
+)  # fmt: skip
+_PATHS: dict[str, JSON] = {"/v1/traces": _TRACES}
+for _method, _path, _name, _about, _responses, _body in _OPERATIONS:
+    _PATHS.setdefault(_path, {})[_method] = _operation(_path, _name, _about, _responses, _body)

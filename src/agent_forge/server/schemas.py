@@ -1,4 +1,4 @@
-"""What requests look like, as JSON Schema: bodies are checked against these, and the OpenAPI document shows them."""
+"""The JSON Schemas of request bodies, for validation and for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def closed(properties: JSON, *required: str) -> JSON:
 
 
 def nullable(schema: JSON) -> JSON:
-    """A value that may be null, which means: not given."""
+    """A value that may be null, which means absent."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
@@ -31,7 +31,7 @@ _STOP: JSON = {
         {"type": "array", "items": {"type": "string", "minLength": 1, "maxLength": 500}, "maxItems": 16},
     ]
 }
-# What both completions take. Penalties and biases are refused unless they change nothing: they are not carried out.
+# Fields of both completion APIs. Penalties and biases are not implemented, so only neutral values are accepted.
 _SAMPLING: JSON = {
     "model": NAME,
     "max_tokens": nullable({"type": "integer", "minimum": 1, "maximum": 1_000_000}),

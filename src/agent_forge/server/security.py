@@ -1,8 +1,7 @@
-"""Who may ask, from where, how often: checked before a request reaches a route.
+"""Access control: who may send requests, from where, and how often, checked before a request reaches a route.
 
-A browser is the way in for others: any web page can make it send requests to 127.0.0.1. So the name in the Host header
-must be ours (a page whose name was rebound to our address still sends its own name), and an Origin must be ours or
-allowed.
+The way in for others is a browser: any web page can make it send requests to 127.0.0.1. So the name in the Host header
+must be ours (after DNS rebinding, a page still sends its own name), and an Origin must be ours or allowed.
 """
 
 from __future__ import annotations
@@ -21,13 +20,14 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_forge.server.answers import Refused
+from agent_forge.server.refusal import Refusal
+from agent_forge.server.responses import refusal_response
 from agent_forge.server.settings import ServerSettings, is_loopback
 
 COOKIE = "agent_forge_token"
-OPEN = frozenset(("/healthz", "/readyz"))  # need no token: they tell nothing
+OPEN = frozenset(("/healthz", "/readyz"))  # need no token: they reveal nothing
 CLIENTS = 10_000  # addresses whose rate is remembered
-FAILURES_A_MINUTE = 20  # wrong tokens from one address
+FAILURES_PER_MINUTE = 20  # wrong tokens from one address
 
 POLICY = "; ".join(
     (
@@ -53,7 +53,7 @@ HEADERS = {
 
 
 class Guard:
-    """ASGI middleware: refuses what may not pass, and puts the security headers on every answer."""
+    """ASGI middleware: refuses requests that may not pass, and adds security headers to every response."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app = app
@@ -61,7 +61,7 @@ class Guard:
         self._names = {name.lower() for name in settings.allowed_hosts} | _own_names(settings)
         self._origins = {origin.rstrip("/").lower() for origin in settings.origins}
         self._rate = Buckets(settings.rate, settings.burst)
-        self._failures = Buckets(FAILURES_A_MINUTE / 60, FAILURES_A_MINUTE)
+        self._failures = Buckets(FAILURES_PER_MINUTE / 60, FAILURES_PER_MINUTE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -71,13 +71,13 @@ class Guard:
         origin = headers.get("origin")
         try:
             early = self._check(scope, headers, origin)
-        except Refused as refused:
-            early, origin = refused.answer, None
-        answer = early if early is not None else self.app
-        await answer(scope, receive, _with_headers(send, origin if origin in self._origins else None))
+        except Refusal as refusal:
+            early, origin = refusal_response(refusal), None
+        handler = early if early is not None else self.app
+        await handler(scope, receive, _with_headers(send, origin if origin in self._origins else None))
 
     def _check(self, scope: Scope, headers: Headers, origin: str | None) -> Response | None:
-        """An answer that spares the routes the request; None lets it through. Raises Refused."""
+        """A response that needs no route, or None to let the request through. Raises Refusal."""
         client = (scope.get("client") or ("local", 0))[0]
         self._rate.take(client)
         self._check_host(headers)
@@ -87,17 +87,17 @@ class Guard:
         return self._check_token(scope, headers, client)
 
     def _check_host(self, headers: Headers) -> None:
-        given = headers.getlist("host")
-        name = host_name(given[0]) if len(given) == 1 else ""
+        hosts = headers.getlist("host")
+        name = host_name(hosts[0]) if len(hosts) == 1 else ""
         if name in self._names or (not self.settings.loopback and _is_address(name)):
             return
         if self.settings.loopback and is_loopback(name):
             return
-        raise Refused(
+        raise Refusal(
             403,
-            f"this server does not answer to the name {name!r}",
+            f"this server is not called {name!r}",
             code="host_not_allowed",
-            fix="start it with --allow-host NAME if that is its name",
+            fix="If that is its name, start it with --allow-host NAME",
         )
 
     def _check_origin(self, headers: Headers, origin: str | None) -> None:
@@ -106,11 +106,11 @@ class Guard:
         parts = urlsplit(origin)
         if parts.netloc and parts.netloc.lower() == headers.get("host", "").lower():
             return
-        raise Refused(
+        raise Refusal(
             403,
-            f"a page of {origin[:200]!r} may not call this server",
+            f"pages of {origin[:200]!r} may not call this server",
             code="origin_not_allowed",
-            fix="start it with --allow-origin ORIGIN if it may",
+            fix="To allow it, start the server with --allow-origin ORIGIN",
         )
 
     def _check_token(self, scope: Scope, headers: Headers, client: str) -> Response | None:
@@ -118,23 +118,23 @@ class Guard:
         if token is None or scope["path"] in OPEN:
             return None
         query = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [None])[0]
-        given = _bearer(headers) or _cookie(headers) or query
-        if given is not None and same(given, token):
-            return _signed_in(scope, token) if given is query and scope["method"] == "GET" else None
-        if given is not None:
+        sent = _bearer(headers) or _cookie(headers) or query
+        if sent is not None and same(sent, token):
+            return _signed_in(scope, token) if sent is query and scope["method"] == "GET" else None
+        if sent is not None:
             self._failures.take(client)
-        raise Refused(
+        raise Refusal(
             401,
-            "this server asks for its token" if given is None else "the token is wrong",
+            "this server requires a token" if sent is None else "the token is wrong",
             code="invalid_api_key",
-            fix="send `Authorization: Bearer TOKEN`; the server printed it when it started",
+            fix="Send `Authorization: Bearer TOKEN`; the server printed the token when it started",
             headers={"WWW-Authenticate": "Bearer"},
         )
 
 
 @dataclass(slots=True)
 class Buckets:
-    """A token bucket for each client: `rate` requests a second in the long run, `burst` at once.
+    """A token bucket per client: `rate` requests per second in the long run, `burst` at once.
 
     >>> moments = iter((0.0, 0.0, 0.0, 2.0))
     >>> buckets = Buckets(rate=0.5, burst=2, clock=lambda: next(moments))
@@ -142,7 +142,7 @@ class Buckets:
     (None, None)
     >>> buckets.take("a")
     Traceback (most recent call last):
-    agent_forge.server.answers.Refused: too many requests. Wait 2 s.
+    agent_forge.server.refusal.Refusal: too many requests. Wait 2 s.
     >>> buckets.take("a")
     """
 
@@ -152,7 +152,7 @@ class Buckets:
     _left: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
 
     def take(self, client: str) -> None:
-        """Counts a request. Raises Refused (429) when the client's bucket is empty."""
+        """Takes a token for a request. Raises Refusal (429) if the bucket of the client is empty."""
         now = self.clock()
         left, before = self._left.get(client, (float(self.burst), now))
         left = min(float(self.burst), left + (now - before) * self.rate)
@@ -163,7 +163,7 @@ class Buckets:
             self._left.popitem(last=False)
         if not allowed:
             wait = max(1, round((1 - left) / self.rate))
-            raise Refused(
+            raise Refusal(
                 429, "too many requests", code="rate_limited", fix=f"Wait {wait} s", headers={"Retry-After": str(wait)}
             )
 
@@ -189,13 +189,13 @@ def _with_headers(send: Send, origin: str | None) -> Send:
     return guarded
 
 
-def same(given: str, token: str) -> bool:
+def same(sent: str, token: str) -> bool:
     """Compares in constant time, whatever characters were sent."""
-    return hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode())
+    return hmac.compare_digest(sent.encode("utf-8", "surrogateescape"), token.encode())
 
 
 def host_name(header: str) -> str:
-    """The name in a Host header, without the port and in small letters.
+    """The name in a Host header, in lower case and without the port.
 
     >>> host_name("LOCALHOST:8321"), host_name("[::1]:80"), host_name("10.0.0.1")
     ('localhost', '::1', '10.0.0.1')
@@ -212,7 +212,7 @@ def _own_names(settings: ServerSettings) -> set[str]:
 
 
 def _is_address(name: str) -> bool:
-    """An address cannot be rebound to another one, so it is no danger."""
+    """Addresses are safe: unlike a name, an address cannot be rebound."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -227,14 +227,14 @@ def _bearer(headers: Headers) -> str | None:
 
 def _cookie(headers: Headers) -> str | None:
     try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
     except CookieError:
         return None
-    return found.value if found is not None else None
+    return cookie.value if cookie is not None else None
 
 
 def _signed_in(scope: Scope, token: str) -> Response:
-    """A person followed the link with the token: a cookie takes its place, and the address bar is rid of it."""
-    answer = RedirectResponse("/" + scope["path"].lstrip("/\\"), 303)
-    answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", path="/")
-    return answer
+    """After a link with the token was followed: a cookie replaces it, and it vanishes from the address bar."""
+    response = RedirectResponse("/" + scope["path"].lstrip("/\\"), 303)
+    response.set_cookie(COOKIE, token, httponly=True, samesite="strict", path="/")
+    return response

@@ -1,7 +1,7 @@
-"""The numbers that a forge phase told while it ran, as curves. Whatever a phase records gets a chart.
+"""The numbers that a forge phase reports while it runs, as curves. Whatever a phase records gets a chart.
 
 A progress event is a flat or nested JSON object. Its x is the first of `AXES` that it has; every other number in it is
-a point of a series, by its path. A field that ends in `_stderr` is the standard error of the one it is named after.
+a point of a series, by its path. A field that ends in `_stderr` is the standard error of the field it is named after.
 Series that differ only in a word such as best, mean or worst, or in the `stage` they belong to, share a chart. An event
 with a stage and no axis is a row of a table: what was measured after that stage.
 """
@@ -24,12 +24,12 @@ from agent_forge.server.drawing.wording import count, duration, number, share, s
 
 AXES = ("step", "generation", "level", "round", "iteration", "epoch", "cycle", "trial", "layer", "done")
 VARIANTS = frozenset(("best", "mean", "worst", "worth", "min", "max", "median", "average", "low", "high"))
-# an evolution calls its fitness by whose it is
+# an evolution names its fitness after whose it is
 ALIASES = {"champion": "fitness.best", "mean": "fitness.mean", "worth": "fitness.worth"}
-QUALITY = ("bits_per_byte", "ppl", "perplexity", "loss")  # against the size, the first that was measured
+QUALITY = ("bits_per_byte", "ppl", "perplexity", "loss")  # drawn against the size: the first that was measured
 FIRST = ("loss", "bits", "perplexity", "accuracy", "fitness", "diversity", "reward", "quality", "error", "tokens_per_s")
 LAST = ("lr", "norm", "seconds", "memory", "tokens", "bytes", "documents")
-FILES = 16  # sessions whose events are kept in memory
+FILES = 16  # sessions whose events stay in memory
 ERROR = "_stderr"
 
 
@@ -49,14 +49,14 @@ class Series:
 
 
 @dataclass
-class Recorded:
-    """What one phase has told."""
+class PhaseSeries:
+    """What one phase has reported."""
 
-    found: dict[tuple[str, str], Series] = field(default_factory=dict)  # by stage and name
+    by_name: dict[tuple[str, str], Series] = field(default_factory=dict)  # by stage and name
     stages: list[dict[str, Any]] = field(default_factory=list)
     events: int = 0
-    beats: list[tuple[float, float]] = field(default_factory=list)  # (x, moment) of the main axis
-    totals: dict[str, float] = field(default_factory=dict)  # such as steps: how far the axis will go
+    beats: list[tuple[float, float]] = field(default_factory=list)  # (x, time) of the main axis
+    totals: dict[str, float] = field(default_factory=dict)  # such as steps: where the axis ends
 
     def add(self, event: Mapping[str, Any], at_s: float) -> None:
         """One progress event."""
@@ -80,21 +80,21 @@ class Recorded:
 
     def _point(self, name: str, axis: str, stage: str, x: float, value: float) -> None:
         of = name[: -len(ERROR)] if name.endswith(ERROR) else None
-        series = self.found.setdefault((stage, of or name), Series(of or name, axis, stage))
+        series = self.by_name.setdefault((stage, of or name), Series(of or name, axis, stage))
         if of is not None:
             series.errors[x] = value
         else:
             series.points.append((x, value))
 
-    def series(self) -> list[dict[str, Any]]:
-        """The series that change, those of one kind together, what people look at first in front."""
+    def charts(self) -> list[dict[str, Any]]:
+        """The series that change, grouped by kind, the most interesting first."""
         groups: dict[tuple[str, str], list[Series]] = {}
-        for one in self.found.values():
+        for one in self.by_name.values():
             if one.points and not one.constant:
                 groups.setdefault((family(one.name), one.axis), []).append(one)
         charts = [
             {
-                "name": spoken(name),
+                "name": title(name),
                 "axis": axis or "event",
                 "lines": [
                     {
@@ -109,18 +109,18 @@ class Recorded:
         ]
         return sorted(charts, key=lambda chart: (_interest(chart["name"]), chart["name"]))
 
-    def once(self) -> dict[str, float]:
+    def constants(self) -> dict[str, float]:
         """The numbers that never changed."""
-        return {one.name: one.points[-1][1] for one in self.found.values() if one.points and one.constant}
+        return {one.name: one.points[-1][1] for one in self.by_name.values() if one.points and one.constant}
 
     def progress(self, config: Mapping[str, Any]) -> float | None:
-        """How far the phase is, from 0 to 1; None where nobody says how far it will go."""
-        axis = next((one.axis for one in self.found.values() if one.axis), "")
+        """How far the phase is, from 0 to 1; None if its length is unknown."""
+        axis = next((one.axis for one in self.by_name.values() if one.axis), "")
         goal = self.totals.get(axis) or _goal(config, f"{axis}s") or self.totals.get("step")
         return min(1.0, self.beats[-1][0] / goal) if goal and self.beats and axis else None
 
     def left_s(self, progress: float | None) -> float | None:
-        """Seconds to go, at the pace so far."""
+        """Seconds left, at the pace so far."""
         if progress is None or not progress or len(self.beats) < 2:
             return None
         (first, start), (last, now) = self.beats[0], self.beats[-1]
@@ -129,49 +129,48 @@ class Recorded:
 
 
 def _line_name(one: Series, members: Sequence[Series]) -> str:
-    """A series' name in its chart: with the stage, where that is what tells it from another."""
-    alike = [other for other in members if other.name == one.name]
-    return one.name if len(alike) == 1 else f"{one.name} {one.stage}"
+    """The name of a series in its chart, with the stage where another has the same name."""
+    same = [other for other in members if other.name == one.name]
+    return one.name if len(same) == 1 else f"{one.name} {one.stage}"
 
 
 def family(name: str) -> str:
-    """A series' name without the words that tell variants of one figure apart.
+    """The name of a series without words such as best and mean.
 
     >>> family("mean_loss"), family("fitness.best"), family("best"), family("evaluation.loss")
     ('loss', 'fitness', 'best', 'evaluation loss')
     """
     words = name.replace(".", " ").replace("_", " ").split()
-    kept = [word for word in words if word not in VARIANTS]
-    return " ".join(kept or words)
+    return " ".join([word for word in words if word not in VARIANTS] or words)
 
 
-def spoken(name: str) -> str:
+def title(name: str) -> str:
     """A name for people.
 
-    >>> spoken("tokens_per_s"), spoken("evaluation.bits_per_byte")
+    >>> title("tokens_per_s"), title("evaluation.bits_per_byte")
     ('tokens/s', 'evaluation bits per byte')
     """
     return name.replace(".", " ").replace("_", " ").replace(" per s", "/s")
 
 
-def recorded(path: Path) -> dict[str, Recorded]:
-    """What each phase has told, from the session's events file. Only what is new is read."""
+def phase_series(path: Path) -> dict[str, PhaseSeries]:
+    """What each phase has reported, from the events file of a session. Only new lines are read."""
     return _FILES.read(path)
 
 
 class _Files:
-    """The events files read lately, each with how far it was read."""
+    """The events files that were read recently, each with the position reached."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[Path, tuple[int, dict[str, Recorded]]] = OrderedDict()
-        self._turn = Lock()
+        self._files: OrderedDict[Path, tuple[int, dict[str, PhaseSeries]]] = OrderedDict()
+        self._lock = Lock()
 
-    def read(self, path: Path) -> dict[str, Recorded]:
-        with self._turn:
-            at, found = self._kept.pop(path, (0, {}))
+    def read(self, path: Path) -> dict[str, PhaseSeries]:
+        with self._lock:
+            at, series = self._files.pop(path, (0, {}))
             size = path.stat().st_size if path.exists() else 0
             if size < at:  # another file of that name
-                at, found = 0, {}
+                at, series = 0, {}
             if size > at:
                 with open(path, "rb") as file:
                     file.seek(at)
@@ -179,11 +178,11 @@ class _Files:
                 whole = data[: data.rfind(b"\n") + 1]
                 at += len(whole)
                 for phase, event, at_s in _progress(whole):
-                    found.setdefault(phase, Recorded()).add(event, at_s)
-            self._kept[path] = (at, found)
-            while len(self._kept) > FILES:
-                self._kept.popitem(last=False)
-            return found
+                    series.setdefault(phase, PhaseSeries()).add(event, at_s)
+            self._files[path] = (at, series)
+            while len(self._files) > FILES:
+                self._files.popitem(last=False)
+            return series
 
 
 def _progress(data: bytes) -> Iterator[tuple[str, dict[str, Any], float]]:
@@ -214,8 +213,8 @@ def _goal(config: Mapping[str, Any], name: str) -> float | None:
     for key, value in config.items():
         if key == name and _is_number(value):
             return float(value)
-        if isinstance(value, Mapping) and (found := _goal(value, name)) is not None:
-            return found
+        if isinstance(value, Mapping) and (goal := _goal(value, name)) is not None:
+            return goal
     return None
 
 
@@ -234,7 +233,7 @@ _FILES = _Files()
 
 # --- drawing ----------------------------------------------------------------------------------------------------------
 
-# what a name ends with: how its values are written
+# the end of a name: how its values are written
 WRITTEN: tuple[tuple[str, Format], ...] = (
     ("bytes", size),
     ("memory", size),
@@ -250,16 +249,16 @@ def draw(chart: Mapping[str, Any]) -> Markup:
     """A group of series as one chart."""
     name = str(chart["name"])
     text = next((format_ for ending, format_ in WRITTEN if name.endswith(ending)), number)
-    lines = [Line(spoken(one["name"]), one["points"], one["errors"]) for one in chart["lines"]]
+    lines = [Line(title(one["name"]), one["points"], one["errors"]) for one in chart["lines"]]
     return line_chart(lines, x_label=chart["axis"], y_label=name, text=text)
 
 
 def draw_stages(stages: Sequence[Mapping[str, Any]]) -> Markup:
-    """The size after each stage against the quality, with those that no other beats in both joined by a line."""
+    """The size after each stage against the quality, with the Pareto front as a line."""
     quality = next((name for name in QUALITY if any(name in one for one in stages)), None)
-    known = [one for one in stages if quality in one and "bytes" in one]
-    if quality is None or len(known) < 2:
+    measured = [one for one in stages if quality in one and "bytes" in one]
+    if quality is None or len(measured) < 2:
         return Markup("")
-    points = [(float(one["bytes"]), float(one[quality])) for one in known]
-    line = Line("stages", points, labels=[str(one["stage"]) for one in known])
-    return scatter_chart([line], x_label="size", y_label=spoken(quality), x_text=size, front=pareto(points), log_x=True)
+    points = [(float(one["bytes"]), float(one[quality])) for one in measured]
+    line = Line("stages", points, labels=[str(one["stage"]) for one in measured])
+    return scatter_chart([line], x_label="size", y_label=title(quality), x_text=size, front=pareto(points), log_x=True)

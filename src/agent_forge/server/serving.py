@@ -11,9 +11,9 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agent_forge.errors import UsageError
-from agent_forge.server.answers import error_document, json_answer
 from agent_forge.server.app import create_app
 from agent_forge.server.logs import make_log, take_over
+from agent_forge.server.responses import error_document, json_response
 from agent_forge.server.settings import ServerSettings
 from agent_forge.server.sse import end_streams
 
@@ -21,19 +21,19 @@ LONGEST_HEAD = 64 * 1024
 
 
 def serve(settings: ServerSettings, *, say: Callable[[str], None], show_token: bool = False) -> None:
-    """Serves until interrupted. Raises UsageError if the address cannot be listened on."""
+    """Serves until interrupted. Raises UsageError if the address is not available."""
     listening = listen(settings)
     port = listening.getsockname()[1]
     server = Server(config(settings))
     url = f"http://{'[' + settings.host + ']' if ':' in settings.host else settings.host}:{port}"
-    say(f"agent-forge listens on {url} (Ctrl-C ends it)")
+    say(f"agent-forge is listening on {url} (stop with Ctrl-C)")
     if show_token:
-        say(f"its token, shown this once: {settings.token}\nopen {url}/?token={settings.token}")
+        say(f"token, shown only once: {settings.token}\nopen {url}/?token={settings.token}")
     server.run(sockets=[listening])
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which at its end does not wait for those who only look on."""
+    """uvicorn's server, which does not wait for endless streams when it shuts down."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         end_streams()
@@ -41,9 +41,9 @@ class Server(uvicorn.Server):
 
 
 def config(settings: ServerSettings) -> uvicorn.Config:
-    """How uvicorn is set up for us."""
+    """The configuration of uvicorn."""
 
-    class Protocol(PatientlessProtocol):
+    class Protocol(HeaderTimeoutProtocol):
         seconds = settings.header_timeout_s
 
     take_over(make_log(settings.log_level))
@@ -73,16 +73,16 @@ def listen(settings: ServerSettings) -> socket.socket:
     except OSError as error:
         listening.close()
         raise UsageError(
-            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", fix="try another --port or --host"
+            f"cannot listen on {settings.host}:{settings.port}: {error.strerror}", fix="Try another --port or --host"
         ) from error
     listening.listen(1024)
     listening.set_inheritable(True)
     return listening
 
 
-class PatientlessProtocol(H11Protocol):
-    """uvicorn's protocol, but the head of the first request must arrive in time: an answer 408, and the connection
-    is closed. Without it, a client that sends a byte a minute keeps its connection for ever."""
+class HeaderTimeoutProtocol(H11Protocol):
+    """uvicorn's protocol with a time limit for the head of the first request: then it responds with 408 and closes the
+    connection. Without it, a client that sends a byte per minute keeps its connection for ever."""
 
     seconds = 10.0
 
@@ -106,7 +106,7 @@ class PatientlessProtocol(H11Protocol):
         self._deadline = None
         if not self.transport.is_closing():
             message = f"the head of the request did not arrive within {self.seconds:g} s"
-            body = json_answer(error_document(408, message, "slow_client")).body
+            body = json_response(error_document(408, message, "slow_client")).body
             head = f"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
             self.transport.write(f"{head}Connection: close\r\n\r\n".encode() + bytes(body))
             self.transport.close()

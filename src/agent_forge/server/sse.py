@@ -1,4 +1,4 @@
-"""Server-sent events: the wire format, and a subscription as an answer."""
+"""Server-sent events: the wire format, and a subscription as a response."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from agent_forge.server.answers import utf8
 from agent_forge.server.hub import Event, Subscription
+from agent_forge.server.requests import left
+from agent_forge.server.responses import utf8
 
 HEARTBEAT_S = 15.0
 HEADERS = {"Cache-Control": "no-cache, no-transform", "X-Accel-Buffering": "no"}
 
 
-def encoded(event: Event, name: str | None = None, number: int | None = None) -> bytes:
-    """One event as it goes over the wire.
+def encode(event: Event, name: str | None = None, number: int | None = None) -> bytes:
+    """One event in the wire format.
 
-    >>> encoded({"done": 3}, "progress", 7)
+    >>> encode({"done": 3}, "progress", 7)
     b'id: 7\\nevent: progress\\ndata: {"done":3}\\n\\n'
     """
     head = "" if number is None else f"id: {number}\n"
@@ -32,15 +33,15 @@ _ENDLESS: set[asyncio.Future[None]] = set()
 
 
 def end_streams() -> None:
-    """Ends the streams of those who only look on: the server is about to end. Called in its event loop."""
+    """Ends the streams that would never end by themselves, in the event loop of a server that shuts down."""
     for sending in list(_ENDLESS):
         sending.cancel()
 
 
 class EventStream(Response):
-    """An answer that sends what a generator yields. When the client leaves, the generator is closed at once.
+    """A response that sends what a generator yields. When the client leaves, the generator is closed at once.
 
-    `endless`: somebody looks on for as long as the page is open. Such a stream does not keep the server from ending.
+    `endless` streams last as long as a page is open; they do not keep the server from shutting down.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         sending = asyncio.ensure_future(self._send(send))
-        leaving = asyncio.ensure_future(_left(receive))
+        leaving = asyncio.ensure_future(left(receive))
         if self._endless:
             _ENDLESS.add(sending)
         try:
@@ -83,26 +84,21 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        continue
-
-
 def event_stream(source: AsyncIterator[bytes]) -> Response:
-    """An answer that sends encoded events as they come, to somebody who looks on."""
+    """An endless response that sends encoded events as they come."""
     return EventStream(source, endless=True)
 
 
 def follow(subscription: Subscription, first: Iterable[Event] = ()) -> Response:
-    """A subscription as an answer that never ends: `first`, then what is published, with a comment as a heartbeat."""
+    """A subscription as an endless response: `first`, then what is published, with comments as a heartbeat."""
 
     async def events() -> AsyncGenerator[bytes, None]:
         with subscription:
             yield b": welcome\n\n"
             for event in first:
-                yield encoded(event, event.get("kind"))
+                yield encode(event, event.get("kind"))
             while True:
                 news = await subscription.next(HEARTBEAT_S)
-                yield b": still here\n\n" if news is None else encoded(news, news.get("kind"))
+                yield b": still here\n\n" if news is None else encode(news, news.get("kind"))
 
     return event_stream(events())

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from unicodedata import east_asian_width
 
 from agent_forge.errors import TraceError
+from agent_forge.terminal import printable
 from agent_forge.traces.graph import GraphFault, SpanGraph
 
 if TYPE_CHECKING:
@@ -259,15 +260,6 @@ def _label(trajectory: Trajectory, span: Span) -> str:
     depth = sum(1 for _ in trajectory.graph.ancestors(span.span_id))
     who = f" ({span.agent or span.model})" if span.agent or span.model else ""
     return printable(f"{'  ' * depth}{span.name}{who}")
-
-
-def printable(text: str) -> str:
-    """Text from other programs without control characters: a name must not be able to repaint a terminal.
-
-    >>> printable("a\\x1b[2Jb")
-    'a�[2Jb'
-    """
-    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 def _totals(trajectory: Trajectory) -> str:

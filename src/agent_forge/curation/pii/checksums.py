@@ -174,7 +174,7 @@ def is_bech32(address: str) -> bool:
 
 
 def parse_ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address, or None when it is none."""
+    """The address, or None if the text is not one."""
     try:
         return ipaddress.ip_address(text)
     except ValueError:

@@ -97,7 +97,7 @@ def fold(text: str) -> str:
     """
     if text.isascii():
         return text.replace("\t", " ") if "\t" in text else text
-    return _FOLDED.sub(lambda found: _FOLDS[found.group()], text)
+    return _FOLDED.sub(lambda hit: _FOLDS[hit.group()], text)
 
 
 def find_pii(
@@ -110,7 +110,7 @@ def find_pii(
     """Personal data and secrets in `text`, sorted, without overlaps.
 
     `hint` is a label that stands for the words before the text, such as the JSON key it lies under. `names` finds
-    people, addresses and organisations (see `load_names`); without it those are not looked for. `types` narrows.
+    people, addresses and organisations (see `load_names`); without it those are not searched. `types` selects types.
 
     >>> [(m.type, m.text) for m in find_pii("Mail jo@corp.io or call (555) 123-4567")]
     [('EMAIL', 'jo@corp.io'), ('PHONE', '(555) 123-4567')]
@@ -121,38 +121,37 @@ def find_pii(
         return []  # one word: roles, labels, categories
     lead = f"{hint.replace('_', ' ')}: " if hint else ""
     folded = fold(lead + text)
-    found = _patterns(folded, types)
+    matches = _patterns(folded, types)
     if names is not None:
-        found += [m._replace(start=m.start + len(lead), end=m.end + len(lead)) for m in names(text)]
+        matches += [m._replace(start=m.start + len(lead), end=m.end + len(lead)) for m in names(text)]
     if types is not None:
-        found = [match for match in found if match.type in types]
-    if not found:
-        return found
-    kept = resolve_overlaps(found) if len(found) > 1 else found
+        matches = [match for match in matches if match.type in types]
+    if len(matches) > 1:
+        matches = resolve_overlaps(matches)
     shift = len(lead)
     return [
         Match(m.type, m.start - shift, m.end - shift, text[m.start - shift : m.end - shift], m.reserved)
-        for m in kept
+        for m in matches
         if m.start >= shift
     ]
 
 
 def _patterns(text: str, types: Collection[str] | None) -> list[Match]:
-    found: list[Match] = []
+    matches: list[Match] = []
     with_digits, scans, anchors, keywords = _ALL if types is None else _rules(frozenset(types))
     if (with_digits or keywords) and _DIGIT.search(text):  # much prose has no digit at all
         for search, find in with_digits:
             if search(text):
-                found += find(text)
+                matches += find(text)
         if keywords and _KEYWORD.search(lowered := text.lower()):
-            found += _by_keyword(text, lowered)
+            matches += _by_keyword(text, lowered)
     for search, find in scans:
         if search(text):
-            found += find(text)
+            matches += find(text)
     for anchor, find in anchors:
         if anchor in text:
-            found += find(text)
-    return found
+            matches += find(text)
+    return matches
 
 
 _Pairs = tuple[tuple[Callable[[str], object], Finder], ...]
@@ -162,13 +161,13 @@ _Pairs = tuple[tuple[Callable[[str], object], Finder], ...]
 def _rules(types: frozenset[str] | None) -> tuple[_Pairs, _Pairs, tuple[tuple[str, Finder], ...], bool]:
     """The searches that can find one of these types; all of them for None."""
 
-    def wanted(kinds: frozenset[str]) -> bool:
+    def relevant(kinds: frozenset[str]) -> bool:
         return types is None or bool(kinds & types)
 
-    with_digits = tuple((search, find) for search, find, kinds in _WITH_DIGITS if wanted(kinds))
-    scans = tuple((search, find) for search, find, kinds in _SCANS if wanted(kinds))
-    anchors = tuple((anchor, find) for anchor, find, kinds in _ANCHORS if wanted(kinds))
-    return with_digits, scans, anchors, wanted(_BY_KEYWORD)
+    with_digits = tuple((search, find) for search, find, kinds in _WITH_DIGITS if relevant(kinds))
+    scans = tuple((search, find) for search, find, kinds in _SCANS if relevant(kinds))
+    anchors = tuple((anchor, find) for anchor, find, kinds in _ANCHORS if relevant(kinds))
+    return with_digits, scans, anchors, relevant(_BY_KEYWORD)
 
 
 def _by_keyword(text: str, lowered: str) -> Iterator[Match]:

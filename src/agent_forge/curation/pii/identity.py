@@ -56,34 +56,30 @@ _BASE58 = re.compile(r"[13][1-9A-HJ-NP-Za-km-z]{25,34}(?![A-Za-z0-9])")
 def find_labelled(text: str, word: str, at: int) -> Iterator[Match]:
     """What the label `word` at `at` introduces: DATE_OF_BIRTH, PASSPORT or DRIVER_LICENSE."""
     kind, pattern, lead = LABELS[word]
-    found = pattern.match(text, at, at + 2 * _REACH) if not lead else _after_lead(pattern, text, lead, at)
-    if found is None and word == "birth" and _BIRTH_OF.search(text, max(0, at - 16), at):
-        found = _BIRTH_AFTER.search(text, max(0, at - _REACH), at + 5)
-    if found is not None and sum(map(str.isdigit, found["value"])) >= 4:
-        yield Match(kind, found.start("value"), found.end("value"), found["value"])
-
-
-def _after_lead(pattern: re.Pattern[str], text: str, lead: re.Pattern[str], at: int) -> re.Match[str] | None:
-    """`license` counts only behind `driver's`."""
-    return pattern.match(text, at, at + 2 * _REACH) if lead.search(text, max(0, at - 12), at) else None
+    labelled = lead is None or lead.search(text, max(0, at - 12), at)  # `license` counts only after `driver's`
+    hit = pattern.match(text, at, at + 2 * _REACH) if labelled else None
+    if hit is None and word == "birth" and _BIRTH_OF.search(text, max(0, at - 16), at):
+        hit = _BIRTH_AFTER.search(text, max(0, at - _REACH), at + 5)
+    if hit is not None and sum(map(str.isdigit, hit["value"])) >= 4:
+        yield Match(kind, hit.start("value"), hit.end("value"), hit["value"])
 
 
 def find_base58(text: str) -> Iterator[Match]:
     """Legacy Bitcoin addresses whose checksum is right."""
-    for found in _BASE58.finditer(text):
-        start = found.start()
-        if not text[max(0, start - 1) : start].isalnum() and checksums.is_base58check(found.group()):
-            yield Match("CRYPTO", start, found.end(), found.group())
+    for hit in _BASE58.finditer(text):
+        start = hit.start()
+        if not text[max(0, start - 1) : start].isalnum() and checksums.is_base58check(hit.group()):
+            yield Match("CRYPTO", start, hit.end(), hit.group())
 
 
 def find_bech32(text: str) -> Iterator[Match]:
     """Segwit and taproot addresses whose checksum is right; those of the test net are reserved."""
-    for found in _BECH32.finditer(text):
-        if checksums.is_bech32(found.group()):
-            yield Match("CRYPTO", found.start(), found.end(), found.group(), found.group().startswith("tb1"))
+    for hit in _BECH32.finditer(text):
+        if checksums.is_bech32(hit.group()):
+            yield Match("CRYPTO", hit.start(), hit.end(), hit.group(), hit.group().startswith("tb1"))
 
 
 def find_ethereum(text: str) -> Iterator[Match]:
     """Forty hexadecimal digits behind 0x."""
-    for found in _ETHEREUM.finditer(text):
-        yield Match("CRYPTO", found.start(), found.end(), found.group())
+    for hit in _ETHEREUM.finditer(text):
+        yield Match("CRYPTO", hit.start(), hit.end(), hit.group())

@@ -50,12 +50,12 @@ def resolve_overlaps(matches: Iterable[Match]) -> list[Match]:
     >>> resolve_overlaps([Match("PHONE", 4, 9, "12345"), Match("CARD", 0, 12, "000012345000")])
     [Match(type='CARD', start=0, end=12, text='000012345000', reserved=False)]
     """
-    kept: list[tuple[int, int, Match]] = []
+    chosen: list[tuple[int, int, Match]] = []
     for match in sorted(matches, key=lambda m: (m.start - m.end, RANK[m.type], m.start)):
-        at = bisect_left(kept, (match.start, match.end))
-        if at < len(kept) and kept[at][0] < match.end:
+        at = bisect_left(chosen, (match.start, match.end))
+        if at < len(chosen) and chosen[at][0] < match.end:
             continue
-        if at and kept[at - 1][1] > match.start:
+        if at and chosen[at - 1][1] > match.start:
             continue
-        insort(kept, (match.start, match.end, match))
-    return [match for _, _, match in kept]
+        insort(chosen, (match.start, match.end, match))
+    return [match for _, _, match in chosen]

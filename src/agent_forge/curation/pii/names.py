@@ -29,7 +29,7 @@ _TYPES = {
 
 
 def names_installed() -> bool:
-    """Whether spaCy is there at all; a model is needed besides."""
+    """Whether spaCy is installed; it also needs a model."""
     return find_spec("spacy") is not None
 
 
@@ -37,7 +37,7 @@ def load_names(model: str, *, presidio: bool = False) -> NameFinder:
     """A finder of PERSON, ADDRESS and ORG for `find_pii(names=…)`.
 
     `model` is the folder of a spaCy pipeline or the name of an installed one. With `presidio` its analyzer runs the
-    pipeline and adds its scores. Raises MissingExtraError without spaCy and UsageError where the model is not there.
+    pipeline and adds its scores. Raises MissingExtraError without spaCy and UsageError if the model is not installed.
     """
     if not names_installed() or (presidio and find_spec("presidio_analyzer") is None):
         raise MissingExtraError("finding names", "ner")
@@ -50,8 +50,8 @@ def _pipeline(model: str) -> Any:
 
     if not Path(model).is_dir() and not spacy.util.is_package(model):
         raise UsageError(
-            f"no spaCy pipeline '{model}' is installed",
-            fix="give the folder of one, or install it from spaCy's releases",
+            f"there is no spaCy pipeline {model!r}",
+            fix="Name the folder of one, or install one from spaCy's releases",
         )
     return spacy.load(model)
 
@@ -69,7 +69,7 @@ def _through_presidio(pipeline: Any) -> NameFinder:
     from presidio_analyzer import AnalyzerEngine  # type: ignore[import-untyped,import-not-found,unused-ignore]
     from presidio_analyzer.nlp_engine import SpacyNlpEngine  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
-    class Loaded(SpacyNlpEngine):  # type: ignore[misc]
+    class LoadedEngine(SpacyNlpEngine):  # type: ignore[misc]
         """The engine around a pipeline that is loaded already: Presidio must not fetch one by name."""
 
         def __init__(self) -> None:
@@ -79,11 +79,10 @@ def _through_presidio(pipeline: Any) -> NameFinder:
         def load(self) -> None:
             return None
 
-    analyzer = AnalyzerEngine(nlp_engine=Loaded(), supported_languages=["en"])
-    wanted = ["PERSON", "LOCATION", "ORGANIZATION"]
+    analyzer = AnalyzerEngine(nlp_engine=LoadedEngine(), supported_languages=["en"])
 
     def find(text: str) -> Iterable[Match]:
-        for result in analyzer.analyze(text, language="en", entities=wanted):
+        for result in analyzer.analyze(text, language="en", entities=["PERSON", "LOCATION", "ORGANIZATION"]):
             yield Match(_TYPES[result.entity_type], result.start, result.end, text[result.start : result.end])
 
     return find

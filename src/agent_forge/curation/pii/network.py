@@ -63,14 +63,14 @@ def _local_start(text: str, at: int) -> int:
     if head.endswith('"'):
         quote = head.rfind('"', 0, -1)
         return at - len(head) + quote if quote >= 0 and "\n" not in head[quote:] and quote < len(head) - 2 else at
-    kept = len(head.rstrip(_LOCAL))
-    while kept and head[kept - 1].isalnum():  # letters beyond ASCII, and what was joined to them
-        kept = len(head[: kept - 1].rstrip(_LOCAL))
-    if unspaced := _UNSPACED_HEAD.match(head, kept):
-        kept = unspaced.end()
-    while kept < len(head) and head[kept] in ".%-'&":
-        kept += 1
-    return at if head.endswith(".") else at - len(head) + kept
+    cut = len(head.rstrip(_LOCAL))
+    while cut and head[cut - 1].isalnum():  # letters beyond ASCII, and what was joined to them
+        cut = len(head[: cut - 1].rstrip(_LOCAL))
+    if unspaced := _UNSPACED_HEAD.match(head, cut):
+        cut = unspaced.end()
+    while cut < len(head) and head[cut] in ".%-'&":
+        cut += 1
+    return at if head.endswith(".") else at - len(head) + cut
 
 
 def _real_domain(host: str) -> str | None:
@@ -89,17 +89,17 @@ def _real_domain(host: str) -> str | None:
 
 def find_spelled_emails(text: str) -> Iterator[Match]:
     """`jane [at] corp [dot] com`."""
-    for found in _SPELLED_AT.finditer(text):
-        yield Match("EMAIL", found.start(), found.end(), found.group())
+    for hit in _SPELLED_AT.finditer(text):
+        yield Match("EMAIL", hit.start(), hit.end(), hit.group())
 
 
 def find_url_credentials(text: str) -> Iterator[Match]:
     """`user:password@host` of `scheme://user:password@host/path`; scheme and path stay."""
     at = text.find("://")
     while at >= 0:
-        found = _USERINFO.match(text, at + 3, at + 768)
-        if found is not None:
-            written = found.group().rstrip(".:-")
+        hit = _USERINFO.match(text, at + 3, at + 768)
+        if hit is not None:
+            written = hit.group().rstrip(".:-")
             host = written.rpartition("@")[2].partition(":")[0].lower()
             reserved = _RESERVED_DOMAINS.search(host) is not None
             yield Match("URL_CREDENTIALS", at + 3, at + 3 + len(written), written, reserved)
@@ -112,12 +112,12 @@ def find_v4(text: str) -> Iterator[Match]:
         start = middle.start()
         while start and middle.start() - start < 3 and text[start - 1].isdigit():
             start -= 1
-        found = _V4.match(text, start) if start >= done and start < middle.start() else None
-        if found is not None and _is_v4(text, start, found.end()):
-            done = found.end()
-            address = checksums.parse_ip(found.group().partition("/")[0])
+        hit = _V4.match(text, start) if start >= done and start < middle.start() else None
+        if hit is not None and _is_v4(text, start, hit.end()):
+            done = hit.end()
+            address = checksums.parse_ip(hit.group().partition("/")[0])
             if address is not None:
-                yield Match("IP", start, done, found.group(), not address.is_global)
+                yield Match("IP", start, done, hit.group(), not address.is_global)
 
 
 def _is_v4(text: str, start: int, end: int) -> bool:
@@ -145,11 +145,11 @@ def find_v6(text: str) -> Iterator[Match]:
             continue
         while start > done and middle.start() - start < 32 and text[start - 1] in _HEX_COLON:
             start -= 1
-        found = _V6.match(text, start)
-        if found is None:
+        hit = _V6.match(text, start)
+        if hit is None:
             continue
-        done = found.end()
-        match = _v6(text, start, found.end())
+        done = hit.end()
+        match = _v6(text, start, hit.end())
         if match is not None:
             yield match
 

@@ -87,15 +87,15 @@ def _read_group(text: str, groups: list[Span], at: int, previous: Match | None, 
 
 
 def _ssn(text: str, start: int) -> Match | None:
-    found = _SSN.match(text, start)
-    if found is None:
+    hit = _SSN.match(text, start)
+    if hit is None:
         bare = text[start : start + 9]
         whole = len(bare) == 9 and bare.isdigit() and not context.joins(text[start + 9 : start + 10])
         if whole and checksums.is_ssn(bare[:3], bare[3:5], bare[5:]) and context.ssn_context(text, start):
             return Match("SSN", start, start + 9, bare, bare in checksums.SAMPLE_SSNS)
         return None
-    area, separator, group, serial = found.groups()
-    end = found.end()
+    area, separator, group, serial = hit.groups()
+    end = hit.end()
     tail = text[end : end + 2]
     if context.joins(tail[:1]) or tail[:1] == "_" or (tail[:1] in ("-", ".") and tail[1:].isdigit()):
         return None
@@ -107,7 +107,7 @@ def _ssn(text: str, start: int) -> Match | None:
         return None
     if weak and (context.phone_context(text, start, end) or context.address_around(text, start, end)):
         return None
-    return Match("SSN", start, end, found.group(), area + group + serial in checksums.SAMPLE_SSNS)
+    return Match("SSN", start, end, hit.group(), area + group + serial in checksums.SAMPLE_SSNS)
 
 
 def _card(text: str, groups: list[Span], at: int) -> Match | None:
@@ -157,17 +157,17 @@ def _ibans(text: str, start: int, end: int) -> Iterator[Match]:
 
 
 def _iban(text: str, start: int) -> Match | None:
-    found = _IBAN.match(text, start, start + 48)
-    if found is None:
+    hit = _IBAN.match(text, start, start + 48)
+    if hit is None:
         return None
     size = checksums.iban_length(text[start : start + 2].upper())
     at, compact = start, ""
-    while at < found.end() and len(compact) < (size or 34):
+    while at < hit.end() and len(compact) < (size or 34):
         compact += text[at] if text[at].isalnum() else ""
         at += 1
     if checksums.is_iban(compact.upper()) and not text[at : at + 1].isalnum():
         return Match("IBAN", start, at, text[start:at], checksums.is_sample_iban(compact.upper()))
-    token = _IBAN_GROUPS.match(found.group())
+    token = _IBAN_GROUPS.match(hit.group())
     if token and context.iban_context(text, start) and checksums.mod97(token.group().replace(" ", "").upper()):
         return Match("IBAN", start, start + token.end(), token.group())
     return None

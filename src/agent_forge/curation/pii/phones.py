@@ -13,13 +13,8 @@ from typing import NamedTuple
 from agent_forge.curation.pii import context
 from agent_forge.curation.pii.match import Match
 
-
-def _lengths(text: str) -> dict[str, int]:
-    return {code: int(longest) for code, longest in (item.split(":") for item in text.split())}
-
-
 # calling code: most digits of a national number
-_LENGTHS = _lengths(
+_LENGTHS_TEXT = (
     "1:10 7:14 20:10 27:10 30:12 31:11 32:9 33:9 34:9 36:9 39:12 40:9 41:12 43:13 44:10 45:8 46:12 47:8 48:10 "
     "49:15 51:9 52:10 53:10 54:11 55:11 56:11 57:11 58:10 60:10 61:12 62:17 63:13 64:10 65:11 66:13 81:17 "
     "82:14 84:10 86:12 90:13 91:13 92:12 93:9 94:9 95:10 98:10 211:9 212:9 213:9 216:8 218:9 220:9 221:9 "
@@ -34,6 +29,7 @@ _LENGTHS = _lengths(
     "878:12 880:10 881:10 882:12 883:12 886:11 888:11 960:10 961:8 962:9 963:9 964:10 965:8 966:10 967:9 "
     "968:9 970:10 971:12 972:12 973:8 974:11 975:8 976:10 977:11 979:9 992:9 993:8 994:9 995:9 996:10 998:9"
 )
+_LENGTHS = {code: int(longest) for code, longest in (item.split(":") for item in _LENGTHS_TEXT.split())}
 CALLING_CODES = frozenset(_LENGTHS)
 
 
@@ -105,10 +101,10 @@ def find_phone(text: str, start: int, limit: int, previous: Match | None, *, lab
     Without `labels` only the forms that speak for themselves are read.
     """
     for form in _BY_LEAD.get(text[start], ()):
-        found = form.pattern.match(text, start, limit) if form.sure or labels else None
-        if found is None:
+        hit = form.pattern.match(text, start, limit) if form.sure or labels else None
+        if hit is None:
             continue
-        end = _fit(form, text, start, found.end())
+        end = _fit(form, text, start, hit.end())
         if end and _believable(form, text, start, end, previous):
             extension = _EXTENSION.match(text, end)
             end = extension.end() if extension else end
@@ -157,12 +153,8 @@ def _ends_here(text: str, end: int) -> bool:
         return False
     if context.joins(first):
         return _EXTENSION.match(text, end) is not None
-    return not (first in ".-/:," and tail[1:].isdigit() and not _is_new_number(text, end))
-
-
-def _is_new_number(text: str, end: int) -> bool:
-    """`555-123-4567/555-987-6543` and `…,555-…`: the separator parts two numbers."""
-    return text[end] in "/,"
+    # a slash or a comma separates two numbers: 555-123-4567/555-987-6543
+    return not (first in ".-:" and tail[1:].isdigit())
 
 
 def _previous_group_end(text: str, start: int, end: int) -> int:

@@ -66,7 +66,7 @@ _KEY_BODY = re.compile(r"[A-Za-z0-9+/=\s\\:,\-]*")
 
 
 def entropy(text: str) -> float:
-    """Shannon entropy in bits a character.
+    """Shannon entropy in bits per character.
 
     >>> entropy("aaaa"), entropy("abcd")
     (0.0, 2.0)
@@ -107,9 +107,9 @@ def _tokens(text: str, tail: re.Pattern[str]) -> Iterator[Match]:
             yield match
 
 
-def _strong(found: Iterator[re.Match[str]]) -> Iterator[Match]:
+def _strong(tokens: Iterator[re.Match[str]]) -> Iterator[Match]:
     """The tokens that are random enough; those from manuals are marked as reserved."""
-    for token in found:
+    for token in tokens:
         written = token.group()
         if entropy(written[4:]) >= _LEAST_ENTROPY and not _WORDS.match(written):
             sample = "EXAMPLE" in written or "_test_" in written[:10]
@@ -120,12 +120,12 @@ def find_assigned(text: str, word: str, at: int) -> Iterator[Match]:
     """The value that the keyword at `at` introduces: `password: hunter22`, `api_key="…"`."""
     if word == "key" and not _KEY_OF.search(text[max(0, at - 12) : at].lower()):
         return
-    found = _ASSIGNMENT.match(text, at)
-    if found is None:
+    hit = _ASSIGNMENT.match(text, at)
+    if hit is None:
         return
-    value = found["value"].rstrip(".!?:\\")
-    if _is_secret(word, found["link"], bool(found["quote"]), value):
-        start = found.start("value")
+    value = hit["value"].rstrip(".!?:\\")
+    if _is_secret(word, hit["link"], bool(hit["quote"]), value):
+        start = hit.start("value")
         yield Match("SECRET", start, start + len(value), value)
 
 

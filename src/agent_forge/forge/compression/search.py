@@ -176,6 +176,7 @@ class Compressor:
 
     def stage(self, name: str, folder: Path, tensors: Mapping[str, Encoded]) -> CompressionStage:
         """Writes, loads, measures; the figures are those of the folder."""
+        self.tell(stage=f"evaluate {name}")
         start = time.perf_counter()
         self.write(folder, tensors)
         figures = self.judge.of_folder(folder, name)

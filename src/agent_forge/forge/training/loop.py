@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import math
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from agent_forge.errors import AgentForgeError
 from agent_forge.forge.models import CognateForCausalLM
+from agent_forge.forge.progress import training_figures
 from agent_forge.forge.training import checkpoint as ck
 from agent_forge.forge.training import parallel
 from agent_forge.forge.training.averaging import WeightAverage
@@ -32,10 +32,11 @@ from agent_forge.forge.training.optimizer import MuGrokfast
 from agent_forge.forge.training.packing import IGNORE, Batch, PackedRows
 from agent_forge.forge.training.qk_clip import clip_heads, largest_logits
 from agent_forge.forge.training.replay import Replayed, cuda_graph
-from agent_forge.forge.training.report import Progress, TrainingLog
+from agent_forge.forge.training.report import TrainingLog
 from agent_forge.forge.training.schedule import schedule_factor
 from agent_forge.forge.training.settings import TrainSettings
 from agent_forge.forge.training.speed import Later, Meter, compiled
+from agent_forge.terminal import ProgressDisplay
 
 Evaluate = Callable[[nn.Module], Evaluation]
 Objective = Callable[[nn.Module, Batch], Tensor]  # the mean loss over a batch's targets
@@ -124,7 +125,7 @@ class TrainingRun:
         self.pending: list[Later] = []  # losses since the last log
         self.norm: Tensor | None = None
         self.smooth, self.lowest = math.nan, math.inf
-        self.progress = Progress(settings.steps, progress if self.rank == 0 else None)
+        self.display = None if progress is None or self.rank else ProgressDisplay(progress)
         self.rates: list[dict[str, float]] = []
 
     @contextmanager
@@ -139,16 +140,19 @@ class TrainingRun:
         self._resume()
         self.log_file = TrainingLog(self.folder / "log.jsonl" if self.folder and self.rank == 0 else None, self.step)
         self.meter = Meter(self.model, self.data.length, self.device)
-        self.started, self.first_step = time.perf_counter(), self.step
+        self.first_step = self.step
         compile_layers = self.device.type == "cuda" if self.settings.compile is None else self.settings.compile
         try:
-            with compiled(self.model) if compile_layers else nullcontext(), self._fast_matrices():
+            with (
+                compiled(self.model) if compile_layers else nullcontext(),
+                self._fast_matrices(),
+                self.display or nullcontext(),
+            ):
                 yield
         finally:
             gc.unfreeze()
             self.passes.forget()
             self._clear_gradients()
-            self.progress.end()
             self.model.eval()
 
     # ------------------------------------------------------------------------------------------------ one step
@@ -248,9 +252,8 @@ class TrainingRun:
         record.update(rate)
         self.result.losses.append(record["loss"])
         self._publish(record)
-        done = self.step - self.first_step
-        spent = time.perf_counter() - self.started
-        self.progress.show(record, spent / done * (self.settings.steps - self.step) if done else None)
+        if self.display is not None:
+            self.display.update("train", self.step, self.settings.steps, unit="steps", detail=training_figures(record))
 
     def judge(self) -> None:
         """Evaluates (the weight average, if there is one), keeps the best, stops when there is no more gain."""

@@ -1,1 +1,1 @@
-"""How figures are written and drawn: words, graphs in layers, charts and waterfalls, as text and SVG."""
+"""Figures as text and SVG: numbers, graphs in layers, and charts."""

@@ -1,4 +1,4 @@
-"""Small charts as SVG: lines, points and bars on axes with round ticks. Every curve is named where it ends."""
+"""Small charts as SVG: lines, points and bars on axes with round ticks. Every curve is labelled at its end."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from markupsafe import Markup
 
 from agent_forge.server.drawing.wording import count, number
 
-POINTS = 400  # of a drawn line: more cannot be told apart
+POINTS = 400  # per line: more cannot be seen
 Point = tuple[float, float]
 Format = Callable[[float], str]
 
 
 @dataclass(frozen=True)
 class Line:
-    """A named series of points in the order of x. `errors` are standard errors of y, drawn as whiskers."""
+    """A named series of points, sorted by x. `errors` are standard errors of y, drawn as whiskers."""
 
     name: str
     points: Sequence[Point]
@@ -77,7 +77,7 @@ def nice_ticks(low: float, high: float, about: int = 5) -> list[float]:
 
 
 def time_ticks(low: float, high: float, about: int = 7) -> list[float]:
-    """Round moments between two (in seconds): whole minutes, hours or days.
+    """Round times between two (in seconds): whole minutes, hours or days.
 
     >>> time_ticks(0, 3 * 3600)
     [0, 1800, 3600, 5400, 7200, 9000, 10800]
@@ -88,7 +88,7 @@ def time_ticks(low: float, high: float, about: int = 7) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten between two bounds; with 2 and 5 times those where there are few.
+    """Powers of ten between two bounds; also 2 and 5 times those if there are few.
 
     >>> log_ticks(3e6, 4e7)
     [5000000.0, 10000000.0, 20000000.0]
@@ -102,20 +102,20 @@ def log_ticks(low: float, high: float) -> list[float]:
     return ticks or [low]
 
 
-def thinned(points: Sequence[Point], most: int = POINTS) -> list[Point]:
-    """So many points at most: of each stretch the lowest and the highest, so that no peak is lost.
+def sample(points: Sequence[Point], most: int = POINTS) -> list[Point]:
+    """At most `most` points: the lowest and the highest of each stretch, so that no peak is lost.
 
-    >>> thinned([(0, 0), (1, 9), (2, 1), (3, 0)], 2)
+    >>> sample([(0, 0), (1, 9), (2, 1), (3, 0)], 2)
     [(0, 0), (1, 9), (2, 1), (3, 0)]
     """
     if len(points) <= max(most, 4):
         return list(points)
     stretch = max(2, math.ceil(2 * len(points) / most))
-    kept = [points[0]]
+    chosen = [points[0]]
     for start in range(1, len(points) - 1, stretch):
         part = points[start : min(start + stretch, len(points) - 1)]
-        kept += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
-    return [*kept, points[-1]]
+        chosen += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
+    return [*chosen, points[-1]]
 
 
 def line_chart(
@@ -128,19 +128,20 @@ def line_chart(
     zero: bool = False,
     name: str = "",
 ) -> Markup:
-    """Curves over a shared x axis. `text` and `x_text` write values; `zero` lets the y axis begin at 0."""
-    kept = [Line(line.name, thinned([p for p in line.points if _finite(p)]), line.errors) for line in lines]
-    kept = [line for line in kept if line.points]
-    if not kept:
+    """Curves over a shared x axis. `text` and `x_text` format values; `zero` starts the y axis at 0."""
+    drawn = [Line(line.name, sample([p for p in line.points if _finite(p)]), line.errors) for line in lines]
+    drawn = [line for line in drawn if line.points]
+    if not drawn:
         return Markup("")
-    frame = _frame([p for line in kept for p in line.points], zero=zero)
+    frame = _frame([p for line in drawn for p in line.points], zero=zero)
     parts = [_axes(frame, x_label, y_label, text, x_text)]
-    ends = [max(frame.top, frame.y(line.points[-1][1]) - 7) for line in kept]
+    ends = [max(frame.top, frame.y(line.points[-1][1]) - 7) for line in drawn]
     turn = -1 if max(ends) > frame.height / 2 else 1  # away from the nearer edge
     heights = [turn * height for height in spread([(frame.width, turn * height) for height in ends])]
-    for place, line in enumerate(kept):
-        parts.append(_curve(frame, line, place, heights[place], text if len(kept) == 1 else _named(line, text)))
-    return _svg(frame, parts, name or f"{y_label} by {x_label}", [line.points for line in kept], (x_label, y_label))
+    for place, line in enumerate(drawn):
+        label = text(line.points[-1][1])
+        parts.append(_curve(frame, line, place, heights[place], label if len(drawn) == 1 else f"{line.name} {label}"))
+    return _svg(frame, parts, name or f"{y_label} by {x_label}", [line.points for line in drawn], (x_label, y_label))
 
 
 def scatter_chart(
@@ -155,9 +156,9 @@ def scatter_chart(
     size: tuple[float, float] = (420, 210),
     name: str = "",
 ) -> Markup:
-    """Single points with names; `front` is joined by a line: what no other point beats in both directions."""
-    kept = [line for line in lines if line.points]
-    points = [p for line in kept for p in line.points]
+    """Labelled points; a line joins the points of `front`, the Pareto front."""
+    drawn = [line for line in lines if line.points]
+    points = [p for line in drawn for p in line.points]
     if not points:
         return Markup("")
     xs = [x for x, _ in points]
@@ -167,25 +168,25 @@ def scatter_chart(
     if len(front) > 1:
         way = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in sorted(front))
         parts.append(Markup('<polyline class="front" points="{}"/>').format(way))
-    dots = [(line, index, place) for place, line in enumerate(kept) for index in range(len(line.points))]
+    dots = [(line, index, place) for place, line in enumerate(drawn) for index in range(len(line.points))]
     heights = spread([(frame.x(x), frame.y(y)) for line, index, _ in dots for x, y in (line.points[index],)])
     parts += [_dot(frame, *dot, height) for dot, height in zip(dots, heights, strict=True)]
     return _svg(frame, parts, name or f"{y_label} against {x_label}")
 
 
 def spread(places: Sequence[Point], wide: float = 110.0, high: float = 12.0) -> list[float]:
-    """The heights of labels at (x, y), so large: each as near as may be below where it belongs, none on another.
+    """The heights of labels at (x, y): each at its place, or below it as near as possible without overlapping another.
 
     >>> spread([(0.0, 10.0), (5.0, 11.0), (300.0, 11.0)])
     [10.0, 22.0, 11.0]
     """
-    found = [y for _, y in places]
-    order = sorted(range(len(found)), key=lambda index: found[index])
+    heights = [y for _, y in places]
+    order = sorted(range(len(heights)), key=lambda index: heights[index])
     for at, index in enumerate(order):
         for other in order[:at]:
-            if abs(places[index][0] - places[other][0]) < wide and found[index] - found[other] < high:
-                found[index] = max(found[index], found[other] + high)
-    return found
+            if abs(places[index][0] - places[other][0]) < wide and heights[index] - heights[other] < high:
+                heights[index] = max(heights[index], heights[other] + high)
+    return heights
 
 
 def bar_chart(
@@ -198,7 +199,7 @@ def bar_chart(
     step: float,
     name: str,
 ) -> Markup:
-    """Bars over time: (where, how many, of those with a fault); faults are drawn in their own colour at the foot."""
+    """Bars over time: (time, total, of those with errors); errors have their own colour, at the bottom."""
     if not bars:
         return Markup("")
     highest = max(total for _, total, _ in bars)
@@ -222,7 +223,7 @@ def _bar(kind: str, place: tuple[float, float, float, float], title: str) -> Mar
 
 
 def pareto(points: Sequence[Point]) -> list[Point]:
-    """The points that no other beats: smaller is better in both directions.
+    """The Pareto front: the points that no other beats, where smaller is better in both directions.
 
     >>> pareto([(1, 3), (2, 2), (3, 2.5), (3, 1)])
     [(1, 3), (2, 2), (3, 1)]
@@ -287,11 +288,7 @@ def _axes(frame: Frame, x_label: str, y_label: str, text: Format, x_text: Format
     return Markup("").join(parts)
 
 
-def _named(line: Line, text: Format) -> Format:
-    return lambda value: f"{line.name} {text(value)}"
-
-
-def _curve(frame: Frame, line: Line, place: int, height: float, text: Format) -> Markup:
+def _curve(frame: Frame, line: Line, place: int, height: float, label: str) -> Markup:
     way = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in line.points)
     x, y = line.points[-1]
     parts = [Markup('<polyline class="curve s{}" points="{}"/>').format(place % 6, way)]
@@ -306,7 +303,7 @@ def _curve(frame: Frame, line: Line, place: int, height: float, text: Format) ->
         Markup(
             '<circle class="dot s{0}" cx="{1:.1f}" cy="{2:.1f}" r="2.8"/>'
             '<text class="end s{0}" x="{1:.1f}" y="{3:.1f}" text-anchor="end">{4}</text>'
-        ).format(place % 6, frame.x(x), frame.y(y), height, text(y))
+        ).format(place % 6, frame.x(x), frame.y(y), height, label)
     )
     return Markup("").join(parts)
 
@@ -329,7 +326,7 @@ def _svg(
     curves: Sequence[Sequence[Point]] = (),
     axes: tuple[str, str] = ("", ""),
 ) -> Markup:
-    """The chart. Curves carry their points and the frame along, so that the page can tell the value under the mouse."""
+    """The chart. It carries the points of its curves, so that the page can show the values under the mouse."""
     more = Markup("")
     if curves:
         rounded = [[(float(f"{x:.6g}"), float(f"{y:.6g}")) for x, y in curve] for curve in curves]

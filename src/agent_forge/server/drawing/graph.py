@@ -1,4 +1,4 @@
-"""A graph as SVG: boxes from left to right, the critical path drawn strongly; very many nodes become small squares."""
+"""A graph as SVG: boxes from left to right, the critical path in bold; with very many nodes, small squares."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from itertools import pairwise
 
 from markupsafe import Markup
 
-from agent_forge.server.drawing.layers import Edge, Layout, layout
+from agent_forge.server.drawing.layers import Edge, GraphLayout, layout
 from agent_forge.server.drawing.wording import short
 
-MOST = 2_000  # nodes: beyond it a picture tells nothing
-LABELLED = 90  # up to so many nodes have room for words
+MOST = 2_000  # nodes; a larger picture would be unreadable
+LABELLED = 90  # nodes up to which there is room for words
 MOST_EDGES = 4_000
-# What each state looks like besides its colour, so that it can be told without it.
+# The sign of each state, so that it can be told without its colour.
 SIGNS = {
     "done": "✓", "completed": "✓", "skipped": "↷", "failed": "✗", "error": "✗", "timed_out": "⏱", "denied": "⊘",
     "cancelled": "⊘", "running": "●", "started": "●", "no gain": "=", "in_doubt": "?", "interrupted": "!",
@@ -38,7 +38,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Measure:
-    """The size of boxes and of what is between them."""
+    """The size of boxes and of the gaps between them."""
 
     width: float
     height: float
@@ -51,7 +51,7 @@ class Measure:
 WORDS = Measure(172, 44, 226, 58, 20)
 TALL = Measure(132, 44, 76, 142, 15, downwards=True)
 SQUARES = Measure(12, 12, 34, 18, 0)
-ROOM = 570  # the width beside a time line
+ROOM = 570  # the width beside a timeline
 WHOLE = 1_150  # the width of a page
 
 
@@ -71,16 +71,16 @@ def draw_graph(
     name: str = "",
     room: float = ROOM,
 ) -> Markup:
-    """The graph as one SVG element; the empty text where there are too many nodes for a picture."""
+    """The graph as one SVG element; empty if there are too many nodes for a picture."""
     if not nodes or len(nodes) > MOST:
         return Markup("")
-    kept = list(dict.fromkeys(edges))
-    found = layout([node.id for node in nodes], kept if len(kept) <= MOST_EDGES else [])
-    measure = _measure(found, len(nodes), room)
-    width, height = (value + 4 for value in _corner(found.layers - 1, found.breadth, measure))
+    unique = list(dict.fromkeys(edges))
+    places = layout([node.id for node in nodes], unique if len(unique) <= MOST_EDGES else [])
+    measure = _measure(places, len(nodes), room)
+    width, height = (value + 4 for value in _corner(places.layers - 1, places.breadth, measure))
     width, height = width + measure.width, height + measure.height
-    lines = [_edge(route, measure, edge in critical) for edge, route in found.routes.items()]
-    boxes = [_box(node, found, measure) for node in nodes]
+    lines = [_edge(route, measure, edge in critical) for edge, route in places.routes.items()]
+    boxes = [_box(node, places, measure) for node in nodes]
     return Markup(
         '<svg class="graph" role="group" aria-label="{0}" viewBox="0 0 {1:.0f} {2:.0f}" width="{1:.0f}"'
         ' height="{2:.0f}"{3}>{4}{5}</svg>'
@@ -94,12 +94,12 @@ def draw_graph(
     )
 
 
-def _measure(found: Layout, nodes: int, room: float) -> Measure:
+def _measure(places: GraphLayout, nodes: int, room: float) -> Measure:
     """From left to right, unless that is too wide and downwards is not."""
     if nodes > LABELLED:
         return SQUARES
-    across = (found.layers - 1) * WORDS.layer + WORDS.width
-    down = found.breadth * TALL.place + TALL.width
+    across = (places.layers - 1) * WORDS.layer + WORDS.width
+    down = places.breadth * TALL.place + TALL.width
     return TALL if across > room >= down else WORDS
 
 
@@ -111,7 +111,7 @@ def _corner(layer: float, place: float, measure: Measure) -> tuple[float, float]
 
 
 def _edge(route: Sequence[tuple[int, float]], measure: Measure, critical: bool) -> Markup:
-    """A curve from box to box, straight where it passes a layer."""
+    """A curve from box to box, straight where it crosses a layer."""
     corners = [_corner(layer, place, measure) for layer, place in route]
     if measure.downwards:
         corners = [(y, x + measure.width / 2) for x, y in corners]  # drawn as if from left to right, then turned
@@ -129,8 +129,8 @@ def _edge(route: Sequence[tuple[int, float]], measure: Measure, critical: bool) 
     return Markup('<path class="{}" d="{}"/>').format("edge critical" if critical else "edge", "".join(words))
 
 
-def _box(node: Node, found: Layout, measure: Measure) -> Markup:
-    layer, place = found.places[node.id]
+def _box(node: Node, places: GraphLayout, measure: Measure) -> Markup:
+    layer, place = places.places[node.id]
     x, y = _corner(layer, place, measure)
     kind = f"node {state_class(node.state)}{' critical' if node.critical else ''}"
     title = node.title or f"{node.label} {node.note} ({node.state})"

@@ -1,9 +1,9 @@
-"""Where the nodes of an acyclic graph go: in layers, with few crossings, near what they are connected with.
+"""The layout of an acyclic graph: in layers, with few crossings, connected nodes near each other.
 
-The method of Sugiyama, Tagawa and Toda (1981) in four steps: each node one layer behind the last it waits for; a point
-in every layer that an edge passes; sweeps that order each layer by the mean place of the neighbours (the order with
-the fewest crossings is kept); and places as near to those of the neighbours as order and distance allow, which is an
-isotonic regression.
+The method of Sugiyama, Tagawa and Toda (1981) in four steps: each node one layer after its last predecessor; a point in
+every layer that an edge crosses; sweeps that order each layer by the mean place of the neighbours (the order with the
+fewest crossings wins); and places as near to those of the neighbours as order and distance allow, which is an isotonic
+regression.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from itertools import pairwise
 
 SWEEPS = 12
 Edge = tuple[str, str]
-Item = str | tuple[str, str, int]  # a node, or the point where an edge passes a layer
+Item = str | tuple[str, str, int]  # a node, or the point where an edge crosses a layer
 
 
 @dataclass(frozen=True)
-class Layout:
-    """`places` has (layer, place) of every node, `routes` the points of every edge, its ends included. Neighbours in a
-    layer are at least 1 apart (a passing edge takes half of that); the first place is 0."""
+class GraphLayout:
+    """`places` has (layer, place) of every node, `routes` the points of every edge with its ends. Neighbours in a layer
+    are at least 1 apart (a crossing edge takes half of that); the first place is 0."""
 
     places: dict[str, tuple[int, float]]
     routes: dict[Edge, list[tuple[int, float]]]
@@ -29,37 +29,37 @@ class Layout:
     breadth: float  # the largest place
 
 
-def layout(nodes: Sequence[str], edges: Iterable[Edge]) -> Layout:
-    """Lays out a graph. Edges to or from unknown nodes are left out, and so are those that would close a circle.
+def layout(nodes: Sequence[str], edges: Iterable[Edge]) -> GraphLayout:
+    """Lays out a graph. Edges to or from unknown nodes are left out, and so are those of a cycle.
 
-    >>> found = layout(["a", "b", "c", "d"], [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")])
-    >>> [found.places[name][0] for name in "abcd"], found.breadth
+    >>> diamond = layout(["a", "b", "c", "d"], [("a", "b"), ("a", "c"), ("b", "d"), ("c", "d")])
+    >>> [diamond.places[name][0] for name in "abcd"], diamond.breadth
     ([0, 1, 1, 2], 1.0)
     """
-    known = set(nodes)
-    kept = [edge for edge in dict.fromkeys(edges) if edge[0] in known and edge[1] in known and edge[0] != edge[1]]
-    layer, kept = _layers(nodes, kept)
-    rows, links, paths = _with_points(nodes, kept, layer)
+    names = set(nodes)
+    valid = [edge for edge in dict.fromkeys(edges) if edge[0] in names and edge[1] in names and edge[0] != edge[1]]
+    layer, acyclic = _layers(nodes, valid)
+    rows, links, paths = _with_points(nodes, acyclic, layer)
     rows = _ordered(rows, links)
     place = _placed(rows, links)
     first = min(place.values(), default=0.0)
     places = {name: (layer[name], place[name] - first) for name in nodes}
     routes = {edge: [(depth, place[item] - first) for depth, item in path] for edge, path in paths.items()}
-    return Layout(places, routes, len(rows), max(place.values(), default=0.0) - first)
+    return GraphLayout(places, routes, len(rows), max(place.values(), default=0.0) - first)
 
 
 def _layers(nodes: Sequence[str], edges: Sequence[Edge]) -> tuple[dict[str, int], list[Edge]]:
-    """The longest way from a beginning to each node; what lies on a circle begins at 0, its edges left out."""
+    """The longest path from a root to each node; nodes of a cycle start at 0, without its edges."""
     waiting = dict.fromkeys(nodes, 0)
-    after: dict[str, list[str]] = {name: [] for name in nodes}
+    successors: dict[str, list[str]] = {name: [] for name in nodes}
     for source, target in edges:
         waiting[target] += 1
-        after[source].append(target)
+        successors[source].append(target)
     layer = dict.fromkeys(nodes, 0)
     ready = [name for name in nodes if not waiting[name]]
     done = set(ready)
     for name in ready:
-        for target in after[name]:
+        for target in successors[name]:
             layer[target] = max(layer[target], layer[name] + 1)
             waiting[target] -= 1
             if not waiting[target]:
@@ -95,8 +95,8 @@ def _with_points(
 def _reversed(links: Links) -> Links:
     """For every layer: the neighbours of its items in the layer before."""
     back: Links = [{} for _ in links]
-    for depth, found in enumerate(links[:-1]):
-        for one, others in found.items():
+    for depth, following in enumerate(links[:-1]):
+        for one, others in following.items():
             for other in others:
                 back[depth + 1].setdefault(other, []).append(one)
     return back
@@ -113,9 +113,9 @@ def _ordered(rows: list[list[Item]], links: Links) -> list[list[Item]]:
         for depth in depths:
             beside = rows[depth - 1 if forward else depth + 1]
             _sort_by_mean(rows[depth], beside, (back if forward else links)[depth])
-        found = crossings(rows, links)
-        if found < fewest:
-            best, fewest = [list(row) for row in rows], found
+        count = crossings(rows, links)
+        if count < fewest:
+            best, fewest = [list(row) for row in rows], count
     return best
 
 
@@ -124,14 +124,14 @@ def _sort_by_mean(row: list[Item], beside: Sequence[Item], neighbours: Mapping[I
     now = {item: place for place, item in enumerate(row)}
 
     def mean(item: Item) -> float:
-        found = neighbours.get(item)
-        return sum(at[other] for other in found) / len(found) if found else float(now[item])
+        others = neighbours.get(item)
+        return sum(at[other] for other in others) / len(others) if others else float(now[item])
 
     row.sort(key=lambda item: (mean(item), now[item]))
 
 
 def crossings(rows: Sequence[Sequence[Item]], links: Links) -> int:
-    """How many pairs of edges cross.
+    """The number of pairs of edges that cross.
 
     >>> crossings([["a", "b"], ["c", "d"]], [{"a": ["d"], "b": ["c"]}, {}])
     1
@@ -158,25 +158,24 @@ def _placed(rows: Sequence[Sequence[Item]], links: Links) -> dict[Item, float]:
     for sweep in range(8):
         forward = sweep % 2 == 0
         for depth in range(len(rows)) if forward else range(len(rows) - 1, -1, -1):
-            found = (back if forward else links)[depth]
-            wanted = [_mean([place[other] for other in found.get(item, ())], place[item]) for item in rows[depth]]
-            place.update(zip(rows[depth], _nearest(wanted, _gaps(rows[depth])), strict=True))
+            neighbours = (back if forward else links)[depth]
+            ideal = []
+            for item in rows[depth]:
+                others = [place[other] for other in neighbours.get(item, ())]
+                ideal.append(sum(others) / len(others) if others else place[item])
+            place.update(zip(rows[depth], _nearest(ideal, _gaps(rows[depth])), strict=True))
     return place
 
 
 def _gaps(row: Sequence[Item]) -> list[float]:
-    """The least distance of each item from the one before it."""
+    """The minimum distance of each item from the one before it."""
     widths = [1.0 if isinstance(item, str) else 0.5 for item in row]
     return [0.0, *((one + other) / 2 for one, other in pairwise(widths))] if row else []
 
 
-def _mean(values: Sequence[float], otherwise: float) -> float:
-    return sum(values) / len(values) if values else otherwise
-
-
-def _nearest(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:
-    """The places nearest to those wanted (least squares) that keep the order and the distances: neighbours that would
-    come too close share one block at the mean of what they want (pool adjacent violators).
+def _nearest(ideal: Sequence[float], gaps: Sequence[float]) -> list[float]:
+    """The places nearest to the ideal ones (least squares) that keep order and distances: neighbours that would come
+    too close form one block at the mean of their ideal places (pool adjacent violators).
 
     >>> _nearest([5.0, 5.0, 9.0], [0.0, 1.0, 1.0])
     [4.5, 5.5, 9.0]
@@ -185,8 +184,8 @@ def _nearest(wanted: Sequence[float], gaps: Sequence[float]) -> list[float]:
     for gap in gaps:
         offsets.append((offsets[-1] if offsets else 0.0) + gap)
     blocks: list[tuple[float, int]] = []  # (sum, members)
-    for want, offset in zip(wanted, offsets, strict=True):
-        total, members = want - offset, 1
+    for place, offset in zip(ideal, offsets, strict=True):
+        total, members = place - offset, 1
         while blocks and blocks[-1][0] / blocks[-1][1] > total / members:
             before, size = blocks.pop()
             total, members = total + before, members + size

@@ -1,4 +1,4 @@
-"""Figures as people read them: durations, times, sizes, shares. What was not measured is a dash."""
+"""Figures for people: durations, times, sizes, shares. What was not measured is a dash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AGES = ((60, 1, "s"), (3_600, 60, "min"), (86_400, 3_600, "h"), (60 * 86_400, 8
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many telling digits, thousands apart; whole numbers in full.
+    """A number with this many significant digits and thousands separators; integers in full.
 
     >>> number(1234567), number(0.123456), number(None), number(1234.5), number(2.0)
     ('1,234,567', '0.123', '–', '1,234', '2')
@@ -71,7 +71,7 @@ def size(value: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as people say them.
+    """Seconds in readable units.
 
     >>> [duration(s) for s in (None, 0, 0.0000123, 0.0456, 1.234, 75, 3_725, 200_000)]
     ['–', '0 s', '12.3 µs', '45.6 ms', '1.23 s', '1 min 15 s', '1 h 2 min', '2 d 7 h']
@@ -95,7 +95,7 @@ def duration(seconds: float | None) -> str:
 
 
 def ago(then_s: float | None, now_s: float) -> str:
-    """How long ago a moment was.
+    """How long ago a time was.
 
     >>> ago(100.0, 103.0), ago(0.0, 7300.0), ago(None, 1.0), ago(5.0, 2.0)
     ('3 s ago', '2 h ago', '–', 'now')
@@ -112,7 +112,7 @@ def ago(then_s: float | None, now_s: float) -> str:
 
 
 def iso(then_s: float) -> str:
-    """A moment as ISO 8601 in UTC, to the second.
+    """A time as ISO 8601 in UTC, to the second.
 
     >>> iso(0)
     '1970-01-01T00:00:00Z'
@@ -130,7 +130,7 @@ def share(value: float | None) -> str:
 
 
 def money(value: float | None) -> str:
-    """US dollars; cents and their parts where it is little.
+    """US dollars; small amounts with more digits.
 
     >>> money(1.5), money(0.00042), money(None), money(0.0)
     ('$1.50', '$0.00042', '–', '$0')
@@ -141,7 +141,7 @@ def money(value: float | None) -> str:
 
 
 def measured(value: float | None, name: str) -> str:
-    """A metric's value, in the unit that its name tells.
+    """The value of a metric, in the unit that its name implies.
 
     >>> measured(8.23e8, "peak_memory_bytes"), measured(0.063, "latency_s_at_512"), measured(2.0712, "bits per byte")
     ('823 MB', '63 ms', '2.071')
@@ -152,11 +152,11 @@ def measured(value: float | None, name: str) -> str:
 
 
 def pretty(value: Any, longest: int = 20_000) -> str:
-    """A JSON value for reading: text as it is, the rest indented; cut where it is very long."""
+    """A JSON value for reading: text as it is, anything else indented; cut if it is very long."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, indent=2, default=str)
     if len(text) <= longest:
         return text
-    return f"{text[:longest]}\n… {len(text) - longest:,} more characters: the JSON beside this page has them all"
+    return f"{text[:longest]}\n… {len(text) - longest:,} more characters: see the JSON of this page"
 
 
 def short(value: Any, longest: int = 80) -> str:

@@ -1,1 +1,1 @@
-"""Models behind the OpenAI API: loading, the running batch, the routes."""
+"""ModelPool behind the OpenAI API: loading, the running batch, the routes."""

@@ -1,4 +1,4 @@
-"""One answer in the making, as the scheduler sees it."""
+"""One answer being decoded, as the scheduler sees it."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.models.text import TextWriter
-from agent_forge.server.models.sampling import Chosen, Sampling
+from agent_forge.server.models.sampling import SampledToken, Sampling
 
 if TYPE_CHECKING:
     from agent_forge.server.models.constraint import Constraint
 
-Outbox = asyncio.Queue[tuple["Job", "Piece"]]
+Outbox = asyncio.Queue[tuple["DecodeJob", "OutputPiece"]]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """What a step brought: some text (it may be none yet), the token, and at the end why it ended."""
+class OutputPiece:
+    """The output of one step: text (possibly none yet), the token, and at the end the finish reason."""
 
     text: str
-    chosen: Chosen | None = None
+    token: SampledToken | None = None
     finish: str | None = None
     error: Exception | None = None
 
 
 @dataclass(slots=True, eq=False)
-class Job:
-    """A prompt and how it is to be continued. Pieces go to `outbox`, which several jobs may share."""
+class DecodeJob:
+    """A prompt and how to continue it. Pieces go to `outbox`, which several jobs may share."""
 
     prompt: Sequence[int]
-    most: int  # tokens to write at most
+    max_tokens: int
     sampling: Sampling
     writer: TextWriter
     ends: frozenset[int]
@@ -49,34 +49,34 @@ class Job:
     finish: str | None = None
 
     def begin(self) -> None:
-        """It joins the batch."""
+        """Called when the job joins the batch."""
         self.started_s = time.monotonic()
 
-    def take(self, chosen: Chosen) -> Piece:
-        """Adds a token and says what came of it."""
+    def take(self, token: SampledToken) -> OutputPiece:
+        """Adds a token and returns the piece it makes."""
         self.written += 1
         if self.first_s is None:
             self.first_s = time.monotonic()
-        if chosen.token in self.ends:
-            return self._end("stop", "".join(self.writer.rest()), chosen)
-        text = "".join(self.writer.add(chosen.token))
+        if token.id in self.ends:
+            return self._end("stop", "".join(self.writer.rest()), token)
+        text = "".join(self.writer.add(token.id))
         if self.writer.stopped:
-            return self._end("stop", text, chosen)
-        if self.constraint is not None and self.constraint.take(chosen.token):
-            return self._end("stop", text + "".join(self.writer.rest()), chosen)
-        if self.written >= self.most:
-            return self._end("length", text + "".join(self.writer.rest()), chosen)
-        return Piece(text, chosen)
+            return self._end("stop", text, token)
+        if self.constraint is not None and self.constraint.take(token.id):
+            return self._end("stop", text + "".join(self.writer.rest()), token)
+        if self.written >= self.max_tokens:
+            return self._end("length", text + "".join(self.writer.rest()), token)
+        return OutputPiece(text, token)
 
-    def _end(self, finish: str, text: str, chosen: Chosen) -> Piece:
+    def _end(self, finish: str, text: str, token: SampledToken) -> OutputPiece:
         self.finish, self.ended_s = finish, time.monotonic()
-        return Piece(text, chosen, finish)
+        return OutputPiece(text, token, finish)
 
-    def fail(self, error: Exception) -> Piece:
+    def fail(self, error: Exception) -> OutputPiece:
         """Ends the job with an error."""
         self.finish, self.ended_s = "error", time.monotonic()
-        return Piece("", finish="error", error=error)
+        return OutputPiece("", finish="error", error=error)
 
     def mask(self) -> Any:
-        """What may be written next, or None for anything."""
+        """The tokens that may come next, or None for any."""
         return None if self.constraint is None else self.constraint.mask()

@@ -1,9 +1,10 @@
-"""Models from disk: registered checkpoints by name or digest, folders, SmolLM2 from its package. safetensors only."""
+"""Loads models: registered checkpoints by name or digest, folders, SmolLM2 from its package. safetensors only."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,21 +15,21 @@ from agent_forge.server.context import Context
 if TYPE_CHECKING:
     from agent_forge.forge.registry import Entry
 
-NAME = re.compile(r"[A-Za-z0-9][\w.-]{3,127}")  # of a registered checkpoint: never a path
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{3,127}")  # of a registered checkpoint, never a path
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
-    """A model that can be served: its name for requests, and where it is."""
+class ModelSource:
+    """A model that can be served: its name in requests, and where it is."""
 
     name: str
-    place: str  # a folder, or "smollm2"
+    folder: str  # or "smollm2"
     digest: str | None = None
     created_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedModel:
     """A model in memory."""
 
     model: Any
@@ -38,25 +39,30 @@ class Loaded:
     seconds: float
 
 
-def source_of(text: str, context: Context) -> Source:
-    """What `--model [NAME=]M` means. Raises UsageError."""
-    name, given, rest = text.rpartition("=")
+def source_of(text: str, context: Context) -> ModelSource:
+    """The model that `--model [NAME=]M` names. Raises UsageError."""
+    name, equals, rest = text.rpartition("=")
     if rest.lower() == "smollm2":
-        return Source(name or "smollm2", "smollm2")
+        return ModelSource(name or "smollm2", "smollm2")
     folder = Path(rest).expanduser()
     if (folder / "config.json").is_file():
-        return Source(name or folder.resolve().name, str(folder.resolve()))
+        return ModelSource(name or folder.resolve().name, str(folder.resolve()))
     entry = registered(rest, context)
     if entry is None:
         raise UsageError(
             f"there is no model {rest!r}",
-            fix="name a folder with a config.json, smollm2, or one of `agent-forge models ls`",
+            fix="Name a folder with a config.json, smollm2, or one of `agent-forge models ls`",
         )
-    return Source(name if given else entry.path.name, str(entry.path), entry.digest, entry.created_s)
+    return replace(checkpoint_source(entry), name=name) if equals else checkpoint_source(entry)
+
+
+def checkpoint_source(entry: Entry) -> ModelSource:
+    """A registered checkpoint as a model to serve."""
+    return ModelSource(entry.path.name, str(entry.path), entry.digest, entry.created_s)
 
 
 def registered(name: str, context: Context) -> Entry | None:
-    """The registered checkpoint of that name or digest; None if there is none, or more than one."""
+    """The registered checkpoint of that name or digest, or None if there is not exactly one."""
     if not NAME.fullmatch(name):
         return None
     try:
@@ -65,20 +71,18 @@ def registered(name: str, context: Context) -> Entry | None:
         return None
 
 
-def load(source: Source, context: Context) -> Loaded:
-    """Loads a model. A registered one is checked byte by byte first. Raises ModelError, CheckpointError."""
-    import time
-
-    begun = time.monotonic()
+def load(source: ModelSource, context: Context) -> LoadedModel:
+    """Loads a model. A registered one is first verified byte by byte. Raises ModelError, CheckpointError."""
+    started = time.monotonic()
     if source.digest is not None:
         context.registry.load(source.digest)
-    model, tokenizer = _smollm2() if source.place == "smollm2" else _folder(source.place, context.settings.device)
+    model, tokenizer = _smollm2() if source.folder == "smollm2" else _folder(source.folder, context.settings.device)
     model = model.to(context.settings.device).eval()
-    return Loaded(model, tokenizer, *_size(model), time.monotonic() - begun)
+    return LoadedModel(model, tokenizer, *_size(model), time.monotonic() - started)
 
 
 def _size(model: Any) -> tuple[int, int]:
-    """Weights and bytes. Packed weights are buffers, several to a byte; a table that is shared counts once."""
+    """Weights and bytes. Packed weights are buffers, several weights per byte; a shared table counts once."""
     tensors = list(model.parameters())
     parameters = sum(tensor.numel() for tensor in tensors)
     for module in model.modules():
@@ -100,7 +104,7 @@ def _folder(folder: str, device: str) -> tuple[Any, Any]:
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
 
-        import agent_forge.forge.models  # noqa: F401  (makes Cognate known to transformers)
+        import agent_forge.forge.models  # noqa: F401  (registers Cognate with transformers)
     except ImportError as error:
         raise MissingExtraError("serving a model", "forge") from error
     logging.disable_progress_bar()  # type: ignore[no-untyped-call]

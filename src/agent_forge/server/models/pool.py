@@ -1,4 +1,4 @@
-"""The models of a server: those named at the start, and registered checkpoints loaded when they are first asked for."""
+"""The models of a server: those named at the start, and registered checkpoints loaded on demand."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import TYPE_CHECKING, Any
 
 from agent_forge.context_length import context_length
 from agent_forge.errors import AgentForgeError, ModelError
-from agent_forge.server.answers import Refused
 from agent_forge.server.context import Context
-from agent_forge.server.models.loading import Loaded, Source, load, registered, source_of
+from agent_forge.server.models.loading import LoadedModel, ModelSource, checkpoint_source, load, registered, source_of
+from agent_forge.server.refusal import Refusal
 
 if TYPE_CHECKING:
     from agent_forge.server.models.engine import Engine
 
 
-class Served:
-    """One model: being loaded, at work, or broken."""
+class ServedModel:
+    """One model: loading, ready or broken."""
 
-    def __init__(self, source: Source, context: Context, *, kept: bool) -> None:
+    def __init__(self, source: ModelSource, context: Context, *, pinned: bool) -> None:
         self.source = source
-        self.kept = kept  # named at the start, so never unloaded
+        self.pinned = pinned  # named at the start, so never unloaded
         self.used_s = time.monotonic()
-        self.ready: Future[Ready] = Future()
+        self.ready: Future[ReadyModel] = Future()
         self._context = context
 
     def load(self) -> None:
         """Loads the model and starts its engine; `ready` gets it, or the error."""
         try:
-            self.ready.set_result(Ready(self.source, load(self.source, self._context), self._context))
+            self.ready.set_result(ReadyModel(self.source, load(self.source, self._context), self._context))
         except AgentForgeError as error:
             self.ready.set_exception(error)
-        except Exception as error:  # whatever a foreign model folder makes transformers do
+        except Exception as error:  # a foreign model folder can make transformers raise anything
             self.ready.set_exception(ModelError(f"the model cannot be loaded: {type(error).__name__}: {error}"))
 
     @property
@@ -45,8 +45,8 @@ class Served:
         return "ok" if error is None else str(error)
 
     @property
-    def now(self) -> Ready | None:
-        """The model, if it is ready."""
+    def now(self) -> ReadyModel | None:
+        """The model, or None if it is not ready."""
         return self.ready.result() if self.ready.done() and self.ready.exception() is None else None
 
     def close(self) -> None:
@@ -54,10 +54,10 @@ class Served:
             model.engine.close()
 
 
-class Ready:
-    """A loaded model with its engine and its grammars."""
+class ReadyModel:
+    """A loaded model with its engine and grammars."""
 
-    def __init__(self, source: Source, loaded: Loaded, context: Context) -> None:
+    def __init__(self, source: ModelSource, loaded: LoadedModel, context: Context) -> None:
         from agent_forge.agents.models.local_model import end_tokens
         from agent_forge.server.models.constraint import Grammars
         from agent_forge.server.models.engine import Engine
@@ -80,65 +80,63 @@ class Ready:
         return self.source.name
 
 
-class Models:
+class ModelPool:
     """All models of a server, by name."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="agent-forge-load")
-        self._served: dict[str, Served] = {}
-        sources = [source_of(text, context) for text in context.settings.models]  # all are found before one is loaded
+        self._served: dict[str, ServedModel] = {}
+        sources = [source_of(text, context) for text in context.settings.models]  # a wrong name shows before any loads
         for source in sources:
-            self._served[source.name] = self._begin(source, kept=True)
+            self._served[source.name] = self._begin(source, pinned=True)
 
-    def _begin(self, source: Source, *, kept: bool) -> Served:
-        served = Served(source, self._context, kept=kept)
+    def _begin(self, source: ModelSource, *, pinned: bool) -> ServedModel:
+        served = ServedModel(source, self._context, pinned=pinned)
         self._loader.submit(served.load)
         return served
 
     def states(self) -> dict[str, str]:
-        """`ok`, `loading`, or what went wrong, by name."""
+        """`ok`, `loading`, or the error, by name."""
         return {name: served.state for name, served in list(self._served.items())}
 
-    def ready(self) -> list[Ready]:
+    def ready(self) -> list[ReadyModel]:
         """The models that are loaded."""
         return [model for served in list(self._served.values()) if (model := served.now) is not None]
 
-    def listed(self) -> list[dict[str, Any]]:
+    def documents(self) -> list[dict[str, Any]]:
         """What `/v1/models` shows: the served ones first, then every registered checkpoint."""
         served = list(self._served.values())
-        known = {one.source.digest for one in served}
-        sources = [one.source for one in served]
-        for entry in self._context.registry.ls():
-            if entry.digest not in known:
-                sources.append(Source(entry.path.name, str(entry.path), entry.digest, entry.created_s))
+        digests = {one.source.digest for one in served}
+        entries = [entry for entry in self._context.registry.ls() if entry.digest not in digests]
+        sources = [*(one.source for one in served), *map(checkpoint_source, entries)]
         return [_document(source, self._served.get(source.name)) for source in sources]
 
     def document(self, name: str) -> dict[str, Any]:
-        """One model of the list. Raises Refused (404)."""
+        """One model of the list. Raises Refusal (404)."""
         served = self._served.get(name)
         if served is not None:
             return _document(served.source, served)
         entry = registered(name, self._context)
         if entry is None:
             raise _unknown(name)
-        return _document(Source(entry.path.name, str(entry.path), entry.digest, entry.created_s), None)
+        return _document(checkpoint_source(entry), None)
 
-    async def get(self, name: str) -> Ready:
-        """The model of that name, loaded. Raises Refused: 404 for an unknown one, 503 for one that cannot be loaded."""
+    async def get(self, name: str) -> ReadyModel:
+        """The model of that name, loaded. Raises Refusal: 404 for an unknown one, 503 for one that cannot be loaded."""
         served = await asyncio.to_thread(self._find, name)
         served.used_s = time.monotonic()
         try:
             return await asyncio.shield(asyncio.wrap_future(served.ready))
         except AgentForgeError as error:
-            with self._turn:
-                if not served.kept:  # the next request tries again
+            with self._lock:
+                if not served.pinned:  # the next request tries again
                     self._served.pop(served.source.name, None)
-            raise Refused(503, str(error), code="model_not_loaded") from error
+            raise Refusal(503, str(error), code="model_not_loaded") from error
 
-    def _find(self, name: str) -> Served:
-        with self._turn:
+    def _find(self, name: str) -> ServedModel:
+        with self._lock:
             if (served := self._served.get(name)) is not None:
                 return served
             entry = registered(name, self._context)
@@ -148,18 +146,18 @@ class Models:
                 if served.source.digest == entry.digest:
                     return served
             self._make_room()
-            source = Source(entry.path.name, str(entry.path), entry.digest, entry.created_s)
-            served = self._served[source.name] = self._begin(source, kept=False)
+            source = checkpoint_source(entry)
+            served = self._served[source.name] = self._begin(source, pinned=False)
             return served
 
     def _make_room(self) -> None:
-        """Unloads the idle model that was used least recently, when too many are loaded. Raises Refused (503)."""
-        passing = [one for one in self._served.values() if not one.kept]
-        if len(passing) < self._context.settings.models_at_once:
+        """Unloads the least recently used idle model if too many are loaded. Raises Refusal (503)."""
+        unpinned = [one for one in self._served.values() if not one.pinned]
+        if len(unpinned) < self._context.settings.models_at_once:
             return
-        idle = [one for one in passing if (now := one.now) is None or now.engine.running + now.engine.waiting == 0]
+        idle = [one for one in unpinned if (now := one.now) is None or now.engine.running + now.engine.waiting == 0]
         if not idle:
-            raise Refused(503, "all models are at work", code="no_room", headers={"Retry-After": "5"})
+            raise Refusal(503, "all models are busy", code="no_room", headers={"Retry-After": "5"})
         oldest = min(idle, key=lambda one: one.used_s)
         del self._served[oldest.source.name]
         oldest.close()
@@ -171,13 +169,13 @@ class Models:
             served.close()
 
 
-def models_of(context: Context) -> Models:
-    """The models of a server, made by the first who asks."""
-    found: Models = context.part("models", lambda: Models(context))
-    return found
+def models_of(context: Context) -> ModelPool:
+    """The models of a server, made on first use."""
+    pool: ModelPool = context.part("models", lambda: ModelPool(context))
+    return pool
 
 
-def _document(source: Source, served: Served | None) -> dict[str, Any]:
+def _document(source: ModelSource, served: ServedModel | None) -> dict[str, Any]:
     ready = served.now if served is not None else None
     return {
         "id": source.name,
@@ -190,8 +188,8 @@ def _document(source: Source, served: Served | None) -> dict[str, Any]:
     }
 
 
-def _unknown(name: str) -> Refused:
-    return Refused(
+def _unknown(name: str) -> Refusal:
+    return Refusal(
         404,
         f"there is no model {name[:200]!r}",
         code="model_not_found",

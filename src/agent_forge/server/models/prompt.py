@@ -1,4 +1,4 @@
-"""Messages as token ids, in the model's own chat template."""
+"""Turns messages into token ids with the model's own chat template."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_forge.server.answers import Refused
+from agent_forge.server.refusal import Refusal
 
 TOOLS = """You may call these functions:
 {tools}
@@ -14,7 +14,7 @@ To call one, write <tool_call>{{"name": "...", "arguments": {{...}}}}</tool_call
 
 
 def chat_prompt(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The messages as ids; without a template, as `role: content` lines. Raises Refused (400)."""
+    """The messages as ids; without a template, as `role: content` lines. Raises Refusal (400)."""
     plain = [_plain(message, place) for place, message in enumerate(messages)]
     template = tokenizer.chat_template
     if tools and "tools" not in str(template or ""):
@@ -28,19 +28,19 @@ def chat_prompt(tokenizer: Any, messages: Sequence[Mapping[str, Any]], tools: Se
     try:
         return list(tokenizer.apply_chat_template(plain, add_generation_prompt=True, return_dict=False, **named))
     except (jinja2.TemplateError, TypeError, KeyError, ValueError) as error:
-        raise Refused(
+        raise Refusal(
             400, f"the messages do not fit the model's chat template: {error}", code="bad_messages", param="messages"
         ) from error
 
 
 def _plain(message: Mapping[str, Any], place: int) -> dict[str, Any]:
-    """A message as templates know them: text content, `system` for `developer`, arguments as objects."""
-    found = {name: value for name, value in message.items() if value is not None}
-    found["role"] = "system" if message["role"] == "developer" else message["role"]
-    found["content"] = _text(message.get("content"), place)
+    """A message as templates expect it: text content, `system` for `developer`, arguments as objects."""
+    plain = {name: value for name, value in message.items() if value is not None}
+    plain["role"] = "system" if message["role"] == "developer" else message["role"]
+    plain["content"] = _text(message.get("content"), place)
     if calls := message.get("tool_calls"):
-        found["tool_calls"] = [_call(call) for call in calls]
-    return found
+        plain["tool_calls"] = [_call(call) for call in calls]
+    return plain
 
 
 def _text(content: Any, place: int) -> str:
@@ -48,7 +48,7 @@ def _text(content: Any, place: int) -> str:
         return content or ""
     parts = [part.get("text") if part.get("type") == "text" else None for part in content]
     if any(not isinstance(part, str) for part in parts):
-        raise Refused(400, "this model reads text only", code="unsupported_content", param=f"messages[{place}].content")
+        raise Refusal(400, "this model reads only text", code="unsupported_content", param=f"messages[{place}].content")
     return "\n".join(part for part in parts if part is not None)
 
 
@@ -63,16 +63,16 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_tools(messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The tools described in the system message, for templates that know none; calls and results as text."""
+    """Describes the tools in the system message, for templates without tools; calls and results become text."""
     described = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
     text = TOOLS.format(tools=described)
-    said = [_said(message) for message in messages]
-    if said and said[0]["role"] == "system":
-        return [{**said[0], "content": f"{said[0]['content']}\n\n{text}"}, *said[1:]]
-    return [{"role": "system", "content": text}, *said]
+    turns = [_as_text(message) for message in messages]
+    if turns and turns[0]["role"] == "system":
+        return [{**turns[0], "content": f"{turns[0]['content']}\n\n{text}"}, *turns[1:]]
+    return [{"role": "system", "content": text}, *turns]
 
 
-def _said(message: dict[str, Any]) -> dict[str, Any]:
+def _as_text(message: dict[str, Any]) -> dict[str, Any]:
     calls = [
         {"name": c["function"]["name"], "arguments": c["function"]["arguments"]} for c in message.get("tool_calls", ())
     ]

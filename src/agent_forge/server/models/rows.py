@@ -1,8 +1,8 @@
 """The running batch of one model: rows of tokens that join and leave between two steps.
 
-Every row ends in the same column, so a step writes one column; what lies before a row's first token is masked. A row
-that joins is read alone (with those that join beside it) and set down so that it ends where the others do. When a row
-leaves, the last one takes its place, so the rows in use are always the first ones and nothing is ever copied whole.
+All rows end in the same column, so a step writes one column; what lies before the first token of a row is masked.
+Joining rows are read separately and then placed so that they end where the others do. When a row leaves, the last one
+takes its place, so the rows in use are always the first ones and the batch is never copied as a whole.
 
     row 0  . . . a b c d        columns `start` to `end` are in use; a step fills column `end`
     row 1  . e f g h i j        first = (3, 1, 5), written = end - first
@@ -24,17 +24,17 @@ from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, Dynam
 from agent_forge.forge.models import CognateCache
 from agent_forge.forge.models.packed import DecoderBatch, PackedLinear, why_not
 
-STRIDE = 256  # columns by which the buffers grow at least
+STRIDE = 256  # columns by which the buffers grow, at least
 
 
 class Rows(Protocol):
-    """What a scheduler does with a batch. The logits are those of the next token, [rows, V]."""
+    """A batch, as the scheduler uses it. The logits are those of the next token, [N, V]."""
 
-    most: int | None  # rows it can hold; None: as many as there is memory for
+    most: int | None  # rows it can hold; None: as many as fit into memory
 
     @property
     def count(self) -> int:
-        """Rows in it."""
+        """Number of rows."""
 
     def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         """Reads prompts and adds them as the last rows."""
@@ -43,15 +43,15 @@ class Rows(Protocol):
         """Adds one token to every row."""
 
     def leave(self, rows: Sequence[int]) -> None:
-        """Removes rows, in the way of `without`."""
+        """Removes rows, in the manner of `without`."""
 
     def cells(self, rows: int, length: int) -> int:
-        """Bytes that so many rows of this length would take."""
+        """Bytes that this many rows of this length would take."""
 
 
 def rows_for(model: Any) -> Rows:
-    """The batch that suits a model: the compiled one for packed models in main memory; for others one that suits their
-    cache, which is ours, the plain one of transformers, or (unknown) one row at a time."""
+    """The batch for a model: the compiled one for packed models in main memory; for others by their kind of cache: our
+    own, the plain one of transformers, or an unknown one (then one row at a time)."""
     if runs_compiled(model):
         return DecoderBatch(model)
     reader = Reader(model)
@@ -69,20 +69,20 @@ def runs_compiled(model: Any) -> bool:
 
 
 def _plain(config: Any) -> bool:
-    """Whether every layer keeps keys and values and nothing else."""
+    """Whether every layer caches keys and values and nothing else."""
     kinds = getattr(config.get_text_config(), "layer_types", None) or ()
     return all(kind in ("full_attention", "sliding_attention", "chunked_attention") for kind in kinds)
 
 
 class Reader:
-    """Calls of one model, with the arguments that its `forward` knows."""
+    """Calls one model, with the arguments that its `forward` accepts."""
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.device = model.device
-        known = inspect.signature(model.forward).parameters
-        open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
-        self._known = None if open_ended else set(known)
+        parameters = inspect.signature(model.forward).parameters
+        open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        self._accepted = None if open_ended else set(parameters)
 
     def fresh(self) -> Any:
         """An empty cache of the model's own kind."""
@@ -91,16 +91,16 @@ class Reader:
         return None if getattr(self.model, "_is_stateful", False) else DynamicCache()
 
     def __call__(self, tokens: Tensor, **named: Any) -> Any:
-        given = {"use_cache": True, "logits_to_keep": 1, **named}
-        if self._known is not None:
-            given = {name: value for name, value in given.items() if name in self._known}
+        arguments = {"use_cache": True, "logits_to_keep": 1, **named}
+        if self._accepted is not None:
+            arguments = {name: value for name, value in arguments.items() if name in self._accepted}
         with torch.inference_mode():
-            return self.model(input_ids=tokens, **given)
+            return self.model(input_ids=tokens, **arguments)
 
     def read(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Any]:
-        """Reads prompts of any lengths, the short ones padded on the left: (logits [N, V], the cache)."""
+        """Reads prompts of any lengths, short ones padded on the left: (logits [N, V], cache)."""
         longest = max(map(len, prompts))
-        tokens = torch.zeros(len(prompts), longest, dtype=torch.long)
+        tokens = torch.zeros(len(prompts), longest, dtype=torch.long)  # [N, T]
         mask = torch.zeros_like(tokens)
         for row, prompt in enumerate(prompts):
             tokens[row, longest - len(prompt) :] = torch.tensor(prompt)
@@ -127,7 +127,7 @@ def without(items: list[Any], leaving: Sequence[int]) -> None:
 
 
 class Extent:
-    """Where the rows are: shared by the layers of a buffer."""
+    """Where the rows are; shared by the layers of a buffer."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -136,13 +136,13 @@ class Extent:
         self.first: list[int] = []  # column of each row's first token
 
     def shift(self, columns: int) -> None:
-        """All rows have been moved to the right."""
+        """Called when all rows have been moved to the right."""
         self.start, self.end = self.start + columns, self.end + columns
         self.first = [first + columns for first in self.first]
 
 
 class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """Keys and values of one layer, [rows, H, columns, D], written in place."""
+    """Keys and values of one layer, [N, H, T, D], written in place."""
 
     is_sliding = False
     is_compileable = False
@@ -158,12 +158,12 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         """Writes the newest column and returns all that is in use."""
         place = self.extent
-        kept: list[Tensor] = []
+        in_use: list[Tensor] = []
         for buffer, new in ((self.keys, key_states), (self.values, value_states)):
             assert buffer is not None
             buffer[: place.count, :, place.end] = new[:, :, 0]
-            kept.append(buffer[: place.count, :, place.start : place.end + 1])
-        return kept[0], kept[1]
+            in_use.append(buffer[: place.count, :, place.start : place.end + 1])
+        return in_use[0], in_use[1]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.get_seq_length() + query_length, 0
@@ -186,7 +186,7 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             buffer[place.count : place.count + rows, :, place.end - columns : place.end] = new
 
     def resize(self, rows: int, columns: int, to: int) -> None:
-        """Moves what is in use into a new buffer, `start` becoming column `to`."""
+        """Moves what is in use into a new buffer, where `start` becomes column `to`."""
         place = self.extent
         for name in ("keys", "values"):
             old = getattr(self, name)
@@ -225,7 +225,10 @@ class BufferRows:
     def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
         logits, fresh = self._read.read(prompts)
         if self._cache is None:
-            self._begin(fresh)
+            self._layers = [BufferLayer(self.extent) for _ in fresh.layers]
+            for mine, theirs in zip(self._layers, fresh.layers, strict=True):
+                mine.lazy_initialization(theirs.keys, theirs.values)
+            self._cache = Cache(layers=list(self._layers))
         place, longest = self.extent, max(map(len, prompts))
         self._make_room(place.count + len(prompts), longest)
         for mine, theirs in zip(self._layers, fresh.layers, strict=True):
@@ -235,20 +238,13 @@ class BufferRows:
         place.start = min(place.first)
         return logits
 
-    def _begin(self, fresh: Any) -> None:
-        self._layers = [BufferLayer(self.extent) for _ in fresh.layers]
-        for mine, theirs in zip(self._layers, fresh.layers, strict=True):
-            mine.lazy_initialization(theirs.keys, theirs.values)
-        self._cache = Cache(layers=list(self._layers))
-
     def _make_room(self, rows: int, longest: int) -> None:
-        """Room for so many rows, for a row of that length that ends where the others do, and for one more step."""
+        """Makes room for this many rows, for a row of that length with the same end, and for one more step."""
         place = self.extent
         held = place.end - place.start
         needed = max(held, longest)
         capacity_rows, capacity = self._capacity()
-        fits = rows <= capacity_rows and place.end >= longest and place.end < capacity
-        if fits:
+        if rows <= capacity_rows and longest <= place.end < capacity:
             return
         columns = capacity if needed + STRIDE // 2 < capacity else needed + max(STRIDE, needed // 2)
         to = needed - held
@@ -288,12 +284,8 @@ class BufferRows:
         place.first = [place.first[source] for source in order]
         place.count = len(order)
         place.start = min(place.first, default=place.end)
-        if not place.count:
-            self._forget()
-
-    def _forget(self) -> None:
-        """Nothing runs: the buffers go, so that an idle server holds no memory for them."""
-        self._layers, self._cache, self.extent = [], None, Extent()
+        if not place.count:  # an idle server holds no memory for buffers
+            self._layers, self._cache, self.extent = [], None, Extent()
 
     def cells(self, rows: int, length: int) -> int:
         if self._cell is None:
@@ -311,7 +303,7 @@ def _cell_of(model: Any) -> int:
 
 
 class WindowRows:
-    """Rows for Cognate, whose cache keeps a window of keys and values and the state of the memory."""
+    """Rows for Cognate, whose cache holds a window of keys and values and the state of the memory."""
 
     most: int | None = None
 
@@ -338,8 +330,8 @@ class WindowRows:
     def step(self, tokens: Sequence[int]) -> Tensor:
         device = self._read.device
         written = torch.tensor(self._lengths)
-        kept = min(self._cache.get_seq_length(), self._window - 1) + 1
-        ages = torch.arange(kept - 1, -1, -1)  # how many steps ago each kept column was written; the new one is 0
+        width = min(self._cache.get_seq_length(), self._window - 1) + 1
+        ages = torch.arange(width - 1, -1, -1)  # how many steps ago each column was written; 0 is the new one
         out = self._read(
             torch.tensor(tokens).unsqueeze(1).to(device),
             past_key_values=self._cache,
@@ -370,19 +362,16 @@ def _append(mine: Any, theirs: Any) -> None:
     """Joins the rows of two Cognate slots; the shorter history is padded on the left."""
     width = max(mine.keys.shape[2], theirs.keys.shape[2])
     for name in ("keys", "values"):
-        parts = [_widened(getattr(one, name), width) for one in (mine, theirs)]
+        states = [getattr(one, name) for one in (mine, theirs)]  # each [N, H, T, D]
+        parts = [torch.nn.functional.pad(state, (0, 0, width - state.shape[2], 0)) for state in states]
         setattr(mine, name, torch.cat(parts))
     if mine.memory is not None:
         mine.memory = torch.cat([mine.memory, theirs.memory])
     mine.seen = max(mine.seen, theirs.seen)
 
 
-def _widened(state: Tensor, width: int) -> Tensor:
-    return torch.nn.functional.pad(state, (0, 0, width - state.shape[2], 0))
-
-
 class LoneRow:
-    """One row at a time, in the model's own cache: for models whose state we know nothing about."""
+    """One row at a time, in the model's own cache, for models with an unknown kind of state."""
 
     most: int | None = 1
 

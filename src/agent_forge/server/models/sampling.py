@@ -1,6 +1,6 @@
-"""Which token comes next, for all rows of a batch at once.
+"""Sampling of the next token, for all rows of a batch at once.
 
-A row's choice depends on its own logits, settings and seed, never on the rows beside it.
+The token of a row depends on its own logits, settings and seed, never on the other rows. Shapes: N rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-LIKELY = 256  # the tokens looked at first for top-p; only where they do not hold enough are all sorted
+LIKELY = 256  # tokens considered first for top-p; all are sorted only where these do not hold enough probability
 
 
 @dataclass(slots=True)
 class Sampling:
-    """How one request chooses. Temperature 0 takes the likeliest token."""
+    """How one request samples. Temperature 0 takes the likeliest token."""
 
     temperature: float = 1.0
     top_p: float = 1.0
     seed: int | None = None
-    top_logprobs: int | None = None  # None: no log probabilities are wanted; k: those of the k likeliest as well
+    top_logprobs: int | None = None  # None: no log probabilities; k: also those of the k likeliest tokens
     rng: random.Random = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -34,16 +34,16 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """A token, with its log probability and those of the likeliest where they were asked for."""
+class SampledToken:
+    """A token, with log probabilities if the request wants them."""
 
-    token: int
+    id: int
     logprob: float | None = None
     top: tuple[tuple[int, float], ...] = ()
 
 
-def choose(logits: Tensor, samplings: Sequence[Sampling], masks: Sequence[Tensor | None]) -> list[Chosen]:
-    """The next token of every row. `logits` is [N, V]; a mask is a boolean vector of what may be written, or None.
+def choose(logits: Tensor, samplings: Sequence[Sampling], masks: Sequence[Tensor | None]) -> list[SampledToken]:
+    """The next token of every row. `logits` is [N, V]; a mask [V] says which tokens are allowed.
 
     Log probabilities are the model's own: before temperature, top-p and mask.
     """
@@ -53,13 +53,13 @@ def choose(logits: Tensor, samplings: Sequence[Sampling], masks: Sequence[Tensor
     if drawn:
         for row, token in zip(drawn, _draw(allowed[drawn], [samplings[row] for row in drawn]), strict=True):
             tokens[row] = token
-    told = [row for row, sampling in enumerate(samplings) if sampling.top_logprobs is not None]
-    chosen = [Chosen(token) for token in tokens]
-    if told:
-        logprobs = torch.log_softmax(logits[told].float(), dim=-1)
-        for place, row in enumerate(told):
-            chosen[row] = _told(tokens[row], logprobs[place], samplings[row].top_logprobs or 0)
-    return chosen
+    sampled = [SampledToken(token) for token in tokens]
+    verbose = [row for row, sampling in enumerate(samplings) if sampling.top_logprobs is not None]
+    if verbose:
+        logprobs = torch.log_softmax(logits[verbose].float(), dim=-1)
+        for place, row in enumerate(verbose):
+            sampled[row] = _with_logprobs(tokens[row], logprobs[place], samplings[row].top_logprobs or 0)
+    return sampled
 
 
 def _allowed(logits: Tensor, masks: Sequence[Tensor | None]) -> Tensor:
@@ -82,28 +82,27 @@ def _draw(logits: Tensor, samplings: Sequence[Sampling]) -> list[int]:
     cut = torch.tensor([sampling.top_p for sampling in samplings], device=device)
     if bool((cut >= 1.0).all()):
         return _at(probabilities, points).tolist()
-    kept, places = _nucleus(probabilities, cut)
-    return places.gather(-1, _at(kept, points)[:, None])[:, 0].tolist()
+    nucleus, tokens = _nucleus(probabilities, cut)
+    return tokens.gather(-1, _at(nucleus, points)[:, None])[:, 0].tolist()
 
 
 def _nucleus(probabilities: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens that together hold `cut` (2 names for it: top-p, nucleus), others 0; and their places."""
-    size = probabilities.shape[-1]
-    kept, places = probabilities.topk(min(LIKELY, size))
-    if bool((kept.sum(-1) < cut).any()):
-        kept, places = probabilities.sort(descending=True)
-    before = kept.cumsum(-1) - kept
-    return kept.masked_fill(before >= cut[:, None], 0.0), places
+    """The probabilities of the likeliest tokens that together hold `cut` (top-p), others 0; and the tokens: [N, K]."""
+    likeliest, tokens = probabilities.topk(min(LIKELY, probabilities.shape[-1]))
+    if bool((likeliest.sum(-1) < cut).any()):
+        likeliest, tokens = probabilities.sort(descending=True)
+    before = likeliest.cumsum(-1) - likeliest
+    return likeliest.masked_fill(before >= cut[:, None], 0.0), tokens
 
 
 def _at(weights: Tensor, points: Tensor) -> Tensor:
-    """Where in the cumulated weights each point between 0 and 1 falls."""
+    """Where in the cumulative weights [N, K] each point [N] between 0 and 1 falls: inverse transform sampling."""
     total = weights.double().cumsum(-1)
-    found = torch.searchsorted(total, (points * total[:, -1])[:, None], right=True)[:, 0]
-    return found.clamp_max(weights.shape[-1] - 1)
+    index = torch.searchsorted(total, (points * total[:, -1])[:, None], right=True)[:, 0]
+    return index.clamp_max(weights.shape[-1] - 1)
 
 
-def _told(token: int, logprobs: Tensor, most: int) -> Chosen:
-    best = logprobs.topk(min(most, logprobs.numel())) if most else None
+def _with_logprobs(token: int, logprobs: Tensor, count: int) -> SampledToken:
+    best = logprobs.topk(min(count, logprobs.numel())) if count else None
     top = () if best is None else tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-    return Chosen(token, float(logprobs[token]), top)
+    return SampledToken(token, float(logprobs[token]), top)

@@ -1,4 +1,4 @@
-"""Tool calls in what a model wrote: `<tool_call>{…}</tool_call>` as Hermes and Qwen write them, or bare JSON."""
+"""Tool calls in the output of a model: `<tool_call>{…}</tool_call>` as Hermes and Qwen write them, or bare JSON."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FENCE = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a function that was offered. `arguments` is JSON text, as the OpenAI API has it."""
+    """A call of an offered function. `arguments` is JSON text, as in the OpenAI API."""
 
     name: str
     arguments: str
@@ -28,7 +28,7 @@ class Call:
 
 
 def split_calls(text: str, names: Sequence[str]) -> tuple[str, list[Call]]:
-    """The text without its calls, and the calls. What is not a proper call of an offered function stays text.
+    """The text without its calls, and the calls. Anything but a valid call of an offered function stays text.
 
     >>> split_calls('I look. <tool_call>{"name": "find", "arguments": {"for": "otters"}}</tool_call>', ["find"])[0]
     'I look.'
@@ -40,9 +40,9 @@ def split_calls(text: str, names: Sequence[str]) -> tuple[str, list[Call]]:
     calls: list[Call] = []
 
     def take(match: re.Match[str]) -> str:
-        found = _calls(match[1], names)
-        calls.extend(found)
-        return "" if found else match[0]
+        in_block = _calls(match[1], names)
+        calls.extend(in_block)
+        return "" if in_block else match[0]
 
     rest = _BLOCK.sub(take, text)
     if calls:
@@ -54,7 +54,7 @@ def split_calls(text: str, names: Sequence[str]) -> tuple[str, list[Call]]:
 
 
 def _calls(text: str, names: Sequence[str]) -> list[Call]:
-    """The calls that a JSON text stands for: all of it, or nothing."""
+    """The calls in a JSON text; none unless all of it is calls."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -82,7 +82,7 @@ def _call(document: Any, names: Sequence[str]) -> Call | None:
 
 
 def call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A JSON Schema for a call of one of these tools: what `tool_choice: required` lets a model write."""
+    """A JSON Schema for a call of one of these tools, for `tool_choice: required`."""
     return {"anyOf": [_schema_of(tool["function"]) for tool in tools]}
 
 
@@ -97,7 +97,7 @@ def _schema_of(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Screen:
-    """Lets text through while it cannot be a call, and holds back the rest until the end.
+    """Passes text on while it cannot be a call, and holds back the rest until the end.
 
     >>> screen = Screen()
     >>> list(screen.add("I look. <tool")), list(screen.add('_call>{"name"')), screen.held
@@ -106,30 +106,31 @@ class Screen:
 
     def __init__(self) -> None:
         self.held = ""
-        self._begun = False  # something but blanks was let through
-        self._shut = False
+        self._started = False  # something besides blanks was passed on
+        self._closed = False
 
     def add(self, text: str) -> Iterator[str]:
         self.held += text
-        if self._shut:
+        if self._closed:
             return
         free = self._free()
-        let, self.held = self.held[:free], self.held[free:]
-        if let:
-            self._begun = self._begun or bool(let.strip())
-            yield let
+        text, self.held = self.held[:free], self.held[free:]
+        if text:
+            self._started = self._started or bool(text.strip())
+            yield text
 
     def _free(self) -> int:
-        if not self._begun:
+        """How many characters of what is held cannot belong to a call."""
+        if not self._started:
             start = self.held.lstrip()
             if not start:
                 return 0
             if start[0] in "{[`":
-                self._shut = True
+                self._closed = True
                 return 0
         at = self.held.find(OPEN)
         if at >= 0:
-            self._shut = True
+            self._closed = True
             return at
         dangling = next((n for n in range(len(OPEN) - 1, 0, -1) if self.held.endswith(OPEN[:n])), 0)
         return len(self.held) - dangling

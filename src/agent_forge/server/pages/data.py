@@ -1,8 +1,9 @@
-"""The audits of training data that were kept under the home folder."""
+"""The audits of training data that were saved in the home folder."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,15 @@ from starlette.routing import BaseRoute
 
 from agent_forge.errors import DataError
 from agent_forge.server.context import Context
-from agent_forge.server.page import Document, NotThere, page_routes
-from agent_forge.server.pages import Page
+from agent_forge.server.dashboard import DashboardPage, Document, NotFound, page_routes
 
 FOLDER = "audits"
 LARGEST = 32 << 20
 HOW = {
     "green": "within its threshold",
-    "amber": "beyond a soft threshold, or beyond half of a hard one",
-    "red": "beyond a hard threshold: the audit failed",
-    "not measured": "the figure is missing, so nothing is known",
+    "amber": "over a soft threshold, or over half of a hard one",
+    "red": "over a hard threshold: the audit failed",
+    "not measured": "no figure, so no verdict",
 }
 
 
@@ -34,13 +34,13 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 def files(home: Path) -> dict[str, Path]:
-    """The reports by name, the newest first. A name from a request is only ever looked up here."""
-    found = [file for file in (home / FOLDER).glob("*.json") if file.is_file()]
-    return {file.stem: file for file in sorted(found, key=lambda file: (-file.stat().st_mtime, file.name))}
+    """The reports by name, newest first. Names from requests are only looked up here, never used as paths."""
+    reports = [file for file in (home / FOLDER).glob("*.json") if file.is_file()]
+    return {file.stem: file for file in sorted(reports, key=lambda file: (-file.stat().st_mtime, file.name))}
 
 
 def read(file: Path) -> dict[str, Any]:
-    """A report. Raises DataError for a file that is none."""
+    """A report. Raises DataError for any other file."""
     try:
         if file.stat().st_size > LARGEST:
             raise ValueError(f"it is larger than {LARGEST} bytes")
@@ -50,12 +50,12 @@ def read(file: Path) -> dict[str, Any]:
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise DataError(f"the report cannot be read: {error}", where=file.name) from error
     if missing:
-        raise DataError(f"this is not a report of an audit: it has no {sorted(missing)[0]!r}", where=file.name)
+        raise DataError(f"not an audit report: it has no {sorted(missing)[0]!r}", where=file.name)
     return dict(report)
 
 
 def data_page(context: Context, request: Request) -> Document:
-    """The audits, the newest first."""
+    """The audits, newest first."""
     lines = []
     for name, file in files(context.home).items():
         try:
@@ -67,9 +67,6 @@ def data_page(context: Context, request: Request) -> Document:
 
 def _line(name: str, file: Path, report: Mapping[str, Any]) -> dict[str, Any]:
     final = report.get("after", report)
-    verdicts: dict[str, int] = {}
-    for check in final["checks"]:
-        verdicts[check["verdict"]] = verdicts.get(check["verdict"], 0) + 1
     return {
         "name": name,
         "file": final["file"],
@@ -77,7 +74,7 @@ def _line(name: str, file: Path, report: Mapping[str, Any]) -> dict[str, Any]:
         "rows": final["rows"],
         "bytes": final["bytes"],
         "passed": report["passed"],
-        "verdicts": verdicts,
+        "verdicts": dict(Counter(check["verdict"] for check in final["checks"])),
         "compares": report["before"]["file"] if "before" in report else None,
         "error": None,
     }
@@ -88,7 +85,7 @@ def audit_page(context: Context, request: Request) -> Document:
     name = request.path_params["name"]
     file = files(context.home).get(name)
     if file is None:
-        raise NotThere(f"there is no audit {name[:80]!r}", fix="/data lists them")
+        raise NotFound(f"there is no audit {name[:80]!r}", fix="/data lists them")
     report = read(file)
     before = {change["check"]: change for change in report.get("changes", ())}
     return {
@@ -103,8 +100,8 @@ def audit_page(context: Context, request: Request) -> Document:
 
 
 def watch(context: Context, _: str) -> str:
-    """Changes whenever a report comes or goes."""
+    """Changes whenever a report is added or removed."""
     return "-".join(f"{name}:{file.stat().st_mtime_ns}" for name, file in list(files(context.home).items())[:5])
 
 
-PAGE = Page("Data", "/data", "d", 60, routes, {"data": watch})
+PAGE = DashboardPage("Data", "/data", "d", 60, routes, {"data": watch})

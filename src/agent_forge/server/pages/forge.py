@@ -1,4 +1,4 @@
-"""The forge: sessions, and one session as a pipeline with what each phase recorded, live."""
+"""The forge: sessions, and one session as a pipeline with the curves of each phase, live."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from agent_forge.server.context import Context
+from agent_forge.server.dashboard import DashboardPage, Document, NotFound, page_routes
 from agent_forge.server.drawing.graph import WHOLE, Node, draw_graph
 from agent_forge.server.drawing.wording import duration, number, share
-from agent_forge.server.page import Document, NotThere, page_routes
-from agent_forge.server.pages import Page
-from agent_forge.server.series import Recorded, draw, draw_stages, recorded
+from agent_forge.server.series import PhaseSeries, draw, draw_stages, phase_series
 
 SHOWN = 100
 HOW = {
     "gate": "The metric on held-out data before and after the phase, and the standard error of the difference. It "
-    "passes when the gain is larger than two standard errors; what was not measured never passes.",
-    "curves": "Every number that the phase told while it ran, as it stands in the session's events.jsonl.",
-    "duration_s": "From the beginning of the phase to its end, as the registry has it.",
-    "left_s": "The steps that are left, at the pace of the steps recorded so far.",
+    "passes when the gain is larger than two standard errors; an unmeasured phase never passes.",
+    "curves": "Every number that the phase reported while it ran, from the events.jsonl of the session.",
+    "duration_s": "From the start of the phase to its end, from the registry.",
+    "left_s": "The remaining steps, at the pace so far.",
 }
 
 
@@ -36,41 +35,41 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 def forge_page(context: Context, request: Request) -> Document:
-    """The sessions, the newest first."""
+    """The sessions, newest first."""
     return {
-        "sessions": [session_line(context, found) for found in context.registry.sessions()[:SHOWN]],
+        "sessions": [session_line(context, session) for session in context.registry.sessions()[:SHOWN]],
         "version": watch_all(context, ""),
     }
 
 
-def session_line(context: Context, found: Mapping[str, Any]) -> dict[str, Any]:
+def session_line(context: Context, session: Mapping[str, Any]) -> dict[str, Any]:
     """A session in one line."""
-    phases = context.registry.phases(found["session"])
+    phases = context.registry.phases(session["session"])
     states = {phase["name"]: phase["state"] for phase in phases}
     return {
-        "session": found["session"],
-        "pipeline": found["pipeline"].get("name"),
-        "state": found["state"],
-        "started_s": found["started_s"],
-        "duration_s": (found["ended_s"] or time.time()) - found["started_s"],
-        "phases": {name: states.get(name, "waiting") for name in found["pipeline"].get("phases", {})},
+        "session": session["session"],
+        "pipeline": session["pipeline"].get("name"),
+        "state": session["state"],
+        "started_s": session["started_s"],
+        "duration_s": (session["ended_s"] or time.time()) - session["started_s"],
+        "phases": {name: states.get(name, "waiting") for name in session["pipeline"].get("phases", {})},
     }
 
 
 def session_page(context: Context, request: Request) -> Document:
-    """One session: the pipeline as a graph, and of each phase the gate, the curves and the checkpoint."""
+    """One session: the pipeline as a graph, and the gate, curves and checkpoint of each phase."""
     name = request.path_params["session"]
-    found = next((one for one in context.registry.sessions() if one["session"] == name), None)
-    if found is None:
-        raise NotThere(f"there is no session {name!r}", fix="`agent-forge forge status` lists them")
+    session = next((one for one in context.registry.sessions() if one["session"] == name), None)
+    if session is None:
+        raise NotFound(f"there is no session {name!r}", fix="`agent-forge forge ls` lists them")
     rows = {row["name"]: row for row in context.registry.phases(name)}
-    told = recorded(events_file(context, name))
-    steps: Mapping[str, Any] = found["pipeline"].get("phases", {})
-    over = found["state"] != "running"
-    phases = [_phase(each, steps[each], rows.get(each, {}), told.get(each), over) for each in steps]
+    series = phase_series(events_file(context, name))
+    steps: Mapping[str, Any] = session["pipeline"].get("phases", {})
+    over = session["state"] != "running"
+    phases = [_phase(each, steps[each], rows.get(each, {}), series.get(each), over) for each in steps]
     return {
-        **session_line(context, found),
-        "config": found["pipeline"],
+        **session_line(context, session),
+        "config": session["pipeline"],
         "phases": phases,
         "handoffs": [one for one in context.registry.handoffs() if one["session"] == name],
         "version": watch(context, name),
@@ -79,13 +78,13 @@ def session_page(context: Context, request: Request) -> Document:
 
 
 def _phase(
-    name: str, step: Mapping[str, Any], row: Mapping[str, Any], told: Recorded | None, over: bool
+    name: str, step: Mapping[str, Any], row: Mapping[str, Any], series: PhaseSeries | None, over: bool
 ) -> dict[str, Any]:
     state = row.get("state", "waiting")
     if over and state == "running":
         state = "interrupted"
     started, ended = row.get("started_s"), row.get("ended_s")
-    progress = None if told is None else told.progress(step.get("config", {}))
+    progress = None if series is None else series.progress(step.get("config", {}))
     return {
         "name": name,
         "phase": step.get("phase"),
@@ -98,11 +97,11 @@ def _phase(
         "started_s": started,
         "duration_s": None if started is None else (ended or time.time()) - started,
         "progress": 1.0 if state in ("completed", "no gain", "skipped") else progress,
-        "left_s": told.left_s(progress) if told is not None and state == "running" else None,
-        "series": [] if told is None else told.series(),
-        "once": {} if told is None else told.once(),
-        "stages": [] if told is None else told.stages,
-        "events": 0 if told is None else told.events,
+        "left_s": series.left_s(progress) if series is not None and state == "running" else None,
+        "series": [] if series is None else series.charts(),
+        "once": {} if series is None else series.constants(),
+        "stages": [] if series is None else series.stages,
+        "events": 0 if series is None else series.events,
     }
 
 
@@ -144,28 +143,28 @@ def view(document: Document) -> dict[str, Any]:
 
 
 def events_file(context: Context, session: str) -> Path:
-    """The events of a session that is in the registry: its name has been looked up, not taken from a request."""
+    """The events of a session. Its name comes from the registry, never directly from a request."""
     return context.home / "sessions" / session / "events.jsonl"
 
 
 def watch_all(context: Context, _: str) -> str:
-    """Changes whenever a session begins, ends, or comes to another phase."""
+    """Changes whenever a session starts, ends, or enters another phase."""
     latest = context.registry.sessions()[:3]
     return "-".join(f"{one['session']}:{one['state']}:{_states(context, one['session'])}" for one in latest)
 
 
 def watch(context: Context, session: str) -> str:
-    """Changes whenever the session has told something."""
-    found = next((one for one in context.registry.sessions() if one["session"] == session), None)
-    if found is None:
+    """Changes whenever the session has reported something."""
+    row = next((one for one in context.registry.sessions() if one["session"] == session), None)
+    if row is None:
         return ""
     file = events_file(context, session)
     size = file.stat().st_size if file.exists() else 0
-    return f"{found['state']}-{size}-{_states(context, session)}"
+    return f"{row['state']}-{size}-{_states(context, session)}"
 
 
 def _states(context: Context, session: str) -> str:
     return ",".join(phase["state"] for phase in context.registry.phases(session))
 
 
-PAGE = Page("Forge", "/forge", "f", 40, routes, {"forge": watch_all, "session": watch})
+PAGE = DashboardPage("Forge", "/forge", "f", 40, routes, {"forge": watch_all, "session": watch})

@@ -1,8 +1,9 @@
-"""The checkpoints: a list with size against quality, one with its lineage, and several side by side."""
+"""The checkpoints: a list with size against quality, one with its lineage, several side by side."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,15 +12,14 @@ from starlette.routing import BaseRoute
 
 from agent_forge.errors import UsageError
 from agent_forge.server.context import Context
+from agent_forge.server.dashboard import DashboardPage, Document, NotFound, page_routes, query_value
 from agent_forge.server.drawing.charts import Line, pareto, scatter_chart
 from agent_forge.server.drawing.graph import WHOLE, Node, draw_graph
 from agent_forge.server.drawing.wording import count, measured, size
-from agent_forge.server.page import Document, NotThere, asked, page_routes
-from agent_forge.server.pages import Page
 
 MOST = 4  # side by side
 PREFERRED = ("bits per byte",)
-# metrics whose better side is known, by a word in their name; of others nothing is said
+# whether lower or higher is better, by a word in the name of the metric; unknown for others
 LOWER_IS_BETTER = ("bits per byte", "bits_per_byte", "loss", "perplexity", "ppl", "latency", "error")
 HIGHER_IS_BETTER = ("accuracy", "reward", "score", "pass", "fitness")
 
@@ -34,10 +34,10 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 def models_page(context: Context, request: Request) -> Document:
-    """Every checkpoint, the newest first, and one metric of them against their size."""
+    """All checkpoints, newest first, and one metric against their size."""
     entries = [entry_line(entry) for entry in context.registry.ls()]
     names = metric_names(entries)
-    metric = asked(request, "metric") or next((n for n in PREFERRED if n in names), names[0] if names else None)
+    metric = query_value(request, "metric") or next((n for n in PREFERRED if n in names), names[0] if names else None)
     return {
         "models": entries,
         "metrics": names,
@@ -64,16 +64,13 @@ def entry_line(entry: Any) -> dict[str, Any]:
 
 
 def metric_names(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The metrics that cards have, those of most checkpoints first."""
-    seen: dict[str, int] = {}
-    for entry in entries:
-        for name in entry["metrics"]:
-            seen[name] = seen.get(name, 0) + 1
-    return sorted(seen, key=lambda name: (-seen[name], name))
+    """The metrics on the cards, the most frequent first."""
+    counts = Counter(name for entry in entries for name in entry["metrics"])
+    return sorted(counts, key=lambda name: (-counts[name], name))
 
 
 def lower_is_better(metric: str) -> bool | None:
-    """Whether less of a metric is more, by its name; None where nobody knows.
+    """Whether lower values of a metric are better, by its name; None if unknown.
 
     >>> lower_is_better("bits per byte"), lower_is_better("gsm accuracy"), lower_is_better("memory gate mean")
     (True, False, None)
@@ -84,7 +81,7 @@ def lower_is_better(metric: str) -> bool | None:
 
 
 def front(document: Mapping[str, Any]) -> tuple[list[Line], list[tuple[float, float]]]:
-    """Size against the chosen metric: the points by phase, and those that no other beats in both."""
+    """Size against the selected metric: the points by phase, and the Pareto front."""
     metric = document["metric"]
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for entry in document["models"]:
@@ -109,7 +106,7 @@ def front(document: Mapping[str, Any]) -> tuple[list[Line], list[tuple[float, fl
 def models_view(document: Document) -> dict[str, Any]:
     """Size against quality as a picture."""
     lines, best = front(document)
-    drawn = scatter_chart(
+    chart = scatter_chart(
         lines,
         x_label="size",
         text=lambda value: measured(value, document["metric"] or ""),
@@ -119,51 +116,52 @@ def models_view(document: Document) -> dict[str, Any]:
         log_x=True,
         size=(760, 280),
     )
-    return {"chart": drawn}
+    return {"chart": chart}
 
 
 def model_page(context: Context, request: Request) -> Document:
-    """One checkpoint: where it came from, what was measured and how, and its relatives."""
+    """One checkpoint: its origin, what was measured and how, and its relatives."""
     entries = {entry.digest: entry_line(entry) for entry in context.registry.ls()}
-    found = _find(entries, request.path_params["digest"])
-    family = relatives(entries, found["digest"])
-    nodes = [_relative(entries.get(digest), digest, found["digest"]) for digest in family]
+    entry = _find(entries, request.path_params["digest"])
+    family = relatives(entries, entry["digest"])
+    nodes = [_relative(entries.get(digest), digest, entry["digest"]) for digest in family]
     edges = [[parent, child] for child in family if child in entries for parent in entries[child]["parents"]]
-    parents = [entries[one] for one in found["parents"] if one in entries]
-    return {**found, "relatives": nodes, "edges": edges, "before": [_brief(one) for one in parents]}
+    brief = ("digest", "name", "metrics", "parameters", "bytes")
+    before = [{name: entries[one][name] for name in brief} for one in entry["parents"] if one in entries]
+    return {**entry, "relatives": nodes, "edges": edges, "before": before}
 
 
 def _find(entries: Mapping[str, Mapping[str, Any]], name: str) -> Mapping[str, Any]:
-    beginning = name.rpartition("-")[2].lower()
-    found = [entry for digest, entry in entries.items() if beginning and digest.startswith(beginning)]
-    if len(found) != 1:
-        what = f"{len(found)} checkpoints begin with" if found else "there is no checkpoint"
-        raise NotThere(f"{what} {name[:64]!r}", fix="`agent-forge models ls` lists them")
-    return found[0]
+    prefix = name.rpartition("-")[2].lower()
+    matches = [entry for digest, entry in entries.items() if prefix and digest.startswith(prefix)]
+    if len(matches) != 1:
+        what = f"{len(matches)} checkpoints begin with" if matches else "there is no checkpoint"
+        raise NotFound(f"{what} {name[:64]!r}", fix="`agent-forge models ls` lists them")
+    return matches[0]
 
 
 def relatives(entries: Mapping[str, Mapping[str, Any]], digest: str) -> list[str]:
-    """The ancestors and descendants of a checkpoint, and itself: ancestors may have left the registry."""
+    """The ancestors and descendants of a checkpoint, and itself. Ancestors may no longer be in the registry."""
     children: dict[str, list[str]] = {}
     for entry in entries.values():
         for parent in entry["parents"]:
             children.setdefault(parent, []).append(entry["digest"])
-    found = {digest: None}
+    family = {digest: None}
     for step in (lambda one: entries[one]["parents"] if one in entries else [], lambda one: children.get(one, [])):
         stack = [digest]
         while stack:
             for one in step(stack.pop()):
-                if one not in found:
-                    found[one] = None
+                if one not in family:
+                    family[one] = None
                     stack.append(one)
-    return list(found)
+    return list(family)
 
 
 def _relative(entry: Mapping[str, Any] | None, digest: str, self_digest: str) -> dict[str, Any]:
     if entry is None:
-        return {"digest": digest, "name": digest[:12], "note": "not in the registry", "own": False, "known": False}
+        return {"digest": digest, "name": digest[:12], "note": "not in the registry", "own": False, "registered": False}
     note = f"{count(entry['parameters'])} parameters"
-    return {"digest": digest, "name": entry["phase"], "note": note, "own": digest == self_digest, "known": True}
+    return {"digest": digest, "name": entry["phase"], "note": note, "own": digest == self_digest, "registered": True}
 
 
 def model_view(document: Document) -> dict[str, Any]:
@@ -179,8 +177,8 @@ def graph_nodes(document: Mapping[str, Any]) -> list[Node]:
             one["digest"],
             one["name"],
             one["note"],
-            "done" if one["known"] else "waiting",
-            f"/models/{one['digest']}" if one["known"] else "",
+            "done" if one["registered"] else "waiting",
+            f"/models/{one['digest']}" if one["registered"] else "",
             one["own"],
             title=f"{one['name']} {one['digest'][:12]}",
         )
@@ -188,34 +186,30 @@ def graph_nodes(document: Mapping[str, Any]) -> list[Node]:
     ]
 
 
-def _brief(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: entry[name] for name in ("digest", "name", "metrics", "parameters", "bytes")}
-
-
 def compare_page(context: Context, request: Request) -> Document:
     """Some checkpoints side by side."""
     names = request.query_params.getlist("model")
     if not 2 <= len(names) <= MOST:
-        raise UsageError(f"name two to {MOST} checkpoints to compare", fix="mark them in the list of models")
+        raise UsageError(f"a comparison needs two to {MOST} checkpoints", fix="Select them in the list of models")
     entries = {entry.digest: entry_line(entry) for entry in context.registry.ls()}
     return compare([_find(entries, name) for name in names])
 
 
 def compare(entries: Sequence[Mapping[str, Any]]) -> Document:
-    """The metrics of some checkpoints by name; `best` is the place of the best where the errors tell them apart."""
+    """The metrics of some checkpoints by name; `best` is the index of the best, if it is significantly better."""
     rows = [_metric_row(name, [entry["metrics"].get(name) for entry in entries]) for name in metric_names(entries)]
-    kept = ("digest", "name", "phase", "parameters", "bytes", "created_s", "parents")
-    return {"models": [{name: entry[name] for name in kept} for entry in entries], "metrics": rows}
+    shown = ("digest", "name", "phase", "parameters", "bytes", "created_s", "parents")
+    return {"models": [{name: entry[name] for name in shown} for entry in entries], "metrics": rows}
 
 
 def _metric_row(name: str, metrics: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
     lower, best = lower_is_better(name), None
-    known = [(float(m["value"]), m.get("stderr"), place) for place, m in enumerate(metrics) if m is not None]
-    if lower is not None and len(known) > 1:
-        (first, error, place), (second, other, _) = sorted(known, key=lambda one: one[0], reverse=not lower)[:2]
+    values = [(float(m["value"]), m.get("stderr"), place) for place, m in enumerate(metrics) if m is not None]
+    if lower is not None and len(values) > 1:
+        (first, error, place), (second, other, _) = sorted(values, key=lambda one: one[0], reverse=not lower)[:2]
         if error is not None and other is not None and abs(second - first) > 2 * math.hypot(error, other):
             best = place
     return {"name": name, "values": list(metrics), "best": best, "lower_is_better": lower}
 
 
-PAGE = Page("Models", "/models", "m", 50, routes)
+PAGE = DashboardPage("Models", "/models", "m", 50, routes)

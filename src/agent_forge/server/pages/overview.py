@@ -1,4 +1,4 @@
-"""The first page: what is going on, and what was there lately."""
+"""The overview: current activity, and the latest of everything."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from agent_forge.server.cache import cached
 from agent_forge.server.context import Context
+from agent_forge.server.dashboard import DashboardPage, Document, page_routes
 from agent_forge.server.drawing.charts import bar_chart
 from agent_forge.server.drawing.wording import iso
-from agent_forge.server.page import Document, page_routes
-from agent_forge.server.pages import Page, data, forge, runs, traces
+from agent_forge.server.pages import data, forge, runs, traces
 from agent_forge.server.pages.models import entry_line
-from agent_forge.server.recent import recent
 from agent_forge.traces import Store
 
 HOUR_S = 3_600
-# how wide a window of activity is shown, and the minutes of one bar in it
+# width of the activity window in seconds, and minutes per bar
 WINDOWS = ((2 * HOUR_S, 1), (12 * HOUR_S, 5), (48 * HOUR_S, 30), (14 * 24 * HOUR_S, 360), (120 * 24 * HOUR_S, 1_440))
 HOW = {
-    "runs": "Runs in the journal under the home folder.",
-    "spans": "Spans in the trace store: everything that was recorded.",
-    "errors": "Spans that ended in an error, of all finished spans in the time shown.",
+    "runs": "Runs in the journal.",
+    "spans": "Spans in the trace store.",
+    "errors": "Share of the finished spans in the time shown that ended in an error.",
     "models": "Checkpoints in the registry.",
-    "audits": "Reports that `agent-forge data audit --keep` has put under the home folder.",
-    "activity": "Finished spans by the moment they started, from the store's sums by the minute and hour.",
+    "audits": "Reports saved by `agent-forge data audit --save`.",
+    "activity": "Finished spans by the time they started, from the aggregates of the store.",
 }
 
 
@@ -36,7 +36,7 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 def overview_page(context: Context, request: Request) -> Document:
-    """What is going on, and the latest of everything."""
+    """Current activity, and the latest of everything."""
     lines, _ = context.journal.page(8)
     newest = context.traces.traces(limit=8)
     models = context.registry.ls()
@@ -44,11 +44,11 @@ def overview_page(context: Context, request: Request) -> Document:
     return {
         "counts": {
             "runs": context.journal.count(),
-            "spans": recent(context, "spans", context.traces.count),
+            "spans": cached(context, "spans", context.traces.count),
             "models": len(models),
             "audits": len(audits),
         },
-        "activity": recent(context, "activity", lambda: activity(context.traces, time.time()), 5.0),
+        "activity": cached(context, "activity", lambda: activity(context.traces, time.time()), 5.0),
         "runs": [runs.run_line(context, line) for line in lines],
         "traces": [traces.trace_line(summary) for summary in newest],
         "sessions": [forge.session_line(context, one) for one in context.registry.sessions()[:5]],
@@ -61,22 +61,22 @@ def overview_page(context: Context, request: Request) -> Document:
 
 def view(document: Document) -> dict[str, Any]:
     """The activity as a picture."""
-    found = document["activity"]
-    wide = found["window_s"] > 2 * 86_400
-    drawn = bar_chart(
-        found["bars"],
-        window=(found["from_s"], found["to_s"]),
+    activity = document["activity"]
+    wide = activity["window_s"] > 2 * 86_400
+    chart = bar_chart(
+        activity["bars"],
+        window=(activity["from_s"], activity["to_s"]),
         x_label="time (UTC)",
         y_label="spans",
         x_text=lambda at: iso(at)[5:10] if wide else iso(at)[11:16],
-        step=found["minutes"] * 60,
+        step=activity["minutes"] * 60,
         name="finished spans over time",
     )
-    return {"chart": drawn}
+    return {"chart": chart}
 
 
 def activity(store: Store, now_s: float) -> dict[str, Any]:
-    """Finished spans over time: of the shortest window that reaches back to the latest span."""
+    """Finished spans over time, in the shortest window that contains the latest span."""
     latest = next((summary.start_ns / 1e9 for summary in store.traces(limit=1)), None)
     if latest is None:
         return {"bars": [], "minutes": 1, "spans": 0, "errors": 0, "window_s": 0, "from_s": now_s, "to_s": now_s}
@@ -100,4 +100,4 @@ def watch(context: Context, _: str) -> str:
     return "|".join(part(context, "") for part in parts)
 
 
-PAGE = Page("Overview", "/", "o", 0, routes, {"overview": watch})
+PAGE = DashboardPage("Overview", "/", "o", 0, routes, {"overview": watch})

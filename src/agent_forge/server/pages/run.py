@@ -1,8 +1,9 @@
-"""One run: its plan as a graph beside its tasks on the time line, and each task by itself."""
+"""One run: its plan as a graph, its tasks on the timeline, and each task in detail."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -13,30 +14,29 @@ from starlette.routing import BaseRoute, Route
 
 from agent_forge.plans import Plan
 from agent_forge.runtime import Journal, StoredRun
-from agent_forge.server.answers import utf8
 from agent_forge.server.context import Context
+from agent_forge.server.dashboard import Document, NotFound, page_routes, query_value, render
 from agent_forge.server.drawing.graph import Node, draw_graph
 from agent_forge.server.drawing.wording import duration
-from agent_forge.server.page import Document, NotThere, asked, page_routes, render
 from agent_forge.server.pages.steps import MOST_ROWS, span_rows, task_address, task_rows, totals
+from agent_forge.server.responses import utf8
 from agent_forge.traces import Store, assemble
 from agent_forge.traces.span import Span
 from agent_forge.traces.trajectory import Trajectory
 
-CREDITED = 1_500  # spans of a trace up to which credit is worked out for a page
+MOST_CREDITED = 1_500  # spans of a trace up to which a page computes credit
 
 HOW = {
-    "wall_s": "From the beginning of the run to its end, on the clock of the process that ran it.",
-    "work_s": "The durations of all tasks added up: the time it would take to do them one after the other.",
-    "critical_path_s": "The longest chain of tasks that wait for each other, each with the time it really took: "
-    "no schedule can be faster.",
-    "tasks": "Tasks of the plan whose result is in the journal.",
+    "wall_s": "From the start of the run to its end, on the clock of the process that ran it.",
+    "work_s": "The sum of the durations of all tasks: the time of a serial run.",
+    "critical_path_s": "The longest chain of dependent tasks, by their actual durations: no schedule can be faster.",
+    "tasks": "Tasks whose result is in the journal.",
     "reward": "The reward of the outermost spans of the trace, else the mean of its reward spans.",
-    "speed_up": "One after the other, divided by the time it took.",
-    "tokens": "As the models counted them, summed over the spans of the run; a dash where none did.",
-    "cost": "As recorded on the spans of the model calls; a dash where no price was known.",
-    "credit": "The Shapley value of each span in the game on the dependency graph of the trace: the outcome, shared "
-    "out among the spans that led to it.",
+    "speed_up": "Serial time divided by actual time.",
+    "tokens": "As reported by the models, summed over the spans of the run; a dash if none reported any.",
+    "cost": "As recorded on the model calls; a dash if no price was known.",
+    "credit": "The Shapley value of each span in the game on the dependency graph of the trace: the outcome, divided "
+    "among the spans that led to it.",
 }
 
 
@@ -46,9 +46,9 @@ def routes(context: Context) -> list[BaseRoute]:
     def export(request: Request) -> Response:
         name = request.path_params["run"]
         page = single_page(run_document(context.journal, context.traces, name, None))
-        kept = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
-        attached = {"Content-Disposition": f'attachment; filename="run-{kept}.html"'}
-        return Response(utf8(page), media_type="text/html", headers=attached)
+        safe = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in name)
+        headers = {"Content-Disposition": f'attachment; filename="run-{safe}.html"'}
+        return Response(utf8(page), media_type="text/html", headers=headers)
 
     return [
         Route("/runs/{run}/page", export),
@@ -59,14 +59,16 @@ def routes(context: Context) -> list[BaseRoute]:
 
 def run_page(context: Context, request: Request) -> Document:
     """The document of a run's page."""
-    rows = None if asked(request, "rows") == "all" else MOST_ROWS
+    rows = None if query_value(request, "rows") == "all" else MOST_ROWS
     return run_document(context.journal, context.traces, request.path_params["run"], rows)
 
 
 def run_document(journal: Journal, store: Store, run: str, most_rows: int | None = MOST_ROWS) -> Document:
-    """Everything about one run. Raises StoreError if there is none of that name."""
+    """Everything about one run. Raises StoreError if it does not exist."""
     record = journal.load(run)
-    trajectory = _trajectory(store, record.summary.trace_id)
+    traced = store.trace(record.summary.trace_id) if record.summary.trace_id else []
+    trajectory = assemble(traced) if traced else None
+    outputs = trajectory.roots[0].outputs if trajectory is not None and trajectory.roots else None
     credit, credit_from = _credit(trajectory)
     spans = {} if trajectory is None else _task_spans(trajectory, run)
     tasks = _tasks(record, spans, trajectory, credit)
@@ -78,13 +80,13 @@ def run_document(journal: Journal, store: Store, run: str, most_rows: int | None
         "state": record.summary.state,
         "error": record.summary.error,
         "request": record.summary.notes.get("request"),
-        "answer": _answer(trajectory),
+        "answer": outputs.get("answer") if isinstance(outputs, Mapping) else None,
         "created_s": record.summary.created_s,
         "ended_s": record.summary.ended_s,
         "trace_id": record.summary.trace_id,
         "times": _times(record, tasks, path, trajectory),
         "usage": _usage(trajectory),
-        "counts": _counts(tasks),
+        "counts": dict(Counter(task["state"] for task in tasks.values())),
         "tasks": tasks,
         "critical_path": path,
         "edges": [] if plan is None else [[dep, name] for name, deps in plan.dependencies.items() for dep in deps],
@@ -97,7 +99,7 @@ def run_document(journal: Journal, store: Store, run: str, most_rows: int | None
 
 
 def alone(document: Document) -> Document:
-    """The document for a page that stands by itself: every task and span is further down on the same page."""
+    """The document for a self-contained page: links lead to tasks and spans further down on the same page."""
     owner = {span: name for name, task in document["tasks"].items() for span in task["spans"]}
     rows = [{**row, "href": f"#{row['task'] or owner.get(row['id'], 'main')}"} for row in document["rows"]]
     return {**document, "rows": rows, "details": True}
@@ -113,7 +115,7 @@ def view(document: Document) -> dict[str, Any]:
     """The plan as a picture."""
     nodes = graph_nodes(document, inside="details" in document)
     edges = [(source, target) for source, target in document["edges"]]
-    name = f"plan of {len(nodes)} tasks, the critical path drawn strongly"
+    name = f"plan of {len(nodes)} tasks, the critical path in bold"
     ends = [row["start_s"] + (row["duration_s"] or 0.0) for row in document["rows"] if row["start_s"] is not None]
     return {
         "graph": draw_graph(nodes, edges, set(pairwise(document["critical_path"])), name),
@@ -139,17 +141,17 @@ def graph_nodes(document: Mapping[str, Any], inside: bool = False) -> list[Node]
 
 
 def _note(task: Mapping[str, Any]) -> str:
-    """What a box says below its name: what was called, and how long it took."""
+    """The second line of a box: the tool, and the duration."""
     took = duration(task["duration_s"]) if task["duration_s"] is not None else task["state"].replace("_", " ")
     return f"{task['action']} · {took}" if task["action"] else took
 
 
 def task_page(context: Context, request: Request) -> Document:
-    """The document of one task: what it was given, what it gave, and what happened in it."""
+    """The document of one task: its inputs, its result, and its spans."""
     run, name = request.path_params["run"], request.path_params["task"]
     document = run_document(context.journal, context.traces, run, None)
     if name not in document["tasks"]:
-        raise NotThere(f"run {run!r} has no task {name!r}")
+        raise NotFound(f"run {run!r} has no task {name!r}")
     task = document["tasks"][name]
     waits = [source for source, target in document["edges"] if target == name]
     serves = [target for source, target in document["edges"] if source == name]
@@ -158,17 +160,12 @@ def task_page(context: Context, request: Request) -> Document:
 
 
 def watch(context: Context, run: str) -> str:
-    """Changes whenever the journal has written about the run."""
+    """Changes whenever the journal has a new entry about the run."""
     return context.journal.version(run)
 
 
-def _trajectory(store: Store, trace_id: str | None) -> Trajectory | None:
-    spans = store.trace(trace_id) if trace_id else []
-    return assemble(spans) if spans else None
-
-
 def _credit(trajectory: Trajectory | None) -> tuple[dict[str, float], dict[str, Any] | None]:
-    if trajectory is None or len(trajectory.spans) > CREDITED:
+    if trajectory is None or len(trajectory.spans) > MOST_CREDITED:
         return {}, None
     outcome, origin = trajectory.outcome
     if origin == "unit":
@@ -181,11 +178,11 @@ def _credit(trajectory: Trajectory | None) -> tuple[dict[str, float], dict[str, 
 def _task_spans(trajectory: Trajectory, run: str) -> dict[str, Span]:
     """The span of each task of the run."""
     own = {span.span_id for span in trajectory.spans if span.kind == "run" and span.attributes.get("run") == run}
-    found = {}
-    for span in trajectory.spans:
-        if span.parent_id in own and isinstance(span.attributes.get("task"), str):
-            found[span.attributes["task"]] = span
-    return found
+    return {
+        span.attributes["task"]: span
+        for span in trajectory.spans
+        if span.parent_id in own and isinstance(span.attributes.get("task"), str)
+    }
 
 
 def _tasks(
@@ -194,34 +191,34 @@ def _tasks(
     now_s = time.time() - record.summary.created_s
     plan = record.plan.tasks if record.plan is not None else {}
     tasks = {}
-    for name, found in record.tasks.items():
+    for name, logged in record.tasks.items():
         task, span = plan.get(name), spans.get(name)
         inner = _inside(trajectory, span)
-        running = found.state == "running" and found.started_s is not None
+        running = logged.state == "running" and logged.started_s is not None
         tasks[name] = {
-            "state": found.state,
+            "state": logged.state,
             "goal": (span.attributes.get("goal") if span else None) or (task.goal if task else ""),
             "action": task.action if task else None,
             "args": dict(task.args) if task else {},
             "inputs": span.inputs if span else None,
-            "result": found.result,
-            "error": found.error,
-            "attempts": found.attempts,
-            "same_as": found.same_as,
-            "side_effects": found.side_effects,
-            "started_s": found.started_s,
-            "ended_s": found.ended_s,
-            "duration_s": now_s - (found.started_s or 0.0) if running else found.duration_s,
-            "tokens": found.tokens,
+            "result": logged.result,
+            "error": logged.error,
+            "attempts": logged.attempts,
+            "same_as": logged.same_as,
+            "side_effects": logged.side_effects,
+            "started_s": logged.started_s,
+            "ended_s": logged.ended_s,
+            "duration_s": now_s - (logged.started_s or 0.0) if running else logged.duration_s,
+            "tokens": logged.tokens,
             **(totals(trajectory, span.span_id) if trajectory and span else _NO_TOTALS),
             "credit": sum(credit[part] for part in inner if part in credit) if credit and inner else None,
             "span_id": span.span_id if span else None,
             "spans": inner,
             "items": [{"state": item.state, "result": item.result, "error": item.error}
-                      for _, item in sorted(found.items.items())],
+                      for _, item in sorted(logged.items.items())],
         }  # fmt: skip
         if tasks[name]["cost"] is None:
-            tasks[name]["cost"] = found.cost
+            tasks[name]["cost"] = logged.cost
     return tasks
 
 
@@ -229,21 +226,21 @@ _NO_TOTALS = {"input_tokens": None, "output_tokens": None, "cost": None}
 
 
 def _inside(trajectory: Trajectory | None, span: Span | None) -> list[str]:
-    """The ids of a span and of all spans in it."""
+    """The ids of a span and of all spans inside it."""
     if trajectory is None or span is None:
         return []
-    found, stack = [], [span.span_id]
+    ids, stack = [], [span.span_id]
     while stack:
-        found.append(stack.pop())
-        stack += trajectory.graph.children.get(found[-1], [])
-    return found
+        ids.append(stack.pop())
+        stack += trajectory.graph.children.get(ids[-1], [])
+    return ids
 
 
 def _critical_path(plan: Plan | None, tasks: Mapping[str, Mapping[str, Any]]) -> list[str]:
     if plan is None:
         return []
-    known = {name: float(tasks[name]["duration_s"] or 0.0) for name in plan.leaves}
-    path = plan.critical_path(known if any(known.values()) else None)
+    durations = {name: float(tasks[name]["duration_s"] or 0.0) for name in plan.leaves}
+    path = plan.critical_path(durations if any(durations.values()) else None)
     return [name for name in path if tasks[name]["state"] != "skipped"]
 
 
@@ -254,7 +251,7 @@ def _rows(
     tasks: Mapping[str, Mapping[str, Any]],
     path: Sequence[str],
 ) -> list[dict[str, Any]]:
-    """The spans of the trace; the tasks of the run link to their own page, and those without a span come last."""
+    """The spans of the trace, where tasks link to their own page; then the tasks without a span."""
     rows = span_rows(trajectory, credit)
     own = {task["span_id"]: name for name, task in tasks.items() if task["span_id"]}
     for row in rows:
@@ -265,13 +262,8 @@ def _rows(
             row["critical"] = row["task"] in path
         elif own:
             row["critical"] = False
-    left = {name: task for name, task in tasks.items() if not task["span_id"]}
-    return rows + task_rows(run, left, path)
-
-
-def _answer(trajectory: Trajectory | None) -> Any:
-    outputs = trajectory.roots[0].outputs if trajectory is not None and trajectory.roots else None
-    return outputs.get("answer") if isinstance(outputs, Mapping) else None
+    spanless = {name: task for name, task in tasks.items() if not task["span_id"]}
+    return rows + task_rows(run, spanless, path)
 
 
 def _times(
@@ -305,10 +297,3 @@ def _usage(trajectory: Trajectory | None) -> dict[str, Any]:
         "model_calls": kinds.count("model"),
         "tool_calls": kinds.count("tool"),
     }
-
-
-def _counts(tasks: Mapping[str, Mapping[str, Any]]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for task in tasks.values():
-        counts[task["state"]] = counts.get(task["state"], 0) + 1
-    return counts

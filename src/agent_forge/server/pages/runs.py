@@ -11,8 +11,7 @@ from agent_forge.errors import UsageError
 from agent_forge.runtime import RunSummary
 from agent_forge.runtime.result import RUN_STATES
 from agent_forge.server.context import Context
-from agent_forge.server.page import Document, asked, asked_number, page_routes
-from agent_forge.server.pages import Page
+from agent_forge.server.dashboard import DashboardPage, Document, page_routes, query_number, query_value
 from agent_forge.server.pages import run as one
 from agent_forge.server.pages.run import run_document
 
@@ -30,11 +29,11 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 def runs_page(context: Context, request: Request) -> Document:
-    """A page of runs, the latest first."""
-    state = asked(request, "state")
+    """A page of runs, newest first."""
+    state = query_value(request, "state")
     if state is not None and state not in STATES:
-        raise UsageError(f"no run ends as {state!r}", fix=f"the states are {', '.join(STATES)}")
-    before = asked_number(request, "before")
+        raise UsageError(f"there is no state {state!r}", fix=f"Use one of {', '.join(STATES)}")
+    before = query_number(request, "before")
     journal = context.journal
     lines, more = journal.page(SHOWN, None if before is None else int(before), state)
     return {
@@ -57,7 +56,7 @@ def compare_page(context: Context, request: Request) -> Document:
     """Two runs side by side, task by task."""
     names = request.query_params.getlist("run")[:2]
     if len(names) != 2:
-        raise UsageError("name two runs to compare", fix="mark two of them in the list of runs")
+        raise UsageError("a comparison needs two runs", fix="Select two in the list of runs")
     first, second = (run_document(context.journal, context.traces, name, None) for name in names)
     return compare(first, second)
 
@@ -67,9 +66,9 @@ def compare(first: Document, second: Document) -> Document:
     names = list(dict.fromkeys([*first["tasks"], *second["tasks"]]))
     rows = [_task_row(name, first["tasks"].get(name), second["tasks"].get(name)) for name in names]
     longest = max([task["duration_s"] or 0.0 for run in (first, second) for task in run["tasks"].values()], default=0.0)
-    kept = ("run", "state", "request", "answer", "created_s", "times", "usage", "counts")
+    shown = ("run", "state", "request", "answer", "created_s", "times", "usage", "counts")
     return {
-        "runs": [{name: run[name] for name in kept} for run in (first, second)],
+        "runs": [{name: run[name] for name in shown} for run in (first, second)],
         "tasks": rows,
         "longest_s": longest,
         "same_answer": first["answer"] == second["answer"] if first["answer"] or second["answer"] else None,
@@ -80,20 +79,20 @@ def compare(first: Document, second: Document) -> Document:
 
 def _task_row(name: str, first: dict[str, Any] | None, second: dict[str, Any] | None) -> dict[str, Any]:
     times = [task["duration_s"] if task else None for task in (first, second)]
-    known = [value for value in times if value is not None]
+    measured = [value for value in times if value is not None]
     return {
         "task": name,
         "goal": (first or second or {})["goal"],
         "states": [task["state"] if task else None for task in (first, second)],
         "durations_s": times,
-        "difference_s": known[1] - known[0] if len(known) == 2 else None,
+        "difference_s": measured[1] - measured[0] if len(measured) == 2 else None,
         "same_result": first["result"] == second["result"] if first and second else None,
     }
 
 
 def watch(context: Context, _: str) -> str:
-    """Changes whenever a run begins, goes on or ends."""
+    """Changes whenever a run starts, advances or ends."""
     return context.journal.version()
 
 
-PAGE = Page("Runs", "/runs", "r", 10, routes, {"runs": watch, "run": one.watch})
+PAGE = DashboardPage("Runs", "/runs", "r", 10, routes, {"runs": watch, "run": one.watch})

@@ -1,4 +1,4 @@
-"""Rows of a waterfall: the spans of a trace, or the tasks of a run, on one time line."""
+"""Rows of a waterfall: the spans of a trace, or the tasks of a run, on one timeline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OK = {"ok": "done", "error": "failed"}
 
 
 def span_rows(trajectory: Trajectory, credit: Mapping[str, float]) -> list[dict[str, Any]]:
-    """One row a span, parents before their parts, brothers in the order they started."""
+    """One row per span, parents before children, siblings in the order of their start."""
     first = min(span.start_ns for span in trajectory.spans)
     critical = set(trajectory.critical_path)
     rows, stack = [], [(span_id, 0) for span_id in reversed(trajectory.graph.roots)]
@@ -44,7 +44,7 @@ def _row(span: Span, depth: int, first: int, critical: bool, credit: float | Non
 
 
 def task_rows(run: str, tasks: Mapping[str, Mapping[str, Any]], critical: Iterable[str]) -> list[dict[str, Any]]:
-    """One row a task in the order they started, those that have not started at the end."""
+    """One row per task in the order of their start; those not started yet come last."""
     path = set(critical)
     order = sorted(tasks, key=lambda name: (tasks[name]["started_s"] is None, tasks[name]["started_s"] or 0.0))
     return [
@@ -72,8 +72,8 @@ def task_address(run: str, task: str) -> str:
 
 
 def totals(trajectory: Trajectory, root: str) -> dict[str, Any]:
-    """Tokens and cost of a span and what is in it: the outermost span that states a figure states it for its parts."""
-    found: dict[str, Any] = {}
+    """Tokens and cost of a span with its descendants: a span that reports a figure reports it for all inside it."""
+    sums: dict[str, Any] = {}
     for name in ("input_tokens", "output_tokens", "cost"):
         values, stack = [], [root]
         while stack:
@@ -83,5 +83,5 @@ def totals(trajectory: Trajectory, root: str) -> dict[str, Any]:
                 stack += trajectory.graph.children.get(span_id, [])
             else:
                 values.append(value)
-        found[name] = sum(values) if values else None
-    return found
+        sums[name] = sum(values) if values else None
+    return sums

@@ -1,4 +1,4 @@
-"""One trace: its spans on the time line, who waited for whom, rewards and credit; and one span by itself."""
+"""One trace: its spans on the timeline, their dependencies, rewards and credit; and each span in detail."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from starlette.requests import Request
 from starlette.routing import BaseRoute
 
 from agent_forge.server.context import Context
+from agent_forge.server.dashboard import Document, NotFound, page_routes, query_value
 from agent_forge.server.drawing.graph import Node, draw_graph
 from agent_forge.server.drawing.wording import duration
-from agent_forge.server.page import Document, NotThere, asked, page_routes
 from agent_forge.server.pages.steps import MOST_ROWS, span_rows, totals
 from agent_forge.traces import Store, Summary, assemble
 from agent_forge.traces.credit import STRATEGIES, credit_by
 from agent_forge.traces.span import FIELDS, Span
 from agent_forge.traces.trajectory import Trajectory
 
-CREDITED = 1_500
+MOST_CREDITED = 1_500  # spans of a trace up to which a page computes credit
 HOW = {
     "total_s": "From the first start of a span to the last end.",
-    "spans": "Every span of the trace in the store; those with errors have the status error.",
-    "work_s": "The durations of the spans that did the work (those that contain no others), added up.",
-    "critical_path_s": "The heaviest chain of spans that came necessarily one after the other, by their links.",
-    "idle_s": "Time in which no span that does work was running.",
-    "parallelism": "Work divided by the whole time: how many spans were at work at once, on average.",
-    "reward": "The reward of the outermost spans, else the mean of the reward spans; a dash where nothing was judged.",
-    "credit": "The outcome shared out over the spans by the strategy chosen; the shares add up to the outcome.",
-    "tokens": "The outermost spans that state tokens, added up.",
-    "cost": "The outermost spans that state a cost, added up.",
+    "spans": "All spans of the trace in the store; those with status error count as errors.",
+    "work_s": "The sum of the durations of the innermost spans, which do the work.",
+    "critical_path_s": "The longest chain of dependent spans, by their links.",
+    "idle_s": "Time in which no innermost span was running.",
+    "parallelism": "Work divided by duration: how many spans ran at the same time, on average.",
+    "reward": "The reward of the outermost spans, else the mean of the reward spans; a dash if there is none.",
+    "credit": "The outcome, divided among the spans by the selected strategy; the shares add up to the outcome.",
+    "tokens": "The sum over the outermost spans that report tokens.",
+    "cost": "The sum over the outermost spans that report a cost.",
 }
 
 
@@ -42,7 +42,7 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 def state_of(summary: Summary) -> str:
-    """How a trace ended, in the words of the runs; "open" while its outermost span has not come in."""
+    """How a trace ended, in the words of runs; "open" until its outermost span arrives."""
     if summary.status is None:
         return "open"
     if summary.unfinished and summary.status != "error":
@@ -57,7 +57,7 @@ def trace_page(context: Context, request: Request) -> Document:
     trace_id = request.path_params["trace"]
     summary = _summary(context.traces, trace_id)
     spans = context.traces.trace(summary.trace_id)
-    rows = None if asked(request, "rows") == "all" else MOST_ROWS
+    rows = None if query_value(request, "rows") == "all" else MOST_ROWS
     return {
         "trace_id": summary.trace_id,
         "name": summary.name,
@@ -67,29 +67,29 @@ def trace_page(context: Context, request: Request) -> Document:
         "session": summary.session,
         "started_s": summary.start_ns / 1e9,
         "run": context.journal.of_trace(summary.trace_id),
-        **understood(spans, asked(request, "credit"), rows),
+        **analysis(spans, query_value(request, "credit"), rows),
         "version": watch(context, summary.trace_id),
     }
 
 
-def _summary(store: Store, beginning: str) -> Summary:
-    """The trace whose id begins so. Raises NotThere."""
-    word = beginning.lower()
-    found = store.trace_ids(word, limit=2) if word and set(word) <= set("0123456789abcdef") else []
-    if len(found) != 1:
-        what = f"{len(found)} or more traces begin with" if found else "there is no trace"
-        raise NotThere(f"{what} {beginning[:64]!r}", fix="/traces lists them")
-    return store.traces(trace_id=found[0], limit=1).items[0]
+def _summary(store: Store, prefix: str) -> Summary:
+    """The trace whose id begins with `prefix`. Raises NotFound."""
+    word = prefix.lower()
+    ids = store.trace_ids(word, limit=2) if word and set(word) <= set("0123456789abcdef") else []
+    if len(ids) != 1:
+        what = "several traces begin with" if ids else "there is no trace"
+        raise NotFound(f"{what} {prefix[:64]!r}", fix="/traces lists them")
+    return store.traces(trace_id=ids[0], limit=1).items[0]
 
 
-def understood(spans: Sequence[Span], strategy: str | None, most_rows: int | None = MOST_ROWS) -> Document:
-    """What spans come to when they are put together: figures, rows on the time line, a graph, and credit."""
+def analysis(spans: Sequence[Span], strategy: str | None, most_rows: int | None = MOST_ROWS) -> Document:
+    """The analysis of spans: figures, rows on the timeline, a graph, and credit."""
     trajectory = assemble(spans)
     strategy = strategy or "shapley"
     if strategy not in STRATEGIES:
-        raise NotThere(f"there is no strategy {strategy!r}", fix=f"one of {', '.join(STRATEGIES)}")
+        raise NotFound(f"there is no strategy {strategy!r}", fix=f"Use one of {', '.join(STRATEGIES)}")
     outcome, origin = trajectory.outcome
-    credit = trajectory.credit(strategy) if len(spans) <= CREDITED else {}
+    credit = trajectory.credit(strategy) if len(spans) <= MOST_CREDITED else {}
     rows = span_rows(trajectory, credit if origin != "unit" else {})
     figures = ("total_s", "work_s", "idle_s", "critical_path_s", "parallelism", "parallelism_limit", "success")
     figures += ("reward", "cost", "input_tokens", "output_tokens", "critical_path", "tools")  # type: ignore[assignment]
@@ -127,7 +127,7 @@ def _linked(trajectory: Trajectory) -> tuple[list[dict[str, Any]], list[list[str
         for source in trajectory.graph.sources[span_id]
         if source in trajectory.graph.spans
     ]
-    known = {span_id for edge in edges for span_id in edge}
+    linked = {span_id for edge in edges for span_id in edge}
     path = trajectory.critical_path
     critical = {*path, *(around for leaf in path for around in trajectory.graph.ancestors(leaf))}
     nodes = [
@@ -140,7 +140,7 @@ def _linked(trajectory: Trajectory) -> tuple[list[dict[str, Any]], list[list[str
             "href": f"/traces/{span.trace_id}/{span.span_id}",
         }
         for span in trajectory.spans
-        if span.span_id in known
+        if span.span_id in linked
     ]
     return nodes, edges
 
@@ -154,7 +154,7 @@ def view(document: Document) -> dict[str, Any]:
     edges = [(source, target) for source, target in document["edges"]]
     strong = {node["id"] for node in document["nodes"] if node["critical"]}
     critical = {edge for edge in edges if strong.issuperset(edge)}
-    return {"graph": draw_graph(nodes, edges, critical, "spans that used each other's results")}
+    return {"graph": draw_graph(nodes, edges, critical, "spans and the results they used")}
 
 
 def span_page(context: Context, request: Request) -> Document:
@@ -164,9 +164,9 @@ def span_page(context: Context, request: Request) -> Document:
     trajectory = assemble(spans)
     span = trajectory.graph.spans.get(request.path_params["span"])
     if span is None:
-        raise NotThere(f"the trace has no span {request.path_params['span'][:40]!r}")
+        raise NotFound(f"the trace has no span {request.path_params['span'][:40]!r}")
     _, origin = trajectory.outcome
-    credit = trajectory.credit() if len(spans) <= CREDITED and origin != "unit" else {}
+    credit = trajectory.credit() if len(spans) <= MOST_CREDITED and origin != "unit" else {}
     parts = trajectory.graph.children.get(span.span_id, [])
     return {
         **{name: getattr(span, name) for name in FIELDS if name not in ("otel", "links")},
@@ -193,11 +193,11 @@ def _brief(span: Span) -> dict[str, Any]:
 
 
 def messages_of(span: Span) -> list[dict[str, str]]:
-    """The conversation of a model call, where its input is one: a list of messages with a role."""
-    given = span.inputs.get("messages") if isinstance(span.inputs, Mapping) else span.inputs
-    if not isinstance(given, list) or not given or not all(isinstance(m, Mapping) and "role" in m for m in given):
+    """The conversation in the input of a model call (messages with a role), if there is one."""
+    inputs = span.inputs.get("messages") if isinstance(span.inputs, Mapping) else span.inputs
+    if not isinstance(inputs, list) or not inputs or not all(isinstance(m, Mapping) and "role" in m for m in inputs):
         return []
-    return [{"role": str(m["role"]), "text": _text(m.get("content"))} for m in given]
+    return [{"role": str(m["role"]), "text": _text(m.get("content"))} for m in inputs]
 
 
 def _text(content: Any) -> str:
@@ -208,5 +208,5 @@ def _text(content: Any) -> str:
 
 def watch(context: Context, trace_id: str) -> str:
     """Changes whenever the trace has grown."""
-    found = context.traces.traces(trace_id=trace_id, limit=1)
-    return "-".join(f"{one.spans}-{one.unfinished}-{one.end_ns}" for one in found)
+    traces = context.traces.traces(trace_id=trace_id, limit=1)
+    return "-".join(f"{one.spans}-{one.unfinished}-{one.end_ns}" for one in traces)

@@ -1,4 +1,4 @@
-"""Whom to trust with what: agent × category, with the interval in which the true mean reward lies."""
+"""Trust per agent and category, with a credible interval for the mean reward."""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from typing import Any
 from starlette.requests import Request
 from starlette.routing import BaseRoute
 
+from agent_forge.server.cache import cached
 from agent_forge.server.context import Context
-from agent_forge.server.page import Document, page_routes
-from agent_forge.server.pages import Page
-from agent_forge.server.recent import recent
+from agent_forge.server.dashboard import DashboardPage, Document, page_routes
 from agent_forge.traces import Store, TrustTable
 from agent_forge.traces.performance import performance
 
 LEVEL = 0.05
-COLUMNS = 8  # categories that stand side by side; the others are in the list
+COLUMNS = 8  # categories in the table; the others are only in the list
 HOW = {
-    "interval": "Nine times in ten the true mean reward lies in it: the 5 % and 95 % quantiles of a Beta distribution "
-    "over the mean, with the agent's other work as its prior.",
-    "count": "Verified rewards in [0, 1] of this agent, model and category. Each halves in weight every 30 days.",
-    "mean": "The mean of that distribution: what the next reward is expected to be.",
-    "lower_bound": "What routing goes by: below it the true mean lies with a probability of 5 % only. It is missing "
-    "below 10 observations.",
+    "interval": "The true mean reward lies in it with probability 90 %: the 5 % and 95 % quantiles of a Beta "
+    "distribution over the mean, with the other work of the agent as its prior.",
+    "count": "Verified rewards in [0, 1] of this agent, model and category. Their weight halves every 30 days.",
+    "mean": "The mean of that distribution: the expected next reward.",
+    "lower_bound": "Used by routing: the true mean is lower with probability 5 % only. Missing below 10 observations.",
 }
 
 
@@ -32,13 +30,13 @@ def routes(context: Context) -> list[BaseRoute]:
 
 
 def trust_page(context: Context, request: Request) -> Document:
-    """What is known of every agent, worked out from the store at most a few seconds ago."""
-    found: Document = recent(context, "trust", lambda: trust_document(context.traces))
-    return found
+    """The trust in every agent, at most a few seconds old."""
+    document: Document = cached(context, "trust", lambda: trust_document(context.traces))
+    return document
 
 
 def trust_document(store: Store) -> Document:
-    """The beliefs about every agent, model and category, as a table and as a list, and each agent in words."""
+    """The beliefs about every agent, model and category, as a table and a list, and each agent in words."""
     table = TrustTable()
     counted = table.observe_store(store)
     cells = [_cell(table, row) for row in table.rows()]
@@ -54,7 +52,7 @@ def trust_document(store: Store) -> Document:
         ],
         "cells": cells,
         "rewards": counted,
-        "agents": [found.to_json() for found in performance(store)],
+        "agents": [row.to_json() for row in performance(store)],
         "minimum": table.minimum,
         "how": HOW,
     }
@@ -62,8 +60,8 @@ def trust_document(store: Store) -> Document:
 
 def _cell(table: TrustTable, row: dict[str, Any]) -> dict[str, Any]:
     belief = table.belief(row["agent"], row["model"], row["category"])
-    known = row["lower_bound"] is not None and table.level == LEVEL
-    low = row["lower_bound"] if known else belief.quantile(LEVEL)
+    has_low = row["lower_bound"] is not None and table.level == LEVEL
+    low = row["lower_bound"] if has_low else belief.quantile(LEVEL)
     return {**row, "low": low, "high": belief.quantile(1 - LEVEL)}
 
 
@@ -74,4 +72,4 @@ def _row(
     return [own.get(column) for column in columns]
 
 
-PAGE = Page("Trust", "/trust", "u", 30, routes)
+PAGE = DashboardPage("Trust", "/trust", "u", 30, routes)

@@ -1,1 +1,1 @@
-"""The agent API: start a run, follow it, approve, cancel, fetch what came of it."""
+"""The agent API: start runs, follow, approve and cancel them, fetch their results."""

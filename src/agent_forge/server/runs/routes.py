@@ -10,12 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from agent_forge.server.answers import Refused, json_answer
 from agent_forge.server.context import Context
-from agent_forge.server.reading import read_json, unless_left
+from agent_forge.server.refusal import Refusal
+from agent_forge.server.requests import read_json, unless_left
+from agent_forge.server.responses import json_response
 from agent_forge.server.runs.run import ActiveRun
 from agent_forge.server.runs.runs import runs_of
-from agent_forge.server.sse import HEARTBEAT_S, encoded, event_stream
+from agent_forge.server.sse import HEARTBEAT_S, encode, event_stream
 
 
 def routes(context: Context) -> list[Route]:
@@ -25,33 +26,35 @@ def routes(context: Context) -> list[Route]:
         body = await read_json(request, "run")
         model = await _model(context, request, body.get("model"))
         run = await run_in_threadpool(runs_of(context).start, body, model)
-        return json_answer(_started(run), 202, {"Location": f"/v1/runs/{run.name}"})
+        url = f"/v1/runs/{run.name}"
+        started = {"run": run.name, "state": run.state, "url": url, "events": f"{url}/events"}
+        return json_response(started, 202, {"Location": url})
 
-    def listed(request: Request) -> Response:
-        return json_answer({"runs": runs_of(context).listed()})
+    def list_runs(request: Request) -> Response:
+        return json_response({"runs": runs_of(context).documents()})
 
-    def one(request: Request) -> Response:
-        return json_answer(runs_of(context).document(request.path_params["run"]))
+    def show_run(request: Request) -> Response:
+        return json_response(runs_of(context).document(request.path_params["run"]))
 
     async def approve(request: Request) -> Response:
-        run = _known(context, request)
+        run = _active_run(context, request)
         body = await read_json(request, "approval")
         run.decide(body["task"], body["approved"])
-        return json_answer({"run": run.name, "task": body["task"], "approved": body["approved"]})
+        return json_response({"run": run.name, "task": body["task"], "approved": body["approved"]})
 
     async def cancel(request: Request) -> Response:
-        run = _known(context, request)
+        run = _active_run(context, request)
         run.cancel()
-        return json_answer({"run": run.name, "state": run.state}, 202)
+        return json_response({"run": run.name, "state": run.state}, 202)
 
     async def events(request: Request) -> Response:
-        run = _known(context, request)
+        run = _active_run(context, request)
         return event_stream(_events(context, run, _seen(request)))
 
     return [
         Route("/v1/runs", start, methods=["POST"]),
-        Route("/v1/runs", listed, methods=["GET"]),
-        Route("/v1/runs/{run}", one),
+        Route("/v1/runs", list_runs, methods=["GET"]),
+        Route("/v1/runs/{run}", show_run),
         Route("/v1/runs/{run}/events", events),
         Route("/v1/runs/{run}/approve", approve, methods=["POST"]),
         Route("/v1/runs/{run}/cancel", cancel, methods=["POST"]),
@@ -59,7 +62,7 @@ def routes(context: Context) -> list[Route]:
 
 
 async def _model(context: Context, request: Request, name: str | None) -> Any:
-    """A model of this server as a client. Only those: a request never names a URL or a folder."""
+    """A model of this server as a client; a request can never name a URL or a folder."""
     if name is None:
         return None
     from agent_forge.server.models.pool import models_of
@@ -71,25 +74,20 @@ async def _model(context: Context, request: Request, name: str | None) -> Any:
     return EngineClient(ready)
 
 
-def _started(run: ActiveRun) -> dict[str, Any]:
-    place = f"/v1/runs/{run.name}"
-    return {"run": run.name, "state": run.state, "url": place, "events": f"{place}/events"}
-
-
-def _known(context: Context, request: Request) -> ActiveRun:
+def _active_run(context: Context, request: Request) -> ActiveRun:
     name = request.path_params["run"]
     run = runs_of(context).find(name)
     if run is None:
-        raise Refused(
-            404, f"there is no run {name[:128]!r} of this server", code="run_not_found", fix="GET /v1/runs lists them"
+        raise Refusal(
+            404, f"this server has no run {name[:128]!r}", code="run_not_found", fix="GET /v1/runs lists them"
         )
     return run
 
 
 def _seen(request: Request) -> int:
-    """How many events the client has already, by the id of the last: a browser sends it when it connects again."""
-    given = request.headers.get("last-event-id", "")
-    return int(given) + 1 if given.isdecimal() and len(given) < 10 else 0
+    """How many events the client has, by the id of the last: browsers send it when they reconnect."""
+    last = request.headers.get("last-event-id", "")
+    return int(last) + 1 if last.isdecimal() and len(last) < 10 else 0
 
 
 async def _events(context: Context, run: ActiveRun, seen: int) -> AsyncGenerator[bytes, None]:
@@ -98,13 +96,13 @@ async def _events(context: Context, run: ActiveRun, seen: int) -> AsyncGenerator
         at = seen
         while True:
             for event in run.events[at:]:
-                yield encoded(event, event["kind"], at)
+                yield encode(event, event["kind"], at)
                 at += 1
                 if event["kind"] == "finished":
                     document = await run_in_threadpool(runs_of(context).document, run.name)
-                    yield encoded(document, "result")
+                    yield encode(document, "result")
                     return
-            if at >= len(run.events) and run.events and run.events[-1]["kind"] == "finished":  # it was all sent
+            if at >= len(run.events) and run.events and run.events[-1]["kind"] == "finished":  # all was sent
                 return
             if await news.next(HEARTBEAT_S) is None:
                 yield b": still here\n\n"

@@ -1,4 +1,4 @@
-"""One agent run of the server, in a thread and an event loop of its own: whatever its tools do, the server answers."""
+"""One agent run of the server, in its own thread and event loop, so that its tools cannot block the server."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import AgentForgeError
-from agent_forge.server.answers import Refused
+from agent_forge.server.refusal import Refusal
 
 if TYPE_CHECKING:
     from agent_forge.plans import Task
     from agent_forge.runtime import Event
 
-MOST_EVENTS = 20_000  # kept of one run
+MOST_EVENTS = 20_000  # per run
 
 Tell = Callable[["ActiveRun", dict[str, Any]], None]
 
@@ -32,7 +32,7 @@ class ActiveRun:
         self.error: str | None = None
         self._tell = tell
         self._questions: dict[str, Future[bool]] = {}
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[Any] | None = None
         self._cancelled = False
@@ -40,50 +40,50 @@ class ActiveRun:
 
     # In the run's own thread
 
-    def carry_out(self, work: Any, options: Mapping[str, Any]) -> None:
-        """Runs to the end; whatever happens, `finish` then says how it ended."""
+    def execute(self, work: Any, options: Mapping[str, Any]) -> None:
+        """Runs to the end; whatever happens, `finish` then reports how it ended."""
         try:
             asyncio.run(self._run(work, options))
         except AgentForgeError as error:
             self._outcome = "failed", str(error)
         except asyncio.CancelledError:
-            self._outcome = "cancelled", "it was asked to stop"
-        except Exception as error:  # a tool module may do anything; those who wait must be told
+            self._outcome = "cancelled", "the run was cancelled"
+        except Exception as error:  # a tool module may raise anything; clients must learn of it
             self._outcome = "failed", f"{type(error).__name__}: {error}"
 
     def finish(self) -> None:
-        """Tells how it ended."""
+        """Reports how it ended."""
         self.state, self.error = self._outcome
         self._tell(self, {"kind": "finished", "run": self.name, "state": self.state, "error": self.error})
 
     async def _run(self, work: Any, options: Mapping[str, Any]) -> None:
         from agent_forge.agents.api import arun
 
-        with self._turn:
+        with self._lock:
             self._loop, self._work = asyncio.get_running_loop(), asyncio.current_task()
         if self._cancelled:
             raise asyncio.CancelledError
-        result = await arun(work, run_id=self.name, approve=self._ask, on_event=self._note, **options)
+        result = await arun(work, run_id=self.name, approve=self._ask, on_event=self._on_event, **options)
         self.result, self._outcome = result.as_dict(), (result.state, result.error)
 
-    def _note(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         fields = {"kind": event.kind, "run": event.run, "at_s": event.at_s}
         more = {"task": event.task, "state": event.state, "error": event.error}
         self._tell(self, {**fields, **{name: value for name, value in more.items() if value is not None}})
 
     async def _ask(self, task: Task) -> bool:
-        with self._turn:
+        with self._lock:
             question = self._questions.setdefault(task.id, Future())
         try:
             return await asyncio.wrap_future(question)
         finally:
-            with self._turn:
+            with self._lock:
                 self._questions.pop(task.id, None)
 
     # From the server
 
-    def keep(self, event: dict[str, Any]) -> None:
-        """Remembers an event for those who come later."""
+    def remember(self, event: dict[str, Any]) -> None:
+        """Stores an event for clients that connect later."""
         if len(self.events) < MOST_EVENTS or event["kind"] == "finished":
             self.events.append(event)
 
@@ -93,21 +93,21 @@ class ActiveRun:
 
     @property
     def waiting_for_approval(self) -> list[str]:
-        """The tasks that wait for a decision."""
-        with self._turn:
+        """The tasks that wait for approval."""
+        with self._lock:
             return list(self._questions)
 
     def decide(self, task: str, approved: bool) -> None:
-        """Answers the question of a task. Raises Refused (404, 409)."""
-        with self._turn:
+        """Approves or rejects a task. Raises Refusal (409)."""
+        with self._lock:
             question = self._questions.get(task)
             if question is None or question.done():
-                raise Refused(409, f"task {task!r} does not wait for an approval", code="not_waiting", param="task")
+                raise Refusal(409, f"task {task!r} does not wait for approval", code="not_waiting", param="task")
             question.set_result(approved)
 
     def cancel(self) -> None:
-        """Stops the run; what is finished is kept, and `agent-forge run --resume` can go on with it."""
-        with self._turn:
+        """Stops the run; `agent-forge run --resume` can continue it."""
+        with self._lock:
             self._cancelled = True
             if self._loop is not None and self._work is not None and not self._loop.is_closed():
                 self._loop.call_soon_threadsafe(self._work.cancel)

@@ -1,4 +1,4 @@
-"""All runs of a server: those under way, those that ended lately, and the journal for the rest."""
+"""All runs of a server: the active ones, those that ended recently, and the journal for the rest."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import AgentForgeError, PlanError
-from agent_forge.server.answers import Refused
 from agent_forge.server.context import Context
 from agent_forge.server.metrics import metrics_of
+from agent_forge.server.refusal import Refusal
 from agent_forge.server.runs.run import ActiveRun
 
 if TYPE_CHECKING:
     from agent_forge.plans import Plan
-    from agent_forge.runtime.stored import StoredRun, TaskRecord
+    from agent_forge.runtime.stored import StoredRun
 
-KEPT = 256  # ended runs in memory
-LAST_S = 10.0  # to end the runs that are under way when the server ends
+MOST_ENDED = 256  # ended runs in memory
+SHUTDOWN_S = 10.0  # for active runs to end when the server shuts down
 NAME = re.compile(r"[\w.-]{1,128}")
 
 
@@ -30,42 +30,44 @@ class Runs:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._runs: OrderedDict[str, ActiveRun] = OrderedDict()
         self._threads: set[threading.Thread] = set()
 
     @property
     def active(self) -> int:
-        """How many runs are under way."""
+        """The number of active runs."""
         return sum(not run.ended for run in list(self._runs.values()))
 
     def start(self, body: Mapping[str, Any], model: Any = None) -> ActiveRun:
-        """Starts a run. Raises Refused: 400 for a request that is none, 429 when too many are under way."""
+        """Starts a run. Raises Refusal: 400 for an invalid request, 429 if too many are active."""
         from agent_forge.runtime import new_run_id
 
         work, options = work_of(body), self._options(body, model)
         run = ActiveRun(new_run_id(), work if isinstance(work, str) else None, self._tell)
-        work_here = (run, work, options)
-        thread = threading.Thread(target=self._carry_out, args=work_here, name=f"agent-forge-{run.name}", daemon=True)
-        with self._turn:
+        name = f"agent-forge-{run.name}"
+        thread = threading.Thread(target=self._execute, args=(run, work, options), name=name, daemon=True)
+        with self._lock:
             if self.active >= self._context.settings.runs:
-                raise Refused(
-                    429, "as many runs as allowed are under way", code="too_many_runs", headers={"Retry-After": "5"}
+                raise Refusal(
+                    429, "the maximum number of runs is active", code="too_many_runs", headers={"Retry-After": "5"}
                 )
             self._runs[run.name] = run
             self._threads.add(thread)
-            self._forget()
+            ended = [name for name, run in self._runs.items() if run.ended]
+            for old in ended[: max(0, len(ended) - MOST_ENDED)]:
+                del self._runs[old]
         thread.start()
         return run
 
-    def _carry_out(self, run: ActiveRun, work: Any, options: dict[str, Any]) -> None:
+    def _execute(self, run: ActiveRun, work: Any, options: dict[str, Any]) -> None:
         try:
-            run.carry_out(work, options)
-            self._context.recorder.flush()  # who is told that it ended finds its trace
+            run.execute(work, options)
+            self._context.recorder.flush()  # before clients learn that it ended and look for its trace
         finally:
             run.finish()
             metrics_of(self._context).runs.labels(run.state).inc()
-            with self._turn:
+            with self._lock:
                 self._threads.discard(threading.current_thread())
 
     def _options(self, body: Mapping[str, Any], model: Any) -> dict[str, Any]:
@@ -77,40 +79,35 @@ class Runs:
 
             renamed = {"wall_s" if name == "seconds" else name: value for name, value in body["budget"].items()}
             options["budget"] = Budget(**renamed)
-        kept = {"home": self._context.place, "recorder": self._context.recorder}
-        return {**options, "tools": settings.tools, "model": model, **kept}
-
-    def _forget(self) -> None:
-        ended = [name for name, run in self._runs.items() if run.ended]
-        for name in ended[: max(0, len(ended) - KEPT)]:
-            del self._runs[name]
+        stores = {"home": self._context.place, "recorder": self._context.recorder}
+        return {**options, "tools": settings.tools, "model": model, **stores}
 
     def _tell(self, run: ActiveRun, event: dict[str, Any]) -> None:
-        run.keep(event)
+        run.remember(event)
         for topic in ("runs", f"run:{run.name}"):
             self._context.hub.publish(topic, event)
 
     def find(self, name: str) -> ActiveRun | None:
-        """A run of this server, if it still remembers it."""
+        """A run of this server, or None if it is no longer in memory."""
         return self._runs.get(name)
 
     def document(self, name: str) -> dict[str, Any]:
-        """A run as JSON: what `agent-forge run --json` prints, as far as it is known. Raises Refused (404)."""
+        """A run as JSON: what `agent-forge run --json` prints, as far as known. Raises Refusal (404)."""
         run = self._runs.get(name)
         if run is not None and run.result is not None:
             return run.result
         stored = self._stored(name)
         if run is None and stored is None:
-            raise Refused(404, f"there is no run {name[:128]!r}", code="run_not_found", fix="GET /v1/runs lists them")
-        known: dict[str, Any] = {"run": name, "state": "running", "error": None, "tasks": {}}
+            raise Refusal(404, f"there is no run {name[:128]!r}", code="run_not_found", fix="GET /v1/runs lists them")
+        document: dict[str, Any] = {"run": name, "state": "running", "error": None, "tasks": {}}
         if stored is not None:
-            known |= stored_document(stored)
-            known["request"] = stored.summary.notes.get("request")
+            document |= stored_document(stored)
+            document["request"] = stored.summary.notes.get("request")
         if run is not None:
-            known |= {"request": run.request, "waiting_for_approval": run.waiting_for_approval}
+            document |= {"request": run.request, "waiting_for_approval": run.waiting_for_approval}
             if stored is None or stored.summary.ended_s is None:
-                known |= {"state": run.state, "error": run.error}
-        return known
+                document |= {"state": run.state, "error": run.error}
+        return document
 
     def _stored(self, name: str) -> StoredRun | None:
         if not NAME.fullmatch(name):
@@ -120,69 +117,63 @@ class Runs:
         except AgentForgeError:
             return None
 
-    def listed(self) -> list[dict[str, Any]]:
-        """Every run in the journal, as `agent-forge run --list --json` prints them."""
+    def documents(self) -> list[dict[str, Any]]:
+        """Every run in the journal, as `agent-forge runs ls --json` prints them."""
         return [run.as_dict() for run in self._context.journal.runs()]
 
     def close(self) -> None:
-        """Cancels what is under way and waits for it, but not for a tool that blocks its event loop for ever."""
+        """Cancels active runs and waits for them, but not for a tool that blocks its event loop for ever."""
         for run in list(self._runs.values()):
             if not run.ended:
                 run.cancel()
-        until = time.monotonic() + LAST_S
+        until = time.monotonic() + SHUTDOWN_S
         for thread in list(self._threads):
             thread.join(max(0.0, until - time.monotonic()))
 
 
 def runs_of(context: Context) -> Runs:
     """The runs of a server."""
-    found: Runs = context.part("runs", lambda: Runs(context))
-    return found
+    runs: Runs = context.part("runs", lambda: Runs(context))
+    return runs
 
 
 def work_of(body: Mapping[str, Any]) -> str | Plan:
-    """The request, or the plan, of a body. Raises Refused (400)."""
+    """The request, or the plan, of a body. Raises Refusal (400)."""
     from agent_forge.plans import PlanInvalid, parse_plan
 
     if ("request" in body) == ("plan" in body):
-        raise Refused(400, "give a request or a plan, one of them", code="invalid_body")
+        raise Refusal(400, "the body needs either a request or a plan", code="invalid_body")
     if "request" in body:
         request: str = body["request"]
         return request
-    given = body["plan"]
+    plan = body["plan"]
     try:
-        return parse_plan(given) if isinstance(given, str) else parse_plan(json.dumps(given), "json")
+        return parse_plan(plan) if isinstance(plan, str) else parse_plan(json.dumps(plan), "json")
     except PlanInvalid as error:
         faults = "; ".join(fault.message for fault in error.errors[:10])
-        raise Refused(400, f"the plan is not valid: {faults or error}", code="invalid_plan", param="plan") from error
+        raise Refusal(400, f"the plan is not valid: {faults or error}", code="invalid_plan", param="plan") from error
     except PlanError as error:
-        raise Refused(400, str(error), code="invalid_plan", param="plan") from error
+        raise Refusal(400, str(error), code="invalid_plan", param="plan") from error
 
 
 def stored_document(stored: StoredRun) -> dict[str, Any]:
-    """What the journal knows of a run, in the shape of a result; what it does not know is null."""
+    """A run from the journal in the shape of a result; what the journal does not have is null."""
+    durations = {name: task.duration_s or 0.0 for name, task in stored.tasks.items()}
+    fields = ("state", "started_s", "ended_s", "result", "error")
     line, spent = stored.summary, [task.cost for task in stored.tasks.values() if task.cost is not None]
-    unknown = ("request", "answer", "planner")
+    absent = ("request", "answer", "planner")
     counts = ("input_tokens", "output_tokens", "model_calls", "tool_calls")
     return {
         "run": line.run,
         "state": line.state,
         "error": line.error,
         "wall_s": None if line.ended_s is None else line.ended_s - line.created_s,
-        "critical_path_s": None if stored.plan is None else stored.plan.critical_path_length(_durations(stored)),
+        "critical_path_s": None if stored.plan is None else stored.plan.critical_path_length(durations),
         "trace_id": line.trace_id,
-        **dict.fromkeys(unknown),
+        **dict.fromkeys(absent),
         "evidence": {},
         "usage": {**dict.fromkeys(counts), "cost": sum(spent) if spent else None},
         "faults": [],
         "warnings": [],
-        "tasks": {name: _task_document(task) for name, task in stored.tasks.items()},
+        "tasks": {name: {key: getattr(task, key) for key in fields} for name, task in stored.tasks.items()},
     }
-
-
-def _durations(stored: StoredRun) -> dict[str, float]:
-    return {name: task.duration_s or 0.0 for name, task in stored.tasks.items()}
-
-
-def _task_document(task: TaskRecord) -> dict[str, Any]:
-    return {name: getattr(task, name) for name in ("state", "started_s", "ended_s", "result", "error")}

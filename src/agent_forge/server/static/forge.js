@@ -1,14 +1,14 @@
-// What the pages do beyond HTML: news without reloading, details beside the page, keys, and readings of charts.
+// What the pages do beyond HTML: live updates, details beside the page, keys, and values under the mouse.
 // Pages work without it; it never builds markup from data, it only moves what the server has rendered.
 
 const $ = (selector, root = document) => root.querySelector(selector);
 const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
 
-// --- news: an event says that something has changed; the parts of the page that differ are exchanged --------------
+// --- live updates: an event announces a change; the parts of the page that differ are exchanged --------------------
 
 async function page(address) {
-  const answer = await fetch(address, { headers: { Accept: "text/html" } });
-  return new DOMParser().parseFromString(await answer.text(), "text/html");
+  const response = await fetch(address, { headers: { Accept: "text/html" } });
+  return new DOMParser().parseFromString(await response.text(), "text/html");
 }
 
 function exchange(fresh) {
@@ -59,9 +59,9 @@ function follow() {
 
 async function show(address) {
   const panel = $("#panel"), body = $("#panel-body");
-  const found = $("#detail", await page(address));
-  if (!found) { location.href = address; return; }
-  body.replaceChildren(document.adoptNode(found));
+  const detail = $("#detail", await page(address));
+  if (!detail) { location.href = address; return; }
+  body.replaceChildren(document.adoptNode(detail));
   panel.hidden = false;
   panel.scrollTop = 0;
   body.focus({ preventScroll: true });
@@ -140,7 +140,7 @@ addEventListener("keydown", (event) => {
   if (act) { event.preventDefault(); act(); }
 });
 
-// --- forms: filters act at once, and comparing wants the right number ------------------------------------------------
+// --- forms: filters apply at once, and comparing needs the right number -----------------------------------------------
 
 addEventListener("change", (event) => {
   const form = event.target.closest("form[data-filters]");
@@ -167,23 +167,23 @@ addEventListener("pointermove", (event) => {
   const box = chart.getBoundingClientRect();
   const at = ((event.clientX - box.left) / box.width) * width;
   if (at < left || at > width - right) return;
-  const wanted = low + ((at - left) / (width - left - right)) * (high - low);
-  const near = JSON.parse(chart.dataset.curves).map((curve) => curve.reduce((a, b) => (Math.abs(b[0] - wanted) < Math.abs(a[0] - wanted) ? b : a)));
+  const target = low + ((at - left) / (width - left - right)) * (high - low);
+  const nearest = JSON.parse(chart.dataset.curves).map((curve) => curve.reduce((a, b) => (Math.abs(b[0] - target) < Math.abs(a[0] - target) ? b : a)));
   const [axis] = JSON.parse(chart.dataset.axes);
-  const x = left + ((near[0][0] - low) / (high - low || 1)) * (width - left - right);
+  const x = left + ((nearest[0][0] - low) / (high - low || 1)) * (width - left - right);
   const height = chart.viewBox.baseVal.height;
   draw(chart, "line", { class: "cross", x1: x, x2: x, y1: 14, y2: height - 34 });
-  const words = `${axis} ${near[0][0].toLocaleString()}: ${near.map((point) => Number(point[1].toPrecision(4)).toLocaleString(undefined, { maximumSignificantDigits: 4 })).join(" · ")}`;
+  const words = `${axis} ${nearest[0][0].toLocaleString()}: ${nearest.map((point) => Number(point[1].toPrecision(4)).toLocaleString(undefined, { maximumSignificantDigits: 4 })).join(" · ")}`;
   draw(chart, "text", { class: "reading", x: Math.min(x + 6, width - 8), y: 22, "text-anchor": x > width / 2 ? "end" : "start" }).textContent = words;
 });
 
 function draw(chart, kind, values) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", kind);
-  for (const [name, value] of Object.entries(values)) made.setAttribute(name, value);
-  return chart.appendChild(made);
+  const element = document.createElementNS("http://www.w3.org/2000/svg", kind);
+  for (const [name, value] of Object.entries(values)) element.setAttribute(name, value);
+  return chart.appendChild(element);
 }
 
-// --- time goes on ------------------------------------------------------------------------------------------------------
+// --- relative times ----------------------------------------------------------------------------------------------------
 
 function ago(seconds) {
   if (seconds < 1) return "now";

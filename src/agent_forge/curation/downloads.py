@@ -1,7 +1,7 @@
-"""Data sets from their published homes, each file checked.
+"""Downloads of public data sets, each file checked.
 
-Where this project has seen the published file, its SHA-256 stands in the table. Where it has not, the first download
-writes down the digest it got (`checksums.json` beside the files), and any later one must match: trust on first use.
+For files that this project has seen, the table holds the SHA-256. For others the first download records its digest
+(`checksums.json` beside the files), and later ones must match: trust on first use.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RAW = "https://raw.githubusercontent.com"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One file at its home. `member` names the wanted file inside a zip archive."""
+    """One published file. `member` is its name inside a zip archive."""
 
     url: str
     name: str
@@ -46,7 +46,7 @@ def _arc(kind: str) -> tuple[Published, ...]:
     )
 
 
-HOMES: dict[str, tuple[Published, ...]] = {
+DOWNLOADS: dict[str, tuple[Published, ...]] = {
     "gsm8k": (
         Published(
             f"{_GSM}/train.jsonl", "train.jsonl", "17f347dc51477c50d4efb83959dbb7c56297aba886e5544ee2aaed3024813465"
@@ -87,15 +87,17 @@ def fetch(
     published: Iterable[Published] | None = None,
     timeout_s: float = 60.0,
 ) -> Path:
-    """Downloads the files of a data set unless they are there; returns their folder (default: under the home folder).
+    """Downloads the missing files of a data set and returns their folder (default: under the home folder).
 
-    Raises DataError where a home cannot be reached or a file is not the one expected, UsageError for a data set that
-    has no stable address and must be put into the folder by hand.
+    Raises DataError if a download fails or a file is not the expected one, UsageError for a data set without a stable
+    address.
     """
-    known = dataset(name)
-    files = tuple(published) if published is not None else HOMES.get(name, ())
+    info = dataset(name)
+    files = tuple(published) if published is not None else DOWNLOADS.get(name, ())
     if not files:
-        raise UsageError(f"{name} has no stable download", fix=f"put its files into a folder by hand: {known.source}")
+        raise UsageError(
+            f"{name} has no stable download", fix=f"Get its files from {info.source} and add --from FOLDER"
+        )
     target = Path(folder) if folder is not None else home() / "data" / name
     target.mkdir(parents=True, exist_ok=True)
     for file in files:
@@ -117,15 +119,15 @@ def _download(url: str, timeout_s: float) -> bytes:
     import httpx
 
     try:
-        answer = httpx.get(url, timeout=timeout_s, follow_redirects=True)
-        answer.raise_for_status()
+        response = httpx.get(url, timeout=timeout_s, follow_redirects=True)
+        response.raise_for_status()
     except httpx.HTTPError as error:
         raise DataError(
             f"the download failed ({type(error).__name__}: {error})",
             where=url,
-            fix="without a network, load the data set from a local folder with --from",
+            fix="Without a network, load the data set from a local folder with --from",
         ) from error
-    return answer.content
+    return response.content
 
 
 def _unzipped(content: bytes, file: Published) -> bytes:
@@ -135,19 +137,19 @@ def _unzipped(content: bytes, file: Published) -> bytes:
         with zipfile.ZipFile(BytesIO(content)) as archive:
             return archive.read(file.member or "")
     except (zipfile.BadZipFile, KeyError) as error:
-        raise DataError(f"the archive does not hold {file.member} ({error})", where=file.url) from error
+        raise DataError(f"the archive does not contain {file.member} ({error})", where=file.url) from error
 
 
 def _check(file: Published, digest: str, ledger: Path) -> None:
-    """Against the table, else against the first download; a new file is written down."""
-    seen: dict[str, str] = json.loads(ledger.read_text("utf-8")) if ledger.exists() else {}
-    expected = file.sha256 or seen.get(file.name)
+    """Compares with the table, else with the first download; records the digest of a new file."""
+    recorded: dict[str, str] = json.loads(ledger.read_text("utf-8")) if ledger.exists() else {}
+    expected = file.sha256 or recorded.get(file.name)
     if expected is not None and expected != digest:
         raise DataError(
             f"{file.name} has SHA-256 {digest[:16]}…, expected {expected[:16]}…",
             where=file.url,
-            fix="the published file has changed; nothing was stored",
+            fix="The published file has changed; nothing was stored",
         )
-    if seen.get(file.name) != digest:
+    if recorded.get(file.name) != digest:
         with atomic_write(ledger) as out:
-            json.dump(dict(sorted((seen | {file.name: digest}).items())), out, indent=1)
+            json.dump(dict(sorted((recorded | {file.name: digest}).items())), out, indent=1)

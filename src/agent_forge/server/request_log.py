@@ -1,4 +1,4 @@
-"""Every request is measured, logged, and belongs to a trace: the caller's (`traceparent`) or a new one."""
+"""Measures and logs every request, and assigns it to a trace: the caller's (`traceparent`) or a new one."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from agent_forge.traces import Span
 from agent_forge.traces.recorder import new_trace_id
 
 _PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
-QUIET = frozenset(("/healthz", "/readyz", "/metrics"))  # asked every few seconds: logged at the level debug
+QUIET = frozenset(("/healthz", "/readyz", "/metrics"))  # polled every few seconds: logged at level debug
 
 
-class Observing:
-    """ASGI middleware, the outermost: sees refused requests too."""
+class RequestLog:
+    """The outermost ASGI middleware, so that it sees refused requests too."""
 
     def __init__(self, app: ASGIApp, context: Context, log: Any) -> None:
         self.app = app
@@ -37,27 +37,26 @@ class Observing:
         state.update(trace_id=trace, parent=parent)
         status = 500
 
-        async def noting(message: Message) -> None:
+        async def watched_send(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message)["X-Trace-Id"] = state["trace_id"]
             await send(message)
 
-        begun = time.perf_counter()
+        started = time.perf_counter()
         with structlog.contextvars.bound_contextvars(trace_id=trace), self.metrics.in_flight.track_inprogress():
             try:
-                await self.app(scope, receive, noting)
+                await self.app(scope, receive, watched_send)
             finally:
-                self._note(scope, status, time.perf_counter() - begun)
+                self._log(scope, status, time.perf_counter() - started)
 
-    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+    def _log(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", None) or "unmatched"
-        self.metrics.requests.labels(scope["method"] if route != "unmatched" else "any", route, str(status)).observe(
-            seconds
-        )
-        tell = self.log.debug if scope["path"] in QUIET else self.log.info if status < 500 else self.log.error
-        tell(
+        method = scope["method"] if route != "unmatched" else "any"  # clients must not invent label values
+        self.metrics.requests.labels(method, route, str(status)).observe(seconds)
+        log = self.log.debug if scope["path"] in QUIET else self.log.info if status < 500 else self.log.error
+        log(
             "request",
             method=scope["method"],
             path=scope["path"],
@@ -69,12 +68,12 @@ class Observing:
 
 
 def caller(headers: Headers) -> Span | None:
-    """The span that the caller was in, from its W3C `traceparent`; None where there is none.
+    """The span that the caller was in, from its W3C `traceparent`; or None.
 
     >>> caller(Headers({"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"})).span_id
     'b7ad6b7169203331'
     """
-    found = _PARENT.fullmatch(headers.get("traceparent", ""))
-    if found is None or not found[1].strip("0") or not found[2].strip("0"):
+    match = _PARENT.fullmatch(headers.get("traceparent", ""))
+    if match is None or not match[1].strip("0") or not match[2].strip("0"):
         return None
-    return Span(found[1], found[2], "caller", "other")
+    return Span(match[1], match[2], "caller", "other")

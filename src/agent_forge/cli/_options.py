@@ -1,0 +1,113 @@
+"""The vocabulary of the command line: options that several commands share, and names that options had before.
+
+| option | meaning everywhere |
+|---|---|
+| `--home`, `--json`, `--seed`, `--set` | home folder, one JSON document, random seed, a value of the configuration |
+| `--model`, `--planner`, `--tools` | what plans and works |
+| `--plan FILE` | a plan to read instead of making one |
+| `--out FILE`, `--svg FILE`, `--html FILE` | where something is written |
+| `--limit N`, `--after CURSOR` | paging |
+| `--batch`, `--length`, `--steps`, `--eval-tokens` | rows per step, tokens per row, training steps, held-out tokens |
+| `--max-ppl-increase SHARE` | how much worse a model may become |
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from agent_forge.traces import Span, Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 2**10, "mib": 2**20, "gib": 2**30}
+
+
+class RenamedOption(click.Option):
+    """An option that also answers to its former names, which help, completion and errors do not mention."""
+
+    def __init__(self, *arguments: Any, former: tuple[str, ...] = (), **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.former = former
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        shown, self.opts = self.opts, [*self.opts, *self.former]
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.opts = shown
+
+
+def renamed(*names: str, former: str, **attributes: Any) -> Callable[[F], F]:
+    """`click.option` for an option that was called `former` before (several names: separated by spaces)."""
+    return click.option(*names, cls=RenamedOption, former=tuple(former.split()), **attributes)
+
+
+def former_command(group: click.Group, name: str, command: click.Command) -> None:
+    """Keeps the former name of a command working, unlisted."""
+    hidden = copy.copy(command)
+    hidden.hidden = True
+    group.add_command(hidden, name)
+
+
+def size(text: str) -> int:
+    """A size in bytes; kB and MB are powers of ten, KiB and MiB of two.
+
+    >>> size("6MB"), size("1.5 MiB")
+    (6000000, 1572864)
+    """
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)", text.strip())
+    if match is None or match[2].lower() not in UNITS or float(match[1]) <= 0:
+        raise click.BadParameter(f"{text!r} is not a size. Write for example 6MB or 800kB.")
+    return int(float(match[1]) * UNITS[match[2].lower()])
+
+
+def share(text: str) -> float:
+    """A share, in per cent or as a number.
+
+    >>> share("5%"), share("0.05")
+    (0.05, 0.05)
+    """
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(%?)", text.strip())
+    if match is None:
+        raise click.BadParameter(f"{text!r} is not a share. Write for example 5%.")
+    if not match[2] and float(match[1]) > 1:  # 5 is meant as 5 % more often than as 500 %
+        raise click.BadParameter(f"{text!r} is ambiguous. Write {match[1]}% or {100 * float(match[1]):g}%.")
+    return float(match[1]) / (100 if match[2] else 1)
+
+
+home_option = click.option(
+    "--home", envvar="AGENT_FORGE_HOME", metavar="DIR", help="Home folder for traces, journals and models."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+model_option = click.option(
+    "--model", envvar="AGENT_FORGE_MODEL", metavar="M", help="http://host:port/v1#name, a model folder, or smollm2."
+)
+planner_option = click.option("--planner", envvar="AGENT_FORGE_PLANNER", metavar="P", help="rules, local or model.")
+tools_option = click.option(
+    "--tools", metavar="MODULE", help="Module or file with @tool functions [default: the built-in tools]."
+)
+
+
+def open_store(home: str | None) -> Store:
+    """The trace store of the setting `store`, of a home folder, or of a postgresql:// URL in its place."""
+    from agent_forge.settings import trace_store
+    from agent_forge.traces import Store
+
+    return Store.open(trace_store(home))
+
+
+def read_trace(store: Store, prefix: str) -> list[Span]:
+    """The spans of the one trace whose id begins so. Raises UsageError where there is none, or more than one."""
+    from agent_forge.errors import UsageError
+
+    ids = store.trace_ids(prefix.lower(), limit=2)
+    if len(ids) != 1:
+        what = f"several traces begin with {prefix!r}" if ids else f"there is no trace {prefix!r}"
+        raise UsageError(what, where=store.where, fix="`agent-forge traces ls` lists them")
+    return store.trace(ids[0])
