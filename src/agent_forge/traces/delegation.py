@@ -221,7 +221,7 @@ def verify(project: str | Path, span_id: str, verification: Verification) -> Spa
         what = (
             f"{len(matches)} delegations begin with {span_id!r}" if matches else f"there is no delegation {span_id!r}"
         )
-        raise UsageError(what, where=str(path), fix="`agent-forge delegation log` shows the ids")
+        raise UsageError(what, where=str(path), fix="`agent-forge delegation ls` shows the ids")
     span = matches[0]
     judged = "agent_forge.verification" in span.attributes  # then its status came from an earlier verdict
     span.reward = reward_of([verification])
