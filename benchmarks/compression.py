@@ -289,7 +289,7 @@ def model_folder(args: argparse.Namespace, texts: list[str], work: Path) -> Path
         return tiny_model(work / "tiny", texts)
     if args.model != "smollm2":
         return Path(args.model)
-    from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
+    from agent_forge.inference.llama_gguf import load_gguf, smollm2_file
 
     model, tokenizer = load_gguf(smollm2_file())
     model.to(torch.float16).save_pretrained(work / "smollm2")

@@ -32,13 +32,13 @@ from typing import Any
 
 from agent_forge.agents import tool
 from agent_forge.agents.actions import COMBINE, LOOK_UP, Combine, LookUp
-from agent_forge.agents.models import ChatClient, Completion, Request, TokenUsage
 from agent_forge.agents.planner import ModelPlanner, RulePlanner, template
 from agent_forge.agents.planner.binding import read_goal
 from agent_forge.agents.synthesis import combine, look_up
 from agent_forge.agents.tools import Corpus, Toolbox, bundled_corpus, bundled_questions
 from agent_forge.agents.tools.retrieval import Question
 from agent_forge.agents.work import PASSAGES, Worker, shown
+from agent_forge.inference import ChatClient, Completion, Request, TokenUsage
 from agent_forge.plans import resolve, to_lines
 from agent_forge.runtime import execute
 
@@ -305,7 +305,7 @@ def _supported(world: World, question: str) -> bool:
 
 def counter() -> tuple[Callable[[str], int], str]:
     try:
-        from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
+        from agent_forge.inference.llama_gguf import load_gguf, smollm2_file
 
         tokenizer = load_gguf(smollm2_file())[1]
     except Exception:

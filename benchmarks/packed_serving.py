@@ -49,7 +49,7 @@ def make_model(folder: Path) -> Path:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from agent_forge.forge.models.packed import TernaryWeight, save_packed
+    from agent_forge.inference.packed import TernaryWeight, save_packed
 
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -86,7 +86,7 @@ def without_server(folder: Path, prompts: list[list[int]], most: int) -> float:
     from transformers import AutoModelForCausalLM
 
     import agent_forge.forge  # noqa: F401  (makes the format known to transformers)
-    from agent_forge.forge.models.packed import DecoderBatch
+    from agent_forge.inference.packed import DecoderBatch
 
     batch = DecoderBatch(AutoModelForCausalLM.from_pretrained(folder))
     best = float("inf")

@@ -109,7 +109,7 @@ def model_folder(model: str, scratch: Path) -> Path:
     """A Hugging Face folder: the one on the command line, or one made from a GGUF file."""
     if Path(model).is_dir():
         return Path(model)
-    from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
+    from agent_forge.inference.llama_gguf import load_gguf, smollm2_file
 
     loaded, tokenizer = load_gguf(smollm2_file() if model == "smollm2" else Path(model))
     folder = scratch / "model"

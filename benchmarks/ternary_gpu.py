@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from agent_forge.forge.models.packed import PackedMatrix, gpu
-from agent_forge.forge.models.packed.products import torch_product
-from agent_forge.forge.models.packed.trits import KINDS, LIMITS
+from agent_forge.inference.packed import PackedMatrix, gpu
+from agent_forge.inference.packed.products import torch_product
+from agent_forge.inference.packed.trits import KINDS, LIMITS
 
 SWEEP_BYTES = 256 << 20
 

@@ -26,8 +26,8 @@ import numpy as np
 import torch
 
 from agent_forge import native
-from agent_forge.forge.models.packed import PackedMatrix
-from agent_forge.forge.models.packed.products import CMatrix, describe, kernel
+from agent_forge.inference.packed import PackedMatrix
+from agent_forge.inference.packed.products import CMatrix, describe, kernel
 
 TYPES = {"TQ1_0": 34, "TQ2_0": 35}
 Q8_K_BYTES = 292  # of 256 activations

@@ -29,8 +29,8 @@ import torch
 from torch import nn
 
 import agent_forge.forge  # noqa: F401 (makes the packed format known to transformers)
-from agent_forge.forge.models.packed import Decoder, TernaryWeight, fast_tokens, save_packed
-from agent_forge.forge.models.packed.decoder import _reader
+from agent_forge.inference.packed import Decoder, TernaryWeight, fast_tokens, save_packed
+from agent_forge.inference.packed.decoder import _reader
 
 PROMPT = list(range(100, 116))
 CHILD = """
@@ -39,7 +39,7 @@ import torch
 torch.set_num_threads(1)
 import agent_forge.forge
 from transformers import AutoModelForCausalLM
-from agent_forge.forge.models.packed import fast_generate
+from agent_forge.inference.packed import fast_generate
 if len(sys.argv) > 1:
     fast_generate(AutoModelForCausalLM.from_pretrained(sys.argv[1]), list(range(100, 116)), 16)
 print(next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) // 1024)
@@ -167,7 +167,7 @@ def main() -> None:
 
         measure("Cognate", CognateForCausalLM(CognateConfig()).eval(), None, count, rounds)
     if args.only != "cognate":
-        from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
+        from agent_forge.inference.llama_gguf import load_gguf, smollm2_file
 
         measure("SmolLM2-135M", load_gguf(smollm2_file())[0], smollm2_file(), count, rounds)
 

@@ -43,7 +43,7 @@ class Policy:
     def __init__(self) -> None:
         import torch
 
-        from agent_forge.agents.models.local_model import LocalModel
+        from agent_forge.inference.local_model import LocalModel
 
         self.torch = torch
         self.model, self.tokens = LocalModel.smollm2().load()

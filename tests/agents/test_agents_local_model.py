@@ -17,12 +17,12 @@ pytest.importorskip("transformers")
 from agents_tiny_model import tiny_folder, tiny_model, tiny_tokenizer  # noqa: E402
 
 from agent_forge.agents import tool  # noqa: E402
-from agent_forge.agents.models import Completion, Request, TokenUsage, model, use_recorder  # noqa: E402
-from agent_forge.agents.models.gguf_file import GgufFile  # noqa: E402
-from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file  # noqa: E402
-from agent_forge.agents.models.local_model import LocalModel, end_tokens, read_tool_calls  # noqa: E402
-from agent_forge.agents.models.text import TextWriter  # noqa: E402
 from agent_forge.errors import MissingExtraError, ModelError, UsageError  # noqa: E402
+from agent_forge.inference import Completion, Request, TokenUsage, model, use_recorder  # noqa: E402
+from agent_forge.inference.gguf_file import GgufFile  # noqa: E402
+from agent_forge.inference.llama_gguf import load_gguf, smollm2_file  # noqa: E402
+from agent_forge.inference.local_model import LocalModel, end_tokens, read_tool_calls  # noqa: E402
+from agent_forge.inference.text import TextWriter  # noqa: E402
 from agent_forge.traces import Recorder, Store  # noqa: E402
 
 HELLO = [{"role": "user", "content": "hello"}]

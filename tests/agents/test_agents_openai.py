@@ -17,10 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_forge.agents import TokenUsage, Toolbox, tool
-from agent_forge.agents.models import Completion, ModelClient, OpenAICompatible, ToolCall, use_recorder
-from agent_forge.agents.models.openai_compatible import key_for, retry_after
-from agent_forge.agents.models.wire import Assembly, BrokenStream, events
 from agent_forge.errors import ModelError, UsageError
+from agent_forge.inference import Completion, ModelClient, OpenAICompatible, ToolCall, use_recorder
+from agent_forge.inference.openai_compatible import key_for, retry_after
+from agent_forge.inference.wire import Assembly, BrokenStream, events
 from agent_forge.traces import Recorder, Span, Store
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -518,7 +518,7 @@ def test_any_bytes_are_a_stream_or_a_typed_error(chunks: list[bytes]) -> None:
 
 
 def test_an_endless_event_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent_forge.agents.models.wire.MOST_EVENT_BYTES", 1000)
+    monkeypatch.setattr("agent_forge.inference.wire.MOST_EVENT_BYTES", 1000)
     with chat_server(stream(b"data: " + b"x" * 5000)) as server, pytest.raises(ModelError, match="larger than 1,000"):
         read(client(server.url))
 
@@ -547,7 +547,7 @@ def test_an_answer_without_an_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) ->
             while True:
                 handler.wfile.write(b'data: {"choices": []}\n\n' * 100)
 
-    monkeypatch.setattr("agent_forge.agents.models.openai_compatible.MOST_BYTES", 100_000)
+    monkeypatch.setattr("agent_forge.inference.openai_compatible.MOST_BYTES", 100_000)
     with chat_server(endless) as server:
         model = OpenAICompatible(server.url, "m", retries=0, timeout_s=20)
 

@@ -11,7 +11,8 @@ import pytest
 from agents_chat_server import chat, chat_server, event, reply, stream
 
 from agent_forge.agents import tool
-from agent_forge.agents.models import (
+from agent_forge.errors import ModelError
+from agent_forge.inference import (
     Completion,
     MissingRecording,
     ModelClient,
@@ -20,7 +21,6 @@ from agent_forge.agents.models import (
     Recording,
     use_recorder,
 )
-from agent_forge.errors import ModelError
 from agent_forge.traces import Recorder, Store
 
 HELLO = [{"role": "user", "content": "hello"}]

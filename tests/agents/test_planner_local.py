@@ -14,13 +14,13 @@ from agents_tiny_model import tiny_folder, tiny_model, tiny_tokenizer  # noqa: E
 
 from agent_forge.agents import tool  # noqa: E402
 from agent_forge.agents.choices import choose_model, choose_planner  # noqa: E402
-from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file  # noqa: E402
-from agent_forge.agents.models.local_model import LocalModel  # noqa: E402
 from agent_forge.agents.planner import LocalPlanner, ModelPlanner, RulePlanner  # noqa: E402
 from agent_forge.agents.planner.constrained import PlanProcessor, TokenVocabulary, token_texts  # noqa: E402
 from agent_forge.agents.planner.grammar import END, PlanGrammar  # noqa: E402
 from agent_forge.agents.planner.local import without_repeats  # noqa: E402
 from agent_forge.errors import MissingExtraError, ModelError, UsageError  # noqa: E402
+from agent_forge.inference.llama_gguf import load_gguf, smollm2_file  # noqa: E402
+from agent_forge.inference.local_model import LocalModel  # noqa: E402
 from agent_forge.plans import Plan, Task, parse_plan  # noqa: E402
 
 

@@ -14,13 +14,13 @@ from agents_chat_server import ChatServer, Reply, chat, chat_server, event, repl
 from agent_forge.agents import tool
 from agent_forge.agents.api import arun, run
 from agent_forge.agents.decompose import decompose
-from agent_forge.agents.models import OpenAICompatible
 from agent_forge.agents.planner import ModelPlanner, PlanningFailed, bind_tools, template
 from agent_forge.agents.planner.prompts import names
 from agent_forge.agents.planner.tools import describe
 from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
 from agent_forge.errors import ModelError, UsageError
+from agent_forge.inference import OpenAICompatible
 from agent_forge.plans import ChangeBudget, Plan, Task, parse_plan
 from agent_forge.runtime import Budget
 

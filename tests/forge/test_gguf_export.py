@@ -12,13 +12,13 @@ import torch
 from tests_packed_tiny import cognate, llama, ternarised
 from transformers import AutoModelForCausalLM
 
-from agent_forge.agents.models import llama_gguf
-from agent_forge.agents.models.gguf_file import GgufFile
-from agent_forge.agents.models.llama_gguf import load_gguf
 from agent_forge.errors import ModelError, UsageError
 from agent_forge.forge.gguf_export import LLAMA3, export_gguf, splitter_name
-from agent_forge.forge.models.packed import save_packed, unpack_model
 from agent_forge.forge.training.tokenizer import train_tokenizer
+from agent_forge.inference import llama_gguf
+from agent_forge.inference.gguf_file import GgufFile
+from agent_forge.inference.llama_gguf import load_gguf
+from agent_forge.inference.packed import save_packed, unpack_model
 
 gguf = pytest.importorskip("gguf")
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from agent_forge import native
-from agent_forge.forge.models.packed import PackedMatrix
-from agent_forge.forge.models.packed.products import SOURCE, torch_product
-from agent_forge.forge.models.packed.trits import KINDS, LIMITS, MOST_COLUMNS
+from agent_forge.inference.packed import PackedMatrix
+from agent_forge.inference.packed.products import SOURCE, torch_product
+from agent_forge.inference.packed.trits import KINDS, LIMITS, MOST_COLUMNS
 
 DRIVER = Path(__file__).with_name("packed_driver.c")
 ARM, HERE = ("aarch64-linux-gnu-gcc", "qemu-aarch64"), ("cc",)

@@ -11,7 +11,7 @@ from tests_packed_tiny import cognate, llama, ternarised
 from transformers import AutoModelForCausalLM
 
 from agent_forge.errors import UsageError
-from agent_forge.forge.models.packed import (
+from agent_forge.inference.packed import (
     Decoder,
     DecoderBatch,
     compiled,

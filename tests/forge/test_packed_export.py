@@ -14,14 +14,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent_forge.cli import run as cli
 from agent_forge.errors import UsageError
-from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, file_digest, finish, load, staging
+from agent_forge.files import file_digest
+from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, finish, load, staging
 from agent_forge.forge.compression import folder as folder_of
 from agent_forge.forge.compression.codecs import encode
 from agent_forge.forge.compression.container import pack
 from agent_forge.forge.export import export_checkpoint, export_to_gguf
-from agent_forge.forge.models.packed import save_packed
 from agent_forge.forge.registry import Registry
 from agent_forge.forge.training import train_tokenizer
+from agent_forge.inference.packed import save_packed
 
 IDS = torch.tensor([[3, 4, 5]])
 

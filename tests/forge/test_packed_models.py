@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 from agent_forge import native
 from agent_forge.errors import CheckpointError, UsageError
 from agent_forge.forge.models.norm import rms_norm
-from agent_forge.forge.models.packed import (
+from agent_forge.inference.packed import (
     PackedEmbedding,
     PackedHead,
     PackedLinear,

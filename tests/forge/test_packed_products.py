@@ -10,9 +10,9 @@ import torch
 
 from agent_forge import native
 from agent_forge.errors import UsageError
-from agent_forge.forge.models.packed import PackedMatrix, product, quantize_activations
-from agent_forge.forge.models.packed.products import describe, kernel, native_product, torch_product
-from agent_forge.forge.models.packed.trits import KINDS, LIMITS, MOST_COLUMNS
+from agent_forge.inference.packed import PackedMatrix, product, quantize_activations
+from agent_forge.inference.packed.products import describe, kernel, native_product, torch_product
+from agent_forge.inference.packed.trits import KINDS, LIMITS, MOST_COLUMNS
 
 PATHS = {"native": (), "avx2": ("-mno-avx512f",), "plain": ("-DPLAIN",)}
 SHAPES = [(1, 1, None), (16, 16, None), (33, 70, None), (48, 576, 128), (17, 300, 32), (5, 129, 128), (20, 333, 7)]
@@ -159,7 +159,7 @@ def test_the_gpu_functions_do_the_same_arithmetic() -> None:
     pytest.importorskip("triton")
     if not torch.cuda.is_available():
         pytest.skip("benchmarks/ternary_gpu.py checks the kernel on a GPU; there is none here")
-    from agent_forge.forge.models.packed import gpu
+    from agent_forge.inference.packed import gpu
 
     for kind in KINDS:
         packed = matrix(kind, 33, 300, 128)

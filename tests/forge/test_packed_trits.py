@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_forge.errors import CheckpointError, UsageError
-from agent_forge.forge.models.packed import PackedMatrix, PackedShape, TernaryWeight, pack, unpack
-from agent_forge.forge.models.packed.trits import KINDS, LIMITS, MOST_COLUMNS, unpack_rows
+from agent_forge.inference.packed import PackedMatrix, PackedShape, TernaryWeight, pack, unpack
+from agent_forge.inference.packed.trits import KINDS, LIMITS, MOST_COLUMNS, unpack_rows
 
 ALLOWED = {kind: tuple(range(low, high + 1)) for kind, (low, high) in LIMITS.items()} | {"4level": (-3, -1, 1, 3)}
 

@@ -15,7 +15,7 @@ from agent_forge.errors import HandoffError
 from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, finish, staging
 from agent_forge.forge.contracts import ANY_NUMBER, Contract, clauses, dtypes_of, format_of, is_tied
 from agent_forge.forge.handoff import ADAPTERS, handoff
-from agent_forge.forge.models.packed import TernaryWeight, save_packed
+from agent_forge.inference.packed import TernaryWeight, save_packed
 
 
 def make(

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
-from agent_forge.forge.models.packed import TernaryWeight
+from agent_forge.inference.packed import TernaryWeight
 
 COGNATE = {
     "vocab_size": 64,

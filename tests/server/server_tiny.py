@@ -86,9 +86,9 @@ def alone(model: Any, prompt: Sequence[int], most: int) -> list[int]:
 
 def job(tokenizer: Any, prompt: Sequence[int], most: int, **options: Any) -> Any:
     """A job on the running loop; greedy unless `sampling` says otherwise."""
-    from agent_forge.agents.models.text import TextWriter
-    from agent_forge.server.models.job import DecodeJob
-    from agent_forge.server.models.sampling import Sampling
+    from agent_forge.inference.job import DecodeJob
+    from agent_forge.inference.sampling import Sampling
+    from agent_forge.inference.text import TextWriter
 
     sampling = options.pop("sampling", None) or Sampling(temperature=0)
     ends = options.pop("ends", frozenset())

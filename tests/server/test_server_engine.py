@@ -14,10 +14,10 @@ import torch
 from agents_tiny_model import tiny_tokenizer
 
 from agent_forge.errors import ModelError
-from agent_forge.server.models.engine import Engine
-from agent_forge.server.models.rows import BufferRows, LoneRow, WindowRows, rows_for, without
-from agent_forge.server.models.sampling import Sampling, choose
-from agent_forge.server.refusal import Refusal
+from agent_forge.inference.engine import Engine
+from agent_forge.inference.rows import BufferRows, LoneRow, WindowRows, rows_for, without
+from agent_forge.inference.sampling import Sampling, choose
+from agent_forge.refusal import Refusal
 
 TOKENIZER = tiny_tokenizer()
 

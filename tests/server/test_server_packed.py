@@ -16,9 +16,9 @@ from agents_tiny_model import tiny_tokenizer
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from agent_forge.forge.models.packed import Decoder, DecoderBatch, TernaryWeight, compiled, fast_generate, save_packed
-from agent_forge.server.models.engine import Engine
-from agent_forge.server.models.rows import BufferRows, WindowRows, rows_for, runs_compiled
+from agent_forge.inference.engine import Engine
+from agent_forge.inference.packed import Decoder, DecoderBatch, TernaryWeight, compiled, fast_generate, save_packed
+from agent_forge.inference.rows import BufferRows, WindowRows, rows_for, runs_compiled
 
 TOKENIZER = tiny_tokenizer()
 MAKERS = {"llama": (tiny.llama, BufferRows), "cognate": (tiny.cognate, WindowRows)}

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from agents_tiny_model import tiny_tokenizer
 
-from agent_forge.server.models.prompt import chat_prompt
-from agent_forge.server.models.tool_calls import Screen, call_schema, split_calls
-from agent_forge.server.refusal import Refusal
+from agent_forge.inference.prompt import chat_prompt
+from agent_forge.inference.tool_calls import Screen, call_schema, split_calls
+from agent_forge.refusal import Refusal
 
 NAMES = ("find", "count")
 CALL = '{"name": "find", "arguments": {"for": "otters"}}'

@@ -12,7 +12,11 @@ from agent_forge.lazy import attach
 if TYPE_CHECKING:
     from agent_forge.agents.api import Result, aplan, arun, plan, run
     from agent_forge.agents.mcp import McpServer, mcp_server
-    from agent_forge.agents.models import (
+    from agent_forge.agents.planner import Planned, Planner, PlanningFailed
+    from agent_forge.agents.profiles import AgentProfile, builtin_profiles, find_profile, load_profile, load_profiles
+    from agent_forge.agents.routing import Assigned, Queued, Router, RoutingError, Rule, Unroutable
+    from agent_forge.agents.tools import Tool, Toolbox, as_handler, builtin_tools, check, tool
+    from agent_forge.inference import (
         Completion,
         CompletionStream,
         ModelClient,
@@ -21,10 +25,6 @@ if TYPE_CHECKING:
         model,
         use_recorder,
     )
-    from agent_forge.agents.planner import Planned, Planner, PlanningFailed
-    from agent_forge.agents.profiles import AgentProfile, builtin_profiles, find_profile, load_profile, load_profiles
-    from agent_forge.agents.routing import Assigned, Queued, Router, RoutingError, Rule, Unroutable
-    from agent_forge.agents.tools import Tool, Toolbox, as_handler, builtin_tools, check, tool
 
 __getattr__, __dir__, __all__ = attach(
     __name__,

@@ -15,13 +15,13 @@ from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from agent_forge.agents.choices import AnyModel, AnyPlanner, AnyTools, choose_model, choose_planner, choose_tools
-from agent_forge.agents.models import use_recorder
 from agent_forge.agents.planner import Planned
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
 from agent_forge.agents.request_run import RequestRun, limits_of
 from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.run_records import journal_of, notes_of, recording, stored_notes
 from agent_forge.errors import UsageError
+from agent_forge.inference import use_recorder
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import Budget, new_run_id
 from agent_forge.settings import variable

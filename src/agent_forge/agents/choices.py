@@ -6,13 +6,13 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from agent_forge.agents.models import ModelClient
-from agent_forge.agents.models import model as client_of
-from agent_forge.agents.models.local_model import LocalModel
 from agent_forge.agents.planner import LocalPlanner, ModelPlanner, Planner, RulePlanner
 from agent_forge.agents.tools import Tool, Toolbox, bundled_corpus, retrieval
 from agent_forge.agents.tools.calculator import calculator
 from agent_forge.errors import UsageError
+from agent_forge.inference import ModelClient
+from agent_forge.inference import model as client_of
+from agent_forge.inference.local_model import LocalModel
 from agent_forge.settings import variable
 
 AnyTools = Toolbox | Iterable[Tool | Callable[..., Any]] | str | os.PathLike[str] | None
@@ -34,7 +34,7 @@ def choose_tools(tools: AnyTools) -> Toolbox:
 
 
 def choose_model(model: AnyModel) -> ModelClient | None:
-    """The model for tasks: a client, or a name for `agent_forge.agents.models.model`; by default $AGENT_FORGE_MODEL, if
+    """The model for tasks: a client, or a name for `agent_forge.inference.model`; by default $AGENT_FORGE_MODEL, if
     set. A local model that is only named just plans: small models cannot be trusted with facts."""
     client = _client(model)
     return None if isinstance(client, LocalModel) and not isinstance(model, LocalModel) else client

@@ -11,11 +11,11 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from agent_forge.agents.models import ModelClient, TokenUsage
 from agent_forge.agents.planner.binding import bind_task
 from agent_forge.agents.planner.interface import Planned, total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.tools import ToolSpec, describe
+from agent_forge.inference import ModelClient, TokenUsage
 from agent_forge.plans import ChangeBudget, ChangeRefused, Plan, PlanInvalid, Task, expand, find_references, parse_plan
 
 TEMPLATE = "expand@1"

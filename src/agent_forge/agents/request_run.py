@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.actions import LOOK_UP, SEARCH
-from agent_forge.agents.models import ModelClient, TokenUsage
 from agent_forge.agents.planner import ModelPlanner, Planned, Writing, bind_tools
 from agent_forge.agents.planner.interface import total
 from agent_forge.agents.result import Result, RunUsage
@@ -16,6 +15,7 @@ from agent_forge.agents.synthesis import Answer, synthesise
 from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
 from agent_forge.errors import UsageError
+from agent_forge.inference import ModelClient, TokenUsage
 from agent_forge.plans import Plan, PlanInvalid
 from agent_forge.runtime import Limits, RunResult, ToolRules, execute, new_run_id, resume
 from agent_forge.traces import Recorder, Span

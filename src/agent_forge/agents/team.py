@@ -12,11 +12,11 @@ from typing import Any
 
 from agent_forge.agents.actions import COMBINE, LOOK_UP, SEARCH
 from agent_forge.agents.choices import choose_model
-from agent_forge.agents.models import TokenUsage
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
 from agent_forge.agents.routing import Router, facts_of
 from agent_forge.agents.synthesis.answer import Evidence
 from agent_forge.agents.work import Worker
+from agent_forge.inference import TokenUsage
 from agent_forge.plans import Task
 from agent_forge.settings import trace_store
 from agent_forge.traces import Store, current_span

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent_forge.agents.actions import COMBINE, LOOK_UP, SEARCH, Combine, LookUp
-from agent_forge.agents.models import Completion, Message, ModelClient, TokenUsage
 from agent_forge.agents.planner.binding import words_of
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.synthesis.answer import Evidence, unless_unknown
@@ -19,6 +18,7 @@ from agent_forge.agents.synthesis.combine import combine
 from agent_forge.agents.synthesis.facts import about, look_up
 from agent_forge.agents.tools import Tool, Toolbox, UnknownTool
 from agent_forge.errors import ToolError
+from agent_forge.inference import Completion, Message, ModelClient, TokenUsage
 from agent_forge.plans import Task
 from agent_forge.runtime import spend
 

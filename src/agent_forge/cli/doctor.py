@@ -231,7 +231,7 @@ def _endpoints(urls: tuple[str, ...]) -> Iterator[Finding]:
 def _endpoint(url: str) -> Finding:
     import httpx
 
-    from agent_forge.agents.models.openai_compatible import API_KEY, key_for
+    from agent_forge.inference.openai_compatible import API_KEY, key_for
 
     key = key_for(url)
     headers = {"Authorization": f"Bearer {key}"} if key else {}

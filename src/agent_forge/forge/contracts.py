@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_forge.forge.checkpoint import Checkpoint, read_header
+from agent_forge.forge.checkpoint import Checkpoint
+from agent_forge.inference.safetensors_file import read_header
 
 Bounds = tuple[float, float]
 ANY_NUMBER: Bounds = (-math.inf, math.inf)

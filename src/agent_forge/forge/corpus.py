@@ -18,7 +18,7 @@ from typing import Any
 from agent_forge.config import nearest, option
 from agent_forge.curation.lines import UNSPACED
 from agent_forge.errors import ConfigError, DataError
-from agent_forge.forge.checkpoint import file_digest
+from agent_forge.files import file_digest
 
 BUNDLED = Path(__file__).with_name("data")
 LOADED = ("mbpp", "svamp")  # data sets with a loader of their own in `curation`

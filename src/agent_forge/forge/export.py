@@ -111,7 +111,7 @@ def _unpack(source: Path, folder: Path) -> None:
     """Replaces the packed weights in `folder`, a copy of `source`, by dense ones."""
     import torch
 
-    from agent_forge.forge.models.packed import unpack_model
+    from agent_forge.inference.packed import unpack_model
 
     for file in (*folder.glob("*.safetensors*"), folder / "config.json"):
         file.unlink()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from agent_forge.errors import MissingExtraError, UsageError
-from agent_forge.forge.models.packed.quantizer import refuse_sub_norms
+from agent_forge.inference.packed.quantizer import refuse_sub_norms
 
 BLOCK = 256  # columns of a TQ block
 TERNARY = ("TQ2_0", "TQ1_0")

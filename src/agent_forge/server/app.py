@@ -15,9 +15,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from agent_forge.errors import AgentForgeError
+from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
 from agent_forge.server.logs import make_log
-from agent_forge.server.refusal import Refusal
 from agent_forge.server.request_log import RequestLog
 from agent_forge.server.requests import BodyLimits
 from agent_forge.server.responses import error_response, refusal_response

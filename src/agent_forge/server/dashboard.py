@@ -28,9 +28,9 @@ from starlette.routing import BaseRoute, Route
 
 from agent_forge._version import __version__
 from agent_forge.errors import AgentForgeError, StoreError, UsageError
+from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
 from agent_forge.server.drawing import charts, graph, wording
-from agent_forge.server.refusal import Refusal
 from agent_forge.server.responses import json_response, utf8
 from agent_forge.server.sse import HEARTBEAT_S, encode, event_stream
 

@@ -24,9 +24,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agent_forge.errors import AgentForgeError, StoreError, TraceError
+from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
 from agent_forge.server.metrics import metrics_of
-from agent_forge.server.refusal import Refusal
 from agent_forge.server.responses import utf8
 from agent_forge.server.settings import MIB
 from agent_forge.traces.rows import TRACE, Row

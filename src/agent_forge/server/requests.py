@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_forge.server.refusal import Refusal
+from agent_forge.refusal import Refusal
 from agent_forge.server.responses import refusal_response
 from agent_forge.server.schemas import BODIES
 from agent_forge.server.settings import MIB, ServerSettings

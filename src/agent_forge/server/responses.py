@@ -8,7 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from agent_forge.server.refusal import Refusal
+from agent_forge.refusal import Refusal
 
 TYPES = {
     400: "invalid_request_error",

@@ -20,7 +20,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from agent_forge.server.refusal import Refusal
+from agent_forge.refusal import Refusal
 from agent_forge.server.responses import refusal_response
 from agent_forge.server.settings import ServerSettings, is_loopback
 
@@ -142,7 +142,7 @@ class Buckets:
     (None, None)
     >>> buckets.take("a")
     Traceback (most recent call last):
-    agent_forge.server.refusal.Refusal: too many requests. Wait 2 s.
+    agent_forge.refusal.Refusal: too many requests. Wait 2 s.
     >>> buckets.take("a")
     """
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from agent_forge.agents.complexity import Complexity
-from agent_forge.agents.models import TokenUsage
 from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.errors import PlanError
+from agent_forge.inference import TokenUsage
 from agent_forge.plans import Plan, PlanFault
 
 

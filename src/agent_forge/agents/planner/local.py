@@ -12,14 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from agent_forge.agents.complexity import complexity
-from agent_forge.agents.models import TokenUsage
-from agent_forge.agents.models.local_model import LocalModel
 from agent_forge.agents.planner.binding import bind_tools
 from agent_forge.agents.planner.constrained import PlanProcessor, TokenVocabulary
 from agent_forge.agents.planner.grammar import PlanGrammar
 from agent_forge.agents.planner.interface import Planned, PlanningFailed
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec, describe
+from agent_forge.inference import TokenUsage
+from agent_forge.inference.local_model import LocalModel
 from agent_forge.plans import Plan, PlanInvalid, parse_plan
 
 TEMPLATE = "plan-local@1"

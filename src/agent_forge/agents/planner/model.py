@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 
 from agent_forge.agents.complexity import Complexity, complexity
-from agent_forge.agents.models import CompletionStream, Message, ModelClient, TokenUsage
 from agent_forge.agents.planner.binding import bind_task
 from agent_forge.agents.planner.interface import Planned, PlanningFailed, total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.errors import ModelError
+from agent_forge.inference import CompletionStream, Message, ModelClient, TokenUsage
 from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanStream, Task
 
 TEMPLATES = {"lines": "plan-lines@1", "graph": "plan-graph@1"}

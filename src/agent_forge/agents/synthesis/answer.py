@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_forge.agents.models import ModelClient, TokenUsage
 from agent_forge.agents.planner.prompts import template
+from agent_forge.inference import ModelClient, TokenUsage
 from agent_forge.plans import Plan
 
 TEMPLATE = "answer@1"

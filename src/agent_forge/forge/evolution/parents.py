@@ -17,8 +17,9 @@ from pathlib import Path
 
 from agent_forge.errors import HandoffError
 from agent_forge.forge import checkpoint as checkpoints
-from agent_forge.forge.checkpoint import Card, Checkpoint, finish, read_header, staging
+from agent_forge.forge.checkpoint import Card, Checkpoint, finish, staging
 from agent_forge.forge.merging.sources import read_json
+from agent_forge.inference.safetensors_file import read_header
 
 # of config.json: how a model was saved, not what it computes
 BOOKKEEPING = {"_name_or_path", "transformers_version", "torch_dtype", "dtype", "use_cache"}

@@ -23,8 +23,8 @@ from typing import Any
 
 from agent_forge._version import __version__
 from agent_forge.errors import MergeError, UsageError
-from agent_forge.files import sync_folder
-from agent_forge.forge.checkpoint import BYTES_OF, CARD, TOKENIZERS, Card, file_digest
+from agent_forge.files import file_digest, sync_folder
+from agent_forge.forge.checkpoint import CARD, TOKENIZERS, Card
 from agent_forge.forge.merging.binding import library
 from agent_forge.forge.merging.companions import copy_companions
 from agent_forge.forge.merging.layout import Output
@@ -33,6 +33,7 @@ from agent_forge.forge.merging.recipe import Recipe
 from agent_forge.forge.merging.settings import MergeSettings
 from agent_forge.forge.merging.sources import INDEX, ModelFolder
 from agent_forge.forge.merging.writing import to_mapping, to_yaml
+from agent_forge.inference.safetensors_file import BYTES_OF
 
 RECIPE = "recipe.yaml"
 JOURNAL = ".merging.jsonl"

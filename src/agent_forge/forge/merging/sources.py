@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from agent_forge.errors import CheckpointError
-from agent_forge.forge.checkpoint import BYTES_OF, read_header
+from agent_forge.inference.safetensors_file import BYTES_OF, read_header
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 INDEX = "model.safetensors.index.json"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from agent_forge.forge.compression import loading as loading
-from agent_forge.forge.models import packed as packed
 from agent_forge.forge.models.cache import CognateCache
 from agent_forge.forge.models.cognate import CognateForCausalLM, CognateModel, CognateOutput
 from agent_forge.forge.models.config import CognateConfig
 from agent_forge.forge.models.cross_entropy import chunked_cross_entropy
 from agent_forge.forge.models.size import parameter_table
+from agent_forge.inference import packed as packed
 
 __all__ = [
     "CognateCache",

@@ -11,8 +11,8 @@ import torch
 
 from agent_forge.forge.checkpoint import count_parameters, files_of
 from agent_forge.forge.compression.folder import folder_bytes
-from agent_forge.forge.models.packed import TernaryWeight, save_packed
 from agent_forge.forge.quantization.bitlinear import BitLinear, quantised_modules
+from agent_forge.inference.packed import TernaryWeight, save_packed
 
 REDUNDANT = ("vocab.json", "merges.txt", "special_tokens_map.json", "added_tokens.json")  # all in tokenizer.json
 TOKENIZER_FILES = (

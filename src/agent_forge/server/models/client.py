@@ -7,12 +7,12 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from agent_forge.agents.models import ChatClient, Completion, Request, TokenUsage, ToolCall
 from agent_forge.errors import ModelError
+from agent_forge.inference import ChatClient, Completion, Request, TokenUsage, ToolCall
+from agent_forge.refusal import Refusal
 from agent_forge.server.models.pool import ReadyModel
 from agent_forge.server.models.request import CompletionRequest, chat_request
 from agent_forge.server.models.response import CompletionChoice, pieces_of
-from agent_forge.server.refusal import Refusal
 
 
 class EngineClient(ChatClient):

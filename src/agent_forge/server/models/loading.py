@@ -93,7 +93,7 @@ def _size(model: Any) -> tuple[int, int]:
 
 
 def _smollm2() -> tuple[Any, Any]:
-    from agent_forge.agents.models.local_model import LocalModel
+    from agent_forge.inference.local_model import LocalModel
 
     return LocalModel.smollm2().load()
 

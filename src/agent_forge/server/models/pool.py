@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from agent_forge.context_length import context_length
 from agent_forge.errors import AgentForgeError, ModelError
+from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
 from agent_forge.server.models.loading import LoadedModel, ModelSource, checkpoint_source, load, registered, source_of
-from agent_forge.server.refusal import Refusal
 
 if TYPE_CHECKING:
-    from agent_forge.server.models.engine import Engine
+    from agent_forge.inference.engine import Engine
 
 
 class ServedModel:
@@ -58,9 +58,9 @@ class ReadyModel:
     """A loaded model with its engine and grammars."""
 
     def __init__(self, source: ModelSource, loaded: LoadedModel, context: Context) -> None:
-        from agent_forge.agents.models.local_model import end_tokens
-        from agent_forge.server.models.constraint import Grammars
-        from agent_forge.server.models.engine import Engine
+        from agent_forge.inference.constraint import Grammars
+        from agent_forge.inference.engine import Engine
+        from agent_forge.inference.local_model import end_tokens
 
         settings = context.settings
         self.source = source

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.agents.models.text import TextWriter
-from agent_forge.server.models.prompt import chat_prompt
-from agent_forge.server.models.tool_calls import call_schema
-from agent_forge.server.refusal import Refusal
+from agent_forge.inference.prompt import chat_prompt
+from agent_forge.inference.text import TextWriter
+from agent_forge.inference.tool_calls import call_schema
+from agent_forge.refusal import Refusal
 
 if TYPE_CHECKING:
-    from agent_forge.server.models.constraint import Constraint
-    from agent_forge.server.models.job import DecodeJob, Outbox
+    from agent_forge.inference.constraint import Constraint
+    from agent_forge.inference.job import DecodeJob, Outbox
     from agent_forge.server.models.pool import ReadyModel
 
 DEFAULT_CHAT = 1024  # tokens of an answer, unless the request sets a limit
@@ -109,8 +109,8 @@ def _ids(model: ReadyModel, prompt: str | list[int]) -> list[int]:
 def _with_jobs(
     completion: CompletionRequest, most: int, top_logprobs: int | None, shape: Mapping[str, Any] | None
 ) -> CompletionRequest:
-    from agent_forge.server.models.job import DecodeJob
-    from agent_forge.server.models.sampling import Sampling
+    from agent_forge.inference.job import DecodeJob
+    from agent_forge.inference.sampling import Sampling
 
     body, model = completion.body, completion.model
     stop = body.get("stop") or []

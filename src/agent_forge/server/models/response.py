@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import ModelError
-from agent_forge.server.models.tool_calls import Call, Screen, split_calls
+from agent_forge.inference.tool_calls import Call, Screen, split_calls
 from agent_forge.server.responses import error_document
 
 if TYPE_CHECKING:
-    from agent_forge.server.models.job import DecodeJob, OutputPiece
+    from agent_forge.inference.job import DecodeJob, OutputPiece
+    from agent_forge.inference.sampling import SampledToken
     from agent_forge.server.models.request import CompletionRequest
-    from agent_forge.server.models.sampling import SampledToken
 
 
 @dataclass(slots=True)

@@ -11,9 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from agent_forge.errors import ModelError
+from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
 from agent_forge.server.models.pool import models_of
-from agent_forge.server.refusal import Refusal
 from agent_forge.server.requests import read_json, unless_left
 from agent_forge.server.responses import json_response
 

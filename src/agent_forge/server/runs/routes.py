@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
-from agent_forge.server.refusal import Refusal
 from agent_forge.server.requests import read_json, unless_left
 from agent_forge.server.responses import json_response
 from agent_forge.server.runs.run import ActiveRun

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import AgentForgeError
-from agent_forge.server.refusal import Refusal
+from agent_forge.refusal import Refusal
 
 if TYPE_CHECKING:
     from agent_forge.plans import Task

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import AgentForgeError, PlanError
+from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
 from agent_forge.server.metrics import metrics_of
-from agent_forge.server.refusal import Refusal
 from agent_forge.server.runs.run import ActiveRun
 
 if TYPE_CHECKING:

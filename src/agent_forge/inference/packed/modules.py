@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agent_forge.forge.models.norm import rms_norm
-from agent_forge.forge.models.packed import products
-from agent_forge.forge.models.packed.products import CMatrix, PackedMatrix
-from agent_forge.forge.models.packed.trits import ROWS, PackedShape, scaled, unpack_rows
+from agent_forge.inference.packed import products
+from agent_forge.inference.packed.products import CMatrix, PackedMatrix
+from agent_forge.inference.packed.trits import ROWS, PackedShape, scaled, unpack_rows
 
 BITS_OF = {torch.float32: torch.int32, torch.float16: torch.int16}
 FLOAT_OF = {bits: kind for kind, bits in BITS_OF.items()}

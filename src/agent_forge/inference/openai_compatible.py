@@ -15,10 +15,10 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from agent_forge.agents.models.chat import ChatClient
-from agent_forge.agents.models.client import Completion, Request
-from agent_forge.agents.models.wire import DONE, Assembly, events, read_completion, server_message
 from agent_forge.errors import ModelError, UsageError
+from agent_forge.inference.chat import ChatClient
+from agent_forge.inference.client import Completion, Request
+from agent_forge.inference.wire import DONE, Assembly, events, read_completion, server_message
 
 if TYPE_CHECKING:
     import httpx

@@ -7,13 +7,13 @@ Importing this package registers the format with transformers:
 
 from __future__ import annotations
 
-from agent_forge.forge.models.packed.compiled import why_not
-from agent_forge.forge.models.packed.decoder import Decoder, DecoderBatch, fast_generate, fast_tokens
-from agent_forge.forge.models.packed.folder import round_rows, save_packed, unpack_model
-from agent_forge.forge.models.packed.modules import PackedEmbedding, PackedHead, PackedLinear
-from agent_forge.forge.models.packed.products import PackedMatrix, product, quantize_activations
-from agent_forge.forge.models.packed.quantizer import PackedConfig, PackedQuantizer
-from agent_forge.forge.models.packed.trits import PackedShape, TernaryWeight, pack, unpack
+from agent_forge.inference.packed.compiled import why_not
+from agent_forge.inference.packed.decoder import Decoder, DecoderBatch, fast_generate, fast_tokens
+from agent_forge.inference.packed.folder import round_rows, save_packed, unpack_model
+from agent_forge.inference.packed.modules import PackedEmbedding, PackedHead, PackedLinear
+from agent_forge.inference.packed.products import PackedMatrix, product, quantize_activations
+from agent_forge.inference.packed.quantizer import PackedConfig, PackedQuantizer
+from agent_forge.inference.packed.trits import PackedShape, TernaryWeight, pack, unpack
 
 __all__ = [
     "Decoder",

@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from agent_forge import native
 from agent_forge.errors import UsageError
-from agent_forge.forge.models.packed.modules import PackedHead, PackedTable
-from agent_forge.forge.models.packed.products import CMatrix, describe
-from agent_forge.forge.models.packed.trits import DIGITS, KINDS
+from agent_forge.inference.packed.modules import PackedHead, PackedTable
+from agent_forge.inference.packed.products import CMatrix, describe
+from agent_forge.inference.packed.trits import DIGITS, KINDS
 
 SOURCE = Path(__file__).with_name("decoder.c")
 TOGETHER = 32  # tokens that go through a layer at once

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_forge.agents.models.client import Completion, TokenUsage, ToolCall
 from agent_forge.errors import ModelError
+from agent_forge.inference.client import Completion, TokenUsage, ToolCall
 
 MOST_EVENT_BYTES = 4_000_000
 DONE = "[DONE]"

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 
 from agent_forge import native
 from agent_forge.errors import UsageError
-from agent_forge.forge.models.packed.trits import KINDS, LIMITS, ROWS, PackedShape, pack, scaled, unpack
+from agent_forge.inference.packed.trits import KINDS, LIMITS, ROWS, PackedShape, pack, scaled, unpack
 
 SOURCE = Path(__file__).with_name("products.c")
 MOST_PLAIN_TOKENS = 16  # without vector instructions: beyond, unpacking once and one float product is faster
@@ -91,7 +91,7 @@ def product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None) -> Tens
 
 
 def _cuda(flat: Tensor, matrix: PackedMatrix, bias: Tensor | None) -> Tensor:
-    from agent_forge.forge.models.packed import gpu
+    from agent_forge.inference.packed import gpu
 
     fits = 0 < flat.shape[0] <= gpu.MOST_TOKENS and matrix.shape.columns <= gpu.MOST_COLUMNS
     if fits and gpu.available():

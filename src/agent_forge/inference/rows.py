@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
 from agent_forge.forge.models import CognateCache
-from agent_forge.forge.models.packed import DecoderBatch, PackedLinear, why_not
+from agent_forge.inference.packed import DecoderBatch, PackedLinear, why_not
 
 STRIDE = 256  # columns by which the buffers grow, at least
 

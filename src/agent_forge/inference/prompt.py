@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_forge.server.refusal import Refusal
+from agent_forge.refusal import Refusal
 
 TOOLS = """You may call these functions:
 {tools}

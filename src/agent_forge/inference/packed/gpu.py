@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from agent_forge.forge.models.packed.trits import DIGITS, OFFSET, ROWS, STEP
+from agent_forge.inference.packed.trits import DIGITS, OFFSET, ROWS, STEP
 
 if TYPE_CHECKING:
-    from agent_forge.forge.models.packed.products import PackedMatrix
+    from agent_forge.inference.packed.products import PackedMatrix
 
 MOST_TOKENS = 16
 TENSOR_CORES = 3  # tokens from which the tensor cores are used
@@ -33,7 +33,7 @@ def available() -> bool:
 @cache
 def kernels() -> Any:
     """The compiled functions; Triton is imported here, because most machines do not have it."""
-    from agent_forge.forge.models.packed import triton_kernels
+    from agent_forge.inference.packed import triton_kernels
 
     return triton_kernels
 

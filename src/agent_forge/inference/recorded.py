@@ -14,9 +14,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from agent_forge.agents.models.chat import ChatClient
-from agent_forge.agents.models.client import Completion, ModelClient, Request, TokenUsage, ToolCall
 from agent_forge.errors import ModelError
+from agent_forge.inference.chat import ChatClient
+from agent_forge.inference.client import Completion, ModelClient, Request, TokenUsage, ToolCall
 
 
 class MissingRecording(ModelError):

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.agents.models.text import TextWriter
-from agent_forge.server.models.sampling import SampledToken, Sampling
+from agent_forge.inference.sampling import SampledToken, Sampling
+from agent_forge.inference.text import TextWriter
 
 if TYPE_CHECKING:
-    from agent_forge.server.models.constraint import Constraint
+    from agent_forge.inference.constraint import Constraint
 
 Outbox = asyncio.Queue[tuple["DecodeJob", "OutputPiece"]]
 

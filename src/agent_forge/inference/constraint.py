@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agent_forge.errors import MissingExtraError
-from agent_forge.server.refusal import Refusal
+from agent_forge.refusal import Refusal
 
 _BITS = torch.arange(8, dtype=torch.uint8)
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from agent_forge.errors import ModelError
-from agent_forge.server.models.job import DecodeJob, OutputPiece
-from agent_forge.server.models.rows import Rows, rows_for, without
-from agent_forge.server.models.sampling import choose
-from agent_forge.server.refusal import Refusal
+from agent_forge.inference.job import DecodeJob, OutputPiece
+from agent_forge.inference.rows import Rows, rows_for, without
+from agent_forge.inference.sampling import choose
+from agent_forge.refusal import Refusal
 
 READ_AT_ONCE = 4096  # prompt tokens, padding included, to read between two steps
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from agent_forge.agents.models.chat import ChatClient
 from agent_forge.errors import UsageError
+from agent_forge.inference.chat import ChatClient
 
 FORMS = "http://host:port/v1#name, a checkpoint folder, a .gguf file, recorded:file.jsonl or smollm2"
 
@@ -20,17 +20,17 @@ def model(name: str, **options: Any) -> ChatClient:
     Raises UsageError for a name in none of these forms, and whatever the client raises.
     """
     if name.startswith(("http://", "https://")):
-        from agent_forge.agents.models.openai_compatible import OpenAICompatible
+        from agent_forge.inference.openai_compatible import OpenAICompatible
 
         url, _, served = name.partition("#")
         if not served:
             raise UsageError(f"{name!r} does not name a model", fix=f"Write {url}#name")
         return OpenAICompatible(url, served, **options)
     if name.startswith("recorded:"):
-        from agent_forge.agents.models.recorded import Recorded
+        from agent_forge.inference.recorded import Recorded
 
         return Recorded(name.removeprefix("recorded:"), **options)
-    from agent_forge.agents.models.local_model import LocalModel
+    from agent_forge.inference.local_model import LocalModel
 
     if name.lower() == "smollm2":
         return LocalModel.smollm2(**options)
@@ -38,7 +38,7 @@ def model(name: str, **options: Any) -> ChatClient:
     if path.is_dir():
         return LocalModel(path, **options)
     if path.suffix == ".gguf" and path.is_file():
-        from agent_forge.agents.models.llama_gguf import load_gguf
+        from agent_forge.inference.llama_gguf import load_gguf
 
         return LocalModel(lambda: load_gguf(path), **{"name": path.stem, **options})
     raise UsageError(f"there is no model {name!r}", fix=f"Name one of: {FORMS}")

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from agent_forge.errors import UsageError
-from agent_forge.files import atomic_write
-from agent_forge.forge.checkpoint import file_digest, files_of
-from agent_forge.forge.models.packed.modules import BITS_OF
-from agent_forge.forge.models.packed.products import PackedMatrix
-from agent_forge.forge.models.packed.quantizer import PackedConfig, put_dense
-from agent_forge.forge.models.packed.trits import TernaryWeight
+from agent_forge.files import atomic_write, file_digest
+from agent_forge.inference.packed.modules import BITS_OF
+from agent_forge.inference.packed.products import PackedMatrix
+from agent_forge.inference.packed.quantizer import PackedConfig, put_dense
+from agent_forge.inference.packed.trits import TernaryWeight
 
 WEIGHTS = "model.safetensors"
 LAYOUTS = ("2bit", "1.6bit")
@@ -164,7 +163,7 @@ def _write(model: Any, folder: Path, config: PackedConfig, tensors: dict[str, Te
     document["dtype"] = str(model.dtype).removeprefix("torch.")
     with atomic_write(folder / "config.json") as file:
         file.write(json.dumps(document, indent=1, sort_keys=True, default=str) + "\n")
-    return sum(file.stat().st_size for file in files_of(folder))
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def unpack_model(model: Any, dtype: torch.dtype | None = None) -> Any:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from agent_forge.errors import UsageError
-from agent_forge.forge.models.packed.compiled import LANES, TOGETHER, CHistory, CompiledModel, why_not
+from agent_forge.inference.packed.compiled import LANES, TOGETHER, CHistory, CompiledModel, why_not
 
 STRIDE = 256  # tokens by which a cache grows at least
 

@@ -8,12 +8,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.agents.models.client import Completion, CompletionStream, Message, Request, SamplingOptions, Tools
+from agent_forge.inference.client import Completion, CompletionStream, Message, Request, SamplingOptions, Tools
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from agent_forge.traces import Recorder, Span
+# A `traces.Recorder`, which this room does not import: it starts and ends spans, and a span takes any attribute.
+Recorder = Any
+Span = Any
 
 _recorder: ContextVar[Recorder | None] = ContextVar("agent_forge_recorder", default=None)
 

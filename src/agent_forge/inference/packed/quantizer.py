@@ -14,9 +14,10 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from agent_forge.errors import CheckpointError, UsageError
-from agent_forge.forge.checkpoint import file_digest, read_header
-from agent_forge.forge.models.packed.modules import PackedEmbedding, PackedHead, PackedLinear
-from agent_forge.forge.models.packed.trits import PackedShape
+from agent_forge.files import file_digest
+from agent_forge.inference.packed.modules import PackedEmbedding, PackedHead, PackedLinear
+from agent_forge.inference.packed.trits import PackedShape
+from agent_forge.inference.safetensors_file import read_header
 
 METHOD = "agent_forge_packed"
 FORMAT = 1

@@ -3,8 +3,8 @@
 This package imports nothing else of `agents`.
 """
 
-from agent_forge.agents.models.chat import ChatClient, current_recorder, use_recorder
-from agent_forge.agents.models.client import (
+from agent_forge.inference.chat import ChatClient, current_recorder, use_recorder
+from agent_forge.inference.client import (
     Completion,
     CompletionStream,
     Message,
@@ -13,10 +13,10 @@ from agent_forge.agents.models.client import (
     TokenUsage,
     ToolCall,
 )
-from agent_forge.agents.models.openai_compatible import OpenAICompatible
-from agent_forge.agents.models.recorded import MissingRecording, Recorded, Recording
-from agent_forge.agents.models.resolve import model
-from agent_forge.agents.models.wire import BrokenStream
+from agent_forge.inference.openai_compatible import OpenAICompatible
+from agent_forge.inference.recorded import MissingRecording, Recorded, Recording
+from agent_forge.inference.resolve import model
+from agent_forge.inference.wire import BrokenStream
 
 __all__ = [
     "BrokenStream",

@@ -9,8 +9,8 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
-from agent_forge.agents.models.gguf_file import GgufFile
 from agent_forge.errors import MissingExtraError, ModelError
+from agent_forge.inference.gguf_file import GgufFile
 
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
