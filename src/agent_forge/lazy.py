@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 def attach(
     package: str, homes: Mapping[str, str], *eager: str
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """`__getattr__`, `__dir__` and `__all__` of a package. `homes` names the public names of each submodule, separated
-    by spaces; `eager` are those that the package imports itself.
+    """`__getattr__`, `__dir__` and `__all__` of a package. `homes` names the public names of each submodule (or of a
+    module named from the root), separated by spaces; `eager` are those that the package imports itself.
 
     >>> __getattr__, __dir__, __all__ = attach("agent_forge", {"plans": "Plan Task"}, "__version__")
     >>> __getattr__("Task").__module__, __all__
@@ -30,7 +30,8 @@ def attach(
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module
 
-        return getattr(import_module(f"{package}.{home_of[name]}"), name)
+        home = home_of[name]
+        return getattr(import_module(home if home.startswith("agent_forge.") else f"{package}.{home}"), name)
 
     return load, public.copy, public
 

@@ -25,9 +25,10 @@ def test_every_name_is_there() -> None:
     assert dir(agent_forge.agents) == agent_forge.agents.__all__
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = agent_forge.agents.nothing
-    from agent_forge.agents import models, tools
+    from agent_forge import inference
+    from agent_forge.agents import tools
 
-    for module in (models, tools):
+    for module in (inference, tools):
         for name in module.__all__:
             assert getattr(module, name) is not None
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "agent_forge.inference": "Completion ModelClient CompletionStream ToolCall TokenUsage model use_recorder",
         "api": "Result aplan arun plan run",
         "mcp": "McpServer mcp_server",
-        "models": "Completion ModelClient CompletionStream ToolCall TokenUsage model use_recorder",
         "planner": "Planned Planner PlanningFailed",
         "profiles": "AgentProfile builtin_profiles find_profile load_profile load_profiles",
         "routing": "Assigned Queued Router RoutingError Rule Unroutable",

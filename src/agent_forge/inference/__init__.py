@@ -1,7 +1,5 @@
-"""Model clients: any OpenAI-compatible endpoint, a model in this process, or a recording.
-
-This package imports nothing else of `agents`.
-"""
+"""How a model is run: clients of OpenAI-compatible endpoints, models in this process, the batching engine, the packed
+decoder. It imports no other room."""
 
 from agent_forge.inference.chat import ChatClient, current_recorder, use_recorder
 from agent_forge.inference.client import (

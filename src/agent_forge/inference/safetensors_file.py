@@ -25,7 +25,7 @@ def read_header(file: Path) -> dict[str, dict[str, Any]]:
             (length,) = struct.unpack("<Q", handle.read(8))
             if length > min(MAX_HEADER, size - 8):
                 raise ValueError("the header is longer than the file")
-            header = json.loads(handle.read(length), object_pairs_hook=_unique)
+            header: dict[str, dict[str, Any]] = json.loads(handle.read(length), object_pairs_hook=_unique)
         header.pop("__metadata__", None)
         _check_offsets(header, size - 8 - length)
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
