@@ -164,11 +164,12 @@ def test_a_model_of_the_server_is_a_client(live: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["settings", "hub", "sse", "security", "request_log", "openapi", "app", "models.rows", "models.tool_calls"]
+    "name",
+    ["settings", "hub", "sse", "security", "request_log", "openapi", "app", "inference.rows", "inference.tool_calls"],
 )
 def test_the_examples_in_docstrings_hold(name: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    module = importlib.import_module(f"agent_forge.server.{name}")
+    module = importlib.import_module(f"agent_forge.{name}" if "." in name else f"agent_forge.server.{name}")
     flags = doctest.IGNORE_EXCEPTION_DETAIL
     found = doctest.testmod(module, optionflags=flags)
     assert found.attempted > 0
