@@ -1,7 +1,8 @@
 """Where a value comes from: what a text mentions, in the forms in which a tool may want it.
 
 A call is grounded when each of its values was said, is one that the schema lists, or is an earlier result. "8 %"
-mentions 8 and 0.08, "two dozen" 24, "March 5th, 2024" 2024-03-05, "half past" nothing. Every pattern here is linear in the text.
+mentions 8 and 0.08, "two dozen" 24, "March 5th, 2024" 2024-03-05, "half past" nothing. Every pattern is linear
+in the text.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ UNITS = {
     )
 }
 TENS = {
-    word: 10 * n for n, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2)
-}  # fmt: skip
+    word: 10 * n
+    for n, word in enumerate(["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"], 2)
+}
 SCALES = {"hundred": 100, "thousand": 1_000, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 ORDINALS = {
     word: number
@@ -67,20 +69,52 @@ ORDINALS = {
 }
 # Words that stand for a number without being one.
 COUNTS = {
-    "once": 1, "single": 1, "twice": 2, "couple": 2, "pair": 2, "both": 2, "double": 2, "triple": 3, "dozen": 12,
-    "half": 0.5, "quarter": 0.25, "decade": 10, "century": 100,
-}  # fmt: skip
+    "once": 1,
+    "single": 1,
+    "twice": 2,
+    "couple": 2,
+    "pair": 2,
+    "both": 2,
+    "double": 2,
+    "triple": 3,
+    "dozen": 12,
+    "half": 0.5,
+    "quarter": 0.25,
+    "decade": 10,
+    "century": 100,
+}
 SUFFIXES = {"k": 1_000, "m": 10**6, "b": 10**9, "bn": 10**9, "mn": 10**6}
-MONTHS = (
-    ["january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november", "december"]
-)  # fmt: skip
+MONTHS = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+]
 MONTH = {name[:length]: n for n, name in enumerate(MONTHS, 1) for length in {3, len(name)}} | {"sept": 9}
 WEEKDAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
 CURRENCIES = {
-    "USD": "dollar dollars us-dollar us-dollars", "EUR": "euro euros", "GBP": "pound pounds sterling", "JPY": "yen",
-    "CNY": "yuan renminbi rmb", "INR": "rupee rupees", "CHF": "franc francs", "KRW": "won", "BRL": "real reais",
-    "RUB": "rouble roubles ruble rubles", "SEK": "krona kronor", "NOK": "krone kroner", "MXN": "peso pesos",
-}  # fmt: skip
+    "USD": "dollar dollars us-dollar us-dollars",
+    "EUR": "euro euros",
+    "GBP": "pound pounds sterling",
+    "JPY": "yen",
+    "CNY": "yuan renminbi rmb",
+    "INR": "rupee rupees",
+    "CHF": "franc francs",
+    "KRW": "won",
+    "BRL": "real reais",
+    "RUB": "rouble roubles ruble rubles",
+    "SEK": "krona kronor",
+    "NOK": "krone kroner",
+    "MXN": "peso pesos",
+}
 
 _NUMBER = re.compile(
     r"(?<![\w.])(?P<sign>(?<![\w)])[-−+])?(?P<digits>\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?P<part>\.\d+)?(?P<power>[eE][-+]?\d{1,3}(?!\w))?"
