@@ -61,11 +61,19 @@ def test_a_plan_by_lines() -> None:
     with chat_server(told(LINES)) as server:
         planned = asyncio.run(ModelPlanner(client(server)).plan(REQUEST))
         asked = server.requests[0]["messages"]
-    assert planned.plan.levels() == [["task_1", "task_2"], ["task_3"]]
-    assert (planned.planner, planned.model, planned.template) == ("model", "served-model", "plan-lines@1")
-    assert (planned.attempts, planned.usage.input_tokens, planned.usage.output_tokens) == (1, 100, 40)
+    assert planned.levels() == [["task_1", "task_2"], ["task_3"]]
+    assert (planned.provenance.planner, planned.provenance.model, planned.provenance.template) == (
+        "model",
+        "served-model",
+        "plan-lines@1",
+    )
+    assert (planned.provenance.attempts, planned.provenance.input_tokens, planned.provenance.output_tokens) == (
+        1,
+        100,
+        40,
+    )
     assert REQUEST in asked[-1]["content"]
-    assert planned.text == LINES
+    assert planned.provenance.text == LINES
 
 
 def test_tools_are_planned_as_a_graph_of_calls() -> None:
@@ -73,17 +81,17 @@ def test_tools_are_planned_as_a_graph_of_calls() -> None:
     with chat_server(told(graph)) as server:
         planned = asyncio.run(ModelPlanner(client(server)).plan(REQUEST, tools=[add]))
         system = server.requests[0]["messages"][0]["content"]
-    assert planned.template == "plan-graph@1"
+    assert planned.provenance.template == "plan-graph@1"
     assert "add(a, b): Adds two numbers." in system
-    assert planned.plan["s2"].action == "add"
+    assert planned["s2"].action == "add"
 
 
 def test_an_invalid_plan_goes_back_once_with_its_errors() -> None:
     with chat_server(told(CYCLE), told(LINES)) as server:
         planned = asyncio.run(ModelPlanner(client(server)).plan(REQUEST))
         again = server.requests[1]["messages"]
-    assert planned.attempts == 2
-    assert planned.usage.output_tokens == 80
+    assert planned.provenance.attempts == 2
+    assert planned.provenance.output_tokens == 80
     assert again[-2] == {"role": "assistant", "content": CYCLE}
     assert "cycle" in again[-1]["content"]
 
@@ -101,8 +109,8 @@ def test_a_second_invalid_plan_is_a_typed_failure() -> None:
 def test_a_half_written_plan_is_repaired() -> None:
     with chat_server(told(LINES[: LINES.index("Task 3")]), told(LINES)) as server:
         planned = asyncio.run(ModelPlanner(client(server)).plan(REQUEST))
-    assert planned.attempts == 2
-    assert len(planned.plan) == 3
+    assert planned.provenance.attempts == 2
+    assert len(planned) == 3
 
 
 def test_one_or_two_steps_need_no_graph_and_no_planning_call() -> None:
@@ -111,9 +119,9 @@ def test_one_or_two_steps_need_no_graph_and_no_planning_call() -> None:
         assert server.requests == []
         asyncio.run(ModelPlanner(client(server), always_graph=True).plan("Where was Ann born?"))
         assert len(server.requests) == 1
-    assert [task.goal for task in planned.plan] == ["Where was Ann born?"]
-    assert planned.shape == "direct"
-    assert (planned.model, planned.attempts, planned.usage.input_tokens) == (None, 0, 0)
+    assert [task.goal for task in planned] == ["Where was Ann born?"]
+    assert planned.provenance.shape == "direct"
+    assert (planned.provenance.model, planned.provenance.attempts, planned.provenance.input_tokens) == (None, 0, 0)
 
 
 def test_tasks_come_while_the_plan_is_written() -> None:
@@ -124,7 +132,7 @@ def test_tasks_come_while_the_plan_is_written() -> None:
             _ = writing.planned
         async for task in writing:
             seen.append(task.id)
-        return seen, list(writing.planned.plan.tasks)
+        return seen, list(writing.planned.tasks)
 
     with chat_server(told(LINES, size=3)) as server:
         seen, whole = asyncio.run(scenario())
@@ -162,8 +170,8 @@ def test_run_starts_tasks_from_the_stream_and_answers() -> None:
     assert result.answer == "10"
     assert result.usage.model_calls == 1
     assert result.usage.input_tokens == 100
-    assert result.planned is not None
-    assert result.planned.planner == "model"
+    assert result.provenance is not None
+    assert result.provenance.planner == "model"
 
 
 def test_run_repairs_a_streamed_plan_and_keeps_what_is_done() -> None:
@@ -337,5 +345,5 @@ def test_a_planner_that_hangs_ends_with_the_time_of_the_run(tmp_path: Path) -> N
         server.script.append(lambda handler: server.release.wait(30) and None)
         result = run(REQUEST, model=client(server), budget=Budget(wall_s=0.3), home=tmp_path)
         server.release.set()
-    assert (result.state, result.planned, result.answer) == ("timed_out", None, None)
+    assert (result.state, result.provenance, result.answer) == ("timed_out", None, None)
     assert result.error == "the wall time of 0.3 s is used up"

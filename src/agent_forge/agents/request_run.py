@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.actions import LOOK_UP, SEARCH
-from agent_forge.agents.planner import ModelPlanner, Planned, Writing, bind_tools
-from agent_forge.agents.planner.interface import total
+from agent_forge.agents.complexity import complexity
+from agent_forge.agents.planner import ModelPlanner, Planner, Writing, bind_tools
+from agent_forge.agents.planner.binding import bind_task
+from agent_forge.agents.planner.interface import make_plan, total
 from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.synthesis import Answer, synthesise
 from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
 from agent_forge.errors import UsageError
 from agent_forge.inference import ModelClient, TokenUsage
-from agent_forge.plans import Plan, PlanInvalid
-from agent_forge.runtime import Limits, RunResult, ToolRules, execute, new_run_id, resume
+from agent_forge.plans import Plan, PlanInvalid, Task
+from agent_forge.runtime import Limits, RunResult, RunSettings, ToolRules, execute, new_run_id, resume
 from agent_forge.traces import Recorder, Span
 
 if TYPE_CHECKING:
@@ -44,7 +46,9 @@ class RequestRun:
         self.client = client
         self.work = work
         self.reads = reads
-        self.request = work if isinstance(work, str) else work.request if isinstance(work, Planned) else None
+        self.request: str | None = work if isinstance(work, str) else None
+        if isinstance(work, Plan) and work.provenance is not None:
+            self.request = work.provenance.request
         self.worker: Worker | Team = Worker(box, client, reads=reads)
 
     def use_team(self, profiles: Mapping[str, AgentProfile], home: str | os.PathLike[str] | None) -> None:
@@ -55,9 +59,13 @@ class RequestRun:
         self.worker = Team(team_router(profiles, home=home), profiles, self.worker)
 
     async def resume(self, run: str, settings: dict[str, Any]) -> Result:
-        """Goes on with a journaled run, with the settings that it was started with unless they are given."""
-        fixed = ("journal", "run_id", "on_failure")
-        options = {name: value for name, value in settings.items() if value is not None and name not in fixed}
+        """Goes on with a journaled run, with the settings that it was started with unless others are given."""
+        fixed, default = ("journal", "run_id", "on_failure"), RunSettings()
+        options = {
+            name: value
+            for name, value in settings.items()
+            if name not in fixed and value is not None and value != getattr(default, name)
+        }
         outcome = await resume(run, self.worker, journal=settings["journal"], **options)
         return await self._result(outcome, None, outcome.trace_id)
 
@@ -76,29 +84,38 @@ class RequestRun:
                     span.status, span.error = "error", result.error
         return result
 
-    async def _execute(self, planner: Any, settings: dict[str, Any]) -> tuple[RunResult, Planned | None]:
+    async def _execute(self, planner: Any, settings: dict[str, Any]) -> tuple[RunResult, Plan | None]:
         if isinstance(self.work, str) and isinstance(planner, ModelPlanner):
             return await self._execute_stream(planner, settings)
         planned = await self._plan(planner, settings["recorder"]) if isinstance(self.work, str) else None
-        work = planned or self.work
-        plan = work.plan if isinstance(work, Planned) else work
+        plan = self.work if planned is None else planned
         if plan is None:
             raise UsageError("there is nothing to run", fix="Pass a request, a plan, or resume=RUN")
+        if isinstance(plan, AsyncIterable):
+            return await execute(self._bound(plan), self.worker, **settings), None
         plan = plan if isinstance(plan, Plan) else Plan(plan)
         bound = bind_tools(plan, tuple(self.box), reads=self.reads)
         return await execute(bound, self.worker, **settings), planned
 
-    async def _plan(self, planner: Any, recorder: Recorder | None) -> Planned:
+    async def _bound(self, tasks: AsyncIterable[Task]) -> AsyncIterator[Task]:
+        """The caller's tasks as they come, with what their words mean. Whatever is not a task the executor reports."""
+        tools = tuple(self.box)
+        try:
+            async for task in tasks:
+                yield bind_task(task, tools, reads=self.reads) if isinstance(task, Task) else task
+        finally:
+            if isinstance(tasks, AsyncGenerator):
+                await tasks.aclose()
+
+    async def _plan(self, planner: Planner, recorder: Recorder | None) -> Plan:
         scope = recorder.span("plan", "plan", inputs={"request": self.work}) if recorder else nullcontext()
         with scope as span:
-            planned: Planned = await planner.plan(self.work, tools=tuple(self.box))
+            planned = await make_plan(planner, self.work, tuple(self.box))
             if span is not None:
                 _describe(span, planned)
         return planned
 
-    async def _execute_stream(
-        self, planner: ModelPlanner, settings: dict[str, Any]
-    ) -> tuple[RunResult, Planned | None]:
+    async def _execute_stream(self, planner: ModelPlanner, settings: dict[str, Any]) -> tuple[RunResult, Plan | None]:
         """Runs the plan while it is being written. An invalid one is written again, and finished work is reused. There
         is no plan if the run ended before it was complete: out of time."""
         writing = planner.stream(self.work, tools=tuple(self.box))
@@ -112,12 +129,12 @@ class RequestRun:
         reused = {
             name: value
             for name, value in outcome.results.items()
-            if name in planned.plan and planned.plan[name] == writing.written.get(name)
+            if name in planned and planned[name] == writing.written.get(name)
         }
         settings = {**settings, "run_id": new_run_id(), "known": reused}
-        return await execute(planned.plan, self.worker, **settings), planned
+        return await execute(planned, self.worker, **settings), planned
 
-    async def _result(self, outcome: RunResult, planned: Planned | None, trace: str | None) -> Result:
+    async def _result(self, outcome: RunResult, planned: Plan | None, trace: str | None) -> Result:
         answer: Answer | None = None
         if outcome.plan is not None:
             writer = self.client if self.request else None
@@ -127,19 +144,20 @@ class RequestRun:
             answer.text if answer else None,
             self._usage(planned, answer),
             self.request,
-            planned,
+            origin.provenance if (origin := planned or outcome.plan) else None,
             answer.observation if answer else None,
             answer.by if answer else None,
             dict(self.worker.evidence),
             trace or outcome.trace_id,
         )
 
-    def _usage(self, planned: Planned | None, answer: Answer | None) -> RunUsage:
+    def _usage(self, planned: Plan | None, answer: Answer | None) -> RunUsage:
         usages = list(self.worker.usages)
         calls = len(usages)
-        if planned is not None and planned.model is not None:
-            usages.append(planned.usage)
-            calls += planned.attempts if planned.template else 0
+        origin = planned.provenance if planned else None
+        if origin is not None and origin.model is not None:
+            usages.append(TokenUsage(origin.input_tokens, origin.output_tokens))
+            calls += origin.attempts if origin.template else 0
         if answer is not None and answer.by != "rules":
             usages.append(answer.usage)
             calls += 1
@@ -147,7 +165,7 @@ class RequestRun:
         return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls)
 
 
-async def _repaired(writing: Writing) -> Planned:
+async def _repaired(writing: Writing) -> Plan:
     """The next attempts, each read to its end before any of it runs. Raises PlanningFailed after the last."""
     while True:
         writing = writing.repair()
@@ -159,14 +177,17 @@ async def _repaired(writing: Writing) -> Planned:
             continue
 
 
-def _describe(span: Span, planned: Planned) -> None:
-    span.outputs = {"tasks": [task.as_dict() for task in planned.plan]}
+def _describe(span: Span, plan: Plan) -> None:
+    origin = plan.provenance
+    assert origin is not None  # see `make_plan`
+    span.outputs = {"tasks": [task.as_dict() for task in plan]}
     span.set(
-        planner=planned.planner,
-        template=planned.template,
-        model=planned.model,
-        steps=len(planned.plan),
-        reason=planned.complexity.reason,
-        input_tokens=planned.usage.input_tokens,
-        output_tokens=planned.usage.output_tokens,
+        planner=origin.planner,
+        template=origin.template,
+        model=origin.model,
+        confidence=origin.confidence,
+        steps=len(plan),
+        reason=complexity(origin.request).reason,
+        input_tokens=origin.input_tokens,
+        output_tokens=origin.output_tokens,
     )

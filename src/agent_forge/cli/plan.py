@@ -11,8 +11,7 @@ from agent_forge.cli._options import json_option, model_option, planner_option, 
 from agent_forge.cli._output import decode, echo, json_out, read_bytes
 
 if TYPE_CHECKING:
-    from agent_forge.agents.planner import Planned
-    from agent_forge.plans import Plan, PlanFault
+    from agent_forge.plans import Plan, PlanFault, Provenance
 
 DRAWINGS = ("tree", "mermaid")
 FORMATS = ("tree", "lines", "xml", "json", "yaml", "mermaid")
@@ -48,11 +47,10 @@ def command(
         raise click.UsageError("give either a request or --plan FILE")
     try:
         if plan_file is not None:
-            return _print(read_plan(plan_file), None, format_, as_json)
+            return _print(read_plan(plan_file), format_, as_json)
         from agent_forge.agents.api import plan as make_plan
 
-        planned = make_plan(request or "", tools=tools, model=model, planner=planner)
-        return _print(planned.plan, planned, format_, as_json)
+        return _print(make_plan(request or "", tools=tools, model=model, planner=planner), format_, as_json)
     except (PlanInvalid, PlanningFailed) as error:
         if not as_json:
             raise
@@ -79,39 +77,42 @@ def print_faults(faults: list[PlanFault], summary: str) -> int:
     return 1
 
 
-def document(plan: Plan, planned: Planned | None) -> dict[str, Any]:
+def document(plan: Plan) -> dict[str, Any]:
     """What --json prints. A task depends on what it states or refers to; a group, on what it states."""
     tasks = [
         {**task.as_dict(), "depends_on": list(plan.dependencies.get(task.id, plan[task.id].depends_on))}
         for task in plan
     ]
     graph = {"levels": plan.levels(), "critical_path": plan.critical_path(), "parallelism": plan.parallelism()}
-    return {"tasks": tasks, **graph, **({} if planned is None else _origin(planned))}
+    return {"tasks": tasks, **graph, **({} if plan.provenance is None else _origin(plan.provenance))}
 
 
-def _origin(planned: Planned) -> dict[str, Any]:
-    complexity = planned.complexity
+def _origin(provenance: Provenance) -> dict[str, Any]:
+    from agent_forge.agents.complexity import complexity
+
+    estimate = complexity(provenance.request)
     return {
-        "request": planned.request,
-        "planner": planned.planner,
-        "model": planned.model,
-        "template": planned.template,
-        "attempts": planned.attempts,
-        "usage": {"input_tokens": planned.usage.input_tokens, "output_tokens": planned.usage.output_tokens},
+        "request": provenance.request,
+        "planner": provenance.planner,
+        "model": provenance.model,
+        "confidence": provenance.confidence,
+        "template": provenance.template,
+        "attempts": provenance.attempts,
+        "usage": {"input_tokens": provenance.input_tokens, "output_tokens": provenance.output_tokens},
         "complexity": {
-            "graph": complexity.graph,
-            "steps": complexity.steps,
-            "features": dict(complexity.features),
-            "reason": complexity.reason,
+            "graph": estimate.graph,
+            "steps": estimate.steps,
+            "features": dict(estimate.features),
+            "reason": estimate.reason,
         },
     }
 
 
-def _print(plan: Plan, planned: Planned | None, format_: str, as_json: bool) -> int:
+def _print(plan: Plan, format_: str, as_json: bool) -> int:
     from agent_forge import plans
 
     if as_json:
-        json_out(document(plan, planned))
+        json_out(document(plan))
         return 0
     writers = {
         "tree": plans.to_tree,
@@ -126,7 +127,10 @@ def _print(plan: Plan, planned: Planned | None, format_: str, as_json: bool) -> 
         echo(text)
     else:
         click.echo(text)  # to be read back, every character
-    if planned is not None:
-        planner = f"{planned.planner} ({planned.model})" if planned.model else planned.planner
-        echo(f"planned by {planner}: {planned.complexity.reason}", err=True)
+    if plan.provenance is not None:
+        from agent_forge.agents.complexity import complexity
+
+        origin = plan.provenance
+        planner = f"{origin.planner} ({origin.model})" if origin.model else origin.planner
+        echo(f"planned by {planner}: {complexity(origin.request).reason}", err=True)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agent_forge.agents.planner.binding import bind_tools
-from agent_forge.agents.planner.interface import Planned, Planner, PlanningFailed
+from agent_forge.agents.planner.interface import Planner, PlanningFailed
 from agent_forge.agents.planner.local import LocalPlanner
 from agent_forge.agents.planner.model import ModelPlanner, Writing
 from agent_forge.agents.planner.prompts import template
@@ -15,7 +15,6 @@ __all__ = [
     "LocalPlanner",
     "ModelPlanner",
     "PlanScore",
-    "Planned",
     "Planner",
     "PlanningFailed",
     "RulePlanner",

@@ -31,7 +31,8 @@ def bind_tools(plan: Plan, tools: Sequence[ToolSpec], *, reads: bool = True) -> 
 
     `reads=False` leaves searches alone: a caller's own search then returns its results as they are.
     """
-    return Plan((bind_task(task, tools, reads=reads) for task in plan), version=plan.version)
+    tasks = (bind_task(task, tools, reads=reads) for task in plan)
+    return Plan(tasks, version=plan.version, provenance=plan.provenance)
 
 
 def bind_task(task: Task, tools: Sequence[ToolSpec], *, reads: bool = True) -> Task:

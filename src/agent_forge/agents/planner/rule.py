@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from agent_forge.agents.actions import SEARCH
 from agent_forge.agents.complexity import complexity
-from agent_forge.agents.planner.interface import Planned, PlanningFailed
+from agent_forge.agents.planner.interface import PlanningFailed
 from agent_forge.agents.planner.rules import read
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
+from agent_forge.plans import Plan, Provenance
 
 LONGEST_REQUEST = 200_000  # characters
 MOST_STEPS = 1000
@@ -18,8 +19,8 @@ class RulePlanner:
     """Plans comparison, bridge and aggregation questions, and lists of instructions.
 
     >>> import asyncio
-    >>> planned = asyncio.run(RulePlanner().plan("Where was the director of film Alien born?"))
-    >>> [(task.goal, task.action, task.args) for task in planned.plan][1]
+    >>> plan = asyncio.run(RulePlanner().plan("Where was the director of film Alien born?"))
+    >>> [(task.goal, task.action, task.args) for task in plan][1]
     ('place of birth of {s1}', 'look_up', {'relation': 'place of birth', 'entity': '{s1}'})
     """
 
@@ -28,11 +29,11 @@ class RulePlanner:
     def __init__(self) -> None:
         self._indexed: tuple[tuple[ToolSpec, ...], ToolIndex] | None = None
 
-    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """Raises PlanningFailed for a request without words, and for one that is too long."""
         return self.plan_now(request, tools=tools)
 
-    def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+    def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """`plan` without an event loop: nothing here waits."""
         if not any(char.isalnum() for char in request):
             raise PlanningFailed("the request has no words")
@@ -42,7 +43,7 @@ class RulePlanner:
         if decision.steps > MOST_STEPS:
             raise PlanningFailed(f"the request has {decision.steps:,} steps, the limit is {MOST_STEPS:,}")
         draft = read(request, self._index(tools))
-        return Planned(draft.plan(), request, self.name, decision, shape=draft.shape)
+        return draft.plan().with_provenance(Provenance(request, self.name, shape=draft.shape))
 
     def _index(self, tools: Sequence[ToolSpec]) -> ToolIndex | None:
         """The index of all tools but `search`, reused while they stay the same: building it reads every description."""
