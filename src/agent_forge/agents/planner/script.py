@@ -1,0 +1,190 @@
+"""The language of the forged planner: how it reads tools and a request, and how it writes calls.
+
+    Tools:
+    get_weather(city: string, unit?: "C"|"F" = "C") -> temperature: The weather of a city today
+    send_mail(to: string, text: string): Send an e-mail
+    Request: Mail Bob the weather in Oslo.
+    Plan:
+    1 get_weather(city="Oslo")
+    2 send_mail(to="Bob", text=#1.temperature)
+
+Values are JSON; `#1.field` is a field of the first call's result and `#1` the whole of it. A `#1` without a name is a
+call that only has to wait. `?` stands for a required value that nobody gave, `none` for a request that no tool serves.
+The tools come first, so that what was computed for them can be kept from one request to the next.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+NONE = "none"
+MISSING = "?"
+TOOL_WORDS = 18  # of a tool's description that are shown
+PARAMETER_WORDS = 9  # of a parameter's
+CHOICES = 12  # of an enumeration
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:\s]+")
+_WORD = re.compile(r"[^\W_]+")
+
+Function = Mapping[str, Any]  # name, description, parameters (a JSON Schema), returns (one, or the names of its fields)
+
+
+def tools_text(functions: Sequence[Function]) -> str:
+    """The part of a prompt that depends on the tools alone."""
+    return "Tools:\n" + "".join(f"{tool_line(function)}\n" for function in functions)
+
+
+def request_text(request: str) -> str:
+    """The part of a prompt that follows the tools."""
+    return f"Request: {' '.join(request.split())}\nPlan:\n"
+
+
+def tool_line(function: Function) -> str:
+    """One tool on one line, with types, choices, defaults and what a call returns."""
+    schema = function.get("parameters") or {}
+    required = schema.get("required") or ()
+    parameters = ", ".join(
+        parameter_text(name, each, name in required) for name, each in (schema.get("properties") or {}).items()
+    )
+    fields = ", ".join(result_fields(function))
+    description = clip(function.get("description") or "", TOOL_WORDS)
+    return f"{function['name']}({parameters}){f' -> {fields}' if fields else ''}{f': {description}' if description else ''}"
+
+
+def parameter_text(name: str, schema: Mapping[str, Any], required: bool) -> str:
+    """
+    >>> parameter_text("unit", {"enum": ["C", "F"], "default": "C", "description": "The unit"}, False)
+    'unit?: "C"|"F" = "C"'
+    """
+    default = schema.get("default")
+    text = f"{name}{'' if required else '?'}: {type_text(schema)}"
+    if default is not None and default != "" and not isinstance(default, (list, dict)):
+        text += f" = {json.dumps(default, ensure_ascii=False)}"
+    note = clip(schema.get("description") or "", PARAMETER_WORDS)
+    told = set(_WORD.findall(f"the a an of for to in is are be {' '.join(_CAMEL.split(name))} {text}".lower()))
+    return f"{text} ({note})" if set(_WORD.findall(note.lower())) - told else text
+
+
+def type_text(schema: Mapping[str, Any]) -> str:
+    """The type of a value in a few tokens."""
+    choices = schema.get("enum")
+    if choices:
+        shown = "|".join(json.dumps(choice, ensure_ascii=False) for choice in choices[:CHOICES])
+        return f"{shown}|…" if len(choices) > CHOICES else shown
+    for key in ("anyOf", "oneOf"):
+        if schema.get(key):
+            return "|".join(dict.fromkeys(type_text(each) for each in schema[key]))
+    kind = schema.get("type") or "any"
+    if isinstance(kind, list):
+        return "|".join(kind)
+    if kind == "array":
+        items = schema.get("items")
+        return f"[{type_text(items) if isinstance(items, Mapping) else 'any'}]"
+    if kind == "object" and schema.get("properties"):
+        inner = ", ".join(f"{name}: {type_text(each)}" for name, each in schema["properties"].items())
+        return f"{{{inner}}}"
+    return str(kind)
+
+
+def result_fields(function: Function) -> list[str]:
+    """The names of the fields that a call returns, as far as the tool says so."""
+    returns = function.get("returns")
+    if isinstance(returns, Mapping):
+        returns = returns.get("properties") or ([] if "type" in returns else returns)
+    return [str(name) for name in returns or ()]
+
+
+def clip(text: str, words: int) -> str:
+    """The first sentence of a text, at most so many words of it."""
+    first = re.split(r"(?<=[a-z)])\. ", " ".join(text.split()), maxsplit=1)[0].rstrip(". ")
+    parts = first.split(" ")
+    return first if len(parts) <= words else " ".join(parts[:words])
+
+
+def answer_text(calls: Iterable[Mapping[str, Any]]) -> str:
+    """Calls as the planner writes them: `{"tool", "args"}` with `{"ref": n, "field": f}` for earlier results, `after`
+    for calls that only have to wait, and None for a required value that nobody gave."""
+    lines = []
+    for number, call in enumerate(calls, 1):
+        parts = [f"{name}={value_text(value)}" for name, value in call["args"].items()]
+        parts += [f"#{earlier}" for earlier in call.get("after") or ()]
+        lines.append(f"{number} {call['tool']}({', '.join(parts)})\n")
+    return "".join(lines) or f"{NONE}\n"
+
+
+def value_text(value: Any) -> str:
+    """A value of an argument: JSON, with `#n.field` for a reference.
+
+    >>> value_text([{"ref": 1, "field": "id"}, "Oslo", 2])
+    '[#1.id, "Oslo", 2]'
+    """
+    if value is None:
+        return MISSING
+    if is_reference(value):
+        field = value.get("field")
+        return f"#{value['ref']}.{field}" if field else f"#{value['ref']}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(k, ensure_ascii=False)}: {value_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(value_text, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def is_reference(value: Any) -> bool:
+    return isinstance(value, Mapping) and "ref" in value and set(value) <= {"ref", "field"}
+
+
+_REFERENCE = re.compile(r"#(\d+)(?:\.([\w.\[\]-]+))?")
+_DECODER = json.JSONDecoder()
+
+
+def read_line(line: str) -> dict[str, Any] | None:
+    """One line of a plan as a call `{"tool", "args", "after"}`; None for `none`. Raises ValueError.
+
+    >>> read_line('2 send_mail(to="Bob", text=#1.temperature, count=?)')
+    {'tool': 'send_mail', 'args': {'to': 'Bob', 'text': {'ref': 1, 'field': 'temperature'}, 'count': None}, 'after': []}
+    """
+    if line.strip() == NONE:
+        return None
+    head, opened, rest = line.strip().partition("(")
+    number, _, tool = head.partition(" ")
+    if not opened or not number.isdigit() or not rest.endswith(")"):
+        raise ValueError(f"this is no call: {line!r}")
+    rest = rest[:-1]
+    args: dict[str, Any] = {}
+    after: list[int] = []
+    at = 0
+    while at < len(rest):
+        wait = _REFERENCE.match(rest, at)
+        if wait:
+            after.append(int(wait[1]))
+            at = wait.end()
+        else:
+            name, _, _ = rest[at:].partition("=")
+            args[name], at = _read_value(rest, at + len(name) + 1)
+        if rest[at : at + 2] not in ("", ", "):
+            raise ValueError(f"what follows is no argument: {rest[at : at + 20]!r}")
+        at += 2
+    return {"tool": tool, "args": args, "after": after}
+
+
+def _read_value(text: str, at: int) -> tuple[Any, int]:
+    """The value that begins at a place, and where it ends."""
+    if text.startswith(MISSING, at):
+        return None, at + len(MISSING)
+    match = _REFERENCE.match(text, at)
+    if match:
+        return {"ref": int(match[1]), "field": match[2]}, match.end()
+    if text.startswith("[", at):
+        items: list[Any] = []
+        at += 1
+        while not text.startswith("]", at):
+            value, at = _read_value(text, at)
+            items.append(value)
+            at += 2 if text.startswith(", ", at) else 0
+            if at >= len(text):
+                raise ValueError("a list has no end")
+        return items, at + 1
+    return _DECODER.raw_decode(text, at)

@@ -1,0 +1,97 @@
+"""Writes a plan token by token: chooses among what the grammar of the current line allows, and keeps how sure it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from agent_forge.agents.grounding import Mentions
+from agent_forge.agents.planner.constraint import line_grammar
+from agent_forge.agents.planner.script import Function, read_line
+
+MOST_CALLS = 12
+
+
+@dataclass
+class PlanWriter:
+    """One plan in the making. Feed it the logits after the prompt, then those after each token it chose.
+
+    `vocabulary` is llguidance's view of the tokenizer. `choose` gives the next token, or None at the end. Probabilities
+    are over the allowed tokens alone; where there is one choice, there is nothing to be unsure of.
+    """
+
+    vocabulary: Any
+    functions: Sequence[Function]
+    request: str
+    refuse_above: float = 0.5  # probability of `none` from which on a request is refused
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    confidences: list[float] = field(default_factory=list)  # one per call: the least sure choice in it
+    none_probability: float | None = None
+    ended: bool = False
+
+    def __post_init__(self) -> None:
+        self._said = Mentions(" ".join(self.request.split()))
+        self._by_name = {function["name"]: function for function in self.functions}
+        self._begin_line()
+
+    @property
+    def none(self) -> bool:
+        return self.ended and not self.calls
+
+    def _begin_line(self) -> None:
+        from llguidance import LLMatcher
+
+        earlier = [self._by_name[call["tool"]] for call in self.calls]
+        self._matcher = LLMatcher(self.vocabulary, line_grammar(self.functions, self._said, earlier), log_level=0)
+        if self._matcher.is_error():
+            raise ValueError(self._matcher.get_error())
+        self._line: list[int] = []
+        self._least = 1.0
+
+    def choose(self, logits: np.ndarray) -> int | None:
+        """The next token. `logits` [vocabulary] are not changed."""
+        allowed = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
+        options = np.flatnonzero(allowed[: len(logits)])
+        if len(options) == 0:
+            self.ended = True
+            return None
+        scores = logits[options].astype(np.float64)
+        weights = np.exp(scores - scores.max())
+        weights /= weights.sum()
+        if not self.calls and not self._line:
+            self._decide_none(options, weights)
+        best = int(weights.argmax())
+        self._least = min(self._least, float(weights[best]))
+        return self._take(int(options[best]))
+
+    def _decide_none(self, options: np.ndarray, weights: np.ndarray) -> None:
+        """The first token already says whether any tool serves: `none` against the number of the first call."""
+        first = self.vocabulary.tokenize_str("1")[0]
+        place = int(np.searchsorted(options, first))
+        serve = float(weights[place]) if place < len(options) and options[place] == first else 0.0
+        self.none_probability = 1.0 - serve
+        if self.none_probability <= self.refuse_above:
+            weights[options != first] = 0.0
+        else:
+            weights[options == first] = 0.0
+
+    def _take(self, token: int) -> int | None:
+        if token == self.vocabulary.eos_token:
+            self.ended = True
+            return None
+        self._matcher.consume_token(token)
+        self._line.append(token)
+        if self._matcher.is_stopped() or self._matcher.is_accepting():
+            call = read_line(self.vocabulary.decode_str(self._line))
+            if call is None or len(self.calls) + 1 == MOST_CALLS:
+                self.ended = True
+            if call is not None:
+                self.calls.append(call)
+                self.confidences.append(self._least)
+            if self.ended:
+                return None
+            self._begin_line()
+        return token
