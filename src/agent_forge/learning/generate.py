@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from agent_forge.agents.planner.script import result_fields
+from agent_forge.agents.planner.script import examples_in, result_fields
 from agent_forge.learning.phrases import Phrasing
-from agent_forge.learning.rows import PlanRow, references
+from agent_forge.learning.rows import PlanRow, with_references
 from agent_forge.learning.values import Value, Values, singular, split_name, words_of
 
 Function = Mapping[str, Any]
@@ -272,7 +272,7 @@ def retyped(function: Function, rng: random.Random) -> Function:
     for name, each in (schema.get("properties") or {}).items():
         roll = rng.random()
         changed = dict(each)
-        examples = [example for example in Values(rng).examples(each) if len(example) < 25]
+        examples = [example for example in examples_in(each.get("description") or "") if len(example) < 25]
         if each.get("type") == "string" and not each.get("enum"):
             if len(examples) > 1 and roll < 0.12:
                 changed = {"type": "string", "enum": examples, **({"default": examples[0]} if roll < 0.04 else {})}
@@ -327,15 +327,16 @@ def restyled(calls: Sequence[Mapping[str, Any]], tools: Sequence[Function], styl
     result = []
     for call in calls:
         style = of[call["tool"]]
-        args = {}
-        for old, new in style.parameters.items():
-            if old in call["args"]:
-                value = call["args"][old]
-                if any(True for _ in references(value)):
-                    source = of[calls[value["ref"] - 1]["tool"]]
-                    shown = "returns" in source.function
-                    value = {"ref": value["ref"], "field": source.fields[value["field"]] if shown else None}
-                args[new] = value
+        def field_of(reference: Mapping[str, Any]) -> dict[str, Any]:
+            source = of[calls[reference["ref"] - 1]["tool"]]
+            fields = source.fields if "returns" in source.function else {}
+            return {"ref": reference["ref"], "field": fields.get(reference["field"])}
+
+        args = {
+            new: with_references(call["args"][old], field_of)
+            for old, new in style.parameters.items()
+            if old in call["args"]
+        }
         result.append({"tool": style.function["name"], "args": args})
     return result
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -63,6 +63,17 @@ def references(value: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(value, (list, tuple)):
         for each in value:
             yield from references(each)
+
+
+def with_references(value: Any, change: Callable[[Mapping[str, Any]], Any]) -> Any:
+    """The value with each of its references changed."""
+    if is_reference(value):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {name: with_references(each, change) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [with_references(each, change) for each in value]
+    return value
 
 
 def write_plan_rows(rows: Iterable[PlanRow], path: str | os.PathLike[str]) -> int:

@@ -14,10 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_forge.agents.grounding import MONTHS, TENS, UNITS
+from agent_forge.agents.planner.script import examples_in
 
 _SPLIT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:\s]+")
-_EXAMPLES = re.compile(r"\(?\b(?:e\.g\.|eg|such as|for example|like|i\.e\.),?\s*([^()]*)", re.IGNORECASE)
-_QUOTED = re.compile(r"(?<!\w)'([^']{1,30})'(?!\w)|\"([^\"]{1,30})\"")
 
 BANKS: dict[str, list[str]] = {
     kind: words.split("|")
@@ -156,9 +155,6 @@ class Values:
         value = int(value) if value == int(value) else value
         return Value(value, self.measured(name, self.say_number(value)), "number")
 
-    def examples(self, schema: Mapping[str, Any]) -> list[str]:
-        return examples_in(schema.get("description") or "")
-
     def measured(self, name: str, said: str) -> str:
         """A number with a unit, where the parameter's name calls for one."""
         unit = next((units for word, units in UNITS_OF.items() if word in name.lower()), None)
@@ -244,18 +240,6 @@ class Values:
         forms = (value, f"{name} {ordinal}", f"the {ordinal}", f"{name} {day}, {year}", "tomorrow", "next Monday", f"{day} {name}", f"the {ordinal} of this month", "today", f"{month:02}/{day:02}/{year}", "this weekend")
         said = rng.choice(forms)
         return Value(said, said, "date")
-
-
-def examples_in(description: str) -> list[str]:
-    """The example values that a description gives.
-
-    >>> examples_in("The type of evidence (e.g., DNA, fingerprints, blood)")
-    ['DNA', 'fingerprints', 'blood']
-    """
-    match = _EXAMPLES.search(description)
-    found = [part.strip(" .'\"") for part in re.split(r",| or |;|/", match[1])] if match else []
-    quoted = [a or b for a, b in _QUOTED.findall(description)]
-    return [each for each in [*found, *quoted] if 0 < len(each) <= 40 and each.lower() not in ("etc", "and so on", "format")]
 
 
 def kind_of(name: str) -> str:

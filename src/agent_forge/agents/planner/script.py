@@ -25,8 +25,11 @@ MISSING = "?"
 TOOL_WORDS = 18  # of a tool's description that are shown
 PARAMETER_WORDS = 9  # of a parameter's
 CHOICES = 12  # of an enumeration
+EXAMPLES = 3  # that a parameter's description gives
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:\s]+")
 _WORD = re.compile(r"[^\W_]+")
+_EXAMPLES = re.compile(r"\(?\b(?:e\.g\.|eg|such as|for example|like|i\.e\.),?\s*([^()]*)", re.IGNORECASE)
+_QUOTED = re.compile(r"(?<!\w)'([^']{1,30})'(?!\w)|\"([^\"]{1,30})\"")
 
 Function = Mapping[str, Any]  # name, description, parameters (a JSON Schema), returns (one, or the names of its fields)
 
@@ -62,7 +65,7 @@ def parameter_text(name: str, schema: Mapping[str, Any], required: bool) -> str:
     text = f"{name}{'' if required else '?'}: {type_text(schema)}"
     if default is not None and default != "" and not isinstance(default, (list, dict)):
         text += f" = {json.dumps(default, ensure_ascii=False)}"
-    note = clip(schema.get("description") or "", PARAMETER_WORDS)
+    note = note_on(schema.get("description") or "")
     told = set(_WORD.findall(f"the a an of for to in is are be {' '.join(_CAMEL.split(name))} {text}".lower()))
     return f"{text} ({note})" if set(_WORD.findall(note.lower())) - told else text
 
@@ -94,6 +97,30 @@ def result_fields(function: Function) -> list[str]:
     if isinstance(returns, Mapping):
         returns = returns.get("properties") or ([] if "type" in returns else returns)
     return [str(name) for name in returns or ()]
+
+
+def note_on(description: str) -> str:
+    """A parameter's description in a few words, with the first examples it gives.
+
+    >>> note_on("The date for which you want to retrieve the analytics data (e.g., YYYY-MM-DD)")
+    'The date for which you want to, e.g. YYYY-MM-DD'
+    """
+    examples = ", ".join(examples_in(description)[:EXAMPLES])
+    main = clip(re.split(r"\(|,? e\.g\.|,? such as", description, maxsplit=1)[0].strip(), PARAMETER_WORDS - 2 * bool(examples))
+    return f"{main}, e.g. {examples}" if examples else main
+
+
+def examples_in(description: str) -> list[str]:
+    """The example values that a description gives, and those it quotes.
+
+    >>> examples_in("The type of evidence (e.g., DNA, fingerprints, blood)"), examples_in("Either 'full' or 'short'")
+    (['DNA', 'fingerprints', 'blood'], ['full', 'short'])
+    """
+    match = _EXAMPLES.search(description)
+    examples = [part.strip(" .'\"") for part in re.split(r",| or |;|/", match[1])] if match else []
+    quoted = [single or double for single, double in _QUOTED.findall(description)]
+    proper = [each for each in dict.fromkeys([*examples, *quoted]) if 0 < len(each) <= 40]
+    return [each for each in proper if each.lower() not in ("etc", "and so on", "format")]
 
 
 def clip(text: str, words: int) -> str:

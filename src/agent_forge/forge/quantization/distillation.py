@@ -26,7 +26,7 @@ from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.progress import Tell, reporter, silent
 from agent_forge.forge.quantization.bitlinear import head_matrix
 from agent_forge.forge.training import Batch, Evaluation, PackedRows, TrainResult, TrainSettings, train
-from agent_forge.forge.training.objective import has_plain_head
+from agent_forge.forge.training.objective import has_plain_head, only_targets
 from agent_forge.forge.training.packing import IGNORE
 from agent_forge.forge.training.speed import compiled
 
@@ -137,7 +137,7 @@ class Distillation:
             with torch.no_grad():
                 theirs = stack.enter_context(block_outputs(self.teacher)) if self.hidden else []
                 goal = _states(self.teacher, batch)[-1]
-        targets = batch.targets.flatten()
+        targets = batch.targets.flatten() if batch.positions is None else batch.targets[batch.targets != IGNORE]
         losses = [chunked_divergence(state, goal, targets, self.hard, self.temperature) for state in states]
         total = torch.stack(losses).mean() / real
         if self.hidden:
@@ -153,15 +153,15 @@ def _states(model: Any, batch: Batch) -> list[tuple[Tensor, Tensor]]:
     identity as head.
     """
     if not has_plain_head(model):
-        logits = model(input_ids=batch.inputs, use_cache=False).logits.flatten(0, 1)
+        logits = model(input_ids=batch.inputs, **batch.context(), use_cache=False).logits.flatten(0, 1)
         return [(logits, torch.eye(logits.shape[-1], device=logits.device, dtype=logits.dtype))]
-    output = model.base_model(input_ids=batch.inputs, use_cache=False)
+    output = model.base_model(input_ids=batch.inputs, **batch.context(), use_cache=False)
     looped = isinstance(model, CognateForCausalLM) and model.training
     answers = output.answers if looped else (output.last_hidden_state,)
     if isinstance(model, CognateForCausalLM):
         answers = [model.head_down(answer) for answer in answers]
     head = head_matrix(model)
-    return [(answer.flatten(0, 1), head) for answer in answers]
+    return [(only_targets(answer, batch)[0], head) for answer in answers]
 
 
 @contextmanager

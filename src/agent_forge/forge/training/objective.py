@@ -25,8 +25,9 @@ def objective(model: nn.Module, batch: Batch, document_mask: bool = False) -> Te
     real = (batch.targets != IGNORE).sum().clamp_min(1)
     if not has_plain_head(model):
         return F.cross_entropy(_logits(model, batch), batch.targets.flatten(), reduction="sum") / real
-    hidden, head = hidden_and_head(model, batch.inputs)  # [B, T, D], [V, D]
-    return chunked_cross_entropy(hidden.flatten(0, 1), head, batch.targets.flatten()) / real
+    hidden, head = hidden_and_head(model, batch)  # [B, T, D], [V, D]
+    hidden, targets = only_targets(hidden, batch)
+    return chunked_cross_entropy(hidden, head, targets) / real
 
 
 @torch.no_grad()
@@ -34,7 +35,7 @@ def losses_and_hits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """For evaluation, [B, T]: the loss of every target in nats, and whether the likeliest token was right."""
     targets = batch.targets.flatten()
     if has_plain_head(model):
-        hidden, head = hidden_and_head(model, batch.inputs)
+        hidden, head = hidden_and_head(model, batch)
         losses, hits = token_losses(hidden.flatten(0, 1), head, targets)
     else:
         logits = _logits(model, batch)
@@ -51,14 +52,23 @@ def has_plain_head(model: Any) -> bool:
     return all(getattr(model.config, name, None) in (None, 1.0) for name in changes)
 
 
-def hidden_and_head(model: Any, input_ids: Tensor) -> tuple[Tensor, Tensor]:
+def only_targets(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """What goes through the head, [N, D] and [N]: all tokens, or those of a sheet that are learnt (one in four)."""
+    targets = batch.targets.flatten()
+    if batch.positions is None:
+        return hidden.flatten(0, 1), targets
+    learnt = (targets != IGNORE).nonzero()[:, 0]
+    return hidden.flatten(0, 1)[learnt], targets[learnt]
+
+
+def hidden_and_head(model: Any, batch: Batch) -> tuple[Tensor, Tensor]:
     """The input of the head [B, T, D] and its matrix [V, D]."""
-    state = model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
+    state = model.base_model(input_ids=batch.inputs, **batch.context(), use_cache=False).last_hidden_state
     if isinstance(model, CognateForCausalLM):
         state = model.head_down(state)
     return state, model.get_output_embeddings().weight
 
 
 def _logits(model: Any, batch: Batch) -> Tensor:
-    logits: Tensor = model(input_ids=batch.inputs, use_cache=False).logits
+    logits: Tensor = model(input_ids=batch.inputs, **batch.context(), use_cache=False).logits
     return logits.flatten(0, 1).float()  # [B * T, V]

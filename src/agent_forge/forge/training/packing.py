@@ -7,7 +7,7 @@ A document longer than a row is cut into pieces, each with its own BOS. The piec
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -96,40 +96,64 @@ def _order(rows: int, epoch: int, seed: int) -> np.ndarray:
     return np.random.default_rng([seed, epoch]).permutation(rows)
 
 
+PARTS = 64  # pieces that a document of a sheet may have: see `Batch.context`
+
+
 @dataclass(frozen=True)
 class Batch:
-    """Rows to train on, each tensor [B, T]."""
+    """Rows to train on, each tensor [B, T].
+
+    With `positions` the rows are sheets: a document is number * PARTS + part, part 0 is what all parts of a document see
+    (the tools of a prompt), and the others (requests with their answers) do not see each other.
+    """
 
     inputs: Tensor
     targets: Tensor  # -100: not a target
     documents: Tensor
+    positions: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.inputs)
 
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        parts = (self.inputs, self.targets, self.documents)
+        return Batch(*map(change, parts), None if self.positions is None else change(self.positions))
+
     def split(self, rows: int) -> Iterator[Batch]:
         for start in range(0, len(self), rows):
             part = slice(start, start + rows)
-            yield Batch(self.inputs[part], self.targets[part], self.documents[part])
+            yield self._each(lambda x, part=part: x[part])
 
     def every(self, world: int, rank: int) -> Batch:
         """One process's share of the rows. Raises UsageError if there are fewer rows than processes."""
         if len(self) < world:
             raise UsageError(f"{len(self)} rows cannot be shared by {world} processes", fix="Raise batch_rows")
-        part = slice(rank, None, world)
-        return Batch(self.inputs[part], self.targets[part], self.documents[part])
+        return self._each(lambda x: x[rank::world])
 
     def to(self, device: torch.device) -> Batch:
         if device.type != "cuda":
-            return Batch(self.inputs.to(device), self.targets.to(device), self.documents.to(device))
-        moved = (x.pin_memory().to(device, non_blocking=True) for x in (self.inputs, self.targets, self.documents))
-        return Batch(*moved)
+            return self._each(lambda x: x.to(device))
+        return self._each(lambda x: x.pin_memory().to(device, non_blocking=True))
 
     def copy(self, other: Batch) -> None:
         """Overwrites this batch with another's numbers, in place."""
-        pairs = ((self.inputs, other.inputs), (self.targets, other.targets), (self.documents, other.documents))
+        pairs = [(self.inputs, other.inputs), (self.targets, other.targets), (self.documents, other.documents)]
+        if self.positions is not None and other.positions is not None:
+            pairs.append((self.positions, other.positions))
         for target, source in pairs:
             target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
+
+    def context(self) -> dict[str, Tensor]:
+        """What a model must be told beside the inputs: nothing for plain rows; for sheets the positions, and a mask
+        [B, 1, T, T] under which a part sees itself and the first part of its document."""
+        if self.positions is None:
+            return {}
+        number, part = self.documents // PARTS, self.documents % PARTS
+        same = (number[:, :, None] == number[:, None, :]) & (
+            (part[:, None, :] == 0) | (self.documents[:, :, None] == self.documents[:, None, :])
+        )
+        mask = same.tril()  # [B, T, T]: queries, keys
+        return {"attention_mask": mask[:, None], "position_ids": self.positions}
 
 
 def encode(tokenizer: Any, texts: Sequence[str], eos: bool = True) -> list[np.ndarray]:
@@ -158,7 +182,7 @@ def pack(documents: Sequence[np.ndarray], length: int, bos: int, pad: int = 0, a
     ]
     if not pieces:
         raise DataError("there is no text to pack", where="pack", fix="Check the loader's filters")
-    rows = [[i] for i in range(len(pieces))] if alone else _best_fit([len(p) + 1 for _, p in pieces], length + 1)
+    rows = [[i] for i in range(len(pieces))] if alone else best_fit([len(p) + 1 for _, p in pieces], length + 1)
     tokens = np.full((len(rows), length + 1), pad, dtype=np.int32)
     numbers = np.full((len(rows), length + 1), -1, dtype=np.int32)
     for row, members in enumerate(rows):
@@ -172,7 +196,7 @@ def pack(documents: Sequence[np.ndarray], length: int, bos: int, pad: int = 0, a
     return PackedRows(tokens, numbers)
 
 
-def _best_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
+def best_fit(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     """Which pieces share a row. Rows are looked up by the room left in them: at most `capacity` different values."""
     rows: list[list[int]] = []
     with_room: dict[int, list[int]] = {}
