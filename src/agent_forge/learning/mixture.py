@@ -43,15 +43,23 @@ class Shares:
 
 
 class Mixture:
-    """An endless, seeded source of sheets. `held_out` rows (by id) are never drawn."""
+    """An endless, seeded source of sheets. `held_out` rows (by id) are never drawn, nor are tools of `held_out_fields`."""
 
-    def __init__(self, folder: Path, seed: int, *, shares: Shares | None = None, held_out: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        *,
+        shares: Shares | None = None,
+        held_out: frozenset[str] = frozenset(),
+        held_out_fields: frozenset[str] = frozenset(),
+    ) -> None:
         self.rng = random.Random(seed)
         self.shares = shares or Shares()
         sets = {name: [row for row in read_set(name, folder) if row.id not in held_out]
                 for name in ("sgd", "snips", "seal_tools", "nestful", "ultratool", "break")}  # fmt: skip
         self.sgd = SgdSheets(sets["sgd"], folder, self.rng)
-        self.seal = {name: {**tool} for name, tool in seal_tools(folder).items()}
+        self.seal = {name: tool for name, tool in seal_tools(folder).items() if tool["field"] not in held_out_fields}
         self.ultratool = ultratool_tools(folder)
         self.snips, self.words = sets["snips"], sets["break"]
         self.seal_rows, self.nestful_rows, self.ultratool_rows = sets["seal_tools"], sets["nestful"], sets["ultratool"]

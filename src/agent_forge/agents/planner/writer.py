@@ -10,7 +10,7 @@ import numpy as np
 
 from agent_forge.agents.grounding import Mentions
 from agent_forge.agents.planner.constraint import line_grammar
-from agent_forge.agents.planner.script import Function, read_line
+from agent_forge.agents.planner.script import MISSING, Function, read_line
 
 MOST_CALLS = 12
 
@@ -27,6 +27,7 @@ class PlanWriter:
     functions: Sequence[Function]
     request: str
     refuse_above: float = 0.5  # probability of `none` from which on a request is refused
+    ask_weight: float = 0.5  # factor on the probability that a value is missing: asking costs a turn
     calls: list[dict[str, Any]] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)  # one per call: the least sure choice in it
     none_probability: float | None = None
@@ -35,6 +36,7 @@ class PlanWriter:
     def __post_init__(self) -> None:
         self._said = Mentions(" ".join(self.request.split()))
         self._by_name = {function["name"]: function for function in self.functions}
+        self._asking = self.vocabulary.tokenize_str(MISSING)[0]
         self._begin_line()
 
     @property
@@ -63,6 +65,9 @@ class PlanWriter:
         weights /= weights.sum()
         if not self.calls and not self._line:
             self._decide_none(options, weights)
+        elif self.ask_weight != 1.0:
+            weights[options == self._asking] *= self.ask_weight
+            weights /= weights.sum()
         best = int(weights.argmax())
         self._least = min(self._least, float(weights[best]))
         return self._take(int(options[best]))

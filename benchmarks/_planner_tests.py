@@ -1,0 +1,206 @@
+"""Rows that planners are judged on, and batched writing of plans on a GPU. BFCL is only ever read here."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent_forge.agents.planner.tools import ToolIndex
+from agent_forge.learning.datasets import parameter_schema, read_set, read_sgd, seal_tools, ultratool_tools
+from agent_forge.learning.rows import PlanRow
+from agent_forge.tasks.calls import accepted_calls, score_calls
+
+HELD_OUT_FIELDS = 0.12  # of Seal-Tools' fields: "other domains"
+SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A request with its tools, and a judge of calls: whether they are right, and any other figures."""
+
+    kind: str
+    row: PlanRow
+    judge: Callable[[Sequence[Mapping[str, Any]]], dict[str, float]] = field(repr=False)
+
+
+def held_out_ids(folder: Path) -> frozenset[str]:
+    """The rows that training must not see, beside SGD's dev services and BFCL."""
+    fields = held_out_fields(folder)
+    tools = seal_tools(folder)
+    seal = [row.id for row in read_set("seal_tools", folder) if any(tools[t["name"]]["field"] in fields for t in row.tools)]
+    rng = random.Random(7)
+    others = [row.id for name, count in (("ultratool", 300), ("break", 200), ("snips", 150)) for row in rng.sample(read_set(name, folder), count)]
+    known = rng.sample([row.id for row in read_set("seal_tools", folder) if row.id not in set(seal)], 60)
+    return frozenset([*seal, *others, *known])
+
+
+def held_out_fields(folder: Path) -> frozenset[str]:
+    fields = sorted({tool["field"] for tool in seal_tools(folder).values()})
+    return frozenset(random.Random(5).sample(fields, round(len(fields) * HELD_OUT_FIELDS)))
+
+
+def judged_rows(folder: Path, per_set: int | None = None) -> list[Judged]:
+    """All rows, or some of each set (always the same ones)."""
+    rows: list[Judged] = []
+    for maker in (bfcl, sgd, seal, ultratool, snips):
+        made = list(maker(folder))
+        by_kind: dict[str, list[Judged]] = {}
+        for each in made:
+            by_kind.setdefault(each.kind, []).append(each)
+        for kind in by_kind.values():
+            random.Random(3).shuffle(kind)
+            rows += kind[:per_set]
+    return rows
+
+
+def bfcl(folder: Path) -> Iterator[Judged]:
+    for name in ("simple_python", "multiple", "parallel", "parallel_multiple", "irrelevance"):
+        place = folder / "bfcl"
+        answers = {}
+        if name != "irrelevance":
+            answers = {entry["id"]: entry["ground_truth"] for entry in map(json.loads, (place / f"{name}_answers.jsonl").open())}
+        with gzip.open(place / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
+            for line in file:
+                entry = json.loads(line)
+                tools = tuple(as_function(each) for each in entry["function"])
+                row = PlanRow(entry["id"], entry["question"][0][-1]["content"], tools)
+                right = answers.get(entry["id"])
+                yield Judged(f"bfcl {name}", row, lambda calls, right=right: {"right": float(accepted_calls(right, calls) if right is not None else not calls)})
+
+
+def as_function(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": entry["name"], "description": entry.get("description") or "", "parameters": as_schema(entry["parameters"])}
+
+
+def as_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """A schema in Python's type names as JSON Schema."""
+    result = parameter_schema(schema)
+    result |= {key: value for key, value in schema.items() if key in ("required", "minimum", "maximum")}
+    if "properties" in schema:
+        result["type"] = "object"
+        result["properties"] = {name: as_schema(each) for name, each in schema["properties"].items()}
+    if isinstance(schema.get("items"), Mapping):
+        result["items"] = as_schema(schema["items"])
+    if result.get("type") == "any":
+        del result["type"]
+    return result
+
+
+def _scored(row: PlanRow) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, float]]:
+    def judge(calls: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+        score = score_calls(row.calls, calls)
+        return {"right": float(score.right), "node": score.tools, "args": score.arguments, "edge": score.edges}
+
+    return judge
+
+
+def sgd(folder: Path) -> Iterator[Judged]:
+    """Requests over services that the training split does not have, beside other services' tools."""
+    known = {service for row in read_sgd(folder, "train") for service in row.meta["services"]}
+    rows = list(read_sgd(folder, "dev"))
+    tools = {tool["name"]: tool for row in rows for tool in row.tools}
+    rng = random.Random(1)
+    for row in rows:
+        if row.faults() or any(service in known for service in row.meta["services"]):
+            continue
+        yield Judged("sgd unseen", _shown(row, list(tools.values()), rng), _scored(row))
+
+
+def seal(folder: Path) -> Iterator[Judged]:
+    tools = seal_tools(folder)
+    index = ToolIndex.of([_Spec(tool) for tool in tools.values()])
+    held = held_out_ids(folder)
+    fields = held_out_fields(folder)
+    for row in read_set("seal_tools", folder):
+        if row.id in held:
+            other = any(tools[tool["name"]]["field"] in fields for tool in row.tools)
+            near = [spec.tool for spec in index.nearest(row.request, 14)]
+            shown = _shown(row, near, random.Random(row.id), keep_order=True)
+            yield Judged("seal other domains" if other else "seal known domains", shown, _scored(row))
+
+
+class _Spec:
+    def __init__(self, tool: Mapping[str, Any]) -> None:
+        self.tool, self.name, self.description, self.schema = tool, tool["name"], tool["description"], tool["parameters"]
+
+
+def ultratool(folder: Path) -> Iterator[Judged]:
+    held, tools = held_out_ids(folder), list(ultratool_tools(folder).values())
+    for row in read_set("ultratool", folder):
+        if row.id in held:
+            yield Judged("ultratool", _shown(row, tools, random.Random(row.id)), _scored(row))
+
+
+def snips(folder: Path) -> Iterator[Judged]:
+    held = held_out_ids(folder)
+    for row in read_set("snips", folder):
+        if row.id in held:
+            yield Judged("snips", row, _scored(row))
+
+
+def _shown(row: PlanRow, pool: Sequence[Mapping[str, Any]], rng: random.Random, keep_order: bool = False) -> PlanRow:
+    shown = {tool["name"]: tool for tool in row.tools}
+    for tool in pool if keep_order else rng.sample(list(pool), min(len(pool), 20)):
+        if len(shown) < SHOWN:
+            shown.setdefault(tool["name"], tool)
+    order = list(shown.values())
+    rng.shuffle(order)
+    return PlanRow(row.id, row.request, tuple(order), row.calls, source=row.source)
+
+
+def write_plans(model: Any, tokenizer: Any, vocabulary: Any, rows: Sequence[PlanRow], refuse_above: float = 0.5, batch: int = 128) -> list[Any]:
+    """The writers of plans after greedy decoding under the grammar, many rows side by side (torch, any device)."""
+    import torch
+
+    from agent_forge.agents.planner.writer import PlanWriter
+
+    device = next(model.parameters()).device
+    prompts = [each.ids for each in tokenizer.encode_batch([row.prompt for row in rows], add_special_tokens=False)]
+    order = sorted(range(len(rows)), key=lambda place: len(prompts[place]))
+    writers: list[Any] = [None] * len(rows)
+    for start in range(0, len(order), batch):
+        places = order[start : start + batch]
+        longest = max(len(prompts[place]) for place in places)
+        ids = torch.zeros(len(places), longest, dtype=torch.long)
+        mask = torch.zeros(len(places), longest, dtype=torch.long)
+        for line, place in enumerate(places):
+            ids[line, longest - len(prompts[place]) :] = torch.tensor(prompts[place])
+            mask[line, longest - len(prompts[place]) :] = 1
+            writers[place] = PlanWriter(vocabulary, rows[place].tools, rows[place].request, refuse_above)
+        _write(model, ids.to(device), mask.to(device), [writers[place] for place in places])
+    return writers
+
+
+def _write(model: Any, ids: Any, mask: Any, writers: Sequence[Any], most: int = 320) -> None:
+    import torch
+
+    cache = None
+    positions = (mask.cumsum(1) - 1).clamp_min(0)
+    with torch.inference_mode():
+        for _ in range(most):
+            out = model(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            cache = out.past_key_values
+            logits = out.logits[:, -1].float().cpu().numpy()
+            tokens = [0 if writer.ended else writer.choose(logits[line]) or 0 for line, writer in enumerate(writers)]
+            if all(writer.ended for writer in writers):
+                return
+            ids = torch.tensor(tokens, device=mask.device)[:, None]
+            mask = torch.cat([mask, mask.new_ones(len(writers), 1)], 1)
+            positions = positions[:, -1:] + 1
+
+
+def summary(rows: Sequence[Judged], writers: Sequence[Any]) -> dict[str, dict[str, float]]:
+    """The means of all figures by kind of row."""
+    sums: dict[str, dict[str, list[float]]] = {}
+    for each, writer in zip(rows, writers, strict=True):
+        figures = each.judge(writer.calls)
+        figures["refused"] = float(not writer.calls)
+        figures["missing"] = float(any(value is None for call in writer.calls for value in call["args"].values()))
+        for name, value in figures.items():
+            sums.setdefault(each.kind, {}).setdefault(name, []).append(value)
+    return {kind: {name: round(sum(values) / len(values), 3) for name, values in figures.items()} | {"n": len(next(iter(figures.values())))} for kind, figures in sums.items()}
