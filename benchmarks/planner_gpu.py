@@ -52,12 +52,58 @@ def all_sheets(data: Path, count: int, tokenizer_json: str, end: int, seed: int,
     return PlanSheets(*arrays)
 
 
+def write_sheets(options: argparse.Namespace) -> None:
+    """Makes training rows and keeps them as one file."""
+    import numpy as np
+
+    begun = time.perf_counter()
+    words = (options.weights / "tokenizer.json").read_text()
+    end = json.loads((options.weights / "kept.json").read_text()).index(2)
+    data = all_sheets(options.data, options.sheets, words, end, options.seed, options.workers)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(options.out, tokens=data.tokens.astype(np.uint16), documents=data.documents, positions=data.positions, learnt=data.learnt)
+    print(f"{len(data):,} rows of {LENGTH}, {data.used:.3f} used, {data.learnt.mean():.3f} learnt, {time.perf_counter() - begun:.0f} s", flush=True)
+
+
+def read_sheets(path: Path) -> Any:
+    import numpy as np
+
+    from agent_forge.learning.sheets import PlanSheets
+
+    with np.load(path) as file:
+        return PlanSheets(file["tokens"].astype(np.int32), file["documents"], file["positions"], file["learnt"])
+
+
+def timed_train(model: Any, data: Any, options: argparse.Namespace, loss: Any = None, on_record: Any = None, **more: Any) -> None:
+    """A warm-up at a constant rate that measures the speed, then as many steps as fit into the time that is left."""
+    from agent_forge.forge.training import train
+
+    begun, stamps = time.perf_counter(), []
+
+    def note(record: dict[str, Any]) -> None:
+        if "loss" in record:
+            stamps.append((record["step"], time.perf_counter()))
+            if record["step"] % 100 == 0 or record["step"] <= 60:
+                print(record["step"], round(record["mean_loss"], 4), f"{time.perf_counter() - begun:.0f} s", flush=True)
+        if on_record is not None:
+            on_record(record)
+
+    if options.steps is None:
+        train(model, data, settings(60, options.rows, options.micro[0], options.lr, **{**more, "schedule": "wsd", "decay": 0.0}), loss=loss, on_record=note, progress=None)
+        pace = (stamps[-1][1] - stamps[0][1]) / (stamps[-1][0] - stamps[0][0])
+        left = options.seconds - (time.perf_counter() - begun) - 15
+        options.steps = int(left / pace)
+        print(f"{pace:.3f} s per step of {options.rows} rows, {options.rows * LENGTH / pace:,.0f} tokens/s; {options.steps} steps follow", flush=True)
+    train(model, data, settings(options.steps, options.rows, options.micro[0], options.lr, **more), loss=loss, on_record=note, progress=None)
+
+
 def settings(steps: int, rows: int, micro: int, lr: float, **more: Any) -> Any:
     from agent_forge.forge.training import TrainSettings
 
     changes = {"matrix_rule": "adamw", "lr": lr, "embedding_lr": lr, "scalar_lr": lr, "weight_decay": 0.01}
-    return TrainSettings(steps=steps, batch_rows=rows, micro_rows=micro, optimizer="specialise", optimizer_changes={**changes, **more.pop("changes", {})},
-                         schedule="cosine", warmup=max(10, steps // 50), floor=0.03, log_every=20, **more)  # fmt: skip
+    fixed = {"schedule": "cosine", "warmup": max(10, steps // 50), "floor": 0.03, "log_every": 20}
+    changes |= more.pop("changes", {})
+    return TrainSettings(steps=steps, batch_rows=rows, micro_rows=micro, optimizer="specialise", optimizer_changes=changes, **{**fixed, **more})
 
 
 def shape(layers: int = 30, words: int = 16384) -> Any:
@@ -125,6 +171,14 @@ def prepare(options: argparse.Namespace) -> tuple[Any, str, int]:
     return model, words, kept.index(2)
 
 
+def base(options: argparse.Namespace) -> None:
+    """SmolLM2 from its GGUF file as a Hugging Face folder."""
+    from agent_forge.agents.models.llama_gguf import load_gguf
+
+    model, _ = load_gguf(options.weights / "smollm2.gguf")
+    model.save_pretrained(options.weights / "model")
+
+
 def judge(model: Any, words: str, end: int, data: Path, per_set: int | None, out: Path | None = None) -> dict[str, Any]:
     import torch
     from _planner_tests import judged_rows, summary, write_plans
@@ -150,15 +204,10 @@ def judge(model: Any, words: str, end: int, data: Path, per_set: int | None, out
 def train_planner(options: argparse.Namespace) -> None:
     import torch
 
-    from agent_forge.forge.training import train
-
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options.out.mkdir(parents=True, exist_ok=True)
     model, words, end = prepare(options)
-    begun = time.perf_counter()
-    data = all_sheets(options.data, options.sheets, words, end, options.seed, options.workers)
-    print(f"{len(data):,} rows of {LENGTH}, {data.learnt.mean():.3f} learnt, {time.perf_counter() - begun:.0f} s", flush=True)
-    train(model.to(device), data, settings(options.steps, options.rows, options.micro[0], options.lr, seed=options.seed), progress=sys.stdout)
+    timed_train(model.to(device), read_sheets(options.sheets_file), options, seed=options.seed)
     model.save_pretrained(options.out / "model")
     (options.out / "tokenizer.json").write_text(words)
     (options.out / "kept.json").write_text((options.weights / "kept.json").read_text())
@@ -176,7 +225,6 @@ def shrink(options: argparse.Namespace) -> None:
     from agent_forge.forge.quantization.bitlinear import set_strength, settled
     from agent_forge.forge.quantization.calibration import input_moments, round_with_feedback
     from agent_forge.forge.quantization.levels import Format
-    from agent_forge.forge.training import train
     from agent_forge.learning.sheets import PlanSheets
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -184,7 +232,7 @@ def shrink(options: argparse.Namespace) -> None:
     teacher = AutoModelForCausalLM.from_pretrained(options.teacher / "model", dtype=torch.float32).to(device)
     words = (options.teacher / "tokenizer.json").read_text()
     end = json.loads((options.teacher / "kept.json").read_text()).index(2)
-    data = all_sheets(options.data, options.sheets, words, end, options.seed + 1, options.workers)
+    data = read_sheets(options.sheets_file)
     student = copy.deepcopy(teacher)
     if options.layers:
         influence = layer_influence(teacher, data.take(slice(0, 16)).inputs.to(device))
@@ -197,16 +245,15 @@ def shrink(options: argparse.Namespace) -> None:
     round_with_feedback(student, input_moments(dense, few, names))
     del dense
     goal = copy.deepcopy(teacher).to(torch.bfloat16).eval() if device == "cuda" else teacher.eval()
-    rise = max(1, options.steps // 5)
+    begun = time.perf_counter()
 
     def note(record: dict[str, Any]) -> None:
-        if "loss" in record:
-            set_strength(student, min(1.0, (record["step"] + 20) / rise))
+        """The strength rises over the first fifth of the time."""
+        set_strength(student, min(1.0, 0.125 * (1 + int(8 * (time.perf_counter() - begun) / (0.2 * options.seconds)))))
 
-    set_strength(student, min(1.0, 20 / rise))
+    set_strength(student, 0.125)
     muon = {"matrix_rule": "muon", "lr": options.lr, "embedding_lr": options.lr / 5, "scalar_lr": options.lr / 5, "weight_decay": 0.0}
-    chosen = settings(options.steps, options.rows, options.micro[0], options.lr, seed=options.seed, divergence=50.0, changes=muon)
-    train(student, data, chosen, loss=Distillation(goal, hard=options.hard), on_record=note, progress=sys.stdout)
+    timed_train(student, data, options, Distillation(goal, hard=options.hard), note, seed=options.seed, divergence=50.0, changes=muon)
     set_strength(student, 1.0)
     with settled(student):
         figures = judge(student, words, end, options.data, options.per_set, options.out)
@@ -218,10 +265,12 @@ def shrink(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("speed", "train", "shrink", "judge"))
+    parser.add_argument("what", choices=("speed", "sheets", "base", "train", "shrink"))
     for name in ("weights", "data", "out", "teacher"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--steps", type=int)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--sheets-file", type=Path)
     parser.add_argument("--sheets", type=int, default=4000)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--micro", type=int, nargs="+", default=[64])
@@ -234,7 +283,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--per-set", type=int)
     options = parser.parse_args()
-    {"speed": speed, "train": train_planner, "shrink": shrink}[options.what](options)
+    {"speed": speed, "sheets": write_sheets, "base": base, "train": train_planner, "shrink": shrink}[options.what](options)
 
 
 if __name__ == "__main__":
