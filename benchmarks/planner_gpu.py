@@ -173,7 +173,7 @@ def prepare(options: argparse.Namespace) -> tuple[Any, str, int]:
 
 def base(options: argparse.Namespace) -> None:
     """SmolLM2 from its GGUF file as a Hugging Face folder."""
-    from agent_forge.agents.models.llama_gguf import load_gguf
+    from agent_forge.inference.llama_gguf import load_gguf
 
     model, _ = load_gguf(options.weights / "smollm2.gguf")
     model.save_pretrained(options.weights / "model")
@@ -206,13 +206,31 @@ def train_planner(options: argparse.Namespace) -> None:
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options.out.mkdir(parents=True, exist_ok=True)
-    model, words, end = prepare(options)
+    model, words, _ = prepare(options)
     timed_train(model.to(device), read_sheets(options.sheets_file), options, seed=options.seed)
     model.save_pretrained(options.out / "model")
     (options.out / "tokenizer.json").write_text(words)
     (options.out / "kept.json").write_text((options.weights / "kept.json").read_text())
-    figures = judge(model, words, end, options.data, options.per_set, options.out)
-    (options.out / "figures.json").write_text(json.dumps(figures, indent=1))
+
+
+def judge_folder(options: argparse.Namespace) -> None:
+    """The figures of a trained or packed model."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    import agent_forge.forge.models  # noqa: F401  (registers the packed format)
+    from agent_forge.inference.packed import unpack_model
+
+    torch.set_num_threads(1)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    packed = options.teacher / "packed"
+    model = AutoModelForCausalLM.from_pretrained(packed if packed.exists() else options.teacher / "model", dtype=torch.float32)
+    if packed.exists():
+        model = unpack_model(model)
+    words = (options.teacher / "tokenizer.json").read_text()
+    end = json.loads((options.teacher / "kept.json").read_text()).index(2)
+    figures = judge(model.to(device), words, end, options.data, options.per_set, options.teacher)
+    (options.teacher / "figures.json").write_text(json.dumps(figures, indent=1))
 
 
 def shrink(options: argparse.Namespace) -> None:
@@ -222,7 +240,7 @@ def shrink(options: argparse.Namespace) -> None:
 
     from agent_forge.forge.pruning import keep_layers, layer_influence
     from agent_forge.forge.quantization import Distillation, to_bitlinear, write_packed
-    from agent_forge.forge.quantization.bitlinear import set_strength, settled
+    from agent_forge.forge.quantization.bitlinear import set_strength
     from agent_forge.forge.quantization.calibration import input_moments, round_with_feedback
     from agent_forge.forge.quantization.levels import Format
     from agent_forge.learning.sheets import PlanSheets
@@ -231,7 +249,6 @@ def shrink(options: argparse.Namespace) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     teacher = AutoModelForCausalLM.from_pretrained(options.teacher / "model", dtype=torch.float32).to(device)
     words = (options.teacher / "tokenizer.json").read_text()
-    end = json.loads((options.teacher / "kept.json").read_text()).index(2)
     data = read_sheets(options.sheets_file)
     student = copy.deepcopy(teacher)
     if options.layers:
@@ -255,17 +272,16 @@ def shrink(options: argparse.Namespace) -> None:
     muon = {"matrix_rule": "muon", "lr": options.lr, "embedding_lr": options.lr / 5, "scalar_lr": options.lr / 5, "weight_decay": 0.0}
     timed_train(student, data, options, Distillation(goal, hard=options.hard), note, seed=options.seed, divergence=50.0, changes=muon)
     set_strength(student, 1.0)
-    with settled(student):
-        figures = judge(student, words, end, options.data, options.per_set, options.out)
     size = write_packed(student, options.teacher / "model", options.out / "packed", options.layout)
     print("packed", size, flush=True)
-    (options.out / "packed" / "tokenizer.json").write_text(words)
-    (options.out / "figures.json").write_text(json.dumps({"bytes": size, **figures}, indent=1))
+    for folder in (options.out, options.out / "packed"):
+        (folder / "tokenizer.json").write_text(words)
+    (options.out / "kept.json").write_text((options.teacher / "kept.json").read_text())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("speed", "sheets", "base", "train", "shrink"))
+    parser.add_argument("what", choices=("speed", "sheets", "base", "train", "judge", "shrink"))
     for name in ("weights", "data", "out", "teacher"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--steps", type=int)
@@ -283,7 +299,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--per-set", type=int)
     options = parser.parse_args()
-    {"speed": speed, "sheets": write_sheets, "base": base, "train": train_planner, "shrink": shrink}[options.what](options)
+    {"speed": speed, "sheets": write_sheets, "base": base, "train": train_planner, "judge": judge_folder, "shrink": shrink}[options.what](options)
 
 
 if __name__ == "__main__":
