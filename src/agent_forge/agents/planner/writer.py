@@ -32,6 +32,9 @@ class PlanWriter:
     confidences: list[float] = field(default_factory=list)  # one per call: the least sure choice in it
     none_probability: float | None = None
     ended: bool = False
+    text: str = ""  # what was written
+    written_tokens: int = 0
+    read_tokens: int = 0  # by the model, what it wrote itself included
 
     def __post_init__(self) -> None:
         self._said = Mentions(" ".join(self.request.split()))
@@ -89,8 +92,11 @@ class PlanWriter:
             return None
         self._matcher.consume_token(token)
         self._line.append(token)
+        self.written_tokens += 1
         if self._matcher.is_stopped() or self._matcher.is_accepting():
-            call = read_line(self.vocabulary.decode_str(self._line))
+            line = self.vocabulary.decode_str(self._line)
+            self.text += line
+            call = read_line(line)
             if call is None or len(self.calls) + 1 == MOST_CALLS:
                 self.ended = True
             if call is not None:

@@ -1,0 +1,199 @@
+"""The planner that comes with the package: a small packed model that reads the tools and writes calls.
+
+    planner = ForgedPlanner()
+    plan = planner.plan_now("Get the weather in Oslo and Rome.", tools=[get_weather])
+
+It needs no torch and no network. Its decoding follows the grammar of the tools (`constraint.py`), so that every value was
+said, is listed by the schema, or is an earlier result; a required value that nobody gave is left open, and a request that
+no tool serves becomes a task without an action. docs/forged-planner.md has its figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.agents.planner.script import Function, is_reference, request_text, tools_text
+from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
+from agent_forge.errors import CheckpointError
+from agent_forge.plans import Plan, Provenance, Task
+
+if TYPE_CHECKING:
+    from agent_forge.agents.planner.writer import PlanWriter
+
+SHIPPED = Path(__file__).parent.parent / "data" / "planner"
+SHOWN_TOOLS = 8
+KEPT_PREFIXES = 4  # lists of tools whose reading is kept
+CARD = "card.json"
+
+
+class PlanModel:
+    """A packed model that was trained to write plans, with its tokenizer and the grammar's view of it."""
+
+    def __init__(self, folder: Path) -> None:
+        from llguidance import LLTokenizer
+        from tokenizers import Tokenizer
+
+        from agent_forge.inference.packed import PackedModel
+
+        self.model = PackedModel.load(folder)
+        words = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        self.tokenizer = Tokenizer.from_str(words)
+        ends = self.model.generation_config.eos_token_id
+        self.vocabulary = LLTokenizer(words, eos_token=ends[0] if isinstance(ends, list) else ends)
+        card = folder / CARD
+        self.card: dict[str, Any] = json.loads(card.read_text(encoding="utf-8")) if card.is_file() else {}
+        self._prefixes: OrderedDict[str, Any] = OrderedDict()
+        self._lock = Lock()
+
+    def write(self, request: str, functions: Sequence[Function], **options: Any) -> PlanWriter:
+        """The writer after the whole plan. The tools' part of the prompt is read once per list of tools."""
+        from agent_forge.agents.planner.writer import PlanWriter
+
+        writer = PlanWriter(self.vocabulary, functions, request, **options)
+        history = self._after_tools(functions)
+        ids = self.tokenizer.encode(request_text(request), add_special_tokens=False).ids
+        token: int | None = None
+        while not writer.ended:
+            logits = self.model.read(history, ids if token is None else [token])[-1]
+            token = writer.choose(logits)
+        writer.read_tokens = history.length
+        return writer
+
+    def _after_tools(self, functions: Sequence[Function]) -> Any:
+        text = tools_text(functions)
+        with self._lock:
+            if text not in self._prefixes:
+                history = self.model.history()
+                self.model.read(history, self.tokenizer.encode(text, add_special_tokens=False).ids)
+                self._prefixes[text] = history
+                if len(self._prefixes) > KEPT_PREFIXES:
+                    self._prefixes.popitem(last=False)
+            self._prefixes.move_to_end(text)
+            return self._prefixes[text].copy()
+
+    def probability(self, confidence: float) -> float:
+        """How often calls of this confidence were right on the rows of the card (interpolated); where the card has no
+        table, the confidence itself."""
+        table = self.card.get("calibration")
+        if not table:
+            return confidence
+        import numpy as np
+
+        return float(np.interp(confidence, *zip(*table, strict=True)))
+
+
+@cache
+def plan_model(folder: Path) -> PlanModel:
+    """The model of a folder, loaded once."""
+    return PlanModel(folder)
+
+
+def is_shipped() -> bool:
+    """Whether the planner's weights are there: the package works without them too."""
+    return (SHIPPED / "model.safetensors").is_file()
+
+
+class ForgedPlanner:
+    """Plans with the packed model of `folder`, by default the one that comes with the package.
+
+    Of many tools it is shown the nearest; `refuse_above` is the probability of "no tool serves this" above which no call
+    is made, `least` the probability of being right below which a plan is refused.
+    """
+
+    name = "forged"
+
+    def __init__(self, folder: Path | str | None = None, *, refuse_above: float = 0.5, least: float = 0.0) -> None:
+        self.folder = Path(folder) if folder is not None else SHIPPED
+        if not (self.folder / "config.json").is_file():
+            fix = "Reinstall agent-forge, or choose another planner: --planner rules"
+            raise CheckpointError("the forged planner's weights are not there", where=str(self.folder), fix=fix)
+        self.refuse_above, self.least = refuse_above, least
+
+    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
+        """Writes in a thread."""
+        return await asyncio.to_thread(self.plan_now, request, tools=tools)
+
+    def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
+        """The plan. What nobody gave is left out of the arguments, as `check` then says; a request that no tool serves
+        is one task without an action."""
+        model = plan_model(self.folder)
+        writer = self.write(request, [function_of(tool) for tool in tools])
+        sure = model.probability(min(writer.confidences)) if writer.calls else writer.none_probability
+        provenance = Provenance(
+            request,
+            self.name,
+            model.card.get("name"),
+            confidence=None if sure is None else round(sure, 3),
+            input_tokens=writer.read_tokens - writer.written_tokens,
+            output_tokens=writer.written_tokens,
+            text=writer.text,
+        )
+        return Plan(tasks_of(writer.calls, request)).with_provenance(provenance)
+
+    def write(self, request: str, functions: Sequence[Function]) -> PlanWriter:
+        """The calls for a request, over tools given as function schemas."""
+        shown = nearest(request, functions)
+        return plan_model(self.folder).write(request, shown, refuse_above=self.refuse_above)
+
+
+def nearest(request: str, functions: Sequence[Function]) -> Sequence[Function]:
+    """The functions that the model is shown: all of them where they are few, in their own order."""
+    if len(functions) <= SHOWN_TOOLS:
+        return functions
+    specs = [_Spec(function) for function in functions]
+    names = {spec.name for spec in ToolIndex.of(specs).nearest(request, SHOWN_TOOLS)}
+    return [function for function in functions if function["name"] in names]
+
+
+class _Spec:
+    """A function schema as the index of tools takes it."""
+
+    def __init__(self, function: Function) -> None:
+        self.name: str = function["name"]
+        self.description: str = function.get("description") or ""
+        self.schema: Mapping[str, Any] = function.get("parameters") or {}
+
+
+def function_of(tool: ToolSpec) -> Function:
+    """A tool as the planner reads it."""
+    return {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+
+
+def tasks_of(calls: Iterable[Mapping[str, Any]], request: str) -> list[Task]:
+    """The calls as tasks s1, s2, …
+
+    >>> calls = [{"tool": "find", "args": {"q": "tea"}}, {"tool": "buy", "args": {"id": {"ref": 1, "field": "id"}}}]
+    >>> [dict(task.args) for task in tasks_of(calls, "Buy tea")]
+    [{'q': 'tea'}, {'id': '{s1.id}'}]
+    """
+    tasks = [
+        Task(
+            f"s{number}",
+            action=call["tool"],
+            args={name: _argument(value) for name, value in call["args"].items() if value is not None},
+            depends_on=[f"s{earlier}" for earlier in call.get("after") or ()],
+        )
+        for number, call in enumerate(calls, 1)
+    ]
+    return tasks or [Task("s1", request)]
+
+
+def _argument(value: Any) -> Any:
+    """A value with references in the manner of plans."""
+    if is_reference(value):
+        field = value.get("field")
+        return f"{{s{value['ref']}.{field}}}" if field else f"{{s{value['ref']}}}"
+    if isinstance(value, Mapping):
+        return {name: _argument(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_argument(each) for each in value]
+    if isinstance(value, str):
+        return value.replace("{", "{{").replace("}", "}}") if "{" in value else value
+    return value
