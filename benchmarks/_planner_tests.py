@@ -32,9 +32,15 @@ def held_out_ids(folder: Path) -> frozenset[str]:
     """The rows that training must not see, beside SGD's dev services and BFCL."""
     fields = held_out_fields(folder)
     tools = seal_tools(folder)
-    seal = [row.id for row in read_set("seal_tools", folder) if any(tools[t["name"]]["field"] in fields for t in row.tools)]
+    seal = [
+        row.id for row in read_set("seal_tools", folder) if any(tools[t["name"]]["field"] in fields for t in row.tools)
+    ]
     rng = random.Random(7)
-    others = [row.id for name, count in (("ultratool", 300), ("break", 200), ("snips", 150)) for row in rng.sample(read_set(name, folder), count)]
+    others = [
+        row.id
+        for name, count in (("ultratool", 300), ("break", 200), ("snips", 150))
+        for row in rng.sample(read_set(name, folder), count)
+    ]
     known = rng.sample([row.id for row in read_set("seal_tools", folder) if row.id not in set(seal)], 60)
     return frozenset([*seal, *others, *known])
 
@@ -63,18 +69,31 @@ def bfcl(folder: Path) -> Iterator[Judged]:
         place = folder / "bfcl"
         answers = {}
         if name != "irrelevance":
-            answers = {entry["id"]: entry["ground_truth"] for entry in map(json.loads, (place / f"{name}_answers.jsonl").open())}
+            answers = {
+                entry["id"]: entry["ground_truth"]
+                for entry in map(json.loads, (place / f"{name}_answers.jsonl").open())
+            }
         with gzip.open(place / f"{name}.jsonl.gz", "rt", encoding="utf-8") as file:
             for line in file:
                 entry = json.loads(line)
                 tools = tuple(as_function(each) for each in entry["function"])
                 row = PlanRow(entry["id"], entry["question"][0][-1]["content"], tools)
                 right = answers.get(entry["id"])
-                yield Judged(f"bfcl {name}", row, lambda calls, right=right: {"right": float(accepted_calls(right, calls) if right is not None else not calls)})
+                yield Judged(
+                    f"bfcl {name}",
+                    row,
+                    lambda calls, right=right: {
+                        "right": float(accepted_calls(right, calls) if right is not None else not calls)
+                    },
+                )
 
 
 def as_function(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": entry["name"], "description": entry.get("description") or "", "parameters": as_schema(entry["parameters"])}
+    return {
+        "name": entry["name"],
+        "description": entry.get("description") or "",
+        "parameters": as_schema(entry["parameters"]),
+    }
 
 
 def as_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -126,7 +145,12 @@ def seal(folder: Path) -> Iterator[Judged]:
 
 class _Spec:
     def __init__(self, tool: Mapping[str, Any]) -> None:
-        self.tool, self.name, self.description, self.schema = tool, tool["name"], tool["description"], tool["parameters"]
+        self.tool, self.name, self.description, self.schema = (
+            tool,
+            tool["name"],
+            tool["description"],
+            tool["parameters"],
+        )
 
 
 def ultratool(folder: Path) -> Iterator[Judged]:
@@ -153,7 +177,9 @@ def _shown(row: PlanRow, pool: Sequence[Mapping[str, Any]], rng: random.Random, 
     return PlanRow(row.id, row.request, tuple(order), row.calls, source=row.source)
 
 
-def write_plans(model: Any, tokenizer: Any, vocabulary: Any, rows: Sequence[PlanRow], refuse_above: float = 0.5, batch: int = 128) -> list[Any]:
+def write_plans(
+    model: Any, tokenizer: Any, vocabulary: Any, rows: Sequence[PlanRow], refuse_above: float = 0.5, batch: int = 128
+) -> list[Any]:
     """The writers of plans after greedy decoding under the grammar, many rows side by side (torch, any device)."""
     import torch
 
@@ -183,7 +209,14 @@ def _write(model: Any, ids: Any, mask: Any, writers: Sequence[Any], most: int = 
     positions = (mask.cumsum(1) - 1).clamp_min(0)
     with torch.inference_mode():
         for _ in range(most):
-            out = model(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1)
+            out = model(
+                input_ids=ids,
+                attention_mask=mask,
+                position_ids=positions,
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
             cache = out.past_key_values
             logits = out.logits[:, -1].float().cpu().numpy()
             tokens = [0 if writer.ended else writer.choose(logits[line]) or 0 for line, writer in enumerate(writers)]
@@ -203,4 +236,8 @@ def summary(rows: Sequence[Judged], writers: Sequence[Any]) -> dict[str, dict[st
         figures["missing"] = float(any(value is None for call in writer.calls for value in call["args"].values()))
         for name, value in figures.items():
             sums.setdefault(each.kind, {}).setdefault(name, []).append(value)
-    return {kind: {name: round(sum(values) / len(values), 3) for name, values in figures.items()} | {"n": len(next(iter(figures.values())))} for kind, figures in sums.items()}
+    return {
+        kind: {name: round(sum(values) / len(values), 3) for name, values in figures.items()}
+        | {"n": len(next(iter(figures.values())))}
+        for kind, figures in sums.items()
+    }

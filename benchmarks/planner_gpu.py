@@ -1,8 +1,8 @@
 """The forged planner on one GPU: how fast it trains, the training itself, and the shrinking (docs/results/forged-planner.md).
 
-    python benchmarks/planner_gpu.py speed
-    python benchmarks/planner_gpu.py train --weights DIR --data DIR --steps N --out DIR
-    python benchmarks/planner_gpu.py shrink --teacher DIR --data DIR --steps N --out DIR
+python benchmarks/planner_gpu.py speed
+python benchmarks/planner_gpu.py train --weights DIR --data DIR --steps N --out DIR
+python benchmarks/planner_gpu.py shrink --teacher DIR --data DIR --steps N --out DIR
 """
 
 from __future__ import annotations
@@ -48,7 +48,10 @@ def all_sheets(data: Path, count: int, tokenizer_json: str, end: int, seed: int,
     jobs = [(str(data), seed * 1000 + number, count // workers, tokenizer_json, end) for number in range(workers)]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
         parts = pool.map(make_sheets, jobs)
-    arrays = [np.concatenate([getattr(part, name) for part in parts]) for name in ("tokens", "documents", "positions", "learnt")]
+    arrays = [
+        np.concatenate([getattr(part, name) for part in parts])
+        for name in ("tokens", "documents", "positions", "learnt")
+    ]
     return PlanSheets(*arrays)
 
 
@@ -61,8 +64,17 @@ def write_sheets(options: argparse.Namespace) -> None:
     end = json.loads((options.weights / "kept.json").read_text()).index(2)
     data = all_sheets(options.data, options.sheets, words, end, options.seed, options.workers)
     options.out.parent.mkdir(parents=True, exist_ok=True)
-    np.savez(options.out, tokens=data.tokens.astype(np.uint16), documents=data.documents, positions=data.positions, learnt=data.learnt)
-    print(f"{len(data):,} rows of {LENGTH}, {data.used:.3f} used, {data.learnt.mean():.3f} learnt, {time.perf_counter() - begun:.0f} s", flush=True)
+    np.savez(
+        options.out,
+        tokens=data.tokens.astype(np.uint16),
+        documents=data.documents,
+        positions=data.positions,
+        learnt=data.learnt,
+    )
+    print(
+        f"{len(data):,} rows of {LENGTH}, {data.used:.3f} used, {data.learnt.mean():.3f} learnt, {time.perf_counter() - begun:.0f} s",
+        flush=True,
+    )
 
 
 def read_sheets(path: Path) -> Any:
@@ -74,7 +86,9 @@ def read_sheets(path: Path) -> Any:
         return PlanSheets(file["tokens"].astype(np.int32), file["documents"], file["positions"], file["learnt"])
 
 
-def timed_train(model: Any, data: Any, options: argparse.Namespace, loss: Any = None, on_record: Any = None, **more: Any) -> None:
+def timed_train(
+    model: Any, data: Any, options: argparse.Namespace, loss: Any = None, on_record: Any = None, **more: Any
+) -> None:
     """A warm-up at a constant rate that measures the speed, then as many steps as fit into the time that is left."""
     from agent_forge.forge.training import train
 
@@ -89,12 +103,29 @@ def timed_train(model: Any, data: Any, options: argparse.Namespace, loss: Any = 
             on_record(record)
 
     if options.steps is None:
-        train(model, data, settings(60, options.rows, options.micro[0], options.lr, **{**more, "schedule": "wsd", "decay": 0.0}), loss=loss, on_record=note, progress=None)
+        train(
+            model,
+            data,
+            settings(60, options.rows, options.micro[0], options.lr, **{**more, "schedule": "wsd", "decay": 0.0}),
+            loss=loss,
+            on_record=note,
+            progress=None,
+        )
         pace = (stamps[-1][1] - stamps[0][1]) / (stamps[-1][0] - stamps[0][0])
         left = options.seconds - (time.perf_counter() - begun) - 15
         options.steps = int(left / pace)
-        print(f"{pace:.3f} s per step of {options.rows} rows, {options.rows * LENGTH / pace:,.0f} tokens/s; {options.steps} steps follow", flush=True)
-    train(model, data, settings(options.steps, options.rows, options.micro[0], options.lr, **more), loss=loss, on_record=note, progress=None)
+        print(
+            f"{pace:.3f} s per step of {options.rows} rows, {options.rows * LENGTH / pace:,.0f} tokens/s; {options.steps} steps follow",
+            flush=True,
+        )
+    train(
+        model,
+        data,
+        settings(options.steps, options.rows, options.micro[0], options.lr, **more),
+        loss=loss,
+        on_record=note,
+        progress=None,
+    )
 
 
 def settings(steps: int, rows: int, micro: int, lr: float, **more: Any) -> Any:
@@ -103,13 +134,31 @@ def settings(steps: int, rows: int, micro: int, lr: float, **more: Any) -> Any:
     changes = {"matrix_rule": "adamw", "lr": lr, "embedding_lr": lr, "scalar_lr": lr, "weight_decay": 0.01}
     fixed = {"schedule": "cosine", "warmup": max(10, steps // 50), "floor": 0.03, "log_every": 20}
     changes |= more.pop("changes", {})
-    return TrainSettings(steps=steps, batch_rows=rows, micro_rows=micro, optimizer="specialise", optimizer_changes=changes, **{**fixed, **more})
+    return TrainSettings(
+        steps=steps,
+        batch_rows=rows,
+        micro_rows=micro,
+        optimizer="specialise",
+        optimizer_changes=changes,
+        **{**fixed, **more},
+    )
 
 
 def shape(layers: int = 30, words: int = 16384) -> Any:
     from transformers import LlamaConfig
 
-    return LlamaConfig(vocab_size=words, hidden_size=576, intermediate_size=1536, num_hidden_layers=layers, num_attention_heads=9, num_key_value_heads=3, head_dim=64, max_position_embeddings=8192, rope_theta=100000.0, tie_word_embeddings=True)
+    return LlamaConfig(
+        vocab_size=words,
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=layers,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        head_dim=64,
+        max_position_embeddings=8192,
+        rope_theta=100000.0,
+        tie_word_embeddings=True,
+    )
 
 
 def speed(options: argparse.Namespace) -> None:
@@ -131,7 +180,9 @@ def speed(options: argparse.Namespace) -> None:
     parts = np.minimum(np.arange(length + 1) * 8 // length, 7)
     documents = np.broadcast_to(parts, tokens.shape).astype(np.int32).copy()
     positions = np.broadcast_to(np.arange(length + 1) % 600, tokens.shape).astype(np.int16)
-    data = PlanSheets(tokens, documents, positions, np.broadcast_to(np.arange(length + 1) % 4 == 0, tokens.shape).copy())
+    data = PlanSheets(
+        tokens, documents, positions, np.broadcast_to(np.arange(length + 1) % 4 == 0, tokens.shape).copy()
+    )
     for micro in options.micro:
         for kind in ("train", "distil"):
             model = LlamaForCausalLM(shape() if device == "cuda" else shape(2)).to(device)
@@ -149,9 +200,24 @@ def speed(options: argparse.Namespace) -> None:
                 stamps.append((record["step"], time.perf_counter()))
 
             train(model, data, settings(steps, 128, micro, 1e-4), loss=loss, on_record=note, progress=None)
-            rate = (stamps[-1][0] - stamps[0][0]) * 128 * length / (stamps[-1][1] - stamps[0][1]) if len(stamps) > 1 else None
+            rate = (
+                (stamps[-1][0] - stamps[0][0]) * 128 * length / (stamps[-1][1] - stamps[0][1])
+                if len(stamps) > 1
+                else None
+            )
             peak = torch.cuda.max_memory_allocated() / 1e9 if device == "cuda" else None
-            print(json.dumps({"kind": kind, "micro": micro, "tokens_per_s": rate, "seconds": time.perf_counter() - begun, "gb": peak}), flush=True)
+            print(
+                json.dumps(
+                    {
+                        "kind": kind,
+                        "micro": micro,
+                        "tokens_per_s": rate,
+                        "seconds": time.perf_counter() - begun,
+                        "gb": peak,
+                    }
+                ),
+                flush=True,
+            )
             if device == "cuda":
                 torch.cuda.reset_peak_memory_stats()
 
@@ -190,12 +256,25 @@ def judge(model: Any, words: str, end: int, data: Path, per_set: int | None, out
     vocabulary = LLTokenizer(words, eos_token=end)
     device = next(model.parameters()).device
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-        writers = write_plans(model.eval(), Tokenizer.from_str(words), vocabulary, [each.row for each in rows], batch=192 if device.type == "cuda" else 8)
+        writers = write_plans(
+            model.eval(),
+            Tokenizer.from_str(words),
+            vocabulary,
+            [each.row for each in rows],
+            batch=192 if device.type == "cuda" else 8,
+        )
     figures = summary(rows, writers)
     if out is not None:
         with (out / "written.jsonl").open("w") as file:
             for each, writer in zip(rows, writers, strict=True):
-                line = {"kind": each.kind, "id": each.row.id, "calls": writer.calls, "none": writer.none_probability, "confidences": [round(c, 3) for c in writer.confidences], **each.judge(writer.calls)}
+                line = {
+                    "kind": each.kind,
+                    "id": each.row.id,
+                    "calls": writer.calls,
+                    "none": writer.none_probability,
+                    "confidences": [round(c, 3) for c in writer.confidences],
+                    **each.judge(writer.calls),
+                }
                 file.write(json.dumps(line) + "\n")
     print(json.dumps(figures), f"{time.perf_counter() - begun:.0f} s", flush=True)
     return figures
@@ -224,7 +303,9 @@ def judge_folder(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     packed = options.teacher / "packed"
-    model = AutoModelForCausalLM.from_pretrained(packed if packed.exists() else options.teacher / "model", dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(
+        packed if packed.exists() else options.teacher / "model", dtype=torch.float32
+    )
     if packed.exists():
         model = unpack_model(model)
     words = (options.teacher / "tokenizer.json").read_text()
@@ -269,8 +350,23 @@ def shrink(options: argparse.Namespace) -> None:
         set_strength(student, min(1.0, 0.125 * (1 + int(8 * (time.perf_counter() - begun) / (0.2 * options.seconds)))))
 
     set_strength(student, 0.125)
-    muon = {"matrix_rule": "muon", "lr": options.lr, "embedding_lr": options.lr / 5, "scalar_lr": options.lr / 5, "weight_decay": 0.0}
-    timed_train(student, data, options, Distillation(goal, hard=options.hard), note, seed=options.seed, divergence=50.0, changes=muon)
+    muon = {
+        "matrix_rule": "muon",
+        "lr": options.lr,
+        "embedding_lr": options.lr / 5,
+        "scalar_lr": options.lr / 5,
+        "weight_decay": 0.0,
+    }
+    timed_train(
+        student,
+        data,
+        options,
+        Distillation(goal, hard=options.hard),
+        note,
+        seed=options.seed,
+        divergence=50.0,
+        changes=muon,
+    )
     set_strength(student, 1.0)
     size = write_packed(student, options.teacher / "model", options.out / "packed", options.layout)
     print("packed", size, flush=True)
@@ -299,7 +395,14 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--per-set", type=int)
     options = parser.parse_args()
-    {"speed": speed, "sheets": write_sheets, "base": base, "train": train_planner, "judge": judge_folder, "shrink": shrink}[options.what](options)
+    {
+        "speed": speed,
+        "sheets": write_sheets,
+        "base": base,
+        "train": train_planner,
+        "judge": judge_folder,
+        "shrink": shrink,
+    }[options.what](options)
 
 
 if __name__ == "__main__":

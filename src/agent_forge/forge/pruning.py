@@ -66,7 +66,9 @@ def cut_tokenizer(tokenizer_json: str, kept: Sequence[int]) -> str:
     words = {word: new[number] for word, number in model["vocab"].items() if number in new}
     merges = [merge for merge in model["merges"] if all(w in words for w in (*_pair(merge), "".join(_pair(merge))))]
     model["vocab"], model["merges"] = words, merges
-    document["added_tokens"] = [{**each, "id": new[each["id"]]} for each in document.get("added_tokens", ()) if each["id"] in new]
+    document["added_tokens"] = [
+        {**each, "id": new[each["id"]]} for each in document.get("added_tokens", ()) if each["id"] in new
+    ]
     return json.dumps(document, ensure_ascii=False)
 
 

@@ -116,7 +116,11 @@ def seal_tools(folder: Path) -> dict[str, dict[str, Any]]:
     tools = {}
     for entry in _lines(folder / "plan_graph/seal_tools/tool.jsonl"):
         function = function_of(
-            entry["api_name"], entry["api_description"], entry["parameters"], entry["required"], list(entry["responses"])
+            entry["api_name"],
+            entry["api_description"],
+            entry["parameters"],
+            entry["required"],
+            list(entry["responses"]),
         )
         tools[entry["api_name"]] = {**function, "field": entry["field"]}
     return tools
@@ -183,7 +187,10 @@ def read_nestful(folder: Path) -> Iterator[PlanRow]:
                 continue
             numbers = {call["label"].replace("_", ""): number for number, call in enumerate(output, 1)}
             calls = [
-                {"tool": call["name"], "args": {key: _nestful_value(each, numbers) for key, each in call["arguments"].items()}}
+                {
+                    "tool": call["name"],
+                    "args": {key: _nestful_value(each, numbers) for key, each in call["arguments"].items()},
+                }
                 for call in output
             ]
             shown = tuple({call["tool"]: tools[call["tool"]] for call in calls}.values())

@@ -16,7 +16,7 @@ from typing import Any
 from agent_forge.agents.planner.script import examples_in, result_fields
 from agent_forge.learning.phrases import Phrasing
 from agent_forge.learning.rows import PlanRow, with_references
-from agent_forge.learning.values import Value, Values, singular, split_name, words_of
+from agent_forge.learning.values import Value, Values, singular, split_name
 
 Function = Mapping[str, Any]
 Draft = tuple[list[dict[str, Any]], str]  # calls and the request that asks for them
@@ -82,7 +82,11 @@ class Generator:
         tools = self._tools()
         if self.restyle:
             tools = [retyped(tool, self.rng) for tool in tools]
-        style = self.rng.choice(("as it is", "as it is", "snake", "camel", "pascal", "dotted")) if self.restyle else "as it is"
+        style = (
+            self.rng.choice(("as it is", "as it is", "snake", "camel", "pascal", "dotted"))
+            if self.restyle
+            else "as it is"
+        )
         styled = [Styled.of(tool, style, self.rng if self.restyle else None) for tool in tools]
         kinds = [kind.name for kind in fields(Mix)]
         weights = [getattr(self.mix, kind) for kind in kinds]
@@ -95,7 +99,13 @@ class Generator:
             if draft is None:
                 continue
             calls = restyled(draft[0], tools, styled)
-            row = PlanRow("", self.say.dressed(draft[1]), tuple(each.function for each in styled), tuple(calls), source=f"generated:{kind}")
+            row = PlanRow(
+                "",
+                self.say.dressed(draft[1]),
+                tuple(each.function for each in styled),
+                tuple(calls),
+                source=f"generated:{kind}",
+            )
             if not row.faults():
                 rows.append(row)
         return rows
@@ -105,7 +115,10 @@ class Generator:
         most = min(self.rng.choice(self.shown), len(self.functions))
         first = self.rng.choice(self.functions)
         near = self.by_field[first.get("field")]
-        pool = [*self.rng.sample(near, min(len(near), self.rng.choice((0, 2, 4)))), *self.rng.sample(self.functions, min(len(self.functions), most + 4))]
+        pool = [
+            *self.rng.sample(near, min(len(near), self.rng.choice((0, 2, 4)))),
+            *self.rng.sample(self.functions, min(len(self.functions), most + 4)),
+        ]
         tools: list[Function] = [first]
         for each in pool:
             if len(tools) < most and not any(alike(each, other) for other in tools):
@@ -142,7 +155,18 @@ class Generator:
         for drawn in draws[1:]:
             if self.rng.random() < 0.6:  # only what differs is said again
                 parts = [self.say.slot(name, value) for name, value in drawn.items() if value != first[name]]
-                again = self.rng.choice(("do the same {}", "the same {}", "another one {}", "repeat it {}", "{}", "now {}", "one more {}", "do it again {}"))
+                again = self.rng.choice(
+                    (
+                        "do the same {}",
+                        "the same {}",
+                        "another one {}",
+                        "repeat it {}",
+                        "{}",
+                        "now {}",
+                        "one more {}",
+                        "do it again {}",
+                    )
+                )
                 clauses.append(again.format(" and ".join(parts)))
             else:
                 clauses.append(self.say.clause(function, drawn))
@@ -169,7 +193,9 @@ class Generator:
             chosen.append(chosen[0])
         draws = [self._drawn(function) for function in chosen]
         clauses = [self.say.clause(function, drawn) for function, drawn in zip(chosen, draws, strict=True)]
-        return [call_of(function, drawn) for function, drawn in zip(chosen, draws, strict=True)], self.say.joined(clauses)
+        return [call_of(function, drawn) for function, drawn in zip(chosen, draws, strict=True)], self.say.joined(
+            clauses
+        )
 
     def _chained(self, tools: Sequence[Function]) -> Draft | None:
         """A later call takes a field of an earlier one's result."""
@@ -208,7 +234,11 @@ class Generator:
     def _missing(self, tools: Sequence[Function]) -> Draft | None:
         function = self.rng.choice(tools)
         properties = function["parameters"].get("properties") or {}
-        names = [name for name in function["parameters"].get("required") or () if properties[name].get("type") not in ("boolean", "object")]
+        names = [
+            name
+            for name in function["parameters"].get("required") or ()
+            if properties[name].get("type") not in ("boolean", "object")
+        ]
         if not names:
             return None
         absent = self.rng.choice(names)
@@ -252,7 +282,9 @@ def link_of(function: Function, other: Function) -> tuple[str, str] | None:
         words = split_name(name)
         for field in result_fields(function):
             told = split_name(field)
-            if words[-2:] == told[-2:] or (words[-1] == told[-1] and words[-1] not in ("type", "data", "level", "status")):
+            if words[-2:] == told[-2:] or (
+                words[-1] == told[-1] and words[-1] not in ("type", "data", "level", "status")
+            ):
                 return name, field
     return None
 
@@ -321,12 +353,15 @@ def _plainer(schema: Mapping[str, Any], rng: random.Random | None) -> dict[str, 
     return {key: value for key, value in schema.items() if not (bare and key == "description")}
 
 
-def restyled(calls: Sequence[Mapping[str, Any]], tools: Sequence[Function], styled: Sequence[Styled]) -> list[dict[str, Any]]:
+def restyled(
+    calls: Sequence[Mapping[str, Any]], tools: Sequence[Function], styled: Sequence[Styled]
+) -> list[dict[str, Any]]:
     """The calls under the new names, their arguments in the order of the schema."""
     of = {tool["name"]: each for tool, each in zip(tools, styled, strict=True)}
     result = []
     for call in calls:
         style = of[call["tool"]]
+
         def field_of(reference: Mapping[str, Any]) -> dict[str, Any]:
             source = of[calls[reference["ref"] - 1]["tool"]]
             fields = source.fields if "returns" in source.function else {}

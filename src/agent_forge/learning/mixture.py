@@ -107,7 +107,9 @@ class Mixture:
     def _words(self) -> Group:
         return self.rng.sample(self.words, 8)
 
-    def _with_others(self, rows: Sequence[PlanRow], catalogue: Mapping[str, Mapping[str, Any]], style: str | None = None) -> Group:
+    def _with_others(
+        self, rows: Sequence[PlanRow], catalogue: Mapping[str, Mapping[str, Any]], style: str | None = None
+    ) -> Group:
         """Rows over the tools they use and some others, eight or a little more in all."""
         used = {tool["name"]: catalogue[tool["name"]] for row in rows for tool in row.tools}
         shown = list(used.values())
@@ -194,7 +196,11 @@ def renamed(tool: Mapping[str, Any], entry: Mapping[str, Any] | None) -> dict[st
     return {
         "name": _intent(entry, tool["name"]),
         "description": entry["intents"].get(tool["name"], tool)["description"],
-        "parameters": {**schema, "properties": properties, "required": [_slot(entry, name) for name in schema["required"]]},
+        "parameters": {
+            **schema,
+            "properties": properties,
+            "required": [_slot(entry, name) for name in schema["required"]],
+        },
         "returns": [_slot(entry, name) for name in tool.get("returns") or ()],
     }
 

@@ -7,47 +7,24 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from agent_forge.learning.values import Value, singular, split_name, words_of
+from agent_forge.learning.values import WORDS, Value, singular, split_name, words_of
 
-SYNONYMS = {
-    word: [other for other in group.split("|") if other != word]
-    for group in (
-        "get|fetch|find|look up|show me|pull up|give me|retrieve", "retrieve|get|find|look up|fetch|obtain|pull", "calculate|compute|work out|figure out|determine",
-        "create|make|set up|add|start", "delete|remove|erase|get rid of", "send|mail|shoot off|deliver", "search|look|hunt", "check|verify|look into|see",
-        "book|reserve|arrange", "update|change|modify|edit", "generate|produce|make|create", "analyze|examine|study|look at|analyse", "estimate|predict|guess|approximate",
-        "cancel|call off|drop", "schedule|plan|set up|arrange", "translate|convert", "convert|change|turn", "track|follow|monitor", "play|put on|start", "buy|purchase|get|order",
-        "information|details|info|facts", "price|cost", "weather|weather forecast|weather conditions", "list|overview", "current|latest|present", "specific|particular|certain",
-        "picture|image|photo", "car|vehicle", "film|movie", "show|display|tell me", "add|insert|include", "compare|contrast", "provide|give me|supply", "submit|file|hand in|send in",
-        "optimize|improve|tune", "perform|run|carry out|do", "evaluate|assess|judge|rate", "predict|forecast|estimate", "register|sign up|enroll",
-    )
-    for word in [group.split("|")[0]]
-}  # fmt: skip
-ASKING = frozenset("get retrieve find fetch search check calculate compute provide show look determine list query view read return estimate obtain tell".split())
+_PHRASES: dict[str, Any] = WORDS["phrases"]
+SYNONYMS = _PHRASES["synonyms"]
+ASKING = frozenset(_PHRASES["asking"])
+OPENERS = _PHRASES["openers"]
+CLOSERS = _PHRASES["closers"]
+JOINTS = _PHRASES["joints"]
+ORDERED = _PHRASES["ordered"]
+AGREED = _PHRASES["agreed"]
+BY_KIND = _PHRASES["by_kind"]
+ENDS = _PHRASES["ends"]
+_ENDS_OF = _PHRASES["ends_of"]
+_VERBS = frozenset(_PHRASES["verbs"])
 THIRD = re.compile(r"^(\w+?)(ies|ches|shes|sses|zes|xes|s)$")
-OPENERS = (
-    "Hi,|Hello there,|Hey,|Good morning.|I need some help.|I'm working on a report.|I'm planning a trip.|My boss asked me for this.|Quick question:|Hi, I need a help,|"
-    "I am doing some research.|It's for a school project.|We have guests coming over.|I can't remember.|Okay so|Right,|I have a busy week ahead.|I am writing an article.|"
-    "My team is waiting for this.|I was wondering about something.|I just moved here.|I'm a bit lost.|Imagine you are my assistant.|For my homework,|I have two meetings today.|As a favour,"
-).split("|")  # fmt: skip
-CLOSERS = "|Thanks!|Thank you.|Please be quick.|That would be great.|I appreciate it.|It's urgent.|Let me know.|Cheers.|That's all.".split("|")
-JOINTS = ("Also, {}", "Then {}", "After that, {}", "And {}", "Next, {}", "Additionally, {}", "In addition, {}", "Finally, {}", "{} too", "Once that is done, {}", "Lastly, {}", "Second, {}", "{}")  # fmt: skip
-ORDERED = ("First, {}", "Second, {}", "Third, {}", "Then {}", "Finally, {}")
-AGREED = ("with {p} {v}", "with the {p} {v}", "with a {p} of {v}", "whose {p} is {v}", "{p} {v}", "{p}: {v}", "using {v} as the {p}", "where the {p} is {v}", "({p} {v})", "given that the {p} is {v}", "for {p} {v}", "having {p} {v}", "and the {p} should be {v}")  # fmt: skip
-BY_KIND: dict[str, tuple[str, ...]] = {
-    "city": ("in {v}", "in {v}", "for {v}", "near {v}", "at {v}", "around {v}"), "country": ("in {v}", "for {v}", "of {v}", "from {v}"), "region": ("in {v}", "for {v}", "across {v}"),
-    "address": ("at {v}", "on {v}"), "date": ("on {v}", "for {v}", "on {v}", "dated {v}", "{v}"), "time": ("at {v}", "at {v}", "around {v}", "for {v}"), "year": ("in {v}", "for {v}", "for the year {v}", "in the year {v}", "from {v}"),
-    "period": ("for {v}", "over {v}", "during {v}", "in {v}"), "person": ("for {v}", "named {v}", "called {v}", "by {v}", "of {v}", "from {v}"), "company": ("for {v}", "from {v}", "of {v}", "at {v}", "by {v}"),
-    "title": ("called {v}", "titled {v}", "named {v}", "for {v}", "of {v}"), "language": ("in {v}", "to {v}", "in the {v} language"), "currency": ("in {v}", "to {v}"), "email": ("to {v}", "at {v}", "for {v}"),
-    "url": ("for {v}", "at {v}", "from {v}", "of the website {v}"), "phone": ("at {v}", "for number {v}", "with number {v}"), "file": ("{v}", "from {v}", "in {v}", "of the file {v}"), "id": ("with ID {v}", "with the ID {v}", "{p} {v}", "for {p} {v}", "number {v}", "for {v}"),
-    "topic": ("about {v}", "on {v}", "for {v}", "related to {v}"), "message": ("saying {v}", "with the text {v}", ": {v}", "that says {v}"), "disease": ("with {v}", "for {v}", "of {v}"), "unit": ("in {v}", "using {v}"),
-    "genre": ("in the {v} genre", "of type {v}", "for {v}"), "cuisine": ("serving {v} food", "with {v} cuisine", "for {v} food"), "audience": ("for {v}", "among {v}", "aimed at {v}"), "gender": ("for {v}", "among {v}"), "platform": ("on {v}", "for {v}"),
-    "choice": ("with {p} {v}", "{v}", "as {v}", "in {v} mode", "with {v} {p}"),
-}  # fmt: skip
-ENDS = {"from": ("from {v}", "leaving from {v}", "starting in {v}", "out of {v}"), "to": ("to {v}", "going to {v}", "into {v}", "heading to {v}"),
-        "start": ("from {v}", "starting {v}", "beginning {v}", "starting from {v}"), "end": ("to {v}", "until {v}", "through {v}", "ending {v}", "up to {v}")}  # fmt: skip
-_ENDS_OF = {"from": "from", "origin": "from", "source": "from", "departure": "from", "pickup": "from", "to": "to", "destination": "to", "target": "to", "arrival": "to", "dropoff": "to",
-            "start": "start", "begin": "start", "checkin": "start", "end": "end", "until": "end", "checkout": "end", "return": "end"}  # fmt: skip
-_GENERIC = r"\b(?:(?:an?|the|one|some|any) )?(?:(?:given|specific|specified|certain|particular|desired|user's|single) )?{}\b"
+_GENERIC = (
+    r"\b(?:(?:an?|the|one|some|any) )?(?:(?:given|specific|specified|certain|particular|desired|user's|single) )?{}\b"
+)
 
 
 class Phrasing:
@@ -72,12 +49,17 @@ class Phrasing:
             elif verb in ("this", "allows", "allow", "a", "an", "the", "function", "api", "tool"):
                 verb = ""
             text = " ".join([verb, *words[1:]]).strip() if verb else name
-            text = re.split(r" (?:that|which|based on|by|using|according to|within) ", text)[0] if self.rng.random() < 0.5 else text
+            text = (
+                re.split(r" (?:that|which|based on|by|using|according to|within) ", text)[0]
+                if self.rng.random() < 0.5
+                else text
+            )
         return self.reworded(text)
 
     def reworded(self, text: str) -> str:
         return " ".join(
-            self.rng.choice(SYNONYMS[word]) if word in SYNONYMS and self.rng.random() < 0.35 else word for word in text.split(" ")
+            self.rng.choice(SYNONYMS[word]) if word in SYNONYMS and self.rng.random() < 0.35 else word
+            for word in text.split(" ")
         )
 
     def pointing(self, field: str) -> str:
@@ -111,11 +93,22 @@ class Phrasing:
             return self.rng.choice(yes if value.value else no)
         forms: Sequence[str] = AGREED
         ends = next((_ENDS_OF[word] for word in words if word in _ENDS_OF), None)
-        if ends and value.kind in ("city", "country", "date", "time", "language", "currency", "address", "region") and self.rng.random() < 0.8:
+        if (
+            ends
+            and value.kind in ("city", "country", "date", "time", "language", "currency", "address", "region")
+            and self.rng.random() < 0.8
+        ):
             forms = ENDS[ends]
         elif value.kind in ("integer", "number"):
             noun = words[-1]
-            forms = (*AGREED[:9], f"{{v}} {label}", f"of {{v}} {noun}", f"{label} = {{v}}", f"{label} of {{v}}", f"for {{v}} {noun}")
+            forms = (
+                *AGREED[:9],
+                f"{{v}} {label}",
+                f"of {{v}} {noun}",
+                f"{label} = {{v}}",
+                f"{label} of {{v}}",
+                f"for {{v}} {noun}",
+            )
         elif value.kind in BY_KIND and self.rng.random() < 0.7:
             forms = BY_KIND[value.kind]
         return self.rng.choice(forms).format(p=label, v=self.quoted(value))
@@ -175,7 +168,9 @@ class Phrasing:
                 form = self.rng.choice(JOINTS) if number and self.rng.random() < 0.8 else "{}"
             sentences.append(self.sentence(form.format(clause)))
         if len(clauses) == 2 and not ordered and self.rng.random() < 0.25:
-            return self.sentence(f"{clauses[0]} {self.rng.choice(('and', 'and then', 'and also', 'and after that'))} {clauses[1]}")
+            return self.sentence(
+                f"{clauses[0]} {self.rng.choice(('and', 'and then', 'and also', 'and after that'))} {clauses[1]}"
+            )
         return " ".join(sentences)
 
     def dressed(self, request: str) -> str:
@@ -185,12 +180,3 @@ class Phrasing:
         if self.rng.random() < 0.12:
             request = f"{request} {self.rng.choice(CLOSERS)}".strip()
         return request
-
-
-_VERBS = frozenset(
-    "analyze apply add assess assign book buy calculate cancel check compare compute conduct control convert count create "
-    "delete deploy detect determine display donate enroll estimate evaluate execute extract fetch filter find generate get "
-    "identify initiate list locate look make modify monitor obtain optimize order perform plan play predict process provide "
-    "query rank record recommend register remove report request reserve return retrieve review run schedule search send set "
-    "simulate solve sort start stop submit suggest track train transform translate update upload validate verify view".split()
-)

@@ -11,82 +11,23 @@ import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from agent_forge.agents.grounding import MONTHS, TENS, UNITS
 from agent_forge.agents.planner.script import examples_in
 
 _SPLIT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:\s]+")
 
-BANKS: dict[str, list[str]] = {
-    kind: words.split("|")
-    for kind, words in {
-        "city": "Oslo|Rome|New York|Paris|San Francisco|Berlin|Tokyo|Lagos|São Paulo|Kyoto|Boise|Leeds|Tromsø|Austin|Lima|Cairo|Denver|Perth|Ghent|Palo Alto|Santa Cruz|Kuala Lumpur|Milpitas|Portland|Nairobi|Seoul|Buenos Aires|Mumbai|Los Angeles|Chicago|London|Toronto|Sydney|Vancouver, BC|Boston, MA|Springfield, Illinois",
-        "country": "Norway|Brazil|Japan|the United States|Kenya|France|India|South Korea|Mexico|Canada|New Zealand|Germany|Italy|Egypt|Peru|China|Vietnam|Spain|USA|UK|Poland|Ghana|Argentina|Thailand",
-        "region": "Europe|Asia|California|Texas|Bavaria|the Midwest|Tuscany|Scandinavia|Punjab|Queensland|Ontario|the Amazon|South America|Florida|North Africa|the Alps|Provence|Illinois",
-        "first": "Ada|Liam|Noor|Chen|Olga|Marcus|Priya|Sven|Amara|Luis|Yuki|Hannah|Omar|Ingrid|Paul|Sofia|Kwame|Elena|David|Aisha|Tom|Maria|Ravi|John|Sarah|Emily|Michael|Jane|Ahmed|Anna|Peter|Lucy",
-        "last": "Okafor|Nguyen|Smith|Lindqvist|Garcia|Tanaka|Mbeki|Rossi|Novak|Haddad|Weber|Silva|Kowalski|Sato|Brown|Lee|Doe|Johnson|Petrov|Khan|Andersen|Costa|Wilson|Meyer|Ali|Jones|Dupont",
-        "company": "Apple|Google|Tesla|Microsoft|Siemens|Toyota|Acme Corp|Globex|Initech|Nestlé|Samsung|Amazon|Netflix|Vandelay Industries|Umbrella Inc|Blue Fjord AS|Orion Logistics|Hooli|Northwind Traders|IBM|Intel|Coca-Cola|Nike",
-        "language": "English|Spanish|French|German|Japanese|Mandarin|Arabic|Portuguese|Hindi|Italian|Korean|Norwegian|Russian|Swahili|Chinese|Dutch|Turkish",
-        "currency": "USD|EUR|GBP|JPY|NOK|INR|CAD|AUD|CHF|CNY|BRL|SEK|MXN",
-        "color": "red|blue|dark green|pastel pink|black|white|teal|orange|grey|gold|purple|navy blue|yellow",
-        "animal": "cat|dog|horse|tiger|sea turtle|honey bee|blue whale|rabbit|cow|wolf|eagle|salmon|deer|parrot|elephant",
-        "food": "pizza|grilled chicken|sushi|vegan brownies|lentil soup|spaghetti|apple pie|tofu curry|oat milk|Caesar salad|pad thai|rice|chocolate cake|beef tacos|cheddar cheese",
-        "cuisine": "Italian|Thai|Mexican|Ethiopian|Punjabi|French|Vietnamese|Take-out|Japanese|Greek|Lebanese|Malaysian|vegetarian",
-        "sport": "tennis|football|basketball|swimming|ice hockey|chess|cricket|volleyball|marathon|cycling|rugby|skiing|judo",
-        "genre": "jazz|rock|classical|hip hop|science fiction|thriller|comedy|romance|ambient|action|drama|fantasy|country|reggae",
-        "disease": "diabetes|asthma|influenza|hypertension|malaria|breast cancer|arthritis|migraine|Alzheimer's|COVID-19|anemia",
-        "drug": "aspirin|Ibuprofen|Lisinopril|metformin|penicillin|insulin|Paracetamol|amoxicillin|warfarin|morphine",
-        "material": "steel|oak|aluminum|concrete|copper|glass|carbon fiber|leather|cotton|marble|silicon|gold",
-        "industry": "automotive|healthcare|retail|banking|renewable energy|tourism|agriculture|software|mining|education",
-        "unit": "meters|kilometers|miles|Celsius|Fahrenheit|kg|pounds|liters|feet|mph|km/h|inches|metric|imperial|hours",
-        "platform": "Facebook|YouTube|Twitter|Instagram|PlayStation|Windows 10|Android|iOS|Steam|Netflix|Spotify|LinkedIn|Xbox",
-        "title": "The Nice Guys|Moonlight Sonata|War and Peace|Inception|The Great Gatsby|Piccoli Fuochi|1984|Hamlet|Bohemian Rhapsody|The Starry Night|Stranger Things|Abbey Road|Pride and Prejudice|The Scream|Titanic|To Kill a Mockingbird",
-        "topic": "climate change|machine learning|solar power|gene editing|medieval history|supply chains|quantum computing|urban planning|data privacy|coral reefs|the Civil War|artificial intelligence|inflation|mental health|black holes|minimum wage|photosynthesis|cyber security|ancient Rome|remote work",
-        "product": "iPhone 15|running shoes|coffee maker|wireless headphones|office chair|mountain bike|laptop|toothpaste|LED lamp|winter jacket|protein bars|smart watch|notebook|garden hose",
-        "gender": "male|female|women|men|non-binary",
-        "audience": "teenagers|young adults|seniors|millennials|parents|college students|small business owners|gamers|tourists",
-        "period": "last month|the past 5 years|2019|last week|January 2020|the 19th century|monthly|weekly|the last 30 days|this year|2010-2020|the next quarter|daily|yearly|last year",
-        "message": "Don't forget to feed the cat|The meeting moved to 3 pm|Happy birthday!|See you at the station|I will be ten minutes late|Please call me back|Dinner is ready|The server is down again|Thanks for your help|Can you send the slides?",
-        "street": "Main Street|Oak Avenue|Redwood Highway|Storgata|Baker Street|Elm Road|King's Lane|5th Avenue",
-        "level": "high|low|medium|beginner|advanced|expert|moderate|severe|basic|intermediate|easy|hard",
-        "status": "active|pending|completed|cancelled|open|closed|ongoing|settled|unsatisfactory|approved",
-        "job": "nurse|software engineer|teacher|electrician|pilot|accountant|chef|lawyer|doctor|graphic designer|dentist|plumber",
-        "file": "report|sales|photo|data|notes|invoice|backup|slides|budget|image1|recording|draft|table",
-        "ending": "csv|pdf|txt|jpg|json|xlsx|mp3|py|docx|png|wav",
-        "site": "example|mysite|openweather|acme|newsroom|shop-online|fjordline|github|wikipedia",
-        "syllable": "ka|lo|ren|mi|ta|vor|shi|dan|el|zu|quo|bri|no|fen|gar|os|ya|pel|tri|mon|ash|wick|ford|burg|ster|ville|ia|us|or",
-    }.items()
-}  # fmt: skip
 
 # The first kind whose words share one with the parameter's name decides, most specific first.
-KINDS: list[tuple[str, str]] = [
-    ("email", "email mail recipient recipients cc bcc"), ("url", "url website link homepage uri webpage domain"),
-    ("phone", "phone telephone mobile fax"), ("file", "file path filename filepath folder directory document image photo video audio"),
-    ("id", "id ids identifier code uuid token key barcode isbn serial reference sku plate account username password handle"),
-    ("date", "date day deadline birthday dob checkin checkout departure_date arrival_date timestamp when"), ("time", "time hour start_time end_time"),
-    ("period", "period timeframe frame timespan interval range frequency timeline season"),
-    ("language", "language lang locale"), ("currency", "currency currencies"), ("country", "country nation nationality countries"),
-    ("region", "region state province continent area county zone territory habitat"),
-    ("city", "city location place town origin destination from to departure arrival airport station venue geolocation where cities locations market"),
-    ("address", "address street"), ("company", "company organization employer manufacturer brand business publisher organisation airline bank vendor provider store institution university school hospital library museum"),
-    ("person", "person author artist player patient customer client employee user student teacher actor director name owner driver winner candidate composer celebrity"),
-    ("title", "title book movie film song album show game track playlist artwork painting play series course project campaign event exhibition"),
-    ("color", "color colour scheme"), ("animal", "animal species pet breed organism"), ("cuisine", "cuisine"), ("food", "food dish meal ingredient ingredients recipe crop fruit"),
-    ("sport", "sport activity exercise"), ("genre", "genre style theme"), ("disease", "disease condition symptom symptoms diagnosis disorder"), ("drug", "drug medication medicine substance chemical"),
-    ("material", "material metal fabric"), ("industry", "industry sector field"), ("unit", "unit units"), ("platform", "platform device system console"), ("gender", "gender sex"),
-    ("audience", "audience group population demographic"), ("level", "level difficulty severity priority quality size"), ("status", "status condition result outcome"),
-    ("job", "job occupation profession role position department specialty"), ("product", "product item model equipment vehicle car"), ("message", "message text content body sentence comment note notes description feedback review prompt question answer"),
-    ("topic", "topic subject query keyword keywords search category theme issue word term concept"),
-]  # fmt: skip
-UNITS_OF = {
-    "weight": "# kg|# pounds|# kilograms|# grams|# lbs", "mass": "# kg|# grams|# g", "height": "# meters|# cm|# feet|# m", "length": "# meters|# m|# cm|# miles", "distance": "# km|# miles|# kilometers|# m",
-    "radius": "# cm|# meters|# miles|# km", "width": "# cm|# meters|# inches", "depth": "# m|# meters", "area": "# square meters|# square feet|# m²", "volume": "# liters|# m^3|# ml", "temperature": "# degrees|# degrees Celsius|#°C|# K", "temp": "# degrees|#°F",
-    "speed": "# m/s|# km/h|# mph", "velocity": "# m/s|# meters per second", "acceleration": "# m/s^2|# m/s²", "age": "# years old|# years", "price": "$#|# dollars|# USD|#€", "amount": "$#|# dollars|#", "budget": "$#|# dollars", "cost": "$#|£#", "income": "$#", "salary": "$#",
-    "investment": "$#|# dollars", "principal": "$#", "duration": "# minutes|# hours|# days|# weeks", "minutes": "# minutes|# min", "hours": "# hours|# h", "days": "# days", "years": "# years", "months": "# months", "weeks": "# weeks", "time": "# seconds|# minutes|# hours",
-    "voltage": "# volts|#V", "current": "# amps", "power": "# watts|# kW", "pressure": "# pascals|# psi|# bar", "frequency": "# Hz", "force": "# newtons|#N", "energy": "# joules", "size": "# people|# MB", "people": "# people|# guests", "guests": "# guests|# people", "number_of": "#",
-}  # fmt: skip
-_KIND_OF = {word: kind for kind, words in reversed(KINDS) for word in words.split()}
+WORDS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "words.yaml").read_text(encoding="utf-8"))
+BANKS: dict[str, list[str]] = WORDS["values"]["banks"]
+UNITS_OF: dict[str, str] = WORDS["values"]["units"]
+# The first kind whose words share one with the parameter's name decides, most specific first.
+_KIND_OF = {word: kind for kind, words in reversed(WORDS["values"]["kinds"].items()) for word in words}
 
 
 @dataclass(frozen=True)
@@ -124,12 +65,21 @@ class Values:
             return self.several(name, schema)
         if kind == "object":
             inner = {key: self.draw(key, each) for key, each in (schema.get("properties") or {}).items()}
-            return Value({key: each.value for key, each in inner.items()}, _listing([f"{words_of(k)} {v.said}" for k, v in inner.items()]), "object")
+            return Value(
+                {key: each.value for key, each in inner.items()},
+                _listing([f"{words_of(k)} {v.said}" for k, v in inner.items()]),
+                "object",
+            )
         return self.text(name, schema)
 
     def several(self, name: str, schema: Mapping[str, Any]) -> Value:
         items = schema.get("items") or {"type": "string"}
-        drawn = list({each.said: each for each in (self.draw(singular(name), items) for _ in range(self.rng.choice((1, 2, 2, 3, 3, 4))))}.values())
+        drawn = list(
+            {
+                each.said: each
+                for each in (self.draw(singular(name), items) for _ in range(self.rng.choice((1, 2, 2, 3, 3, 4))))
+            }.values()
+        )
         if drawn[0].kind in ("number", "integer") and self.rng.random() < 0.3:
             said = f"[{', '.join(str(each.value) for each in drawn)}]"
         else:
@@ -151,7 +101,9 @@ class Values:
             per_cent = self.rng.choice((1, 2, 3, 3.5, 4, 5, 7.25, 8, 10, 12.5, 15, 20))
             said = f"{per_cent}{self.rng.choice(('%', '%', ' percent'))}"
             return Value(round(per_cent / 100, 6) if self.rng.random() < 0.5 else per_cent, said, "number")
-        value: float = round(self.rng.uniform(0, self.rng.choice((1, 10, 100, 1000, 50_000))), self.rng.choice((0, 1, 1, 2)))
+        value: float = round(
+            self.rng.uniform(0, self.rng.choice((1, 10, 100, 1000, 50_000))), self.rng.choice((0, 1, 1, 2))
+        )
         value = int(value) if value == int(value) else value
         return Value(value, self.measured(name, self.say_number(value)), "number")
 
@@ -222,12 +174,21 @@ class Values:
     def coined(self) -> str:
         parts = [self.rng.choice(BANKS["syllable"]) for _ in range(self.rng.choice((2, 2, 3)))]
         word = "".join(parts).capitalize()
-        return f"{self.rng.choice(('New', 'Port', 'Saint', 'North', 'Old'))} {word}" if self.rng.random() < 0.2 else word
+        return (
+            f"{self.rng.choice(('New', 'Port', 'Saint', 'North', 'Old'))} {word}" if self.rng.random() < 0.2 else word
+        )
 
     def identifier(self) -> str:
         rng = self.rng
         letters = "".join(rng.choices(string.ascii_letters + string.digits, k=rng.randint(6, 11)))
-        return rng.choice((letters, f"{rng.choice(string.ascii_uppercase)}{rng.randint(10, 99999)}", str(rng.randint(100, 999_999)), f"{rng.choice(('user', 'ORD', 'inv', 'P'))}{rng.choice(('-', '_', ''))}{rng.randint(1, 9999)}"))
+        return rng.choice(
+            (
+                letters,
+                f"{rng.choice(string.ascii_uppercase)}{rng.randint(10, 99999)}",
+                str(rng.randint(100, 999_999)),
+                f"{rng.choice(('user', 'ORD', 'inv', 'P'))}{rng.choice(('-', '_', ''))}{rng.randint(1, 9999)}",
+            )
+        )
 
     def date(self, iso: bool) -> Value:
         rng = self.rng
@@ -235,9 +196,29 @@ class Values:
         name, ordinal = MONTHS[month - 1].capitalize(), _ordinal(day)
         value = f"{year}-{month:02}-{day:02}"
         if iso:
-            forms = (value, value, f"{name} {day}, {year}", f"{name} {ordinal}, {year}", f"{day} {name} {year}", f"{ordinal} of {name} {year}", f"{name[:3]} {day}, {year}")
+            forms = (
+                value,
+                value,
+                f"{name} {day}, {year}",
+                f"{name} {ordinal}, {year}",
+                f"{day} {name} {year}",
+                f"{ordinal} of {name} {year}",
+                f"{name[:3]} {day}, {year}",
+            )
             return Value(value, rng.choice(forms), "date")
-        forms = (value, f"{name} {ordinal}", f"the {ordinal}", f"{name} {day}, {year}", "tomorrow", "next Monday", f"{day} {name}", f"the {ordinal} of this month", "today", f"{month:02}/{day:02}/{year}", "this weekend")
+        forms = (
+            value,
+            f"{name} {ordinal}",
+            f"the {ordinal}",
+            f"{name} {day}, {year}",
+            "tomorrow",
+            "next Monday",
+            f"{day} {name}",
+            f"the {ordinal} of this month",
+            "today",
+            f"{month:02}/{day:02}/{year}",
+            "this weekend",
+        )
         said = rng.choice(forms)
         return Value(said, said, "date")
 

@@ -142,11 +142,18 @@ def _accepted(options: Mapping[str, Sequence[Any]], args: Mapping[str, Any]) -> 
 def _same(option: Any, value: Any) -> bool:
     """Whether a value is an accepted one; inside an accepted object every field again has a list of right values."""
     if isinstance(option, Mapping):
-        return isinstance(value, Mapping) and _accepted({k: v if isinstance(v, list) else [v] for k, v in option.items()}, value)
+        return isinstance(value, Mapping) and _accepted(
+            {k: v if isinstance(v, list) else [v] for k, v in option.items()}, value
+        )
     if isinstance(option, (list, tuple)):
         return isinstance(value, (list, tuple)) and len(option) == len(value) and all(map(_same, option, value))
     if isinstance(value, (list, Mapping)) or isinstance(option, bool) != isinstance(value, bool):
         return False
     if isinstance(option, str) != isinstance(value, str):
         return False
-    return re.sub(r"[ ,./\-_*^]", "", str(option)).lower().replace("'", '"') == re.sub(r"[ ,./\-_*^]", "", str(value)).lower().replace("'", '"') if isinstance(option, str) else option == value
+    return (
+        re.sub(r"[ ,./\-_*^]", "", str(option)).lower().replace("'", '"')
+        == re.sub(r"[ ,./\-_*^]", "", str(value)).lower().replace("'", '"')
+        if isinstance(option, str)
+        else option == value
+    )

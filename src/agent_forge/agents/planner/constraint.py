@@ -63,7 +63,9 @@ class LineGrammar:
         if not parameters and self.earlier:
             waits = " | ".join(quoted(f"#{each}") for each in range(1, len(self.earlier) + 1))
             fresh = f"(({waits}) ({quoted(', ')} ({waits}))*)?"
-        self.terminals[name] = f"{quoted(function['name'] + '(')} {self._named(f'{name}A', fresh)} {quoted(')' + chr(10))}"
+        self.terminals[name] = (
+            f"{quoted(function['name'] + '(')} {self._named(f'{name}A', fresh)} {quoted(')' + chr(10))}"
+        )
         return name
 
     def _named(self, name: str, body: str) -> str:
@@ -92,7 +94,9 @@ class LineGrammar:
             return " | ".join(quoted(value_text(each)) for each in schema["enum"] if each is not None) or None
         for key in ("anyOf", "oneOf"):
             if schema.get(key):
-                return " | ".join(f"({each})" for each in (self._typed(one, depth) for one in schema[key]) if each) or None
+                return (
+                    " | ".join(f"({each})" for each in (self._typed(one, depth) for one in schema[key]) if each) or None
+                )
         kinds = schema.get("type")
         kinds = kinds if isinstance(kinds, list) else [kinds]
         parts = [part for kind in kinds for part in self._of_kind(kind, schema, depth)]
@@ -102,7 +106,9 @@ class LineGrammar:
         if kind == "boolean":
             yield '"true" | "false"'
         elif kind in ("integer", "number"):
-            listed = [each for each in listed_values(schema) if isinstance(each, (int, float)) and not isinstance(each, bool)]
+            listed = [
+                each for each in listed_values(schema) if isinstance(each, (int, float)) and not isinstance(each, bool)
+            ]
             numbers = [each for each in (*self.said.numbers, *listed) if kind == "number" or each == int(each)]
             yield from (quoted(json.dumps(each)) for each in dict.fromkeys(numbers) if fits(each, schema))
         elif kind == "array" and depth:
@@ -169,4 +175,3 @@ def fits(number: float, schema: Mapping[str, Any]) -> bool:
 def quoted(text: str) -> str:
     """A literal of the grammar."""
     return json.dumps(text, ensure_ascii=False)
-

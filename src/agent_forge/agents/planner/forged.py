@@ -23,6 +23,7 @@ from agent_forge.agents.planner.script import Function, is_reference, request_te
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
 from agent_forge.errors import CheckpointError
 from agent_forge.plans import Plan, Provenance, Task
+from agent_forge.plans.references import literal
 
 if TYPE_CHECKING:
     from agent_forge.agents.planner.writer import PlanWriter
@@ -194,6 +195,4 @@ def _argument(value: Any) -> Any:
         return {name: _argument(each) for name, each in value.items()}
     if isinstance(value, list):
         return [_argument(each) for each in value]
-    if isinstance(value, str):
-        return value.replace("{", "{{").replace("}", "}}") if "{" in value else value
-    return value
+    return literal(value) if isinstance(value, str) else value

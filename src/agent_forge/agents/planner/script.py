@@ -106,7 +106,9 @@ def note_on(description: str) -> str:
     'The date for which you want to, e.g. YYYY-MM-DD'
     """
     examples = ", ".join(examples_in(description)[:EXAMPLES])
-    main = clip(re.split(r"\(|,? e\.g\.|,? such as", description, maxsplit=1)[0].strip(), PARAMETER_WORDS - 2 * bool(examples))
+    main = clip(
+        re.split(r"\(|,? e\.g\.|,? such as", description, maxsplit=1)[0].strip(), PARAMETER_WORDS - 2 * bool(examples)
+    )
     return f"{main}, e.g. {examples}" if examples else main
 
 

@@ -15,6 +15,17 @@ from agent_forge.agents.planner.script import MISSING, Function, read_line
 MOST_CALLS = 12
 
 
+_ASKING: dict[int, np.ndarray] = {}
+
+
+def asking_tokens(vocabulary: Any) -> np.ndarray:
+    """The tokens that leave a value open: `?`, alone or written together with the sign before it."""
+    if id(vocabulary) not in _ASKING:
+        texts = (vocabulary.decode_str([token]) for token in range(vocabulary.vocab_size))
+        _ASKING[id(vocabulary)] = np.array([n for n, text in enumerate(texts) if text.lstrip("=")[:1] == MISSING])
+    return _ASKING[id(vocabulary)]
+
+
 @dataclass
 class PlanWriter:
     """One plan in the making. Feed it the logits after the prompt, then those after each token it chose.
@@ -39,7 +50,7 @@ class PlanWriter:
     def __post_init__(self) -> None:
         self._said = Mentions(" ".join(self.request.split()))
         self._by_name = {function["name"]: function for function in self.functions}
-        self._asking = self.vocabulary.tokenize_str(MISSING)[0]
+        self._asking = asking_tokens(self.vocabulary)
         self._begin_line()
 
     @property
@@ -69,7 +80,7 @@ class PlanWriter:
         if not self.calls and not self._line:
             self._decide_none(options, weights)
         elif self.ask_weight != 1.0:
-            weights[options == self._asking] *= self.ask_weight
+            weights[np.isin(options, self._asking)] *= self.ask_weight
             weights /= weights.sum()
         best = int(weights.argmax())
         self._least = min(self._least, float(weights[best]))

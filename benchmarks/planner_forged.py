@@ -1,0 +1,56 @@
+"""The shipped planner on rows it never saw, through the product's own code on one core (docs/results/forged-planner.md).
+
+python benchmarks/planner_forged.py --data DIR [--folder DIR] [--per-set 100] [--kinds bfcl] [--ask 0.5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+def main() -> None:
+    from _planner_tests import judged_rows, summary
+
+    from agent_forge.agents.planner.forged import SHIPPED, PlanModel
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, default=SHIPPED)
+    parser.add_argument("--per-set", type=int, default=100)
+    parser.add_argument("--kinds", default="")
+    parser.add_argument("--ask", type=float, default=0.5)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    model = PlanModel(options.folder)
+    rows = [each for each in judged_rows(options.data, options.per_set) if each.kind.startswith(options.kinds)]
+    begun, cpu = time.perf_counter(), time.process_time()
+    writers = []
+    for each in rows:
+        writers.append(model.write(each.row.request, each.row.tools, ask_weight=options.ask))
+        if len(writers) % 50 == 0:
+            print(len(writers), f"{time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
+    if options.out:
+        with options.out.open("w") as file:
+            for each, writer in zip(rows, writers, strict=True):
+                line = {
+                    "kind": each.kind,
+                    "id": each.row.id,
+                    "calls": writer.calls,
+                    "none": writer.none_probability,
+                    "confidences": [round(c, 3) for c in writer.confidences],
+                    **each.judge(writer.calls),
+                }
+                file.write(json.dumps(line) + "\n")
+    seconds = time.process_time() - cpu
+    print(json.dumps(summary(rows, writers), indent=1))
+    print(f"{seconds / len(rows):.2f} s of processor time per request, {len(rows)} requests")
+
+
+if __name__ == "__main__":
+    main()
