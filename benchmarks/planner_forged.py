@@ -1,4 +1,4 @@
-"""The shipped planner on rows it never saw, through the product's own code on one core (docs/results/forged-planner.md).
+"""The shipped planner on rows it never saw, by the product's own code on one core (docs/results/forged-planner.md).
 
 python benchmarks/planner_forged.py --data DIR [--folder DIR] [--per-set 100] [--kinds bfcl] [--ask 0.5]
 """

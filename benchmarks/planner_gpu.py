@@ -1,4 +1,4 @@
-"""The forged planner on one GPU: how fast it trains, the training itself, and the shrinking (docs/results/forged-planner.md).
+"""The forged planner on one GPU: training and shrinking (docs/results/forged-planner.md).
 
 python benchmarks/planner_gpu.py speed
 python benchmarks/planner_gpu.py train --weights DIR --data DIR --steps N --out DIR
@@ -59,7 +59,6 @@ def write_sheets(options: argparse.Namespace) -> None:
     """Makes training rows and keeps them as one file."""
     import numpy as np
 
-    begun = time.perf_counter()
     words = (options.weights / "tokenizer.json").read_text()
     end = json.loads((options.weights / "kept.json").read_text()).index(2)
     data = all_sheets(options.data, options.sheets, words, end, options.seed, options.workers)
@@ -72,7 +71,7 @@ def write_sheets(options: argparse.Namespace) -> None:
         learnt=data.learnt,
     )
     print(
-        f"{len(data):,} rows of {LENGTH}, {data.used:.3f} used, {data.learnt.mean():.3f} learnt, {time.perf_counter() - begun:.0f} s",
+        f"{len(data):,} rows of {LENGTH}, {data.used:.3f} used, {data.learnt.mean():.3f} learnt",
         flush=True,
     )
 
@@ -115,7 +114,7 @@ def timed_train(
         left = options.seconds - (time.perf_counter() - begun) - 15
         options.steps = int(left / pace)
         print(
-            f"{pace:.3f} s per step of {options.rows} rows, {options.rows * LENGTH / pace:,.0f} tokens/s; {options.steps} steps follow",
+            f"{pace:.3f} s per step, {options.rows * LENGTH / pace:,.0f} tokens/s; {options.steps} steps",
             flush=True,
         )
     train(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from agent_forge.errors import UsageError
 
 def kept_words(tokenizer_json: str, texts: Iterable[str], size: int) -> list[int]:
     """The ids to keep, in their old order: single bytes, special tokens, the most frequent words of the texts, and the
-    parts that these are merged from. Raises UsageError for a tokenizer that is not a byte-level BPE, or a size too small."""
+    parts they are merged from. Raises UsageError for a tokenizer that is no byte-level BPE, or too small a size."""
     from tokenizers import Tokenizer
 
     document = json.loads(tokenizer_json)
@@ -92,12 +93,12 @@ def cut_embeddings(model: Any, kept: Sequence[int]) -> None:
 
 @torch.no_grad()
 def layer_influence(model: Any, inputs: Tensor) -> list[float]:
-    """How much each layer changes what passes through it: 1 - cosine of its input and output, averaged over the tokens of
+    """How much each layer changes what passes through it: 1 - cosine of its input and output, averaged over tokens of
     `inputs` [rows, tokens] (ShortGPT's block influence). The layers with the least can go first."""
     states = model(input_ids=inputs, output_hidden_states=True, use_cache=False).hidden_states
     return [
         float((1 - torch.cosine_similarity(before.float(), after.float(), dim=-1)).mean())
-        for before, after in zip(states[:-1], states[1:], strict=True)
+        for before, after in pairwise(states)
     ]
 
 

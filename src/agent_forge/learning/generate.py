@@ -42,7 +42,7 @@ REQUESTS = 6  # per sheet
 class Generator:
     """A seeded source of rows over a catalogue. Functions with the same `field` count as near to each other.
 
-    `seen` are values of real rows by parameter name, used beside the built-in ones; `restyle` changes naming styles, the
+    `seen` are values of real rows by parameter name, used beside the built-in ones; `restyle` changes the naming, the
     order of parameters and their types, for a model that is to serve tools it has never seen.
     """
 
@@ -275,7 +275,7 @@ def call_of(function: Function, drawn: Mapping[str, Value]) -> dict[str, Any]:
 
 
 def link_of(function: Function, other: Function) -> tuple[str, str] | None:
-    """A parameter of the other tool and the field of this one's result that fits it: by the last words of their names."""
+    """A parameter of the other tool and the field of this one's result that fits it, by the last words of the names."""
     for name, schema in (other["parameters"].get("properties") or {}).items():
         if schema.get("enum") or schema.get("type") not in (None, "string", "integer", "number"):
             continue

@@ -43,7 +43,7 @@ class Shares:
 
 
 class Mixture:
-    """An endless, seeded source of sheets. `held_out` rows (by id) are never drawn, nor are tools of `held_out_fields`."""
+    """An endless, seeded source of sheets. `held_out` rows (by id) are never drawn, nor tools of `held_out_fields`."""
 
     def __init__(
         self,
@@ -176,10 +176,11 @@ class SgdSheets:
             entry = variant[service]
             args = {}
             for name, value in call["args"].items():
+                renamed = value
                 if isinstance(value, Mapping):
                     source = variant[services[value["ref"] - 1]]
-                    value = {"ref": value["ref"], "field": _slot(source, value["field"])}
-                args[_slot(entry, name)] = as_said(value, row.request)
+                    renamed = {"ref": value["ref"], "field": _slot(source, value["field"])}
+                args[_slot(entry, name)] = as_said(renamed, row.request)
             calls.append({"tool": _intent(entry, call["tool"]), "args": args})
         return replace(row, calls=tuple(calls))
 

@@ -1,4 +1,4 @@
-"""From a call to the words that ask for it: many moods, orders and prepositions, so that no single template is learnt."""
+"""From a call to the words that ask for it: many moods, orders and prepositions, so that no template is learnt."""
 
 from __future__ import annotations
 
@@ -65,11 +65,34 @@ class Phrasing:
     def pointing(self, field: str) -> str:
         """Words for an argument that is an earlier result."""
         label = words_of(field)
-        return self.rng.choice((f"using that {label}", f"with the {label} you get", f"for that {label}", f"with its {label}", "for it", "based on that", f"using the {label} from the first step", f"with the resulting {label}", "with the result", f"for the {label} found", ""))  # fmt: skip
+        return self.rng.choice(
+            (
+                f"using that {label}",
+                f"with the {label} you get",
+                f"for that {label}",
+                f"with its {label}",
+                "for it",
+                "based on that",
+                f"using the {label} from the first step",
+                f"with the resulting {label}",
+                "with the result",
+                f"for the {label} found",
+                "",
+            )
+        )
 
     def correction(self, name: str, value: Value) -> str:
         said, label = self.quoted(value), words_of(name)
-        return self.rng.choice((f"No, make that {said}.", f"Sorry, I meant {said}.", f"Actually, change the {label} to {said}.", f"Wait, {said} instead.", f"Please use {said} as the {label} instead.", f"No, {label} {said}."))  # fmt: skip
+        return self.rng.choice(
+            (
+                f"No, make that {said}.",
+                f"Sorry, I meant {said}.",
+                f"Actually, change the {label} to {said}.",
+                f"Wait, {said} instead.",
+                f"Please use {said} as the {label} instead.",
+                f"No, {label} {said}.",
+            )
+        )
 
     def quoted(self, value: Value) -> str:
         if not value.quoted:
@@ -121,7 +144,8 @@ class Phrasing:
             noun = split_name(name)[-1]
             pattern = re.compile(_GENERIC.format(re.escape(singular(noun))) + "(?! (?:of|id|name|type))", re.IGNORECASE)
             if value.kind not in ("boolean", "object", "message") and len(noun) > 2 and self.rng.random() < 0.6:
-                changed, count = pattern.subn(lambda _, value=value: self.quoted(value), intent, count=1)
+                said = self.quoted(value).replace("\\", r"\\")
+                changed, count = pattern.subn(said, intent, count=1)
                 if count:
                     intent = changed
                     del rest[name]
@@ -143,9 +167,42 @@ class Phrasing:
         end = f" {tail}" if tail else ""
         if verb in ASKING and thing and roll < 0.5:
             thing = thing if re.match(r"(?:the|a|an|all|any|some|information|details)\b", thing) else f"the {thing}"
-            form = self.rng.choice(("what is {}", "what's {}", "what are {}", "show me {}", "tell me {}", "I'd like to know {}", "I need {}", "I want {}", "give me {}", "do you know {}", "find {}", "I'm interested in {}", "{}"))  # fmt: skip
+            form = self.rng.choice(
+                (
+                    "what is {}",
+                    "what's {}",
+                    "what are {}",
+                    "show me {}",
+                    "tell me {}",
+                    "I'd like to know {}",
+                    "I need {}",
+                    "I want {}",
+                    "give me {}",
+                    "do you know {}",
+                    "find {}",
+                    "I'm interested in {}",
+                    "{}",
+                )
+            )
             return form.format(f"{thing}{end}")
-        form = self.rng.choice(("{}", "{}", "{}", "please {}", "can you {}", "could you please {}", "I want to {}", "I need to {}", "help me {}", "I'd like to {}", "would you {}", "I would like you to {}", "let's {}", "is it possible to {}"))  # fmt: skip
+        form = self.rng.choice(
+            (
+                "{}",
+                "{}",
+                "{}",
+                "please {}",
+                "can you {}",
+                "could you please {}",
+                "I want to {}",
+                "I need to {}",
+                "help me {}",
+                "I'd like to {}",
+                "would you {}",
+                "I would like you to {}",
+                "let's {}",
+                "is it possible to {}",
+            )
+        )
         return form.format(f"{intent}{end}")
 
     def sentence(self, clause: str) -> str:

@@ -13,7 +13,7 @@ from agent_forge.agents.planner.script import answer_text, is_reference, request
 
 @dataclass(frozen=True)
 class PlanRow:
-    """`tools` are function schemas (`name`, `description`, `parameters`, `returns`), `calls` are `{"tool", "args"}` with
+    """`tools` are function schemas (`name`, `description`, `parameters`, `returns`), `calls` are `{"tool", "args"}`,
     `{"ref": n, "field": f}` for the result of call n, counted from 1. No calls: no tool serves the request. A row of
     `steps` is a plan in words."""
 

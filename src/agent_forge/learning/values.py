@@ -150,25 +150,57 @@ class Values:
         if kind == "date":
             return self.date(iso=False)
         makers = {
-            "time": lambda: rng.choice((f"{rng.randint(1, 12)}{rng.choice((':00', ':30', ':15', ''))} {rng.choice(('am', 'pm', 'PM'))}", f"{rng.randint(0, 23):02}:{rng.choice((0, 15, 30, 45)):02}")),
-            "email": lambda: f"{rng.choice(BANKS['first']).lower()}{rng.choice(('.', '_', ''))}{self.plain('last').lower()}@{rng.choice(BANKS['site'])}.{rng.choice(('com', 'org', 'no', 'io'))}",
-            "url": lambda: f"{rng.choice(('https://', 'www.', 'http://www.', ''))}{rng.choice(BANKS['site'])}.{rng.choice(('com', 'org', 'net'))}{rng.choice(('', '', '/about', '/data/3'))}",
-            "phone": lambda: rng.choice((f"555-{rng.randint(100, 999)}-{rng.randint(1000, 9999)}", f"+{rng.randint(1, 99)} {rng.randint(10**7, 10**9)}")),
-            "file": lambda: f"{rng.choice(('', '', 'data/', '/home/user/', 'reports/2024/'))}{rng.choice(BANKS['file'])}{rng.choice(('', '_final', '2', '-old'))}.{rng.choice(BANKS['ending'])}",
+            "time": self.clock,
+            "email": self.email,
+            "url": self.url,
+            "phone": self.phone,
+            "file": self.file,
             "id": self.identifier,
-            "person": lambda: f"{rng.choice(BANKS['first'])} {self.plain('last')}" if rng.random() < 0.75 else rng.choice(BANKS["first"]),
+            "person": self.person,
             "address": lambda: f"{rng.randint(1, 9999)} {rng.choice(BANKS['street'])}",
-        }  # fmt: skip
+        }
         maker = makers.get(kind)
         said = maker() if maker else self.plain(kind)
         return Value(said, said, kind)
+
+    def clock(self) -> str:
+        pick = self.rng.choice
+        if pick((True, False)):
+            return f"{self.rng.randint(0, 23):02}:{pick((0, 15, 30, 45)):02}"
+        return f"{self.rng.randint(1, 12)}{pick((':00', ':30', ':15', ''))} {pick(('am', 'pm', 'PM'))}"
+
+    def email(self) -> str:
+        pick = self.rng.choice
+        name = f"{pick(BANKS['first']).lower()}{pick(('.', '_', ''))}{self.plain('last').lower()}"
+        return f"{name}@{pick(BANKS['site'])}.{pick(('com', 'org', 'no', 'io'))}"
+
+    def url(self) -> str:
+        pick = self.rng.choice
+        host = f"{pick(('https://', 'www.', 'http://www.', ''))}{pick(BANKS['site'])}.{pick(('com', 'org', 'net'))}"
+        return host + str(pick(("", "", "/about", "/data/3")))
+
+    def phone(self) -> str:
+        number = self.rng.randint
+        if self.rng.random() < 0.5:
+            return f"555-{number(100, 999)}-{number(1000, 9999)}"
+        return f"+{number(1, 99)} {number(10**7, 10**9)}"
+
+    def file(self) -> str:
+        pick = self.rng.choice
+        folder = pick(("", "", "data/", "/home/user/", "reports/2024/"))
+        return f"{folder}{pick(BANKS['file'])}{pick(('', '_final', '2', '-old'))}.{pick(BANKS['ending'])}"
+
+    def person(self) -> str:
+        first = self.rng.choice(BANKS["first"])
+        return f"{first} {self.plain('last')}" if self.rng.random() < 0.75 else first
 
     def plain(self, kind: str) -> str:
         """One of the bank, or for names often one that nobody has seen."""
         if kind in ("city", "last", "title", "company", "region") and self.rng.random() < 0.35:
             return self.coined()
         if kind == "topic" and self.rng.random() < 0.3:
-            return f"{self.rng.choice(BANKS['industry'])} {self.rng.choice(('trends', 'policy', 'history', 'prices', 'safety', 'news'))}"
+            aspect = self.rng.choice(("trends", "policy", "history", "prices", "safety", "news"))
+            return f"{self.rng.choice(BANKS['industry'])} {aspect}"
         return self.rng.choice(BANKS.get(kind) or BANKS["topic"])
 
     def coined(self) -> str:
@@ -196,7 +228,7 @@ class Values:
         name, ordinal = MONTHS[month - 1].capitalize(), _ordinal(day)
         value = f"{year}-{month:02}-{day:02}"
         if iso:
-            forms = (
+            forms: tuple[str, ...] = (
                 value,
                 value,
                 f"{name} {day}, {year}",

@@ -220,7 +220,7 @@ def braced(text: str) -> str:
 
 
 def literal(text: str) -> str:
-    """Text that stands for itself in an argument: what looks like a reference gets a pair of braces that it loses again.
+    """Text that stands for itself in an argument: what looks like a reference gets braces that it loses again.
 
     >>> literal("all of {s1}"), resolve(literal("all of {s1}"), {"s1": 3})
     ('all of {{s1}}', 'all of {s1}')

@@ -117,7 +117,7 @@ def f1(expected: Sequence[Any], actual: Sequence[Any]) -> float:
 
 
 def accepted_calls(answers: Sequence[Mapping[str, Mapping[str, Sequence[Any]]]], actual: Sequence[Call]) -> bool:
-    """Whether calls are among those that BFCL accepts: for each expected call a list of right values for every argument,
+    """Whether calls are among those that BFCL accepts: for each expected call the right values of every argument,
     an empty string among them where it may be left out; any order."""
     if len(answers) != len(actual):
         return False

@@ -1,7 +1,7 @@
 """What the forged planner may write next: one line of its script as a grammar, made from the tools and the request.
 
 Strings are copied from the request, normalised from it, listed by the schema, or fields of earlier results; numbers are
-those that were said. So a line that was written under its grammar is a call that the schema accepts and that is grounded.
+those that were said. So a line written under its grammar is a call that the schema accepts and that is grounded.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class LineGrammar:
             yield "COPIED"
             self.terminals.setdefault("COPIED", self._copied())
             forms = [*self.said.forms, *(str(number) for number in self.said.numbers)]
-            listed = [each for each in listed_values(schema) if isinstance(each, str)]
-            yield from (quoted(json.dumps(form, ensure_ascii=False)) for form in dict.fromkeys([*listed, *forms]))
+            texts = [each for each in listed_values(schema) if isinstance(each, str)]
+            yield from (quoted(json.dumps(form, ensure_ascii=False)) for form in dict.fromkeys([*texts, *forms]))
             if kind is None:
                 yield from (quoted(json.dumps(number)) for number in self.said.numbers)
 
@@ -169,7 +169,7 @@ def titled(text: str) -> str:
 
 def fits(number: float, schema: Mapping[str, Any]) -> bool:
     """Whether a number is within the bounds of its schema."""
-    return schema.get("minimum", number) <= number <= schema.get("maximum", number)
+    return bool(schema.get("minimum", number) <= number <= schema.get("maximum", number))
 
 
 def quoted(text: str) -> str:

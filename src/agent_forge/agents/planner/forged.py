@@ -3,9 +3,9 @@
     planner = ForgedPlanner()
     plan = planner.plan_now("Get the weather in Oslo and Rome.", tools=[get_weather])
 
-It needs no torch and no network. Its decoding follows the grammar of the tools (`constraint.py`), so that every value was
-said, is listed by the schema, or is an earlier result; a required value that nobody gave is left open, and a request that
-no tool serves becomes a task without an action. docs/forged-planner.md has its figures.
+It needs no torch and no network. Its decoding follows the grammar of the tools (`constraint.py`), so that every value
+was said, is listed by the schema, or is an earlier result; a required value that nobody gave is left open, and a
+request that no tool serves becomes a task without an action. docs/forged-planner.md has its figures.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class PlanModel:
             return confidence
         import numpy as np
 
-        return float(np.interp(confidence, *zip(*table, strict=True)))
+        confidences, shares = zip(*table, strict=True)
+        return float(np.interp(confidence, confidences, shares))
 
 
 @cache
@@ -104,8 +105,8 @@ def is_shipped() -> bool:
 class ForgedPlanner:
     """Plans with the packed model of `folder`, by default the one that comes with the package.
 
-    Of many tools it is shown the nearest; `refuse_above` is the probability of "no tool serves this" above which no call
-    is made, `least` the probability of being right below which a plan is refused.
+    Of many tools it is shown the nearest; `refuse_above` is the probability of "no tool serves this" above which no
+    call is made, `least` the probability of being right below which a plan is refused.
     """
 
     name = "forged"

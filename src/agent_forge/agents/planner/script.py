@@ -53,7 +53,8 @@ def tool_line(function: Function) -> str:
     )
     fields = ", ".join(result_fields(function))
     description = clip(function.get("description") or "", TOOL_WORDS)
-    return f"{function['name']}({parameters}){f' -> {fields}' if fields else ''}{f': {description}' if description else ''}"
+    line = f"{function['name']}({parameters})"
+    return line + (f" -> {fields}" if fields else "") + (f": {description}" if description else "")
 
 
 def parameter_text(name: str, schema: Mapping[str, Any], required: bool) -> str:

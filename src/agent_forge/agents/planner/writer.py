@@ -1,4 +1,4 @@
-"""Writes a plan token by token: chooses among what the grammar of the current line allows, and keeps how sure it was."""
+"""Writes a plan token by token: chooses among what the grammar of the line allows, and keeps how sure it was."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from agent_forge.agents.planner.script import MISSING, Function, read_line
 MOST_CALLS = 12
 
 
-_ASKING: dict[int, np.ndarray] = {}
+_OPEN: dict[int, tuple[frozenset[int], int, int]] = {}
 
 
-def asking_tokens(vocabulary: Any) -> np.ndarray:
-    """The tokens that leave a value open: `?`, alone or written together with the sign before it."""
-    if id(vocabulary) not in _ASKING:
-        texts = (vocabulary.decode_str([token]) for token in range(vocabulary.vocab_size))
-        _ASKING[id(vocabulary)] = np.array([n for n, text in enumerate(texts) if text.lstrip("=")[:1] == MISSING])
-    return _ASKING[id(vocabulary)]
+def open_tokens(vocabulary: Any) -> tuple[frozenset[int], int, int]:
+    """The tokens that begin with `?`, and `=` and `="`: before a text, a bare `=` already says that it is missing."""
+    if id(vocabulary) not in _OPEN:
+        texts = [vocabulary.decode_str([token]) for token in range(vocabulary.vocab_size)]
+        asking = frozenset(token for token, text in enumerate(texts) if text.startswith(MISSING))
+        _OPEN[id(vocabulary)] = asking, texts.index("="), texts.index('="') if '="' in texts else -1
+    return _OPEN[id(vocabulary)]
 
 
 @dataclass
@@ -50,7 +51,7 @@ class PlanWriter:
     def __post_init__(self) -> None:
         self._said = Mentions(" ".join(self.request.split()))
         self._by_name = {function["name"]: function for function in self.functions}
-        self._asking = asking_tokens(self.vocabulary)
+        self._asking, self._equals, self._quote = open_tokens(self.vocabulary)
         self._begin_line()
 
     @property
@@ -80,11 +81,19 @@ class PlanWriter:
         if not self.calls and not self._line:
             self._decide_none(options, weights)
         elif self.ask_weight != 1.0:
-            weights[np.isin(options, self._asking)] *= self.ask_weight
-            weights /= weights.sum()
+            self._weigh_asking(options, weights)
         best = int(weights.argmax())
         self._least = min(self._least, float(weights[best]))
         return self._take(int(options[best]))
+
+    def _weigh_asking(self, options: np.ndarray, weights: np.ndarray) -> None:
+        """Makes it less likely that a value is called missing, in place."""
+        asking = [place for place, token in enumerate(options) if int(token) in self._asking]
+        if not self.calls and self._quote in options:  # without earlier results nothing but `?` follows a bare `=`
+            asking += np.flatnonzero(options == self._equals).tolist()
+        if asking:
+            weights[asking] *= self.ask_weight
+            weights /= weights.sum()
 
     def _decide_none(self, options: np.ndarray, weights: np.ndarray) -> None:
         """The first token already says whether any tool serves: `none` against the number of the first call."""

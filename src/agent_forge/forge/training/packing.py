@@ -103,7 +103,7 @@ PARTS = 64  # pieces that a document of a sheet may have: see `Batch.context`
 class Batch:
     """Rows to train on, each tensor [B, T].
 
-    With `positions` the rows are sheets: a document is number * PARTS + part, part 0 is what all parts of a document see
+    With `positions` the rows are sheets: a document is number * PARTS + part, part 0 is what all its parts see
     (the tools of a prompt), and the others (requests with their answers) do not see each other.
     """
 
