@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from agent_forge.agents.team import Team
 
 
+DEFAULT_AGENT = "default"  # who acts in a run without a team
+
+
 def limits_of(box: Toolbox) -> Limits:
     """The tools' concurrency and rate limits for the executor. Timeouts and retries stay with the tools themselves."""
     rules = {
@@ -74,7 +77,8 @@ class RequestRun:
 
         recorder: Recorder | None = settings["recorder"]
         name = (self.request or "plan")[:80]
-        scope = recorder.span(name, "run", inputs={"request": self.request}) if recorder else nullcontext()
+        agent = DEFAULT_AGENT if isinstance(self.worker, Worker) else None  # a team's tasks name their own
+        scope = recorder.span(name, "run", inputs={"request": self.request}, agent=agent) if recorder else nullcontext()
         with scope as span:
             outcome, planned = await self._execute(planner, settings)
             result = await self._result(outcome, planned, span.trace_id if span else None)

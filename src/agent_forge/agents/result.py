@@ -34,6 +34,7 @@ class Result:
     answered_by: str | None = None
     evidence: dict[str, Evidence] = field(default_factory=dict)
     trace_id: str | None = None
+    recorded: Any = None  # where the trace is: what `Store.open` takes, or the caller's own recorder
 
     def __repr__(self) -> str:
         return f"Result({self.state!r}, answer={self.answer!r}, {self.outcome!r})"
