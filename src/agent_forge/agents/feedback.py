@@ -106,7 +106,15 @@ async def afeedback(
             by = by or (name if name.isidentifier() else "checker")
             verdict = value(result if isinstance(result, Result) else spans)
             value = await verdict if inspect.isawaitable(verdict) else verdict
-        return _stored(store, spans, value, span, by or USER, components, comment, links)
+        if isinstance(value, Verification):
+            if value.value is None:
+                raise UsageError("the check was undecided, so nothing was scored")
+            comment = comment or value.evidence or None
+            value = value.value
+        score = add_score(
+            store, spans, value, span_id=span, by=by or USER, components=components, comment=comment, links=links
+        )
+        return score_document(store, score)
 
 
 @signature_of(afeedback)
@@ -116,24 +124,6 @@ def feedback(*args: Any, **options: Any) -> dict[str, Any]:
     The parameters are those of `afeedback`, which explains them.
     """
     return blocking(afeedback(*args, **options))
-
-
-def _stored(
-    store: Store,
-    spans: Sequence[Span],
-    value: Verdict,
-    span: str | None,
-    by: str,
-    components: Mapping[str, float] | None,
-    comment: str | None,
-    links: Sequence[tuple[str, str]] = (),
-) -> dict[str, Any]:
-    if isinstance(value, Verification):
-        if value.value is None:
-            raise UsageError(f"the check by {by} was undecided, so nothing was scored")
-        value, comment = value.value, comment or value.evidence or None
-    score = add_score(store, spans, value, span_id=span, by=by, components=components, comment=comment, links=links)
-    return score_document(store, score)
 
 
 @contextmanager

@@ -146,7 +146,7 @@ class RequestRun:
         return Result(
             outcome,
             answer.text if answer else None,
-            self._usage(planned, answer),
+            self._usage(planned, answer, outcome.usage.cost),
             self.request,
             origin.provenance if (origin := planned or outcome.plan) else None,
             answer.observation if answer else None,
@@ -155,18 +155,21 @@ class RequestRun:
             trace or outcome.trace_id,
         )
 
-    def _usage(self, planned: Plan | None, answer: Answer | None) -> RunUsage:
+    def _usage(self, planned: Plan | None, answer: Answer | None, spent: float | None) -> RunUsage:
+        """`spent` is what the tasks reported: their model calls and whatever their tools cost."""
         usages = list(self.worker.usages)
         calls = len(usages)
+        tools = max(0.0, (spent or 0.0) - sum(usage.cost or 0.0 for usage in usages))
         origin = planned.provenance if planned else None
         if origin is not None and origin.model is not None:
-            usages.append(TokenUsage(origin.input_tokens, origin.output_tokens))
+            usages.append(TokenUsage(origin.input_tokens, origin.output_tokens, origin.cost))
             calls += origin.attempts if origin.template else 0
         if answer is not None and answer.by != "rules":
             usages.append(answer.usage)
             calls += 1
         tokens = total(usages) if usages else TokenUsage(0, 0)
-        return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls)
+        cost = spent if not usages else None if tokens.cost is None else tokens.cost + tools
+        return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls, cost)
 
 
 async def _repaired(writing: Writing) -> Plan:
@@ -194,4 +197,5 @@ def _describe(span: Span, plan: Plan) -> None:
         reason=complexity(origin.request).reason,
         input_tokens=origin.input_tokens,
         output_tokens=origin.output_tokens,
+        cost=origin.cost,
     )

@@ -13,12 +13,14 @@ from agent_forge.runtime import RunResult, TaskResult
 
 @dataclass(frozen=True, slots=True)
 class RunUsage:
-    """What a run used. Token counts are None if a model did not report them, 0 if no model was asked."""
+    """What a run used. Token counts are None if a model did not report them, 0 if no model was asked. The cost, in US
+    dollars, is None if nothing reported any, or if that of a model call is not known."""
 
     input_tokens: int | None
     output_tokens: int | None
     model_calls: int
     tool_calls: int
+    cost: float | None = None
 
 
 @dataclass(slots=True, repr=False)
@@ -88,6 +90,6 @@ class Result:
                 "output_tokens": usage.output_tokens,
                 "model_calls": usage.model_calls,
                 "tool_calls": usage.tool_calls,
-                "cost": self.outcome.usage.cost,
+                "cost": usage.cost,
             },
         }

@@ -347,7 +347,7 @@ class Store:
         times = (to_ns(since) if since is not None else 0, to_ns(until) if until is not None else 2**63 - 1)
         sql = "SELECT trace_id, span_id, agent, model, category, start_ns, share, reward FROM credits"
         rows = self._fetch(f"{sql} WHERE start_ns >= ? AND start_ns < ? ORDER BY start_ns, trace_id, span_id", times)
-        return [Credit(*row[:3], row[3] or None, row[4] or None, *row[5:]) for row in rows]
+        return [Credit._make((*row[:3], row[3] or None, row[4] or None, *row[5:])) for row in rows]
 
     # Maintenance
 
