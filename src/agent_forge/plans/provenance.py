@@ -10,8 +10,8 @@ class Provenance:
     """Who planned a request, how sure the planner was, and what it cost.
 
     `input_tokens`, `output_tokens` and `cost` (US dollars) are sums over all attempts; None if they are not known or no
-    model was asked. `confidence` is between 0 and 1: for a model, the geometric mean of its tokens' probabilities; None if the
-    planner does not measure any.
+    model was asked. `confidence` is between 0 and 1: for a model, the geometric mean of its tokens' probabilities; None
+    if the planner does not measure any.
     """
 
     request: str
