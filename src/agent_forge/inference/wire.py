@@ -74,7 +74,7 @@ def read_usage(usage: Any) -> TokenUsage:
     cached = details.get("cached_tokens") if isinstance(details, dict) else None
     counts = [usage.get("prompt_tokens"), usage.get("completion_tokens"), cached]
     read, written, cached = (count if type(count) is int else None for count in counts)
-    cost = usage.get("cost")
+    cost: Any = usage.get("cost")
     if type(cost) not in (int, float) or not 0 <= cost < math.inf:
         cost = None
     return TokenUsage(read, written, cost, cached)
