@@ -13,6 +13,7 @@ from agent_forge.agents.planner import ModelPlanner, Planner, Writing, bind_tool
 from agent_forge.agents.planner.binding import bind_task
 from agent_forge.agents.planner.interface import make_plan, total
 from agent_forge.agents.result import Result, RunUsage
+from agent_forge.agents.run_records import DEFAULT_AGENT
 from agent_forge.agents.synthesis import Answer, synthesise
 from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
@@ -25,9 +26,6 @@ from agent_forge.traces import Recorder, Span
 if TYPE_CHECKING:
     from agent_forge.agents.profiles import AgentProfile
     from agent_forge.agents.team import Team
-
-
-DEFAULT_AGENT = "default"  # who acts in a run without a team
 
 
 def limits_of(box: Toolbox) -> Limits:
