@@ -1,8 +1,9 @@
 """What a model call costs: what the provider says, else a price of the user's settings, else a public price.
 
 `prices.json` has public prices in US dollars per million tokens, each with its source and a date: when the source says
-it checked the price, else when a stored copy of the page was read, which may be older. A price is for the models it names, letter by letter, and only up to so many input tokens where long prompts
-cost more (`up_to`). Whatever is not known has no cost: nothing is guessed from a similar name.
+it checked the price, else when a stored copy of the page was read, which may be older. A price is for the models it
+names, letter by letter, and only up to so many input tokens where long prompts cost more (`up_to`). Whatever is not
+known has no cost: nothing is guessed from a similar name.
 """
 
 from __future__ import annotations
