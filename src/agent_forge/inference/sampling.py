@@ -9,7 +9,9 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 LIKELY = 256  # tokens considered first for top-p; all are sorted only where these do not hold enough probability
@@ -42,7 +44,9 @@ class SampledToken:
     top: tuple[tuple[int, float], ...] = ()
 
 
-def choose(logits: Tensor, samplings: Sequence[Sampling], masks: Sequence[Tensor | None]) -> list[SampledToken]:
+def choose(
+    logits: Tensor, samplings: Sequence[Sampling], masks: Sequence[NDArray[np.bool_] | None]
+) -> list[SampledToken]:
     """The next token of every row. `logits` is [N, V]; a mask [V] says which tokens are allowed.
 
     Log probabilities are the model's own: before temperature, top-p and mask.
@@ -62,14 +66,14 @@ def choose(logits: Tensor, samplings: Sequence[Sampling], masks: Sequence[Tensor
     return sampled
 
 
-def _allowed(logits: Tensor, masks: Sequence[Tensor | None]) -> Tensor:
+def _allowed(logits: Tensor, masks: Sequence[NDArray[np.bool_] | None]) -> Tensor:
     if all(mask is None for mask in masks):
         return logits
     logits = logits.clone()
     for row, mask in enumerate(masks):
         if mask is not None:
-            size = min(mask.numel(), logits.shape[-1])
-            logits[row, :size].masked_fill_(~mask[:size].to(logits.device), -torch.inf)
+            size = min(len(mask), logits.shape[-1])
+            logits[row, :size].masked_fill_(torch.from_numpy(~mask[:size]).to(logits.device), -torch.inf)
             logits[row, size:] = -torch.inf
     return logits
 
