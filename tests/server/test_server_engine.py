@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import server_tiny as tiny
 import torch
@@ -312,7 +313,7 @@ def test_heat_zero_and_nothing_allowed_are_the_likeliest() -> None:
 
 def test_a_mask_is_obeyed_and_log_probabilities_are_the_models_own() -> None:
     row = logits(1)
-    mask = torch.zeros(1024, dtype=torch.bool)
+    mask = np.zeros(1024, dtype=bool)
     mask[[3, 17]] = True
     chosen = choose(row, [Sampling(seed=1, top_logprobs=5)], [mask])[0]
     own = torch.log_softmax(row[0], -1)

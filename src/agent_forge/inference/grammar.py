@@ -129,7 +129,10 @@ class GrammarVocabulary:
             end = getattr(tokenizer, "eos_token_id", None)
             ends = () if end is None else (end,)
         self.size = max(size or 0, copy.get_vocab_size(with_added_tokens=True))
-        self._tokens = LLTokenizer(copy.to_str(), n_vocab=self.size, eos_token=sorted(ends) or None)
+        try:
+            self._tokens = LLTokenizer(copy.to_str(), n_vocab=self.size, eos_token=sorted(ends) or None)
+        except ValueError as error:
+            raise UsageError(f"grammars cannot use this tokenizer: {_first_line(str(error))}") from error
         self._matchers: dict[Grammar, Any] = {}
 
     def start(self, grammar: Grammar) -> GrammarWalk:
