@@ -25,7 +25,7 @@ from pathlib import Path
 from agent_forge.files import atomic_write
 
 SWITCH = "AGENT_FORGE_NATIVE"  # 0: behave as if there were no compiler
-FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-std=gnu11", "-shared", "-fPIC")
+FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-std=gnu11", "-fopenmp-simd", "-shared", "-fPIC")
 LOCAL_INCLUDE = re.compile(rb'^#include "([\w.]+)"', re.MULTILINE)
 TUNINGS = (("-march=native",), ())  # not every compiler knows the first
 CPUINFO = Path("/proc/cpuinfo")

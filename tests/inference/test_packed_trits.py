@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from agent_forge.errors import CheckpointError, UsageError
 from agent_forge.inference.packed import PackedMatrix, PackedShape, TernaryWeight, pack, unpack
-from agent_forge.inference.packed.trits import KINDS, LIMITS, MOST_COLUMNS, unpack_rows
+from agent_forge.inference.packed.layout import KINDS, LIMITS, MOST_COLUMNS
+from agent_forge.inference.packed.trits import unpack_rows
 
 ALLOWED = {kind: tuple(range(low, high + 1)) for kind, (low, high) in LIMITS.items()} | {"4level": (-3, -1, 1, 3)}
 
