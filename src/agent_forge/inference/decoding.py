@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from agent_forge.inference.rows import Rows, rows_for
 from agent_forge.inference.sampling import SampledToken, Sampling, choose
 
-Mask = Callable[[list[int], Any], Any]
-"""From the ids written so far and the logits of the next token (numpy, [vocabulary]) to the logits to choose from."""
+if TYPE_CHECKING:
+    from agent_forge.inference.local_model import Mask
 
 
 def sample_tokens(
@@ -17,19 +17,12 @@ def sample_tokens(
 ) -> Iterator[SampledToken]:
     """At most `most` tokens after the prompt, as the only row of `rows`; the caller may stop at any time."""
     written: list[int] = []
-    try:
-        logits = rows.join([prompt])
-        while True:
-            allowed = logits if mask is None else mask(written, logits[0])[None]
-            (token,) = choose(logits, [sampling], allowed=allowed)
-            written.append(token.id)
-            yield token
-            if len(written) >= most:
-                return
-            logits = rows.step([token.id])
-    finally:
-        if rows.count:
-            rows.leave([0])
+    while len(written) < most:
+        logits = rows.step(written[-1:]) if written else rows.join([prompt])
+        allowed = logits if mask is None else mask(written, logits[0])[None]
+        (token,) = choose(logits, [sampling], allowed=allowed)
+        written.append(token.id)
+        yield token
 
 
 def fast_tokens(
@@ -39,9 +32,8 @@ def fast_tokens(
 
     A packed model runs in the compiled decoder, any other model by its own forward pass.
     """
-    if most > 0:
-        for token in sample_tokens(rows_for(model), prompt, most, Sampling(temperature, seed=seed)):
-            yield token.id
+    for token in sample_tokens(rows_for(model), prompt, most, Sampling(temperature, seed=seed)):
+        yield token.id
 
 
 def fast_generate(

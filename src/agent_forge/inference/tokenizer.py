@@ -128,11 +128,11 @@ def _generation() -> type[Any]:
     from jinja2 import nodes
     from jinja2.ext import Extension
 
-    class Generation(Extension):
+    class GenerationTag(Extension):
         tags = {"generation"}  # noqa: RUF012 (jinja2's own form)
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
             return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=line)
 
-    return Generation
+    return GenerationTag

@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,9 @@ class PackedModel:
     A model may be used by several threads, a history by one at a time.
     """
 
-    def __init__(self, network: Network, config: Mapping[str, Any]) -> None:
-        self.config = config
+    def __init__(self, network: Network, config: Mapping[str, Any], ends: Any = None) -> None:
+        self.config = SimpleNamespace(**config)
+        self.generation_config = SimpleNamespace(eos_token_id=config.get("eos_token_id") if ends is None else ends)
         self.network = network
         self.why_plain = why_not_compiled(network)  # why numpy runs it, or None
         self._runner: CompiledModel | PlainModel = (
@@ -50,7 +52,7 @@ class PackedModel:
             raise UsageError(f"this packed model does not run without torch: {reason}", where=str(path), fix=fix)
         digests: Mapping[str, str] = config["quantization_config"].get("files") or {}
         check_files([path / WEIGHTS], digests)
-        return cls(network_of(config, gathered(read_arrays(path / WEIGHTS))), config)
+        return cls(network_of(config, gathered(read_arrays(path / WEIGHTS))), config, _ends(path))
 
     @property
     def vocabulary(self) -> int:
@@ -165,6 +167,16 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"not a packed model: {error}", where=str(folder)) from error
     refuse_newer(packing.get("format", FORMAT))
     return dict(config)
+
+
+def _ends(folder: Path) -> Any:
+    """The end tokens according to generation_config.json, if there is one."""
+    try:
+        return json.loads((folder / "generation_config.json").read_text(encoding="utf-8")).get("eos_token_id")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"generation_config.json cannot be read: {error}", where=str(folder)) from error
 
 
 def refuse_newer(number: int) -> None:
