@@ -14,7 +14,7 @@ import pytest
 from packed_folders import byte_tokenizer, llama_folder
 
 from agent_forge.agents.planner import LocalPlanner
-from agent_forge.errors import CheckpointError, ModelError
+from agent_forge.errors import CheckpointError, MissingExtraError, ModelError
 from agent_forge.inference import Completion, TokenUsage, model
 from agent_forge.inference.local_model import LocalModel, end_tokens
 from agent_forge.inference.packed import PackedModel, fast_generate
@@ -82,14 +82,21 @@ def test_the_end_tokens_are_those_of_the_folder(folder: Path, tmp_path: Path) ->
         LocalModel(other).load()
 
 
+def test_other_folders_need_an_extra_and_say_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
+    with pytest.raises(MissingExtraError, match=r"agent-forge\[forge\]"):
+        LocalModel(tmp_path).load()
+
+
 def test_a_planner_writes_plans(folder: Path) -> None:
     planner = LocalPlanner(LocalModel(folder, name="tiny"), most=3, budget=80)
     requests = [("short", ()), ("a rather longer request than the other", ()), ("third", ())]
     together = planner.plan_many(requests)
     for planned, (request, _) in zip(together, requests, strict=True):
-        assert planned.model == "tiny"
-        assert 1 <= len(parse_plan(planned.text or "", format="lines")) <= 3
-        assert planner.plan_now(request).text == planned.text
+        assert planned.provenance.model == "tiny"
+        assert 1 <= len(parse_plan(planned.provenance.text or "", format="lines")) <= 3
+        assert planner.plan_now(request).provenance.text == planned.provenance.text
 
 
 def test_a_folder_is_a_model_by_name_and_plans_from_the_terminal(folder: Path, tmp_path: Path) -> None:
