@@ -5,7 +5,7 @@ Specialists of one base share its loss basin, and its weights as the origin of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 
 from agent_forge.config import option
 from agent_forge.errors import ConfigError, HandoffError
-from agent_forge.forge.checkpoint import CARD, Card, Checkpoint
+from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.corpus import Source, Stage, check_stages, read_corpus, source_digests
 from agent_forge.forge.evaluation.text import measure_text
+from agent_forge.forge.lineage import refuse_seen_documents
 from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 from agent_forge.forge.phases.cognate import (
     device,
@@ -29,7 +30,6 @@ from agent_forge.forge.phases.cognate import (
     settings_of,
 )
 from agent_forge.forge.phases.measure import behaviour_metrics, compare, text_metrics, training_metrics
-from agent_forge.forge.registry import folder_of
 from agent_forge.forge.training.evaluation import HeldOut
 
 
@@ -93,42 +93,6 @@ def reading_tokenizer(base: Checkpoint) -> Any:
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.bos_token  # padding is never a target
     return tokenizer
-
-
-def refuse_seen_documents(model: Checkpoint, name: str, path: str, share: float) -> None:
-    """Raises HandoffError if the held-out documents include some that the model, or an ancestor, was trained on.
-
-    Equal shares of a source hold out the same documents, a larger share also holds out some that were trained on. The
-    cards say which sources were read, by name and by path.
-    """
-    for card in (model.card, *_ancestors(model)):
-        usual = card.config.get("held_out")
-        if usual is None:
-            continue  # the phase does not learn from text: what the model has read is unknown
-        for other, source in card.config.get("sources", {name: {"path": path}}).items():
-            before = source.get("held_out") or usual
-            same = other == name or folder_of(source["path"]) == folder_of(path)
-            if same and before < share:
-                raise HandoffError(
-                    f"held_out is {share}, but {card.phase!r} was trained with {before}: it has seen documents that "
-                    "would be judged on",
-                    where=path,
-                    fix=f"Set held_out to {before} or less",
-                )
-
-
-def _ancestors(model: Checkpoint) -> Iterator[Card]:
-    """The cards of everything the model was made from, as far as they still exist."""
-    ahead, seen = list(model.card.inputs), set[str]()
-    while ahead:
-        digest = ahead.pop()
-        if digest in seen:
-            continue
-        seen.add(digest)
-        for file in model.path.parent.glob(f"*-{digest[:12]}/{CARD}"):
-            card = Card.from_json(file.read_text(encoding="utf-8"), str(file))
-            ahead.extend(card.inputs)
-            yield card
 
 
 PHASE = Phase(
