@@ -57,8 +57,8 @@ class Search:
     diversity: float = option(0.3, help="Weight of novelty in the choice of parents", at_least=0, at_most=1)
     generations: int = option(50, help="Limit on the number of generations", at_least=1)
     evaluations: int | None = option(None, help="Limit on the number of recipes", at_least=1)
-    converged: float = option(0.001, help="Stop when the best fitness improves by less than this …", at_least=0)
-    patience: int = option(5, help="… over this many generations", at_least=1)
+    converged: float = option(0.001, help="Stop when the best fitness improves by less than this within `patience` generations", at_least=0)
+    patience: int = option(5, help="Generations over which that counts", at_least=1)
     workers: int = option(0, help="Processes that evaluate in parallel (0: this process only)", at_least=0)
 
     def __post_init__(self) -> None:
@@ -77,7 +77,9 @@ class Evolve:
     parents: tuple[str, ...] = option((), help="Models to merge, at least two")
     base: str | None = option(None, help="The model that the parents were tuned from (default: the first parent)")
     project: bool = option(
-        False, help="Read a parent with a changed configuration as the base's architecture, without its additions"
+        False,
+        help="Read a parent with a changed configuration as the base's architecture, without its additions",
+        flag="--project-parents",
     )
     held_out: float | None = option(
         None, help="Share that the training phases held out; only those rows are used", above=0, at_most=0.5

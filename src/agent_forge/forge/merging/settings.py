@@ -25,7 +25,7 @@ class MergeSettings:
     threads: int | None = option(None, help="Tensors to merge at once (default: one per core)", at_least=1, at_most=256)
     shard_gb: float = option(5.0, help="Size limit per weight file, in GB", above=0)
     resume: bool = option(
-        True, help="Continue a killed run of the same merge (default), or start over", flag="--resume/--fresh"
+        True, help="Continue a killed run of the same merge (default), or start over", flag="--continue/--fresh"
     )
     sync: bool = option(True, help="Wait until the bytes are on disk (default), or not")
     recipe: Any = option(
