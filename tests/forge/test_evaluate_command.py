@@ -25,7 +25,8 @@ from agent_forge.forge.training import train_tokenizer
 from agent_forge.inference.llama_gguf import load_gguf
 from agent_forge.inference.packed import save_packed
 
-WORDS = "the cat sat on a mat while über many dogs ran to löß and fro in greyish moonlight near 12 ponds".split()
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "while", "über", "many", "dogs", "ran", "to", "löß", "and", "fro"]
+WORDS += ["in", "greyish", "moonlight", "near", "12", "ponds"]
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +98,9 @@ def test_accuracies_are_those_of_the_harness(model: Path, questions: Path, capsy
         document = command(*call, option, capsys=capsys)
         assert document["tasks"] == {name: pytest.approx(expected) for name in ("arc_easy", "piqa")}
         assert document["scores"][0]["chance"] == 0.25
-    assert command(*call, capsys=capsys)["tasks"] == command(*call, "--begin", capsys=capsys)["tasks"]  # its tokenizer's
+    assert (
+        command(*call, capsys=capsys)["tasks"] == command(*call, "--begin", capsys=capsys)["tasks"]
+    )  # its tokenizer's
     assert forge.evaluate(model, suite=["arc_easy"], data=str(questions), most=7).scores[0].n == 7
 
 
@@ -188,7 +191,9 @@ def test_a_gguf_file_becomes_a_folder_that_phases_take(model: Path, tmp_path: Pa
     ours = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     ids = torch.tensor([words("the cat sat on über")["input_ids"]])
     assert torch.equal(ours(ids).logits, theirs(ids).logits)
-    assert AutoTokenizer.from_pretrained(tmp_path / "out")("the löß 12")["input_ids"] == words("the löß 12")["input_ids"]
+    assert (
+        AutoTokenizer.from_pretrained(tmp_path / "out")("the löß 12")["input_ids"] == words("the löß 12")["input_ids"]
+    )
     assert load(tmp_path / "out").card.phase == "imported"
     text, rng = tmp_path / "text.jsonl", np.random.default_rng(1)
     text.write_text("".join(json.dumps({"text": " ".join(rng.permutation(WORDS))}) + "\n" for _ in range(40)))

@@ -166,7 +166,7 @@ def test_an_unknown_field_names_the_nearest(tmp_path: Path) -> None:
         forge.compress(tmp_path, tmp_path / "out", settings, max_incrase=0.1)
     with pytest.raises(ConfigError, match=r"tries: must be at least 1, got 0"):
         forge.compress(tmp_path, tmp_path / "out", forge.CompressSettings(tries=0))  # also what Python itself lets pass
-    with pytest.raises(ConfigError, match="unknown key 'recipe.lrr'; did you mean 'lr'"):
+    with pytest.raises(ConfigError, match=r"unknown key 'recipe\.lrr'; did you mean 'lr'"):
         forge.quantize(tmp_path, tmp_path / "out", recipe={"lrr": 1})
 
 

@@ -111,6 +111,9 @@ def _show(report: Report, models: str) -> None:
         table.add_row(cell(phase.name), phase.state, cell(gate), (phase.checkpoint or "")[:12], seconds)
     console = Console()
     console.print(table)
+    for phase in report.phases:
+        if phase.traceback is not None:
+            console.print(f"Where {cell(phase.name)} failed: {cell(phase.traceback)}", soft_wrap=True)
     console.print(f"[dim]The models are in {cell(models)}[/]")
 
 
@@ -138,7 +141,11 @@ def show(session: str, home: str | None, as_json: bool) -> None:
     registry = Registry(home)
     if session not in {row["session"] for row in registry.sessions()}:
         raise UsageError(f"there is no session {session!r}", fix="`agent-forge forge ls` lists them")
-    _print_states(registry.phases(session), "name", as_json)
+    phases = registry.phases(session)
+    for phase in phases:
+        file = registry.home / "sessions" / session / f"{phase['name']}.traceback.txt"
+        phase["traceback"] = str(file) if file.is_file() else None
+    _print_states(phases, "name", as_json)
 
 
 @command.command(hidden=True)
@@ -160,6 +167,10 @@ def _print_states(rows: list[dict[str, Any]], key: str, as_json: bool) -> None:
         return
     for row in rows:
         echo(f"{row[key]:36s} {row['state']}")
+        if row.get("error"):
+            echo(f"    {row['error']}")
+        if row.get("traceback"):
+            echo(f"    where it failed: {row['traceback']}")
 
 
 @command.command()

@@ -115,6 +115,7 @@ class PhaseReport:
     checkpoint: str | None = None
     error: str | None = None
     seconds: float | None = None
+    traceback: str | None = None  # the file that holds it, where a phase failed
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

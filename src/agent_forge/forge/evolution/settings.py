@@ -57,7 +57,9 @@ class Search:
     diversity: float = option(0.3, help="Weight of novelty in the choice of parents", at_least=0, at_most=1)
     generations: int = option(50, help="Limit on the number of generations", at_least=1)
     evaluations: int | None = option(None, help="Limit on the number of recipes", at_least=1)
-    converged: float = option(0.001, help="Stop when the best fitness improves by less than this within `patience` generations", at_least=0)
+    converged: float = option(
+        0.001, help="Stop when the best fitness improves by less than this within `patience` generations", at_least=0
+    )
     patience: int = option(5, help="Generations over which that counts", at_least=1)
     workers: int = option(0, help="Processes that evaluate in parallel (0: this process only)", at_least=0)
 

@@ -18,9 +18,11 @@ from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.corpus import Source, Stage, check_stages, read_corpus, source_digests
 from agent_forge.forge.evaluation.text import measure_text
+from agent_forge.forge.gates import TrainingGate
 from agent_forge.forge.lineage import refuse_seen_documents
 from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 from agent_forge.forge.phases.cognate import (
+    control_bits,
     device,
     learn,
     numbers,
@@ -45,6 +47,7 @@ class Specialise:
     )
     length: int = option(1024, help="Tokens per row", at_least=8)
     held_out: float = option(0.05, help="Share of the documents held out for judging", above=0, at_most=0.5)
+    gate: TrainingGate = option(TrainingGate())
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -66,14 +69,19 @@ def run(work: Work) -> PhaseOutcome:
     refuse_long_rows(original.config, config.length)
     before = measure_text(original, judged).bits
     del original
-    torch.manual_seed(work.seed)  # parts that the base does not have start at random
-    changed = {"config": changed_config(base, config.model)} if config.model else {}
-    model = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32, **changed)
+
+    def begin(fields: Mapping[str, Any]) -> Any:
+        torch.manual_seed(work.seed)  # parts that the base does not have start at random
+        changed = {"config": changed_config(base, fields)} if fields else {}
+        return AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32, **changed)
+
+    model = begin(config.model)
     trained = learn(work, model, tokenizer, corpus, settings_of(config.training, work.seed), config.length)
     after = measure_text(model, judged).bits
     metrics = {**text_metrics(after, judged.bytes_of), **training_metrics(trained), **behaviour_metrics(model, judged)}
     checkpoint = save(work, model, AutoTokenizer.from_pretrained(base.path), corpus, metrics)
-    return PhaseOutcome(checkpoint, compare(before, after, judged.bytes_of))
+    control = control_bits(work, begin, model, tokenizer, judged)
+    return PhaseOutcome(checkpoint, compare(before, after, judged.bytes_of, config.gate.least_gain, control))
 
 
 def changed_config(base: Checkpoint, changes: Mapping[str, Any]) -> PretrainedConfig:
@@ -97,7 +105,7 @@ def reading_tokenizer(base: Checkpoint) -> Any:
 
 PHASE = Phase(
     name="specialise",
-    version=1,
+    version=2,
     about="Branch a specialist from a base model",
     config=Specialise,
     takes=Contract(checkpoints=(1, 1), tokenizer=True),
