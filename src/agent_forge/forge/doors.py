@@ -21,7 +21,7 @@ from agent_forge.config import as_dict, build
 from agent_forge.errors import UsageError
 from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.exporting import ExportReport, ExportSettings, export_model
-from agent_forge.forge.opening import LoadedModel, LoadSettings, ModelName, find_model, load_model
+from agent_forge.forge.opening import OpenedModel, LoadSettings, ModelName, find_model, load_model
 from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.registry import Registry
 
@@ -203,7 +203,7 @@ def evaluate(
         subject, tokenizer = client(name), None
     else:
         loaded = load_model(model, LoadSettings())
-        subject, tokenizer = loaded.model, loaded.tokenizer  # type: ignore[assignment]
+        subject, tokenizer = loaded.model, loaded.tokenizer
         if tokenizer is None:
             raise UsageError("the model has no tokenizer to read questions with", where=name)
     scores = evaluate_suite(subject, tokenizer, place, config.suite, config.most, tell, config.begin)
@@ -215,6 +215,6 @@ def export(model: ModelName, out: Folder, settings: ExportSettings | None = None
     return export_model(find_model(model), out, _settings(ExportSettings, settings, fields, "export"), Registry())
 
 
-def load(model: ModelName, settings: LoadSettings | None = None, **fields: Any) -> LoadedModel:
+def load(model: ModelName, settings: LoadSettings | None = None, **fields: Any) -> OpenedModel:
     """The model with its tokenizer, in memory."""
     return load_model(model, _settings(LoadSettings, settings, fields, "load"))

@@ -27,7 +27,7 @@ class LoadSettings:
 
 
 @dataclass(frozen=True)
-class LoadedModel:
+class OpenedModel:
     """A model in memory, its tokenizer if it has one, and where it came from."""
 
     model: Any
@@ -47,7 +47,7 @@ def find_model(name: ModelName, home: str | None = None) -> Checkpoint:
     return Registry(home).load(str(name))
 
 
-def load_model(name: ModelName, settings: LoadSettings) -> LoadedModel:
+def load_model(name: ModelName, settings: LoadSettings) -> OpenedModel:
     """Any causal LM in the Hugging Face layout, packed and compressed ones too. Raises CheckpointError, UsageError."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -66,4 +66,4 @@ def load_model(name: ModelName, settings: LoadSettings) -> LoadedModel:
         raise CheckpointError(f"the model cannot be loaded: {error}", where=str(source.path)) from error
     has_tokenizer = any((source.path / file).is_file() for file in TOKENIZERS)
     tokenizer = AutoTokenizer.from_pretrained(source.path) if has_tokenizer else None
-    return LoadedModel(model.to(device).eval(), tokenizer, source)
+    return OpenedModel(model.to(device).eval(), tokenizer, source)

@@ -35,7 +35,8 @@ class Answers:
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log-likelihood of the continuation, whether greedy decoding would write it)."""
-        pairs = [split(self.tokenizer, *request.args, self.first) for request in requests]
+        arguments = [request.args for request in requests]
+        pairs = [split(self.tokenizer, context, text, self.first) for context, text in arguments]
         losses, greedy = score_rows(self.model, pairs, self.batch)
         return [(-float(loss), bool(same)) for loss, same in zip(losses, greedy, strict=True)]
 

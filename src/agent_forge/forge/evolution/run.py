@@ -52,7 +52,8 @@ class Evolved:
     def settle(self, phase: str, inputs: tuple[str, ...], data: Mapping[str, str], notes: str) -> Card:
         """Makes the champion's folder a checkpoint: its card, and a recipe without this machine's paths, so that the
         same evolution gives the same digest anywhere."""
-        folders = {f"{path.parent}{os.sep}" for one in self.family.members for path in (one.path, one.original_path)}
+        paths = [path for one in self.family.members for path in (one.path, one.original_path)]
+        folders = {f"{path.parent}{os.sep}" for path in paths if path.parent != Path()}
 
         def without_paths(text: str) -> str:
             for folder in sorted(folders, key=len, reverse=True):
