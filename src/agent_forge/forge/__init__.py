@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from agent_forge.forge.importing import import_model
     from agent_forge.forge.merging.engine import MergeReport
     from agent_forge.forge.merging.settings import MergeSettings
-    from agent_forge.forge.opening import OpenedModel, LoadSettings
+    from agent_forge.forge.opening import LoadSettings, OpenedModel
     from agent_forge.forge.phases.cognate import Cognate
     from agent_forge.forge.phases.specialise import Specialise
     from agent_forge.forge.quantization.job import QuantizeReport

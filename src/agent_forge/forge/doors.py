@@ -21,7 +21,7 @@ from agent_forge.config import as_dict, build
 from agent_forge.errors import UsageError
 from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.exporting import ExportReport, ExportSettings, export_model
-from agent_forge.forge.opening import OpenedModel, LoadSettings, ModelName, find_model, load_model
+from agent_forge.forge.opening import LoadSettings, ModelName, OpenedModel, find_model, load_model
 from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.registry import Registry
 

@@ -69,34 +69,46 @@ def gather(
     """The material for a model: the corpus by the weights of its sources or, without one, half of it bundled text and
     half written by the model. Raises DataError if there is too little text to split."""
     if corpus is not None:
-        return _from_corpus(tokenizer, corpus, weights or {}, size, ", ".join(corpus.train))
+        return material_of(tokenised(tokenizer, corpus, size), weights or {}, size, ", ".join(corpus.train))
     if tokenizer is None or size.written >= 1:
         return _from_model(model, tokenizer, size, tell)
     written = _from_model(model, tokenizer, size.share(size.written), tell)
-    bundled = read_corpus({name: Source(name) for name in BUNDLED}, size.held_out)
-    return _joined(_from_corpus(tokenizer, bundled, {}, size.share(1 - size.written), "bundled text"), written)
+    bundled, rest = read_corpus({name: Source(name) for name in BUNDLED}, size.held_out), size.share(1 - size.written)
+    return _joined(material_of(tokenised(tokenizer, bundled, rest), {}, rest, "bundled text"), written)
 
 
-def _from_corpus(
-    tokenizer: Any, corpus: SplitCorpus, weights: Mapping[str, float], size: MaterialSize, about: str
-) -> Material:
-    """The last documents of each source are only watched during training."""
+@dataclass(frozen=True)
+class TokenisedText:
+    """The text as tokens: rows of each source to learn from, and documents to watch and to judge on."""
+
+    rows: dict[str, PackedRows]
+    watched: HeldOut
+    judged: HeldOut
+
+
+def tokenised(tokenizer: Any, corpus: SplitCorpus, size: MaterialSize) -> TokenisedText:
+    """The last documents of each source are only watched during training. Raises DataError without a tokenizer."""
     if tokenizer is None:
-        raise DataError("the model has no tokenizer to read the text with", where=about)
+        raise DataError("the model has no tokenizer to read the text with", where=", ".join(corpus.train))
     begin, rows, watched = beginning(tokenizer), {}, list[str]()
     for name, texts in corpus.train.items():
         apart = max(1, min(4, len(texts) // 20))
         watched += [text[: 8 * size.length] for text in texts[-apart:]]  # about two rows of each
         rows[name] = pack(encode(tokenizer, texts[:-apart] or texts), size.length, begin)
-    available = sum(len(of) for of in rows.values())
-    drawn = mixed(rows, {name: weights.get(name, 1.0) for name in rows}, min(size.rows, 4 * available), size.seed)
     judged = _up_to(tokenizer, [text for texts in corpus.held_out.values() for text in texts], size)
 
     def held_out(texts: list[str]) -> HeldOut:
         packed = pack(encode(tokenizer, texts, eos=False), size.length, begin, alone=True)
         return HeldOut(packed, tuple(len(text.encode()) for text in texts))
 
-    return Material(drawn, held_out(watched), held_out(judged), about)
+    return TokenisedText(rows, held_out(watched), held_out(judged))
+
+
+def material_of(text: TokenisedText, weights: Mapping[str, float], size: MaterialSize, about: str) -> Material:
+    """Rows by the sources' weights, as many as the training needs."""
+    total = min(size.rows, 4 * sum(len(of) for of in text.rows.values()))
+    rows = mixed(text.rows, {name: weights.get(name, 1.0) for name in text.rows}, total, size.seed)
+    return Material(rows, text.watched, text.judged, about)
 
 
 def _up_to(tokenizer: Any, texts: list[str], size: MaterialSize) -> list[str]:
