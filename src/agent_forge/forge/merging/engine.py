@@ -64,7 +64,8 @@ class MergeReport:
 
     def as_dict(self) -> dict[str, Any]:
         """The document that `--json` prints."""
-        return {**asdict(self), "out": str(self.out)}
+        gate = None if self.gate is None else self.gate.as_dict()
+        return {**asdict(self), "out": str(self.out), "gate": gate}
 
 
 @dataclass(frozen=True)
