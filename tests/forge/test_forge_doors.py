@@ -122,6 +122,8 @@ def test_merge_is_one_thing_in_three_places(family, tmp_path: Path, capsys) -> N
         forge.merge(parents[:1], tmp_path / "none", recipe={**recipe, "models": by_number})
     with pytest.raises(ConfigError, match="recipe"):
         forge.merge(parents, tmp_path / "none")
+    with pytest.raises(ConfigError, match="a merge in a pipeline is judged"):  # before any work
+        by_pipeline("merge", {"recipe": {**recipe, "models": by_number}}, parents, tmp_path / "unjudged")
 
 
 def test_evolve_is_one_thing_in_three_places(family, tmp_path: Path, capsys) -> None:

@@ -16,15 +16,20 @@ from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 def run(work: Work) -> PhaseOutcome:
     from agent_forge.forge.merging.job import merge_models
 
-    if not work.config.sources:
-        fix = "Name the text to judge on, e.g. `sources: {stories: {path: stories}}`"
-        raise ConfigError("a merge in a pipeline is judged", where="sources", fix=fix)
     with staging(work.models) as place:
         out = place / "merged"
         report = merge_models(work.inputs, out, work.config, phase=work.name, beside=work.models)
         checkpoint = finish(out, load(out).card, work.models)
     assert report.gate is not None
     return PhaseOutcome(checkpoint, report.gate, passes_on=report.best_input)
+
+
+def data(config: MergeSettings) -> dict[str, str]:
+    """The digests of the text to judge on. Raises ConfigError where there is none, before any work."""
+    if not config.sources:
+        fix = "Name the text to judge on, e.g. `sources: {stories: {path: stories}}`"
+        raise ConfigError("a merge in a pipeline is judged", where="sources", fix=fix)
+    return source_digests(config.sources)
 
 
 PHASE = Phase(
@@ -35,5 +40,5 @@ PHASE = Phase(
     takes=Contract(checkpoints=(1, 16), tokenizer=True),
     promises=Contract(),
     run=run,
-    data=lambda config: source_digests(config.sources),
+    data=data,
 )
