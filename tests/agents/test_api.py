@@ -13,7 +13,7 @@ import agent_forge
 from agent_forge import Plan, Task, aplan, arun, plan, run, tool
 from agent_forge.agents.api import Result
 from agent_forge.agents.choices import choose_tools
-from agent_forge.agents.planner import RulePlanner
+from agent_forge.agents.planner import PlanRefused, RulePlanner
 from agent_forge.agents.request_run import limits_of
 from agent_forge.errors import StoreError, ToolError, UsageError
 from agent_forge.plans import PlanInvalid
@@ -126,14 +126,35 @@ def test_a_plan_of_words_names_its_tools() -> None:
 
 
 def test_failures_are_in_the_result() -> None:
-    tasks = [*CHAIN, Task("c", "", "broken"), Task("d", "", "double", {"n": "{c}"}), Task("e", "", "nothing")]
+    tasks = [*CHAIN, Task("c", "", "broken"), Task("d", "", "double", {"n": "{c}"})]
     result = run(tasks, tools=[double, broken], record=False)
     states = {name: task.state for name, task in result.tasks.items()}
-    assert states == {"a": "done", "b": "done", "c": "failed", "d": "skipped", "e": "failed"}
+    assert states == {"a": "done", "b": "done", "c": "failed", "d": "skipped"}
     assert result.state == "failed"
     assert "no such thing" in (result.tasks["c"].error or "")
-    assert "no tool 'nothing'" in (result.tasks["e"].error or "")
     assert result.error
+
+
+def test_a_plan_that_cannot_be_run_is_refused_before_anything_runs() -> None:
+    called: list[int] = []
+
+    @tool
+    def note(n: int) -> int:
+        """Notes a number."""
+        called.append(n)
+        return n
+
+    bad = {
+        "there is no tool 'nothing'": Task("e", "", "nothing"),
+        r"note\(n\): it is missing": Task("e", "", "note"),
+        "'n' must be integer": Task("e", "", "note", {"n": "many"}),
+        "no tool fits 'Think about it'": Task("e", "Think about it"),
+    }
+    for why, task in bad.items():
+        with pytest.raises(PlanRefused, match=why) as caught:
+            run([Task("a", "", "note", {"n": 1}), task], tools=[note], record=False)
+        assert [each.task for each in caught.value.missing] == ["e"]
+    assert called == []
 
 
 def test_inside_a_loop_the_error_says_what_to_do() -> None:

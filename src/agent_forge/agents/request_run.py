@@ -5,16 +5,27 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.actions import LOOK_UP, SEARCH
-from agent_forge.agents.planner import ModelPlanner, Planned, Writing, bind_tools
+from agent_forge.agents.planner import (
+    ModelPlanner,
+    Planned,
+    PlanningFailed,
+    PlanRefused,
+    RulePlanner,
+    RulesFirst,
+    Writing,
+    bind_tools,
+    what_is_missing,
+)
 from agent_forge.agents.planner.interface import total
 from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.synthesis import Answer, synthesise
 from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
-from agent_forge.errors import UsageError
+from agent_forge.errors import AgentForgeError, ModelError, PlanError, UsageError
 from agent_forge.inference import ModelClient, TokenUsage
 from agent_forge.plans import Plan, PlanInvalid
 from agent_forge.runtime import Limits, RunResult, ToolRules, execute, new_run_id, resume
@@ -46,6 +57,8 @@ class RequestRun:
         self.reads = reads
         self.request = work if isinstance(work, str) else work.request if isinstance(work, Planned) else None
         self.worker: Worker | Team = Worker(box, client, reads=reads)
+        self.warnings: list[str] = []
+        self._begun = False
 
     def use_team(self, profiles: Mapping[str, AgentProfile], home: str | os.PathLike[str] | None) -> None:
         """Lets a team of agents carry out the tasks."""
@@ -77,16 +90,57 @@ class RequestRun:
         return result
 
     async def _execute(self, planner: Any, settings: dict[str, Any]) -> tuple[RunResult, Planned | None]:
-        if isinstance(self.work, str) and isinstance(planner, ModelPlanner):
-            return await self._execute_stream(planner, settings)
-        planned = await self._plan(planner, settings["recorder"]) if isinstance(self.work, str) else None
-        work = planned or self.work
-        plan = work.plan if isinstance(work, Planned) else work
+        if not isinstance(self.work, str):
+            return await self._carry(self._given_plan(), settings), None
+        if isinstance(planner, RulesFirst):
+            read = planner.read(self.work, tuple(self.box))
+            planner = RulePlanner() if read is not None else planner.other
+        try:
+            if isinstance(planner, ModelPlanner):
+                return await self._execute_stream(planner, settings)
+            planned = await self._plan(planner, settings["recorder"])
+            return await self._carry(self._checked(planned.plan), settings), planned
+        except (PlanningFailed, PlanRefused, ModelError) as error:
+            if isinstance(planner, RulePlanner):
+                raise
+            planned = await self._by_rules(error, settings["recorder"])
+        settings = {**settings, "run_id": new_run_id()} if self._begun else settings
+        return await self._carry(planned.plan, settings), planned
+
+    def _given_plan(self) -> Plan:
+        """The plan that the caller gave, its words read and its calls checked."""
+        plan = self.work.plan if isinstance(self.work, Planned) else self.work
         if plan is None:
             raise UsageError("there is nothing to run", fix="Pass a request, a plan, or resume=RUN")
         plan = plan if isinstance(plan, Plan) else Plan(plan)
-        bound = bind_tools(plan, tuple(self.box), reads=self.reads)
-        return await execute(bound, self.worker, **settings), planned
+        return self._checked(bind_tools(plan, tuple(self.box), reads=self.reads))
+
+    def _checked(self, plan: Plan) -> Plan:
+        """The plan, with tasks whose arguments are open left to the model. Raises PlanRefused where there is none."""
+        plan = bind_tools(plan, tuple(self.box), reads=self.reads)
+        model = self.client is not None
+        missing = what_is_missing(plan, self.box, request=self.request, model=model)
+        open_tasks = {each.task for each in missing if each.parameter is not None}
+        if missing and (not model or self.request is None or len(open_tasks) < len({each.task for each in missing})):
+            raise PlanRefused(missing, self.request, model)
+        tasks = (replace(task, action=None, args={}) if task.id in open_tasks else task for task in plan)
+        return Plan(tasks, version=plan.version) if missing else plan
+
+    async def _by_rules(self, error: AgentForgeError, recorder: Recorder | None) -> Planned:
+        """The rules' plan in place of one that could not be used. Raises the error where that one cannot be run either."""
+        try:
+            planned = await self._plan(RulePlanner(), recorder)
+            checked = self._checked(planned.plan)
+        except PlanError:
+            raise error from None
+        if isinstance(error, ModelError) and any(task.action is None for task in checked):
+            raise error
+        self.warnings.append(f"planned by rules, because the planner failed: {error}")
+        return replace(planned, plan=checked)
+
+    async def _carry(self, plan: Any, settings: dict[str, Any]) -> RunResult:
+        self._begun = True
+        return await execute(plan, self.worker, **settings)
 
     async def _plan(self, planner: Any, recorder: Recorder | None) -> Planned:
         scope = recorder.span("plan", "plan", inputs={"request": self.work}) if recorder else nullcontext()
@@ -102,7 +156,7 @@ class RequestRun:
         """Runs the plan while it is being written. An invalid one is written again, and finished work is reused. There
         is no plan if the run ended before it was complete: out of time."""
         writing = planner.stream(self.work, tools=tuple(self.box))
-        outcome = await execute(writing.__aiter__(), self.worker, **settings)
+        outcome = await self._carry(writing.__aiter__(), settings)
         if not outcome.faults:
             return outcome, writing.planned if writing.complete else None
         if outcome.exception is not None and not isinstance(outcome.exception, PlanInvalid):
@@ -115,10 +169,11 @@ class RequestRun:
             if name in planned.plan and planned.plan[name] == writing.written.get(name)
         }
         settings = {**settings, "run_id": new_run_id(), "known": reused}
-        return await execute(planned.plan, self.worker, **settings), planned
+        return await self._carry(planned.plan, settings), planned
 
     async def _result(self, outcome: RunResult, planned: Planned | None, trace: str | None) -> Result:
         answer: Answer | None = None
+        outcome.warnings[:0] = self.warnings
         if outcome.plan is not None:
             writer = self.client if self.request else None
             answer = await synthesise(self.request or "", outcome.plan, outcome.results, model=writer)

@@ -12,17 +12,18 @@ from typing import Any
 
 from agent_forge.agents.actions import COMBINE, LOOK_UP, SEARCH, Combine, LookUp
 from agent_forge.agents.planner.binding import words_of
+from agent_forge.agents.planner.checking import FUNCTIONS
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.synthesis.answer import Evidence, unless_unknown
 from agent_forge.agents.synthesis.combine import combine
 from agent_forge.agents.synthesis.facts import about, look_up
-from agent_forge.agents.tools import Tool, Toolbox, UnknownTool
+from agent_forge.agents.tools import Toolbox, UnknownTool
+from agent_forge.agents.tools.tool import by_name
 from agent_forge.errors import ToolError
 from agent_forge.inference import Completion, Message, ModelClient, TokenUsage
 from agent_forge.plans import Task
 from agent_forge.runtime import spend
 
-FUNCTIONS = frozenset({"think", "plan", "observation", "reflection", "answer"})
 PASSAGES = 8  # retrieved per look-up
 SHOWN = 3  # of those, shown to a model
 ROUNDS = 4  # of tool calls by a model, per task
@@ -174,17 +175,6 @@ def shown(entity: str, passages: Sequence[Mapping[str, Any]]) -> list[Mapping[st
     own = about(entity, passages)
     rest = [passage for passage in passages if passage is not own]
     return [*([own] if own is not None else []), *rest][:SHOWN]
-
-
-def by_name(tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by name: the positional values of a call such as `add(2, 3)` come as the list `args`."""
-    values = args.get("args")
-    properties = list(tool.schema.get("properties", {}))
-    if not isinstance(values, (list, tuple)) or "args" in properties:
-        return dict(args)
-    rest = {name: value for name, value in args.items() if name != "args"}
-    free = [name for name in properties if name not in rest]
-    return {**dict(zip(free, values, strict=False)), **rest} if len(values) <= len(free) else dict(args)
 
 
 def _are_passages(results: Any) -> bool:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from agent_forge.agents.actions import ANSWER, CHOICES, OPERATIONS, SEARCH, Combine, LookUp, Meaning
-from agent_forge.agents.planner.tools import ToolSpec, fill
+from agent_forge.agents.planner.arguments import arguments
+from agent_forge.agents.planner.tools import ToolSpec
+from agent_forge.agents.language import VERBS, words
 from agent_forge.agents.relations import NOUNS, canonical
 from agent_forge.plans import Plan, Task, find_references, whole_reference
 
@@ -80,8 +83,18 @@ def _call_of_a_tool(task: Task, tools: dict[str, ToolSpec]) -> Task | None:
         return None
     rest = re.sub(r"^(?:[:(]|-\s|to\s)", "", rest).strip().rstrip(")").strip()
     goal, references = rest or task.goal, [f"{{{each}}}" for each in task.depends_on]
-    args = dict(task.args) or fill(tools[name[1]], goal, references)
+    args = dict(task.args) or _given(tools[name[1]], rest, references)
     return replace(task, goal=goal, action=name[1], args=args)
+
+
+def _given(tool: ToolSpec, text: str, references: Sequence[str]) -> dict[str, Any]:
+    """The arguments in what follows the name of a tool. Its one text is all of it, unless it is an instruction."""
+    found = arguments(tool, text, references)[0]
+    properties, required = tool.schema.get("properties") or {}, tool.schema.get("required") or ()
+    if not found and text and len(required) == 1 and properties.get(required[0], {}).get("type") == "string":
+        if (words(text) or [""])[0] not in VERBS:
+            return {required[0]: text}
+    return found
 
 
 def read_goal(goal: str) -> Meaning | None:

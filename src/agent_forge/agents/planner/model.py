@@ -1,7 +1,8 @@
 """A planner that asks a model, remote or in this process: any ModelClient.
 
 The plan can be read while it is being written (`stream`), so that its tasks start before its last line arrives. Text
-that is not a valid plan goes back to the model once, with its errors; a second failure raises PlanningFailed.
+that is not a valid plan, or calls a tool with a value that nobody gave, goes back to the model once, with its errors; a
+second failure raises PlanningFailed.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from collections.abc import AsyncIterator, Sequence
 
 from agent_forge.agents.complexity import Complexity, complexity
 from agent_forge.agents.planner.binding import bind_task
+from agent_forge.agents.planner.checking import Checker
 from agent_forge.agents.planner.interface import Planned, PlanningFailed, total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.errors import ModelError
 from agent_forge.inference import CompletionStream, Message, ModelClient, TokenUsage
 from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanStream, Task
+from agent_forge.plans.faults import raise_for
 
 TEMPLATES = {"lines": "plan-lines@1", "graph": "plan-graph@1"}
 REPAIR = "repair@1"
@@ -138,6 +141,8 @@ class Writing:
             return
         reader = PlanStream()
         held: list[Task] = []
+        faults: list[PlanFault] = []
+        checker = Checker(self.tools, request=self.request, model=True)
         most = self._planner.max_tokens
         with_effects = {tool.name for tool in self.tools if getattr(tool, "side_effects", False)}
         stream = self._planner.client.stream(self._messages, temperature=0.0, max_tokens=most)
@@ -148,6 +153,9 @@ class Writing:
                 break
             for task in reader.feed(piece):
                 bound = self.written[task.id] = bind_task(task, self.tools)
+                faults += checker.faults_of(bound)
+                if faults:
+                    continue  # it will be written again: what has not begun need not begin
                 if bound.action in with_effects:
                     held.append(bound)  # nothing may change the world for a plan that can still turn out invalid
                 else:
@@ -155,6 +163,7 @@ class Writing:
         self._spent.append(_usage(stream))
         try:
             plan = reader.finish()
+            raise_for(faults)
         except PlanInvalid as error:
             self._faults = error.errors
             raise

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from agent_forge.agents.actions import SEARCH
 from agent_forge.agents.complexity import complexity
-from agent_forge.agents.planner.interface import Planned, PlanningFailed
+from agent_forge.agents.planner.interface import Planned, Planner, PlanningFailed
 from agent_forge.agents.planner.rules import read
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
 
 LONGEST_REQUEST = 200_000  # characters
 MOST_STEPS = 1000
+QUESTIONS = ("comparison", "aggregation", "bridge", "look-up")  # shapes that the rules answer by themselves
 
 
 class RulePlanner:
@@ -41,7 +42,8 @@ class RulePlanner:
         decision = complexity(request)
         if decision.steps > MOST_STEPS:
             raise PlanningFailed(f"the request has {decision.steps:,} steps, the limit is {MOST_STEPS:,}")
-        draft = read(request, self._index(tools))
+        searches = not tools or any(tool.name == SEARCH for tool in tools)
+        draft = read(request, self._index(tools), searches=searches)
         return Planned(draft.plan(), request, self.name, decision, shape=draft.shape)
 
     def _index(self, tools: Sequence[ToolSpec]) -> ToolIndex | None:
@@ -52,3 +54,22 @@ class RulePlanner:
         if self._indexed is None or self._indexed[0] != others:
             self._indexed = (others, ToolIndex.of(others))
         return self._indexed[1]
+
+
+class RulesFirst:
+    """The rules where they read the whole question, another planner for all else: a model cannot spoil what they do."""
+
+    def __init__(self, other: Planner) -> None:
+        self.other = other
+        self.name = other.name
+
+    def read(self, request: str, tools: Sequence[ToolSpec]) -> Planned | None:
+        """The plan of the rules, None if they do not read the request as a question that they know."""
+        try:
+            planned = RulePlanner().plan_now(request, tools=tools)
+        except PlanningFailed:
+            return None
+        return planned if planned.shape in QUESTIONS and all(task.action != SEARCH for task in planned.plan) else None
+
+    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+        return self.read(request, tools) or await self.other.plan(request, tools=tools)

@@ -171,6 +171,17 @@ async def _cancel(attempt: asyncio.Task[Any]) -> None:
         attempt.exception()
 
 
+def by_name(tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by name: the positional values of a call such as `add(2, 3)` come as the list `args`."""
+    values = args.get("args")
+    properties = list(tool.schema.get("properties", {}))
+    if not isinstance(values, (list, tuple)) or "args" in properties:
+        return dict(args)
+    rest = {name: value for name, value in args.items() if name != "args"}
+    free = [name for name in properties if name not in rest]
+    return {**dict(zip(free, values, strict=False)), **rest} if len(values) <= len(free) else dict(args)
+
+
 def did_you_mean(name: str, options: Any) -> str:
     """`, did you mean 'x'?`, `, known: a, b`, or nothing.
 

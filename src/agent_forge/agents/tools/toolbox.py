@@ -15,7 +15,7 @@ from agent_forge.agents.tools.tool import Tool, did_you_mean, tool
 from agent_forge.errors import ToolError
 
 if TYPE_CHECKING:
-    from agent_forge.plans import Plan, Task
+    from agent_forge.plans import Task
 
 Handler = Callable[["Task", dict[str, Any]], Awaitable[Any]]
 
@@ -151,36 +151,3 @@ def _tool_for(task: Task, toolbox: Toolbox) -> Tool:
         return toolbox.get(task.action)
     except UnknownTool as error:
         raise UnknownTool(error.what, where=f"task {task.id!r}") from error
-
-
-def check(plan: Plan, toolbox: Toolbox) -> None:
-    """Raises ToolError unless every task of the plan calls a tool of the toolbox with valid arguments.
-
-    Before a run all names can be checked, and all values that do not refer to results of other tasks. The error lists
-    every fault.
-    """
-    faults: list[ToolError] = []
-    for task_id in plan.leaves:
-        try:
-            _check_task(plan[task_id], toolbox)
-        except ToolError as error:
-            faults.append(error)
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        kind = UnknownTool if any(isinstance(fault, UnknownTool) for fault in faults) else ToolError
-        raise kind("; ".join(f"{fault.where}: {fault.what}" for fault in faults))
-
-
-def _check_task(task: Task, toolbox: Toolbox) -> None:
-    from agent_forge.plans import find_references
-
-    called = _tool_for(task, toolbox)
-    literal = {name: value for name, value in task.args.items() if not find_references(value)}
-    faults = [*called.name_faults(task.args), *called.value_faults(literal)]
-    if faults:
-        raise ToolError(
-            f"tool {called.name!r}: {'; '.join(faults)}",
-            where=f"task {task.id!r}",
-            fix=f"Its arguments are {called.signature}",
-        )
