@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +12,7 @@ from agent_forge.cli._options import json_option, model_option, planner_option, 
 from agent_forge.cli._output import decode, echo, json_out, read_bytes
 
 if TYPE_CHECKING:
-    from agent_forge.agents.planner import Planned
+    from agent_forge.agents.planner import Missing, Planned
     from agent_forge.plans import Plan, PlanFault
 
 DRAWINGS = ("tree", "mermaid")
@@ -48,15 +49,26 @@ def command(
         raise click.UsageError("give either a request or --plan FILE")
     try:
         if plan_file is not None:
-            return _print(read_plan(plan_file), None, format_, as_json)
+            written = read_plan(plan_file)
+            return _print(written, None, format_, as_json, _missing(written, None, tools, model) if tools else [])
         from agent_forge.agents.api import plan as make_plan
 
         planned = make_plan(request or "", tools=tools, model=model, planner=planner)
-        return _print(planned.plan, planned, format_, as_json)
+        return _print(planned.plan, planned, format_, as_json, _missing(planned.plan, request, tools, model))
     except (PlanInvalid, PlanningFailed) as error:
         if not as_json:
             raise
         return print_faults(error.errors, str(error))
+
+
+def _missing(plan: Plan, request: str | None, tools: str | None, model: str | None) -> list[Missing]:
+    """What keeps the plan from being run with these tools."""
+    from agent_forge.agents.choices import choose_tools
+    from agent_forge.agents.planner import bind_tools, what_is_missing
+
+    box = choose_tools(tools)
+    bound = bind_tools(plan, tuple(box))
+    return what_is_missing(bound, box, request=request, model=model is not None)
 
 
 def read_plan(path: str) -> Plan:
@@ -79,14 +91,23 @@ def print_faults(faults: list[PlanFault], summary: str) -> int:
     return 1
 
 
-def document(plan: Plan, planned: Planned | None) -> dict[str, Any]:
-    """What --json prints. A task depends on what it states or refers to; a group, on what it states."""
+def document(plan: Plan, planned: Planned | None, missing: Sequence[Missing] = ()) -> dict[str, Any]:
+    """What --json prints. `missing` is what keeps the plan from being run. A task depends on what it states or refers to; a group, on what it states."""
     tasks = [
         {**task.as_dict(), "depends_on": list(plan.dependencies.get(task.id, plan[task.id].depends_on))}
         for task in plan
     ]
     graph = {"levels": plan.levels(), "critical_path": plan.critical_path(), "parallelism": plan.parallelism()}
-    return {"tasks": tasks, **graph, **({} if planned is None else _origin(planned))}
+    open_ = {"missing": [each.as_dict() for each in missing]}
+    return {"tasks": tasks, **graph, **open_, **({} if planned is None else _origin(planned))}
+
+
+def calls_of(plan: Plan) -> list[str]:
+    """The calls of tools in a plan, a line each: `s1: read_csv(path="sales.csv")`."""
+    from agent_forge.plans.calls import write_call
+
+    calls = {name: plan[name] for name in plan.leaves if plan[name].action not in (None, "look_up", "combine")}
+    return [f"{name}: {write_call(str(task.action), dict(task.args)) or task.action}" for name, task in calls.items()]
 
 
 def _origin(planned: Planned) -> dict[str, Any]:
@@ -107,11 +128,11 @@ def _origin(planned: Planned) -> dict[str, Any]:
     }
 
 
-def _print(plan: Plan, planned: Planned | None, format_: str, as_json: bool) -> int:
+def _print(plan: Plan, planned: Planned | None, format_: str, as_json: bool, missing: Sequence[Missing]) -> int:
     from agent_forge import plans
 
     if as_json:
-        json_out(document(plan, planned))
+        json_out(document(plan, planned, missing))
         return 0
     writers = {
         "tree": plans.to_tree,
@@ -126,6 +147,11 @@ def _print(plan: Plan, planned: Planned | None, format_: str, as_json: bool) -> 
         echo(text)
     else:
         click.echo(text)  # to be read back, every character
+    if format_ == "tree":
+        for line in calls_of(plan):
+            echo(f"  {line}")
+    for each in missing:
+        echo(f"open: {each}", err=format_ != "tree")
     if planned is not None:
         planner = f"{planned.planner} ({planned.model})" if planned.model else planned.planner
         echo(f"planned by {planner}: {planned.complexity.reason}", err=True)

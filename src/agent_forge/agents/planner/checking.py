@@ -18,7 +18,7 @@ from agent_forge.agents.grounding import Mentions, grounded, listed_values, plai
 from agent_forge.agents.language import clauses
 from agent_forge.agents.planner.arguments import kind_of
 from agent_forge.agents.planner.tools import ToolSpec
-from agent_forge.agents.tools.tool import Tool, by_name, did_you_mean
+from agent_forge.agents.tools.tool import Tool, by_name, described, did_you_mean
 from agent_forge.errors import PlanError, ToolError
 from agent_forge.plans import Plan, PlanFault, Task, find_references, whole_reference
 from agent_forge.plans.references import split_text
@@ -222,11 +222,5 @@ def _facts_are_said(text: str, sources: Sequence[Mentions]) -> bool:
 
 
 def as_tool(spec: ToolSpec) -> Tool:
-    """A tool of which only the description is there, as a Tool that cannot be called."""
-    if isinstance(spec, Tool):
-        return spec
-
-    def absent(**args: Any) -> Any:
-        raise ToolError("only its description is known, so it cannot be called", where=f"tool {spec.name!r}")
-
-    return Tool(spec.name, spec.description, dict(spec.schema), absent)
+    """A tool of which perhaps only the description is there."""
+    return spec if isinstance(spec, Tool) else described(spec.name, spec.description, spec.schema)

@@ -171,6 +171,17 @@ async def _cancel(attempt: asyncio.Task[Any]) -> None:
         attempt.exception()
 
 
+def described(name: str, description: str, schema: Mapping[str, Any]) -> Tool:
+    """A tool of which only the description is there: plans can be made for it, and calling it is a ToolError."""
+    if not _NAME.fullmatch(name):
+        raise ToolError(f"{name!r} is not a valid tool name", fix="Use letters, digits, _ . and -, at most 64")
+
+    def absent(**args: Any) -> Any:
+        raise ToolError("only its description is known, so it cannot be called", where=f"tool {name!r}")
+
+    return Tool(name, description, dict(schema), absent)
+
+
 def by_name(tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by name: the positional values of a call such as `add(2, 3)` come as the list `args`."""
     values = args.get("args")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.agents.tools.tool import Tool, did_you_mean, tool
+from agent_forge.agents.tools.tool import Tool, described, did_you_mean, tool
 from agent_forge.errors import ToolError
 
 if TYPE_CHECKING:
@@ -80,10 +81,13 @@ class Toolbox:
 
     @classmethod
     def from_module(cls, source: str | os.PathLike[str]) -> Toolbox:
-        """The tools of an importable module (`package.module`) or of a Python file (`path/to/tools.py`).
+        """The tools of an importable module (`package.module`) or of a Python file (`path/to/tools.py`), or those that a
+        JSON file describes as the OpenAI API does: these can be planned with, not called.
 
         Raises ToolError if it cannot be imported, has no tools, or has two of the same name.
         """
+        if os.fspath(source).endswith(".json"):
+            return cls(_described_in(Path(source)))
         module = _load(os.fspath(source))
         tools = [value for name, value in vars(module).items() if isinstance(value, Tool) and not name.startswith("_")]
         if not tools:
@@ -92,6 +96,25 @@ class Toolbox:
             return cls(tools)
         except ToolError as error:
             raise ToolError(error.what, where=str(source), fix=error.fix) from error
+
+
+def _described_in(path: Path) -> list[Tool]:
+    """The tools in a JSON file: a list of `{"name", "description", "parameters"}`, bare or as `{"function": …}`."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        entries = document["tools"] if isinstance(document, dict) else document
+        functions = [entry.get("function", entry) for entry in entries]
+        tools = [
+            described(each["name"], each.get("description") or "", each.get("parameters") or {}) for each in functions
+        ]
+    except OSError as error:
+        raise ToolError(f"it cannot be read: {error.strerror}", where=str(path)) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        fix = 'Write [{"name": …, "description": …, "parameters": {…}}, …]'
+        raise ToolError("it is not a list of function schemas", where=str(path), fix=fix) from error
+    if not tools:
+        raise ToolError("it contains no tools", where=str(path))
+    return tools
 
 
 def _load(source: str) -> ModuleType:
