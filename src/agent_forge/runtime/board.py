@@ -11,7 +11,8 @@ from agent_forge.runtime.job import Job
 from agent_forge.runtime.result import TaskResult, Times, done_between
 
 # A group ends in the first of these states that one of its leaves ended in.
-_GRAVEST = ("failed", "timed_out", "in_doubt", "denied", "cancelled", "not_started", "skipped", "done")
+_GRAVEST = ("failed", "timed_out", "in_doubt", "denied", "waiting", "cancelled", "not_started", "skipped", "done",
+            "replaced")  # fmt: skip
 Place = Job | Times | TaskResult | None
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -21,8 +21,8 @@ from inspect import isawaitable
 from types import CoroutineType
 from typing import Any
 
-from agent_forge.errors import AgentForgeError, ToolTimeout
-from agent_forge.plans import Plan, PlanFault
+from agent_forge.errors import AgentForgeError, PlanError, ToolTimeout
+from agent_forge.plans import Plan, PlanFault, Task, replan
 from agent_forge.runtime.board import Board
 from agent_forge.runtime.budget import WAIT
 from agent_forge.runtime.crew import Crew
@@ -57,6 +57,8 @@ class Run:
         self.stopping: str | None = None  # the state the run will end in, once it must end early
         self.error: str | None = None
         self.exception: BaseException | None = None
+        self.whole = asyncio.Event()  # no more tasks come from a stream
+        self._mending = asyncio.Lock()
         self.preparation = Preparation(self, settings, crew, self.board, self.life, self.watch)
         self._handler = handler if settings.workers is None else partial(settings.workers.call, handler)
         self._rng = random.Random(settings.seed)
@@ -67,6 +69,7 @@ class Run:
     def load(self, plan: Plan, known: Mapping[str, TaskResult]) -> None:
         """Takes over a whole plan; the tasks in `known` have ended already."""
         board = self.board
+        self.whole.set()
         self.preparation.rank(plan)
         board.adopt(plan)
         reused = [name for name in known if name in plan.dependencies]
@@ -89,7 +92,7 @@ class Run:
         if outcome.state == "done":
             board.results[name] = outcome.result
         else:
-            board.undone += 1
+            board.undone += outcome.state != "replaced"
         self._closed(name)
 
     def recall(self, stored: StoredRun) -> None:
@@ -251,11 +254,41 @@ class Run:
                 self.watch.retrying(job, why)
             delay_s = retry.delay_s(job.attempts, self._rng)
             job.wake = self.life.loop.call_later(delay_s, self._retry_now, job).cancel
-        elif self.settings.update is None or self.stopping is not None or job.fan is not None:
-            self.settle(job, state, why, error)
         else:
-            outcome = TaskResult(state, error=why, exception=error)
+            self.failed(job, state, why, error)
+
+    def failed(self, job: Job, state: str, why: str, error: BaseException | None = None) -> None:
+        """A task failed for good: the caller may mend the rest of the plan, or change it, before that takes effect."""
+        settings = self.settings
+        outcome = TaskResult(state, error=why, exception=error)
+        if self.stopping is not None or job.fan is not None:
+            self.settle(job, state, why, error)
+        elif settings.mend is not None and state in ("failed", "timed_out"):
+            self.life.chore(self._mend(job, outcome))
+        elif settings.update is not None:
             self.life.chore(self._update_then(job, outcome, lambda: self.settle(job, state, why, error)))
+        else:
+            self.settle(job, state, why, error)
+
+    async def _mend(self, job: Job, outcome: TaskResult) -> None:
+        """Lets the caller replace what has not begun; a failure that is handled so does not fail the run."""
+        board, mend, state = self.board, self.settings.mend, outcome.state
+        job.state = PARKED
+        try:
+            async with self._mending:  # one at a time: each sees the plan that the one before has left
+                await self.whole.wait()
+                if board.plan is not None and mend is not None:
+                    tasks = await mend(board.plan, job.id, outcome, dict(board.results))
+                    if tasks and job.state == PARKED:
+                        self.change(_mended(board, job.id, tasks))
+                        state = "replaced"
+                        self.life.warnings.append(f"task {job.id!r} {ENDED[outcome.state]} and was replaced: {outcome.error}")
+        except Exception as error:
+            self.life.warnings.append(f"the plan could not be mended after task {job.id!r}: {error_text(error)}")
+        finally:
+            if job.state == PARKED:
+                self.settle(job, state, outcome.error or "", outcome.exception)
+                self.crew.cover()
 
     def _retry_now(self, job: Job) -> None:
         if job.state in OPEN_STATES and self.stopping is None:
@@ -332,7 +365,7 @@ class Run:
             self.preparation.item_ended(job.fan, job)
             return
         self.board.places[job.id] = job.outcome(self.origin)
-        self.board.undone += 1
+        self.board.undone += state != "replaced"
         self._closed(job.id)
 
     def _closed(self, name: str) -> None:
@@ -446,6 +479,19 @@ class Run:
             note(job)
         except AgentForgeError as error:
             self.break_off(error)
+
+
+def _mended(board: Board, failed: str, tasks: Sequence[Task]) -> Plan:
+    """The plan with new tasks in place of all that has not begun. Raises PlanError."""
+    plan = board.plan
+    assert plan is not None
+    ended = [name for name, outcome in board.outcomes().items() if outcome.state != "skipped"]
+    begun = {*board.under_way(), *ended}
+    new = [task for task in tasks if task.id not in begun or plan.tasks[task.id] != task]
+    mended = replan(plan, new, begun=begun)
+    if mended.dependents.get(failed):
+        raise PlanError(f"the new tasks wait for {failed!r}, which failed")
+    return mended
 
 
 async def _awaiting(value: Any) -> Any:
