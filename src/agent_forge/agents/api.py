@@ -14,6 +14,7 @@ import os
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
+from agent_forge.agents.approval import AnyApproval, approver
 from agent_forge.agents.choices import AnyModel, AnyPlanner, AnyTools, choose_model, choose_planner, choose_tools
 from agent_forge.agents.planner import Planned
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
@@ -46,7 +47,7 @@ def plan(request: str, *, tools: AnyTools = None, model: AnyModel = None, planne
 async def aplan(request: str, *, tools: AnyTools = None, model: AnyModel = None, planner: AnyPlanner = None) -> Planned:
     """`plan` for programs with an event loop."""
     chosen = () if tools is None else tuple(choose_tools(tools))
-    return await choose_planner(planner, model).plan(request, tools=chosen)
+    return await choose_planner(planner, model, bundled=tools is None).plan(request, tools=chosen)
 
 
 def run(request_or_plan: str | Plan | Planned | Iterable[Task] | None = None, **options: Any) -> Result:
@@ -72,6 +73,9 @@ async def arun(
     record: bool = True,
     recorder: Recorder | None = None,
     team: bool | Mapping[str, AgentProfile] = False,
+    approve: AnyApproval = "ask",
+    repairs: int = 2,
+    settle: Mapping[str, tuple[str, Any]] | None = None,
     **more: Any,
 ) -> Result:
     """Carries out a request or a plan, and answers from the results of its tasks.
@@ -81,11 +85,16 @@ async def arun(
     - `planner`: a Planner, or "rules", "local", "model".
     - `concurrency`, `timeout_s` (per task), `budget`, `on_failure` and `more`: as in `agent_forge.execute`.
     - `team`: assign every task to an agent by rules, measured trust and load: True for the built-in profiles, or yours.
+    - `approve`: tools with side effects wait for it. "ask" ends the run as "waiting" where nobody can be asked, "all" and
+      "none" decide at once; a mapping by task or a function answers True, False, or the arguments to change.
+    - `repairs`: how often a model may mend the plan after a failure. A tool's own `fallback` is called before that.
+    - `settle`: for `resume`, what became of tasks in doubt: ("done", RESULT), ("retry", None) or ("failed", None).
     - `home`: the folder for trace and journal; `record=False` writes neither; `resume`: the name of a run to continue.
 
-    A model's plan is carried out while it is being written; if it turns out invalid it is written once more, and
-    finished work is reused. The result reports failed tasks. Raises UsageError, PlanInvalid or ToolError before
-    anything runs, and ModelError or PlanningFailed if there is no plan.
+    A model's plan is carried out while it is being written; if it turns out invalid, or calls a tool with a value that
+    nobody gave, it is written once more, finished work is reused, and after that the rules plan. The result reports
+    failed tasks. Raises UsageError, PlanInvalid, PlanRefused or ToolError before anything runs, and ModelError or
+    PlanningFailed if there is no plan.
     """
     if resume is not None:
         notes = stored_notes(home, record, resume)
@@ -94,11 +103,12 @@ async def arun(
         request_or_plan = notes.get("request")
     box = choose_tools(tools)
     reads = tools is None or isinstance(request_or_plan, str)
-    request_run = RequestRun(box, choose_model(model), request_or_plan, reads=reads)
+    request_run = RequestRun(box, choose_model(model), request_or_plan, reads=reads, repairs=repairs)
     default = os.environ.get(variable("concurrency"))
     settings = {
         "concurrency": concurrency if concurrency is not None else int(default) if default else None,
-        "limits": limits_of(box),
+        "limits": limits_of(box, approval=approve != "all"),
+        "approve": approver(approve),
         "timeout_s": timeout_s,
         "budget": budget,
         "on_failure": on_failure,
@@ -110,10 +120,10 @@ async def arun(
     with recording(home, record, recorder) as active, use_recorder(active), journal_of(home, record) as journal:
         settings |= {"recorder": active, "journal": journal}
         if resume is not None:
-            return await request_run.resume(resume, settings)
+            return await request_run.resume(resume, settings | {"settle": settle})
         if record:
             settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model)
-        return await request_run.carry_out(choose_planner(planner, model), settings)
+        return await request_run.carry_out(choose_planner(planner, model, bundled=tools is None), settings)
 
 
 def _outside_a_loop(work: Coroutine[Any, Any, T], name: str) -> T:

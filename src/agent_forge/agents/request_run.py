@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,8 @@ from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
 from agent_forge.errors import AgentForgeError, ModelError, PlanError, UsageError
 from agent_forge.inference import ModelClient, TokenUsage
-from agent_forge.plans import Plan, PlanInvalid
-from agent_forge.runtime import Limits, RunResult, ToolRules, execute, new_run_id, resume
+from agent_forge.plans import Plan, PlanInvalid, Task, resolve, to_xml
+from agent_forge.runtime import Limits, RunResult, TaskResult, ToolRules, execute, new_run_id, resume
 from agent_forge.traces import Recorder, Span
 
 if TYPE_CHECKING:
@@ -36,10 +36,19 @@ if TYPE_CHECKING:
     from agent_forge.agents.team import Team
 
 
-def limits_of(box: Toolbox) -> Limits:
-    """The tools' concurrency and rate limits for the executor. Timeouts and retries stay with the tools themselves."""
+def limits_of(box: Toolbox, *, approval: bool = False) -> Limits:
+    """The tools' concurrency and rate limits for the executor. Timeouts and retries stay with the tools themselves.
+
+    `approval`: tools with side effects wait for one.
+    """
     rules = {
-        tool.name: ToolRules(tool.concurrency, tool.rate, side_effects=tool.side_effects, memo=tool.cache)
+        tool.name: ToolRules(
+            tool.concurrency,
+            tool.rate,
+            side_effects=tool.side_effects,
+            memo=tool.cache,
+            approval=approval and tool.side_effects,
+        )
         for tool in box
     }
     if SEARCH in rules:
@@ -50,7 +59,7 @@ def limits_of(box: Toolbox) -> Limits:
 class RequestRun:
     """One call of `arun`. `work` is a request or a plan; `reads` as in `Worker`."""
 
-    def __init__(self, box: Toolbox, client: ModelClient | None, work: Any, *, reads: bool) -> None:
+    def __init__(self, box: Toolbox, client: ModelClient | None, work: Any, *, reads: bool, repairs: int = 2) -> None:
         self.box = box
         self.client = client
         self.work = work
@@ -59,6 +68,7 @@ class RequestRun:
         self.worker: Worker | Team = Worker(box, client, reads=reads)
         self.warnings: list[str] = []
         self._begun = False
+        self._repairs = repairs if client is not None else 0  # how often a failed run may still be mended
 
     def use_team(self, profiles: Mapping[str, AgentProfile], home: str | os.PathLike[str] | None) -> None:
         """Lets a team of agents carry out the tasks."""
@@ -71,6 +81,7 @@ class RequestRun:
         """Goes on with a journaled run, with the settings that it was started with unless they are given."""
         fixed = ("journal", "run_id", "on_failure")
         options = {name: value for name, value in settings.items() if value is not None and name not in fixed}
+        options["mend"] = self._mend if self._repairs else None
         outcome = await resume(run, self.worker, journal=settings["journal"], **options)
         return await self._result(outcome, None, outcome.trace_id)
 
@@ -140,7 +151,32 @@ class RequestRun:
 
     async def _carry(self, plan: Any, settings: dict[str, Any]) -> RunResult:
         self._begun = True
-        return await execute(plan, self.worker, **settings)
+        return await execute(plan, self.worker, mend=self._mend if self._repairs else None, **settings)
+
+    async def _mend(
+        self, plan: Plan, failed: str, outcome: TaskResult, results: Mapping[str, Any]
+    ) -> Sequence[Task] | None:
+        """The model's tasks in place of all that has not begun, checked like a plan; None when it may not, or fails."""
+        assert self.client is not None
+        asked = self.request or to_xml(plan)  # a plan without a request: what stands in it was given
+        faults: list[str] = []
+        while self._repairs > 0:
+            self._repairs -= 1
+            try:
+                tasks, usage = await ModelPlanner(self.client).mend(
+                    asked, plan, failed, outcome.error or "", results, tools=tuple(self.box), faults=faults
+                )
+            except PlanInvalid as error:
+                faults = [str(error)]
+                continue
+            self.worker.usages.append(usage)
+            missing = what_is_missing(tasks, self.box, request=asked, model=True, results=results)
+            if not missing:
+                return tasks
+            faults = [str(each) for each in missing]
+        if faults:
+            self.warnings.append(f"the plan was not mended after task {failed!r}: {'; '.join(faults[:3])}")
+        return None
 
     async def _plan(self, planner: Any, recorder: Recorder | None) -> Planned:
         scope = recorder.span("plan", "plan", inputs={"request": self.work}) if recorder else nullcontext()
@@ -173,7 +209,7 @@ class RequestRun:
 
     async def _result(self, outcome: RunResult, planned: Planned | None, trace: str | None) -> Result:
         answer: Answer | None = None
-        outcome.warnings[:0] = self.warnings
+        outcome.warnings[:0] = [*self.warnings, *self.worker.warnings]
         if outcome.plan is not None:
             writer = self.client if self.request else None
             answer = await synthesise(self.request or "", outcome.plan, outcome.results, model=writer)
@@ -187,6 +223,7 @@ class RequestRun:
             answer.by if answer else None,
             dict(self.worker.evidence),
             trace or outcome.trace_id,
+            [*self.worker.calls, *_waiting_calls(outcome)],
         )
 
     def _usage(self, planned: Planned | None, answer: Answer | None) -> RunUsage:
@@ -200,6 +237,18 @@ class RequestRun:
             calls += 1
         tokens = total(usages) if usages else TokenUsage(0, 0)
         return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls)
+
+
+def _waiting_calls(outcome: RunResult) -> list[dict[str, Any]]:
+    """The calls that wait for an approval, with the arguments that they would be made with."""
+    waiting = [] if outcome.plan is None else [name for name, task in outcome.tasks.items() if task.state == "waiting"]
+    calls = []
+    for name in waiting:
+        assert outcome.plan is not None
+        task = outcome.plan[name]
+        args = dict(task.args) if task.for_each else resolve(dict(task.args), outcome.results, ids=outcome.plan.tasks)
+        calls.append({"task": name, "tool": task.action, "args": args, "state": "waiting"})
+    return calls
 
 
 async def _repaired(writing: Writing) -> Planned:

@@ -10,6 +10,7 @@ from agent_forge.agents.planner import Planned
 from agent_forge.agents.synthesis import Evidence
 from agent_forge.plans import Plan
 from agent_forge.runtime import RunResult, TaskResult
+from agent_forge.runtime.result import jsonable
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,7 @@ class Result:
     answered_by: str | None = None
     evidence: dict[str, Evidence] = field(default_factory=dict)
     trace_id: str | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)  # as they were made: task, tool, args, state
 
     def __repr__(self) -> str:
         return f"Result({self.state!r}, answer={self.answer!r}, {self.outcome!r})"
@@ -73,6 +75,11 @@ class Result:
     def error(self) -> str | None:
         return self.outcome.error
 
+    @property
+    def warnings(self) -> list[str]:
+        """What went wrong and was handled: a plan that rules had to make, a failure that was mended."""
+        return self.outcome.warnings
+
     def as_dict(self) -> dict[str, Any]:
         """The document that `agent-forge run --json` prints."""
         usage = self.usage
@@ -82,6 +89,8 @@ class Result:
             "request": self.request,
             "answer": self.answer,
             "planner": self.planned.planner if self.planned else None,
+            "calls": [{**call, "args": jsonable(call["args"])} for call in self.calls],
+            "missing": [],
             "evidence": {name: {"source": e.source, "text": e.text} for name, e in self.evidence.items()},
             "usage": {
                 "input_tokens": usage.input_tokens,

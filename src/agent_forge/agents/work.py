@@ -23,6 +23,8 @@ from agent_forge.errors import ToolError
 from agent_forge.inference import Completion, Message, ModelClient, TokenUsage
 from agent_forge.plans import Task
 from agent_forge.runtime import spend
+from agent_forge.runtime.job import CURRENT
+from agent_forge.runtime.result import error_text
 
 PASSAGES = 8  # retrieved per look-up
 SHOWN = 3  # of those, shown to a model
@@ -46,6 +48,8 @@ class Worker:
         self.evidence: dict[str, Evidence] = {}
         self.usages: list[TokenUsage] = []
         self.tool_calls = 0
+        self.calls: list[dict[str, Any]] = []  # every call as it was made: task, tool, args and state
+        self.warnings: list[str] = []
 
     async def __call__(self, task: Task, inputs: dict[str, Any]) -> Any:
         """Carries out a task. Raises ToolError if that takes a tool or a model that is not there."""
@@ -60,7 +64,7 @@ class Worker:
             if self.reads and isinstance(args.get("query", ""), str):
                 return await self._find(task, inputs)
         if action in self.toolbox:
-            return await self._call(str(action), by_name(self.toolbox.get(str(action)), args))
+            return await self._call_or_fall_back(task, str(action), by_name(self.toolbox.get(str(action)), args))
         if action is not None and action not in FUNCTIONS:
             raise self._unknown(action, task)
         return await self._reason(task, inputs)
@@ -73,9 +77,28 @@ class Worker:
         names = ", ".join(self.toolbox.names) or "none"
         return UnknownTool(f"there is no tool {name!r}, known: {names}", where=f"task {task.id!r}")
 
+    async def _call_or_fall_back(self, task: Task, name: str, args: Mapping[str, Any]) -> Any:
+        """Calls a tool; if it fails, the one that the task or the tool declares as its fallback."""
+        try:
+            return await self._call(name, args)
+        except Exception as error:
+            other = task.meta.get("fallback") or self.toolbox.get(name).fallback
+            if other not in self.toolbox or self.toolbox.get(other).side_effects > self.toolbox.get(name).side_effects:
+                raise  # what changes the world needs an approval of its own
+            known = self.toolbox.get(other).schema.get("properties", {})
+            result = await self._call(other, {key: value for key, value in args.items() if key in known})
+            self.warnings.append(f"task {task.id!r}: {name} failed, so {other} was called: {error_text(error)}")
+            return result
+
     async def _call(self, name: str, args: Mapping[str, Any]) -> Any:
         self.tool_calls += 1
-        return await self.toolbox.call(name, args)
+        job = CURRENT.get()
+        task = None if job is None else job.id if job.fan is None else job.fan.whole.id
+        entry = {"task": task, "tool": name, "args": dict(args), "state": "failed"}
+        self.calls.append(entry)
+        result = await self.toolbox.call(name, args)
+        entry["state"] = "done"
+        return result
 
     async def _combine(self, task: Task, operation: Combine, inputs: Mapping[str, Any]) -> Any:
         """By rule; what the rules cannot work out goes to the model, if there is one."""

@@ -150,6 +150,28 @@ class StoredRun:
         else:
             record.state, record.started_s = "waiting", None
 
+    def as_dict(self) -> dict[str, Any]:
+        """The run in the shape of a result; what the journal does not have is null."""
+        durations = {name: task.duration_s or 0.0 for name, task in self.tasks.items()}
+        fields = ("state", "started_s", "ended_s", "result", "error")
+        line, spent = self.summary, [task.cost for task in self.tasks.values() if task.cost is not None]
+        absent = ("request", "answer", "planner")
+        counts = ("input_tokens", "output_tokens", "model_calls", "tool_calls")
+        return {
+            "run": line.run,
+            "state": line.state,
+            "error": line.error,
+            "wall_s": None if line.ended_s is None else line.ended_s - line.created_s,
+            "critical_path_s": None if self.plan is None else self.plan.critical_path_length(durations),
+            "trace_id": line.trace_id,
+            **dict.fromkeys(absent),
+            "evidence": {},
+            "usage": {**dict.fromkeys(counts), "cost": sum(spent) if spent else None},
+            "faults": [],
+            "warnings": [],
+            "tasks": {name: {key: getattr(task, key) for key in fields} for name, task in self.tasks.items()},
+        }
+
     @property
     def usage(self) -> Usage:
         """What its tasks have used."""

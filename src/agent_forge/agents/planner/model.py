@@ -7,7 +7,10 @@ second failure raises PlanningFailed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import count
+from typing import Any
 
 from agent_forge.agents.complexity import Complexity, complexity
 from agent_forge.agents.planner.binding import bind_task
@@ -17,11 +20,14 @@ from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.errors import ModelError
 from agent_forge.inference import CompletionStream, Message, ModelClient, TokenUsage
-from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanStream, Task
+from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanStream, Task, parse_plan, to_xml
+from agent_forge.plans.changes import renamed
 from agent_forge.plans.faults import raise_for
 
 TEMPLATES = {"lines": "plan-lines@1", "graph": "plan-graph@1"}
 REPAIR = "repair@1"
+MEND = "mend@1"
+_SHOWN_RESULT = 2000  # characters of one
 _SHOWN_FAULTS = 10
 _LONGEST_TOKEN = 32  # characters; more than max_tokens of these come from an endpoint that never stops
 
@@ -63,6 +69,38 @@ class ModelPlanner:
     def stream(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Writing:
         """The plan as it is written: an asynchronous iterator of tasks."""
         return Writing(self, request, tools)
+
+    async def mend(
+        self,
+        request: str,
+        plan: Plan,
+        failed: str,
+        error: str,
+        results: Mapping[str, Any],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        faults: Sequence[str] = (),
+    ) -> tuple[list[Task], TokenUsage]:
+        """The tasks that take the place of what has not begun, after task `failed`. Raises PlanInvalid or ModelError.
+
+        `faults` are what was wrong with the attempt before.
+        """
+        told = [f"{name}: {json.dumps(value, ensure_ascii=False, default=repr)}" for name, value in results.items()]
+        messages: list[Message] = [
+            *template(MEND).messages(
+                request=request,
+                tools=describe(tools),
+                plan=to_xml(plan),
+                results="\n".join(line if len(line) <= _SHOWN_RESULT else f"{line[:_SHOWN_RESULT]}…" for line in told),
+                failed=failed,
+                error="; ".join([error, *(f"the last attempt to mend it was refused: {fault}" for fault in faults)]),
+            )
+        ]
+        completion = await self.client.complete(messages, temperature=0.0, max_tokens=self.max_tokens)
+        written = parse_plan(completion.text)
+        new_id = next(f"{failed}_{n}" for n in count(2) if f"{failed}_{n}" not in plan and f"{failed}_{n}" not in written)
+        tasks = [renamed(task, {failed: new_id}) for task in written if task.id not in results]
+        return [bind_task(task, tools) for task in tasks], completion.usage
 
     def template(self, tools: Sequence[ToolSpec]) -> str:
         return TEMPLATES[self.format or ("graph" if tools else "lines")]

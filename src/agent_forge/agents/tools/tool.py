@@ -53,6 +53,7 @@ class Tool:
     timeout_s: float | None = None
     retries: int = 0
     threaded: bool = True
+    fallback: str | None = None
     shapes: Mapping[str, Shape] = field(default_factory=dict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -242,6 +243,7 @@ def tool(
     timeout_s: float | None = None,
     retries: int = 0,
     threaded: bool = True,
+    fallback: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Turns a typed function, sync or async, into a Tool.
@@ -253,8 +255,9 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     >>> add(1, 2), add.schema["required"], asyncio.run(add.call({"a": 4}))
     (3, ['a'], 5.0)
 
-    Options: `name` (default: the function's), `side_effects` (it changes the world: never cached, not repeated after
-    a crash), `cache` (identical calls in a run share a result; True unless it has side effects), `concurrency` and
+    Options: `name` (default: the function's), `side_effects` (it changes the world: it waits for an approval, is never
+    cached and not repeated after a crash), `fallback` (the tool that is called with the same arguments if this one
+    fails), `cache` (identical calls in a run share a result; True unless it has side effects), `concurrency` and
     `rate` (calls at the same time, calls per second), `timeout_s` and `retries` per call, `threaded` (False for a
     blocking function that is quick enough for the event loop).
 

@@ -101,7 +101,7 @@ class Runs:
             raise Refusal(404, f"there is no run {name[:128]!r}", code="run_not_found", fix="GET /v1/runs lists them")
         document: dict[str, Any] = {"run": name, "state": "running", "error": None, "tasks": {}}
         if stored is not None:
-            document |= stored_document(stored)
+            document |= stored.as_dict()
             document["request"] = stored.summary.notes.get("request")
         if run is not None:
             document |= {"request": run.request, "waiting_for_approval": run.waiting_for_approval}
@@ -154,26 +154,3 @@ def work_of(body: Mapping[str, Any]) -> str | Plan:
         raise Refusal(400, f"the plan is not valid: {faults or error}", code="invalid_plan", param="plan") from error
     except PlanError as error:
         raise Refusal(400, str(error), code="invalid_plan", param="plan") from error
-
-
-def stored_document(stored: StoredRun) -> dict[str, Any]:
-    """A run from the journal in the shape of a result; what the journal does not have is null."""
-    durations = {name: task.duration_s or 0.0 for name, task in stored.tasks.items()}
-    fields = ("state", "started_s", "ended_s", "result", "error")
-    line, spent = stored.summary, [task.cost for task in stored.tasks.values() if task.cost is not None]
-    absent = ("request", "answer", "planner")
-    counts = ("input_tokens", "output_tokens", "model_calls", "tool_calls")
-    return {
-        "run": line.run,
-        "state": line.state,
-        "error": line.error,
-        "wall_s": None if line.ended_s is None else line.ended_s - line.created_s,
-        "critical_path_s": None if stored.plan is None else stored.plan.critical_path_length(durations),
-        "trace_id": line.trace_id,
-        **dict.fromkeys(absent),
-        "evidence": {},
-        "usage": {**dict.fromkeys(counts), "cost": sum(spent) if spent else None},
-        "faults": [],
-        "warnings": [],
-        "tasks": {name: {key: getattr(task, key) for key in fields} for name, task in stored.tasks.items()},
-    }
