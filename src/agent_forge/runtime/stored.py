@@ -169,6 +169,8 @@ class StoredRun:
             "usage": {**dict.fromkeys(counts), "cost": sum(spent) if spent else None},
             "faults": [],
             "warnings": [],
+            "calls": [],
+            "missing": [],
             "tasks": {name: {key: getattr(task, key) for key in fields} for name, task in self.tasks.items()},
         }
 

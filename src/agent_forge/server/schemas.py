@@ -165,6 +165,8 @@ RUN = closed(
         "timeout_s": nullable(_SECONDS),
         "on_failure": nullable({"enum": ["skip", "fail_fast", "continue"]}),
         "team": nullable({"type": "boolean"}),
+        "approve": nullable({"enum": ["ask", "all", "none"]}),
+        "repairs": nullable({"type": "integer", "minimum": 0, "maximum": 20}),
         "budget": nullable(
             closed(
                 {
@@ -177,6 +179,6 @@ RUN = closed(
         ),
     }
 )
-APPROVAL = closed({"task": NAME, "approved": {"type": "boolean"}}, "task", "approved")
+APPROVAL = closed({"task": NAME, "approved": {"type": "boolean"}, "args": nullable(OBJECT)}, "task", "approved")
 
 BODIES = {"chat": CHAT, "completion": COMPLETION, "run": RUN, "approval": APPROVAL}
