@@ -22,9 +22,10 @@ from collections.abc import Callable, Sequence
 
 from _gold_plans import DATA, SETS, GoldPlan, load
 
+from agent_forge import Plan
 from agent_forge.agents.complexity import complexity
 from agent_forge.agents.language import content_words
-from agent_forge.agents.planner import Graph, LocalPlanner, Planned, PlanScore, RulePlanner, score
+from agent_forge.agents.planner import Graph, LocalPlanner, PlanScore, RulePlanner, score
 
 METRICS = ("node_f1", "edge_f1", "exact", "regret")
 QUICK = ("break_high", "ultratool", "nestful", "asynchow")
@@ -32,8 +33,7 @@ LOCAL = ("break_high", "strategyqa", "ultratool", "seal_tools", "nestful", "worf
 BATCH = 10
 
 
-def graph_of(planned: Planned, gold: GoldPlan) -> Graph:
-    plan = planned.plan
+def graph_of(plan: Plan, gold: GoldPlan) -> Graph:
     index = {name: number for number, name in enumerate(plan.tasks)}
     edges = frozenset((index[before], index[name]) for name, needs in plan.dependencies.items() for before in needs)
     return Graph(tuple((task.action or "") if gold.by_tool else task.goal for task in plan), edges)

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
+import os
+import pickle
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator
+from contextvars import ContextVar
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +25,8 @@ from agent_forge.agents.choices import choose_tools
 from agent_forge.agents.planner import PlanRefused, RulePlanner
 from agent_forge.agents.request_run import limits_of
 from agent_forge.errors import StoreError, ToolError, UsageError
-from agent_forge.plans import PlanInvalid
-from agent_forge.runtime import Budget
+from agent_forge.plans import PlanInvalid, Provenance, insert
+from agent_forge.runtime import Budget, RunSettings
 from agent_forge.runtime.journal import Journal
 from agent_forge.traces import Recorder, Store
 
@@ -54,11 +63,36 @@ CHAIN = [Task("a", "", "double", {"n": 2}), Task("b", "", "double", {"n": "{a}"}
 
 def test_plan_is_sync_and_async() -> None:
     planned = plan(QUESTION)
-    assert planned.planner == "rules"
-    assert len(planned.plan) == 3
-    assert asyncio.run(aplan(QUESTION)).plan == planned.plan
-    assert plan("Double 4", tools=[double]).plan["s1"].action == "double"
-    assert plan(QUESTION, planner=RulePlanner()).plan == planned.plan
+    assert isinstance(planned, Plan)
+    assert planned.provenance == Provenance(QUESTION, "rules", shape="comparison")
+    assert len(planned) == 3
+    assert asyncio.run(aplan(QUESTION)) == planned
+    assert plan("Double 4", tools=[double])["s1"].action == "double"
+    assert plan(QUESTION, planner=RulePlanner()) == planned
+
+
+def test_a_plan_keeps_its_provenance_through_changes_and_runs() -> None:
+    planned = plan(QUESTION)
+    assert insert(planned, "s1", [Task("more")], finished=["s1"]).provenance == planned.provenance
+    assert pickle.loads(pickle.dumps(planned)).provenance == planned.provenance
+    result = run(planned, record=False)
+    assert result.plan is not None
+    assert result.plan.provenance == result.provenance == planned.provenance
+    assert result.request == QUESTION
+    assert run(Plan(CHAIN), tools=[double], record=False).provenance is None
+
+
+def test_the_plan_of_a_planner_that_names_no_origin_names_the_planner() -> None:
+    class Fixed:
+        name = "fixed"
+
+        async def plan(self, request: str, *, tools: Any = ()) -> Plan:
+            return Plan(CHAIN)
+
+    assert plan("Anything", planner=Fixed()).provenance == Provenance("Anything", "fixed")
+    result = run("Double 2", planner=Fixed(), tools=[double], record=False)
+    assert result.as_dict()["planner"] == "fixed"
+    assert result.usage.model_calls == 0
 
 
 def test_the_embedded_default_answers_from_its_passages() -> None:
@@ -114,7 +148,6 @@ def test_without_a_record_nothing_is_written(tmp_path: Path) -> None:
 def test_plans_in_all_the_shapes_they_come_in() -> None:
     planned = plan(QUESTION)
     assert run(planned, record=False).answer == "Manuel Antonio"
-    assert run(planned.plan, record=False).answer == "Manuel Antonio"
     assert run(Plan(CHAIN), tools=[double], record=False).answer == "8"
     with pytest.raises(UsageError, match="nothing to run"):
         run(record=False)
@@ -157,15 +190,116 @@ def test_a_plan_that_cannot_be_run_is_refused_before_anything_runs() -> None:
     assert called == []
 
 
-def test_inside_a_loop_the_error_says_what_to_do() -> None:
+def test_run_and_plan_work_inside_a_running_loop() -> None:
+    place: ContextVar[str] = ContextVar("place", default="nowhere")
+
+    @tool
+    async def where() -> str:
+        """The context variable as tools see it."""
+        return place.get()
+
     async def inside() -> None:
-        with pytest.raises(UsageError, match=r"Use `await arun\(\.\.\.\)`"):
-            run(QUESTION)
-        with pytest.raises(UsageError, match=r"Use `await aplan\(\.\.\.\)`"):
-            plan(QUESTION)
+        place.set("in a loop")
+        assert plan(QUESTION) == RulePlanner().plan_now(QUESTION)
+        result = run([Task("a", "", "where"), Task("b", "", "double", {"n": 1})], tools=[where, double], record=False)
+        assert (result.tasks["a"].result, result.tasks["b"].result) == ("in a loop", 2)
+        with pytest.raises(UsageError, match="there is nothing to run"):
+            run(record=False)
         assert (await arun(CHAIN, tools=[double], record=False)).ok
 
     asyncio.run(inside())
+
+
+def test_ctrl_c_inside_a_loop_stops_the_run() -> None:
+    began, stopped = threading.Event(), threading.Event()
+
+    @tool
+    async def forever() -> None:
+        """Waits until it is cancelled."""
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    def interrupt() -> None:
+        began.wait()
+        signal.raise_signal(signal.SIGINT) if sys.platform == "win32" else os.kill(os.getpid(), signal.SIGINT)
+
+    async def inside() -> None:
+        threading.Thread(target=interrupt, daemon=True).start()
+        run([Task("a", "", "forever")], tools=[forever], record=False)
+
+    loop = asyncio.new_event_loop()  # as in Jupyter: asyncio.run would take the signal for itself
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(inside())
+    loop.close()
+    assert stopped.is_set()
+
+
+def test_tasks_of_an_asynchronous_generator_start_as_they_come() -> None:
+    ended: list[str] = []
+
+    async def tasks() -> AsyncIterator[Task]:
+        done = asyncio.Event()
+
+        def on_event(event: Any) -> None:
+            if (event.kind, event.task) == ("ended", "a"):
+                done.set()
+
+        events.append(on_event)
+        try:
+            yield CHAIN[0]
+            await done.wait()  # would never come, were the plan read to its end first
+            yield Task("b", "double", depends_on=["a"])  # in words
+        finally:
+            ended.append("generator")
+
+    events: list[Any] = []
+    result = run(tasks(), tools=[double], on_event=lambda event: events[0](event) if events else None, record=False)
+    assert (result.answer, result.tasks["b"].result) == ("8", 8)
+    assert list(result.plan or ()) != []
+    assert ended == ["generator"]
+
+
+def test_a_generator_that_breaks_or_yields_no_task_is_a_failed_run_and_is_closed() -> None:
+    closed: list[bool] = []
+
+    async def wrong(end: Any) -> AsyncIterator[Any]:
+        try:
+            yield CHAIN[0]
+            yield end() if callable(end) else end
+        finally:
+            closed.append(True)
+
+    def breaks() -> None:
+        raise RuntimeError("no more")
+
+    for end, words in ((breaks, "no more"), ("not a task", "is not a Task")):
+        result = run(wrong(end), tools=[double], record=False)
+        assert result.state == "failed"
+        assert words in (result.error or "")
+    assert closed == [True, True]
+
+
+def test_a_misspelt_parameter_is_refused_with_the_nearest() -> None:
+    for call in (run, plan):
+        with pytest.raises(UsageError, match=r"no parameter 'modle'.*Did you mean 'model'"):
+            call(QUESTION, modle=3)
+    with pytest.raises(UsageError, match=r"no parameter 'zzz'.*tools, model, planner"):
+        asyncio.run(aplan(QUESTION, zzz=3))
+
+
+def test_the_signatures_are_real_and_cover_the_executor() -> None:
+    parameters = inspect.signature(arun).parameters
+    assert inspect.signature(run).parameters == parameters
+    assert inspect.signature(plan).parameters == inspect.signature(aplan).parameters
+    assert all(each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY) for each in parameters.values())
+    defaults = RunSettings()
+    own = {field.name for field in fields(RunSettings)} - {"journal", "notes"}  # `home` and `record` stand for them
+    assert own <= set(parameters)
+    for name in own - {"known", "approve"}:  # who waits for an approval is named by a word here
+        assert parameters[name].default == getattr(defaults, name), name
 
 
 def test_resume_repeats_nothing_that_is_done(tmp_path: Path) -> None:

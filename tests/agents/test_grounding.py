@@ -116,7 +116,25 @@ def test_every_part_between_blanks_is_said(left: str, right: str) -> None:
     assert grounded("harbour", {}, [mentions])
 
 
-SHAPES = ["1,", "1.", "one ", "twenty-", "may 1 ", "1 may ", "12:", "1-1-", "-", "1e", "a ", " ", "1 %", "euro,", "1/", "1:1 a", "1st of "]
+SHAPES = [
+    "1,",
+    "1.",
+    "one ",
+    "twenty-",
+    "may 1 ",
+    "1 may ",
+    "12:",
+    "1-1-",
+    "-",
+    "1e",
+    "a ",
+    " ",
+    "1 %",
+    "euro,",
+    "1/",
+    "1:1 a",
+    "1st of ",
+]
 
 
 @pytest.mark.parametrize("piece", SHAPES)
@@ -142,13 +160,16 @@ def test_time_is_linear(piece: str) -> None:
         return counted
 
     assert work(8_000) <= 6 * work(2_000) + 1_000
-    mentions = Mentions((piece * 200_000)[:200_000], TODAY)  # regular expressions do not count steps: this must just end
+    mentions = Mentions(
+        (piece * 200_000)[:200_000], TODAY
+    )  # regular expressions do not count steps: this must just end
     assert mentions.numbers is not None
     assert mentions.forms is not None
 
 
-UNITS = "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
-TENS = "_ _ twenty thirty forty fifty sixty seventy eighty ninety".split()
+UNITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+         "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")  # fmt: skip
+TENS = ("", "", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 
 
 def in_words(number: int) -> str:

@@ -43,24 +43,24 @@ def tiny(seed: int) -> LocalPlanner:
 @pytest.mark.parametrize("seed", range(6))
 def test_a_random_model_writes_a_plan(seed: int) -> None:
     planned = tiny(seed).plan_now(f"Request number {seed}: do something, then something else.")
-    assert 1 <= len(planned.plan) <= 4
-    assert planned.planner == "local"
-    assert planned.model == "tiny"
-    assert planned.template == "plan-local@1"
-    assert planned.usage.output_tokens is not None
-    assert parse_plan(planned.text or "", format="lines").tasks
+    assert 1 <= len(planned) <= 4
+    assert planned.provenance.planner == "local"
+    assert planned.provenance.model == "tiny"
+    assert planned.provenance.template == "plan-local@1"
+    assert planned.provenance.output_tokens is not None
+    assert parse_plan(planned.provenance.text or "", format="lines").tasks
 
 
 def test_tools_are_named_by_the_grammar() -> None:
     planned = asyncio.run(tiny(3).plan("Tell Ann about the weather", tools=[send_sms, get_weather]))
-    assert {task.action for task in planned.plan} <= {"send_sms", "get_weather"}
+    assert {task.action for task in planned} <= {"send_sms", "get_weather"}
 
 
 def test_together_is_the_same_as_one_by_one() -> None:
     planner = tiny(1)
     requests = [("short", ()), ("a rather longer request than the other", ())]
-    together = [planned.text for planned in planner.plan_many(requests)]
-    assert together == [planner.plan_now(request).text for request, _ in requests]
+    together = [planned.provenance.text for planned in planner.plan_many(requests)]
+    assert together == [planner.plan_now(request).provenance.text for request, _ in requests]
 
 
 def _random_text(vocabulary: TokenVocabulary, grammar: PlanGrammar, seed: int) -> str:
@@ -112,8 +112,8 @@ def test_smollm2_always_writes_a_plan(real: Any) -> None:
     planner = LocalPlanner(LocalModel(lambda: real, name="smollm2"), most=2, budget=16)
     requests = [("Who is older, Ann Lee or Bo Ek?", ()), ("ünïcode | {braces} <tags>\n1: x", (send_sms, get_weather))]
     for planned in planner.plan_many(requests):
-        assert 1 <= len(planned.plan) <= 2
-        assert planned.usage.output_tokens is not None
+        assert 1 <= len(planned) <= 2
+        assert planned.provenance.output_tokens is not None
 
 
 def test_a_model_that_rules_everything_out_is_overruled() -> None:

@@ -62,11 +62,19 @@ def test_a_plan_by_lines() -> None:
     with chat_server(told(LINES)) as server:
         planned = asyncio.run(ModelPlanner(client(server)).plan(REQUEST))
         asked = server.requests[0]["messages"]
-    assert planned.plan.levels() == [["task_1", "task_2"], ["task_3"]]
-    assert (planned.planner, planned.model, planned.template) == ("model", "served-model", "plan-lines@1")
-    assert (planned.attempts, planned.usage.input_tokens, planned.usage.output_tokens) == (1, 100, 40)
+    assert planned.levels() == [["task_1", "task_2"], ["task_3"]]
+    assert (planned.provenance.planner, planned.provenance.model, planned.provenance.template) == (
+        "model",
+        "served-model",
+        "plan-lines@1",
+    )
+    assert (planned.provenance.attempts, planned.provenance.input_tokens, planned.provenance.output_tokens) == (
+        1,
+        100,
+        40,
+    )
     assert REQUEST in asked[-1]["content"]
-    assert planned.text == LINES
+    assert planned.provenance.text == LINES
 
 
 def test_tools_are_planned_as_a_graph_of_calls() -> None:
@@ -74,17 +82,17 @@ def test_tools_are_planned_as_a_graph_of_calls() -> None:
     with chat_server(told(graph)) as server:
         planned = asyncio.run(ModelPlanner(client(server)).plan(NUMBERS, tools=[add]))
         system = server.requests[0]["messages"][0]["content"]
-    assert planned.template == "plan-graph@1"
+    assert planned.provenance.template == "plan-graph@1"
     assert "add(a, b): Adds two numbers." in system
-    assert planned.plan["s2"].action == "add"
+    assert planned["s2"].action == "add"
 
 
 def test_an_invalid_plan_goes_back_once_with_its_errors() -> None:
     with chat_server(told(CYCLE), told(LINES)) as server:
         planned = asyncio.run(ModelPlanner(client(server)).plan(REQUEST))
         again = server.requests[1]["messages"]
-    assert planned.attempts == 2
-    assert planned.usage.output_tokens == 80
+    assert planned.provenance.attempts == 2
+    assert planned.provenance.output_tokens == 80
     assert again[-2] == {"role": "assistant", "content": CYCLE}
     assert "cycle" in again[-1]["content"]
 
@@ -102,8 +110,8 @@ def test_a_second_invalid_plan_is_a_typed_failure() -> None:
 def test_a_half_written_plan_is_repaired() -> None:
     with chat_server(told(LINES[: LINES.index("Task 3")]), told(LINES)) as server:
         planned = asyncio.run(ModelPlanner(client(server)).plan(REQUEST))
-    assert planned.attempts == 2
-    assert len(planned.plan) == 3
+    assert planned.provenance.attempts == 2
+    assert len(planned) == 3
 
 
 def test_one_or_two_steps_need_no_graph_and_no_planning_call() -> None:
@@ -112,9 +120,9 @@ def test_one_or_two_steps_need_no_graph_and_no_planning_call() -> None:
         assert server.requests == []
         asyncio.run(ModelPlanner(client(server), always_graph=True).plan("Where was Ann born?"))
         assert len(server.requests) == 1
-    assert [task.goal for task in planned.plan] == ["Where was Ann born?"]
-    assert planned.shape == "direct"
-    assert (planned.model, planned.attempts, planned.usage.input_tokens) == (None, 0, 0)
+    assert [task.goal for task in planned] == ["Where was Ann born?"]
+    assert planned.provenance.shape == "direct"
+    assert (planned.provenance.model, planned.provenance.attempts, planned.provenance.input_tokens) == (None, 0, 0)
 
 
 def test_tasks_come_while_the_plan_is_written() -> None:
@@ -125,7 +133,7 @@ def test_tasks_come_while_the_plan_is_written() -> None:
             _ = writing.planned
         async for task in writing:
             seen.append(task.id)
-        return seen, list(writing.planned.plan.tasks)
+        return seen, list(writing.planned.tasks)
 
     with chat_server(told(LINES, size=3)) as server:
         seen, whole = asyncio.run(scenario())
@@ -163,8 +171,8 @@ def test_run_starts_tasks_from_the_stream_and_answers() -> None:
     assert result.answer == "10"
     assert result.usage.model_calls == 1
     assert result.usage.input_tokens == 100
-    assert result.planned is not None
-    assert result.planned.planner == "model"
+    assert result.provenance is not None
+    assert result.provenance.planner == "model"
 
 
 def test_run_repairs_a_streamed_plan_and_keeps_what_is_done() -> None:
@@ -190,8 +198,8 @@ def test_rules_plan_when_the_repair_is_no_better() -> None:
     with chat_server(told(CYCLE), told(CYCLE), reply(chat("done"))) as server:
         result = run("Add 1 and 2, add 3 and 4, then add 7 and 9", tools=[add], model=client(server), record=False)
     assert [task.result for task in result.tasks.values()] == [3, 7, 16]
-    assert result.planned is not None
-    assert result.planned.planner == "rules"
+    assert result.provenance is not None
+    assert result.provenance.planner == "rules"
     assert "no valid plan in 2 attempts" in result.outcome.warnings[0]
     with chat_server(told(CYCLE)) as server, pytest.raises(PlanningFailed):
         run("…", planner=ModelPlanner(client(server), always_graph=True), model=client(server), record=False)
@@ -344,5 +352,5 @@ def test_a_planner_that_hangs_ends_with_the_time_of_the_run(tmp_path: Path) -> N
         server.script.append(lambda handler: server.release.wait(30) and None)
         result = run(REQUEST, model=client(server), budget=Budget(wall_s=0.3), home=tmp_path)
         server.release.set()
-    assert (result.state, result.planned, result.answer) == ("timed_out", None, None)
+    assert (result.state, result.provenance, result.answer) == ("timed_out", None, None)
     assert result.error == "the wall time of 0.3 s is used up"

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from agent_forge.agents.actions import Combine, LookUp
 from agent_forge.agents.planner import PlanningFailed, RulePlanner
-from agent_forge.agents.planner.binding import bind_task, read_goal
 from agent_forge.agents.planner.arguments import arguments
+from agent_forge.agents.planner.binding import bind_task, read_goal
 from agent_forge.agents.planner.tools import ToolIndex, split_name
 from agent_forge.agents.tools import bundled_questions
 from agent_forge.plans import PlanInvalid, Task, parse_plan, resolve, to_json, to_lines, to_xml, to_yaml
@@ -30,7 +30,7 @@ class Card:
 
 def plan(request: str, *tools: Card) -> list[tuple[str, tuple[str, ...]]]:
     planned = RulePlanner().plan_now(request, tools=tools)
-    return [(task.goal, task.depends_on) for task in planned.plan]
+    return [(task.goal, task.depends_on) for task in planned]
 
 
 COMPARISONS = [
@@ -117,7 +117,7 @@ def test_a_question_word_at_the_end() -> None:
 
 def test_the_same_tool_twice_is_two_calls_that_need_nothing_of_each_other() -> None:
     planned = RulePlanner().plan_now('Get the weather in "Oslo", get the weather in "Rome"', tools=TOOLS)
-    assert [(dict(task.args), task.depends_on) for task in planned.plan] == [
+    assert [(dict(task.args), task.depends_on) for task in planned] == [
         ({"city": "Oslo"}, ()),
         ({"city": "Rome"}, ()),
     ]
@@ -162,7 +162,7 @@ def test_clauses_go_to_the_tools_that_fit() -> None:
     planned = RulePlanner().plan_now(
         'Add the numbers 2 and 3.5, get the weather in "Oslo", then send it by email. Thank you!', tools=TOOLS
     )
-    tasks = list(planned.plan)
+    tasks = list(planned)
     assert [task.action for task in tasks] == ["add_numbers", "get_weather", "send_email"]
     assert tasks[0].args == {"a": 2, "b": 3.5}
     assert tasks[1].args == {"city": "Oslo"}
@@ -172,8 +172,8 @@ def test_clauses_go_to_the_tools_that_fit() -> None:
 
 def test_order_words_count_only_where_the_tools_say_nothing() -> None:
     request = "Get the weather in Oslo. After that, send an email about cats to Ann"
-    with_schema = RulePlanner().plan_now(request, tools=TOOLS).plan
-    bare = RulePlanner().plan_now(request, tools=[Card(t.name, t.description) for t in TOOLS]).plan
+    with_schema = RulePlanner().plan_now(request, tools=TOOLS)
+    bare = RulePlanner().plan_now(request, tools=[Card(t.name, t.description) for t in TOOLS])
     assert with_schema["s2"].depends_on == ()
     assert bare["s2"].depends_on == ("s1",)
 
@@ -194,16 +194,20 @@ def test_names_of_tools_are_split() -> None:
 
 def test_the_index_follows_the_tools() -> None:
     planner = RulePlanner()
-    assert planner.plan_now("Get the weather", tools=TOOLS[:1]).plan["s1"].action == "get_weather"
-    assert planner.plan_now("Send an email", tools=TOOLS[1:2]).plan["s1"].action == "send_email"
+    assert planner.plan_now("Get the weather", tools=TOOLS[:1])["s1"].action == "get_weather"
+    assert planner.plan_now("Send an email", tools=TOOLS[1:2])["s1"].action == "send_email"
 
 
 def test_the_result_says_who_planned_and_why() -> None:
     planned = asyncio.run(RulePlanner().plan("Who is older, Ann Lee or Bo Ek?"))
-    assert (planned.planner, planned.model, planned.template, planned.attempts) == ("rules", None, None, 1)
-    assert planned.usage.input_tokens is None
-    assert planned.shape == "comparison"
-    assert planned.complexity.graph
+    assert (
+        planned.provenance.planner,
+        planned.provenance.model,
+        planned.provenance.template,
+        planned.provenance.attempts,
+    ) == ("rules", None, None, 1)
+    assert planned.provenance.input_tokens is None
+    assert planned.provenance.shape == "comparison"
 
 
 def test_no_words_no_plan() -> None:
@@ -222,18 +226,18 @@ QUESTIONS = [
 @pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("write", [to_json, to_xml, to_lines, to_yaml])
 def test_plans_survive_every_text_format(question: str, write: Any) -> None:
-    plan = RulePlanner().plan_now(question).plan
+    plan = RulePlanner().plan_now(question)
     assert list(parse_plan(write(plan))) == list(plan)
 
 
 def test_a_plan_carries_what_is_meant() -> None:
-    steps = list(RulePlanner().plan_now("Which film has the director who died later, Heat or Alien?").plan)
+    steps = list(RulePlanner().plan_now("Which film has the director who died later, Heat or Alien?"))
     assert [(step.action, step.args) for step in steps[::2]] == [
         ("look_up", {"relation": "director", "entity": "film Heat"}),
         ("look_up", {"relation": "date of death", "entity": "{s1}"}),
         ("combine", {"operation": "latest", "operands": ["{s3}", "{s4}"], "labels": ["Heat", "Alien"]}),
     ]
-    (first, last) = RulePlanner().plan_now("How many percent were not German?").plan
+    (first, last) = RulePlanner().plan_now("How many percent were not German?")
     assert (first.action, first.args) == ("search", {"query": "percent were German"})
     assert last.args == {"operation": "difference", "operands": [100, "{s1}"]}
 
@@ -241,7 +245,7 @@ def test_a_plan_carries_what_is_meant() -> None:
 @pytest.mark.parametrize("question", [question.question for question in bundled_questions()])
 def test_the_goal_says_what_the_arguments_say(question: str) -> None:
     """Words are only for the eye, but they must not say anything else."""
-    for task in RulePlanner().plan_now(question).plan:
+    for task in RulePlanner().plan_now(question):
         if task.action != "search":
             meaning = read_goal(task.goal)
             assert meaning is not None
@@ -308,9 +312,9 @@ def test_goals_that_name_a_tool(goal: str, expected: Any) -> None:
 
 def test_braces_in_a_request_are_text() -> None:
     planned = RulePlanner().plan_now("Who is older, {name} or {{s1}} {3}?")
-    labels = planned.plan["s3"].args["labels"]
+    labels = planned["s3"].args["labels"]
     assert resolve(labels, {}, ids=set()) == ["{name}", "{{s1}} {3}"]
-    assert planned.plan["s1"].depends_on == ()
+    assert planned["s1"].depends_on == ()
 
 
 @settings(max_examples=150, deadline=None)
@@ -321,7 +325,7 @@ def test_any_text_gives_a_valid_plan(text: str) -> None:
     except PlanningFailed:
         assert not any(char.isalnum() for char in text)
     else:
-        assert len(planned.plan) >= 1
+        assert len(planned) >= 1
 
 
 @pytest.mark.parametrize(
@@ -338,7 +342,7 @@ def test_any_text_gives_a_valid_plan(text: str) -> None:
 )
 def test_odd_texts_do_not_blow_up(text: str) -> None:
     start = time.monotonic()
-    assert len(RulePlanner().plan_now(text).plan) >= 1
+    assert len(RulePlanner().plan_now(text)) >= 1
     assert time.monotonic() - start < 30
 
 
@@ -370,7 +374,7 @@ def test_a_request_of_any_shape_and_length_is_planned_or_refused(text: str) -> N
     """Repeated blanks, quotes, clauses and list marks took minutes: patterns were tried at every pair of places."""
     started = time.process_time()
     with suppress(PlanningFailed, PlanInvalid):
-        assert len(RulePlanner().plan_now(text, tools=TOOLS).plan) >= 1
+        assert len(RulePlanner().plan_now(text, tools=TOOLS)) >= 1
     assert time.process_time() - started < 20  # a hang guard: five times as much text takes less than a second
 
 

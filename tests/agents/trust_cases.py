@@ -1,8 +1,8 @@
 """Twelve tools of a user's own, and thirty requests with the calls that they mean.
 
 The requests were written before the code that reads them, and the second half was not looked at while that code was
-written: `UNSEEN` is never to be used for tuning. A case is a request and its calls in order; `{s1}` is the result of the
-first call, and None means that the request does not say enough.
+written: `UNSEEN` is never to be used for tuning. A case is a request and its calls in order; `{s1}` is the result of
+the first call, and None means that the request does not say enough.
 """
 
 from __future__ import annotations
@@ -173,31 +173,44 @@ UNSEEN: list[tuple[str, Calls | None]] = [
     ),
     ("Convert twelve miles to km, please", [("convert_units", {"value": 12, "from_unit": "miles", "to_unit": "km"})]),
     ("Delete it", None),
-    ("Delete tmp.log and then delete notes.txt", [("delete_file", {"path": "tmp.log"}), ("delete_file", {"path": "notes.txt"})]),
+    (
+        "Delete tmp.log and then delete notes.txt",
+        [("delete_file", {"path": "tmp.log"}), ("delete_file", {"path": "notes.txt"})],
+    ),
     (
         "I need to search flights from Berlin to New York on March 5th, 2026 in business class",
-        [("search_flights", {"origin": "Berlin", "destination": "New York", "date": "2026-03-05", "cabin": "business"})],
+        [
+            (
+                "search_flights",
+                {"origin": "Berlin", "destination": "New York", "date": "2026-03-05", "cabin": "business"},
+            )
+        ],
     ),
     ("Search flights from Oslo to Rome", None),
     (
         'Create an event "Dentist" on 2026-06-01 at 9:30 am',
         [("create_event", {"title": "Dentist", "date": "2026-06-01", "time": "09:30"})],
     ),
-    ("Get the stock price of MSFT and get the stock price of NVDA",
-     [("stock_price", {"symbol": "MSFT"}), ("stock_price", {"symbol": "NVDA"})]),
+    (
+        "Get the stock price of MSFT and get the stock price of NVDA",
+        [("stock_price", {"symbol": "MSFT"}), ("stock_price", {"symbol": "NVDA"})],
+    ),
     ("Convert to miles", None),
     (
-        "Read sales.csv and pick the 5 rows with the largest values in the column \"sales\"",
+        'Read sales.csv and pick the 5 rows with the largest values in the column "sales"',
         [("read_csv", {"path": "sales.csv"}), ("pick_rows", {"rows": "{s1}", "column": "sales", "count": 5})],
     ),
-    ("Summarise \"The cat sat. The dog ran.\" in one sentence", [("summarise", {"text": "The cat sat. The dog ran.", "sentences": 1})]),
+    (
+        'Summarise "The cat sat. The dog ran." in one sentence',
+        [("summarise", {"text": "The cat sat. The dog ran.", "sentences": 1})],
+    ),
     ("Translate my last message", None),
     (
-        "Get the weather in Cairo, summarise it, and send the summary to bob@example.org with subject \"Cairo\"",
+        'Get the weather in Cairo, summarise it, and send the summary to bob@example.org with subject "Cairo"',
         [
             ("get_weather", {"city": "Cairo"}),
             ("summarise", {"text": "{s1}"}),
             ("send_email", {"to": "bob@example.org", "subject": "Cairo", "body": "{s2}"}),
         ],
     ),
-]  # fmt: skip
+]

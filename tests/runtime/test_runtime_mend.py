@@ -1,4 +1,4 @@
-"""Mending: after a failure, tasks that have not begun give way to others, as a transaction, and the run is not failed."""
+"""Mending: after a failure, what has not begun gives way to other tasks, as a transaction; the run is not failed."""
 
 from __future__ import annotations
 

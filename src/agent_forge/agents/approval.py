@@ -16,8 +16,8 @@ AnyApproval = str | Mapping[str, Approval] | Approve
 def approver(approve: AnyApproval) -> Approve | None:
     """What the executor asks. None: nobody is there, so that a task with side effects waits, and the run with it.
 
-    "ask" waits, "all" approves and "none" rejects everything; a mapping decides by task (True, False, or the arguments to
-    change) and lets the others wait; a function is asked, and may be asynchronous.
+    "ask" waits, "all" approves and "none" rejects everything; a mapping decides by task (True, False, or the arguments
+    to change) and lets the others wait; a function is asked, and may be asynchronous.
     """
     if approve == "ask":
         return None

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from agent_forge.agents.planner.binding import bind_task
-from agent_forge.agents.planner.interface import Planned, total
+from agent_forge.agents.planner.interface import total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.inference import ModelClient, TokenUsage
@@ -35,7 +35,7 @@ class Decomposed:
 
 
 async def decompose(
-    planned: Planned | Plan,
+    plan: Plan,
     client: ModelClient,
     *,
     request: str = "",
@@ -44,8 +44,7 @@ async def decompose(
 ) -> Decomposed:
     """Expands the leaves of a plan, breadth first, within a budget (depth 5, 1000 tasks, 50 calls by default)."""
     budget = budget or ChangeBudget()
-    plan = planned if isinstance(planned, Plan) else planned.plan
-    request = request or (planned.request if isinstance(planned, Planned) else "")
+    request = request or (plan.provenance.request if plan.provenance else "")
     done = Decomposed(plan, TokenUsage(), 0)
     waiting = [name for name in plan.leaves if plan[name].action is None]
     spent: list[TokenUsage] = []

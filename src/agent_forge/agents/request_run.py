@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.actions import LOOK_UP, SEARCH
+from agent_forge.agents.complexity import complexity
 from agent_forge.agents.planner import (
     ModelPlanner,
-    Planned,
+    Planner,
     PlanningFailed,
     PlanRefused,
     RulePlanner,
@@ -20,7 +21,9 @@ from agent_forge.agents.planner import (
     bind_tools,
     what_is_missing,
 )
-from agent_forge.agents.planner.interface import total
+from agent_forge.agents.planner.binding import bind_task
+from agent_forge.agents.planner.checking import Checker
+from agent_forge.agents.planner.interface import make_plan, total
 from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.synthesis import Answer, synthesise
 from agent_forge.agents.tools import Toolbox
@@ -28,7 +31,7 @@ from agent_forge.agents.work import Worker
 from agent_forge.errors import AgentForgeError, ModelError, PlanError, UsageError
 from agent_forge.inference import ModelClient, TokenUsage
 from agent_forge.plans import Plan, PlanInvalid, Task, resolve, to_xml
-from agent_forge.runtime import Limits, RunResult, TaskResult, ToolRules, execute, new_run_id, resume
+from agent_forge.runtime import Limits, RunResult, RunSettings, TaskResult, ToolRules, execute, new_run_id, resume
 from agent_forge.traces import Recorder, Span
 
 if TYPE_CHECKING:
@@ -64,7 +67,9 @@ class RequestRun:
         self.client = client
         self.work = work
         self.reads = reads
-        self.request = work if isinstance(work, str) else work.request if isinstance(work, Planned) else None
+        self.request: str | None = work if isinstance(work, str) else None
+        if isinstance(work, Plan) and work.provenance is not None:
+            self.request = work.provenance.request
         self.worker: Worker | Team = Worker(box, client, reads=reads)
         self.warnings: list[str] = []
         self._begun = False
@@ -78,10 +83,14 @@ class RequestRun:
         self.worker = Team(team_router(profiles, home=home), profiles, self.worker)
 
     async def resume(self, run: str, settings: dict[str, Any]) -> Result:
-        """Goes on with a journaled run, with the settings that it was started with unless they are given."""
-        fixed = ("journal", "run_id", "on_failure")
-        options = {name: value for name, value in settings.items() if value is not None and name not in fixed}
-        options["mend"] = self._mend if self._repairs else None
+        """Goes on with a journaled run, with the settings that it was started with unless others are given."""
+        fixed, default = ("journal", "run_id", "on_failure"), RunSettings()
+        options = {
+            name: value
+            for name, value in settings.items()
+            if name not in fixed and value is not None and value != getattr(default, name, None)
+        }
+        options.setdefault("mend", self._mend if self._repairs else None)
         outcome = await resume(run, self.worker, journal=settings["journal"], **options)
         return await self._result(outcome, None, outcome.trace_id)
 
@@ -100,7 +109,9 @@ class RequestRun:
                     span.status, span.error = "error", result.error
         return result
 
-    async def _execute(self, planner: Any, settings: dict[str, Any]) -> tuple[RunResult, Planned | None]:
+    async def _execute(self, planner: Any, settings: dict[str, Any]) -> tuple[RunResult, Plan | None]:
+        if isinstance(self.work, AsyncIterable):
+            return await self._carry(self._bound(self.work), settings), None
         if not isinstance(self.work, str):
             return await self._carry(self._given_plan(), settings), None
         if isinstance(planner, RulesFirst):
@@ -110,48 +121,53 @@ class RequestRun:
             if isinstance(planner, ModelPlanner):
                 return await self._execute_stream(planner, settings)
             planned = await self._plan(planner, settings["recorder"])
-            return await self._carry(self._checked(planned.plan), settings), planned
+            return await self._carry(self._checked(planned), settings), planned
         except (PlanningFailed, PlanRefused, ModelError) as error:
             if isinstance(planner, RulePlanner):
                 raise
             planned = await self._by_rules(error, settings["recorder"])
         settings = {**settings, "run_id": new_run_id()} if self._begun else settings
-        return await self._carry(planned.plan, settings), planned
+        return await self._carry(planned, settings), planned
 
     def _given_plan(self) -> Plan:
         """The plan that the caller gave, its words read and its calls checked."""
-        plan = self.work.plan if isinstance(self.work, Planned) else self.work
+        plan = self.work
         if plan is None:
             raise UsageError("there is nothing to run", fix="Pass a request, a plan, or resume=RUN")
-        plan = plan if isinstance(plan, Plan) else Plan(plan)
-        return self._checked(bind_tools(plan, tuple(self.box), reads=self.reads))
+        return self._checked(plan if isinstance(plan, Plan) else Plan(plan))
 
     def _checked(self, plan: Plan) -> Plan:
-        """The plan, with tasks whose arguments are open left to the model. Raises PlanRefused where there is none."""
+        """The plan with its words read, and tasks whose arguments are open left to the model. Raises PlanRefused where
+        there is none."""
         plan = bind_tools(plan, tuple(self.box), reads=self.reads)
         model = self.client is not None
-        missing = what_is_missing(plan, self.box, request=self.request, model=model)
+        # A plan that was changed after it was made has values that the one who changed it gave.
+        request = self.request if plan.provenance is not None and plan.version == 1 else None
+        missing = what_is_missing(plan, self.box, request=request, model=model)
         open_tasks = {each.task for each in missing if each.parameter is not None}
-        if missing and (not model or self.request is None or len(open_tasks) < len({each.task for each in missing})):
-            raise PlanRefused(missing, self.request, model)
+        if missing and (not model or request is None or len(open_tasks) < len({each.task for each in missing})):
+            raise PlanRefused(missing, request, model)
+        if not missing:
+            return plan
         tasks = (replace(task, action=None, args={}) if task.id in open_tasks else task for task in plan)
-        return Plan(tasks, version=plan.version) if missing else plan
+        left = Plan(tasks, version=plan.version)
+        return left if plan.provenance is None else left.with_provenance(plan.provenance)
 
-    async def _by_rules(self, error: AgentForgeError, recorder: Recorder | None) -> Planned:
-        """The rules' plan in place of one that could not be used. Raises the error where that one cannot be run either."""
+    async def _by_rules(self, error: AgentForgeError, recorder: Recorder | None) -> Plan:
+        """The rules' plan in place of one that could not be used. Raises the error where it cannot be run either."""
         try:
-            planned = await self._plan(RulePlanner(), recorder)
-            checked = self._checked(planned.plan)
+            checked = self._checked(await self._plan(RulePlanner(), recorder))
         except PlanError:
             raise error from None
         if isinstance(error, ModelError) and any(task.action is None for task in checked):
             raise error
         self.warnings.append(f"planned by rules, because the planner failed: {error}")
-        return replace(planned, plan=checked)
+        return checked
 
     async def _carry(self, plan: Any, settings: dict[str, Any]) -> RunResult:
         self._begun = True
-        return await execute(plan, self.worker, mend=self._mend if self._repairs else None, **settings)
+        mend = settings.get("mend") or (self._mend if self._repairs else None)
+        return await execute(plan, self.worker, **{**settings, "mend": mend})
 
     async def _mend(
         self, plan: Plan, failed: str, outcome: TaskResult, results: Mapping[str, Any]
@@ -178,17 +194,28 @@ class RequestRun:
             self.warnings.append(f"the plan was not mended after task {failed!r}: {'; '.join(faults[:3])}")
         return None
 
-    async def _plan(self, planner: Any, recorder: Recorder | None) -> Planned:
+    async def _bound(self, tasks: AsyncIterable[Task]) -> AsyncIterator[Task]:
+        """The caller's tasks as they come, with what their words mean. Whatever is not a task the executor reports."""
+        tools, checker = tuple(self.box), Checker(self.box, model=self.client is not None)
+        try:
+            async for task in tasks:
+                bound = bind_task(task, tools, reads=self.reads) if isinstance(task, Task) else task
+                if isinstance(bound, Task) and not bound.meta.get("group") and (missing := checker.of_task(bound)):
+                    raise PlanRefused(missing, model=self.client is not None)
+                yield bound
+        finally:
+            if isinstance(tasks, AsyncGenerator):
+                await tasks.aclose()
+
+    async def _plan(self, planner: Planner, recorder: Recorder | None) -> Plan:
         scope = recorder.span("plan", "plan", inputs={"request": self.work}) if recorder else nullcontext()
         with scope as span:
-            planned: Planned = await planner.plan(self.work, tools=tuple(self.box))
+            planned = await make_plan(planner, self.work, tuple(self.box))
             if span is not None:
                 _describe(span, planned)
         return planned
 
-    async def _execute_stream(
-        self, planner: ModelPlanner, settings: dict[str, Any]
-    ) -> tuple[RunResult, Planned | None]:
+    async def _execute_stream(self, planner: ModelPlanner, settings: dict[str, Any]) -> tuple[RunResult, Plan | None]:
         """Runs the plan while it is being written. An invalid one is written again, and finished work is reused. There
         is no plan if the run ended before it was complete: out of time."""
         writing = planner.stream(self.work, tools=tuple(self.box))
@@ -202,12 +229,12 @@ class RequestRun:
         reused = {
             name: value
             for name, value in outcome.results.items()
-            if name in planned.plan and planned.plan[name] == writing.written.get(name)
+            if name in planned and planned[name] == writing.written.get(name)
         }
         settings = {**settings, "run_id": new_run_id(), "known": reused}
-        return await self._carry(planned.plan, settings), planned
+        return await self._carry(planned, settings), planned
 
-    async def _result(self, outcome: RunResult, planned: Planned | None, trace: str | None) -> Result:
+    async def _result(self, outcome: RunResult, planned: Plan | None, trace: str | None) -> Result:
         answer: Answer | None = None
         outcome.warnings[:0] = [*self.warnings, *self.worker.warnings]
         if outcome.plan is not None:
@@ -218,7 +245,7 @@ class RequestRun:
             answer.text if answer else None,
             self._usage(planned, answer),
             self.request,
-            planned,
+            origin.provenance if (origin := planned or outcome.plan) else None,
             answer.observation if answer else None,
             answer.by if answer else None,
             dict(self.worker.evidence),
@@ -226,12 +253,13 @@ class RequestRun:
             [*self.worker.calls, *_waiting_calls(outcome)],
         )
 
-    def _usage(self, planned: Planned | None, answer: Answer | None) -> RunUsage:
+    def _usage(self, planned: Plan | None, answer: Answer | None) -> RunUsage:
         usages = list(self.worker.usages)
         calls = len(usages)
-        if planned is not None and planned.model is not None:
-            usages.append(planned.usage)
-            calls += planned.attempts if planned.template else 0
+        origin = planned.provenance if planned else None
+        if origin is not None and origin.model is not None:
+            usages.append(TokenUsage(origin.input_tokens, origin.output_tokens))
+            calls += origin.attempts if origin.template else 0
         if answer is not None and answer.by != "rules":
             usages.append(answer.usage)
             calls += 1
@@ -251,7 +279,7 @@ def _waiting_calls(outcome: RunResult) -> list[dict[str, Any]]:
     return calls
 
 
-async def _repaired(writing: Writing) -> Planned:
+async def _repaired(writing: Writing) -> Plan:
     """The next attempts, each read to its end before any of it runs. Raises PlanningFailed after the last."""
     while True:
         writing = writing.repair()
@@ -263,14 +291,17 @@ async def _repaired(writing: Writing) -> Planned:
             continue
 
 
-def _describe(span: Span, planned: Planned) -> None:
-    span.outputs = {"tasks": [task.as_dict() for task in planned.plan]}
+def _describe(span: Span, plan: Plan) -> None:
+    origin = plan.provenance
+    assert origin is not None  # see `make_plan`
+    span.outputs = {"tasks": [task.as_dict() for task in plan]}
     span.set(
-        planner=planned.planner,
-        template=planned.template,
-        model=planned.model,
-        steps=len(planned.plan),
-        reason=planned.complexity.reason,
-        input_tokens=planned.usage.input_tokens,
-        output_tokens=planned.usage.output_tokens,
+        planner=origin.planner,
+        template=origin.template,
+        model=origin.model,
+        confidence=origin.confidence,
+        steps=len(plan),
+        reason=complexity(origin.request).reason,
+        input_tokens=origin.input_tokens,
+        output_tokens=origin.output_tokens,
     )

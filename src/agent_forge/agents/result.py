@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from agent_forge.agents.planner import Planned
 from agent_forge.agents.synthesis import Evidence
-from agent_forge.plans import Plan
+from agent_forge.plans import Plan, Provenance
 from agent_forge.runtime import RunResult, TaskResult
 from agent_forge.runtime.result import jsonable
 
@@ -31,7 +30,7 @@ class Result:
     answer: str | None
     usage: RunUsage
     request: str | None = None
-    planned: Planned | None = None
+    provenance: Provenance | None = None
     observation: str | None = None
     answered_by: str | None = None
     evidence: dict[str, Evidence] = field(default_factory=dict)
@@ -88,7 +87,7 @@ class Result:
             "trace_id": self.trace_id,
             "request": self.request,
             "answer": self.answer,
-            "planner": self.planned.planner if self.planned else None,
+            "planner": self.provenance.planner if self.provenance else None,
             "calls": [{**call, "args": jsonable(call["args"])} for call in self.calls],
             "missing": [],
             "evidence": {name: {"source": e.source, "text": e.text} for name, e in self.evidence.items()},

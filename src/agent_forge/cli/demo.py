@@ -80,19 +80,20 @@ def _tools(latency: float) -> list[Tool]:
 def _run(question: str, home: str, latency: float, concurrency: int | None, on_event: Any = None) -> Result:
     from agent_forge.agents.api import run
 
-    options = {"tools": _tools(latency), "planner": "rules", "team": True, "home": home}
-    return run(question, concurrency=concurrency, on_event=on_event, **options)
+    tools = _tools(latency)
+    return run(question, tools=tools, planner="rules", team=True, home=home, concurrency=concurrency, on_event=on_event)
 
 
 def _show_one(question: Question, home: str, latency: float, console: Console) -> dict[str, Any]:
     from agent_forge.agents.api import plan
+    from agent_forge.agents.complexity import complexity
     from agent_forge.cli.running import task_display
     from agent_forge.plans import to_tree
 
     planned = plan(question.question, tools=_tools(latency), planner="rules")
     console.print(f"[bold]{cell(question.question)}[/]")
-    console.print(f"[dim]{cell(planned.complexity.reason)}[/]")
-    console.print(to_tree(planned.plan), markup=False)
+    console.print(f"[dim]{cell(complexity(question.question).reason)}[/]")
+    console.print(to_tree(planned), markup=False)
     with task_display() as on_event:
         result = _run(question.question, home, latency, None, on_event)
     for name, evidence in result.evidence.items():

@@ -12,8 +12,8 @@ from agent_forge.cli._options import json_option, model_option, planner_option, 
 from agent_forge.cli._output import decode, echo, json_out, read_bytes
 
 if TYPE_CHECKING:
-    from agent_forge.agents.planner import Missing, Planned
-    from agent_forge.plans import Plan, PlanFault
+    from agent_forge.agents.planner import Missing
+    from agent_forge.plans import Plan, PlanFault, Provenance
 
 DRAWINGS = ("tree", "mermaid")
 FORMATS = ("tree", "lines", "xml", "json", "yaml", "mermaid")
@@ -50,23 +50,24 @@ def command(
     try:
         if plan_file is not None:
             written = read_plan(plan_file)
-            return _print(written, None, format_, as_json, _missing(written, None, tools, model) if tools else [])
+            return _print(written, format_, as_json, _missing(written, tools, model) if tools else [])
         from agent_forge.agents.api import plan as make_plan
 
         planned = make_plan(request or "", tools=tools, model=model, planner=planner)
-        return _print(planned.plan, planned, format_, as_json, _missing(planned.plan, request, tools, model))
+        return _print(planned, format_, as_json, _missing(planned, tools, model))
     except (PlanInvalid, PlanningFailed) as error:
         if not as_json:
             raise
         return print_faults(error.errors, str(error))
 
 
-def _missing(plan: Plan, request: str | None, tools: str | None, model: str | None) -> list[Missing]:
+def _missing(plan: Plan, tools: str | None, model: str | None) -> list[Missing]:
     """What keeps the plan from being run with these tools."""
     from agent_forge.agents.choices import choose_tools
     from agent_forge.agents.planner import bind_tools, what_is_missing
 
     box = choose_tools(tools)
+    request = None if plan.provenance is None else plan.provenance.request
     bound = bind_tools(plan, tuple(box))
     return what_is_missing(bound, box, request=request, model=model is not None)
 
@@ -91,15 +92,16 @@ def print_faults(faults: list[PlanFault], summary: str) -> int:
     return 1
 
 
-def document(plan: Plan, planned: Planned | None, missing: Sequence[Missing] = ()) -> dict[str, Any]:
-    """What --json prints. `missing` is what keeps the plan from being run. A task depends on what it states or refers to; a group, on what it states."""
+def document(plan: Plan, missing: Sequence[Missing] = ()) -> dict[str, Any]:
+    """What --json prints; `missing` is what keeps the plan from being run. A task depends on what it states or refers
+    to; a group, on what it states."""
     tasks = [
         {**task.as_dict(), "depends_on": list(plan.dependencies.get(task.id, plan[task.id].depends_on))}
         for task in plan
     ]
     graph = {"levels": plan.levels(), "critical_path": plan.critical_path(), "parallelism": plan.parallelism()}
     open_ = {"missing": [each.as_dict() for each in missing]}
-    return {"tasks": tasks, **graph, **open_, **({} if planned is None else _origin(planned))}
+    return {"tasks": tasks, **graph, **open_, **({} if plan.provenance is None else _origin(plan.provenance))}
 
 
 def calls_of(plan: Plan) -> list[str]:
@@ -110,29 +112,32 @@ def calls_of(plan: Plan) -> list[str]:
     return [f"{name}: {write_call(str(task.action), dict(task.args)) or task.action}" for name, task in calls.items()]
 
 
-def _origin(planned: Planned) -> dict[str, Any]:
-    complexity = planned.complexity
+def _origin(provenance: Provenance) -> dict[str, Any]:
+    from agent_forge.agents.complexity import complexity
+
+    estimate = complexity(provenance.request)
     return {
-        "request": planned.request,
-        "planner": planned.planner,
-        "model": planned.model,
-        "template": planned.template,
-        "attempts": planned.attempts,
-        "usage": {"input_tokens": planned.usage.input_tokens, "output_tokens": planned.usage.output_tokens},
+        "request": provenance.request,
+        "planner": provenance.planner,
+        "model": provenance.model,
+        "confidence": provenance.confidence,
+        "template": provenance.template,
+        "attempts": provenance.attempts,
+        "usage": {"input_tokens": provenance.input_tokens, "output_tokens": provenance.output_tokens},
         "complexity": {
-            "graph": complexity.graph,
-            "steps": complexity.steps,
-            "features": dict(complexity.features),
-            "reason": complexity.reason,
+            "graph": estimate.graph,
+            "steps": estimate.steps,
+            "features": dict(estimate.features),
+            "reason": estimate.reason,
         },
     }
 
 
-def _print(plan: Plan, planned: Planned | None, format_: str, as_json: bool, missing: Sequence[Missing]) -> int:
+def _print(plan: Plan, format_: str, as_json: bool, missing: Sequence[Missing]) -> int:
     from agent_forge import plans
 
     if as_json:
-        json_out(document(plan, planned, missing))
+        json_out(document(plan, missing))
         return 0
     writers = {
         "tree": plans.to_tree,
@@ -152,7 +157,10 @@ def _print(plan: Plan, planned: Planned | None, format_: str, as_json: bool, mis
             echo(f"  {line}")
     for each in missing:
         echo(f"open: {each}", err=format_ != "tree")
-    if planned is not None:
-        planner = f"{planned.planner} ({planned.model})" if planned.model else planned.planner
-        echo(f"planned by {planner}: {planned.complexity.reason}", err=True)
+    if plan.provenance is not None:
+        from agent_forge.agents.complexity import complexity
+
+        origin = plan.provenance
+        planner = f"{origin.planner} ({origin.model})" if origin.model else origin.planner
+        echo(f"planned by {planner}: {complexity(origin.request).reason}", err=True)
     return 0

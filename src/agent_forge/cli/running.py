@@ -56,8 +56,8 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 def command(request: str | None, plan_file: str | None, list_runs: bool, as_json: bool, **options: Any) -> int:
     """Plan REQUEST and run it, or run the plan in --plan FILE.
 
-    Independent tasks run in parallel. Exits with 0 when every task succeeded, else with 1: also when a task waits for an
-    approval and nobody can be asked (`agent-forge runs approve`), and when the request does not say enough to run.
+    Independent tasks run in parallel. Exits with 0 when every task succeeded, else with 1: also when a task waits for
+    an approval and nobody can be asked (`agent-forge runs approve`), and when the request does not say enough to run.
     """
     if list_runs:
         from agent_forge.cli.runs import print_runs

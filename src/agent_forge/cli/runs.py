@@ -60,8 +60,8 @@ def show(run: str, home: str | None, as_json: bool) -> int:
     if as_json:
         plan = {} if stored.plan is None else stored.plan.tasks
         document = stored.as_dict() | {"request": stored.summary.notes.get("request"), "in_doubt": stored.in_doubt}
-        for name, task in document["tasks"].items():
-            task |= {"action": plan[name].action, "args": dict(plan[name].args)} if name in plan else {}
+        for name in document["tasks"].keys() & plan.keys():
+            document["tasks"][name].update(action=plan[name].action, args=dict(plan[name].args))
         json_out(document)
     else:
         _print_run(stored, home)

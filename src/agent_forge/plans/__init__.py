@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from agent_forge.lazy import attach
 from agent_forge.plans.faults import CODES, TEXT_LIMITS, PlanFault, PlanInvalid, PlanLimits
 from agent_forge.plans.plan import Plan
+from agent_forge.plans.provenance import Provenance
 from agent_forge.plans.references import (
     Reference,
     ReferenceUnresolved,
@@ -48,6 +49,7 @@ __getattr__, __dir__, __all__ = attach(
     "PlanFault",
     "PlanInvalid",
     "PlanLimits",
+    "Provenance",
     "Reference",
     "ReferenceUnresolved",
     "TEXT_LIMITS",

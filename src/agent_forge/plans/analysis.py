@@ -85,7 +85,7 @@ def reduced(plan: Plan) -> Plan:
             if other not in referred and (other, task.id) not in removable
         )
         tasks.append(task if needed == task.depends_on else replace(task, depends_on=needed))
-    return Plan(tasks, version=plan.version)
+    return Plan(tasks, version=plan.version, provenance=plan.provenance)
 
 
 def _around(plan: Plan, name: str) -> list[str]:

@@ -158,7 +158,7 @@ def replan(plan: Plan, tasks: Iterable[Task], *, begun: Collection[str], budget:
         raise ChangeRefused("taken", f"task {min(clashes)!r} has begun and cannot be replaced")
     if budget is not None and len(old) + len(new) > budget.tasks:
         raise ChangeRefused("tasks", f"{len(old) + len(new)} tasks exceed the limit of {budget.tasks}")
-    return Plan([*old, *new], version=plan.version + 1)
+    return Plan([*old, *new], version=plan.version + 1, provenance=plan.provenance)
 
 
 def renamed(task: Task, names: Mapping[str, str]) -> Task:
@@ -204,7 +204,7 @@ def _refuse_taken(plan: Plan, new: Sequence[Task]) -> None:
 
 
 def _changed(plan: Plan, tasks: Sequence[Task], new: Sequence[Task], budget: ChangeBudget | None) -> Plan:
-    changed = Plan(tasks, version=plan.version + 1)
+    changed = Plan(tasks, version=plan.version + 1, provenance=plan.provenance)
     if budget is not None:
         budget.check(plan, new, max(changed.depth(task.id) for task in new))
     return changed

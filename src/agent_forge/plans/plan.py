@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import islice
 
@@ -10,6 +11,7 @@ from agent_forge.errors import PlanError
 from agent_forge.plans import graph
 from agent_forge.plans.faults import PlanFault, PlanLimits, raise_for
 from agent_forge.plans.groups import Groups, leaf_edges
+from agent_forge.plans.provenance import Provenance
 from agent_forge.plans.task import Task
 from agent_forge.plans.validation import Collected, collect, cycle_faults, edges_between, edges_outside, parent_faults
 
@@ -17,7 +19,8 @@ _LIMITS = PlanLimits()
 
 
 class Plan:
-    """An acyclic graph of tasks. It never changes: updates return a new plan with the next `version`.
+    """An acyclic graph of tasks. It never changes: updates return a new plan with the next `version`. `provenance` says
+    which planner made it, if one did.
 
     `tasks` maps ids to tasks in order. `dependencies` and `dependents` are over the *leaves*, the tasks that are run:
     stated dependencies and those implied by references, with groups expanded. Raises `PlanInvalid` with every fault.
@@ -27,7 +30,9 @@ class Plan:
     (('a', 'b'), [['a', 'b'], ['c'], ['d']], ['a', 'c', 'd'])
     """
 
-    __slots__ = ("_groups", "_order", "composites", "dependencies", "dependents", "leaves", "tasks", "version")
+    __slots__ = (
+        "_groups", "_order", "composites", "dependencies", "dependents", "leaves", "provenance", "tasks", "version",
+    )  # fmt: skip
 
     tasks: dict[str, Task]
     dependencies: dict[str, tuple[str, ...]]
@@ -35,6 +40,7 @@ class Plan:
     leaves: tuple[str, ...]
     composites: tuple[str, ...]
     version: int
+    provenance: Provenance | None
 
     def __init__(
         self,
@@ -42,9 +48,11 @@ class Plan:
         *,
         limits: PlanLimits = _LIMITS,
         version: int = 1,
+        provenance: Provenance | None = None,
     ) -> None:
         raise_for(self._build(collect(tasks, limits), limits))
         self.version = version
+        self.provenance = provenance
 
     @classmethod
     def parsed(
@@ -60,7 +68,7 @@ class Plan:
         `unread` are the ids of tasks that were there but could not be read: nobody is blamed for depending on them.
         """
         plan = cls.__new__(cls)
-        plan.version = 1
+        plan.version, plan.provenance = 1, None
         collected = collect(tasks, limits, lines)
         own = plan._build(collected, limits, unread) if tasks or not faults else []
         lines_of = collected.lines
@@ -111,6 +119,12 @@ class Plan:
         if len(self._order) == len(self.dependencies):
             return []
         return cycle_faults("tasks wait for each other", self.dependencies, self._order)
+
+    def with_provenance(self, provenance: Provenance) -> Plan:
+        """The same plan, with where it comes from. Plans that differ only in this are equal."""
+        plan = copy(self)
+        plan.provenance = provenance
+        return plan
 
     def __len__(self) -> int:
         return len(self.tasks)

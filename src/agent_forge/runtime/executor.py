@@ -60,8 +60,8 @@ async def execute(
       `est_s` in its meta, else a count of tasks).
     - `retry`, `timeout_s`: for each task, unless its tool or its meta (`retries`, `timeout_s`) says otherwise.
     - `on_failure`: "skip" (only what depends on it), "fail_fast", or "continue" (dependents run without the result).
-    - `budget`: tokens, money, calls and wall time. `approve(task)`: called for tasks with `approval` in their meta or in
-      the rules of their tool; True, False, other arguments, or None: the task waits, for `resume`.
+    - `budget`: tokens, money, calls and wall time. `approve(task)`: called for tasks with `approval` in their meta or
+      in the rules of their tool; True, False, other arguments, or None: the task waits, for `resume`.
     - `journal`, `run_id`: stores results, for `resume`. `recorder`: one span per task. `on_event`: for live views.
     - `known`: results that are already there, by id. `update(plan, task_id, outcome)`: may return a changed plan.
       `mend(plan, task_id, outcome, results)`: after a failure, may return tasks in place of all that has not begun.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
@@ -21,9 +21,9 @@ from inspect import isawaitable
 from types import CoroutineType
 from typing import Any
 
-from agent_forge.errors import AgentForgeError, PlanError, ToolTimeout
-from agent_forge.plans import Plan, PlanFault, Task, replan
-from agent_forge.runtime.board import Board
+from agent_forge.errors import AgentForgeError, ToolTimeout
+from agent_forge.plans import Plan, PlanFault
+from agent_forge.runtime.board import Board, mended
 from agent_forge.runtime.budget import WAIT
 from agent_forge.runtime.crew import Crew
 from agent_forge.runtime.job import CURRENT, OPEN_STATES, PARKED, PENDING, READY, RUNNING, Job
@@ -59,6 +59,7 @@ class Run:
         self.exception: BaseException | None = None
         self.whole = asyncio.Event()  # no more tasks come from a stream
         self._mending = asyncio.Lock()
+        self._failing: dict[str, TaskResult] = {}  # tasks that failed, until it is known whether that is mended
         self.preparation = Preparation(self, settings, crew, self.board, self.life, self.watch)
         self._handler = handler if settings.workers is None else partial(settings.workers.call, handler)
         self._rng = random.Random(settings.seed)
@@ -272,20 +273,24 @@ class Run:
 
     async def _mend(self, job: Job, outcome: TaskResult) -> None:
         """Lets the caller replace what has not begun; a failure that is handled so does not fail the run."""
-        board, mend, state = self.board, self.settings.mend, outcome.state
+        board, mend = self.board, self.settings.mend
         job.state = PARKED
+        self._failing[job.id] = outcome
         try:
             async with self._mending:  # one at a time: each sees the plan that the one before has left
                 await self.whole.wait()
-                if board.plan is not None and mend is not None:
+                if board.plan is not None and mend is not None and job.id in self._failing:
                     tasks = await mend(board.plan, job.id, outcome, dict(board.results))
                     if tasks and job.state == PARKED:
-                        self.change(_mended(board, job.id, tasks))
-                        state = "replaced"
-                        self.life.warnings.append(f"task {job.id!r} {ENDED[outcome.state]} and was replaced: {outcome.error}")
+                        self.change(mended(board, job.id, list(self._failing), tasks))
+                        for name in [name for name in self._failing if not board.dependents.get(name)]:
+                            failure = self._failing.pop(name)
+                            why = f"task {name!r} {ENDED[failure.state]} and was replaced: {failure.error}"
+                            self.life.warnings.append(why)
         except Exception as error:
             self.life.warnings.append(f"the plan could not be mended after task {job.id!r}: {error_text(error)}")
         finally:
+            state = outcome.state if self._failing.pop(job.id, None) is not None else "replaced"
             if job.state == PARKED:
                 self.settle(job, state, outcome.error or "", outcome.exception)
                 self.crew.cover()
@@ -479,19 +484,6 @@ class Run:
             note(job)
         except AgentForgeError as error:
             self.break_off(error)
-
-
-def _mended(board: Board, failed: str, tasks: Sequence[Task]) -> Plan:
-    """The plan with new tasks in place of all that has not begun. Raises PlanError."""
-    plan = board.plan
-    assert plan is not None
-    ended = [name for name, outcome in board.outcomes().items() if outcome.state != "skipped"]
-    begun = {*board.under_way(), *ended}
-    new = [task for task in tasks if task.id not in begun or plan.tasks[task.id] != task]
-    mended = replan(plan, new, begun=begun)
-    if mended.dependents.get(failed):
-        raise PlanError(f"the new tasks wait for {failed!r}, which failed")
-    return mended
 
 
 async def _awaiting(value: Any) -> Any:

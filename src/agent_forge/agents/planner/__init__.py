@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from agent_forge.agents.planner.binding import bind_tools
 from agent_forge.agents.planner.checking import Missing, PlanRefused, check, what_is_missing
-from agent_forge.agents.planner.interface import Planned, Planner, PlanningFailed
+from agent_forge.agents.planner.interface import Planner, PlanningFailed
 from agent_forge.agents.planner.local import LocalPlanner
 from agent_forge.agents.planner.model import ModelPlanner, Writing
 from agent_forge.agents.planner.prompts import template
@@ -18,7 +18,6 @@ __all__ = [
     "ModelPlanner",
     "PlanRefused",
     "PlanScore",
-    "Planned",
     "Planner",
     "PlanningFailed",
     "RulePlanner",

@@ -1,7 +1,7 @@
 """The arguments that a clause contains for a tool: typed by its schema and copied from the words, never invented.
 
-A clause offers spans: quoted text, numbers, dates, addresses, paths, names, options of an enumeration. A parameter takes
-a span of its kind, best one that the clause marks for it: "from Oslo" is an origin, "column sales" a column. "Oslo and
+A clause offers spans: quoted text, numbers, dates, addresses, paths, names, options of an enumeration. A parameter
+takes a span of its kind, best one that the clause marks for it: "from Oslo" is an origin, "column sales" a column. "Oslo and
 Rome" for one city are two calls. A required parameter that no span fits stays open; `checking` reports it.
 """
 
@@ -43,15 +43,19 @@ _ARTICLES = word_set("a an the my our your his her its their this that these tho
 _CONNECTORS = word_set("of de del la le da do dos di van von der den el al")
 _RELATIVE_DAYS = word_set("today tonight tomorrow yesterday monday tuesday wednesday thursday friday saturday sunday")
 
+_MONTHS = "|".join(sorted(MONTH, key=len, reverse=True))
 _PATTERNS = {
     "quoted": re.compile(r"\"([^\"]+)\"|“([^“”]+)”|(?<!\w)'([^']+)'(?!\w)"),
     "url": re.compile(r"https?://[^\s\"'<>]+[^\s\"'<>.,;:!?)]"),
     "email": re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}"),
-    "path": re.compile(r"(?<![\w./~-])(?:~?/)?(?:[\w.-]{1,128}/){0,32}[\w-][\w.-]{0,126}\.[A-Za-z]\w{0,5}(?![\w/])|(?<![\w./~-])~?/[\w./-]{1,512}[\w-]"),
+    "path": re.compile(
+        r"(?<![\w./~-])(?:~?/)?(?:[\w.-]{1,128}/){0,32}[\w-][\w.-]{0,126}\.[A-Za-z]\w{0,5}(?![\w/])"
+        r"|(?<![\w./~-])~?/[\w./-]{1,512}[\w-]"
+    ),
     "date": re.compile(
         rf"\b\d{{4}}-\d{{1,2}}-\d{{1,2}}\b|\b\d{{1,2}}[/.]\d{{1,2}}[/.]\d{{4}}\b"
-        rf"|\b(?:{'|'.join(sorted(MONTH, key=len, reverse=True))})\b\.? +\d{{1,2}}(?:st|nd|rd|th)?(?:,? +\d{{4}})?\b"
-        rf"|\b\d{{1,2}}(?:st|nd|rd|th)?(?: +of)? +(?:{'|'.join(sorted(MONTH, key=len, reverse=True))})\b(?:,? +\d{{4}}\b)?"
+        rf"|\b(?:{_MONTHS})\b\.? +\d{{1,2}}(?:st|nd|rd|th)?(?:,? +\d{{4}})?\b"
+        rf"|\b\d{{1,2}}(?:st|nd|rd|th)?(?: +of)? +(?:{_MONTHS})\b(?:,? +\d{{4}}\b)?"
         rf"|\b(?:{'|'.join(_RELATIVE_DAYS)})\b",
         re.IGNORECASE,
     ),
@@ -98,11 +102,11 @@ def arguments(tool: ToolSpec, clause: str, references: Sequence[str] = ()) -> li
     taken = _assign(properties, required, spans)
     args: dict[str, Any] = {}
     several: tuple[str, list[Any]] | None = None
-    for name in properties:
+    for name, schema in properties.items():
         if name not in taken:
             continue
-        values = [_value(each, properties[name]) for each in _listed(taken[name], spans, taken, clause)]
-        if properties[name].get("type") == "array":
+        values = [_value(each, schema) for each in _listed(taken[name], spans, taken, clause)]
+        if schema.get("type") == "array":
             args[name] = values
         else:
             args[name] = values[0]
@@ -148,8 +152,13 @@ def _schema(schema: Any) -> Mapping[str, Any]:
 
 def _open_first(properties: Mapping[str, Mapping[str, Any]], names: list[str]) -> list[str]:
     """Parameters in the order in which they get earlier results: lists and objects, then text, then the others."""
-    order = {"array": 0, "object": 0}
-    return sorted(names, key=lambda name: (order.get(str(properties[name].get("type")), 2 - (kind_of(name, properties[name]) == "free")), names.index(name)))  # fmt: skip
+
+    def place(name: str) -> int:
+        if properties[name].get("type") in ("array", "object"):
+            return 0
+        return 1 if kind_of(name, properties[name]) == "free" else 2
+
+    return sorted(names, key=place)
 
 
 # The spans of a clause
@@ -197,10 +206,16 @@ def _runs(masked: str, known: frozenset[str]) -> Iterator[Span]:
         numbers = Mentions(word).numbers
         if numbers and (word[0].isdigit() or not word[0].isupper()) and word.lower() not in MONTH:
             end = at + 1
-            while end < len(tokens) and Mentions(tokens[end].group()).numbers and _adjacent(masked, tokens[end - 1], tokens[end]):
+            while (
+                end < len(tokens)
+                and Mentions(tokens[end].group()).numbers
+                and _adjacent(masked, tokens[end - 1], tokens[end])
+            ):
                 end += 1  # "two hundred"
             sign = masked[tokens[at].start() - 1 : tokens[at].start()]
-            start = tokens[at].start() - (sign in ("-", "−") and masked[tokens[at].start() - 2 : tokens[at].start() - 1] in ("", " "))
+            start = tokens[at].start() - (
+                sign in ("-", "−") and masked[tokens[at].start() - 2 : tokens[at].start() - 1] in ("", " ")
+            )
             text = masked[start : tokens[end - 1].end()]
             yield Span(start, tokens[end - 1].end(), text, "number", value=Mentions(text).numbers[-1])
             at = end

@@ -13,9 +13,10 @@ from dataclasses import replace
 from typing import Any
 
 from agent_forge.agents.actions import ANSWER, CHOICES, OPERATIONS, SEARCH, Combine, LookUp, Meaning
+from agent_forge.agents.language import VERBS
+from agent_forge.agents.language import words as words_in
 from agent_forge.agents.planner.arguments import arguments
 from agent_forge.agents.planner.tools import ToolSpec
-from agent_forge.agents.language import VERBS, words
 from agent_forge.agents.relations import NOUNS, canonical
 from agent_forge.plans import Plan, Task, find_references, whole_reference
 
@@ -34,7 +35,8 @@ def bind_tools(plan: Plan, tools: Sequence[ToolSpec], *, reads: bool = True) -> 
 
     `reads=False` leaves searches alone: a caller's own search then returns its results as they are.
     """
-    return Plan((bind_task(task, tools, reads=reads) for task in plan), version=plan.version)
+    tasks = (bind_task(task, tools, reads=reads) for task in plan)
+    return Plan(tasks, version=plan.version, provenance=plan.provenance)
 
 
 def bind_task(task: Task, tools: Sequence[ToolSpec], *, reads: bool = True) -> Task:
@@ -91,10 +93,10 @@ def _given(tool: ToolSpec, text: str, references: Sequence[str]) -> dict[str, An
     """The arguments in what follows the name of a tool. Its one text is all of it, unless it is an instruction."""
     found = arguments(tool, text, references)[0]
     properties, required = tool.schema.get("properties") or {}, tool.schema.get("required") or ()
-    if not found and text and len(required) == 1 and properties.get(required[0], {}).get("type") == "string":
-        if (words(text) or [""])[0] not in VERBS:
-            return {required[0]: text}
-    return found
+    only_text = len(required) == 1 and properties.get(required[0], {}).get("type") == "string"
+    if found or not text or not only_text or (words_in(text) or [""])[0] in VERBS:
+        return found
+    return {required[0]: text}
 
 
 def read_goal(goal: str) -> Meaning | None:

@@ -1,7 +1,7 @@
 """Whether a plan can be run: every tool is known, every argument is there, has its type, and was given by somebody.
 
-A value of a call is grounded if it was said in the request, is listed by the schema (an enumeration, a default), or is an
-earlier result. Text that a tool merely carries (a message, a query) may be worded freely, but the numbers, names and
+A value of a call is grounded if it was said in the request, is listed by the schema (an enumeration, a default), or is
+an earlier result. Text that a tool merely carries (a message, a query) may be worded freely, but the numbers, names and
 addresses in it must have been said. A plan that somebody wrote has no request: its values are given as they stand.
 """
 
@@ -73,8 +73,8 @@ def check(
 ) -> None:
     """Raises PlanRefused unless every task can be carried out with these tools.
 
-    With `request`, values must be grounded in it or in the `results` so far. With `model`, tasks without an action are a
-    model's work; without one they are refused.
+    With `request`, values must be grounded in it or in the `results` so far. With `model`, tasks without an action are
+    a model's work; without one they are refused.
     """
     missing = what_is_missing(plan, tools, request=request, model=model, results=results)
     if missing:
@@ -123,8 +123,9 @@ class Checker:
     def of_task(self, task: Task) -> list[Missing]:
         """What keeps one task from being carried out."""
         action = task.action
-        if action in self._tools and (action not in (LOOK_UP, COMBINE) or not self._tools[action].name_faults(task.args)):
-            return self._of_call(task, self._tools[action])
+        tool = self._tools.get(action or "")
+        if tool is not None and (action not in (LOOK_UP, COMBINE) or not tool.name_faults(task.args)):
+            return self._of_call(task, tool)
         if action == SEARCH and self._model:  # one of the functions that models know; without the tool they answer it
             return []
         if action in (LOOK_UP, COMBINE):
@@ -178,8 +179,9 @@ class Checker:
                 return all(_facts_are_said(piece, sources) for piece in pieces)
             return grounded(value, schema, sources) and not self._is_instruction(value)
         if isinstance(value, Mapping):
-            inner = schema.get("properties") or {}
-            return all(self._is_said(each, kind_of(name, inner.get(name) or {}), inner.get(name) or {}) for name, each in value.items())  # fmt: skip
+            known = schema.get("properties") or {}
+            inner = {name: known.get(name) or {} for name in value}
+            return all(self._is_said(each, kind_of(name, inner[name]), inner[name]) for name, each in value.items())
         if isinstance(value, (list, tuple)):
             items = schema.get("items") if isinstance(schema.get("items"), Mapping) else {}
             return value in listed_values(schema) or all(self._is_said(each, kind, items or {}) for each in value)

@@ -1,35 +1,14 @@
-"""The interface of all planners, and the plan they return."""
+"""The interface of all planners."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from agent_forge.agents.complexity import Complexity
 from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.errors import PlanError
 from agent_forge.inference import TokenUsage
-from agent_forge.plans import Plan, PlanFault
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A plan and its origin: the planner, the model, the prompt template, and the number of attempts.
-
-    `usage` is the sum over all attempts; its counts are None if the model did not report them or none was asked.
-    """
-
-    plan: Plan
-    request: str
-    planner: str
-    complexity: Complexity
-    model: str | None = None
-    template: str | None = None
-    attempts: int = 1
-    usage: TokenUsage = field(default_factory=TokenUsage)
-    text: str | None = None  # the model's output, verbatim
-    shape: str | None = None  # how the rule planner read the request
+from agent_forge.plans import Plan, PlanFault, Provenance
 
 
 class PlanningFailed(PlanError):
@@ -46,13 +25,19 @@ class PlanningFailed(PlanError):
 
 @runtime_checkable
 class Planner(Protocol):
-    """Turns a request into a plan. `name` identifies the planner in results."""
+    """Turns a request into a plan with its provenance. `name` identifies the planner there."""
 
     @property
     def name(self) -> str: ...
 
-    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """Raises PlanningFailed, or ModelError if the model cannot be reached."""
+
+
+async def make_plan(planner: Planner, request: str, tools: Sequence[ToolSpec]) -> Plan:
+    """The planner's plan, with a provenance even if the planner leaves it out."""
+    plan = await planner.plan(request, tools=tools)
+    return plan if plan.provenance else plan.with_provenance(Provenance(request, planner.name))
 
 
 def total(usages: Sequence[TokenUsage]) -> TokenUsage:

@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from agent_forge.agents.complexity import complexity
 from agent_forge.agents.planner.binding import bind_tools
 from agent_forge.agents.planner.constrained import PlanProcessor, TokenVocabulary
 from agent_forge.agents.planner.grammar import PlanGrammar
-from agent_forge.agents.planner.interface import Planned, PlanningFailed
+from agent_forge.agents.planner.interface import PlanningFailed
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec, describe
 from agent_forge.inference import TokenUsage
 from agent_forge.inference.local_model import LocalModel
-from agent_forge.plans import Plan, PlanInvalid, parse_plan
+from agent_forge.plans import Plan, PlanInvalid, Provenance, parse_plan
 
 TEMPLATE = "plan-local@1"
 OPENING = "<plan>\n"
@@ -51,36 +50,35 @@ class LocalPlanner:
             self._parts = model, tokenizer, TokenVocabulary.of(tokenizer)
         return self._parts
 
-    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """Generates in a thread. The plan always parses; PlanningFailed would mean a bug in the grammar."""
         return await asyncio.to_thread(self.plan_now, request, tools=tools)
 
-    def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+    def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         return self.plan_many([(request, tools)])[0]
 
-    def plan_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[Planned]:
+    def plan_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[Plan]:
         """Plans for several requests, each with its tools, generated in one batch: several times faster than singly."""
         shown = [ToolIndex.of(tools).nearest(request, SHOWN_TOOLS) if tools else [] for request, tools in requests]
         prompted = [(request, tools) for (request, _), tools in zip(requests, shown, strict=True)]
         outputs = zip(prompted, self.write_many(prompted), strict=True)
         return [self._planned(request, tools, text, usage) for (request, tools), (text, usage) in outputs]
 
-    def _planned(self, request: str, tools: Sequence[ToolSpec], text: str, usage: TokenUsage) -> Planned:
+    def _planned(self, request: str, tools: Sequence[ToolSpec], text: str, usage: TokenUsage) -> Plan:
         try:
             plan = without_repeats(parse_plan(text, format="lines"))
         except PlanInvalid as error:
             raise PlanningFailed("the constrained text is not a plan", errors=error.errors, text=text) from error
-        return Planned(
-            bind_tools(plan, tools),
+        provenance = Provenance(
             request,
             self.name,
-            complexity(request),
             self.checkpoint.name,
-            TEMPLATE,
-            1,
-            usage,
-            text,
+            template=TEMPLATE,
+            input_tokens=usage.input_tokens,
+            output_tokens=usage.output_tokens,
+            text=text,
         )
+        return bind_tools(plan, tools).with_provenance(provenance)
 
     def write_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[tuple[str, TokenUsage]]:
         """The plans as text, each with its token usage."""

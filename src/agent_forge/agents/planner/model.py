@@ -8,20 +8,19 @@ second failure raises PlanningFailed.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import AsyncIterator, Mapping, Sequence
-from itertools import count
 from typing import Any
 
 from agent_forge.agents.complexity import Complexity, complexity
-from agent_forge.agents.planner.binding import bind_task
+from agent_forge.agents.planner.binding import bind_task, bind_tools
 from agent_forge.agents.planner.checking import Checker
-from agent_forge.agents.planner.interface import Planned, PlanningFailed, total
+from agent_forge.agents.planner.interface import PlanningFailed, total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.errors import ModelError
 from agent_forge.inference import CompletionStream, Message, ModelClient, TokenUsage
-from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanStream, Task, parse_plan, to_xml
-from agent_forge.plans.changes import renamed
+from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanStream, Provenance, Task, parse_plan, to_xml
 from agent_forge.plans.faults import raise_for
 
 TEMPLATES = {"lines": "plan-lines@1", "graph": "plan-graph@1"}
@@ -55,7 +54,7 @@ class ModelPlanner:
         self.max_tokens = max_tokens
         self.always_graph = always_graph
 
-    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """The plan. Raises PlanningFailed after the last repair, ModelError if the model cannot be reached."""
         writing = self.stream(request, tools=tools)
         while True:
@@ -98,8 +97,7 @@ class ModelPlanner:
         ]
         completion = await self.client.complete(messages, temperature=0.0, max_tokens=self.max_tokens)
         written = parse_plan(completion.text)
-        new_id = next(f"{failed}_{n}" for n in count(2) if f"{failed}_{n}" not in plan and f"{failed}_{n}" not in written)
-        tasks = [renamed(task, {failed: new_id}) for task in written if task.id not in results]
+        tasks = [task for task in written if task.id not in results]
         return [bind_task(task, tools) for task in tasks], completion.usage
 
     def template(self, tools: Sequence[ToolSpec]) -> str:
@@ -131,7 +129,7 @@ class Writing:
         self._spent = list(spent)
         self._faults: list[PlanFault] = []
         self._text = ""
-        self._planned: Planned | None = None
+        self._planned: Plan | None = None
         self.written: dict[str, Task] = {}  # the tasks read so far
         self._tasks = self._read()
 
@@ -148,7 +146,7 @@ class Writing:
         return self._planned is not None
 
     @property
-    def planned(self) -> Planned:
+    def planned(self) -> Plan:
         """The complete plan. Raises PlanningFailed while there is none."""
         if self._planned is None:
             raise PlanningFailed(
@@ -174,7 +172,7 @@ class Writing:
     async def _read(self) -> AsyncIterator[Task]:
         if not (self.complexity.graph or self._planner.always_graph or self._repairing):
             task = Task("task_1", self.request)  # one or two steps: a single task for the model, no graph
-            self._complete(Plan([task]), None)
+            self._complete(Plan([task]))
             yield task
             return
         reader = PlanStream()
@@ -205,24 +203,26 @@ class Writing:
         except PlanInvalid as error:
             self._faults = error.errors
             raise
-        self._complete(Plan(bind_task(task, self.tools) for task in plan), self._template)
+        self._complete(bind_tools(plan, self.tools), self._template, _confidence(stream))
         for task in held:
             yield task
 
-    def _complete(self, plan: Plan, used: str | None) -> None:
+    def _complete(self, plan: Plan, used: str | None = None, confidence: float | None = None) -> None:
         """`used` is the template, None if the model was not asked: the complexity rule decided against a graph."""
-        self._planned = Planned(
-            plan,
+        usage = total(self._spent) if self._spent else TokenUsage(0, 0)
+        provenance = Provenance(
             self.request,
             self._planner.name,
-            self.complexity,
             self._planner.client.name if used else None,
+            confidence,
             used,
             self.attempts,
-            total(self._spent) if self._spent else TokenUsage(0, 0),
+            usage.input_tokens,
+            usage.output_tokens,
             self._text or None,
             None if used else "direct",
         )
+        self._planned = plan.with_provenance(provenance)
 
 
 def _usage(stream: CompletionStream) -> TokenUsage:
@@ -230,3 +230,11 @@ def _usage(stream: CompletionStream) -> TokenUsage:
         return stream.completion.usage
     except ModelError:  # the stream was not read to its end
         return TokenUsage(None, None)
+
+
+def _confidence(stream: CompletionStream) -> float | None:
+    try:
+        logprobs = stream.completion.logprobs
+    except ModelError:  # the stream was not read to its end
+        return None
+    return math.exp(sum(logprobs) / len(logprobs)) if logprobs else None

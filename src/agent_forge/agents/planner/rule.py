@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from agent_forge.agents.actions import SEARCH
 from agent_forge.agents.complexity import complexity
-from agent_forge.agents.planner.interface import Planned, Planner, PlanningFailed
+from agent_forge.agents.planner.interface import Planner, PlanningFailed
 from agent_forge.agents.planner.rules import read
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
+from agent_forge.plans import Plan, Provenance
 
 LONGEST_REQUEST = 200_000  # characters
 MOST_STEPS = 1000
@@ -19,8 +20,8 @@ class RulePlanner:
     """Plans comparison, bridge and aggregation questions, and lists of instructions.
 
     >>> import asyncio
-    >>> planned = asyncio.run(RulePlanner().plan("Where was the director of film Alien born?"))
-    >>> [(task.goal, task.action, task.args) for task in planned.plan][1]
+    >>> plan = asyncio.run(RulePlanner().plan("Where was the director of film Alien born?"))
+    >>> [(task.goal, task.action, task.args) for task in plan][1]
     ('place of birth of {s1}', 'look_up', {'relation': 'place of birth', 'entity': '{s1}'})
     """
 
@@ -29,11 +30,11 @@ class RulePlanner:
     def __init__(self) -> None:
         self._indexed: tuple[tuple[ToolSpec, ...], ToolIndex] | None = None
 
-    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """Raises PlanningFailed for a request without words, and for one that is too long."""
         return self.plan_now(request, tools=tools)
 
-    def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+    def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """`plan` without an event loop: nothing here waits."""
         if not any(char.isalnum() for char in request):
             raise PlanningFailed("the request has no words")
@@ -44,7 +45,7 @@ class RulePlanner:
             raise PlanningFailed(f"the request has {decision.steps:,} steps, the limit is {MOST_STEPS:,}")
         searches = not tools or any(tool.name == SEARCH for tool in tools)
         draft = read(request, self._index(tools), searches=searches)
-        return Planned(draft.plan(), request, self.name, decision, shape=draft.shape)
+        return draft.plan().with_provenance(Provenance(request, self.name, shape=draft.shape))
 
     def _index(self, tools: Sequence[ToolSpec]) -> ToolIndex | None:
         """The index of all tools but `search`, reused while they stay the same: building it reads every description."""
@@ -63,13 +64,14 @@ class RulesFirst:
         self.other = other
         self.name = other.name
 
-    def read(self, request: str, tools: Sequence[ToolSpec]) -> Planned | None:
+    def read(self, request: str, tools: Sequence[ToolSpec]) -> Plan | None:
         """The plan of the rules, None if they do not read the request as a question that they know."""
         try:
-            planned = RulePlanner().plan_now(request, tools=tools)
+            plan = RulePlanner().plan_now(request, tools=tools)
         except PlanningFailed:
             return None
-        return planned if planned.shape in QUESTIONS and all(task.action != SEARCH for task in planned.plan) else None
+        shape = plan.provenance.shape if plan.provenance is not None else None
+        return plan if shape in QUESTIONS and all(task.action != SEARCH for task in plan) else None
 
-    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Planned:
+    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         return self.read(request, tools) or await self.other.plan(request, tools=tools)

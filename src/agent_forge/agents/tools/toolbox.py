@@ -81,8 +81,8 @@ class Toolbox:
 
     @classmethod
     def from_module(cls, source: str | os.PathLike[str]) -> Toolbox:
-        """The tools of an importable module (`package.module`) or of a Python file (`path/to/tools.py`), or those that a
-        JSON file describes as the OpenAI API does: these can be planned with, not called.
+        """The tools of an importable module (`package.module`) or of a Python file (`path/to/tools.py`), or those that
+        a JSON file describes as the OpenAI API does: these can be planned with, not called.
 
         Raises ToolError if it cannot be imported, has no tools, or has two of the same name.
         """
