@@ -375,5 +375,5 @@ def test_rules_for_coding_agents_agree_with_the_code(capsys):
     found = transcript._stated(text)
     assert found["category"] == "codebase_search"
     assert found["assessment"] == {"complexity": "medium", "criticality": "low", "uncertainty": "low"}
-    for verb in ("log", "verify", "stats"):
+    for verb in ("ls", "verify", "stats"):
         assert f"agent-forge delegation {verb}" in text
