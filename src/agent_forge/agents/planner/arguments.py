@@ -1,8 +1,8 @@
 """The arguments that a clause contains for a tool: typed by its schema and copied from the words, never invented.
 
-A clause offers spans: quoted text, numbers, dates, addresses, paths, names, options of an enumeration. A parameter
-takes a span of its kind, best one that the clause marks for it: "from Oslo" is an origin, "column sales" a column. "Oslo and
-Rome" for one city are two calls. A required parameter that no span fits stays open; `checking` reports it.
+A clause offers phrases: quoted text, numbers, dates, addresses, paths, names, options of an enumeration. A parameter
+takes a phrase of its kind, at best one that the clause marks for it: "from Oslo" is an origin, "column sales" a column.
+"Oslo and Rome" for one city are two calls. A required parameter that nothing fits stays open; `checking` reports it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _LIST = re.compile(r",?\s*(?:and|as well as|plus|or|&)\s*|,\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Phrase:
     """A part of a clause that may be a value: where it is, what it is, and the words right before it."""
 
     start: int
@@ -98,14 +98,14 @@ def arguments(tool: ToolSpec, clause: str, references: Sequence[str] = ()) -> li
     """
     properties = {name: _schema(each) for name, each in (tool.schema.get("properties") or {}).items()}
     required = [name for name in tool.schema.get("required") or () if name in properties]
-    spans = _spans(tool, clause, properties)
-    taken = _assign(properties, required, spans)
+    phrases = _phrases(tool, clause, properties)
+    taken = _assign(properties, required, phrases)
     args: dict[str, Any] = {}
     several: tuple[str, list[Any]] | None = None
     for name, schema in properties.items():
         if name not in taken:
             continue
-        values = [_value(each, schema) for each in _listed(taken[name], spans, taken, clause)]
+        values = [_value(each, schema) for each in _listed(taken[name], phrases, taken, clause)]
         if schema.get("type") == "array":
             args[name] = values
         else:
@@ -161,12 +161,12 @@ def _open_first(properties: Mapping[str, Mapping[str, Any]], names: list[str]) -
     return sorted(names, key=place)
 
 
-# The spans of a clause
+# The phrases of a clause
 
 
-def _spans(tool: ToolSpec, clause: str, properties: Mapping[str, Mapping[str, Any]]) -> list[Span]:
+def _phrases(tool: ToolSpec, clause: str, properties: Mapping[str, Mapping[str, Any]]) -> list[Phrase]:
     """What the clause offers, in order, without overlaps: the more specific kind wins."""
-    found: list[Span] = []
+    found: list[Phrase] = []
     masked = clause
     options = [str(option) for each in properties.values() for option in _options(each) if isinstance(option, str)]
     kinds = {kind_of(name, each) for name, each in properties.items()}
@@ -175,19 +175,19 @@ def _spans(tool: ToolSpec, clause: str, properties: Mapping[str, Mapping[str, An
             continue
         for match in pattern.finditer(masked):
             text = next(filter(None, match.groups()), match.group()) if kind == "quoted" else match.group()
-            found.append(Span(match.start(), match.end(), text, kind))
+            found.append(Phrase(match.start(), match.end(), text, kind))
         masked = pattern.sub(lambda match: "\x00" * len(match.group()), masked)
     lower = masked.lower()
     said = [each for each in dict.fromkeys(options) if re.split(r"[_ -]", each.lower())[0] in lower]
     for option in sorted(said, key=len, reverse=True):
         pattern = re.compile(rf"(?<!\w){re.escape(option).replace('_', '[_ -]')}(?!\w)", re.IGNORECASE)
         for match in pattern.finditer(masked):
-            found.append(Span(match.start(), match.end(), match.group(), "option", value=option))
+            found.append(Phrase(match.start(), match.end(), match.group(), "option", value=option))
         masked = pattern.sub(lambda match: "\x00" * len(match.group()), masked)
     known = _own_words(tool, properties)
     found += _runs(masked, known)
-    marks = sorted(found, key=lambda span: span.start)
-    return [_with_context(span, clause) for span in marks]
+    marks = sorted(found, key=lambda phrase: phrase.start)
+    return [_with_context(phrase, clause) for phrase in marks]
 
 
 def _own_words(tool: ToolSpec, properties: Mapping[str, Any]) -> frozenset[str]:
@@ -197,7 +197,7 @@ def _own_words(tool: ToolSpec, properties: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(word for text in texts for word in content_words(text))
 
 
-def _runs(masked: str, known: frozenset[str]) -> Iterator[Span]:
+def _runs(masked: str, known: frozenset[str]) -> Iterator[Phrase]:
     """Runs of capitalised words, runs of other words that are neither grammar nor about the tool, and numbers."""
     tokens = list(_WORD.finditer(masked))
     at = 0
@@ -217,7 +217,7 @@ def _runs(masked: str, known: frozenset[str]) -> Iterator[Span]:
                 sign in ("-", "−") and masked[tokens[at].start() - 2 : tokens[at].start() - 1] in ("", " ")
             )
             text = masked[start : tokens[end - 1].end()]
-            yield Span(start, tokens[end - 1].end(), text, "number", value=Mentions(text).numbers[-1])
+            yield Phrase(start, tokens[end - 1].end(), text, "number", value=Mentions(text).numbers[-1])
             at = end
             continue
         kind = _word_kind(word, known, first=at == 0)
@@ -239,7 +239,7 @@ def _runs(masked: str, known: frozenset[str]) -> Iterator[Span]:
                 end += 2
             else:
                 break
-        yield Span(tokens[at].start(), tokens[end - 1].end(), masked[tokens[at].start() : tokens[end - 1].end()], kind)
+        yield Phrase(tokens[at].start(), tokens[end - 1].end(), masked[tokens[at].start() : tokens[end - 1].end()], kind)
         at = end
 
 
@@ -258,44 +258,44 @@ def _adjacent(text: str, left: re.Match[str], right: re.Match[str]) -> bool:
     return text[left.end() : right.start()] == " "
 
 
-def _with_context(span: Span, clause: str) -> Span:
-    """The span with up to three words before it."""
-    words = [word.lower() for word in _WORD.findall(clause[max(0, span.start - 60) : span.start])]
+def _with_context(phrase: Phrase, clause: str) -> Phrase:
+    """The phrase with up to three words before it."""
+    words = [word.lower() for word in _WORD.findall(clause[max(0, phrase.start - 60) : phrase.start])]
     articled = bool(words) and words[-1] in _ARTICLES
     before = tuple(word for word in words if word not in _ARTICLES)[-3:]
-    return replace(span, before=before, articled=articled)
+    return replace(phrase, before=before, articled=articled)
 
 
-# Which parameter takes which span
+# Which parameter takes which phrase
 
 
 def _assign(
-    properties: Mapping[str, Mapping[str, Any]], required: Sequence[str], spans: Sequence[Span]
-) -> dict[str, Span]:
-    """The best span for each parameter, each span once: the clearest pairs first, then in the order of both."""
+    properties: Mapping[str, Mapping[str, Any]], required: Sequence[str], phrases: Sequence[Phrase]
+) -> dict[str, Phrase]:
+    """The best phrase for each parameter, each phrase once: the clearest pairs first, then in the order of both."""
     pairs = []
     for position, (name, schema) in enumerate(properties.items()):
-        for index, span in enumerate(spans):
-            fit = _fit(name, schema, span)
+        for index, phrase in enumerate(phrases):
+            fit = _fit(name, schema, phrase)
             if fit is not None and (name in required or fit >= 3):
-                pairs.append((-fit, name not in required, position, index, name, span))
-    taken: dict[str, Span] = {}
+                pairs.append((-fit, name not in required, position, index, name, phrase))
+    taken: dict[str, Phrase] = {}
     used: set[int] = set()
-    for _, _, _, index, name, span in sorted(pairs, key=lambda pair: pair[:4]):
+    for _, _, _, index, name, phrase in sorted(pairs, key=lambda pair: pair[:4]):
         if name not in taken and index not in used:
-            taken[name] = span
+            taken[name] = phrase
             used.add(index)
     return taken
 
 
-def _fit(name: str, schema: Mapping[str, Any], span: Span) -> int | None:
-    """How well a span fits a parameter; None if it cannot be its value."""
-    base = _kind_fit(name, schema, span)
+def _fit(name: str, schema: Mapping[str, Any], phrase: Phrase) -> int | None:
+    """How well a phrase fits a parameter; None if it cannot be its value."""
+    base = _kind_fit(name, schema, phrase)
     if base is None:
         return None
     names = set(split_name(name).lower().split())
-    last = span.before[-1] if span.before else ""
-    if names & set(span.before[-2:]) - _PREPOSITIONS:
+    last = phrase.before[-1] if phrase.before else ""
+    if names & set(phrase.before[-2:]) - _PREPOSITIONS:
         return base + 4
     marked = {"into": "to"}.get(last, last)
     own = {preposition for preposition, words in _FAMILIES.items() if names & words}
@@ -306,35 +306,35 @@ def _fit(name: str, schema: Mapping[str, Any], span: Span) -> int | None:
     return base
 
 
-def _kind_fit(name: str, schema: Mapping[str, Any], span: Span) -> int | None:
+def _kind_fit(name: str, schema: Mapping[str, Any], phrase: Phrase) -> int | None:
     """3: of the parameter's own kind. 2: quoted. 1: a name. 0: plain words after a preposition."""
     options = _options(schema)
     if options:
-        return 3 if span.kind == "option" and span.value in options else None
+        return 3 if phrase.kind == "option" and phrase.value in options else None
     kind, wanted = schema.get("type"), kind_of(name, schema)
     if kind in ("integer", "number"):
-        whole = span.kind == "number" and (kind == "number" or span.value == int(span.value))
+        whole = phrase.kind == "number" and (kind == "number" or phrase.value == int(phrase.value))
         return 1 if whole else None
     if kind == "array":
         inner = _schema(schema.get("items"))
-        return _kind_fit(name, inner, span) if inner.get("type") in ("string", "integer", "number") else None
+        return _kind_fit(name, inner, phrase) if inner.get("type") in ("string", "integer", "number") else None
     if kind not in ("string", None) or (kind is None and schema):
         return None
-    if span.kind == wanted and span.kind != "quoted":
+    if phrase.kind == wanted and phrase.kind != "quoted":
         return 3
-    if span.kind == "quoted":
+    if phrase.kind == "quoted":
         return 2
     if wanted == "currency":
-        named = any(span.text.lower() in names.split() for names in CURRENCIES.values())
-        return 3 if re.fullmatch(r"[A-Z]{3}", span.text) or named else None
+        named = any(phrase.text.lower() in names.split() for names in CURRENCIES.values())
+        return 3 if re.fullmatch(r"[A-Z]{3}", phrase.text) or named else None
     if wanted not in ("any", "free"):
         return None
-    if span.kind in ("url", "email", "path") and wanted == "any":
+    if phrase.kind in ("url", "email", "path") and wanted == "any":
         return 0
-    if span.kind == "name":
-        return 1 if not span.articled else 0
-    if span.kind == "word" and not span.articled:
-        return 0 if wanted == "free" or (span.before and span.before[-1] in _PREPOSITIONS) else None
+    if phrase.kind == "name":
+        return 1 if not phrase.articled else 0
+    if phrase.kind == "word" and not phrase.articled:
+        return 0 if wanted == "free" or (phrase.before and phrase.before[-1] in _PREPOSITIONS) else None
     return None
 
 
@@ -342,9 +342,9 @@ def _options(schema: Mapping[str, Any]) -> list[Any]:
     return [*(schema.get("enum") or ()), *([schema["const"]] if "const" in schema else [])]
 
 
-def _listed(first: Span, spans: Sequence[Span], taken: Mapping[str, Span], clause: str) -> list[Span]:
-    """The span and those of its kind that are listed with it: "Oslo, Rome and Lima"."""
-    others = [each for each in spans if each.kind == first.kind and each not in taken.values()]
+def _listed(first: Phrase, phrases: Sequence[Phrase], taken: Mapping[str, Phrase], clause: str) -> list[Phrase]:
+    """The phrase and those of its kind that are listed with it: "Oslo, Rome and Lima"."""
+    others = [each for each in phrases if each.kind == first.kind and each not in taken.values()]
     group, joints = [first], []
     for each in others:
         if each.start < group[-1].end:
@@ -355,22 +355,22 @@ def _listed(first: Span, spans: Sequence[Span], taken: Mapping[str, Span], claus
         group.append(each)
         joints.append(joint.strip())
     if len(group) > 1 and all(joint == "," for joint in joints):  # "Austin, Texas" is one place
-        return [Span(first.start, group[-1].end, clause[first.start : group[-1].end], first.kind)]
+        return [Phrase(first.start, group[-1].end, clause[first.start : group[-1].end], first.kind)]
     return group
 
 
-def _value(span: Span, schema: Mapping[str, Any]) -> Any:
-    """The span as the schema wants it."""
+def _value(phrase: Phrase, schema: Mapping[str, Any]) -> Any:
+    """The phrase as the schema wants it."""
     if schema.get("type") == "array":
-        return _value(span, _schema(schema.get("items")))
-    if span.kind == "option":
-        return span.value
-    if span.kind == "number":
-        return span.value if schema.get("type") in ("integer", "number") else span.text
-    forms = Mentions(span.text).forms
-    if span.kind == "date" and not _ISO_DATE.fullmatch(span.text):
-        return next((form for form in forms if _ISO_DATE.fullmatch(form)), span.text)
-    if span.kind == "time" and not _CLOCK.fullmatch(span.text):
-        return next((form for form in forms if _CLOCK.fullmatch(form)), span.text)
-    code = next((code for code, names in CURRENCIES.items() if span.text.lower() in names.split()), None)
-    return code if code is not None and span.kind == "word" else span.text
+        return _value(phrase, _schema(schema.get("items")))
+    if phrase.kind == "option":
+        return phrase.value
+    if phrase.kind == "number":
+        return phrase.value if schema.get("type") in ("integer", "number") else phrase.text
+    forms = Mentions(phrase.text).forms
+    if phrase.kind == "date" and not _ISO_DATE.fullmatch(phrase.text):
+        return next((form for form in forms if _ISO_DATE.fullmatch(form)), phrase.text)
+    if phrase.kind == "time" and not _CLOCK.fullmatch(phrase.text):
+        return next((form for form in forms if _CLOCK.fullmatch(form)), phrase.text)
+    code = next((code for code, names in CURRENCIES.items() if phrase.text.lower() in names.split()), None)
+    return code if code is not None and phrase.kind == "word" else phrase.text

@@ -92,7 +92,7 @@ def _call_of_a_tool(task: Task, tools: dict[str, ToolSpec]) -> Task | None:
 def _given(tool: ToolSpec, text: str, references: Sequence[str]) -> dict[str, Any]:
     """The arguments in what follows the name of a tool. Its one text is all of it, unless it is an instruction."""
     found = arguments(tool, text, references)[0]
-    properties, required = tool.schema.get("properties") or {}, tool.schema.get("required") or ()
+    properties, required = tool.schema.get("properties") or {}, tool.schema.get("required") or []
     only_text = len(required) == 1 and properties.get(required[0], {}).get("type") == "string"
     if found or not text or not only_text or (words_in(text) or [""])[0] in VERBS:
         return found
