@@ -239,7 +239,9 @@ def _runs(masked: str, known: frozenset[str]) -> Iterator[Phrase]:
                 end += 2
             else:
                 break
-        yield Phrase(tokens[at].start(), tokens[end - 1].end(), masked[tokens[at].start() : tokens[end - 1].end()], kind)
+        yield Phrase(
+            tokens[at].start(), tokens[end - 1].end(), masked[tokens[at].start() : tokens[end - 1].end()], kind
+        )
         at = end
 
 

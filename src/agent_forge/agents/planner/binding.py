@@ -35,7 +35,9 @@ def bind_tools(plan: Plan, tools: Sequence[ToolSpec], *, reads: bool = True) -> 
 
     `reads=False` leaves searches alone: a caller's own search then returns its results as they are.
     """
-    tasks = (bind_task(task, tools, reads=reads) for task in plan)
+    tasks = [bind_task(task, tools, reads=reads) for task in plan]
+    if all(bound is task for bound, task in zip(tasks, plan, strict=True)):
+        return plan
     return Plan(tasks, version=plan.version, provenance=plan.provenance)
 
 

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, overload
 
 from agent_forge.agents.tools.docstring import read_docstring
+from agent_forge.agents.tools.quick import quick_check
 from agent_forge.agents.tools.schema import Schema, Shape, hints_of, object_schema, shape_of, with_default
 from agent_forge.errors import ToolError, ToolTimeout
 from agent_forge.runtime.lifetime import leave_behind
@@ -76,8 +77,18 @@ class Tool:
         # An empty registry: the $refs of a foreign schema must not be fetched.
         return Draft202012Validator(self.schema, registry=Registry())
 
+    @functools.cached_property
+    def _quick(self) -> Callable[[Any], bool]:
+        return quick_check(self.schema) or (lambda args: False)
+
+    def fits(self, args: Mapping[str, Any]) -> bool:
+        """Whether the arguments certainly match the schema; if not, `check` knows."""
+        return self._quick(args)
+
     def check(self, args: Mapping[str, Any]) -> None:
         """Raises ArgumentsInvalid unless the arguments match the schema."""
+        if self._quick(args):
+            return
         faults = [*self.name_faults(args), *self.value_faults(args)]
         if faults:
             raise ArgumentsInvalid(self.name, faults, fix=f"Its arguments are {self.signature}")
