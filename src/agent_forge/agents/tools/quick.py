@@ -1,7 +1,7 @@
 """A quick yes for arguments that fit a plain JSON Schema: most calls do, and a whole validator takes 50 times as long.
 
-`quick_check(schema)` gives a function that says True only if the schema allows the value. False means that the validator
-decides; None instead of a function, that the schema has keywords which are not known here.
+`quick_check(schema)` gives a function that says True only if the schema allows the value. False means that the
+validator decides; None instead of a function, that the schema has keywords which are not known here.
 """
 
 from __future__ import annotations
