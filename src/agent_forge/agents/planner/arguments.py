@@ -40,6 +40,7 @@ _FAMILIES = {
 }
 _PREPOSITIONS = word_set("from to into on at in for of about with by named called titled near around between")
 _ARTICLES = word_set("a an the my our your his her its their this that these those some any last next new old")
+_NAMING = word_set("of is as named called")
 _CONNECTORS = word_set("of de del la le da do dos di van von der den el al")
 _RELATIVE_DAYS = word_set("today tonight tomorrow yesterday monday tuesday wednesday thursday friday saturday sunday")
 
@@ -81,10 +82,13 @@ class Phrase:
     value: Any = None  # of a number
 
 
-def arguments(tool: ToolSpec, clause: str, references: Sequence[str] = ()) -> list[dict[str, Any]]:
+def arguments(
+    tool: ToolSpec, clause: str, references: Sequence[str] = (), *, weak: bool = True
+) -> list[dict[str, Any]]:
     """The calls of a tool that a clause asks for, as arguments: nearly always one.
 
-    `references` to earlier results go to required parameters that the words leave open.
+    `references` to earlier results go to required parameters that the words leave open. Without `weak`, only phrases
+    count that clearly are values: quoted, of the parameter's own kind, or marked for it.
 
     >>> from agent_forge.agents.tools import tool
     >>> @tool
@@ -99,8 +103,7 @@ def arguments(tool: ToolSpec, clause: str, references: Sequence[str] = ()) -> li
     properties = {name: _schema(each) for name, each in (tool.schema.get("properties") or {}).items()}
     required = [name for name in tool.schema.get("required") or () if name in properties]
     phrases = _phrases(tool, clause, properties)
-    taken = _assign(properties, required, phrases)
-    args: dict[str, Any] = {}
+    taken, args = _assign(properties, required, phrases, references, weak=weak)
     several: tuple[str, list[Any]] | None = None
     for name, schema in properties.items():
         if name not in taken:
@@ -112,10 +115,6 @@ def arguments(tool: ToolSpec, clause: str, references: Sequence[str] = ()) -> li
             args[name] = values[0]
             if len(values) > 1 and name in required and several is None:
                 several = name, values
-    earlier = list(references)
-    for name in _open_first(properties, [each for each in required if each not in args]):
-        if earlier:
-            args[name] = earlier.pop(0)
     ordered = {name: args[name] for name in properties if name in args}
     if several is None:
         return [ordered]
@@ -184,20 +183,29 @@ def _phrases(tool: ToolSpec, clause: str, properties: Mapping[str, Mapping[str, 
         for match in pattern.finditer(masked):
             found.append(Phrase(match.start(), match.end(), match.group(), "option", value=option))
         masked = pattern.sub(lambda match: "\x00" * len(match.group()), masked)
-    known = _own_words(tool, properties)
+    known = OwnWords.of(tool, properties)
     found += _runs(masked, known)
     marks = sorted(found, key=lambda phrase: phrase.start)
     return [_with_context(phrase, clause) for phrase in marks]
 
 
-def _own_words(tool: ToolSpec, properties: Mapping[str, Any]) -> frozenset[str]:
-    """Stems of the words that speak of the tool and its parameters themselves: they are no values."""
-    texts = [split_name(tool.name), tool.description, *(split_name(name) for name in properties)]
-    texts += [str(each.get("description") or "") for each in properties.values()]
-    return frozenset(word for text in texts for word in content_words(text))
+@dataclass(frozen=True, slots=True)
+class OwnWords:
+    """Stems of the words that speak of the tool and its parameters: they are no values. A description may name some
+    ("for example San Francisco"), so of the capitalised ones only those of names count."""
+
+    names: frozenset[str]
+    all: frozenset[str]
+
+    @classmethod
+    def of(cls, tool: ToolSpec, properties: Mapping[str, Mapping[str, Any]]) -> OwnWords:
+        names = [split_name(tool.name), *map(split_name, properties)]
+        texts = [tool.description, *(str(each.get("description") or "") for each in properties.values())]
+        named = frozenset(word for text in names for word in content_words(text))
+        return cls(named, named.union(word for text in texts for word in content_words(text)))
 
 
-def _runs(masked: str, known: frozenset[str]) -> Iterator[Phrase]:
+def _runs(masked: str, known: OwnWords) -> Iterator[Phrase]:
     """Runs of capitalised words, runs of other words that are neither grammar nor about the tool, and numbers."""
     tokens = list(_WORD.finditer(masked))
     at = 0
@@ -245,13 +253,13 @@ def _runs(masked: str, known: frozenset[str]) -> Iterator[Phrase]:
         at = end
 
 
-def _word_kind(word: str, known: frozenset[str], *, first: bool) -> str | None:
+def _word_kind(word: str, known: OwnWords, *, first: bool) -> str | None:
     lower = word.lower()
-    if lower in STOP_WORDS or (first and (lower in VERBS or stem(lower) in known)):
+    if lower in STOP_WORDS or stem(lower) in known.names or (first and (lower in VERBS or stem(lower) in known.all)):
         return None
     if word[0].isupper() and not (len(word) == 1 and lower == "i"):
         return "name"
-    if lower in VERBS or lower in _PREPOSITIONS or lower in _ARTICLES or stem(lower) in known or word[0].isdigit():
+    if lower in VERBS or lower in _PREPOSITIONS or lower in _ARTICLES or stem(lower) in known.all or word[0].isdigit():
         return None
     return "word"
 
@@ -272,9 +280,15 @@ def _with_context(phrase: Phrase, clause: str) -> Phrase:
 
 
 def _assign(
-    properties: Mapping[str, Mapping[str, Any]], required: Sequence[str], phrases: Sequence[Phrase]
-) -> dict[str, Phrase]:
-    """The best phrase for each parameter, each phrase once: the clearest pairs first, then in the order of both."""
+    properties: Mapping[str, Mapping[str, Any]],
+    required: Sequence[str],
+    phrases: Sequence[Phrase],
+    references: Sequence[str],
+    *,
+    weak: bool,
+) -> tuple[dict[str, Phrase], dict[str, Any]]:
+    """The best phrase for each parameter, each phrase once: the clearest pairs first, then in the order of both; and
+    the parameters that get an earlier result, which is likelier than a phrase that merely could be meant."""
     pairs = []
     for position, (name, schema) in enumerate(properties.items()):
         for index, phrase in enumerate(phrases):
@@ -282,12 +296,18 @@ def _assign(
             if fit is not None and (name in required or fit >= 3):
                 pairs.append((-fit, name not in required, position, index, name, phrase))
     taken: dict[str, Phrase] = {}
+    referring: dict[str, Any] = {}
     used: set[int] = set()
-    for _, _, _, index, name, phrase in sorted(pairs, key=lambda pair: pair[:4]):
-        if name not in taken and index not in used:
-            taken[name] = phrase
-            used.add(index)
-    return taken
+    pairs.sort(key=lambda pair: pair[:4])
+    for strong in (True, False) if weak else (True,):
+        for fit, _, _, index, name, phrase in pairs:
+            if (fit < 0) is strong and name not in taken and name not in referring and index not in used:
+                taken[name] = phrase
+                used.add(index)
+        if strong:
+            left = _open_first(properties, [name for name in required if name not in taken])
+            referring = dict(zip(left, references, strict=False))
+    return taken, referring
 
 
 def _fit(name: str, schema: Mapping[str, Any], phrase: Phrase) -> int | None:
@@ -297,7 +317,8 @@ def _fit(name: str, schema: Mapping[str, Any], phrase: Phrase) -> int | None:
         return None
     names = set(split_name(name).lower().split())
     last = phrase.before[-1] if phrase.before else ""
-    if names & set(phrase.before[-2:]) - _PREPOSITIONS:
+    told = phrase.before[-2:-1] if last in _NAMING else phrase.before[-1:]  # "column of", "subject"
+    if names & set(told) - _PREPOSITIONS:
         return base + 4
     marked = {"into": "to"}.get(last, last)
     own = {preposition for preposition, words in _FAMILIES.items() if names & words}
@@ -334,7 +355,7 @@ def _kind_fit(name: str, schema: Mapping[str, Any], phrase: Phrase) -> int | Non
     if phrase.kind in ("url", "email", "path") and wanted == "any":
         return 0
     if phrase.kind == "name":
-        return 1 if not phrase.articled else 0
+        return 1 if wanted == "any" and not phrase.articled else 0
     if phrase.kind == "word" and not phrase.articled:
         return 0 if wanted == "free" or (phrase.before and phrase.before[-1] in _PREPOSITIONS) else None
     return None
