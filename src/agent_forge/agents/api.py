@@ -25,7 +25,7 @@ from agent_forge.inference import use_recorder
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import Budget, Limits, Retry, Workers, new_run_id
 from agent_forge.runtime.options import Mend, OnEvent, Update
-from agent_forge.settings import variable
+from agent_forge.settings import trace_store, variable
 from agent_forge.traces import Recorder
 
 __all__ = ["Result", "RunUsage", "aplan", "arun", "plan", "run"]
@@ -147,10 +147,13 @@ async def _carry_out(
     with recording(home, record, recorder) as active, use_recorder(active), journal_of(home, record) as journal:
         settings |= {"recorder": active, "journal": journal}
         if resume is not None:
-            return await request_run.resume(resume, settings | {"settle": settle})
-        if record:
-            settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model)
-        return await request_run.carry_out(choose_planner(planner, model, bundled=tools is None), settings)
+            result = await request_run.resume(resume, settings | {"settle": settle})
+        else:
+            if record:
+                settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model)
+            result = await request_run.carry_out(choose_planner(planner, model, bundled=tools is None), settings)
+    result.recorded = recorder if recorder is not None else trace_store(home)
+    return result
 
 
 @signature_of(arun)

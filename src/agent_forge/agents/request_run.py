@@ -25,6 +25,7 @@ from agent_forge.agents.planner.binding import bind_task
 from agent_forge.agents.planner.checking import Checker
 from agent_forge.agents.planner.interface import make_plan, total
 from agent_forge.agents.result import Result, RunUsage
+from agent_forge.agents.run_records import DEFAULT_AGENT
 from agent_forge.agents.synthesis import Answer, synthesise
 from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
@@ -99,7 +100,8 @@ class RequestRun:
 
         recorder: Recorder | None = settings["recorder"]
         name = (self.request or "plan")[:80]
-        scope = recorder.span(name, "run", inputs={"request": self.request}) if recorder else nullcontext()
+        agent = DEFAULT_AGENT if isinstance(self.worker, Worker) else None  # a team's tasks name their own
+        scope = recorder.span(name, "run", inputs={"request": self.request}, agent=agent) if recorder else nullcontext()
         with scope as span:
             outcome, planned = await self._execute(planner, settings)
             result = await self._result(outcome, planned, span.trace_id if span else None)
@@ -243,7 +245,7 @@ class RequestRun:
         return Result(
             outcome,
             answer.text if answer else None,
-            self._usage(planned, answer),
+            self._usage(planned, answer, outcome.usage.cost),
             self.request,
             origin.provenance if (origin := planned or outcome.plan) else None,
             answer.observation if answer else None,
@@ -253,18 +255,21 @@ class RequestRun:
             [*self.worker.calls, *_waiting_calls(outcome)],
         )
 
-    def _usage(self, planned: Plan | None, answer: Answer | None) -> RunUsage:
+    def _usage(self, planned: Plan | None, answer: Answer | None, spent: float | None) -> RunUsage:
+        """`spent` is what the tasks reported: their model calls and whatever their tools cost."""
         usages = list(self.worker.usages)
         calls = len(usages)
+        tools = max(0.0, (spent or 0.0) - sum(usage.cost or 0.0 for usage in usages))
         origin = planned.provenance if planned else None
         if origin is not None and origin.model is not None:
-            usages.append(TokenUsage(origin.input_tokens, origin.output_tokens))
+            usages.append(TokenUsage(origin.input_tokens, origin.output_tokens, origin.cost))
             calls += origin.attempts if origin.template else 0
         if answer is not None and answer.by != "rules":
             usages.append(answer.usage)
             calls += 1
         tokens = total(usages) if usages else TokenUsage(0, 0)
-        return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls)
+        cost = spent if not usages else None if tokens.cost is None else tokens.cost + tools
+        return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls, cost)
 
 
 def _waiting_calls(outcome: RunResult) -> list[dict[str, Any]]:
@@ -304,4 +309,5 @@ def _describe(span: Span, plan: Plan) -> None:
         reason=complexity(origin.request).reason,
         input_tokens=origin.input_tokens,
         output_tokens=origin.output_tokens,
+        cost=origin.cost,
     )

@@ -165,8 +165,8 @@ class Worker:
             )
             self.usages.append(completion.usage)
             tokens = [n for n in (completion.usage.input_tokens, completion.usage.output_tokens) if n is not None]
-            if tokens:
-                spend(tokens=sum(tokens))
+            cost = completion.usage.cost
+            spend(sum(tokens) if tokens else None, cost, unpriced=completion.model if cost is None else None)
             if not completion.tool_calls:
                 return completion.text
             conversation += await self._tool_results(completion)

@@ -168,8 +168,6 @@ class Checker:
 
     def _of_call(self, task: Task, tool: Tool) -> list[Missing]:
         args = by_name(tool, task.args)
-        if self._sources is None and tool.fits(args) and not find_references(args):
-            return []
         if tool.name == SEARCH and "queries" in args:
             args = {name: value for name, value in args.items() if name != "queries"} | {"query": str(args["queries"])}
         absent = "it is missing" if self._sources is None else "the request does not say it"
