@@ -9,6 +9,7 @@ from typing import Any
 from agent_forge.agents.synthesis import Evidence
 from agent_forge.plans import Plan, Provenance
 from agent_forge.runtime import RunResult, TaskResult
+from agent_forge.runtime.result import jsonable
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Result:
     answered_by: str | None = None
     evidence: dict[str, Evidence] = field(default_factory=dict)
     trace_id: str | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)  # as they were made: task, tool, args, state
     recorded: Any = None  # where the trace is: what `Store.open` takes, or the caller's own recorder
 
     def __repr__(self) -> str:
@@ -75,6 +77,11 @@ class Result:
     def error(self) -> str | None:
         return self.outcome.error
 
+    @property
+    def warnings(self) -> list[str]:
+        """What went wrong and was handled: a plan that rules had to make, a failure that was mended."""
+        return self.outcome.warnings
+
     def as_dict(self) -> dict[str, Any]:
         """The document that `agent-forge run --json` prints."""
         usage = self.usage
@@ -84,6 +91,8 @@ class Result:
             "request": self.request,
             "answer": self.answer,
             "planner": self.provenance.planner if self.provenance else None,
+            "calls": [{**call, "args": jsonable(call["args"])} for call in self.calls],
+            "missing": [],
             "evidence": {name: {"source": e.source, "text": e.text} for name, e in self.evidence.items()},
             "usage": {
                 "input_tokens": usage.input_tokens,

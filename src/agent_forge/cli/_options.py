@@ -94,7 +94,9 @@ model_option = click.option(
 )
 planner_option = click.option("--planner", envvar="AGENT_FORGE_PLANNER", metavar="P", help="rules, local or model.")
 tools_option = click.option(
-    "--tools", metavar="MODULE", help="Module or file with @tool functions [default: the built-in tools]."
+    "--tools",
+    metavar="FILE",
+    help="Module or file with @tool functions; to plan, also JSON schemas [default: the built-in tools].",
 )
 
 

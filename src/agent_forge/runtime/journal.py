@@ -221,6 +221,17 @@ class Journal:
             raise
         return stored, RunLog(claim, number, stored.next_seq)
 
+    def cancel(self, run: str) -> None:
+        """Writes down that a run ends here. Raises StoreError if it is running."""
+        number = self.summary(run).number
+        claim = self._claimed(run, number)
+        try:
+            with claim.write() as cursor:
+                ended = "UPDATE runs SET state = 'cancelled', ended_s = ?, error = ? WHERE id = ?"
+                cursor.execute(ended, (time.time(), "it was asked to stop", number))
+        finally:
+            claim.release()
+
     def _claimed(self, run: str, number: int) -> Claim:
         claim = self._database.claim(number)
         if claim is None:

@@ -199,7 +199,7 @@ _OPERATIONS: tuple[tuple[str, str, str, str, dict[int, JSON], str | None], ...] 
     ("get", _RUN, "get_run", "Get a run: what `agent-forge run --json` prints, as far as known.",
      {200: _response("The run", _RESULT)}, None),
     ("get", f"{_RUN}/events", "follow_run", "Follow a run, past events first.", {200: _EVENTS}, None),
-    ("post", f"{_RUN}/approve", "approve", "Approve or reject a waiting task.",
+    ("post", f"{_RUN}/approve", "approve", "Approve, change or reject a waiting task.",
      {200: _response("Decided", OBJECT)}, "approval"),
     ("post", "/v1/traces/{trace}/reward", "reward_trace", "Score a trace or one of its spans from 0 to 1.",
      {200: _response("The score, the reward of the trace, and the credit of the agents", OBJECT)}, "reward"),

@@ -165,6 +165,8 @@ RUN = closed(
         "timeout_s": nullable(_SECONDS),
         "on_failure": nullable({"enum": ["skip", "fail_fast", "continue"]}),
         "team": nullable({"type": "boolean"}),
+        "approve": nullable({"enum": ["ask", "all", "none"]}),
+        "repairs": nullable({"type": "integer", "minimum": 0, "maximum": 20}),
         "budget": nullable(
             closed(
                 {
@@ -177,7 +179,7 @@ RUN = closed(
         ),
     }
 )
-APPROVAL = closed({"task": NAME, "approved": {"type": "boolean"}}, "task", "approved")
+APPROVAL = closed({"task": NAME, "approved": {"type": "boolean"}, "args": nullable(OBJECT)}, "task", "approved")
 _UNIT: JSON = {"type": "number", "minimum": 0, "maximum": 1}
 REWARD = closed(
     {

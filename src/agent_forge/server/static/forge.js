@@ -55,6 +55,29 @@ function follow() {
   addEventListener("pagehide", () => source.close());
 }
 
+// --- approvals: the arguments as they stand in the form, or a rejection ------------------------------------------
+
+async function decide(event) {
+  const form = event.target.closest("form[data-approve]");
+  if (!form) return;
+  event.preventDefault();
+  const sign = $("[role=status]", form), approved = event.submitter?.value !== "false";
+  const body = { task: form.dataset.task, approved };
+  try {
+    if (approved) body.args = JSON.parse(form.elements.args.value);
+  } catch (error) {
+    sign.textContent = `The arguments are not JSON: ${error.message}`;
+    return;
+  }
+  const response = await fetch(form.dataset.approve, {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body),
+  });
+  sign.textContent = response.ok ? (approved ? "approved" : "rejected") : (await response.json()).error?.message ?? response.statusText;
+  if (response.ok) exchange(await page(location.href));
+}
+
+document.addEventListener("submit", decide);
+
 // --- details beside the page -------------------------------------------------------------------------------------
 
 async function show(address) {
