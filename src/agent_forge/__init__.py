@@ -13,6 +13,7 @@ from agent_forge.lazy import ImportHook, attach
 TYPE_CHECKING = False  # what type checkers take for true; `typing` itself costs a third of this import
 if TYPE_CHECKING:
     from agent_forge.agents.api import Result, aplan, arun, plan, run
+    from agent_forge.agents.feedback import ModelJudge, afeedback, feedback
     from agent_forge.agents.tools import Tool, Toolbox, tool
     from agent_forge.plans import Plan, Task
     from agent_forge.runtime import execute
@@ -21,6 +22,7 @@ __getattr__, __dir__, __all__ = attach(
     __name__,
     {
         "agents.api": "Result aplan arun plan run",
+        "agents.feedback": "ModelJudge afeedback feedback",
         "agents.tools": "Tool Toolbox tool",
         "plans": "Plan Task",
         "runtime": "execute",

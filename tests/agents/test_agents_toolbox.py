@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent_forge.agents import Tool, Toolbox, as_handler, check, tool
+from agent_forge.agents import PlanRefused, Tool, Toolbox, as_handler, check, tool
 from agent_forge.agents.tools import ArgumentsInvalid, UnknownTool
 from agent_forge.errors import ToolError
 from agent_forge.plans import Plan, Task
@@ -158,7 +158,7 @@ def test_check_finds_every_fault_before_the_run() -> None:
         ]
     )
     check(good, BOX)
-    with pytest.raises(UnknownTool) as caught:
+    with pytest.raises(PlanRefused) as caught:
         check(
             Plan(
                 [
@@ -169,11 +169,11 @@ def test_check_finds_every_fault_before_the_run() -> None:
             ),
             BOX,
         )
-    for words in ("task 'a'", "no tool 'ad'", "task 'b': it names no tool", "'b' is missing", "'a' must be number"):
+    for words in ("task 'a'", "no tool 'ad'", "task 'b': no tool fits", "add(b): it is missing", "'a' must be number"):
         assert words in str(caught.value)
-    with pytest.raises(ToolError, match="task 'x': it names no tool"):
+    with pytest.raises(PlanRefused, match="task 'x': no tool"):
         check(Plan([Task(id="x")]), BOX)
-    with pytest.raises(ToolError, match="there is no argument 'txt', did you mean 'text'"):
+    with pytest.raises(PlanRefused, match="there is no argument 'txt', did you mean 'text'"):
         check(
             Plan(
                 [

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from agent_forge.agents.actions import Combine, LookUp
 from agent_forge.agents.planner import PlanningFailed, RulePlanner
+from agent_forge.agents.planner.arguments import arguments
 from agent_forge.agents.planner.binding import bind_task, read_goal
-from agent_forge.agents.planner.tools import ToolIndex, fill, split_name
+from agent_forge.agents.planner.tools import ToolIndex, split_name
 from agent_forge.agents.tools import bundled_questions
 from agent_forge.plans import PlanInvalid, Task, parse_plan, resolve, to_json, to_lines, to_xml, to_yaml
 
@@ -181,7 +182,7 @@ def test_fill_takes_choices_first_and_leaves_what_is_not_there() -> None:
     card = Card("f", "", {
         "properties": {"unit": {"enum": ["km", "miles"]}, "n": {"type": "integer"}, "who": {"type": "string"}},
         "required": ["unit", "n", "who"]})  # fmt: skip
-    assert fill(card, "in miles for 7 days", []) == {"unit": "miles", "n": 7}
+    assert arguments(card, "in miles for 7 days") == [{"unit": "miles", "n": 7}]
 
 
 def test_names_of_tools_are_split() -> None:
@@ -299,7 +300,7 @@ def test_words_are_bound_to_what_there_is() -> None:
         ("use `send_email` to greet", ("send_email", {"text": "greet"}, "greet")),
         ("send_email - greet", ("send_email", {"text": "greet"}, "greet")),
         ("send_email(greet)", ("send_email", {"text": "greet"}, "greet")),
-        ("send_email", ("send_email", {"text": "send_email"}, "send_email")),
+        ("send_email", ("send_email", {}, "send_email")),
         ("send_emails: hello", (None, {}, "send_emails: hello")),
         ("send_email everything", (None, {}, "send_email everything")),
     ],

@@ -4,6 +4,8 @@ refused. Where torch is installed, transformers is the judge (test_packed_decode
 from __future__ import annotations
 
 import json
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -237,3 +239,36 @@ def test_the_size_is_counted(tmp_path: Path) -> None:
     per_layer = 48 * 48 * 2 + 24 * 48 * 2 + 3 * 48 * 72 + 2 * 48
     assert model.parameters == 101 * 48 + 2 * per_layer + 48
     assert 0 < model.bytes < model.parameters * 4
+
+
+@needs_compiler
+def test_every_variant_of_a_wheel_says_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The decoder as a wheel brings it, without a compiler, for each kind of processor that this one is."""
+    folder = llama_folder(tmp_path / "model")
+    here = PackedModel.load(folder)
+    expected = here.read(here.history(), IDS, each=len(IDS))
+    package = tmp_path / "package"
+    shutil.copytree(kernels.DECODER.parent, package, ignore=shutil.ignore_patterns("*.py", "__pycache__", "*.so"))
+    runnable = [variant for variant in native.variants() if variant[2] <= native.instructions()]
+    monkeypatch.setattr(native, "variants", lambda: runnable)
+    native.ship(package / kernels.DECODER.name, to=package)
+    monkeypatch.setattr(kernels, "DECODER", package / kernels.DECODER.name)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    for _, _, needed in runnable:
+        monkeypatch.setattr(native, "instructions", lambda needed=needed: needed)
+        native._shipped.cache_clear()
+        model = PackedModel.load(folder)
+        assert model.why_plain is None
+        agree(model.read(model.history(), IDS, each=len(IDS)), expected)
+    native._shipped.cache_clear()
+
+
+def test_threads_may_share_a_model(tmp_path: Path) -> None:
+    model = PackedModel.load(llama_folder(tmp_path))
+    texts = [IDS[start : start + 20] for start in range(16)]
+    expected = [model.read(model.history(), text) for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        for _ in range(5):
+            found = list(pool.map(lambda text: model.read(model.history(), text), texts))
+            assert all(np.array_equal(one, other) for one, other in zip(found, expected, strict=True))

@@ -1,80 +1,39 @@
-"""Packing: exact round trips on any shape, against counting in base 3 and against ggml's own bytes."""
+"""Ternary weights as tensors. How bytes are packed is tested in test_packed_layout."""
 
 from __future__ import annotations
-
-import itertools
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from agent_forge.errors import CheckpointError, UsageError
-from agent_forge.inference.packed import PackedMatrix, PackedShape, TernaryWeight, pack, unpack
-from agent_forge.inference.packed.layout import KINDS, LIMITS, MOST_COLUMNS
+from agent_forge.inference.packed import PackedMatrix, PackedShape, TernaryWeight, layout, pack, unpack
+from agent_forge.inference.packed.layout import KINDS
 from agent_forge.inference.packed.trits import unpack_rows
 
-ALLOWED = {kind: tuple(range(low, high + 1)) for kind, (low, high) in LIMITS.items()} | {"4level": (-3, -1, 1, 3)}
 
-
-def values_of(kind: str, rows: int, columns: int, seed: int = 0) -> torch.Tensor:
-    picks = np.random.default_rng(seed).choice(np.array(ALLOWED[kind]), (rows, columns))
-    return torch.from_numpy(picks.astype(np.int8))
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(KINDS), st.integers(1, 40), st.integers(1, 300), st.integers(1, 300), st.integers(0, 9))
-def test_any_shape_and_group_comes_back(kind: str, rows: int, columns: int, group: int, seed: int) -> None:
-    shape = PackedShape(kind, rows, columns, min(group, columns))
-    values = values_of(kind, rows, columns, seed)
-    packed = pack(values, shape)
-    assert packed.numel() == shape.tiles * shape.chunks * 64
-    assert torch.equal(unpack(packed, shape), values)
-    chosen = torch.tensor([rows - 1, 0])
-    assert torch.equal(unpack_rows(packed, shape, chosen), values[chosen])
-
-
-def test_every_byte_of_five_trits_is_the_fraction_that_ggml_writes() -> None:
-    """All 243 fives: the byte is ceil(256 v / 243) of the base-3 number v, the definition of TQ1_0."""
-    fives = torch.tensor(list(itertools.product((-1, 0, 1), repeat=5)), dtype=torch.int8)  # most significant first
-    columns = torch.zeros(243, 20, dtype=torch.int8)
-    columns[:, ::4] = fives  # digit d of byte 0 is column 4 d
-    packed = pack(columns, PackedShape("1.6bit", 243, 20, 20)).permute(0, 2, 1, 3).reshape(-1, 4)[:243, 0]
-    numbers = [int("".join(str(int(trit) + 1) for trit in five), 3) for five in fives]
-    assert packed.tolist() == [-(-256 * number // 243) for number in numbers]
-
-
-def test_two_bit_codes_by_hand() -> None:
-    packed = pack(torch.tensor([[-1, 0, 1, 1] + [0] * 4 + [1] * 4 + [-1] * 4]), PackedShape("2bit", 1, 16, 16))
-    # byte b holds columns b, 4 + b, 8 + b, 12 + b, the first in the low bits
-    assert packed[0, 0, 0].tolist() == [0b00_10_01_00, 0b00_10_01_01, 0b00_10_01_10, 0b00_10_01_10]
-
-
-def test_the_size_is_what_is_promised() -> None:
-    assert pack(values_of("1.6bit", 160, 2000), PackedShape("1.6bit", 160, 2000, 2000)).numel() == 160 * 2000 * 1.6 / 8
-    assert pack(values_of("2bit", 160, 2000), PackedShape("2bit", 160, 2000, 2000)).numel() == 160 * 2000 * 2 / 8
-
-
-@pytest.mark.parametrize(("kind", "byte"), [("2bit", 0b11), ("1.6bit", 1), ("int8", 0)])
-def test_a_byte_that_stands_for_nothing_is_refused(kind: str, byte: int) -> None:
-    shape = PackedShape(kind, 16, 20, 20)
-    packed = pack(values_of(kind, 16, 20), shape)
-    packed[0, 0, 3, 2] = byte
-    with pytest.raises(CheckpointError, match="packed weights hold"):
-        unpack(packed, shape)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group", [None, 7, 64])
+def test_tensors_are_packed_as_arrays_are(kind: str, group: int | None) -> None:
+    shape = PackedShape(kind, 37, 150, group or 150)
+    choices = (-3, -1, 1, 3) if kind == "4level" else range(layout.LIMITS[kind][0], layout.LIMITS[kind][1] + 1)
+    values = np.random.default_rng(0).choice(np.array(choices), (37, 150)).astype(np.int8)
+    packed = pack(torch.from_numpy(values), shape)
+    assert np.array_equal(packed.numpy(), layout.pack(values, shape))
+    assert np.array_equal(unpack(packed, shape).numpy(), values)
+    rows = torch.tensor([36, 0, 16])
+    assert np.array_equal(unpack_rows(packed, shape, rows).numpy(), values[rows])
+    if kind in ("2bit", "1.6bit"):
+        packed[0, 0, 3, 2] = 255 if kind == "2bit" else 1
+        with pytest.raises(CheckpointError, match="packed weights hold"):
+            unpack(packed, shape)
     with pytest.raises(CheckpointError, match="expected"):
-        unpack(packed[:, :0], shape)
+        unpack(packed.int(), shape)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: PackedShape("3bit", 1, 1, 1),
-        lambda: PackedShape("2bit", 1, MOST_COLUMNS + 1, 1),
-        lambda: PackedShape("2bit", 1, 8, 9),
-        lambda: pack(torch.tensor([[2]]), PackedShape("2bit", 1, 1, 1)),
-        lambda: pack(torch.tensor([[0, 0]]), PackedShape("2bit", 1, 1, 1)),
         lambda: TernaryWeight(torch.tensor([[2, 0]]), torch.ones(1)),
         lambda: TernaryWeight(torch.tensor([[1, 0, 3]]), torch.ones(1)),
         lambda: TernaryWeight(torch.zeros(2, 300), torch.ones(2, 7)),

@@ -249,10 +249,33 @@ def test_an_approval_parks_only_its_own_branch() -> None:
     assert result.state == "failed"
 
 
-def test_without_anyone_to_ask_the_task_is_denied() -> None:
-    result = run_simulated(execute([Task("a", meta={"approval": True}), Task("b")], Lab({})))
-    assert result.tasks["a"].state == "denied"
-    assert result.tasks["b"].state == "done"
+def test_without_anyone_to_ask_the_task_waits_and_so_does_the_run() -> None:
+    plan = [Task("a", meta={"approval": True}), Task("b"), Task("c", depends_on=["a"])]
+    result = run_simulated(execute(plan, Lab({})))
+    assert {name: task.state for name, task in result.tasks.items()} == {"a": "waiting", "b": "done", "c": "skipped"}
+    assert result.state == "waiting"
+    assert "'a'" in (result.error or "")
+    later = run_simulated(execute(plan, Lab({}), approve=lambda task: None))
+    assert later.state == "waiting"
+
+
+def test_an_approval_may_change_the_arguments() -> None:
+    seen: dict[str, Any] = {}
+
+    def handler(task: Task, inputs: dict[str, Any]) -> Any:
+        seen[task.id] = dict(task.args)
+        return task.id
+
+    plan = [
+        Task("a"),
+        Task("b", action="send", args={"to": "{a}", "text": "hello"}),
+        Task("c", action="send", args={"to": "x"}),
+    ]
+    limits = Limits(tools={"send": ToolRules(side_effects=True, approval=True)})
+    answers: dict[str, Any] = {"b": {"text": "bye"}, "c": False}
+    result = run_simulated(execute(plan, handler, limits=limits, approve=lambda task: answers[task.id]))
+    assert seen == {"a": {}, "b": {"to": "a", "text": "bye"}}
+    assert (result.tasks["b"].state, result.tasks["c"].state) == ("done", "denied")
 
 
 def test_a_plain_function_may_approve_and_a_broken_one_fails_the_task() -> None:

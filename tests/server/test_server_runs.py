@@ -127,6 +127,96 @@ def test_an_approval_is_waited_for(live: Any) -> None:
         assert again.status_code == 409
 
 
+CHANGING = '''
+from pathlib import Path
+from agent_forge import tool
+
+LOG = Path(__file__).with_name("log.txt")
+
+
+def note(line):
+    with LOG.open("a") as file:
+        file.write(line + "\\n")
+    return line
+
+
+@tool
+def look(name: str) -> str:
+    """Looks."""
+    return note("look " + name)
+
+
+@tool(side_effects=True)
+def send(to: str, text: str) -> str:
+    """Sends."""
+    return note(f"send {to} {text}")
+'''
+SENDING = {
+    "tasks": [
+        {"id": "a", "action": "look", "args": {"name": "Ann"}},
+        {"id": "b", "action": "send", "args": {"to": "ann", "text": "{a}"}},
+        {"id": "c", "action": "look", "args": {"name": "{b}"}},
+    ]
+}
+
+
+def waits(server: Any, started: dict[str, Any]) -> None:
+    end = time.monotonic() + 60
+    while not fetch(server, started).get("waiting_for_approval") and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def test_side_effects_wait_and_the_arguments_may_be_changed(start_server: Any, tmp_path: Any) -> None:
+    (tmp_path / "changing.py").write_text(CHANGING)
+    server = start_server(tools=str(tmp_path / "changing.py"))
+    started = start(server, plan=SENDING)
+    waits(server, started)
+    with server.client() as client:
+        page = client.get(f"/runs/{started['run']}", headers={"Accept": "text/html"}).text
+        assert 'data-approve="/v1/runs/' in page
+        assert "look Ann" in page
+        shown = client.get(f"/runs/{started['run']}.json").json()
+        assert shown["approvals"] == {"b": {"tool": "send", "args": {"to": "ann", "text": "look Ann"}}}
+        body = {"task": "b", "approved": True, "args": {"to": "bob"}}
+        assert client.post(f"{started['url']}/approve", json=body).json() == {"run": started["run"], **body}
+    result = list(follow(server, started))[-1][1]
+    assert result["state"] == "done"
+    assert (tmp_path / "log.txt").read_text().splitlines() == [
+        "look Ann",
+        "send bob look Ann",
+        "look send bob look Ann",
+    ]
+    assert [(call["task"], call["args"]) for call in result["calls"]][1] == ("b", {"to": "bob", "text": "look Ann"})
+    at_once = start(server, plan=SENDING, approve="all")
+    assert list(follow(server, at_once))[-1][1]["state"] == "done"
+    never = start(server, plan=SENDING, approve="none")
+    assert list(follow(server, never))[-1][1]["tasks"]["b"]["state"] == "denied"
+
+
+def test_a_pause_survives_a_restart_and_nothing_runs_again(tmp_path: Any) -> None:
+    from agent_forge.server.context import Context
+    from agent_forge.server.runs.runs import runs_of
+    from agent_forge.server.settings import ServerSettings
+
+    (tmp_path / "changing.py").write_text(CHANGING)
+    settings = ServerSettings(home=str(tmp_path / "home"), tools=str(tmp_path / "changing.py"))
+    first = Context(settings)
+    run = runs_of(first).start({"plan": SENDING})
+    end = time.monotonic() + 60
+    while not run.waiting_for_approval and time.monotonic() < end:
+        time.sleep(0.01)
+    first.close()
+    assert run.state == "waiting"
+    second = Context(settings)
+    assert runs_of(second).waiting(run.name) == {"b": {"tool": "send", "args": {"to": "ann", "text": "look Ann"}}}
+    runs_of(second).decide(run.name, "b", {"to": "cy"})
+    while runs_of(second).active and time.monotonic() < end:
+        time.sleep(0.01)
+    assert runs_of(second).document(run.name)["state"] == "done"
+    second.close()
+    assert (tmp_path / "log.txt").read_text().splitlines() == ["look Ann", "send cy look Ann", "look send cy look Ann"]
+
+
 def test_a_run_is_cancelled_and_what_is_done_is_kept(live: Any) -> None:
     plan = {
         "tasks": [
@@ -198,7 +288,8 @@ def test_an_unknown_model_is_refused(live: Any) -> None:
 
 def test_too_many_runs_wait_elsewhere(start_server: Any, live: Any) -> None:
     server = start_server(runs=1)
-    plan = {"tasks": [{"id": "a", "goal": "wait", "meta": {"approval": True}}]}
+    task = {"id": "a", "action": "calculator", "args": {"expression": "1 + 1"}, "meta": {"approval": True}}
+    plan = {"tasks": [task]}
     started = start(server, plan=plan)
     with server.client() as client:
         second = client.post("/v1/runs", json={"plan": plan})
@@ -214,7 +305,8 @@ def test_a_server_that_stops_ends_its_runs(tmp_path: Any) -> None:
     from agent_forge.server.settings import ServerSettings
 
     context = Context(ServerSettings(home=str(tmp_path)))
-    run = runs_of(context).start({"plan": {"tasks": [{"id": "a", "meta": {"approval": True}}]}})
+    task = {"id": "a", "action": "calculator", "args": {"expression": "1 + 1"}, "meta": {"approval": True}}
+    run = runs_of(context).start({"plan": {"tasks": [task]}})
     end = time.monotonic() + 60
     while not run.waiting_for_approval and time.monotonic() < end:
         time.sleep(0.01)
@@ -222,7 +314,7 @@ def test_a_server_that_stops_ends_its_runs(tmp_path: Any) -> None:
     closing.start()
     closing.join(timeout=30)
     assert not closing.is_alive()
-    assert run.state == "cancelled"
+    assert run.state == "waiting"  # it can be approved after a restart
 
 
 def test_half_a_character_in_a_result_reaches_the_reader(start_server: Any, tmp_path: Any) -> None:

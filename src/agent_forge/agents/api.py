@@ -13,6 +13,7 @@ import os
 from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from agent_forge.agents.approval import AnyApproval, approver
 from agent_forge.agents.choices import AnyModel, AnyPlanner, AnyTools, choose_model, choose_planner, choose_tools
 from agent_forge.agents.front import blocking, checked_names, signature_of
 from agent_forge.agents.planner.interface import make_plan
@@ -23,8 +24,8 @@ from agent_forge.agents.run_records import journal_of, notes_of, recording, stor
 from agent_forge.inference import use_recorder
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import Budget, Limits, Retry, Workers, new_run_id
-from agent_forge.runtime.options import Approve, OnEvent, Update
-from agent_forge.settings import variable
+from agent_forge.runtime.options import Mend, OnEvent, Update
+from agent_forge.settings import trace_store, variable
 from agent_forge.traces import Recorder
 
 __all__ = ["Result", "RunUsage", "aplan", "arun", "plan", "run"]
@@ -37,7 +38,7 @@ async def aplan(request: str, *, tools: AnyTools = None, model: AnyModel = None,
     The parameters are those of `arun`. Raises PlanningFailed or ModelError.
     """
     chosen = () if tools is None else tuple(choose_tools(tools))
-    return await make_plan(choose_planner(planner, model), request, chosen)
+    return await make_plan(choose_planner(planner, model, bundled=tools is None), request, chosen)
 
 
 @signature_of(aplan)
@@ -72,9 +73,12 @@ async def arun(
     retry: Retry | None = None,
     run_id: str | None = None,
     recorder: Recorder | None = None,
-    approve: Approve | None = None,
+    approve: AnyApproval = "ask",
+    repairs: int = 2,
+    settle: Mapping[str, tuple[str, Any]] | None = None,
     on_event: OnEvent | None = None,
     update: Update | None = None,
+    mend: Mend | None = None,
     known: Mapping[str, Any] | None = None,
     durations: Mapping[str, float] | None = None,
     workers: Workers | None = None,
@@ -91,12 +95,17 @@ async def arun(
     - `model`: a ModelClient or `http://host:port/v1#name`; without one, rules plan, read and compare.
     - `planner`: a Planner, or "rules", "local", "model".
     - `team`: assign every task to an agent by rules, measured trust and load: True for the built-in profiles, or yours.
+    - `approve`: tools with side effects wait for it. "ask" ends the run as "waiting" where nobody can be asked, "all"
+      and "none" decide at once; a mapping by task or a function answers True, False, or the arguments to change.
+    - `repairs`: how often a model may mend the plan after a failure. A tool's own `fallback` is called before that.
+    - `settle`: for `resume`, what became of tasks in doubt: ("done", RESULT), ("retry", None) or ("failed", None).
     - `home`: the folder for trace and journal; `record=False` writes neither; `resume`: the name of a run to continue.
     - `limits` replaces those that the tools state; this and all others: as in `agent_forge.execute`.
 
-    A model's plan is carried out while it is being written; if it turns out invalid it is written once more, and
-    finished work is reused. The result reports failed tasks. Raises UsageError, PlanInvalid or ToolError before
-    anything runs, and ModelError or PlanningFailed if there is no plan.
+    A model's plan is carried out while it is being written; if it turns out invalid, or calls a tool with a value that
+    nobody gave, it is written once more, finished work is reused, and after that the rules plan. The result reports
+    failed tasks. Raises UsageError, PlanInvalid, PlanRefused or ToolError before anything runs, and ModelError or
+    PlanningFailed if there is no plan.
     """
     return await _carry_out(**locals())
 
@@ -114,6 +123,9 @@ async def _carry_out(
     resume: str | None,
     record: bool,
     recorder: Recorder | None,
+    approve: AnyApproval,
+    repairs: int,
+    settle: Mapping[str, tuple[str, Any]] | None,
     **settings: Any,
 ) -> Result:
     if resume is not None:
@@ -123,10 +135,11 @@ async def _carry_out(
         request_or_plan = notes.get("request")
     box = choose_tools(tools)
     reads = tools is None or isinstance(request_or_plan, str)
-    request_run = RequestRun(box, choose_model(model), request_or_plan, reads=reads)
+    request_run = RequestRun(box, choose_model(model), request_or_plan, reads=reads, repairs=repairs)
     if settings["concurrency"] is None and (default := os.environ.get(variable("concurrency"))):
         settings["concurrency"] = int(default)
-    settings["limits"] = settings["limits"] or limits_of(box)
+    settings["limits"] = settings["limits"] or limits_of(box, approval=approve != "all")
+    settings["approve"] = approver(approve)
     settings["run_id"] = settings["run_id"] or new_run_id()
     settings["known"] = settings["known"] or {}
     if team:
@@ -134,10 +147,13 @@ async def _carry_out(
     with recording(home, record, recorder) as active, use_recorder(active), journal_of(home, record) as journal:
         settings |= {"recorder": active, "journal": journal}
         if resume is not None:
-            return await request_run.resume(resume, settings)
-        if record:
-            settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model)
-        return await request_run.carry_out(choose_planner(planner, model), settings)
+            result = await request_run.resume(resume, settings | {"settle": settle})
+        else:
+            if record:
+                settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model)
+            result = await request_run.carry_out(choose_planner(planner, model, bundled=tools is None), settings)
+    result.recorded = recorder if recorder is not None else trace_store(home)
+    return result
 
 
 @signature_of(arun)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from agent_forge.agents.planner import LocalPlanner, ModelPlanner, Planner, RulePlanner
+from agent_forge.agents.planner import LocalPlanner, ModelPlanner, Planner, RulePlanner, RulesFirst
 from agent_forge.agents.tools import Tool, Toolbox, bundled_corpus, retrieval
 from agent_forge.agents.tools.calculator import calculator
 from agent_forge.errors import UsageError
@@ -40,8 +40,11 @@ def choose_model(model: AnyModel) -> ModelClient | None:
     return None if isinstance(client, LocalModel) and not isinstance(model, LocalModel) else client
 
 
-def choose_planner(planner: AnyPlanner, model: AnyModel = None) -> Planner:
-    """The planner of that name; by default $AGENT_FORGE_PLANNER, else the model's if there is one, else the rules."""
+def choose_planner(planner: AnyPlanner, model: AnyModel = None, *, bundled: bool = False) -> Planner:
+    """The planner of that name; by default $AGENT_FORGE_PLANNER, else the model's if there is one, else the rules.
+
+    With the `bundled` tools the rules come first where they read the whole question, unless a planner is named.
+    """
     name = planner or os.environ.get(variable("planner"))
     if name is not None and not isinstance(name, str):
         return name
@@ -54,11 +57,11 @@ def choose_planner(planner: AnyPlanner, model: AnyModel = None) -> Planner:
         return RulePlanner()
     if name == "local" and not isinstance(client, LocalModel):
         return LocalPlanner.smollm2()
-    if isinstance(client, LocalModel) and name != "model":
-        return LocalPlanner(client)
     if client is None:
         raise UsageError("the planner 'model' needs a model", fix="Name one: --model http://host:port/v1#name")
-    return ModelPlanner(client)
+    local = isinstance(client, LocalModel) and name != "model"
+    chosen: Planner = LocalPlanner(client) if local else ModelPlanner(client)  # type: ignore[arg-type]
+    return RulesFirst(chosen) if bundled and name is None else chosen
 
 
 def _client(model: AnyModel) -> ModelClient | None:

@@ -153,7 +153,7 @@ class Mentions:
         forms = [*_dates(self.text), *_relative_dates(self.text, self.today), *_times(self.text)]
         tokens = set(_WORD.findall(self.text.lower()))
         forms += [code for code, names in CURRENCIES.items() if tokens & set(names.split())]
-        return tuple(dict.fromkeys(form for form in forms if form not in self.text))
+        return tuple(form for form in dict.fromkeys(forms) if form not in self.text)
 
     @cached_property
     def words(self) -> str:

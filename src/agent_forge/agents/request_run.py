@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.actions import LOOK_UP, SEARCH
 from agent_forge.agents.complexity import complexity
-from agent_forge.agents.planner import ModelPlanner, Planner, Writing, bind_tools
+from agent_forge.agents.planner import (
+    ModelPlanner,
+    Planner,
+    PlanningFailed,
+    PlanRefused,
+    RulePlanner,
+    RulesFirst,
+    Writing,
+    bind_tools,
+    what_is_missing,
+)
 from agent_forge.agents.planner.binding import bind_task
+from agent_forge.agents.planner.checking import Checker
 from agent_forge.agents.planner.interface import make_plan, total
 from agent_forge.agents.result import Result, RunUsage
+from agent_forge.agents.run_records import DEFAULT_AGENT
 from agent_forge.agents.synthesis import Answer, synthesise
 from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
-from agent_forge.errors import UsageError
+from agent_forge.errors import AgentForgeError, ModelError, PlanError, UsageError
 from agent_forge.inference import ModelClient, TokenUsage
-from agent_forge.plans import Plan, PlanInvalid, Task
-from agent_forge.runtime import Limits, RunResult, RunSettings, ToolRules, execute, new_run_id, resume
+from agent_forge.plans import Plan, PlanInvalid, Task, resolve, to_xml
+from agent_forge.runtime import Limits, RunResult, RunSettings, TaskResult, ToolRules, execute, new_run_id, resume
 from agent_forge.traces import Recorder, Span
 
 if TYPE_CHECKING:
@@ -27,10 +40,19 @@ if TYPE_CHECKING:
     from agent_forge.agents.team import Team
 
 
-def limits_of(box: Toolbox) -> Limits:
-    """The tools' concurrency and rate limits for the executor. Timeouts and retries stay with the tools themselves."""
+def limits_of(box: Toolbox, *, approval: bool = False) -> Limits:
+    """The tools' concurrency and rate limits for the executor. Timeouts and retries stay with the tools themselves.
+
+    `approval`: tools with side effects wait for one.
+    """
     rules = {
-        tool.name: ToolRules(tool.concurrency, tool.rate, side_effects=tool.side_effects, memo=tool.cache)
+        tool.name: ToolRules(
+            tool.concurrency,
+            tool.rate,
+            side_effects=tool.side_effects,
+            memo=tool.cache,
+            approval=approval and tool.side_effects,
+        )
         for tool in box
     }
     if SEARCH in rules:
@@ -41,7 +63,7 @@ def limits_of(box: Toolbox) -> Limits:
 class RequestRun:
     """One call of `arun`. `work` is a request or a plan; `reads` as in `Worker`."""
 
-    def __init__(self, box: Toolbox, client: ModelClient | None, work: Any, *, reads: bool) -> None:
+    def __init__(self, box: Toolbox, client: ModelClient | None, work: Any, *, reads: bool, repairs: int = 2) -> None:
         self.box = box
         self.client = client
         self.work = work
@@ -50,6 +72,9 @@ class RequestRun:
         if isinstance(work, Plan) and work.provenance is not None:
             self.request = work.provenance.request
         self.worker: Worker | Team = Worker(box, client, reads=reads)
+        self.warnings: list[str] = []
+        self._begun = False
+        self._repairs = repairs if client is not None else 0  # how often a failed run may still be mended
 
     def use_team(self, profiles: Mapping[str, AgentProfile], home: str | os.PathLike[str] | None) -> None:
         """Lets a team of agents carry out the tasks."""
@@ -64,8 +89,9 @@ class RequestRun:
         options = {
             name: value
             for name, value in settings.items()
-            if name not in fixed and value is not None and value != getattr(default, name)
+            if name not in fixed and value is not None and value != getattr(default, name, None)
         }
+        options.setdefault("mend", self._mend if self._repairs else None)
         outcome = await resume(run, self.worker, journal=settings["journal"], **options)
         return await self._result(outcome, None, outcome.trace_id)
 
@@ -74,7 +100,8 @@ class RequestRun:
 
         recorder: Recorder | None = settings["recorder"]
         name = (self.request or "plan")[:80]
-        scope = recorder.span(name, "run", inputs={"request": self.request}) if recorder else nullcontext()
+        agent = DEFAULT_AGENT if isinstance(self.worker, Worker) else None  # a team's tasks name their own
+        scope = recorder.span(name, "run", inputs={"request": self.request}, agent=agent) if recorder else nullcontext()
         with scope as span:
             outcome, planned = await self._execute(planner, settings)
             result = await self._result(outcome, planned, span.trace_id if span else None)
@@ -85,24 +112,99 @@ class RequestRun:
         return result
 
     async def _execute(self, planner: Any, settings: dict[str, Any]) -> tuple[RunResult, Plan | None]:
-        if isinstance(self.work, str) and isinstance(planner, ModelPlanner):
-            return await self._execute_stream(planner, settings)
-        planned = await self._plan(planner, settings["recorder"]) if isinstance(self.work, str) else None
-        plan = self.work if planned is None else planned
+        if isinstance(self.work, AsyncIterable):
+            return await self._carry(self._bound(self.work), settings), None
+        if not isinstance(self.work, str):
+            return await self._carry(self._given_plan(), settings), None
+        if isinstance(planner, RulesFirst):
+            read = planner.read(self.work, tuple(self.box))
+            planner = RulePlanner() if read is not None else planner.other
+        try:
+            if isinstance(planner, ModelPlanner):
+                return await self._execute_stream(planner, settings)
+            planned = await self._plan(planner, settings["recorder"])
+            return await self._carry(self._checked(planned), settings), planned
+        except (PlanningFailed, PlanRefused, ModelError) as error:
+            if isinstance(planner, RulePlanner):
+                raise
+            planned = await self._by_rules(error, settings["recorder"])
+        settings = {**settings, "run_id": new_run_id()} if self._begun else settings
+        return await self._carry(planned, settings), planned
+
+    def _given_plan(self) -> Plan:
+        """The plan that the caller gave, its words read and its calls checked."""
+        plan = self.work
         if plan is None:
             raise UsageError("there is nothing to run", fix="Pass a request, a plan, or resume=RUN")
-        if isinstance(plan, AsyncIterable):
-            return await execute(self._bound(plan), self.worker, **settings), None
-        plan = plan if isinstance(plan, Plan) else Plan(plan)
-        bound = bind_tools(plan, tuple(self.box), reads=self.reads)
-        return await execute(bound, self.worker, **settings), planned
+        return self._checked(plan if isinstance(plan, Plan) else Plan(plan))
+
+    def _checked(self, plan: Plan) -> Plan:
+        """The plan with its words read, and tasks whose arguments are open left to the model. Raises PlanRefused where
+        there is none."""
+        plan = bind_tools(plan, tuple(self.box), reads=self.reads)
+        model = self.client is not None
+        # A plan that was changed after it was made has values that the one who changed it gave.
+        request = self.request if plan.provenance is not None and plan.version == 1 else None
+        missing = what_is_missing(plan, self.box, request=request, model=model)
+        open_tasks = {each.task for each in missing if each.parameter is not None}
+        if missing and (not model or request is None or len(open_tasks) < len({each.task for each in missing})):
+            raise PlanRefused(missing, request, model)
+        if not missing:
+            return plan
+        tasks = (replace(task, action=None, args={}) if task.id in open_tasks else task for task in plan)
+        left = Plan(tasks, version=plan.version)
+        return left if plan.provenance is None else left.with_provenance(plan.provenance)
+
+    async def _by_rules(self, error: AgentForgeError, recorder: Recorder | None) -> Plan:
+        """The rules' plan in place of one that could not be used. Raises the error where it cannot be run either."""
+        try:
+            checked = self._checked(await self._plan(RulePlanner(), recorder))
+        except PlanError:
+            raise error from None
+        if isinstance(error, ModelError) and any(task.action is None for task in checked):
+            raise error
+        self.warnings.append(f"planned by rules, because the planner failed: {error}")
+        return checked
+
+    async def _carry(self, plan: Any, settings: dict[str, Any]) -> RunResult:
+        self._begun = True
+        mend = settings.get("mend") or (self._mend if self._repairs else None)
+        return await execute(plan, self.worker, **{**settings, "mend": mend})
+
+    async def _mend(
+        self, plan: Plan, failed: str, outcome: TaskResult, results: Mapping[str, Any]
+    ) -> Sequence[Task] | None:
+        """The model's tasks in place of all that has not begun, checked like a plan; None when it may not, or fails."""
+        assert self.client is not None
+        asked = self.request or to_xml(plan)  # a plan without a request: what stands in it was given
+        faults: list[str] = []
+        while self._repairs > 0:
+            self._repairs -= 1
+            try:
+                tasks, usage = await ModelPlanner(self.client).mend(
+                    asked, plan, failed, outcome.error or "", results, tools=tuple(self.box), faults=faults
+                )
+            except PlanInvalid as error:
+                faults = [str(error)]
+                continue
+            self.worker.usages.append(usage)
+            missing = what_is_missing(tasks, self.box, request=asked, model=True, results=results)
+            if not missing:
+                return tasks
+            faults = [str(each) for each in missing]
+        if faults:
+            self.warnings.append(f"the plan was not mended after task {failed!r}: {'; '.join(faults[:3])}")
+        return None
 
     async def _bound(self, tasks: AsyncIterable[Task]) -> AsyncIterator[Task]:
         """The caller's tasks as they come, with what their words mean. Whatever is not a task the executor reports."""
-        tools = tuple(self.box)
+        tools, checker = tuple(self.box), Checker(self.box, model=self.client is not None)
         try:
             async for task in tasks:
-                yield bind_task(task, tools, reads=self.reads) if isinstance(task, Task) else task
+                bound = bind_task(task, tools, reads=self.reads) if isinstance(task, Task) else task
+                if isinstance(bound, Task) and not bound.meta.get("group") and (missing := checker.of_task(bound)):
+                    raise PlanRefused(missing, model=self.client is not None)
+                yield bound
         finally:
             if isinstance(tasks, AsyncGenerator):
                 await tasks.aclose()
@@ -119,7 +221,7 @@ class RequestRun:
         """Runs the plan while it is being written. An invalid one is written again, and finished work is reused. There
         is no plan if the run ended before it was complete: out of time."""
         writing = planner.stream(self.work, tools=tuple(self.box))
-        outcome = await execute(writing.__aiter__(), self.worker, **settings)
+        outcome = await self._carry(writing.__aiter__(), settings)
         if not outcome.faults:
             return outcome, writing.planned if writing.complete else None
         if outcome.exception is not None and not isinstance(outcome.exception, PlanInvalid):
@@ -132,37 +234,54 @@ class RequestRun:
             if name in planned and planned[name] == writing.written.get(name)
         }
         settings = {**settings, "run_id": new_run_id(), "known": reused}
-        return await execute(planned, self.worker, **settings), planned
+        return await self._carry(planned, settings), planned
 
     async def _result(self, outcome: RunResult, planned: Plan | None, trace: str | None) -> Result:
         answer: Answer | None = None
+        outcome.warnings[:0] = [*self.warnings, *self.worker.warnings]
         if outcome.plan is not None:
             writer = self.client if self.request else None
             answer = await synthesise(self.request or "", outcome.plan, outcome.results, model=writer)
         return Result(
             outcome,
             answer.text if answer else None,
-            self._usage(planned, answer),
+            self._usage(planned, answer, outcome.usage.cost),
             self.request,
             origin.provenance if (origin := planned or outcome.plan) else None,
             answer.observation if answer else None,
             answer.by if answer else None,
             dict(self.worker.evidence),
             trace or outcome.trace_id,
+            [*self.worker.calls, *_waiting_calls(outcome)],
         )
 
-    def _usage(self, planned: Plan | None, answer: Answer | None) -> RunUsage:
+    def _usage(self, planned: Plan | None, answer: Answer | None, spent: float | None) -> RunUsage:
+        """`spent` is what the tasks reported: their model calls and whatever their tools cost."""
         usages = list(self.worker.usages)
         calls = len(usages)
+        tools = max(0.0, (spent or 0.0) - sum(usage.cost or 0.0 for usage in usages))
         origin = planned.provenance if planned else None
         if origin is not None and origin.model is not None:
-            usages.append(TokenUsage(origin.input_tokens, origin.output_tokens))
+            usages.append(TokenUsage(origin.input_tokens, origin.output_tokens, origin.cost))
             calls += origin.attempts if origin.template else 0
         if answer is not None and answer.by != "rules":
             usages.append(answer.usage)
             calls += 1
         tokens = total(usages) if usages else TokenUsage(0, 0)
-        return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls)
+        cost = spent if not usages else None if tokens.cost is None else tokens.cost + tools
+        return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls, cost)
+
+
+def _waiting_calls(outcome: RunResult) -> list[dict[str, Any]]:
+    """The calls that wait for an approval, with the arguments that they would be made with."""
+    waiting = [] if outcome.plan is None else [name for name, task in outcome.tasks.items() if task.state == "waiting"]
+    calls = []
+    for name in waiting:
+        assert outcome.plan is not None
+        task = outcome.plan[name]
+        args = dict(task.args) if task.for_each else resolve(dict(task.args), outcome.results, ids=outcome.plan.tasks)
+        calls.append({"task": name, "tool": task.action, "args": args, "state": "waiting"})
+    return calls
 
 
 async def _repaired(writing: Writing) -> Plan:
@@ -190,4 +309,5 @@ def _describe(span: Span, plan: Plan) -> None:
         reason=complexity(origin.request).reason,
         input_tokens=origin.input_tokens,
         output_tokens=origin.output_tokens,
+        cost=origin.cost,
     )

@@ -9,16 +9,19 @@ from typing import Any
 from agent_forge.agents.synthesis import Evidence
 from agent_forge.plans import Plan, Provenance
 from agent_forge.runtime import RunResult, TaskResult
+from agent_forge.runtime.result import jsonable
 
 
 @dataclass(frozen=True, slots=True)
 class RunUsage:
-    """What a run used. Token counts are None if a model did not report them, 0 if no model was asked."""
+    """What a run used. Token counts are None if a model did not report them, 0 if no model was asked. The cost, in US
+    dollars, is None if nothing reported any, or if that of a model call is not known."""
 
     input_tokens: int | None
     output_tokens: int | None
     model_calls: int
     tool_calls: int
+    cost: float | None = None
 
 
 @dataclass(slots=True, repr=False)
@@ -34,6 +37,8 @@ class Result:
     answered_by: str | None = None
     evidence: dict[str, Evidence] = field(default_factory=dict)
     trace_id: str | None = None
+    calls: list[dict[str, Any]] = field(default_factory=list)  # as they were made: task, tool, args, state
+    recorded: Any = None  # where the trace is: what `Store.open` takes, or the caller's own recorder
 
     def __repr__(self) -> str:
         return f"Result({self.state!r}, answer={self.answer!r}, {self.outcome!r})"
@@ -72,6 +77,11 @@ class Result:
     def error(self) -> str | None:
         return self.outcome.error
 
+    @property
+    def warnings(self) -> list[str]:
+        """What went wrong and was handled: a plan that rules had to make, a failure that was mended."""
+        return self.outcome.warnings
+
     def as_dict(self) -> dict[str, Any]:
         """The document that `agent-forge run --json` prints."""
         usage = self.usage
@@ -81,12 +91,14 @@ class Result:
             "request": self.request,
             "answer": self.answer,
             "planner": self.provenance.planner if self.provenance else None,
+            "calls": [{**call, "args": jsonable(call["args"])} for call in self.calls],
+            "missing": [],
             "evidence": {name: {"source": e.source, "text": e.text} for name, e in self.evidence.items()},
             "usage": {
                 "input_tokens": usage.input_tokens,
                 "output_tokens": usage.output_tokens,
                 "model_calls": usage.model_calls,
                 "tool_calls": usage.tool_calls,
-                "cost": self.outcome.usage.cost,
+                "cost": usage.cost,
             },
         }

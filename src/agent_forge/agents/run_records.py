@@ -17,6 +17,7 @@ from agent_forge.traces import Recorder
 if TYPE_CHECKING:
     from agent_forge.runtime.journal import Journal
 
+DEFAULT_AGENT = "default"  # who acts in a run without a team
 _RUN_NAME = re.compile(r"[\w.-]{1,128}")
 
 
@@ -26,7 +27,7 @@ def recording(home: str | os.PathLike[str] | None, record: bool, own: Recorder |
     if own is not None or not record:
         yield own
         return
-    recorder = Recorder(trace_store(home))
+    recorder = Recorder(trace_store(home), agent=DEFAULT_AGENT)
     try:
         yield recorder
     finally:

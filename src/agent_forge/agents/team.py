@@ -93,6 +93,14 @@ class Team:
         return self._worker.usages
 
     @property
+    def calls(self) -> list[dict[str, Any]]:
+        return self._worker.calls
+
+    @property
+    def warnings(self) -> list[str]:
+        return self._worker.warnings
+
+    @property
     def tool_calls(self) -> int:
         return self._worker.tool_calls + sum(worker.tool_calls for worker in self._own.values())
 

@@ -12,17 +12,20 @@ from typing import Any
 
 from agent_forge.agents.actions import COMBINE, LOOK_UP, SEARCH, Combine, LookUp
 from agent_forge.agents.planner.binding import words_of
+from agent_forge.agents.planner.checking import FUNCTIONS
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.synthesis.answer import Evidence, unless_unknown
 from agent_forge.agents.synthesis.combine import combine
 from agent_forge.agents.synthesis.facts import about, look_up
-from agent_forge.agents.tools import Tool, Toolbox, UnknownTool
+from agent_forge.agents.tools import Toolbox, UnknownTool
+from agent_forge.agents.tools.tool import by_name
 from agent_forge.errors import ToolError
 from agent_forge.inference import Completion, Message, ModelClient, TokenUsage
 from agent_forge.plans import Task
 from agent_forge.runtime import spend
+from agent_forge.runtime.job import CURRENT
+from agent_forge.runtime.result import error_text
 
-FUNCTIONS = frozenset({"think", "plan", "observation", "reflection", "answer"})
 PASSAGES = 8  # retrieved per look-up
 SHOWN = 3  # of those, shown to a model
 ROUNDS = 4  # of tool calls by a model, per task
@@ -45,6 +48,8 @@ class Worker:
         self.evidence: dict[str, Evidence] = {}
         self.usages: list[TokenUsage] = []
         self.tool_calls = 0
+        self.calls: list[dict[str, Any]] = []  # every call as it was made: task, tool, args and state
+        self.warnings: list[str] = []
 
     async def __call__(self, task: Task, inputs: dict[str, Any]) -> Any:
         """Carries out a task. Raises ToolError if that takes a tool or a model that is not there."""
@@ -59,7 +64,7 @@ class Worker:
             if self.reads and isinstance(args.get("query", ""), str):
                 return await self._find(task, inputs)
         if action in self.toolbox:
-            return await self._call(str(action), by_name(self.toolbox.get(str(action)), args))
+            return await self._call_or_fall_back(task, str(action), by_name(self.toolbox.get(str(action)), args))
         if action is not None and action not in FUNCTIONS:
             raise self._unknown(action, task)
         return await self._reason(task, inputs)
@@ -72,9 +77,28 @@ class Worker:
         names = ", ".join(self.toolbox.names) or "none"
         return UnknownTool(f"there is no tool {name!r}, known: {names}", where=f"task {task.id!r}")
 
+    async def _call_or_fall_back(self, task: Task, name: str, args: Mapping[str, Any]) -> Any:
+        """Calls a tool; if it fails, the one that the task or the tool declares as its fallback."""
+        try:
+            return await self._call(name, args)
+        except Exception as error:
+            other = str(task.meta.get("fallback") or self.toolbox.get(name).fallback or "")
+            if other not in self.toolbox or self.toolbox.get(other).side_effects > self.toolbox.get(name).side_effects:
+                raise  # what changes the world needs an approval of its own
+            known = self.toolbox.get(other).schema.get("properties", {})
+            result = await self._call(other, {key: value for key, value in args.items() if key in known})
+            self.warnings.append(f"task {task.id!r}: {name} failed, so {other} was called: {error_text(error)}")
+            return result
+
     async def _call(self, name: str, args: Mapping[str, Any]) -> Any:
         self.tool_calls += 1
-        return await self.toolbox.call(name, args)
+        job = CURRENT.get()
+        task = None if job is None else job.id if job.fan is None else job.fan.whole.id
+        entry = {"task": task, "tool": name, "args": dict(args), "state": "failed"}
+        self.calls.append(entry)
+        result = await self.toolbox.call(name, args)
+        entry["state"] = "done"
+        return result
 
     async def _combine(self, task: Task, operation: Combine, inputs: Mapping[str, Any]) -> Any:
         """By rule; what the rules cannot work out goes to the model, if there is one."""
@@ -141,8 +165,8 @@ class Worker:
             )
             self.usages.append(completion.usage)
             tokens = [n for n in (completion.usage.input_tokens, completion.usage.output_tokens) if n is not None]
-            if tokens:
-                spend(tokens=sum(tokens))
+            cost = completion.usage.cost
+            spend(sum(tokens) if tokens else None, cost, unpriced=completion.model if cost is None else None)
             if not completion.tool_calls:
                 return completion.text
             conversation += await self._tool_results(completion)
@@ -174,17 +198,6 @@ def shown(entity: str, passages: Sequence[Mapping[str, Any]]) -> list[Mapping[st
     own = about(entity, passages)
     rest = [passage for passage in passages if passage is not own]
     return [*([own] if own is not None else []), *rest][:SHOWN]
-
-
-def by_name(tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by name: the positional values of a call such as `add(2, 3)` come as the list `args`."""
-    values = args.get("args")
-    properties = list(tool.schema.get("properties", {}))
-    if not isinstance(values, (list, tuple)) or "args" in properties:
-        return dict(args)
-    rest = {name: value for name, value in args.items() if name != "args"}
-    free = [name for name in properties if name not in rest]
-    return {**dict(zip(free, values, strict=False)), **rest} if len(values) <= len(free) else dict(args)
 
 
 def _are_passages(results: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +12,7 @@ from agent_forge.cli._options import json_option, model_option, planner_option, 
 from agent_forge.cli._output import decode, echo, json_out, read_bytes
 
 if TYPE_CHECKING:
+    from agent_forge.agents.planner import Missing
     from agent_forge.plans import Plan, PlanFault, Provenance
 
 DRAWINGS = ("tree", "mermaid")
@@ -47,14 +49,27 @@ def command(
         raise click.UsageError("give either a request or --plan FILE")
     try:
         if plan_file is not None:
-            return _print(read_plan(plan_file), format_, as_json)
+            written = read_plan(plan_file)
+            return _print(written, format_, as_json, _missing(written, tools, model) if tools else [])
         from agent_forge.agents.api import plan as make_plan
 
-        return _print(make_plan(request or "", tools=tools, model=model, planner=planner), format_, as_json)
+        planned = make_plan(request or "", tools=tools, model=model, planner=planner)
+        return _print(planned, format_, as_json, _missing(planned, tools, model))
     except (PlanInvalid, PlanningFailed) as error:
         if not as_json:
             raise
         return print_faults(error.errors, str(error))
+
+
+def _missing(plan: Plan, tools: str | None, model: str | None) -> list[Missing]:
+    """What keeps the plan from being run with these tools."""
+    from agent_forge.agents.choices import choose_tools
+    from agent_forge.agents.planner import bind_tools, what_is_missing
+
+    box = choose_tools(tools)
+    request = None if plan.provenance is None else plan.provenance.request
+    bound = bind_tools(plan, tuple(box))
+    return what_is_missing(bound, box, request=request, model=model is not None)
 
 
 def read_plan(path: str) -> Plan:
@@ -77,14 +92,24 @@ def print_faults(faults: list[PlanFault], summary: str) -> int:
     return 1
 
 
-def document(plan: Plan) -> dict[str, Any]:
-    """What --json prints. A task depends on what it states or refers to; a group, on what it states."""
+def document(plan: Plan, missing: Sequence[Missing] = ()) -> dict[str, Any]:
+    """What --json prints; `missing` is what keeps the plan from being run. A task depends on what it states or refers
+    to; a group, on what it states."""
     tasks = [
         {**task.as_dict(), "depends_on": list(plan.dependencies.get(task.id, plan[task.id].depends_on))}
         for task in plan
     ]
     graph = {"levels": plan.levels(), "critical_path": plan.critical_path(), "parallelism": plan.parallelism()}
-    return {"tasks": tasks, **graph, **({} if plan.provenance is None else _origin(plan.provenance))}
+    open_ = {"missing": [each.as_dict() for each in missing]}
+    return {"tasks": tasks, **graph, **open_, **({} if plan.provenance is None else _origin(plan.provenance))}
+
+
+def calls_of(plan: Plan) -> list[str]:
+    """The calls of tools in a plan, a line each: `s1: read_csv(path="sales.csv")`."""
+    from agent_forge.plans.calls import write_call
+
+    calls = {name: plan[name] for name in plan.leaves if plan[name].action not in (None, "look_up", "combine")}
+    return [f"{name}: {write_call(str(task.action), dict(task.args)) or task.action}" for name, task in calls.items()]
 
 
 def _origin(provenance: Provenance) -> dict[str, Any]:
@@ -98,7 +123,11 @@ def _origin(provenance: Provenance) -> dict[str, Any]:
         "confidence": provenance.confidence,
         "template": provenance.template,
         "attempts": provenance.attempts,
-        "usage": {"input_tokens": provenance.input_tokens, "output_tokens": provenance.output_tokens},
+        "usage": {
+            "input_tokens": provenance.input_tokens,
+            "output_tokens": provenance.output_tokens,
+            "cost": provenance.cost,
+        },
         "complexity": {
             "graph": estimate.graph,
             "steps": estimate.steps,
@@ -108,11 +137,11 @@ def _origin(provenance: Provenance) -> dict[str, Any]:
     }
 
 
-def _print(plan: Plan, format_: str, as_json: bool) -> int:
+def _print(plan: Plan, format_: str, as_json: bool, missing: Sequence[Missing]) -> int:
     from agent_forge import plans
 
     if as_json:
-        json_out(document(plan))
+        json_out(document(plan, missing))
         return 0
     writers = {
         "tree": plans.to_tree,
@@ -127,6 +156,11 @@ def _print(plan: Plan, format_: str, as_json: bool) -> int:
         echo(text)
     else:
         click.echo(text)  # to be read back, every character
+    if format_ == "tree":
+        for line in calls_of(plan):
+            echo(f"  {line}")
+    for each in missing:
+        echo(f"open: {each}", err=format_ != "tree")
     if plan.provenance is not None:
         from agent_forge.agents.complexity import complexity
 

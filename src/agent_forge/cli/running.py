@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import asyncio
+import re
+import sys
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +17,10 @@ from agent_forge.errors import UsageError
 
 if TYPE_CHECKING:
     from agent_forge.agents.result import Result
+    from agent_forge.plans import Task
     from agent_forge.runtime import Budget, Event
 
+_SETTLE = re.compile(r"([^=]+)=(?:done:(.*)|(retry|failed))", re.DOTALL)
 _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 
 
@@ -39,13 +44,20 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
     show_default=True,
     help="What happens to other tasks when one fails.",
 )
+@click.option("--approve", type=click.Choice(["ask", "all", "none"]), default="ask", show_default=True,
+              help="Whether tools with side effects are called: after a question, always or never.")  # fmt: skip
+@click.option("--repairs", type=click.IntRange(min=0), default=2, show_default=True, metavar="N",
+              help="How often a model may mend the plan after a failure.")  # fmt: skip
+@click.option("--settle", multiple=True, metavar="TASK=HOW",
+              help="With --resume, what became of a task in doubt: done:VALUE, retry or failed.")  # fmt: skip
 @click.option("--team", is_flag=True, help="Assign every task to an agent, by rules, measured trust and load.")
 @home_option
 @json_option
 def command(request: str | None, plan_file: str | None, list_runs: bool, as_json: bool, **options: Any) -> int:
     """Plan REQUEST and run it, or run the plan in --plan FILE.
 
-    Independent tasks run in parallel. Exits with 0 when every task succeeded, else with 1.
+    Independent tasks run in parallel. Exits with 0 when every task succeeded, else with 1: also when a task waits for
+    an approval and nobody can be asked (`agent-forge runs approve`), and when the request does not say enough to run.
     """
     if list_runs:
         from agent_forge.cli.runs import print_runs
@@ -53,21 +65,32 @@ def command(request: str | None, plan_file: str | None, list_runs: bool, as_json
         return print_runs(options["home"], as_json)
     if sum(source is not None for source in (request, plan_file, options["resume"])) != 1:
         raise click.UsageError("give exactly one of a request, --plan FILE and --resume RUN")
-    from agent_forge.agents.planner import PlanningFailed
+    from agent_forge.agents.planner import PlanningFailed, PlanRefused
     from agent_forge.plans import PlanInvalid
 
     try:
         result = _run(request, plan_file, as_json, options)
+    except PlanRefused as refused:
+        if not as_json:
+            raise
+        missing = [each.as_dict() for each in refused.missing]
+        json_out({"state": "refused", "error": str(refused), "tasks": [], "calls": [], "missing": missing})
+        return 1
     except (PlanInvalid, PlanningFailed) as error:
         if not as_json:
             raise
         from agent_forge.cli.plan import print_faults
 
         return print_faults(error.errors, str(error))
+    return report(result, options["home"], as_json)
+
+
+def report(result: Result, home: str | None, as_json: bool) -> int:
+    """Prints a result and returns the exit code."""
     if as_json:
         json_out(result.as_dict())
     else:
-        _print(result)
+        _print(result, home)
     return 0 if result.ok else 1
 
 
@@ -81,8 +104,13 @@ def _run(request: str | None, plan_file: str | None, as_json: bool, options: dic
     settings = {
         **options,
         "budget": _budget(options["budget"]),
+        "settle": settlements(options["settle"]) if options["resume"] else None,
         **({} if options["resume"] else {"run_id": name}),
     }
+    if options["settle"] and not options["resume"]:
+        raise click.UsageError("--settle goes with --resume RUN")
+    if options["approve"] == "ask" and can_ask():
+        settings["approve"] = asker()
     try:
         with task_display(quiet=as_json) as on_event:
             return run(work, on_event=on_event, **settings)
@@ -127,6 +155,68 @@ def task_display(*, quiet: bool = False) -> Iterator[Callable[[Event], None] | N
         yield on_event
 
 
+def can_ask() -> bool:
+    """Whether somebody sits at a terminal to be asked."""
+    return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
+
+
+def asker() -> Callable[[Task], Awaitable[Any]]:
+    """Asks at the terminal whether a task may be carried out, one question at a time; the other tasks go on."""
+    from agent_forge.threads import THREADS
+
+    lock = asyncio.Lock()
+
+    async def ask(task: Task) -> Any:
+        async with lock:
+            return await THREADS.call(lambda: _ask(task))
+
+    return ask
+
+
+def _ask(task: Task) -> bool | dict[str, Any]:
+    from agent_forge.agents.approval import question
+
+    echo(f"\n{task.id}: {question(task)} changes the world.", err=True)
+    while True:
+        answer = click.prompt("Approve? [y]es, [n]o, or new arguments as JSON", default="n", err=True).strip()
+        if answer.lower() in ("y", "yes", "n", "no"):
+            return answer.lower().startswith("y")
+        try:
+            return changed_arguments(answer)
+        except UsageError as error:
+            echo(str(error), err=True)
+
+
+def changed_arguments(text: str) -> dict[str, Any]:
+    """Arguments as a JSON object. Raises UsageError."""
+    import json
+
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise UsageError(f"{text!r} is not a JSON object", fix='Write for example {"to": "ann@example.com"}')
+    return document
+
+
+def settlements(pairs: tuple[str, ...]) -> dict[str, tuple[str, Any]]:
+    """What `--settle` says: `a=done:42` is ("done", 42), and a value that is not JSON is text. Raises UsageError."""
+    import json
+
+    settled: dict[str, tuple[str, Any]] = {}
+    for pair in pairs:
+        match = _SETTLE.fullmatch(pair)
+        if match is None:
+            raise UsageError(f"--settle {pair}: it is not TASK=done:VALUE, TASK=retry or TASK=failed")
+        task, value, word = match.groups()
+        try:
+            settled[task] = ("done", json.loads(value)) if word is None else (word, None)
+        except ValueError:
+            settled[task] = "done", value
+    return settled
+
+
 def _budget(pairs: tuple[str, ...]) -> Budget | None:
     from agent_forge.runtime import Budget
 
@@ -158,7 +248,7 @@ def _interrupted(name: str, home: str | None) -> str:
     return f"{done} finished task{'s' * (done != 1)} saved; continue with: {again}"
 
 
-def _print(result: Result) -> None:
+def _print(result: Result, home: str | None) -> None:
     """The answer, or the results of a plan, on stdout; statistics on stderr."""
     if result.request is not None:
         echo(result.answer or "unknown")
@@ -170,12 +260,24 @@ def _print(result: Result) -> None:
     for name, task in result.tasks.items():
         if not task.ok and result.request is not None:
             echo(f"  {name}: {task.state}: {task.error}", err=True)
+    for warning in result.warnings:
+        echo(f"  warning: {warning}", err=True)
+    for name, task in result.tasks.items():
+        if task.state == "waiting":
+            call = next((call for call in result.calls if call["task"] == name and call["state"] == "waiting"), None)
+            what = f"{call['tool']} {call['args']}" if call else name
+            again = call_again("runs", "approve", result.run, name, home=home)
+            echo(f"  {name} waits for an approval: {what}; approve with: {again}", err=True)
+        elif task.state == "in_doubt":
+            again = call_again("run", "--resume", result.run, "--settle", f"{name}=done:VALUE", home=home)
+            echo(f"  {name} is in doubt; settle with: {again} (or {name}=retry, {name}=failed)", err=True)
     usage = result.usage
     counted = usage.input_tokens is not None
     tokens = f"{usage.input_tokens}+{usage.output_tokens} tokens" if counted else "tokens not counted"
+    cost = "" if usage.cost is None else f", ${usage.cost:.6g}"
     echo(
         f"{result.state} in {result.wall_s:.2f} s (critical path {result.critical_path_s:.2f} s), "
-        f"{usage.tool_calls} tool calls, {usage.model_calls} model calls, {tokens}; "
+        f"{usage.tool_calls} tool calls, {usage.model_calls} model calls, {tokens}{cost}; "
         f"run {result.run}, trace {result.trace_id}",
         err=True,
     )

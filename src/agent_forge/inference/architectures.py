@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from agent_forge.inference.rows import Rows
 
 PROVIDERS = ("agent_forge.forge",)
-ROWS: dict[str, Callable[[Any], Any]] = {}
+ROWS: dict[str, Callable[[Any], Rows]] = {}
 """By `model_type`: from a `torch_rows.Reader` to the `Rows` for it."""
 
 

@@ -87,13 +87,17 @@ def _draw(logits: Any, sampling: Sampling) -> int:
 
 def _nucleus(probabilities: Any, cut: float) -> Any:
     """The likeliest tokens that together hold `cut`, the likeliest first."""
-    count = len(probabilities)
-    tokens = np.argpartition(probabilities, count - LIKELY)[-LIKELY:] if count > LIKELY else np.arange(count)
+    tokens = _likeliest(probabilities, LIKELY)
     if probabilities[tokens].sum() < cut:
-        tokens = np.arange(count)
-    tokens = tokens[np.argsort(-probabilities[tokens], kind="stable")]
+        tokens = _likeliest(probabilities, len(probabilities))
     before = np.cumsum(probabilities[tokens]) - probabilities[tokens]
     return tokens[before < cut]
+
+
+def _likeliest(scores: Any, count: int) -> Any:
+    """The tokens with the highest scores, the highest first."""
+    some = np.argpartition(scores, -count)[-count:] if 0 < count < len(scores) else np.arange(len(scores))
+    return some[np.argsort(-scores[some], kind="stable")][:count]
 
 
 def _at(weights: Any, point: float) -> int:
@@ -105,5 +109,5 @@ def _at(weights: Any, point: float) -> int:
 def _with_logprobs(token: int, logits: Any, count: int) -> SampledToken:
     shifted = logits - logits.max()
     logprobs = shifted - np.log(np.exp(shifted).sum())
-    best = np.argsort(-logprobs, kind="stable")[:count] if count else ()
-    return SampledToken(token, float(logprobs[token]), tuple((int(each), float(logprobs[each])) for each in best))
+    best = _likeliest(logprobs, count).tolist() if count else ()
+    return SampledToken(token, float(logprobs[token]), tuple((each, float(logprobs[each])) for each in best))

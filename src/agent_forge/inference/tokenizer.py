@@ -21,7 +21,7 @@ NAMED = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_t
 class FolderTokenizer:
     """Text to token ids and back.
 
-    `backend` is the `tokenizers.Tokenizer`. Raises CheckpointError for a folder without a sound tokenizer.json.
+    `backend_tokenizer` is the `tokenizers.Tokenizer`. Raises CheckpointError without a sound tokenizer.json.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -29,7 +29,7 @@ class FolderTokenizer:
 
         path = Path(folder)
         try:
-            self.backend: Any = Tokenizer.from_str((path / "tokenizer.json").read_text(encoding="utf-8"))
+            self.backend_tokenizer: Any = Tokenizer.from_str((path / "tokenizer.json").read_text(encoding="utf-8"))
             settings = json.loads(_text(path / "tokenizer_config.json") or "{}")
             legacy = json.loads(_text(path / "special_tokens_map.json") or "{}")
             self.special: dict[str, str] = {
@@ -45,33 +45,34 @@ class FolderTokenizer:
         self.chat_template: str | None = template
 
     def __len__(self) -> int:
-        return int(self.backend.get_vocab_size(with_added_tokens=True))
+        return int(self.backend_tokenizer.get_vocab_size(with_added_tokens=True))
 
     def __call__(self, text: str, *, add_special_tokens: bool = True) -> dict[str, list[int]]:
         return {"input_ids": self.encode(text, add_special_tokens=add_special_tokens)}
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The ids of a text; the tokenizer may add special ones at its ends."""
-        return list(self.backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        return list(self.backend_tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = False, **_: Any) -> str:
         """The text of the ids."""
-        return str(self.backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+        return str(self.backend_tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens))
 
     def batch_decode(self, rows: Sequence[Sequence[int]], *, skip_special_tokens: bool = False, **_: Any) -> list[str]:
         """The texts of several lists of ids."""
-        return list(self.backend.decode_batch([list(row) for row in rows], skip_special_tokens=skip_special_tokens))
+        lists = [list(row) for row in rows]
+        return list(self.backend_tokenizer.decode_batch(lists, skip_special_tokens=skip_special_tokens))
 
     @property
     def eos_token_id(self) -> int | None:
         """The id of the token that ends a text."""
         token = self.special.get("eos_token")
-        return None if token is None else self.backend.token_to_id(token)
+        return None if token is None else self.backend_tokenizer.token_to_id(token)
 
     @cached_property
     def all_special_ids(self) -> list[int]:
         """The tokens that stand for no text."""
-        added = self.backend.get_added_tokens_decoder()
+        added = self.backend_tokenizer.get_added_tokens_decoder()
         return sorted(number for number, token in added.items() if token.special)
 
     def apply_chat_template(

@@ -6,11 +6,13 @@ Each change is a transaction. It returns a new plan with the next version and le
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from agent_forge.errors import PlanError
 from agent_forge.plans.plan import Plan
+from agent_forge.plans.references import split_text
 from agent_forge.plans.task import Task
 
 
@@ -157,6 +159,35 @@ def replan(plan: Plan, tasks: Iterable[Task], *, begun: Collection[str], budget:
     if budget is not None and len(old) + len(new) > budget.tasks:
         raise ChangeRefused("tasks", f"{len(old) + len(new)} tasks exceed the limit of {budget.tasks}")
     return Plan([*old, *new], version=plan.version + 1, provenance=plan.provenance)
+
+
+def renamed(task: Task, names: Mapping[str, str]) -> Task:
+    """The task with other ids in place of some, in its own id, its dependencies and its references.
+
+    >>> renamed(Task("b", "use {a.x}", args={"q": ["{a}", "{{a}}"]}, depends_on=["a"]), {"a": "c"})
+    Task(id='b', goal='use {c.x}', action=None, args={'q': ['{c}', '{{a}}']}, depends_on=('c',), parent=None, \
+for_each=None, limit=None, meta={})
+    """
+
+    def other(value: Any) -> Any:
+        if isinstance(value, str) and "{" in value:
+            for piece in split_text(value):
+                if not isinstance(piece, str) and piece.head in names:
+                    value = value.replace(piece.source or str(piece), str(replace(piece, head=names[piece.head])))
+            return value
+        if isinstance(value, Mapping):
+            return {key: other(each) for key, each in value.items()}
+        return [other(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+    return replace(
+        task,
+        id=names.get(task.id, task.id),
+        goal=other(task.goal),
+        args=other(task.args),
+        depends_on=tuple(names.get(name, name) for name in task.depends_on),
+        parent=names.get(task.parent, task.parent) if task.parent is not None else None,
+        for_each=other(task.for_each),
+    )
 
 
 def _expandable(plan: Plan, name: str) -> None:

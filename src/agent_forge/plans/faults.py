@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from agent_forge.errors import PlanError
 
-CODES = ("cycle", "unknown_dependency", "duplicate_id", "empty_plan", "too_large", "malformed")
+CODES = ("cycle", "unknown_dependency", "duplicate_id", "empty_plan", "too_large", "malformed", "ungrounded")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from agent_forge.errors import PlanError
-from agent_forge.plans import Plan, Task
+from agent_forge.plans import Plan, Task, replan
+from agent_forge.plans.changes import renamed
 from agent_forge.runtime.job import Job
 from agent_forge.runtime.result import TaskResult, Times, done_between
 
 # A group ends in the first of these states that one of its leaves ended in.
-_GRAVEST = ("failed", "timed_out", "in_doubt", "denied", "cancelled", "not_started", "skipped", "done")
+_GRAVEST = ("failed", "timed_out", "in_doubt", "denied", "waiting", "cancelled", "not_started", "skipped", "done",
+            "replaced")  # fmt: skip
 Place = Job | Times | TaskResult | None
 
 
@@ -99,6 +102,27 @@ class Board:
 
     def _is_changed(self, plan: Plan, name: str) -> bool:
         return plan.tasks[name] != self.tasks[name] or set(plan.dependencies[name]) != set(self.needs[name])
+
+
+def mended(board: Board, failed: str, failing: Collection[str], tasks: Sequence[Task]) -> Plan:
+    """The plan with `tasks` in place of all that has not begun. Raises PlanError.
+
+    What has begun stays as it is, whatever `tasks` say of it, except for what is `failing`: a task of such an id is new
+    work under a new id.
+    """
+    plan = board.plan
+    assert plan is not None
+    ended = [name for name, outcome in board.outcomes().items() if outcome.state != "skipped"]
+    begun = {*board.under_way(), *ended}
+    again = [task.id for task in tasks if task.id in failing and task != plan.tasks[task.id]]
+    names = {name: next(other for n in count(2) if (other := f"{name}_{n}") not in plan) for name in again}
+    new = [renamed(task, names) for task in tasks if task.id not in begun or task.id in names]
+    if not new:
+        raise PlanError("there is no new task", fix="Do the work in another way")
+    changed = replan(plan, new, begun=begun)
+    if changed.dependents.get(failed):
+        raise PlanError(f"the new tasks wait for {failed!r}, which failed", fix="Do its work in another way")
+    return changed
 
 
 class Composites:

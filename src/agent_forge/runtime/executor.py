@@ -13,7 +13,7 @@ from agent_forge.runtime.board import Composites
 from agent_forge.runtime.budget import Budget
 from agent_forge.runtime.crew import Crew
 from agent_forge.runtime.limits import Limits, Retry
-from agent_forge.runtime.options import Approve, Handler, OnEvent, RunSettings, Update
+from agent_forge.runtime.options import Approve, Handler, Mend, OnEvent, RunSettings, Update
 from agent_forge.runtime.result import ENDED, RunResult, TaskResult, TaskResults
 from agent_forge.runtime.run import Run
 from agent_forge.runtime.stream import TaskStream
@@ -43,6 +43,7 @@ async def execute(
     approve: Approve | None = None,
     on_event: OnEvent | None = None,
     update: Update | None = None,
+    mend: Mend | None = None,
     known: Mapping[str, Any] | None = None,
     durations: Mapping[str, float] | None = None,
     workers: Workers | None = None,
@@ -59,9 +60,11 @@ async def execute(
       `est_s` in its meta, else a count of tasks).
     - `retry`, `timeout_s`: for each task, unless its tool or its meta (`retries`, `timeout_s`) says otherwise.
     - `on_failure`: "skip" (only what depends on it), "fail_fast", or "continue" (dependents run without the result).
-    - `budget`: tokens, money, calls and wall time. `approve(task)`: called for tasks with `approval` in their meta.
+    - `budget`: tokens, money, calls and wall time. `approve(task)`: called for tasks with `approval` in their meta or
+      in the rules of their tool; True, False, other arguments, or None: the task waits, for `resume`.
     - `journal`, `run_id`: stores results, for `resume`. `recorder`: one span per task. `on_event`: for live views.
     - `known`: results that are already there, by id. `update(plan, task_id, outcome)`: may return a changed plan.
+      `mend(plan, task_id, outcome, results)`: after a failure, may return tasks in place of all that has not begun.
     - `workers`: threads or processes that call the handler. `more`: the other fields of `RunSettings`.
 
     Raises UsageError, PlanInvalid or StoreError before anything is started; after that it always returns a result.
@@ -74,7 +77,7 @@ async def execute(
     """
     settings = RunSettings(
         concurrency, limits, retry, timeout_s, on_failure, budget, journal, run_id, recorder, approve, on_event, update,
-        known or {}, durations, workers, **more,
+        mend, known or {}, durations, workers, **more,
     )  # fmt: skip
     return await launch(plan, handler, settings).result()
 
@@ -165,11 +168,14 @@ def _state(run: Run, tasks: Mapping[str, TaskResult]) -> tuple[str, str | None]:
         return run.stopping, run.error
     if run.faults:
         return "failed", str(run.faults[0])
+    if any(task.state == "waiting" for task in tasks.values()):
+        names = ", ".join(repr(name) for name, task in tasks.items() if task.state == "waiting")
+        return "waiting", f"waiting for an approval: {names}"
     if any(task.state == "not_started" for task in tasks.values()):
         return "over_budget", run.error
     # The first task that failed by itself explains the run; those it took with it do not.
-    bad = [(name, task) for name, task in tasks.items() if task.state not in ("done", "skipped")]
-    bad = bad or [(name, task) for name, task in tasks.items() if task.state != "done"]
+    bad = [(name, task) for name, task in tasks.items() if task.state not in ("done", "skipped", "replaced")]
+    bad = bad or [(name, task) for name, task in tasks.items() if task.state not in ("done", "replaced")]
     name, task = min(bad, key=lambda pair: pair[1].ended_s if pair[1].ended_s is not None else 0.0)
     return "failed", f"task {name!r} {ENDED[task.state]}: {task.error}"
 
@@ -232,17 +238,27 @@ async def _undisturbed(work: Any) -> Any:
     return task.result()
 
 
-async def resume(run_id: str, handler: Handler, *, journal: Journal, **settings: Any) -> RunResult:
+async def resume(
+    run_id: str,
+    handler: Handler,
+    *,
+    journal: Journal,
+    settle: Mapping[str, tuple[str, Any]] | None = None,
+    **settings: Any,
+) -> RunResult:
     """Continues a run whose process ended, however it ended. What is done is not done again.
 
-    A task with side effects that was running then is `in_doubt`: reported, not repeated; settle it by
-    passing its result in `known`. Tasks that failed are tried again, unless they have side effects.
+    A task with side effects that was running then is `in_doubt`: reported, not repeated, until it is settled:
+    `settle` has ("done", RESULT), ("retry", None) or ("failed", None) for it, an element of a `for_each` as
+    `task[0]`. Tasks that failed are tried again, unless they have side effects.
     Settings default to those the run was started with. Raises StoreError for an unknown run and for one
     that another process is running.
     """
     stored, log = journal.reopen(run_id)
     try:
         merged = RunSettings(**{**stored.settings, **settings, "journal": journal, "run_id": run_id})
+        for task, (how, value) in (settle or {}).items():
+            stored.settle(task, how, value)
         if stored.plan is None:
             raise UsageError(f"run {run_id!r} has no plan to continue", fix="Start it again from its request")
         running = launch(stored.plan, handler, merged, reopened=(stored, log))

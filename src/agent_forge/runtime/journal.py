@@ -221,6 +221,17 @@ class Journal:
             raise
         return stored, RunLog(claim, number, stored.next_seq)
 
+    def cancel(self, run: str) -> None:
+        """Writes down that a run ends here. Raises StoreError if it is running."""
+        number = self.summary(run).number
+        claim = self._claimed(run, number)
+        try:
+            with claim.write() as cursor:
+                ended = "UPDATE runs SET state = 'cancelled', ended_s = ?, error = ? WHERE id = ?"
+                cursor.execute(ended, (time.time(), "it was asked to stop", number))
+        finally:
+            claim.release()
+
     def _claimed(self, run: str, number: int) -> Claim:
         claim = self._database.claim(number)
         if claim is None:
@@ -350,8 +361,9 @@ def _plan_text(plan: Plan) -> str:
 
 def _task_text(task: Task) -> str:
     """A task as JSON: the encoding of `as_dict`, put together by hand where there is little in it."""
-    if task.action is not None or task.args or task.meta or task.parent or task.for_each or task.limit is not None:
+    if task.args or task.meta or task.parent or task.for_each or task.limit is not None:
         return _encode(task.as_dict())
     name, goal = encode_basestring_ascii(task.id), encode_basestring_ascii(task.goal)
+    action = "" if task.action is None else f'"action": {encode_basestring_ascii(task.action)}, '
     needs = ", ".join(map(encode_basestring_ascii, task.depends_on))
-    return f'{{"id": {name}, "goal": {goal}, "depends_on": [{needs}]}}'
+    return f'{{"id": {name}, "goal": {goal}, {action}"depends_on": [{needs}]}}'

@@ -87,7 +87,7 @@ class ToolRules:
     """What holds for every task whose `action` is this tool. What a task's own `meta` says goes first.
 
     `side_effects`: at most once, never shared, never retried unless the task says so. `memo=False`: identical calls are
-    all made.
+    all made. `approval`: each task waits for an approval.
     """
 
     concurrency: int | None = None
@@ -96,6 +96,7 @@ class ToolRules:
     retry: Retry | None = None
     side_effects: bool = False
     memo: bool = True
+    approval: bool = False
 
     def __post_init__(self) -> None:
         if self.concurrency is not None and self.concurrency < 1:

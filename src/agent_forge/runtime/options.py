@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from agent_forge.traces import Recorder
 
 Handler = Callable[[Task, dict[str, Any]], Any]  # gives the result or something to await for it
-Approve = Callable[[Task], "bool | Awaitable[bool]"]
+# Yes, no, yes with these arguments instead, or None: nobody is there to ask now.
+Approval = bool | Mapping[str, Any] | None
+Approve = Callable[[Task], "Approval | Awaitable[Approval]"]
+# After a failure: the tasks that take the place of all that has not begun, or None. Called with the plan, the task that
+# failed, how, and the results so far.
+Mend = Callable[[Plan, str, TaskResult, Mapping[str, Any]], Awaitable["Sequence[Task] | None"]]
 Update = Callable[[Plan, str, TaskResult], Awaitable["Plan | None"]]
 OnEvent = Callable[[Event], None]
 
@@ -45,6 +50,7 @@ class RunSettings:
     approve: Approve | None = None
     on_event: OnEvent | None = None
     update: Update | None = None
+    mend: Mend | None = None
     known: Mapping[str, Any] = field(default_factory=dict)
     durations: Mapping[str, float] | None = None
     workers: Workers | None = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from inspect import isawaitable
 from typing import Any
@@ -129,19 +130,23 @@ class Preparation:
         """Asks for the approval of one task; only what depends on it waits."""
         if self._watch is not None:
             self._watch.asking(job)
-        approve, approved = self._settings.approve, False
+        approve = self._settings.approve
+        answer: Any = None
         state, why = "denied", "it was not approved"
         try:
-            if approve is None:
-                why = "it needs an approval and there is nobody to ask: pass `approve` to the run"
-            else:
+            if approve is not None:
                 answer = approve(job.task if job.task.for_each is not None else resolved(self._board, job))
-                approved = bool(await answer if isawaitable(answer) else answer)
+                answer = await answer if isawaitable(answer) else answer
+            if answer is None:
+                state, why = "waiting", "it has side effects or needs an approval, and nobody was there to ask"
+            elif isinstance(answer, Mapping):
+                job.task = replace(job.task, args={**job.task.args, **answer})
         except Exception as error:
+            answer = False
             state, why = "failed", f"the approval could not be asked for: {error_text(error)}"
         if job.state == PARKED:  # else it was stopped meanwhile
             job.wake = None
-            if approved:
+            if answer or isinstance(answer, Mapping):
                 self._proceed(job)
             else:
                 self._run.settle(job, state, why)
@@ -236,7 +241,7 @@ class Preparation:
         bad = [item for item in fan.items if item.state != "done"]
         if bad and (self._settings.on_failure != "continue" or len(bad) == len(fan.items)):
             why = f"{len(bad)} of {len(fan.items)} elements are not done; {bad[0].id}: {bad[0].error}"
-            self._run.settle(fan.whole, bad[0].state, why, bad[0].exception)
+            self._run.failed(fan.whole, bad[0].state, why, bad[0].exception)
         else:
             self._run.done(fan.whole, [item.result for item in fan.items])
 

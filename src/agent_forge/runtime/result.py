@@ -23,6 +23,8 @@ TASK_STATES: dict[str, str] = {
     "denied": "the approval was refused, or there was nobody to ask",
     "in_doubt": "it has side effects and was running when an earlier process died: it may or may not have happened",
     "not_started": "the budget did not allow it",
+    "waiting": "it needs an approval, and nobody was there to ask: resume the run to decide",
+    "replaced": "it failed, and other tasks took its place",
 }
 FAILURES = ("failed", "timed_out", "denied", "in_doubt")  # what fails by itself, not because of another
 # The same in a sentence: "it needs 'a', which ...".
@@ -34,10 +36,13 @@ ENDED = {
     "denied": "was not approved",
     "in_doubt": "is in doubt",
     "not_started": "was not started",
+    "waiting": "waits for an approval",
+    "replaced": "was replaced",
 }
 # How a run can end.
 RUN_STATES: dict[str, str] = {
-    "done": "every task is done",
+    "done": "every task is done, or was replaced by others that are",
+    "waiting": "all is done that can be done without an approval",
     "failed": "at least one task is not done, or the plan itself was faulty",
     "cancelled": "it was asked to stop",
     "over_budget": "calls, tokens or money ran out before every task was started",

@@ -21,9 +21,9 @@ from inspect import isawaitable
 from types import CoroutineType
 from typing import Any
 
-from agent_forge.errors import AgentForgeError, ToolTimeout
+from agent_forge.errors import AgentForgeError, ToolTimeout, UsageError
 from agent_forge.plans import Plan, PlanFault
-from agent_forge.runtime.board import Board
+from agent_forge.runtime.board import Board, mended
 from agent_forge.runtime.budget import WAIT
 from agent_forge.runtime.crew import Crew
 from agent_forge.runtime.job import CURRENT, OPEN_STATES, PARKED, PENDING, READY, RUNNING, Job
@@ -57,6 +57,9 @@ class Run:
         self.stopping: str | None = None  # the state the run will end in, once it must end early
         self.error: str | None = None
         self.exception: BaseException | None = None
+        self.whole = asyncio.Event()  # no more tasks come from a stream
+        self._mending = asyncio.Lock()
+        self._failing: dict[str, TaskResult] = {}  # tasks that failed, until it is known whether that is mended
         self.preparation = Preparation(self, settings, crew, self.board, self.life, self.watch)
         self._handler = handler if settings.workers is None else partial(settings.workers.call, handler)
         self._rng = random.Random(settings.seed)
@@ -67,6 +70,7 @@ class Run:
     def load(self, plan: Plan, known: Mapping[str, TaskResult]) -> None:
         """Takes over a whole plan; the tasks in `known` have ended already."""
         board = self.board
+        self.whole.set()
         self.preparation.rank(plan)
         board.adopt(plan)
         reused = [name for name in known if name in plan.dependencies]
@@ -89,7 +93,7 @@ class Run:
         if outcome.state == "done":
             board.results[name] = outcome.result
         else:
-            board.undone += 1
+            board.undone += outcome.state != "replaced"
         self._closed(name)
 
     def recall(self, stored: StoredRun) -> None:
@@ -164,6 +168,7 @@ class Run:
             job.started = job.began
         if self.watch is not None:
             self.watch.started(job)
+            job.began = self.clock()  # what the watch took is not the handler's
         value = self._handler(job.call or job.task, inputs)
         if type(value) is not CoroutineType:
             if not isawaitable(value):
@@ -191,14 +196,19 @@ class Run:
         self.crew.cover()
         self.check_end()
 
-    def spend(self, job: Job, tokens: int | None, cost: float | None) -> None:
-        """Counts what a handler reports."""
+    def spend(self, job: Job, tokens: int | None, cost: float | None, unpriced: str | None = None) -> None:
+        """Counts what a handler reports; see `budget.spend`."""
         if job.usage is None:
             job.usage = Usage()
         job.usage.add(tokens, cost)
         self.usage.add(tokens, cost)
         if self.ledger is not None:
             self.ledger.used.add(tokens, cost)
+            if unpriced is not None and self.ledger.budget.cost is not None:
+                raise UsageError(
+                    f"the cost of {unpriced} is not known, so the budget on cost cannot be kept",
+                    fix="Give its price in the setting `prices`, or limit tokens instead",
+                )
 
     # From running to the end
 
@@ -251,11 +261,45 @@ class Run:
                 self.watch.retrying(job, why)
             delay_s = retry.delay_s(job.attempts, self._rng)
             job.wake = self.life.loop.call_later(delay_s, self._retry_now, job).cancel
-        elif self.settings.update is None or self.stopping is not None or job.fan is not None:
-            self.settle(job, state, why, error)
         else:
-            outcome = TaskResult(state, error=why, exception=error)
+            self.failed(job, state, why, error)
+
+    def failed(self, job: Job, state: str, why: str, error: BaseException | None = None) -> None:
+        """A task failed for good: the caller may mend the rest of the plan, or change it, before that takes effect."""
+        settings = self.settings
+        outcome = TaskResult(state, error=why, exception=error)
+        if self.stopping is not None or job.fan is not None:
+            self.settle(job, state, why, error)
+        elif settings.mend is not None and state in ("failed", "timed_out"):
+            self.life.chore(self._mend(job, outcome))
+        elif settings.update is not None:
             self.life.chore(self._update_then(job, outcome, lambda: self.settle(job, state, why, error)))
+        else:
+            self.settle(job, state, why, error)
+
+    async def _mend(self, job: Job, outcome: TaskResult) -> None:
+        """Lets the caller replace what has not begun; a failure that is handled so does not fail the run."""
+        board, mend = self.board, self.settings.mend
+        job.state = PARKED
+        self._failing[job.id] = outcome
+        try:
+            async with self._mending:  # one at a time: each sees the plan that the one before has left
+                await self.whole.wait()
+                if board.plan is not None and mend is not None and job.id in self._failing:
+                    tasks = await mend(board.plan, job.id, outcome, dict(board.results))
+                    if tasks and job.state == PARKED:
+                        self.change(mended(board, job.id, list(self._failing), tasks))
+                        for name in [name for name in self._failing if not board.dependents.get(name)]:
+                            failure = self._failing.pop(name)
+                            why = f"task {name!r} {ENDED[failure.state]} and was replaced: {failure.error}"
+                            self.life.warnings.append(why)
+        except Exception as error:
+            self.life.warnings.append(f"the plan could not be mended after task {job.id!r}: {error_text(error)}")
+        finally:
+            state = outcome.state if self._failing.pop(job.id, None) is not None else "replaced"
+            if job.state == PARKED:
+                self.settle(job, state, outcome.error or "", outcome.exception)
+                self.crew.cover()
 
     def _retry_now(self, job: Job) -> None:
         if job.state in OPEN_STATES and self.stopping is None:
@@ -332,7 +376,7 @@ class Run:
             self.preparation.item_ended(job.fan, job)
             return
         self.board.places[job.id] = job.outcome(self.origin)
-        self.board.undone += 1
+        self.board.undone += state != "replaced"
         self._closed(job.id)
 
     def _closed(self, name: str) -> None:

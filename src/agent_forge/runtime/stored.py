@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime.budget import Budget
 from agent_forge.runtime.limits import Retry
 from agent_forge.runtime.result import TaskResult, Usage
 
 Row = Sequence[Any]
+
+
+_ELEMENT = re.compile(r"(.+)\[(\d{1,9})\]", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +56,7 @@ class TaskRecord:
     cost: float | None = None
     side_effects: bool = False
     items: dict[int, TaskRecord] = field(default_factory=dict)  # of a `for_each` task, by element
+    settled: bool = False  # somebody said that it failed
 
     @property
     def duration_s(self) -> float | None:
@@ -70,13 +76,18 @@ class TaskRecord:
         )
         if self.state == "done":
             outcome.result = self.result
+        elif self.state == "replaced" or self.settled:
+            outcome.error = self.error
         elif not self.side_effects or self.started_s is None:
             return None  # nothing happened that must not happen twice
         elif self.state == "failed":
             outcome.error = self.error
         else:
             outcome.state = "in_doubt"
-            outcome.error = "it was running when an earlier process ended: its side effect may or may not have happened"
+            outcome.error = (
+                "it was running when an earlier process ended: its side effect may or may not have happened. "
+                "Settle it with `agent-forge run --resume RUN --settle TASK=done:VALUE|retry|failed`"
+            )
         return outcome
 
 
@@ -112,8 +123,56 @@ class StoredRun:
 
     @property
     def in_doubt(self) -> list[str]:
-        """Tasks with side effects that were running when the process died."""
-        return [name for name, outcome in self.ended.items() if outcome.state == "in_doubt"]
+        """Tasks with side effects, and elements of such, that were running when the process died."""
+        whole = [name for name, outcome in self.ended.items() if outcome.state == "in_doubt"]
+        items = [
+            f"{name}[{index}]"
+            for name, outcomes in self.items.items()
+            for index, outcome in outcomes.items()
+            if outcome.state == "in_doubt"
+        ]
+        return whole + items
+
+    def settle(self, name: str, how: str, value: Any = None) -> None:
+        """Decides what became of a task in doubt, or of one element of a `for_each` ("send[2]"). Raises UsageError."""
+        record = self.tasks.get(name)
+        element = _ELEMENT.fullmatch(name)
+        if record is None and element is not None and element[1] in self.tasks:
+            record = self.tasks[element[1]].items.get(int(element[2]))
+        outcome = record.outcome() if record is not None else None
+        if record is None or outcome is None or outcome.state != "in_doubt":
+            doubtful = ", ".join(self.in_doubt) or "none"
+            raise UsageError(f"task {name!r} is not in doubt", fix=f"Tasks in doubt: {doubtful}")
+        if how == "done":
+            record.state, record.result = "done", value
+        elif how == "failed":
+            record.state, record.error, record.settled = "failed", "it was settled as failed", True
+        else:
+            record.state, record.started_s = "waiting", None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The run in the shape of a result; what the journal does not have is null."""
+        durations = {name: task.duration_s or 0.0 for name, task in self.tasks.items()}
+        fields = ("state", "started_s", "ended_s", "result", "error")
+        line, spent = self.summary, [task.cost for task in self.tasks.values() if task.cost is not None]
+        absent = ("request", "answer", "planner")
+        counts = ("input_tokens", "output_tokens", "model_calls", "tool_calls")
+        return {
+            "run": line.run,
+            "state": line.state,
+            "error": line.error,
+            "wall_s": None if line.ended_s is None else line.ended_s - line.created_s,
+            "critical_path_s": None if self.plan is None else self.plan.critical_path_length(durations),
+            "trace_id": line.trace_id,
+            **dict.fromkeys(absent),
+            "evidence": {},
+            "usage": {**dict.fromkeys(counts), "cost": sum(spent) if spent else None},
+            "faults": [],
+            "warnings": [],
+            "calls": [],
+            "missing": [],
+            "tasks": {name: {key: getattr(task, key) for key in fields} for name, task in self.tasks.items()},
+        }
 
     @property
     def usage(self) -> Usage:

@@ -185,6 +185,7 @@ class TaskStream:
         if run.watch is not None and board.plan is not None:
             run.watch.replanned(board.plan, [])
         board.growing = False
+        run.whole.set()
         for name in board.children:
             board.missing[name] -= 1
             run.place(name)

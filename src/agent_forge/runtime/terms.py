@@ -45,7 +45,8 @@ class TermsOf:
             return Terms(self._timeout_s, self._retry, memo=self._memo)
         retry = rules.retry or (ONCE if rules.side_effects else self._retry)
         timeout_s = self._timeout_s if rules.timeout_s is None else rules.timeout_s
-        return Terms(timeout_s, retry, rules.side_effects, self._memo and rules.memo and not rules.side_effects)
+        memo = self._memo and rules.memo and not rules.side_effects
+        return Terms(timeout_s, retry, rules.side_effects, memo, rules.approval)
 
 
 def _of_meta(terms: Terms, meta: Mapping[str, Any]) -> Terms:
@@ -63,4 +64,5 @@ def _of_meta(terms: Terms, meta: Mapping[str, Any]) -> Terms:
         # Written in the task itself, so it is meant even for one with side effects.
         retry = replace(terms.retry if terms.retry is not ONCE else Retry(), attempts=retries + 1)
     memo = terms.memo and not side_effects and meta.get("cache", True) is not False
-    return Terms(timeout_s, retry, side_effects, memo, bool(meta.get("approval", False)))
+    approval = terms.approval or bool(meta.get("approval", False))  # a plan may ask for more of them, not for fewer
+    return Terms(timeout_s, retry, side_effects, memo, approval)

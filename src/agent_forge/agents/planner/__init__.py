@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from agent_forge.agents.planner.binding import bind_tools
+from agent_forge.agents.planner.checking import Missing, PlanRefused, check, what_is_missing
 from agent_forge.agents.planner.interface import Planner, PlanningFailed
 from agent_forge.agents.planner.local import LocalPlanner
 from agent_forge.agents.planner.model import ModelPlanner, Writing
 from agent_forge.agents.planner.prompts import template
-from agent_forge.agents.planner.rule import RulePlanner
+from agent_forge.agents.planner.rule import RulePlanner, RulesFirst
 from agent_forge.agents.planner.score import Graph, PlanScore, score
 
 __all__ = [
     "Graph",
     "LocalPlanner",
+    "Missing",
     "ModelPlanner",
+    "PlanRefused",
     "PlanScore",
     "Planner",
     "PlanningFailed",
     "RulePlanner",
+    "RulesFirst",
     "Writing",
     "bind_tools",
+    "check",
     "score",
     "template",
+    "what_is_missing",
 ]

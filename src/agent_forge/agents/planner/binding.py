@@ -10,9 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from agent_forge.agents.actions import ANSWER, CHOICES, OPERATIONS, SEARCH, Combine, LookUp, Meaning
-from agent_forge.agents.planner.tools import ToolSpec, fill
+from agent_forge.agents.language import VERBS
+from agent_forge.agents.language import words as words_in
+from agent_forge.agents.planner.arguments import arguments
+from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.agents.relations import NOUNS, canonical
 from agent_forge.plans import Plan, Task, find_references, whole_reference
 
@@ -31,7 +35,9 @@ def bind_tools(plan: Plan, tools: Sequence[ToolSpec], *, reads: bool = True) -> 
 
     `reads=False` leaves searches alone: a caller's own search then returns its results as they are.
     """
-    tasks = (bind_task(task, tools, reads=reads) for task in plan)
+    tasks = [bind_task(task, tools, reads=reads) for task in plan]
+    if all(bound is task for bound, task in zip(tasks, plan, strict=True)):
+        return plan
     return Plan(tasks, version=plan.version, provenance=plan.provenance)
 
 
@@ -81,8 +87,18 @@ def _call_of_a_tool(task: Task, tools: dict[str, ToolSpec]) -> Task | None:
         return None
     rest = re.sub(r"^(?:[:(]|-\s|to\s)", "", rest).strip().rstrip(")").strip()
     goal, references = rest or task.goal, [f"{{{each}}}" for each in task.depends_on]
-    args = dict(task.args) or fill(tools[name[1]], goal, references)
+    args = dict(task.args) or _given(tools[name[1]], rest, references)
     return replace(task, goal=goal, action=name[1], args=args)
+
+
+def _given(tool: ToolSpec, text: str, references: Sequence[str]) -> dict[str, Any]:
+    """The arguments in what follows the name of a tool. Its one text is all of it, unless it is an instruction."""
+    found = arguments(tool, text, references)[0]
+    properties, required = tool.schema.get("properties") or {}, tool.schema.get("required") or []
+    only_text = len(required) == 1 and properties.get(required[0], {}).get("type") == "string"
+    if found or not text or not only_text or (words_in(text) or [""])[0] in VERBS:
+        return found
+    return {required[0]: text}
 
 
 def read_goal(goal: str) -> Meaning | None:

@@ -1,25 +1,32 @@
 """A planner that asks a model, remote or in this process: any ModelClient.
 
 The plan can be read while it is being written (`stream`), so that its tasks start before its last line arrives. Text
-that is not a valid plan goes back to the model once, with its errors; a second failure raises PlanningFailed.
+that is not a valid plan, or calls a tool with a value that nobody gave, goes back to the model once, with its errors; a
+second failure raises PlanningFailed.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from agent_forge.agents.complexity import Complexity, complexity
 from agent_forge.agents.planner.binding import bind_task, bind_tools
+from agent_forge.agents.planner.checking import Checker
 from agent_forge.agents.planner.interface import PlanningFailed, total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.errors import ModelError
 from agent_forge.inference import CompletionStream, Message, ModelClient, TokenUsage
-from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanStream, Provenance, Task
+from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanStream, Provenance, Task, parse_plan, to_xml
+from agent_forge.plans.faults import raise_for
 
 TEMPLATES = {"lines": "plan-lines@1", "graph": "plan-graph@1"}
 REPAIR = "repair@1"
+MEND = "mend@1"
+_SHOWN_RESULT = 2000  # characters of one
 _SHOWN_FAULTS = 10
 _LONGEST_TOKEN = 32  # characters; more than max_tokens of these come from an endpoint that never stops
 
@@ -61,6 +68,37 @@ class ModelPlanner:
     def stream(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Writing:
         """The plan as it is written: an asynchronous iterator of tasks."""
         return Writing(self, request, tools)
+
+    async def mend(
+        self,
+        request: str,
+        plan: Plan,
+        failed: str,
+        error: str,
+        results: Mapping[str, Any],
+        *,
+        tools: Sequence[ToolSpec] = (),
+        faults: Sequence[str] = (),
+    ) -> tuple[list[Task], TokenUsage]:
+        """The tasks that take the place of what has not begun, after task `failed`. Raises PlanInvalid or ModelError.
+
+        `faults` are what was wrong with the attempt before.
+        """
+        told = [f"{name}: {json.dumps(value, ensure_ascii=False, default=repr)}" for name, value in results.items()]
+        messages: list[Message] = [
+            *template(MEND).messages(
+                request=request,
+                tools=describe(tools),
+                plan=to_xml(plan),
+                results="\n".join(line if len(line) <= _SHOWN_RESULT else f"{line[:_SHOWN_RESULT]}…" for line in told),
+                failed=failed,
+                error="; ".join([error, *(f"the last attempt to mend it was refused: {fault}" for fault in faults)]),
+            )
+        ]
+        completion = await self.client.complete(messages, temperature=0.0, max_tokens=self.max_tokens)
+        written = parse_plan(completion.text)
+        tasks = [task for task in written if task.id not in results]
+        return [bind_task(task, tools) for task in tasks], completion.usage
 
     def template(self, tools: Sequence[ToolSpec]) -> str:
         return TEMPLATES[self.format or ("graph" if tools else "lines")]
@@ -139,6 +177,8 @@ class Writing:
             return
         reader = PlanStream()
         held: list[Task] = []
+        faults: list[PlanFault] = []
+        checker = Checker(self.tools, request=self.request, model=True)
         most = self._planner.max_tokens
         with_effects = {tool.name for tool in self.tools if getattr(tool, "side_effects", False)}
         stream = self._planner.client.stream(self._messages, temperature=0.0, max_tokens=most)
@@ -149,6 +189,9 @@ class Writing:
                 break
             for task in reader.feed(piece):
                 bound = self.written[task.id] = bind_task(task, self.tools)
+                faults += checker.faults_of(bound)
+                if faults:
+                    continue  # it will be written again: what has not begun need not begin
                 if bound.action in with_effects:
                     held.append(bound)  # nothing may change the world for a plan that can still turn out invalid
                 else:
@@ -156,6 +199,7 @@ class Writing:
         self._spent.append(_usage(stream))
         try:
             plan = reader.finish()
+            raise_for(faults)
         except PlanInvalid as error:
             self._faults = error.errors
             raise
@@ -175,6 +219,7 @@ class Writing:
             self.attempts,
             usage.input_tokens,
             usage.output_tokens,
+            usage.cost,
             self._text or None,
             None if used else "direct",
         )

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 
 from agent_forge.agents.actions import SEARCH
 from agent_forge.agents.complexity import complexity
-from agent_forge.agents.planner.interface import PlanningFailed
+from agent_forge.agents.planner.interface import Planner, PlanningFailed
 from agent_forge.agents.planner.rules import read
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
 from agent_forge.plans import Plan, Provenance
 
 LONGEST_REQUEST = 200_000  # characters
 MOST_STEPS = 1000
+QUESTIONS = ("comparison", "aggregation", "bridge", "look-up")  # shapes that the rules answer by themselves
 
 
 class RulePlanner:
@@ -42,7 +43,8 @@ class RulePlanner:
         decision = complexity(request)
         if decision.steps > MOST_STEPS:
             raise PlanningFailed(f"the request has {decision.steps:,} steps, the limit is {MOST_STEPS:,}")
-        draft = read(request, self._index(tools))
+        searches = not tools or any(tool.name == SEARCH for tool in tools)
+        draft = read(request, self._index(tools), searches=searches)
         return draft.plan().with_provenance(Provenance(request, self.name, shape=draft.shape))
 
     def _index(self, tools: Sequence[ToolSpec]) -> ToolIndex | None:
@@ -53,3 +55,23 @@ class RulePlanner:
         if self._indexed is None or self._indexed[0] != others:
             self._indexed = (others, ToolIndex.of(others))
         return self._indexed[1]
+
+
+class RulesFirst:
+    """The rules where they read the whole question, another planner for all else: a model cannot spoil what they do."""
+
+    def __init__(self, other: Planner) -> None:
+        self.other = other
+        self.name = other.name
+
+    def read(self, request: str, tools: Sequence[ToolSpec]) -> Plan | None:
+        """The plan of the rules, None if they do not read the request as a question that they know."""
+        try:
+            plan = RulePlanner().plan_now(request, tools=tools)
+        except PlanningFailed:
+            return None
+        shape = plan.provenance.shape if plan.provenance is not None else None
+        return plan if shape in QUESTIONS and all(task.action != SEARCH for task in plan) else None
+
+    async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
+        return self.read(request, tools) or await self.other.plan(request, tools=tools)

@@ -1,4 +1,4 @@
-"""Tools for planning: which one fits a clause, which arguments the clause contains, how a prompt describes them."""
+"""Tools for planning: which one fits a clause, and how a prompt describes them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agent_forge.agents.language import content_words, words
+from agent_forge.agents.language import content_words
 
 THRESHOLD = 0.15  # minimum similarity of a clause and its tool, tuned on rows that are not held out
 VERB_BONUS = 0.1  # for a tool whose name contains the first word of the clause
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:]+")
-_QUOTED = re.compile(r"\"([^\"]+)\"|“([^“”]+)”|(?<!\w)'([^']+)'(?!\w)")
-_NUMBER_OR_WORD = re.compile(r"(?<![\w.])-?[\w.]+")
-_NUMBER = re.compile(r"-?\d{1,100}(?:\.\d{1,100})?")
 
 
 class ToolSpec(Protocol):
@@ -90,43 +87,6 @@ def _vector(counts: Counter[str], idf: dict[str, float]) -> dict[str, float]:
     weights = {word: (1 + math.log(count)) * idf.get(word, default) for word, count in counts.items()}
     norm = math.sqrt(sum(weight * weight for weight in weights.values())) or 1.0
     return {word: weight / norm for word, weight in weights.items()}
-
-
-def fill(tool: ToolSpec, clause: str, references: Sequence[str], *, whole: bool = True) -> dict[str, Any]:
-    """The required arguments that a clause contains: enumerated choices, numbers and quoted text by type, then the
-    `references` to earlier results.
-
-    With `whole`, a tool with a single text parameter gets the whole clause if nothing fits better. Arguments that
-    cannot be filled are left out; the tool's own validation reports them before the call.
-    """
-    properties: Mapping[str, Any] = tool.schema.get("properties") or {}
-    required = [name for name in tool.schema.get("required") or () if name in properties]
-    quoted = [next(filter(None, groups)) for groups in _QUOTED.findall(clause)]
-    numbers = _numbers(_QUOTED.sub("", clause))
-    earlier = list(references)
-    args: dict[str, Any] = {}
-    for name in required:
-        schema = properties[name] if isinstance(properties[name], Mapping) else {}
-        kind = schema.get("type")
-        tokens = set(words(clause)) if schema.get("enum") else set()
-        choice = next((option for option in schema.get("enum") or () if str(option).lower() in tokens), None)
-        if choice is not None:
-            args[name] = choice
-        elif kind in {"integer", "number"} and numbers:
-            args[name] = numbers.pop(0)
-        elif kind == "string" and quoted:
-            args[name] = quoted.pop(0)
-        elif earlier:
-            args[name] = earlier.pop(0)
-        elif whole and kind == "string" and len(required) == 1:
-            args[name] = clause
-    return args
-
-
-def _numbers(text: str) -> list[int | float]:
-    """The numbers that stand alone: 3 and -2.5, but neither "3rd" nor "1.2.3"."""
-    tokens = (token.rstrip(".") for token in _NUMBER_OR_WORD.findall(text))
-    return [float(t) if "." in t else int(t) for t in tokens if _NUMBER.fullmatch(t)]
 
 
 def describe(tools: Sequence[ToolSpec]) -> str:

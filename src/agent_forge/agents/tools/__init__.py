@@ -8,7 +8,7 @@ from agent_forge.agents.tools.retrieval import Corpus, Hit, Passage, bundled_cor
 from agent_forge.agents.tools.schema import UnsupportedAnnotation
 from agent_forge.agents.tools.tables import query_csv, query_json
 from agent_forge.agents.tools.tool import ArgumentsInvalid, Tool, tool
-from agent_forge.agents.tools.toolbox import Toolbox, UnknownTool, as_handler, check
+from agent_forge.agents.tools.toolbox import Toolbox, UnknownTool, as_handler
 from agent_forge.errors import ToolTimeout
 
 __all__ = [
@@ -26,7 +26,6 @@ __all__ = [
     "bundled_corpus",
     "bundled_questions",
     "calculator",
-    "check",
     "file_tools",
     "http_fetch",
     "python_tool",

@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _SHOWN = 80  # characters of a wrong value in an error
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {  # values that certainly have a type of JSON Schema
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
 
 
 class ArgumentsInvalid(ToolError):
@@ -53,6 +60,7 @@ class Tool:
     timeout_s: float | None = None
     retries: int = 0
     threaded: bool = True
+    fallback: str | None = None
     shapes: Mapping[str, Shape] = field(default_factory=dict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -74,6 +82,26 @@ class Tool:
 
         # An empty registry: the $refs of a foreign schema must not be fetched.
         return Draft202012Validator(self.schema, registry=Registry())
+
+    @functools.cached_property
+    def _is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    @functools.cached_property
+    def _plain(self) -> dict[str, tuple[type, ...]] | None:
+        """The Python types of each argument, if the schema says nothing more about any of them; None otherwise."""
+        more = self.schema.keys() - {"type", "properties", "required", "additionalProperties", "title", "description"}
+        properties = self.schema.get("properties", {})
+        simple = all(
+            isinstance(each, Mapping)
+            and each.keys() <= {"type", "title", "description", "default"}
+            and isinstance(each.get("type"), str)
+            and each["type"] in _PYTHON_TYPES
+            for each in properties.values()
+        )
+        if more or not simple or self.schema.get("type") != "object":
+            return None
+        return {name: _PYTHON_TYPES[each["type"]] for name, each in properties.items()}
 
     def check(self, args: Mapping[str, Any]) -> None:
         """Raises ArgumentsInvalid unless the arguments match the schema."""
@@ -102,6 +130,9 @@ class Tool:
 
     def value_faults(self, args: Mapping[str, Any]) -> list[str]:
         """Values that do not match the schema, by path, with the expected and the actual value."""
+        plain = self._plain  # without jsonschema, which takes longer than all else that is done for a short call
+        if plain is not None and all(type(value) in plain.get(name, ()) for name, value in args.items()):
+            return []
         from referencing.exceptions import Unresolvable
 
         try:
@@ -140,7 +171,7 @@ class Tool:
         raise ToolTimeout(f"no result within {self.timeout_s:g} s", where=f"tool {self.name!r}")
 
     async def _invoke(self, values: dict[str, Any]) -> Any:
-        if inspect.iscoroutinefunction(self.function):
+        if self._is_async:
             return await self.function(**values)
         call = functools.partial(self.function, **values)
         result = await THREADS.call(call) if self.threaded else call()
@@ -169,6 +200,28 @@ async def _cancel(attempt: asyncio.Task[Any]) -> None:
         leave_behind(attempt)
     elif not attempt.cancelled():
         attempt.exception()
+
+
+def described(name: str, description: str, schema: Mapping[str, Any]) -> Tool:
+    """A tool of which only the description is there: plans can be made for it, and calling it is a ToolError."""
+    if not _NAME.fullmatch(name):
+        raise ToolError(f"{name!r} is not a valid tool name", fix="Use letters, digits, _ . and -, at most 64")
+
+    def absent(**args: Any) -> Any:
+        raise ToolError("only its description is known, so it cannot be called", where=f"tool {name!r}")
+
+    return Tool(name, description, dict(schema), absent)
+
+
+def by_name(tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by name: the positional values of a call such as `add(2, 3)` come as the list `args`."""
+    values = args.get("args")
+    if not isinstance(values, (list, tuple)) or "args" in tool.schema.get("properties", {}):
+        return dict(args)
+    properties = list(tool.schema.get("properties", {}))
+    rest = {name: value for name, value in args.items() if name != "args"}
+    free = [name for name in properties if name not in rest]
+    return {**dict(zip(free, values, strict=False)), **rest} if len(values) <= len(free) else dict(args)
 
 
 def did_you_mean(name: str, options: Any) -> str:
@@ -220,6 +273,7 @@ def tool(
     timeout_s: float | None = None,
     retries: int = 0,
     threaded: bool = True,
+    fallback: str | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Turns a typed function, sync or async, into a Tool.
@@ -231,8 +285,9 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     >>> add(1, 2), add.schema["required"], asyncio.run(add.call({"a": 4}))
     (3, ['a'], 5.0)
 
-    Options: `name` (default: the function's), `side_effects` (it changes the world: never cached, not repeated after
-    a crash), `cache` (identical calls in a run share a result; True unless it has side effects), `concurrency` and
+    Options: `name` (default: the function's), `side_effects` (it changes the world: it waits for an approval, is never
+    cached and not repeated after a crash), `fallback` (the tool that is called with the same arguments if this one
+    fails), `cache` (identical calls in a run share a result; True unless it has side effects), `concurrency` and
     `rate` (calls at the same time, calls per second), `timeout_s` and `retries` per call, `threaded` (False for a
     blocking function that is quick enough for the event loop).
 

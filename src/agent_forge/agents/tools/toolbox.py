@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import os
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
@@ -11,11 +12,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.agents.tools.tool import Tool, did_you_mean, tool
+from agent_forge.agents.tools.tool import Tool, described, did_you_mean, tool
 from agent_forge.errors import ToolError
 
 if TYPE_CHECKING:
-    from agent_forge.plans import Plan, Task
+    from agent_forge.plans import Task
 
 Handler = Callable[["Task", dict[str, Any]], Awaitable[Any]]
 
@@ -80,10 +81,13 @@ class Toolbox:
 
     @classmethod
     def from_module(cls, source: str | os.PathLike[str]) -> Toolbox:
-        """The tools of an importable module (`package.module`) or of a Python file (`path/to/tools.py`).
+        """The tools of an importable module (`package.module`) or of a Python file (`path/to/tools.py`), or those that
+        a JSON file describes as the OpenAI API does: these can be planned with, not called.
 
         Raises ToolError if it cannot be imported, has no tools, or has two of the same name.
         """
+        if os.fspath(source).endswith(".json"):
+            return cls(_described_in(Path(source)))
         module = _load(os.fspath(source))
         tools = [value for name, value in vars(module).items() if isinstance(value, Tool) and not name.startswith("_")]
         if not tools:
@@ -92,6 +96,25 @@ class Toolbox:
             return cls(tools)
         except ToolError as error:
             raise ToolError(error.what, where=str(source), fix=error.fix) from error
+
+
+def _described_in(path: Path) -> list[Tool]:
+    """The tools in a JSON file: a list of `{"name", "description", "parameters"}`, bare or as `{"function": …}`."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        entries = document["tools"] if isinstance(document, dict) else document
+        functions = [entry.get("function", entry) for entry in entries]
+        tools = [
+            described(each["name"], each.get("description") or "", each.get("parameters") or {}) for each in functions
+        ]
+    except OSError as error:
+        raise ToolError(f"it cannot be read: {error.strerror}", where=str(path)) from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        fix = 'Write [{"name": …, "description": …, "parameters": {…}}, …]'
+        raise ToolError("it is not a list of function schemas", where=str(path), fix=fix) from error
+    if not tools:
+        raise ToolError("it contains no tools", where=str(path))
+    return tools
 
 
 def _load(source: str) -> ModuleType:
@@ -151,36 +174,3 @@ def _tool_for(task: Task, toolbox: Toolbox) -> Tool:
         return toolbox.get(task.action)
     except UnknownTool as error:
         raise UnknownTool(error.what, where=f"task {task.id!r}") from error
-
-
-def check(plan: Plan, toolbox: Toolbox) -> None:
-    """Raises ToolError unless every task of the plan calls a tool of the toolbox with valid arguments.
-
-    Before a run all names can be checked, and all values that do not refer to results of other tasks. The error lists
-    every fault.
-    """
-    faults: list[ToolError] = []
-    for task_id in plan.leaves:
-        try:
-            _check_task(plan[task_id], toolbox)
-        except ToolError as error:
-            faults.append(error)
-    if len(faults) == 1:
-        raise faults[0]
-    if faults:
-        kind = UnknownTool if any(isinstance(fault, UnknownTool) for fault in faults) else ToolError
-        raise kind("; ".join(f"{fault.where}: {fault.what}" for fault in faults))
-
-
-def _check_task(task: Task, toolbox: Toolbox) -> None:
-    from agent_forge.plans import find_references
-
-    called = _tool_for(task, toolbox)
-    literal = {name: value for name, value in task.args.items() if not find_references(value)}
-    faults = [*called.name_faults(task.args), *called.value_faults(literal)]
-    if faults:
-        raise ToolError(
-            f"tool {called.name!r}: {'; '.join(faults)}",
-            where=f"task {task.id!r}",
-            fix=f"Its arguments are {called.signature}",
-        )

@@ -160,7 +160,7 @@ class CompiledModel:
         model = self._shape
         matrices = [model.table, model.embed_up, model.head_down]
         for layer in layers:
-            matrices += [getattr(layer, name) for name, kind in CLayer._fields_ if kind is CMatrix]
+            matrices += [getattr(layer, field[0]) for field in CLayer._fields_ if field[1] is CMatrix]
         widest = max(*(m.rows for m in matrices[1:]), *(m.columns for m in matrices), model.width)
         line = max(_line(m) for m in (*matrices, model.head))
         model.most_tokens, model.widest = TOGETHER, widest

@@ -122,7 +122,8 @@ class NamedWeights:
         entry = self._entries.get(source)
         if entry is None:
             weight = floats(self._arrays[f"{source}.weight"])
-            return WeightMatrix(*weight.shape, weight, bias=bias)
+            rows, columns = weight.shape
+            return WeightMatrix(rows, columns, weight, bias=bias)
         rounds = self._packing.get("head_activations" if head else "activations", "int8") == "int8"
         shape = PackedShape(entry["kind"], entry["rows"], entry["columns"], entry["group"])
         scales = self._arrays[f"{source}.scales"].view(SCALES[entry["scales"]])

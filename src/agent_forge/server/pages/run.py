@@ -20,6 +20,7 @@ from agent_forge.server.drawing.graph import Node, draw_graph
 from agent_forge.server.drawing.wording import duration
 from agent_forge.server.pages.steps import MOST_ROWS, span_rows, task_address, task_rows, totals
 from agent_forge.server.responses import utf8
+from agent_forge.server.runs.runs import runs_of
 from agent_forge.traces import Store, assemble
 from agent_forge.traces.span import Span
 from agent_forge.traces.trajectory import Trajectory
@@ -60,7 +61,9 @@ def routes(context: Context) -> list[BaseRoute]:
 def run_page(context: Context, request: Request) -> Document:
     """The document of a run's page."""
     rows = None if query_value(request, "rows") == "all" else MOST_ROWS
-    return run_document(context.journal, context.traces, request.path_params["run"], rows)
+    name = request.path_params["run"]
+    document = run_document(context.journal, context.traces, name, rows)
+    return {**document, "approvals": runs_of(context).waiting(name), "version": watch(context, name)}
 
 
 def run_document(journal: Journal, store: Store, run: str, most_rows: int | None = MOST_ROWS) -> Document:
@@ -94,6 +97,7 @@ def run_document(journal: Journal, store: Store, run: str, most_rows: int | None
         "rows_in_all": len(rows),
         "credit_from": credit_from,
         "version": journal.version(run),
+        "approvals": {},
         "how": HOW,
     }
 
@@ -160,19 +164,20 @@ def task_page(context: Context, request: Request) -> Document:
 
 
 def watch(context: Context, run: str) -> str:
-    """Changes whenever the journal has a new entry about the run."""
-    return context.journal.version(run)
+    """Changes whenever the journal has a new entry about the run, or a task asks for an approval."""
+    active = runs_of(context).find(run)
+    asked = [] if active is None else active.waiting_for_approval
+    return "+".join([context.journal.version(run), *asked])
 
 
 def _credit(trajectory: Trajectory | None) -> tuple[dict[str, float], dict[str, Any] | None]:
     if trajectory is None or len(trajectory.spans) > MOST_CREDITED:
         return {}, None
-    outcome, origin = trajectory.outcome
-    if origin == "unit":
+    if trajectory.reward is None:  # nobody judged it: there is no credit to show
         return {}, None
     shares = trajectory.credit()
-    bound = getattr(shares, "error_bound", 0.0)
-    return dict(shares), {"outcome": outcome, "from": origin, "strategy": "shapley", "error_bound": bound}
+    source = {"outcome": trajectory.reward, "strategy": "shapley", "error_bound": shares.error_bound}
+    return dict(shares), source
 
 
 def _task_spans(trajectory: Trajectory, run: str) -> dict[str, Span]:

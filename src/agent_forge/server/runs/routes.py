@@ -37,10 +37,12 @@ def routes(context: Context) -> list[Route]:
         return json_response(runs_of(context).document(request.path_params["run"]))
 
     async def approve(request: Request) -> Response:
-        run = _active_run(context, request)
+        name = request.path_params["run"]
         body = await read_json(request, "approval")
-        run.decide(body["task"], body["approved"])
-        return json_response({"run": run.name, "task": body["task"], "approved": body["approved"]})
+        changes = body.get("args") if body["approved"] else None
+        answer = body["approved"] if changes is None else changes
+        await run_in_threadpool(runs_of(context).decide, name, body["task"], answer)
+        return json_response({"run": name, **{key: body[key] for key in ("task", "approved", "args") if key in body}})
 
     async def cancel(request: Request) -> Response:
         run = _active_run(context, request)

@@ -31,7 +31,10 @@ class ActiveRun:
         self.result: dict[str, Any] | None = None  # as `agent-forge run --json` prints it
         self.error: str | None = None
         self._tell = tell
-        self._questions: dict[str, Future[bool]] = {}
+        self._questions: dict[str, Future[Any]] = {}
+        self._asked: dict[str, Task] = {}
+        self._busy: set[str] = set()  # tasks that are being carried out
+        self._paused = False
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._work: asyncio.Task[Any] | None = None
@@ -63,22 +66,30 @@ class ActiveRun:
             self._loop, self._work = asyncio.get_running_loop(), asyncio.current_task()
         if self._cancelled:
             raise asyncio.CancelledError
-        result = await arun(work, run_id=self.name, approve=self._ask, on_event=self._on_event, **options)
+        approve = options.get("approve")
+        asked = {**options, "approve": self._ask if approve in (None, "ask") else approve}
+        result = await arun(work, on_event=self._on_event, **asked)
         self.result, self._outcome = result.as_dict(), (result.state, result.error)
 
     def _on_event(self, event: Event) -> None:
+        if event.task is not None:
+            (self._busy.add if event.kind in ("started", "retrying") else self._busy.discard)(event.task)
         fields = {"kind": event.kind, "run": event.run, "at_s": event.at_s}
         more = {"task": event.task, "state": event.state, "error": event.error}
         self._tell(self, {**fields, **{name: value for name, value in more.items() if value is not None}})
 
-    async def _ask(self, task: Task) -> bool:
+    async def _ask(self, task: Task) -> Any:
         with self._lock:
             question = self._questions.setdefault(task.id, Future())
+            self._asked[task.id] = task
+            if self._paused and not question.done():
+                question.set_result(None)
         try:
             return await asyncio.wrap_future(question)
         finally:
             with self._lock:
                 self._questions.pop(task.id, None)
+                self._asked.pop(task.id, None)
 
     # From the server
 
@@ -97,13 +108,35 @@ class ActiveRun:
         with self._lock:
             return list(self._questions)
 
-    def decide(self, task: str, approved: bool) -> None:
-        """Approves or rejects a task. Raises Refusal (409)."""
+    @property
+    def asked(self) -> list[Task]:
+        """The same as tasks, their arguments worked out."""
+        with self._lock:
+            return list(self._asked.values())
+
+    def decide(self, task: str, answer: Any) -> None:
+        """Approves (True, or other arguments) or rejects a task. Raises Refusal (409)."""
         with self._lock:
             question = self._questions.get(task)
             if question is None or question.done():
                 raise Refusal(409, f"task {task!r} does not wait for approval", code="not_waiting", param="task")
-            question.set_result(approved)
+            question.set_result(answer)
+
+    def answer(self, task: str, answer: Any) -> None:
+        """Answers before the question is asked."""
+        with self._lock:
+            self._questions.setdefault(task, Future()).set_result(answer)
+
+    def pause(self) -> bool:
+        """Lets a run that only waits for approvals end as waiting; False if it does other work too."""
+        with self._lock:
+            if not self._questions or self._busy:
+                return False
+            self._paused = True
+            for question in self._questions.values():
+                if not question.done():
+                    question.set_result(None)
+            return True
 
     def cancel(self) -> None:
         """Stops the run; `agent-forge run --resume` can continue it."""

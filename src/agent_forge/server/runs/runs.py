@@ -45,6 +45,49 @@ class Runs:
 
         work, options = work_of(body), self._options(body, model)
         run = ActiveRun(new_run_id(), work if isinstance(work, str) else None, self._tell)
+        return self._begin(run, work, {**options, "run_id": run.name})
+
+    def decide(self, name: str, task: str, answer: Any) -> None:
+        """Approves (True, or other arguments) or rejects a task. A run that waited when its process ended goes on, and
+        what it had done is not done again. Raises Refusal: 404, 409 or 429."""
+        run = self.find(name)
+        if run is not None and not run.ended:
+            run.decide(task, answer)
+            return
+        stored = self._stored(name)
+        if stored is None:
+            raise Refusal(404, f"there is no run {name[:128]!r}", code="run_not_found", fix="GET /v1/runs lists them")
+        if stored.summary.state not in ("waiting", "interrupted") or task not in self.waiting(name):
+            raise Refusal(409, f"task {task!r} does not wait for approval", code="not_waiting", param="task")
+        run = ActiveRun(name, stored.summary.notes.get("request"), self._tell)
+        run.answer(task, answer)
+        self._begin(run, None, {**self._options({}, None), "resume": name})
+
+    def waiting(self, name: str) -> dict[str, dict[str, Any]]:
+        """The tasks of a run that wait for an approval, each with its tool and the arguments of the call."""
+        run = self.find(name)
+        if run is not None and not run.ended:
+            return {task.id: {"tool": task.action, "args": dict(task.args)} for task in run.asked}
+        stored = self._stored(name)
+        if stored is None or stored.plan is None or stored.summary.state not in ("waiting", "interrupted"):
+            return {}
+        from agent_forge.agents.choices import choose_tools
+        from agent_forge.plans import resolve
+
+        changing = {tool.name for tool in choose_tools(self._context.settings.tools) if tool.side_effects}
+        found = {}
+        for each, record in stored.tasks.items():
+            task = stored.plan[each]
+            ready = all(stored.tasks[need].state == "done" for need in stored.plan.dependencies[each])
+            if record.state == "waiting" and ready and (task.action in changing or task.meta.get("approval")):
+                args = dict(task.args)
+                found[each] = {
+                    "tool": task.action,
+                    "args": args if task.for_each else resolve(args, stored.results, ids=stored.plan.tasks),
+                }
+        return found
+
+    def _begin(self, run: ActiveRun, work: Any, options: dict[str, Any]) -> ActiveRun:
         name = f"agent-forge-{run.name}"
         thread = threading.Thread(target=self._execute, args=(run, work, options), name=name, daemon=True)
         with self._lock:
@@ -72,7 +115,7 @@ class Runs:
 
     def _options(self, body: Mapping[str, Any], model: Any) -> dict[str, Any]:
         settings = self._context.settings
-        names = ("planner", "concurrency", "timeout_s", "on_failure", "team")
+        names = ("planner", "concurrency", "timeout_s", "on_failure", "team", "approve", "repairs")
         options = {name: body[name] for name in names if body.get(name) is not None}
         if body.get("budget"):
             from agent_forge.runtime import Budget
@@ -101,7 +144,7 @@ class Runs:
             raise Refusal(404, f"there is no run {name[:128]!r}", code="run_not_found", fix="GET /v1/runs lists them")
         document: dict[str, Any] = {"run": name, "state": "running", "error": None, "tasks": {}}
         if stored is not None:
-            document |= stored_document(stored)
+            document |= stored.as_dict()
             document["request"] = stored.summary.notes.get("request")
         if run is not None:
             document |= {"request": run.request, "waiting_for_approval": run.waiting_for_approval}
@@ -122,9 +165,10 @@ class Runs:
         return [run.as_dict() for run in self._context.journal.runs()]
 
     def close(self) -> None:
-        """Cancels active runs and waits for them, but not for a tool that blocks its event loop for ever."""
+        """Stops active runs and waits for them, but not for a tool that blocks its event loop for ever. One that only
+        waits for an approval ends as waiting: it can be approved after a restart."""
         for run in list(self._runs.values()):
-            if not run.ended:
+            if not run.ended and not run.pause():
                 run.cancel()
         until = time.monotonic() + SHUTDOWN_S
         for thread in list(self._threads):
@@ -154,26 +198,3 @@ def work_of(body: Mapping[str, Any]) -> str | Plan:
         raise Refusal(400, f"the plan is not valid: {faults or error}", code="invalid_plan", param="plan") from error
     except PlanError as error:
         raise Refusal(400, str(error), code="invalid_plan", param="plan") from error
-
-
-def stored_document(stored: StoredRun) -> dict[str, Any]:
-    """A run from the journal in the shape of a result; what the journal does not have is null."""
-    durations = {name: task.duration_s or 0.0 for name, task in stored.tasks.items()}
-    fields = ("state", "started_s", "ended_s", "result", "error")
-    line, spent = stored.summary, [task.cost for task in stored.tasks.values() if task.cost is not None]
-    absent = ("request", "answer", "planner")
-    counts = ("input_tokens", "output_tokens", "model_calls", "tool_calls")
-    return {
-        "run": line.run,
-        "state": line.state,
-        "error": line.error,
-        "wall_s": None if line.ended_s is None else line.ended_s - line.created_s,
-        "critical_path_s": None if stored.plan is None else stored.plan.critical_path_length(durations),
-        "trace_id": line.trace_id,
-        **dict.fromkeys(absent),
-        "evidence": {},
-        "usage": {**dict.fromkeys(counts), "cost": sum(spent) if spent else None},
-        "faults": [],
-        "warnings": [],
-        "tasks": {name: {key: getattr(task, key) for key in fields} for name, task in stored.tasks.items()},
-    }

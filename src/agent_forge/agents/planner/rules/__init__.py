@@ -19,11 +19,12 @@ __all__ = ["read"]
 _BRACES = re.compile(r"(?<!\{)\{+[^{}]*\}+")
 
 
-def read(request: str, tools: ToolIndex | None = None) -> Draft:
-    """The draft of a request. A question is tried as comparison, aggregation, bridge and single look-up in turn."""
+def read(request: str, tools: ToolIndex | None = None, *, searches: bool = True) -> Draft:
+    """The draft of a request. A question is tried as comparison, aggregation, bridge and single look-up in turn; where
+    nothing `searches`, it is for the tools like any other request."""
     text = squeeze(_BRACES.sub(lambda braces: _literal(braces.group()), request))
     question = " ".join(text.split())
-    if listed_items(text) or not is_question(text):
+    if listed_items(text) or not is_question(text) or not searches:
         return instructions(text, tools) or single(question)
     if len(question) <= LONGEST_QUESTION:
         for shape in (comparison, aggregation, bridge):

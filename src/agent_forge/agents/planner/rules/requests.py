@@ -12,8 +12,9 @@ from itertools import pairwise
 
 from agent_forge.agents.complexity import listed_items
 from agent_forge.agents.language import VERBS, Clause, clauses, content_words, stem, word_set, words
+from agent_forge.agents.planner.arguments import arguments
 from agent_forge.agents.planner.rules.draft import Draft, Step, tidy
-from agent_forge.agents.planner.tools import ToolIndex, ToolSpec, fill
+from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
 
 _PRONOUNS = word_set("it its them they their this that these those such him her his")
 _RESULTS = word_set("result results output outcome resulting above available booked chosen selected obtained found")
@@ -103,15 +104,15 @@ def _with_tools(request: str, index: ToolIndex) -> Draft:
                 steps.extend(clause.text)
             continue
         after = _needs(clause, steps, tool)
-        args = fill(tool, clause.text, [f"{{{name}}}" for name in after])
-        draft.add(Step(clause.text, tool.name, args, after))
-        steps.add(clause.text)
+        for args in arguments(tool, clause.text, [f"{{{name}}}" for name in after]):
+            draft.add(Step(clause.text, tool.name, args, after))
+            steps.add(clause.text)
     return draft
 
 
 def _needs(clause: Clause, steps: _Steps, tool: ToolSpec) -> tuple[str, ...]:
     required = tool.schema.get("required") or ()
-    names_all = bool(required) and set(required) <= set(fill(tool, clause.text, (), whole=False))
+    names_all = bool(required) and set(required) <= set(arguments(tool, clause.text, weak=False)[0])
     if not steps.texts or (names_all and _PRONOUNS.isdisjoint(words(clause.text))):
         return ()
     after = steps.referred_to_by(clause.text)
