@@ -6,7 +6,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from agent_forge.agents.planner import LocalPlanner, ModelPlanner, Planner, RulePlanner, RulesFirst
+from agent_forge.agents.planner import ForgedPlanner, LocalPlanner, ModelPlanner, Planner, RulePlanner, RulesFirst
+from agent_forge.agents.planner.forged import is_shipped
 from agent_forge.agents.tools import Tool, Toolbox, bundled_corpus, retrieval
 from agent_forge.agents.tools.calculator import calculator
 from agent_forge.errors import UsageError
@@ -18,7 +19,7 @@ from agent_forge.settings import variable
 AnyTools = Toolbox | Iterable[Tool | Callable[..., Any]] | str | os.PathLike[str] | None
 AnyModel = ModelClient | str | None
 AnyPlanner = Planner | str | None
-PLANNERS = ("rules", "local", "model")
+PLANNERS = ("rules", "forged", "model", "local")
 
 
 def choose_tools(tools: AnyTools) -> Toolbox:
@@ -41,19 +42,20 @@ def choose_model(model: AnyModel) -> ModelClient | None:
 
 
 def choose_planner(planner: AnyPlanner, model: AnyModel = None, *, bundled: bool = False) -> Planner:
-    """The planner of that name; by default $AGENT_FORGE_PLANNER, else the model's if there is one, else the rules.
+    """The planner of that name; by default $AGENT_FORGE_PLANNER, else the model's if there is one, else the forged
+    planner, which comes with the package.
 
-    With the `bundled` tools the rules come first where they read the whole question, unless a planner is named.
+    With the `bundled` tools the rules plan, for they know those; with a model, where they read the whole question.
     """
     name = planner or os.environ.get(variable("planner"))
     if name is not None and not isinstance(name, str):
         return name
     if name not in {None, *PLANNERS}:
         raise UsageError(f"there is no planner {name!r}", fix=f"Choose one of {', '.join(PLANNERS)}")
-    if name == "rules":
-        return RulePlanner()
     client = _client(model)
-    if name is None and client is None:
+    if name == "forged" or (name is None and client is None and not bundled and is_shipped()):
+        return ForgedPlanner()
+    if name == "rules" or (name is None and client is None):
         return RulePlanner()
     if name == "local" and not isinstance(client, LocalModel):
         return LocalPlanner.smollm2()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agent_forge.agents.actions import LOOK_UP, SEARCH
 from agent_forge.agents.complexity import complexity
 from agent_forge.agents.planner import (
+    ForgedPlanner,
     ModelPlanner,
     Planner,
     PlanningFailed,
@@ -123,6 +124,8 @@ class RequestRun:
             if isinstance(planner, ModelPlanner):
                 return await self._execute_stream(planner, settings)
             planned = await self._plan(planner, settings["recorder"])
+            if isinstance(planner, ForgedPlanner):
+                planner.refuse_unsure(planned)
             return await self._carry(self._checked(planned), settings), planned
         except (PlanningFailed, PlanRefused, ModelError) as error:
             if isinstance(planner, RulePlanner):

@@ -92,7 +92,9 @@ data_option = click.option(
 model_option = click.option(
     "--model", envvar="AGENT_FORGE_MODEL", metavar="M", help="http://host:port/v1#name, a model folder, or smollm2."
 )
-planner_option = click.option("--planner", envvar="AGENT_FORGE_PLANNER", metavar="P", help="rules, local or model.")
+planner_option = click.option(
+    "--planner", envvar="AGENT_FORGE_PLANNER", metavar="P", help="rules, forged, model or local."
+)
 tools_option = click.option(
     "--tools",
     metavar="FILE",

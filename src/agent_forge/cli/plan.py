@@ -23,6 +23,8 @@ FORMATS = ("tree", "lines", "xml", "json", "yaml", "mermaid")
 @click.argument("request", required=False)
 @renamed("--plan", "plan_file", former="--text", metavar="FILE",
          help="Plan to read, in any of the formats, instead of making one; - for stdin.")  # fmt: skip
+@click.option("--rows", "rows_file", metavar="FILE",
+              help='JSON Lines of {"id", "request", "tools"} with function schemas; - for stdin.')  # fmt: skip
 @click.option("--format", "format_", type=click.Choice(FORMATS), default="tree", help="Output format.")
 @tools_option
 @model_option
@@ -31,6 +33,7 @@ FORMATS = ("tree", "lines", "xml", "json", "yaml", "mermaid")
 def command(
     request: str | None,
     plan_file: str | None,
+    rows_file: str | None,
     format_: str,
     tools: str | None,
     model: str | None,
@@ -45,8 +48,10 @@ def command(
     from agent_forge.agents.planner import PlanningFailed
     from agent_forge.plans import PlanInvalid
 
-    if (request is None) == (plan_file is None):
-        raise click.UsageError("give either a request or --plan FILE")
+    if [request, plan_file, rows_file].count(None) != 2:
+        raise click.UsageError("give a request, --plan FILE or --rows FILE")
+    if rows_file is not None:
+        return _plan_rows(rows_file, model, planner)
     try:
         if plan_file is not None:
             written = read_plan(plan_file)
@@ -59,6 +64,24 @@ def command(
         if not as_json:
             raise
         return print_faults(error.errors, str(error))
+
+
+def _plan_rows(path: str, model: str | None, planner: str | None) -> int:
+    """Writes a line for every row: {"id", "calls": [{"tool", "args"}]}, "missing" or "none" where it refuses."""
+    import asyncio
+    import json
+
+    from agent_forge.agents.choices import choose_planner
+    from agent_forge.agents.planner.batch import plan_row, read_rows
+
+    chosen = choose_planner(planner, model)
+
+    async def write() -> None:
+        for row in read_rows(decode(read_bytes(path)).splitlines()):
+            echo(json.dumps(await plan_row(chosen, row), ensure_ascii=False))
+
+    asyncio.run(write())
+    return 0
 
 
 def _missing(plan: Plan, tools: str | None, model: str | None) -> list[Missing]:

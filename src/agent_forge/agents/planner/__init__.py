@@ -1,9 +1,10 @@
-"""Planning: a request becomes a plan. Three planners with one interface; the result names the one that planned."""
+"""Planning: a request becomes a plan. Planners with one interface; the result names the one that planned."""
 
 from __future__ import annotations
 
 from agent_forge.agents.planner.binding import bind_tools
 from agent_forge.agents.planner.checking import Missing, PlanRefused, check, what_is_missing
+from agent_forge.agents.planner.forged import ForgedPlanner
 from agent_forge.agents.planner.interface import Planner, PlanningFailed
 from agent_forge.agents.planner.local import LocalPlanner
 from agent_forge.agents.planner.model import ModelPlanner, Writing
@@ -12,6 +13,7 @@ from agent_forge.agents.planner.rule import RulePlanner, RulesFirst
 from agent_forge.agents.planner.score import Graph, PlanScore, score
 
 __all__ = [
+    "ForgedPlanner",
     "Graph",
     "LocalPlanner",
     "Missing",

@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from agent_forge.agents.planner.checking import Missing, PlanRefused
 from agent_forge.agents.planner.script import Function, is_reference, request_text, tools_text
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
 from agent_forge.errors import CheckpointError
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parent.parent / "data" / "planner"
 SHOWN_TOOLS = 8
+LEAST = 0.1  # probability of being right below which a plan is not run
 KEPT_PREFIXES = 4  # lists of tools whose reading is kept
 CARD = "card.json"
 
@@ -106,12 +108,12 @@ class ForgedPlanner:
     """Plans with the packed model of `folder`, by default the one that comes with the package.
 
     Of many tools it is shown the nearest; `refuse_above` is the probability of "no tool serves this" above which no
-    call is made, `least` the probability of being right below which a plan is refused.
+    call is made, `least` the probability of being right below which a plan is not run.
     """
 
     name = "forged"
 
-    def __init__(self, folder: Path | str | None = None, *, refuse_above: float = 0.5, least: float = 0.0) -> None:
+    def __init__(self, folder: Path | str | None = None, *, refuse_above: float = 0.5, least: float = LEAST) -> None:
         self.folder = Path(folder) if folder is not None else SHIPPED
         if not (self.folder / "config.json").is_file():
             fix = "Reinstall agent-forge, or choose another planner: --planner rules"
@@ -138,6 +140,13 @@ class ForgedPlanner:
             text=writer.text,
         )
         return Plan(tasks_of(writer.calls, request)).with_provenance(provenance)
+
+    def refuse_unsure(self, plan: Plan) -> None:
+        """Raises PlanRefused for a plan that is too seldom right to be run."""
+        sure = plan.provenance.confidence if plan.provenance is not None else None
+        if sure is not None and sure < self.least and any(task.action for task in plan):
+            why = f"the planner is not sure of this plan: {sure:.0%} of such plans are right"
+            raise PlanRefused([Missing(None, None, why)], plan.provenance.request if plan.provenance else None)
 
     def write(self, request: str, functions: Sequence[Function]) -> PlanWriter:
         """The calls for a request, over tools given as function schemas."""
