@@ -16,13 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from agent_forge.context_length import context_length
 from agent_forge.errors import MissingExtraError, ModelError
+from agent_forge.inference.call_grammar import grammar_of
 from agent_forge.inference.chat import ChatClient
 from agent_forge.inference.client import Completion, Request, TokenUsage, ToolCall
+from agent_forge.inference.prompt import chat_prompt
 from agent_forge.inference.text import TextWriter
+from agent_forge.refusal import Refusal
 from agent_forge.threads import THREADS
 
 if TYPE_CHECKING:
     import torch
+
+    from agent_forge.inference.constraint import Constraint, Grammars
 
 Load = Callable[[], tuple[Any, Any]]
 Mask = Callable[[list[int], "torch.Tensor"], "torch.Tensor"]
@@ -30,9 +35,6 @@ Mask = Callable[[list[int], "torch.Tensor"], "torch.Tensor"]
 
 MOST_TOKENS = 1024  # for a request without max_tokens
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_TOOL_PROMPT = """You may call these functions:
-{tools}
-To call one, write <tool_call>{{"name": "...", "arguments": {{...}}}}</tool_call>."""
 
 
 class LocalModel(ChatClient):
@@ -66,6 +68,7 @@ class LocalModel(ChatClient):
         self.mask = mask
         self._load: Load = source if callable(source) else lambda: _load_folder(Path(source))
         self._loaded: tuple[Any, Any] | None = None
+        self._grammars: Grammars | None = None
         self._lock = threading.Lock()  # one answer at a time: two would only slow each other down
 
     @classmethod
@@ -127,21 +130,27 @@ class LocalModel(ChatClient):
         stopped = stopped or threading.Event()
         with self._lock:
             model, tokenizer = self._ready()
-            prompt = _prompt(tokenizer, request)
+            try:
+                prompt = chat_prompt(tokenizer, request.messages, request.tools)
+            except Refusal as error:
+                raise ModelError(str(error)) from error
             most = _room(model, len(prompt), request.max_tokens)
             writer = TextWriter(tokenizer, request.stop)
             ids: list[int] = []
             logprobs: list[float] = []
             ends = end_tokens(model, tokenizer)
             finish = "length"
-            for token, logprob in self.tokens(prompt, most, temperature=request.temperature, seed=request.seed):
+            constraint = self._constraint(request)
+            for token, logprob in self.tokens(
+                prompt, most, temperature=request.temperature, seed=request.seed, constraint=constraint
+            ):
                 ids.append(token)
                 logprobs.append(logprob)
                 if token in ends:
                     finish = "stop"
                     break
                 yield from writer.add(token)
-                if writer.stopped:
+                if writer.stopped or (constraint is not None and constraint.take(token)):
                     finish = "stop"
                     break
                 if stopped.is_set():
@@ -149,10 +158,35 @@ class LocalModel(ChatClient):
             yield from writer.rest()
             yield self._completion(request, writer.text, finish, prompt, ids, logprobs)
 
+    def _constraint(self, request: Request) -> Constraint | None:
+        """Calls follow the schemas of their tools and an answer that of `answer_schema`, whatever the model prefers."""
+        grammar = grammar_of(request)
+        if grammar is None:
+            return None
+        if self._grammars is None:
+            from agent_forge.inference.constraint import Grammars
+
+            model, tokenizer = self._ready()
+            size = model.get_output_embeddings().weight.shape[0]
+            self._grammars = Grammars(tokenizer, size, end_tokens(model, tokenizer))
+        try:
+            return self._grammars.grammar(grammar)
+        except Refusal as error:
+            raise ModelError(str(error)) from error
+
     def tokens(
-        self, prompt: Sequence[int], most: int, *, temperature: float | None = None, seed: int | None = None
+        self,
+        prompt: Sequence[int],
+        most: int,
+        *,
+        temperature: float | None = None,
+        seed: int | None = None,
+        constraint: Constraint | None = None,
     ) -> Iterator[tuple[int, float]]:
-        """At most `most` token ids with their log probabilities, one forward pass each."""
+        """At most `most` token ids with their log probabilities, one forward pass each.
+
+        Whoever passes a `constraint` advances it by each token before asking for the next.
+        """
         import torch
 
         model, _ = self._ready()
@@ -165,6 +199,9 @@ class LocalModel(ChatClient):
                 out = model(input_ids=step, past_key_values=cache, use_cache=True)
                 logits = out.logits[0, -1].float()  # (vocabulary)
                 chosen = self.mask(written, logits) if self.mask is not None else logits
+                if constraint is not None:
+                    allowed = constraint.mask()[: len(chosen)].to(chosen.device)
+                    chosen = chosen.masked_fill(~allowed, -torch.inf)
                 token = _pick(chosen, temperature, generator)
                 logprob = float(torch.log_softmax(logits, dim=-1)[token])
             cache = out.past_key_values
@@ -228,33 +265,6 @@ def _room(model: Any, used: int, max_tokens: int | None) -> int:
         )
     most = MOST_TOKENS if max_tokens is None else max_tokens
     return most if context is None else min(most, context - used)
-
-
-def _prompt(tokenizer: Any, request: Request) -> list[int]:
-    """The messages as token ids, in the model's own chat template; without one, as `role: content` lines."""
-    messages = [dict(message) for message in request.messages]
-    template = tokenizer.chat_template
-    if request.tools and "tools" not in str(template or ""):
-        messages = _with_tools(messages, request)
-    if template is None:
-        text = "\n\n".join(f"{message.get('role')}: {message.get('content')}" for message in messages)
-        return list(tokenizer(f"{text}\n\nassistant:")["input_ids"])
-    import jinja2
-
-    options: dict[str, Any] = {"tools": [dict(spec) for spec in request.tools]} if request.tools else {}
-    try:
-        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **options))
-    except (jinja2.TemplateError, TypeError, KeyError) as error:
-        raise ModelError(f"the messages do not fit the model's chat template: {error}") from error
-
-
-def _with_tools(messages: list[dict[str, Any]], request: Request) -> list[dict[str, Any]]:
-    """The messages with the tools described in the system message, for chat templates without tools."""
-    lines = [json.dumps(spec.get("function", spec), ensure_ascii=False) for spec in request.tools]
-    text = _TOOL_PROMPT.format(tools="\n".join(lines))
-    if messages and messages[0].get("role") == "system":
-        return [{**messages[0], "content": f"{messages[0].get('content', '')}\n\n{text}"}, *messages[1:]]
-    return [{"role": "system", "content": text}, *messages]
 
 
 def read_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:
