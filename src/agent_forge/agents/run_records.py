@@ -48,8 +48,8 @@ def journal_of(home: str | os.PathLike[str] | None, record: bool) -> Iterator[Jo
         journal.close()
 
 
-def notes_of(run: str, request: str | None, tools: AnyTools, model: AnyModel) -> dict[str, str | None]:
-    """What the journal stores for `resume`: the request of a run and the names of its tools and model.
+def notes_of(run: str, request: str | None, tools: AnyTools, model: AnyModel, agent: Any) -> dict[str, str | None]:
+    """What the journal stores for `resume`: the request of a run and the names of its tools, model and agent.
 
     Raises UsageError for a run name that would not fit into a path or URL.
     """
@@ -57,10 +57,13 @@ def notes_of(run: str, request: str | None, tools: AnyTools, model: AnyModel) ->
         raise UsageError(f"{run[:128]!r} is not a valid run name", fix="Use letters, digits, _ . and -, at most 128")
     if isinstance(tools, (str, os.PathLike)) and Path(tools).is_file():
         tools = str(Path(tools).resolve())
+    if isinstance(agent, (str, os.PathLike)) and Path(agent).is_file():
+        agent = str(Path(agent).resolve())
     return {
         "request": request,
         "tools": tools if isinstance(tools, str) else None,
         "model": model if isinstance(model, str) else None,
+        "agent": agent if isinstance(agent, str) else None,
     }
 
 

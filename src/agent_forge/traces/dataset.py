@@ -43,7 +43,12 @@ def messages(traces: Iterable[Trace], *, min_reward: float | None = None) -> Ite
             if min_reward is not None and (reward is None or reward < min_reward):
                 continue
             line: dict[str, Any] = {"messages": [_openai(message) for message in [*prompt, *answer]]}
-            extra = {"tools": tools_offered(span, trace), "reward": reward, "trace_id": span.trace_id, "span_id": span.span_id}
+            extra = {
+                "tools": tools_offered(span, trace),
+                "reward": reward,
+                "trace_id": span.trace_id,
+                "span_id": span.span_id,
+            }
             yield line | {name: value for name, value in extra.items() if value is not None}
 
 
