@@ -21,6 +21,8 @@ COMMANDS = {
     "doctor": ("agent_forge.cli.doctor", "Show what works on this machine, what is missing, and how to get it."),
     "config": ("agent_forge.cli.config", "Show the settings in force and where each comes from."),
     "plan": ("agent_forge.cli.plan", "Show a request, or a plan file, as a graph."),
+    "init": ("agent_forge.cli.init", "Make a folder to begin with: tools, an agent, requests to try."),
+    "chat": ("agent_forge.cli.chat", "Talk to an agent."),
     "run": ("agent_forge.cli.running", "Plan a request, or take a plan file, and run it."),
     "runs": ("agent_forge.cli.runs", "List the runs in the journal."),
     "page": ("agent_forge.cli.page", "Write a run as a single HTML file to share."),

@@ -3,7 +3,7 @@
 | option | meaning everywhere |
 |---|---|
 | `--home`, `--json`, `--seed`, `--set` | home folder, one JSON document, random seed, a value of the configuration |
-| `--model`, `--planner`, `--tools` | what plans and works |
+| `--model`, `--planner`, `--tools`, `--agent` | what plans and works |
 | `--plan FILE` | a plan to read instead of making one |
 | `--out FILE`, `--svg FILE`, `--html FILE` | where something is written |
 | `--limit N`, `--after CURSOR` | paging |
@@ -89,6 +89,7 @@ model_option = click.option(
     "--model", envvar="AGENT_FORGE_MODEL", metavar="M", help="http://host:port/v1#name, a model folder, or smollm2."
 )
 planner_option = click.option("--planner", envvar="AGENT_FORGE_PLANNER", metavar="P", help="rules, local or model.")
+agent_option = click.option("--agent", metavar="NAME|FILE", help="Agent profile: a bundled name or a YAML file.")
 tools_option = click.option(
     "--tools",
     metavar="FILE",
