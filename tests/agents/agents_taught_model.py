@@ -1,8 +1,8 @@
 """A model of SmolLM2's shape, small enough for a test, that knows one conversation by heart.
 
-Its layers are random ternary matrices, so that it can be packed without any loss. Its head is the least-squares solution
-that maps the hidden state before each token of the answers to that token: there are more dimensions than tokens, so
-the fit is exact, and no training is needed.
+Its layers are random ternary matrices, so that it can be packed without any loss. Its head is the least-squares
+solution that maps the hidden state before each token of the answers to that token: there are more dimensions than
+tokens, so the fit is exact, and no training is needed.
 """
 
 from __future__ import annotations

@@ -261,8 +261,12 @@ def test_an_empty_answer_is_asked_for_again() -> None:
 def test_side_effects_need_an_approval() -> None:
     with chat_server(reply(calls(("send", {"text": "hi"}))), reply(chat("could not"))) as server:
         result = agent(server).run("Send hi")
-    assert [call.state for call in result.calls] == ["denied"]
+    assert [call.state for call in result.calls] == ["waiting"]  # nobody was there to ask
     assert not CALLED
+    with chat_server(reply(calls(("send", {"text": "hi"}))), reply(chat("could not"))) as server:
+        result = Agent(None, [send], client(server), approve="none", record=False).run("Send hi")
+    assert [call.state for call in result.calls] == ["denied"]
+    assert "not approved" in observations(server)[0]["error"]
     asked: list[Any] = []
 
     def approve(task: Any) -> bool:

@@ -85,7 +85,7 @@ def test_a_failing_model_does_not_end_the_conversation(folder: Path) -> None:
 
 
 def test_side_effects_in_a_pipe_need_a_word_before(folder: Path) -> None:
-    for option, seen in (("ask", "not"), ("all", "sent hi")):
+    for option, seen in (("ask", "nobody was there to ask"), ("all", "sent hi")):
         with chat_server(call("send", {"text": "hi"}), says("done")) as server:
             forge(folder, "chat", "--tools", "tools.py", "--approve", option, *model(server), stdin="Send hi\n")
         assert seen in server.requests[1]["messages"][-1]["content"]
@@ -147,6 +147,26 @@ def test_init_makes_a_folder_that_works_as_printed(folder: Path) -> None:
                 words[words.index("--model") + 1] = f"{server.url}#served-model"
                 assert forge(shop, *words[1:]).stdout.strip() == "7 euros"
     assert server.requests[0]["messages"][0]["content"].startswith("You are the waiter")
+
+
+def test_scenarios_that_differ_are_reported(folder: Path) -> None:
+    scenarios = [
+        {"request": "Get the temperature of Oslo", "calls": ["temperature"], "answer": "4"},
+        {"request": "Get the temperature of Rome", "calls": ["send"], "answer": "30"},
+    ]
+    (folder / "s.yaml").write_text(json.dumps({"scenarios": scenarios}))
+    tools = TOOLS.replace("city: str", 'city: Literal["Oslo", "Rome"]').replace(
+        "from agent", "from typing import Literal\nfrom agent", 1
+    )
+    (folder / "tools.py").write_text(tools)
+    done = forge(folder, "agents", "eval", "--scenarios", "s.yaml", "--tools", "tools.py", "--json")
+    assert done.returncode == 1
+    document = json.loads(done.stdout)
+    assert (document["passed"], document["n"]) == (1, 2)
+    assert document["scenarios"][0]["faults"] == []
+    assert document["scenarios"][1]["faults"] == ["called temperature, expected send", "answered '21.5', expected '30'"]
+    (folder / "s.yaml").write_text("scenarios:\n- reqest: x\n")
+    assert "did you mean 'request'" in forge(folder, "agents", "eval", "--scenarios", "s.yaml").stderr
 
 
 def test_init_overwrites_nothing(folder: Path) -> None:

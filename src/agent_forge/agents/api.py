@@ -158,7 +158,7 @@ async def _carry_out(
     client = choose_model(model if model is not None else profile.model)
     chosen = choose_planner(planner, client, strategy, bundled=tools is None)
     if strategy == "react":
-        profile = replace(profile, limits=replace(profile.limits, calls=1))
+        profile, repairs = replace(profile, limits=replace(profile.limits, calls=1)), 0  # it mends its own work
     request_run = RequestRun(
         box, client, request_or_plan, reads=reads, repairs=repairs, profile=profile, approve=approve
     )

@@ -186,7 +186,7 @@ class AgentWork:
 
     def _end(self, state: str, error: str | None, answer: Any = None) -> AgentResult:
         tokens = total(self._usages) if self._usages else TokenUsage(0, 0)
-        made = sum(call.state not in ("invalid", "repeated", "not_made", "denied") for call in self._calls)
+        made = sum(call.state not in ("invalid", "repeated", "not_made", "denied", "waiting") for call in self._calls)
         usage = RunUsage(tokens.input_tokens, tokens.output_tokens, len(self._usages), made)
         return AgentResult(
             state, answer, error, self._turn, tuple(self._calls), usage, tuple(self._usages), tuple(self.messages),

@@ -28,7 +28,7 @@ COMMANDS = {
     "page": ("agent_forge.cli.page", "Write a run as a single HTML file to share."),
     "traces": ("agent_forge.cli.traces", "List, show, analyse, import and export traces."),
     "delegation": ("agent_forge.cli.delegation", "Trace the subagents of a coding agent."),
-    "agents": ("agent_forge.cli.agents", "List and show the agent profiles."),
+    "agents": ("agent_forge.cli.agents", "List and show the agent profiles; run scenarios."),
     "data": ("agent_forge.cli.data", "Prepare training data: scrub, deduplicate, balance, audit."),
     "forge": ("agent_forge.cli.forge", "Make a model: run a pipeline, follow it, export the result."),
     "evolve": ("agent_forge.cli.evolve", "Evolve merge recipes and judge the champion on held-out data."),

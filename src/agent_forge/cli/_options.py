@@ -89,6 +89,13 @@ model_option = click.option(
     "--model", envvar="AGENT_FORGE_MODEL", metavar="M", help="http://host:port/v1#name, a model folder, or smollm2."
 )
 planner_option = click.option("--planner", envvar="AGENT_FORGE_PLANNER", metavar="P", help="rules, local or model.")
+strategy_option = click.option(
+    "--strategy",
+    type=click.Choice(["auto", "graph", "react"]),
+    default="auto",
+    show_default=True,
+    help="graph: plan and run in parallel; react: an agent, one call per turn; auto: by the request.",
+)
 agent_option = click.option("--agent", metavar="NAME|FILE", help="Agent profile: a bundled name or a YAML file.")
 tools_option = click.option(
     "--tools",

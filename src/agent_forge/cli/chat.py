@@ -23,7 +23,7 @@ LEAVE = ("/exit", "/quit")
 @model_option
 @click.option("--session", metavar="NAME", help="Conversation to continue [default: a new one].")
 @click.option("--approve", type=click.Choice(["ask", "all", "none"]), default="ask", show_default=True,
-              help="Calls of tools with side effects.")  # fmt: skip
+              help="Whether tools with side effects are called: after a question, always or never.")  # fmt: skip
 @home_option
 def command(
     agent: str | None, tools: str | None, model: str | None, session: str | None, approve: str, home: str | None
@@ -33,10 +33,12 @@ def command(
     The answer goes to stdout, tool calls to stderr. Exits with 1 if a message could not be answered.
     """
     from agent_forge.agents.agent import Agent
+    from agent_forge.cli.running import asker, can_ask
     from agent_forge.runtime import new_run_id
 
     session = session or new_run_id()
-    talker = Agent(agent, tools, model, approve=_approver(approve), home=home)
+    asked = asker() if approve == "ask" and can_ask() else approve
+    talker = Agent(agent, tools, model, approve=asked, home=home)
     if sys.stdin.isatty():
         echo(
             f"{talker.profile.name} on {talker.model.name}, tools: {', '.join(talker.tools.names) or 'none'}", err=True
@@ -94,16 +96,3 @@ async def _stream(agent: Agent, request: str, session: str) -> bool:
 
 def _call(call: Any) -> str:
     return f"{call.tool}({', '.join(f'{name}={value!r}' for name, value in call.args.items())})"
-
-
-def _approver(approve: str) -> Any:
-    if approve != "ask":
-        return lambda task: approve == "all"
-    if not sys.stdin.isatty():
-        return None  # nobody is there to ask
-
-    def ask(task: Any) -> bool:
-        echo(f"  {task.action} has side effects: {dict(task.args)}", err=True)
-        return click.confirm("  call it?", default=False, err=True)
-
-    return ask

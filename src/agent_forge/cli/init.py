@@ -33,6 +33,6 @@ def command(folder: str) -> int:
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", where=str(error.filename or place)) from error
     steps = [] if place.resolve() == Path.cwd() else [f"cd {folder}"]
-    steps.append('agent-forge run "Get the price of \\"tea\\" and get the price of \\"coffee\\"" --tools tools.py')
+    steps.append('agent-forge run "Get the price of tea" --tools tools.py')
     echo("Made " + ", ".join(FILES) + ". Now:\n  " + "\n  ".join(steps))
     return 0

@@ -17,6 +17,7 @@ from agent_forge.cli._options import (
     json_option,
     model_option,
     planner_option,
+    strategy_option,
     tools_option,
 )
 from agent_forge.cli._output import call_again, echo, json_out
@@ -39,8 +40,7 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 @click.option("--list", "list_runs", is_flag=True, hidden=True)  # `agent-forge runs ls`, as it was called before
 @model_option
 @planner_option
-@click.option("--strategy", type=click.Choice(["auto", "graph", "react"]), default="auto", show_default=True,
-              help="graph: plan, then run in parallel; react: an agent, one call per turn; auto: by the request.")  # fmt: skip
+@strategy_option
 @agent_option
 @click.option("--concurrency", envvar="AGENT_FORGE_CONCURRENCY", type=click.IntRange(min=1), metavar="N",
               help="Maximum number of concurrent tasks.")  # fmt: skip
