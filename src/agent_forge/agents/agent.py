@@ -30,6 +30,7 @@ from agent_forge.agents.tools import Toolbox, builtin_tools
 from agent_forge.agents.turns import AgentResult, AgentWork, CallRecord, Emit
 from agent_forge.errors import UsageError
 from agent_forge.inference import Message, ModelClient, current_recorder, use_recorder
+from agent_forge.inference.client import digest_of
 from agent_forge.runtime import BatchRouter
 from agent_forge.traces import Recorder
 
@@ -94,6 +95,16 @@ class Agent:
     def specs(self) -> tuple[dict[str, Any], ...]:
         """The tools as the model is told about them."""
         return tuple(tool.spec for tool in self.tools)
+
+    @cached_property
+    def spec_chars(self) -> int:
+        """The characters that the tools take in a prompt."""
+        return len(json.dumps(self.specs))
+
+    @cached_property
+    def digest(self) -> str:
+        """The digest of the tools, under which spans name them."""
+        return digest_of(self.specs)
 
     @property
     def router(self) -> BatchRouter:

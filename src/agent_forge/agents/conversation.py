@@ -22,6 +22,7 @@ from agent_forge.inference import Message
 
 # What opens a special token or a tag in any chat template; in JSON these occur only inside strings.
 _MARKUP = re.compile(r"<(?=[|/!\w\uff5c])|\[(?=/?[A-Z_]{3,}\])")
+_CALL_CHARS = 80  # of a call beside its name, its arguments and its id
 _SHORTEST = 100  # characters of a result that is worth showing
 
 
@@ -49,8 +50,10 @@ def _unmarked(text: str) -> str:
 
 def fit(messages: Sequence[Message], request_at: int, most: int) -> list[Message]:
     """The messages, cut to about `most` characters by the rule above; `request_at` is where the request stands."""
+    excess = size(messages) - most
+    if excess <= 0:
+        return list(messages)
     kept = [dict(message) for message in messages]
-    excess = size(kept) - most
     last = max((at for at, message in enumerate(kept) if message["role"] == "assistant"), default=len(kept))
     for message in kept[:last]:
         if excess <= 0:
@@ -84,9 +87,10 @@ def _groups(messages: Sequence[Message], request_at: int, last: int) -> list[tup
 
 
 def size(messages: Sequence[Message]) -> int:
-    """The characters of the messages, calls included."""
-    return sum(
-        len(str(message.get("content") or ""))
-        + len(json.dumps(message["tool_calls"]) if "tool_calls" in message else "")
-        for message in messages
-    )
+    """The characters of the messages, with their calls as JSON."""
+    total = 0
+    for message in messages:
+        total += len(message.get("content") or "")
+        for call in message.get("tool_calls", ()):
+            total += len(call["function"]["name"]) + len(call["function"]["arguments"]) + _CALL_CHARS
+    return total

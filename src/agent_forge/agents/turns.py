@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
@@ -53,10 +53,10 @@ class CallRecord:
     state: str = "pending"
     result: Any = None
     error: str | None = None
+    key: str = field(init=False, repr=False)  # equal for equal calls
 
-    @property
-    def key(self) -> str:
-        return digest_of([self.tool, self.args])
+    def __post_init__(self) -> None:
+        self.key = digest_of([self.tool, self.args])
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +226,7 @@ class AgentWork:
         limits = self.agent.profile.limits
         context = limits.context_tokens or getattr(self.agent.model, "context_tokens", None) or CONTEXT_TOKENS
         room = max(context - limits.answer_tokens, context // 2) * self._chars_per_token
-        return fit(self.messages, self._request_at, int(room) - len(json.dumps(self.agent.specs)))
+        return fit(self.messages, self._request_at, int(room) - self.agent.spec_chars)
 
     def _count(self, usage: TokenUsage, prompt: Sequence[Message]) -> None:
         self._usages.append(usage)
@@ -234,7 +234,7 @@ class AgentWork:
         if counts:
             spend(tokens=sum(counts))
         if usage.input_tokens:
-            characters = size(prompt) + len(json.dumps(self.agent.specs))
+            characters = size(prompt) + self.agent.spec_chars
             self._chars_per_token = min(CHARS_PER_TOKEN, max(0.5, characters / usage.input_tokens))
 
     def _show(self, text: str, *, last: bool = False) -> str:
@@ -352,7 +352,8 @@ class AgentWork:
             return await box.get(by_task[task.id].tool).call(task.args)
 
         tasks = [Task(name, action=record.tool, args=literal(record.args)) for name, record in by_task.items()]
-        outcome = await self.agent.router.start(tasks, handler, recorder=self._recorder).result()
+        name = f"{self.agent.profile.name}-turn-{self._turn}"  # not stored, so it need not be unique
+        outcome = await self.agent.router.start(tasks, handler, run_id=name, recorder=self._recorder).result()
         for name, record in by_task.items():
             ended = outcome.tasks[name]
             record.state, record.result, record.error = ended.state, ended.result, ended.error
@@ -412,7 +413,7 @@ class AgentWork:
         if span is None or not self.agent.specs:
             yield
             return
-        digest = digest_of(self.agent.specs)
+        digest = self.agent.digest
         root = _outermost.get() or span
         root.attributes.setdefault("tool_schemas", {})[digest] = list(self.agent.specs)
         span.attributes["tools_digest"] = digest
