@@ -13,7 +13,7 @@ from agent_forge.errors import AgentForgeError, ConfigError
 
 
 @dataclass(frozen=True)
-class Scenario:
+class RequestScenario:
     """A request and what is expected of its run; what is left out is not checked."""
 
     request: str
@@ -23,7 +23,7 @@ class Scenario:
 
 @dataclass(frozen=True)
 class _File:
-    scenarios: tuple[Scenario, ...]
+    scenarios: tuple[RequestScenario, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class ScenarioResult:
     trace_id: str | None = None
 
 
-def load_scenarios(path: str | os.PathLike[str]) -> tuple[Scenario, ...]:
+def load_scenarios(path: str | os.PathLike[str]) -> tuple[RequestScenario, ...]:
     """The scenarios in a file. Raises ConfigError, also for a file without any."""
     scenarios = load(_File, path).scenarios
     if not scenarios:
@@ -45,7 +45,7 @@ def load_scenarios(path: str | os.PathLike[str]) -> tuple[Scenario, ...]:
     return scenarios
 
 
-def evaluate(scenarios: tuple[Scenario, ...], **options: Any) -> Iterator[ScenarioResult]:
+def evaluate(scenarios: tuple[RequestScenario, ...], **options: Any) -> Iterator[ScenarioResult]:
     """Runs each scenario with the options of `run`, and compares. A run that fails is a result too."""
     for scenario in scenarios:
         try:
