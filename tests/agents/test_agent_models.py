@@ -147,6 +147,15 @@ def test_a_required_call_and_the_form_of_an_answer_are_kept_by_the_grammar(seed:
     assert not none.tool_calls
 
 
+def test_even_a_random_model_makes_no_bundled_answer_worse() -> None:
+    from agent_forge.agents.tools import bundled_questions
+
+    model = LocalModel(lambda: (tiny_model(0, 16_384), tiny_tokenizer()), name="tiny")
+    for question in bundled_questions()[::3]:
+        without = run(question.question, record=False).answer
+        assert run(question.question, model=model, record=False).answer == without
+
+
 def test_smollm2_does_a_task_that_a_small_model_can_do() -> None:
     try:
         smollm2_file()

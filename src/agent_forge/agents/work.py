@@ -36,6 +36,7 @@ from agent_forge.runtime.result import error_text
 
 PASSAGES = 8  # retrieved per look-up
 SHOWN = 3  # of those, shown to a model
+READ_TOKENS = 256  # that a model may write of what it reads
 RESULT_CHARS = 16_000  # of all results that a task depends on
 
 
@@ -85,7 +86,8 @@ class Worker:
     @cached_property
     def reader(self) -> Agent:
         """The same without tools, for what is read from passages and earlier results."""
-        return Agent(replace(self.profile, tools=(), output_schema=None), self.toolbox, self.model)
+        limits = replace(self.profile.limits, answer_tokens=min(READ_TOKENS, self.profile.limits.answer_tokens))
+        return Agent(replace(self.profile, tools=(), output_schema=None, limits=limits), self.toolbox, self.model)
 
     async def __call__(self, task: Task, inputs: dict[str, Any]) -> Any:
         """Carries out a task. Raises ToolError if that takes a tool or a model that is not there."""

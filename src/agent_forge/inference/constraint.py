@@ -36,21 +36,14 @@ class Grammars:
 
     def schema(self, schema: Mapping[str, Any]) -> Constraint:
         """A constraint to JSON that is valid under a schema. Raises Refusal (400) for an unsupported schema."""
-        self._read_vocabulary()
         from llguidance import LLMatcher
 
         try:
+            tokens = self._read_vocabulary()
             # a weak model would otherwise fill its answer with blanks, which JSON allows
             grammar = LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides={"whitespace_flexible": False})
         except ValueError as error:
             raise _unusable(str(error)) from error
-        return self.grammar(grammar)
-
-    def grammar(self, grammar: str) -> Constraint:
-        """A constraint to what a grammar allows, in llguidance's Lark or JSON. Raises Refusal (400)."""
-        tokens = self._read_vocabulary()
-        from llguidance import LLMatcher
-
         matcher = LLMatcher(tokens, grammar)
         if matcher.is_error():
             raise _unusable(matcher.get_error())

@@ -27,7 +27,7 @@ from agent_forge.threads import THREADS
 if TYPE_CHECKING:
     import torch
 
-    from agent_forge.inference.constraint import Constraint, Grammars
+    from agent_forge.inference.constraint import Constraint
 
 Load = Callable[[], tuple[Any, Any]]
 Mask = Callable[[list[int], "torch.Tensor"], "torch.Tensor"]
@@ -68,7 +68,7 @@ class LocalModel(ChatClient):
         self.mask = mask
         self._load: Load = source if callable(source) else lambda: _load_folder(Path(source))
         self._loaded: tuple[Any, Any] | None = None
-        self._grammars: Grammars | None = None
+        self._vocabulary: Any = None
         self._lock = threading.Lock()  # one answer at a time: two would only slow each other down
 
     @classmethod
@@ -163,16 +163,22 @@ class LocalModel(ChatClient):
         grammar = grammar_of(request)
         if grammar is None:
             return None
-        if self._grammars is None:
-            from agent_forge.inference.constraint import Grammars
-
-            model, tokenizer = self._ready()
-            size = model.get_output_embeddings().weight.shape[0]
-            self._grammars = Grammars(tokenizer, size, end_tokens(model, tokenizer))
         try:
-            return self._grammars.grammar(grammar)
-        except Refusal as error:
-            raise ModelError(str(error)) from error
+            from llguidance import LLMatcher
+            from llguidance.hf import from_tokenizer
+
+            from agent_forge.inference.constraint import Constraint
+        except ImportError as error:
+            raise MissingExtraError("a call of a tool by a model in this process", "server") from error
+        if self._vocabulary is None:  # takes about a second
+            model, tokenizer = self._ready()
+            size = max(model.get_output_embeddings().weight.shape[0], len(tokenizer))
+            ends = sorted(end_tokens(model, tokenizer))
+            self._vocabulary = from_tokenizer(tokenizer, n_vocab=size, eos_token=ends)
+        matcher = LLMatcher(self._vocabulary, grammar)
+        if matcher.is_error():
+            raise ModelError(f"the tools' schemas cannot be followed: {matcher.get_error()[:500]}")
+        return Constraint(matcher)
 
     def tokens(
         self,
