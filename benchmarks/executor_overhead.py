@@ -21,11 +21,12 @@ from typing import Any
 import _peer_environment
 from _random_graphs import Graph, random_graph
 
+from agent_forge import arun, tool
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import Journal, execute
 from agent_forge.traces import Recorder, Store
 
-GOALS = {"bare": 10.0, "journal + spans": 40.0}
+GOALS = {"bare": 10.0, "journal + spans": 40.0, "public run() with a @tool, process": 60.0}
 GROWTH = 1.3
 
 
@@ -104,6 +105,17 @@ def ours(plan: Plan, journal: bool, spans: bool) -> tuple[float, float]:
         return spent
 
 
+@tool(name="nothing")
+def idle() -> None:
+    """Does nothing."""
+
+
+def public(plan: Plan) -> tuple[float, float]:
+    """`run` as a user calls it: with a tool, which runs in a thread, and with journal and spans."""
+    with tempfile.TemporaryDirectory() as home:
+        return timed(lambda: arun(plan, tools=[idle], home=home))
+
+
 def show(name: str, figures: list[tuple[float, float]], count: int, bare_us: float | None) -> float:
     loop_us, process_us = (1e6 * statistics.median(values) / count for values in zip(*figures, strict=True))
     least = 1e6 * min(value for value, _ in figures) / count
@@ -123,6 +135,8 @@ def measure(count: int, repeats: int, peers: bool) -> float:
         ("agent forge, journal + spans", True, True),
     ):
         show(name, [ours(plan, journal, spans) for _ in range(repeats)], count, bare)
+    calls = Plan(Task(name, action="nothing", depends_on=before) for name, before in graph.needs.items())
+    show("public run() with a @tool", [public(calls) for _ in range(min(repeats, 5))], count, bare)
     levels = graph.levels()
     show("level gather", [timed(lambda: level_gather(levels)) for _ in range(repeats)], count, bare)
     for name, peer in PEERS.items():

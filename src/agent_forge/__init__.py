@@ -14,6 +14,7 @@ TYPE_CHECKING = False  # what type checkers take for true; `typing` itself costs
 if TYPE_CHECKING:
     from agent_forge.agents.agent import Agent
     from agent_forge.agents.api import Result, aplan, arun, plan, run
+    from agent_forge.agents.feedback import ModelJudge, afeedback, feedback
     from agent_forge.agents.tools import Tool, Toolbox, tool
     from agent_forge.plans import Plan, Task
     from agent_forge.runtime import execute
@@ -23,6 +24,7 @@ __getattr__, __dir__, __all__ = attach(
     {
         "agents.agent": "Agent",
         "agents.api": "Result aplan arun plan run",
+        "agents.feedback": "ModelJudge afeedback feedback",
         "agents.tools": "Tool Toolbox tool",
         "plans": "Plan Task",
         "runtime": "execute",

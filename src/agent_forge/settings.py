@@ -19,6 +19,15 @@ PROJECT_FILE = "agent-forge.yaml"
 
 
 @dataclass(frozen=True)
+class ModelPrice:
+    """What a model costs, in US dollars per million tokens."""
+
+    input: float = field(metadata={"at_least": 0})
+    output: float = field(metadata={"at_least": 0})
+    cached_input: float | None = field(default=None, metadata={"at_least": 0})  # input that the provider had cached
+
+
+@dataclass(frozen=True)
 class Settings:
     """Each key is also the environment variable AGENT_FORGE_<KEY>."""
 
@@ -28,6 +37,7 @@ class Settings:
     model: str | None = None  # the model to use when none is named: a URL, a folder, "smollm2"
     planner: Literal["rules", "local", "model"] | None = None  # without it, what the other settings allow
     concurrency: int | None = field(default=None, metadata={"at_least": 1})  # tasks that run at once
+    prices: dict[str, ModelPrice] = field(default_factory=dict)  # by model; they come before the bundled public prices
 
 
 def variable(key: str) -> str:
@@ -85,11 +95,14 @@ def _environment_from_files() -> dict[str, str]:
     files = settings_files()
     if not files:
         return {}
-    from agent_forge.config import resolve
+    import json
+
+    from agent_forge.config import as_dict, resolve
 
     resolved = resolve(Settings, *files)
+    values = as_dict(resolved.value)
     return {
-        variable(key): str(getattr(resolved.value, key))
+        variable(key): json.dumps(values[key]) if isinstance(values[key], dict) else str(values[key])
         for key, origin in resolved.origins.items()
-        if origin != "default" and not os.environ.get(variable(key)) and getattr(resolved.value, key) is not None
+        if key in values and origin != "default" and not os.environ.get(variable(key)) and values[key] is not None
     }

@@ -593,9 +593,16 @@ def test_seconds_and_cost_limit_too() -> None:
         profile = AgentProfile(name="ada", limits=AgentLimits(seconds=0.2))
         assert Agent(profile, [slow], client(server), record=False).run("go").state == "timed_out"
     with chat_server(*[reply(calls(("dear", {"n": n}))) for n in range(9)]) as server:
-        profile = AgentProfile(name="ada", limits=AgentLimits(cost=2.0))
+        profile = AgentProfile(name="ada", limits=AgentLimits(cost=2.5))
+        with pytest.raises(UsageError, match="the cost of served-model is not known"):
+            Agent(profile, [dear], client(server), record=False).run("go")
+
+    def priced(answer: dict[str, Any]) -> Any:
+        return reply({**answer, "usage": {**answer["usage"], "cost": 0.5}})
+
+    with chat_server(*[priced(calls(("dear", {"n": n}))) for n in range(9)]) as server:
         result = Agent(profile, [dear], client(server), record=False).run("go")
-    assert (result.state, len(result.calls)) == ("over_budget", 2)
+    assert (result.state, len(result.calls), result.usage.cost) == ("over_budget", 2, 3.0)
 
 
 def test_unknown_fields_are_refused(tmp_path: Path) -> None:

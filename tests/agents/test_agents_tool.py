@@ -450,3 +450,24 @@ def test_a_tool_that_ignores_its_cancellation_does_not_keep_the_loop() -> None:
             await stubborn.call({})
 
     asyncio.run(main())  # which waits for every task that it can see
+
+
+_TYPES = st.sampled_from(["string", "integer", "number", "boolean", "null"])
+_VALUES = st.one_of(
+    st.text(max_size=3), st.integers(), st.floats(), st.booleans(), st.none(), st.just([]), st.just({}), st.just(1.0)
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), _TYPES), st.dictionaries(st.sampled_from("abcd"), _VALUES), st.booleans()
+)
+@settings(max_examples=300)
+def test_the_short_way_to_check_values_agrees_with_jsonschema(types: Any, args: Any, closed: bool) -> None:
+    from jsonschema import Draft202012Validator
+
+    schema = {"type": "object", "properties": {name: {"type": kind} for name, kind in types.items()}}
+    if closed:
+        schema["additionalProperties"] = False
+    made = Tool("t", "", schema, lambda **values: None)
+    errors = [error for error in Draft202012Validator(schema).iter_errors(args) if error.path]
+    assert len(made.value_faults(args)) == len(errors)

@@ -250,3 +250,14 @@ def test_a_run_as_one_file_works_from_disk(browser: Any, dashboard: Any, tmp_pat
     assert seen.complaints == []
     assert {urlsplit(request).scheme for request in seen.requests} == {"file"}
     page.close()
+
+
+def test_thumbs_score_a_trace(page: Any, dashboard: Any) -> None:
+    page.goto(dashboard.url + "/traces")
+    page.locator("main tbody a").first.click()
+    page.get_by_role("button", name="Good").click()
+    page.get_by_text("You gave 1.").wait_for()
+    assert page.get_by_role("button", name="Good").get_attribute("aria-pressed") == "true"
+    page.get_by_role("button", name="Bad").click()
+    page.get_by_text("You gave 0.").wait_for()
+    page.locator("#credit td", has_text="user").wait_for()

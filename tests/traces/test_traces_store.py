@@ -329,7 +329,7 @@ def test_a_newer_schema_is_refused(place: str, monkeypatch: pytest.MonkeyPatch) 
     with Store.open(place) as store:
         store.add([make()])
     monkeypatch.undo()
-    with pytest.raises(StoreError, match=r"version 4.*Upgrade"):
+    with pytest.raises(StoreError, match=rf"version {SCHEMA.version + 1}.*Upgrade"):
         Store.open(place)
 
 

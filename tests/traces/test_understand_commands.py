@@ -137,7 +137,7 @@ def test_stats_json(home, capsys):
     assert found["calibration"]["count"] == 2
     run("stats", "--json", "--since", "1980-01-01", home=home)
     assert document(capsys) == {
-        "agents": [], "totals": {"spans": 0, "errors": 0, "seconds": 0, "rewards": 0, "kinds": {}},
+        "agents": [], "totals": {"spans": 0, "errors": 0, "seconds": 0, "rewards": 0, "cost": None, "kinds": {}},
     }  # fmt: skip
 
 

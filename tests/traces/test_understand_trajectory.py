@@ -126,14 +126,12 @@ def test_totals_take_what_the_outermost_span_states_and_stay_none_when_nothing_w
 
 
 @pytest.mark.parametrize(
-    ("statuses", "success", "outcome"),
-    [(("ok",), True, (1.0, "status")), (("error",), False, (-1.0, "status")), (("unset",), None, (1.0, "unit")),
-     (("ok", "unset"), None, (1.0, "unit")), (("ok", "error"), False, (-1.0, "status"))],
-)  # fmt: skip
-def test_success_comes_from_the_roots(statuses, success, outcome):
-    spans = [make(f"r{i}", i, i + 1, status=status) for i, status in enumerate(statuses)]
-    trajectory = assemble(spans)
-    assert (trajectory.success, trajectory.outcome) == (success, outcome)
+    ("statuses", "success"),
+    [(("ok",), True), (("error",), False), (("unset",), None), (("ok", "unset"), None), (("ok", "error"), False)],
+)
+def test_success_comes_from_the_roots_and_is_no_reward(statuses, success):
+    trajectory = assemble([make(f"r{i}", i, i + 1, status=status) for i, status in enumerate(statuses)])
+    assert (trajectory.success, trajectory.reward, trajectory.credit()) == (success, None, {})
 
 
 def test_reward_comes_from_the_roots_or_else_from_reward_spans():
@@ -142,7 +140,8 @@ def test_reward_comes_from_the_roots_or_else_from_reward_spans():
     spans.append(make("v", 10, 10, "r", kind="reward", reward=0.25))
     assert assemble(spans).reward == 0.25
     spans[0].reward = 0.75
-    assert assemble(spans).outcome == (0.75, "reward")
+    assert assemble(spans).reward == 0.75
+    assert assemble(spans).to_json()["outcome_from"] == "reward"
 
 
 def test_a_span_that_only_contains_its_judgement_is_still_the_work():
@@ -164,7 +163,7 @@ def test_tool_sequence():
 
 
 def test_json_document():
-    document = json.loads(json.dumps(assemble(diamond()).to_json()))
+    document = json.loads(json.dumps(assemble(diamond()).to_json(outcome=1.0)))
     assert document["critical_path"] == [sid("b"), sid("c")]
     assert document["total_s"] == 10
     assert [row["name"] for row in document["spans"]] == ["a", "b", "r", "c"]

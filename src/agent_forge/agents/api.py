@@ -36,7 +36,7 @@ from agent_forge.inference import use_recorder
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import Budget, Limits, Retry, Workers, new_run_id
 from agent_forge.runtime.options import Mend, OnEvent, Update
-from agent_forge.settings import variable
+from agent_forge.settings import trace_store, variable
 from agent_forge.traces import Recorder
 
 __all__ = ["Result", "RunUsage", "aplan", "arun", "plan", "run"]
@@ -173,10 +173,13 @@ async def _carry_out(
     with recording(home, record, recorder) as active, use_recorder(active), journal_of(home, record) as journal:
         settings |= {"recorder": active, "journal": journal}
         if resume is not None:
-            return await request_run.resume(resume, settings | {"settle": settle})
-        if record:
-            settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model, agent)
-        return await request_run.carry_out(chosen, settings)
+            result = await request_run.resume(resume, settings | {"settle": settle})
+        else:
+            if record:
+                settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model, agent)
+            result = await request_run.carry_out(chosen, settings)
+    result.recorded = recorder if recorder is not None else trace_store(home)
+    return result
 
 
 @signature_of(arun)

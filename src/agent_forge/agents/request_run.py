@@ -91,7 +91,7 @@ class RequestRun:
 
         recorder: Recorder | None = settings["recorder"]
         name = (self.request or "plan")[:80]
-        acting = recorder.agent or self.profile.name if recorder else None
+        acting = self.profile.name if isinstance(self.worker, Worker) else None  # a team's tasks name their own
         inputs = {"request": self.request}
         scope = recorder.span(name, "run", inputs=inputs, agent=acting) if recorder else nullcontext()
         with scope as span, outermost(span):
@@ -237,7 +237,7 @@ class RequestRun:
         return Result(
             outcome,
             answer.text if answer else None,
-            self._usage(planned, answer),
+            self._usage(planned, answer, outcome.usage.cost),
             self.request,
             origin.provenance if (origin := planned or outcome.plan) else None,
             answer.observation if answer else None,
@@ -247,18 +247,21 @@ class RequestRun:
             [*self.worker.calls, *_waiting_calls(outcome)],
         )
 
-    def _usage(self, planned: Plan | None, answer: Answer | None) -> RunUsage:
+    def _usage(self, planned: Plan | None, answer: Answer | None, spent: float | None) -> RunUsage:
+        """`spent` is what the tasks reported: their model calls and whatever their tools cost."""
         usages = list(self.worker.usages)
         calls = len(usages)
+        tools = max(0.0, (spent or 0.0) - sum(usage.cost or 0.0 for usage in usages))
         origin = planned.provenance if planned else None
         if origin is not None and origin.model is not None:
-            usages.append(TokenUsage(origin.input_tokens, origin.output_tokens))
+            usages.append(TokenUsage(origin.input_tokens, origin.output_tokens, origin.cost))
             calls += origin.attempts if origin.template else 0
         if answer is not None and answer.by != "rules":
             usages.append(answer.usage)
             calls += 1
         tokens = total(usages) if usages else TokenUsage(0, 0)
-        return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls)
+        cost = spent if not usages else None if tokens.cost is None else tokens.cost + tools
+        return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls, cost)
 
 
 def _waiting_calls(outcome: RunResult) -> list[dict[str, Any]]:
@@ -298,4 +301,5 @@ def _describe(span: Span, plan: Plan) -> None:
         reason=complexity(origin.request).reason,
         input_tokens=origin.input_tokens,
         output_tokens=origin.output_tokens,
+        cost=origin.cost,
     )

@@ -14,12 +14,14 @@ from agent_forge.runtime.result import jsonable
 
 @dataclass(frozen=True, slots=True)
 class RunUsage:
-    """What a run used. Token counts are None if a model did not report them, 0 if no model was asked."""
+    """What a run used. Token counts are None if a model did not report them, 0 if no model was asked. The cost, in US
+    dollars, is None if nothing reported any, or if that of a model call is not known."""
 
     input_tokens: int | None
     output_tokens: int | None
     model_calls: int
     tool_calls: int
+    cost: float | None = None
 
 
 @dataclass(slots=True, repr=False)
@@ -36,6 +38,7 @@ class Result:
     evidence: dict[str, Evidence] = field(default_factory=dict)
     trace_id: str | None = None
     calls: list[dict[str, Any]] = field(default_factory=list)  # as they were made: task, tool, args, state
+    recorded: Any = None  # where the trace is: what `Store.open` takes, or the caller's own recorder
 
     def __repr__(self) -> str:
         return f"Result({self.state!r}, answer={self.answer!r}, {self.outcome!r})"
@@ -96,6 +99,6 @@ class Result:
                 "output_tokens": usage.output_tokens,
                 "model_calls": usage.model_calls,
                 "tool_calls": usage.tool_calls,
-                "cost": self.outcome.usage.cost,
+                "cost": usage.cost,
             },
         }

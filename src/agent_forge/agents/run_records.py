@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.choices import AnyModel, AnyTools
+from agent_forge.agents.profiles import DEFAULT
 from agent_forge.errors import UsageError
 from agent_forge.settings import trace_store
 from agent_forge.traces import Recorder
@@ -26,7 +27,7 @@ def recording(home: str | os.PathLike[str] | None, record: bool, own: Recorder |
     if own is not None or not record:
         yield own
         return
-    recorder = Recorder(trace_store(home))
+    recorder = Recorder(trace_store(home), agent=DEFAULT.name)
     try:
         yield recorder
     finally:

@@ -21,6 +21,7 @@ from agent_forge.agents.conversation import as_data, fit, size
 from agent_forge.agents.planner.interface import total
 from agent_forge.agents.result import RunUsage
 from agent_forge.agents.tools import ArgumentsInvalid, Toolbox
+from agent_forge.errors import UsageError
 from agent_forge.inference import Completion, Message, TokenUsage, ToolCall, current_recorder
 from agent_forge.inference.chat import tools_recorded
 from agent_forge.inference.client import ToolChoice, digest_of
@@ -115,7 +116,8 @@ class AgentWork:
         self._made: dict[str, CallRecord] = {}
         self._spans: dict[str, Span] = {}  # of the calls of this turn
         self._usages: list[TokenUsage] = []
-        self._cost = 0.0
+        self._cost = 0.0  # of model calls
+        self._tool_cost = 0.0
         self._chars_per_token = CHARS_PER_TOKEN
         self._trace_id: str | None = None
 
@@ -180,14 +182,15 @@ class AgentWork:
         tokens = sum((u.input_tokens or 0) + (u.output_tokens or 0) for u in self._usages)
         if limits.tokens is not None and tokens >= limits.tokens:
             return f"the budget of {limits.tokens:,} tokens is used up"
-        if limits.cost is not None and self._cost >= limits.cost:
+        if limits.cost is not None and self._cost + self._tool_cost >= limits.cost:
             return f"the budget of {limits.cost:g} US dollars is used up"
         return None
 
     def _end(self, state: str, error: str | None, answer: Any = None) -> AgentResult:
         tokens = total(self._usages) if self._usages else TokenUsage(0, 0)
         made = sum(call.state not in ("invalid", "repeated", "not_made", "denied", "waiting") for call in self._calls)
-        usage = RunUsage(tokens.input_tokens, tokens.output_tokens, len(self._usages), made)
+        cost = None if tokens.cost is None else tokens.cost + self._tool_cost
+        usage = RunUsage(tokens.input_tokens, tokens.output_tokens, len(self._usages), made, cost)
         return AgentResult(
             state, answer, error, self._turn, tuple(self._calls), usage, tuple(self._usages), tuple(self.messages),
             self._trace_id, self._session,
@@ -218,7 +221,7 @@ class AgentWork:
                 await stream.aclose()
             self._show(pending, last=True)
             completion = stream.completion
-        self._count(completion.usage, prompt)
+        self._count(completion, prompt)
         return completion
 
     def _prompt(self) -> list[Message]:
@@ -228,11 +231,19 @@ class AgentWork:
         room = max(context - limits.answer_tokens, context // 2) * self._chars_per_token
         return fit(self.messages, self._request_at, int(room) - self.agent.spec_chars)
 
-    def _count(self, usage: TokenUsage, prompt: Sequence[Message]) -> None:
+    def _count(self, completion: Completion, prompt: Sequence[Message]) -> None:
+        usage, limits = completion.usage, self.agent.profile.limits
         self._usages.append(usage)
         counts = [count for count in (usage.input_tokens, usage.output_tokens) if count is not None]
-        if counts:
-            spend(tokens=sum(counts))
+        spend(sum(counts) if counts else None, usage.cost, unpriced=completion.model if usage.cost is None else None)
+        if usage.cost is not None:
+            self._cost += usage.cost
+        elif limits.cost is not None:
+            raise UsageError(
+                f"the cost of {completion.model} is not known, so the limit on cost cannot be kept",
+                where=f"agent {self.agent.profile.name!r}",
+                fix="Give its price in the settings, or leave the limit out",
+            )
         if usage.input_tokens:
             characters = size(prompt) + self.agent.spec_chars
             self._chars_per_token = min(CHARS_PER_TOKEN, max(0.5, characters / usage.input_tokens))
@@ -358,7 +369,7 @@ class AgentWork:
             ended = outcome.tasks[name]
             record.state, record.result, record.error = ended.state, ended.result, ended.error
         used = outcome.usage
-        self._cost += used.cost or 0.0
+        self._tool_cost += used.cost or 0.0
         if used.tokens is not None or used.cost is not None:
             spend(tokens=used.tokens, cost=used.cost)
 

@@ -123,7 +123,11 @@ def _origin(provenance: Provenance) -> dict[str, Any]:
         "confidence": provenance.confidence,
         "template": provenance.template,
         "attempts": provenance.attempts,
-        "usage": {"input_tokens": provenance.input_tokens, "output_tokens": provenance.output_tokens},
+        "usage": {
+            "input_tokens": provenance.input_tokens,
+            "output_tokens": provenance.output_tokens,
+            "cost": provenance.cost,
+        },
         "complexity": {
             "graph": estimate.graph,
             "steps": estimate.steps,

@@ -284,9 +284,10 @@ def _print(result: Result, home: str | None) -> None:
     usage = result.usage
     counted = usage.input_tokens is not None
     tokens = f"{usage.input_tokens}+{usage.output_tokens} tokens" if counted else "tokens not counted"
+    cost = "" if usage.cost is None else f", ${usage.cost:.6g}"
     echo(
         f"{result.state} in {result.wall_s:.2f} s (critical path {result.critical_path_s:.2f} s), "
-        f"{usage.tool_calls} tool calls, {usage.model_calls} model calls, {tokens}; "
+        f"{usage.tool_calls} tool calls, {usage.model_calls} model calls, {tokens}{cost}; "
         f"run {result.run}, trace {result.trace_id}",
         err=True,
     )

@@ -1,4 +1,4 @@
-"""`agent-forge traces`: lists, shows, imports and exports traces."""
+"""`agent-forge traces`: lists, shows, scores, imports and exports traces."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def filter_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group()
 def command() -> None:
-    """List, show, analyse, import and export traces."""
+    """List, show, score, analyse, import and export traces."""
 
 
 for _command in traces_analysis.commands:
@@ -136,6 +136,8 @@ def _tree(spans: list[Span]) -> None:
 
 
 def _line(span: Span) -> str:
+    from agent_forge.traces.scores import JUDGE
+
     seconds = "running" if span.duration_s is None else f"{span.duration_s:.3f} s"
     parts = [f"[bold]{cell(span.name)}[/bold]", cell(span.kind), seconds]
     if span.model:
@@ -143,10 +145,64 @@ def _line(span: Span) -> str:
     if span.input_tokens is not None or span.output_tokens is not None:
         parts.append(f"{span.input_tokens or 0}+{span.output_tokens or 0} tokens")
     if span.reward is not None:
-        parts.append(f"reward {span.reward:.2f}")
+        judge = span.attributes.get(JUDGE)
+        parts.append(f"reward {span.reward:.2f}{f' by {cell(judge)}' if judge else ''}")
     if span.status == "error":
         parts.append(f"[red]{cell(span.error or 'error')}[/red]")
     return " · ".join(parts)
+
+
+@command.command("reward")
+@click.argument("trace")
+@click.argument("value", type=float)
+@click.option(
+    "--span", "span_id", metavar="S", help="Judge this span instead of the whole trace: an id or its beginning."
+)
+@click.option("--component", "components", multiple=True, metavar="NAME=VALUE",
+              help="Aspect of the judgement, from 0 to 1 (repeatable).")  # fmt: skip
+@click.option("--by", default="user", show_default=True, metavar="WHO", help="Name of the judge.")
+@click.option("--comment", metavar="TEXT", help="Reason for the score.")
+@home_option
+@json_option
+def reward(
+    trace: str,
+    value: float,
+    span_id: str | None,
+    components: tuple[str, ...],
+    by: str,
+    comment: str | None,
+    home: str | None,
+    as_json: bool,
+) -> None:
+    """Score TRACE, an id or its beginning, with VALUE from 0 (bad) to 1 (good).
+
+    Scores of several judges are kept apart, and their mean is the reward of the trace. A later score of the same judge
+    replaces the earlier one. The agents that acted get their share of the credit: `agent-forge traces stats`.
+    """
+    from agent_forge.traces.scores import add_score, score_document
+
+    parts = dict(_component(text) for text in components)
+    with open_store(home) as store:
+        spans = read_trace(store, trace)
+        span = add_score(store, spans, value, span_id=span_id, by=by, components=parts, comment=comment)
+        document = score_document(store, span)
+    if as_json:
+        json_out(document)
+        return
+    mean = "" if document["reward"] is None else f"; the reward of the trace is {document['reward']:.3g}"
+    echo(f"{document['judge']} gave {value:g} to {span.parent_id}{mean}", err=True)
+    for agent, credit in document["credit"].items():
+        echo(f"  {agent}: credit {credit:.3g}", err=True)
+
+
+def _component(text: str) -> tuple[str, float]:
+    name, equals, value = text.partition("=")
+    try:
+        if not equals or not name.strip():
+            raise ValueError
+        return name.strip(), float(value)
+    except ValueError:
+        raise click.BadParameter(f"--component {text!r} is not of the form NAME=VALUE, such as style=0.5") from None
 
 
 @command.command("import")

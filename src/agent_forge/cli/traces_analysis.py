@@ -31,7 +31,7 @@ credit_option = click.option("--credit", "strategy", type=click.Choice(STRATEGIE
 @click.argument("trace", required=False)
 @click.option("--session", help="All traces of this session instead of one trace.")
 @credit_option
-@click.option("--outcome", type=float, help="Outcome to share out [default: the reward, else 1 or -1 by status].")
+@click.option("--outcome", type=float, help="Outcome to share out [default: the reward].")
 @home_option
 @json_option
 def trajectory(
@@ -127,11 +127,13 @@ def show_stats(
 
 def _totals(store: Store, since: str | None, until: str | None) -> dict[str, Any]:
     groups = store.aggregate(("kind",), since=since, until=until)
+    models = [group for group in groups if group.group["kind"] == "model"]
     return {
         "spans": sum(group.spans for group in groups),
         "errors": sum(group.errors for group in groups),
         "seconds": sum(group.duration_s for group in groups),
         "rewards": sum(group.reward_n for group in groups),
+        "cost": sum(group.cost for group in models) if any(group.cost_n for group in models) else None,
         "kinds": {str(group.group["kind"]): group.spans for group in groups},
     }
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.inference.client import (
@@ -17,6 +18,7 @@ from agent_forge.inference.client import (
     Tools,
     digest_of,
 )
+from agent_forge.inference.prices import cost_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -59,6 +61,7 @@ class ChatClient(ABC):
 
     name: str
     provider: str
+    public_prices: bool = False  # whether its models may be those that public prices are for
     leaves_spans: bool = True  # False for a client that wraps another, which records the span itself
 
     @abstractmethod
@@ -76,11 +79,19 @@ class ChatClient(ABC):
         request = Request.of(messages, tools, **sampling)
         recorder = _recorder.get() if self.leaves_spans else None
         if recorder is None:
-            return await self.answer(request)
+            return self._priced(await self.answer(request))
         with recorder.span(f"chat {self.name}", "model", **_inputs(self, request)) as span:
-            completion = await self.answer(request)
+            completion = self._priced(await self.answer(request))
             _describe(span, completion)
             return completion
+
+    def _priced(self, completion: Completion) -> Completion:
+        """The answer with its cost, if that is known: of the model that answered, else of the one that was asked."""
+        usage = completion.usage
+        if usage.cost is not None:
+            return completion
+        cost = cost_of(usage, completion.model, self.name, public=self.public_prices)
+        return completion if cost is None else replace(completion, usage=replace(usage, cost=cost))
 
     def stream(
         self, messages: Sequence[Message], *, tools: Tools | None = None, **sampling: Unpack[SamplingOptions]
@@ -96,11 +107,13 @@ class ChatClient(ABC):
         source = self.pieces(request)
         try:
             async for piece in source:
-                if isinstance(piece, Completion):
-                    failure = None
-                    if span is not None:
-                        _describe(span, piece)
-                yield piece
+                if not isinstance(piece, Completion):
+                    yield piece
+                    continue
+                failure, completion = None, self._priced(piece)
+                if span is not None:
+                    _describe(span, completion)
+                yield completion
         except Exception as error:
             failure = error
             raise
@@ -136,6 +149,7 @@ def _describe(span: Span, completion: Completion) -> None:
     span.outputs = {**outputs, "tool_calls": calls} if calls else outputs
     span.model = completion.model
     span.input_tokens, span.output_tokens = completion.usage.input_tokens, completion.usage.output_tokens
+    span.cost = completion.usage.cost
     for name in ("prompt_ids", "output_ids", "logprobs"):
         value = getattr(completion, name)
         if value is not None:

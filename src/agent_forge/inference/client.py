@@ -46,10 +46,12 @@ class SamplingOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class TokenUsage:
-    """Tokens read and written; None where the model did not report them."""
+    """Tokens read and written, and the cost in US dollars; None where it is not known."""
 
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cost: float | None = None
+    cached_tokens: int | None = None  # of the input tokens, those that the provider had cached
 
 
 @dataclass(frozen=True, slots=True)

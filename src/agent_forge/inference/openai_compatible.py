@@ -49,6 +49,7 @@ class OpenAICompatible(ChatClient):
     """
 
     provider = "openai"
+    public_prices = True
 
     def __init__(
         self,

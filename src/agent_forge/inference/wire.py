@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -75,12 +76,17 @@ def _arguments(raw: Any, name: str, where: str) -> dict[str, Any]:
 
 
 def read_usage(usage: Any) -> TokenUsage:
-    """The token counts; None for what the server does not report."""
+    """The token counts and the cost (OpenRouter and others report it); None for what the server does not report."""
     if not isinstance(usage, dict):
         return TokenUsage()
-    counts = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")]
-    read, written = (count if isinstance(count, int) and not isinstance(count, bool) else None for count in counts)
-    return TokenUsage(read, written)
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else None
+    counts = [usage.get("prompt_tokens"), usage.get("completion_tokens"), cached]
+    read, written, cached = (count if type(count) is int else None for count in counts)
+    cost: Any = usage.get("cost")
+    if type(cost) not in (int, float) or not 0 <= cost < math.inf:
+        cost = None
+    return TokenUsage(read, written, cost, cached)
 
 
 async def events(chunks: AsyncIterator[bytes]) -> AsyncIterator[str]:

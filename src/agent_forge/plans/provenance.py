@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class Provenance:
     """Who planned a request, how sure the planner was, and what it cost.
 
-    `input_tokens` and `output_tokens` are sums over all attempts; None if the model did not report them or none was
-    asked. `confidence` is between 0 and 1: for a model, the geometric mean of its tokens' probabilities; None if the
-    planner does not measure any.
+    `input_tokens`, `output_tokens` and `cost` (US dollars) are sums over all attempts; None if they are not known or no
+    model was asked. `confidence` is between 0 and 1: for a model, the geometric mean of its tokens' probabilities; None
+    if the planner does not measure any.
     """
 
     request: str
@@ -22,5 +22,6 @@ class Provenance:
     attempts: int = 1
     input_tokens: int | None = None
     output_tokens: int | None = None
+    cost: float | None = None
     text: str | None = None  # the model's output, verbatim
     shape: str | None = None  # how the rule planner read the request

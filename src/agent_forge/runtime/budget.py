@@ -117,8 +117,12 @@ def _exceeds(used: float, need: float, limit: float) -> bool:
     return used + need > limit or (used >= limit and not need)
 
 
-def spend(tokens: int | None = None, cost: float | None = None) -> None:
-    """Reports, from inside a handler, what the task has used. Calls add up; outside of a run it does nothing."""
+def spend(tokens: int | None = None, cost: float | None = None, *, unpriced: str | None = None) -> None:
+    """Reports, from inside a handler, what the task has used. Calls add up; outside of a run it does nothing.
+
+    `unpriced` names what was used at a cost that is not known. Raises UsageError then if the run has a budget on cost,
+    which could not be kept.
+    """
     job = CURRENT.get()
     if job is not None:
-        job.run.spend(job, tokens, cost)
+        job.run.spend(job, tokens, cost, unpriced)

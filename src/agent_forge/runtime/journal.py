@@ -361,8 +361,9 @@ def _plan_text(plan: Plan) -> str:
 
 def _task_text(task: Task) -> str:
     """A task as JSON: the encoding of `as_dict`, put together by hand where there is little in it."""
-    if task.action is not None or task.args or task.meta or task.parent or task.for_each or task.limit is not None:
+    if task.args or task.meta or task.parent or task.for_each or task.limit is not None:
         return _encode(task.as_dict())
     name, goal = encode_basestring_ascii(task.id), encode_basestring_ascii(task.goal)
+    action = "" if task.action is None else f'"action": {encode_basestring_ascii(task.action)}, '
     needs = ", ".join(map(encode_basestring_ascii, task.depends_on))
-    return f'{{"id": {name}, "goal": {goal}, "depends_on": [{needs}]}}'
+    return f'{{"id": {name}, "goal": {goal}, {action}"depends_on": [{needs}]}}'

@@ -21,7 +21,7 @@ from inspect import isawaitable
 from types import CoroutineType
 from typing import Any
 
-from agent_forge.errors import AgentForgeError, ToolTimeout
+from agent_forge.errors import AgentForgeError, ToolTimeout, UsageError
 from agent_forge.plans import Plan, PlanFault
 from agent_forge.runtime.board import Board, mended
 from agent_forge.runtime.budget import WAIT
@@ -195,14 +195,19 @@ class Run:
         self.crew.cover()
         self.check_end()
 
-    def spend(self, job: Job, tokens: int | None, cost: float | None) -> None:
-        """Counts what a handler reports."""
+    def spend(self, job: Job, tokens: int | None, cost: float | None, unpriced: str | None = None) -> None:
+        """Counts what a handler reports; see `budget.spend`."""
         if job.usage is None:
             job.usage = Usage()
         job.usage.add(tokens, cost)
         self.usage.add(tokens, cost)
         if self.ledger is not None:
             self.ledger.used.add(tokens, cost)
+            if unpriced is not None and self.ledger.budget.cost is not None:
+                raise UsageError(
+                    f"the cost of {unpriced} is not known, so the budget on cost cannot be kept",
+                    fix="Give its price in the setting `prices`, or limit tokens instead",
+                )
 
     # From running to the end
 

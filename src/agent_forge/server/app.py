@@ -31,6 +31,7 @@ MODULES = (
     "agent_forge.server.models.routes",
     "agent_forge.server.runs.routes",
     "agent_forge.server.intake",
+    "agent_forge.server.scores",
     "agent_forge.server.openapi",
     "agent_forge.server.dashboard",
 )

@@ -106,7 +106,7 @@ def document(*, secured: bool = False) -> dict[str, Any]:
         "info": {
             "title": "Agent Forge",
             "version": __version__,
-            "description": "OpenAI-compatible models, agent runs, trace intake, metrics.",
+            "description": "OpenAI-compatible models, agent runs, trace intake, scores, metrics.",
         },
         "paths": {path: dict(operations) for path, operations in _PATHS.items()},
         "components": {
@@ -201,6 +201,8 @@ _OPERATIONS: tuple[tuple[str, str, str, str, dict[int, JSON], str | None], ...] 
     ("get", f"{_RUN}/events", "follow_run", "Follow a run, past events first.", {200: _EVENTS}, None),
     ("post", f"{_RUN}/approve", "approve", "Approve, change or reject a waiting task.",
      {200: _response("Decided", OBJECT)}, "approval"),
+    ("post", "/v1/traces/{trace}/reward", "reward_trace", "Score a trace or one of its spans from 0 to 1.",
+     {200: _response("The score, the reward of the trace, and the credit of the agents", OBJECT)}, "reward"),
     ("post", f"{_RUN}/cancel", "cancel", "Stop a run.", {202: _response("It will stop", OBJECT)}, None),
 )  # fmt: skip
 _PATHS: dict[str, JSON] = {"/v1/traces": _TRACES}

@@ -180,5 +180,16 @@ RUN = closed(
     }
 )
 APPROVAL = closed({"task": NAME, "approved": {"type": "boolean"}, "args": nullable(OBJECT)}, "task", "approved")
+_UNIT: JSON = {"type": "number", "minimum": 0, "maximum": 1}
+REWARD = closed(
+    {
+        "value": _UNIT,
+        "span": nullable({"type": "string", "pattern": "^[0-9a-fA-F]{1,16}$"}),
+        "by": nullable({"type": "string", "minLength": 1, "maxLength": 100}),
+        "components": nullable({"type": "object", "additionalProperties": _UNIT, "maxProperties": 100}),
+        "comment": nullable({"type": "string", "maxLength": 10_000}),
+    },
+    "value",
+)
 
-BODIES = {"chat": CHAT, "completion": COMPLETION, "run": RUN, "approval": APPROVAL}
+BODIES = {"chat": CHAT, "completion": COMPLETION, "run": RUN, "approval": APPROVAL, "reward": REWARD}

@@ -36,7 +36,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens", "llm.token_count.completion",
         "llm.usage.completion_tokens",
     ),
-    "cost": ("agent_forge.cost", "gen_ai.usage.cost", "llm.cost.total", "llm.usage.cost"),
+    "cost": ("agent_forge.cost", "operation.cost", "gen_ai.usage.cost", "llm.cost.total", "llm.usage.cost"),
     "reward": ("agent_forge.reward", "gen_ai.evaluation.score.value", "agentlightning.reward.0.value"),
     "policy": ("agent_forge.policy",),
     "template": ("agent_forge.template", "llm.prompt_template.version", "traceloop.prompt.version"),

@@ -93,6 +93,16 @@ _WRITE_WAITING = (
     "DROP TABLE rollup_mark",
 )
 
+# Judged traces, and how many finished spans each had when its credits were computed (0: not yet); and the agents that
+# acted in judged spans, with their shares of the credit. See scores.py.
+_JUDGED = "CREATE TABLE judged (trace_id TEXT NOT NULL PRIMARY KEY, finished {int} NOT NULL) {packed}"
+_CREDITS = """
+CREATE TABLE credits (
+  trace_id TEXT NOT NULL, span_id TEXT NOT NULL, agent TEXT NOT NULL, model TEXT NOT NULL, category TEXT NOT NULL,
+  start_ns {int} NOT NULL, share {real} NOT NULL, reward {real} NOT NULL,
+  PRIMARY KEY (trace_id, span_id, agent, model, category)) {packed}
+"""
+
 SCHEMA = Schema(
     name="trace store",
     application_id=0x41467472,  # "AFtr"
@@ -120,5 +130,6 @@ SCHEMA = Schema(
         ),
         (_MARK, "INSERT INTO rollup_mark SELECT coalesce(max(seq), 0) FROM spans"),
         _WRITE_WAITING,
+        (_JUDGED, _CREDITS, "CREATE INDEX credits_start ON credits (start_ns)"),
     ),
 )

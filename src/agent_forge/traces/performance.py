@@ -4,13 +4,14 @@
 
 The figures come from the store's rollups, so a million spans cost milliseconds; the spans of a delegation log are
 summed directly. Only verified rewards count. A reward span usually repeats the reward of the span that it judges, so
-its reward counts only for agents whose own spans have none.
+its reward counts only for agents whose own spans have none. A trace or span that judges scored afterwards counts once
+for each agent that acted in it (see `scores`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from agent_forge.traces.stats import Aggregate
 
 if TYPE_CHECKING:
     from agent_forge.traces.span import Span
-    from agent_forge.traces.store import Store
+    from agent_forge.traces.store import Credit, Store
 
 BY = ("agent", "model", "category", "kind")
 
@@ -45,6 +46,7 @@ class Performance:
     input_tokens: int | None
     output_tokens: int | None
     rating: Rating | None
+    credit: float | None  # earned in the spans that judges scored: its shares of their rewards
     categories: tuple[Rating, ...]  # the best first
     models: tuple[Rating, ...]
 
@@ -74,6 +76,7 @@ class Performance:
             "n": self.rating.count if self.rating else 0,
             "mean_reward": self.rating.mean if self.rating else None,
             "reward_se": self.rating.error if self.rating else None,
+            "credit": self.credit,
             "categories": [_rating_json("category", rating) for rating in self.categories],
             "models": [_rating_json("model", rating) for rating in self.models],
             "words": self.words(),
@@ -89,30 +92,36 @@ def performance(source: Store | Iterable[Span], **window: Any) -> list[Performan
     from agent_forge.traces.store import Store
 
     groups = source.aggregate(BY, **window) if isinstance(source, Store) else aggregate_spans(source, BY)
-    agents: dict[str, list[Aggregate]] = {}
+    agents: dict[str, tuple[list[Aggregate], list[Credit]]] = {}
     for group in groups:
         if group.group["agent"] is not None:
-            agents.setdefault(str(group.group["agent"]), []).append(group)
-    rows = [_performance(agent, groups) for agent, groups in agents.items()]
+            agents.setdefault(str(group.group["agent"]), ([], []))[0].append(group)
+    for credit in source.credits(**window) if isinstance(source, Store) else ():
+        if credit.agent in agents:
+            agents[credit.agent][1].append(credit)
+    rows = [_performance(agent, groups, credits) for agent, (groups, credits) in agents.items()]
     return sorted(rows, key=lambda row: (-(row.rating.count if row.rating else 0), -row.spans, row.agent))
 
 
-def _performance(agent: str, groups: Sequence[Aggregate]) -> Performance:
+def _performance(agent: str, groups: Sequence[Aggregate], credits: Sequence[Credit]) -> Performance:
     judged = rated(groups)
     work = [group for group in groups if group.group["kind"] != "reward"] or list(groups)
     spans = sum(group.spans for group in work)
-    tokens = [group for group in work if group.tokens_n]
+    models = [group for group in work if group.group["kind"] == "model"]  # other kinds repeat what their calls used
+    tokens = [group for group in models if group.tokens_n] or [group for group in work if group.tokens_n]
+    costs = [group for group in models if group.cost_n] or [group for group in work if group.cost_n]
     return Performance(
         agent,
         spans,
         sum(group.errors for group in work),
         sum(group.duration_s for group in work) / spans,
-        sum(group.cost for group in work) if any(group.cost_n for group in work) else None,
+        sum(group.cost for group in costs) if costs else None,
         sum(group.input_tokens for group in tokens) if tokens else None,
         sum(group.output_tokens for group in tokens) if tokens else None,
-        _rating(agent, judged),
-        _ratings("category", judged),
-        _ratings("model", judged),
+        _rating(agent, judged, credits),
+        sum(credit.share * credit.reward for credit in credits) if credits else None,
+        _ratings("category", judged, credits),
+        _ratings("model", judged, credits),
     )
 
 
@@ -122,17 +131,23 @@ def rated(groups: Iterable[Aggregate]) -> list[Aggregate]:
     return [group for group in with_rewards if group.group["kind"] != "reward"] or with_rewards
 
 
-def _ratings(by: str, groups: Sequence[Aggregate]) -> tuple[Rating, ...]:
-    names = sorted({group.group[by] for group in groups}, key=str)
-    ratings = [_rating(name, [group for group in groups if group.group[by] == name]) for name in names]
+def _ratings(by: str, groups: Sequence[Aggregate], credits: Sequence[Credit]) -> tuple[Rating, ...]:
+    names = {group.group[by] for group in groups} | {getattr(credit, by) for credit in credits}
+    ratings = []
+    for name in sorted(names, key=str):
+        own = [group for group in groups if group.group[by] == name]
+        ratings.append(_rating(name, own, [credit for credit in credits if getattr(credit, by) == name]))
     return tuple(sorted((rating for rating in ratings if rating), key=lambda rating: -rating.mean))
 
 
-def _rating(name: str | None, groups: Sequence[Aggregate]) -> Rating | None:
-    count = sum(group.reward_n for group in groups)
+def _rating(name: str | None, groups: Sequence[Aggregate], credits: Sequence[Credit]) -> Rating | None:
+    # An agent may have acted in several categories of one judged span, which still is one judgement.
+    judged: Collection[float] = {(credit.trace_id, credit.span_id): credit.reward for credit in credits}.values()
+    count = sum(group.reward_n for group in groups) + len(judged)
     if not count:
         return None
-    total, squares = sum(group.reward_sum for group in groups), sum(group.reward_sumsq for group in groups)
+    total = sum(group.reward_sum for group in groups) + sum(judged)
+    squares = sum(group.reward_sumsq for group in groups) + sum(reward**2 for reward in judged)
     spread = max(squares - total**2 / count, 0.0)
     error = math.sqrt(spread / (count - 1) / count) if count > 1 else None
     return Rating(name, count, total / count, error)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from agent_forge.database import MEMORY, Database, is_url, open_database
 from agent_forge.errors import DataError, TraceError
@@ -20,7 +20,19 @@ from agent_forge.traces.intern import Interned
 from agent_forge.traces.migrations import SCHEMA
 from agent_forge.traces.queries import Moment, cursor_of, spans_query, to_ns, traces_query
 from agent_forge.traces.rollup import add_sums, add_traces, rebuild, rebuild_trace
-from agent_forge.traces.rows import COLUMNS, END, SOURCE, START, TRACE, Row, to_rows, to_span
+from agent_forge.traces.rows import (
+    ATTRIBUTES,
+    COLUMNS,
+    END,
+    KIND,
+    SOURCE,
+    START,
+    TRACE,
+    Row,
+    to_rows,
+    to_span,
+)
+from agent_forge.traces.scores import JUDGE, judged_agents, trace_reward
 from agent_forge.traces.span import Span, collection_paused
 from agent_forge.traces.stats import Aggregate, Tick, aggregate, percentiles, timeline
 
@@ -61,7 +73,8 @@ class Page(Generic[T]):
 @dataclass(frozen=True)
 class Summary:
     """A trace in one line. Name, kind, agent, category, status and error are those of its root; tokens and cost are
-    summed over its model calls; the reward is the root's, otherwise that of the last reward span."""
+    summed over its model calls; the reward is the mean over its judges, otherwise the root's own, otherwise that of the
+    last reward span."""
 
     trace_id: str
     start_ns: int
@@ -80,6 +93,20 @@ class Summary:
     output_tokens: int | None
     cost: float | None
     reward: float | None
+
+
+class Credit(NamedTuple):
+    """What a judged span says about one agent: its share of the credit, and the mean over the judges. Their product is
+    the credit; over the agents of a span it adds up to the reward."""
+
+    trace_id: str
+    span_id: str
+    agent: str
+    model: str | None
+    category: str | None
+    start_ns: int  # of the trace
+    share: float
+    reward: float
 
 
 class Store:
@@ -144,7 +171,31 @@ class Store:
             add_traces(cursor, rows)
             for trace_id in sorted({row[TRACE] for row in finished}):
                 rebuild_trace(cursor, trace_id)
+            judged = {row[TRACE] for row in rows if row[KIND] == "reward" and JUDGE in (row[ATTRIBUTES] or "")}
+            for trace_id in sorted(judged):  # a crash before `_settle` leaves it to be settled by `credits`
+                cursor.execute("INSERT INTO judged VALUES (?, 0) ON CONFLICT DO NOTHING", (trace_id,))
+        if judged:
+            self._settle(sorted(judged))
         return len(rows) + len(finished)
+
+    def _settle(self, trace_ids: Sequence[str]) -> None:
+        """Computes the rewards and the credits of judged traces from their spans."""
+        updates, credits = [], []
+        for trace_id in trace_ids:
+            spans = self.trace(trace_id)
+            finished = sum(span.end_ns is not None for span in spans)
+            updates.append((trace_id, trace_reward(spans), finished))
+            for one in judged_agents(spans):
+                names = (trace_id, one.span_id, one.agent, one.model or "", one.category or "")
+                credits.append((*names, spans[0].start_ns, one.share, one.reward))
+        with self._database.write() as cursor:
+            for trace_id, reward, finished in updates:
+                own = "UPDATE traces SET root_reward = ?, given_reward = ? WHERE trace_id = ?"
+                cursor.execute(own, (reward, reward, trace_id))
+                cursor.execute("UPDATE judged SET finished = ? WHERE trace_id = ?", (finished, trace_id))
+                cursor.execute("DELETE FROM credits WHERE trace_id = ?", (trace_id,))
+            for row in credits:
+                cursor.execute("INSERT INTO credits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def add_many(
         self, spans: Iterable[Span], *, batch: int = BATCH, each: Callable[[int], object] | None = None
@@ -284,6 +335,20 @@ class Store:
         with self._database.read() as cursor:
             return timeline(cursor, minutes, since, until, agent)
 
+    def credits(self, *, since: Moment | None = None, until: Moment | None = None) -> list[Credit]:
+        """What judges said about agents: one row per judged span and agent, model and category, in order of time.
+
+        A trace that has grown since it was judged is computed again first.
+        """
+        grown = "SELECT j.trace_id FROM judged j JOIN traces t ON t.trace_id = j.trace_id"
+        stale = self._fetch(f"{grown} WHERE t.spans - t.unfinished <> j.finished", [])
+        if stale:
+            self._settle([row[0] for row in stale])
+        times = (to_ns(since) if since is not None else 0, to_ns(until) if until is not None else 2**63 - 1)
+        sql = "SELECT trace_id, span_id, agent, model, category, start_ns, share, reward FROM credits"
+        rows = self._fetch(f"{sql} WHERE start_ns >= ? AND start_ns < ? ORDER BY start_ns, trace_id, span_id", times)
+        return [Credit._make((*row[:3], row[3] or None, row[4] or None, *row[5:])) for row in rows]
+
     # Maintenance
 
     def delete(self, *, before: Moment) -> int:
@@ -295,6 +360,8 @@ class Store:
             deleted = int(cursor.execute(f"DELETE FROM spans WHERE trace_id IN {old}", (moment, moment)).rowcount)
             cursor.execute("DELETE FROM traces WHERE start_ns < ? AND NOT EXISTS"
                            " (SELECT 1 FROM spans WHERE spans.trace_id = traces.trace_id)", (moment,))  # fmt: skip
+            for table in ("judged", "credits"):
+                cursor.execute(f"DELETE FROM {table} WHERE trace_id NOT IN (SELECT trace_id FROM traces)")
             if deleted:
                 rebuild(cursor, moment)
         return deleted

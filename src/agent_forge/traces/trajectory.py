@@ -27,8 +27,10 @@ from unicodedata import east_asian_width
 from agent_forge.errors import TraceError
 from agent_forge.terminal import printable
 from agent_forge.traces.graph import GraphFault, SpanGraph
+from agent_forge.traces.scores import scores, trace_reward
 
 if TYPE_CHECKING:
+    from agent_forge.traces.credit import Credits
     from agent_forge.traces.span import Span
 
 _NS = 1e9
@@ -94,23 +96,11 @@ class Trajectory:
             return False
         return True if statuses and all(status == "ok" for status in statuses) else None
 
-    @property
+    @cached_property
     def reward(self) -> float | None:
-        """The mean of the roots' rewards; without those, of the reward spans; None if nothing was verified."""
-        for spans in (self.roots, [span for span in self.spans if span.kind == "reward"]):
-            rewards = [span.reward for span in spans if span.reward is not None]
-            if rewards:
-                return sum(rewards) / len(rewards)
-        return None
-
-    @property
-    def outcome(self) -> tuple[float, str]:
-        """What there is to credit, and its origin: the reward; otherwise 1 or -1 by the status; otherwise a unit."""
-        if self.reward is not None:
-            return self.reward, "reward"
-        if self.success is not None:
-            return (1.0 if self.success else -1.0), "status"
-        return 1.0, "unit"
+        """The mean over the judges, otherwise what the program recorded (see `scores.trace_reward`); None if nothing
+        was verified."""
+        return trace_reward(self.spans)
 
     @property
     def tools(self) -> list[str]:
@@ -150,18 +140,18 @@ class Trajectory:
                 values.append(value)
         return sum(values) if values else None
 
-    def credit(self, strategy: str = "shapley", outcome: float | None = None) -> dict[str, float]:
-        """The outcome shared out over the spans; see `agent_forge.traces.credit`."""
-        from agent_forge.traces.credit import credit
+    def credit(self, strategy: str = "shapley", outcome: float | None = None) -> Credits:
+        """The outcome, by default the reward, shared out over the spans; see `agent_forge.traces.credit`. Empty if
+        there is neither: a run that nobody checked has earned nothing."""
+        from agent_forge.traces.credit import Credits, credit
 
-        return credit(self.graph, self.outcome[0] if outcome is None else outcome, strategy)
+        outcome = self.reward if outcome is None else outcome
+        return Credits() if outcome is None else credit(self.graph, outcome, strategy)
 
     def to_json(self, strategy: str = "shapley", outcome: float | None = None) -> dict[str, Any]:
         """One JSON document with the figures, the spans in order, the critical path and the credit of each span."""
-        from agent_forge.traces.credit import credit
-
-        value, origin = self.outcome if outcome is None else (outcome, "given")
-        shares = credit(self.graph, value, strategy)
+        shares = self.credit(strategy, outcome)
+        origin = "given" if outcome is not None else "reward" if self.reward is not None else None
         return {
             "traces": sorted({span.trace_id for span in self.spans}),
             "session": next((span.session for span in self.spans if span.session), None),
@@ -179,8 +169,9 @@ class Trajectory:
             "input_tokens": self.input_tokens,
             "output_tokens": self.output_tokens,
             "tools": self.tools,
-            "outcome": value,
+            "outcome": self.reward if outcome is None else outcome,
             "outcome_from": origin,
+            "scores": [judgement.to_json() for judgement in scores(self.spans)],
             "credit": dict(shares),
             "credit_strategy": strategy,
             "credit_error_bound": shares.error_bound,

@@ -135,9 +135,12 @@ class TrustTable:
         return len(counted)
 
     def observe_store(self, store: Store, *, until_s: float | None = None) -> int:
-        """Counts the rewards of agents in a store, day by day from its rollups; returns their number.
+        """Counts the rewards of agents in a store, day by day from its rollups, and what judges said about them.
+        Returns the number of rewards and of agents judged.
 
-        A reward counts as given at noon of its day. Days more than ten half-lives back, whose weight is below a
+        A judged span is one observation, divided among the agents that acted in it: an agent's credit (its share times
+        the reward) counts as success, the rest of its share as failure. Any other reward counts as given at noon of its
+        day. Days more than ten half-lives back, whose weight is below a
         thousandth, are left out; so is a day's group whose rewards do not lie in [0, 1].
         """
         from agent_forge.traces.performance import BY, rated
@@ -154,6 +157,11 @@ class TrustTable:
                         bad = group.reward_n - group.reward_sum
                         self._count(cell, group.reward_sum, bad, start_s + DAY_S / 2)
                         counted += group.reward_n
+        for credit in store.credits(until=until_s):
+            good = credit.share * credit.reward
+            cell = (credit.agent, credit.model, credit.category)
+            self._count(cell, good, credit.share - good, credit.start_ns / 1e9)
+            counted += 1
         return counted
 
     def _days(self, store: Store, until_s: float | None) -> list[float]:

@@ -12,7 +12,7 @@
 | cycle | nothing is its own ancestor, and no link leads back to where it came from |
 | end_before_start | a span does not end before it starts |
 | outside_root | a span lies within the root of its trace |
-| reward_components | a reward is the weighted sum of its components, to 1e-6 |
+| reward_components | a reward is the weighted sum of its components, to 1e-6, where they have weights |
 
 Spans of a file without faults can be stored, assembled and trained on.
 """
@@ -324,7 +324,7 @@ def _root(
 def _rewards(trace: Sequence[Located]) -> Iterator[Fault]:
     for line, span in trace:
         parts = span.get("attributes", {}).get("agent_forge.reward.components")
-        if not parts:
+        if not parts or not all("weight" in part for part in parts):  # without weights they are aspects, not summands
             continue
         total = sum(part["value"] * part["weight"] for part in parts)
         if span.get("reward") is None or abs(span["reward"] - total) > TOLERANCE:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.errors import PlanError
 from agent_forge.inference import TokenUsage
 from agent_forge.plans import Plan, PlanFault, Provenance
+
+Number = TypeVar("Number", int, float)
 
 
 class PlanningFailed(PlanError):
@@ -41,10 +43,14 @@ async def make_plan(planner: Planner, request: str, tools: Sequence[ToolSpec]) -
 
 
 def total(usages: Sequence[TokenUsage]) -> TokenUsage:
-    """The sum of the counts; None if any of them was not measured, since a part would read as the whole."""
+    """The sums of counts and costs; None if any of them was not measured, since a part would read as the whole."""
 
-    def add(counts: list[int | None]) -> int | None:
+    def add(counts: list[Number | None]) -> Number | None:
         measured = [count for count in counts if count is not None]
         return sum(measured) if measured and len(measured) == len(counts) else None
 
-    return TokenUsage(add([usage.input_tokens for usage in usages]), add([usage.output_tokens for usage in usages]))
+    return TokenUsage(
+        add([usage.input_tokens for usage in usages]),
+        add([usage.output_tokens for usage in usages]),
+        add([usage.cost for usage in usages]),
+    )

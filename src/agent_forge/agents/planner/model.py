@@ -220,6 +220,7 @@ class Writing:
             self.attempts,
             usage.input_tokens,
             usage.output_tokens,
+            usage.cost,
             self._text or None,
             None if used else "direct",
         )

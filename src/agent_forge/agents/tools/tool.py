@@ -23,6 +23,13 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
 _SHOWN = 80  # characters of a wrong value in an error
+_PYTHON_TYPES: dict[str, tuple[type, ...]] = {  # values that certainly have a type of JSON Schema
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "null": (type(None),),
+}
 
 
 class ArgumentsInvalid(ToolError):
@@ -76,6 +83,22 @@ class Tool:
         # An empty registry: the $refs of a foreign schema must not be fetched.
         return Draft202012Validator(self.schema, registry=Registry())
 
+    @functools.cached_property
+    def _plain(self) -> dict[str, tuple[type, ...]] | None:
+        """The Python types of each argument, if the schema says nothing more about any of them; None otherwise."""
+        more = self.schema.keys() - {"type", "properties", "required", "additionalProperties", "title", "description"}
+        properties = self.schema.get("properties", {})
+        simple = all(
+            isinstance(each, Mapping)
+            and each.keys() <= {"type", "title", "description", "default"}
+            and isinstance(each.get("type"), str)
+            and each["type"] in _PYTHON_TYPES
+            for each in properties.values()
+        )
+        if more or not simple or self.schema.get("type") != "object":
+            return None
+        return {name: _PYTHON_TYPES[each["type"]] for name, each in properties.items()}
+
     def check(self, args: Mapping[str, Any]) -> None:
         """Raises ArgumentsInvalid unless the arguments match the schema."""
         faults = [*self.name_faults(args), *self.value_faults(args)]
@@ -103,6 +126,9 @@ class Tool:
 
     def value_faults(self, args: Mapping[str, Any]) -> list[str]:
         """Values that do not match the schema, by path, with the expected and the actual value."""
+        plain = self._plain  # without jsonschema, which takes longer than all else that is done for a short call
+        if plain is not None and all(type(value) in plain.get(name, ()) for name, value in args.items()):
+            return []
         from referencing.exceptions import Unresolvable
 
         try:

@@ -173,12 +173,11 @@ def watch(context: Context, run: str) -> str:
 def _credit(trajectory: Trajectory | None) -> tuple[dict[str, float], dict[str, Any] | None]:
     if trajectory is None or len(trajectory.spans) > MOST_CREDITED:
         return {}, None
-    outcome, origin = trajectory.outcome
-    if origin == "unit":
+    if trajectory.reward is None:  # nobody judged it: there is no credit to show
         return {}, None
     shares = trajectory.credit()
-    bound = getattr(shares, "error_bound", 0.0)
-    return dict(shares), {"outcome": outcome, "from": origin, "strategy": "shapley", "error_bound": bound}
+    source = {"outcome": trajectory.reward, "strategy": "shapley", "error_bound": shares.error_bound}
+    return dict(shares), source
 
 
 def _task_spans(trajectory: Trajectory, run: str) -> dict[str, Span]:

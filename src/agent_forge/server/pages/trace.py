@@ -15,6 +15,7 @@ from agent_forge.server.drawing.wording import duration
 from agent_forge.server.pages.steps import MOST_ROWS, span_rows, totals
 from agent_forge.traces import Store, Summary, assemble
 from agent_forge.traces.credit import STRATEGIES, credit_by
+from agent_forge.traces.scores import USER, is_score, roots, scores
 from agent_forge.traces.span import FIELDS, Span
 from agent_forge.traces.trajectory import Trajectory
 
@@ -26,8 +27,8 @@ HOW = {
     "critical_path_s": "The longest chain of dependent spans, by their links.",
     "idle_s": "Time in which no innermost span was running.",
     "parallelism": "Work divided by duration: how many spans ran at the same time, on average.",
-    "reward": "The reward of the outermost spans, else the mean of the reward spans; a dash if there is none.",
-    "credit": "The outcome, divided among the spans by the selected strategy; the shares add up to the outcome.",
+    "reward": "The mean over the judges; if nobody judged the trace, the reward that the program recorded, if any.",
+    "credit": "The reward, divided among the spans by the selected strategy; the shares add up to the reward.",
     "tokens": "The sum over the outermost spans that report tokens.",
     "cost": "The sum over the outermost spans that report a cost.",
 }
@@ -88,9 +89,8 @@ def analysis(spans: Sequence[Span], strategy: str | None, most_rows: int | None 
     strategy = strategy or "shapley"
     if strategy not in STRATEGIES:
         raise NotFound(f"there is no strategy {strategy!r}", fix=f"Use one of {', '.join(STRATEGIES)}")
-    outcome, origin = trajectory.outcome
     credit = trajectory.credit(strategy) if len(spans) <= MOST_CREDITED else {}
-    rows = span_rows(trajectory, credit if origin != "unit" else {})
+    rows = span_rows(trajectory, credit)
     figures = ("total_s", "work_s", "idle_s", "critical_path_s", "parallelism", "parallelism_limit", "success")
     figures += ("reward", "cost", "input_tokens", "output_tokens", "critical_path", "tools")  # type: ignore[assignment]
     nodes, edges = _linked(trajectory)
@@ -102,13 +102,14 @@ def analysis(spans: Sequence[Span], strategy: str | None, most_rows: int | None 
         "rows_in_all": len(rows),
         "nodes": nodes,
         "edges": edges,
-        "outcome": outcome,
-        "outcome_from": origin,
+        "outcome": trajectory.reward,
         "credit_strategy": strategy,
         "credit_strategies": list(STRATEGIES),
         "credit_error_bound": getattr(credit, "error_bound", 0.0),
-        "credit_by_agent": credit_by(trajectory.graph, credit, "agent") if credit and origin != "unit" else {},
-        "rewards": [_reward(span) for span in spans if span.reward is not None],
+        "credit_by_agent": credit_by(trajectory.graph, credit, "agent") if credit else {},
+        "rewards": [_reward(span) for span in spans if span.reward is not None and not is_score(span)],
+        "root": roots(spans)[0].span_id,
+        "scores": [judgement.to_json() for judgement in scores(spans)],
         "faults": [fault.message for fault in trajectory.faults][:20],
         "how": HOW,
     }
@@ -146,7 +147,7 @@ def _linked(trajectory: Trajectory) -> tuple[list[dict[str, Any]], list[list[str
 
 
 def view(document: Document) -> dict[str, Any]:
-    """The linked spans as a picture."""
+    """The linked spans as a picture, and the score that the thumbs gave."""
     nodes = [
         Node(node["id"], node["name"], node["note"], node["state"], node["href"], node["critical"])
         for node in document["nodes"]
@@ -154,7 +155,9 @@ def view(document: Document) -> dict[str, Any]:
     edges = [(source, target) for source, target in document["edges"]]
     strong = {node["id"] for node in document["nodes"] if node["critical"]}
     critical = {edge for edge in edges if strong.issuperset(edge)}
-    return {"graph": draw_graph(nodes, edges, critical, "spans and the results they used")}
+    own = [one["value"] for one in document["scores"] if one["judge"] == USER and one["span_id"] == document["root"]]
+    picture = draw_graph(nodes, edges, critical, "spans and the results they used")
+    return {"graph": picture, "own_score": own[-1] if own else None}
 
 
 def span_page(context: Context, request: Request) -> Document:
@@ -165,8 +168,7 @@ def span_page(context: Context, request: Request) -> Document:
     span = trajectory.graph.spans.get(request.path_params["span"])
     if span is None:
         raise NotFound(f"the trace has no span {request.path_params['span'][:40]!r}")
-    _, origin = trajectory.outcome
-    credit = trajectory.credit() if len(spans) <= MOST_CREDITED and origin != "unit" else {}
+    credit = trajectory.credit() if len(spans) <= MOST_CREDITED else {}
     parts = trajectory.graph.children.get(span.span_id, [])
     return {
         **{name: getattr(span, name) for name in FIELDS if name not in ("otel", "links")},

@@ -119,6 +119,8 @@ addEventListener("click", (event) => {
     const button = event.target.closest("[data-copy]");
     navigator.clipboard?.writeText($("code", button.parentElement).textContent);
     button.textContent = "Copied";
+  } else if (event.target.closest("[data-score]")) {
+    score(event.target.closest("[data-score]"));
   } else {
     for (const open of $$("details.how[open]")) if (!open.contains(event.target)) open.open = false;
   }
@@ -179,6 +181,17 @@ addEventListener("submit", (event) => {
   if (!event.target.matches("form[data-filters]")) return;
   for (const field of event.target.elements) if (field.name && !field.value) field.disabled = true; // keeps addresses short
 });
+
+// --- thumbs: a score of the trace, in the name of whoever sits here ------------------------------------------------------
+
+async function score(button) {
+  const form = button.closest("[data-score-at]"), status = $("[role=status]", form);
+  const response = await fetch(form.dataset.scoreAt, {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ value: Number(button.dataset.score) }),
+  }).catch(() => null);
+  if (response?.ok) exchange(await page(location.href));
+  else status.textContent = response ? (await response.json()).error.message : "The server does not respond.";
+}
 
 // --- charts: the values under the mouse ------------------------------------------------------------------------------
 
