@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from agent_forge.errors import UsageError
@@ -28,9 +28,9 @@ def approver(approve: AnyApproval) -> Approve | None:
     if isinstance(approve, Mapping):
         decisions: Mapping[str, Any] = approve
         return lambda task: decisions.get(task.id)
-    if isinstance(approve, Callable):  # type: ignore[arg-type]
-        return approve
-    raise UsageError(f"approve is {approve!r}", fix=f"Use one of {', '.join(MODES)}, a mapping or a function")
+    if isinstance(approve, str) or not callable(approve):
+        raise UsageError(f"approve is {approve!r}", fix=f"Use one of {', '.join(MODES)}, a mapping or a function")
+    return approve
 
 
 def question(task: Task) -> str:

@@ -120,7 +120,7 @@ class Worker:
         try:
             return await self._call(name, args)
         except Exception as error:
-            other = task.meta.get("fallback") or self.toolbox.get(name).fallback
+            other = str(task.meta.get("fallback") or self.toolbox.get(name).fallback or "")
             if other not in self.toolbox or self.toolbox.get(other).side_effects > self.toolbox.get(name).side_effects:
                 raise  # what changes the world needs an approval of its own
             known = self.toolbox.get(other).schema.get("properties", {})

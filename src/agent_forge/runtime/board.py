@@ -115,7 +115,7 @@ def mended(board: Board, failed: str, failing: Collection[str], tasks: Sequence[
     ended = [name for name, outcome in board.outcomes().items() if outcome.state != "skipped"]
     begun = {*board.under_way(), *ended}
     again = [task.id for task in tasks if task.id in failing and task != plan.tasks[task.id]]
-    names = {name: next(new for n in count(2) if (new := f"{name}_{n}") not in plan) for name in again}
+    names = {name: next(other for n in count(2) if (other := f"{name}_{n}") not in plan) for name in again}
     new = [renamed(task, names) for task in tasks if task.id not in begun or task.id in names]
     if not new:
         raise PlanError("there is no new task", fix="Do the work in another way")

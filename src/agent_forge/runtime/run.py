@@ -168,6 +168,7 @@ class Run:
             job.started = job.began
         if self.watch is not None:
             self.watch.started(job)
+            job.began = self.clock()  # what the watch took is not the handler's
         value = self._handler(job.call or job.task, inputs)
         if type(value) is not CoroutineType:
             if not isawaitable(value):

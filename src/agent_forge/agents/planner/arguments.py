@@ -1,8 +1,8 @@
 """The arguments that a clause contains for a tool: typed by its schema and copied from the words, never invented.
 
-A clause offers spans: quoted text, numbers, dates, addresses, paths, names, options of an enumeration. A parameter
-takes a span of its kind, best one that the clause marks for it: "from Oslo" is an origin, "column sales" a column. "Oslo and
-Rome" for one city are two calls. A required parameter that no span fits stays open; `checking` reports it.
+A clause offers phrases: quoted text, numbers, dates, addresses, paths, names, options of an enumeration. A parameter
+takes a phrase of its kind, at best one that the clause marks for it: "from Oslo" is an origin, "column sales" a column.
+"Oslo and Rome" for one city are two calls. A required parameter that nothing fits stays open; `checking` reports it.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ _FAMILIES = {
 }
 _PREPOSITIONS = word_set("from to into on at in for of about with by named called titled near around between")
 _ARTICLES = word_set("a an the my our your his her its their this that these those some any last next new old")
+_NAMING = word_set("of is as named called")
 _CONNECTORS = word_set("of de del la le da do dos di van von der den el al")
 _RELATIVE_DAYS = word_set("today tonight tomorrow yesterday monday tuesday wednesday thursday friday saturday sunday")
 
@@ -69,7 +70,7 @@ _LIST = re.compile(r",?\s*(?:and|as well as|plus|or|&)\s*|,\s*")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Phrase:
     """A part of a clause that may be a value: where it is, what it is, and the words right before it."""
 
     start: int
@@ -81,10 +82,13 @@ class Span:
     value: Any = None  # of a number
 
 
-def arguments(tool: ToolSpec, clause: str, references: Sequence[str] = ()) -> list[dict[str, Any]]:
+def arguments(
+    tool: ToolSpec, clause: str, references: Sequence[str] = (), *, weak: bool = True
+) -> list[dict[str, Any]]:
     """The calls of a tool that a clause asks for, as arguments: nearly always one.
 
-    `references` to earlier results go to required parameters that the words leave open.
+    `references` to earlier results go to required parameters that the words leave open. Without `weak`, only phrases
+    count that clearly are values: quoted, of the parameter's own kind, or marked for it.
 
     >>> from agent_forge.agents.tools import tool
     >>> @tool
@@ -98,24 +102,19 @@ def arguments(tool: ToolSpec, clause: str, references: Sequence[str] = ()) -> li
     """
     properties = {name: _schema(each) for name, each in (tool.schema.get("properties") or {}).items()}
     required = [name for name in tool.schema.get("required") or () if name in properties]
-    spans = _spans(tool, clause, properties)
-    taken = _assign(properties, required, spans)
-    args: dict[str, Any] = {}
+    phrases = _phrases(tool, clause, properties)
+    taken, args = _assign(properties, required, phrases, references, weak=weak)
     several: tuple[str, list[Any]] | None = None
     for name, schema in properties.items():
         if name not in taken:
             continue
-        values = [_value(each, schema) for each in _listed(taken[name], spans, taken, clause)]
+        values = [_value(each, schema) for each in _listed(taken[name], phrases, taken, clause)]
         if schema.get("type") == "array":
             args[name] = values
         else:
             args[name] = values[0]
             if len(values) > 1 and name in required and several is None:
                 several = name, values
-    earlier = list(references)
-    for name in _open_first(properties, [each for each in required if each not in args]):
-        if earlier:
-            args[name] = earlier.pop(0)
     ordered = {name: args[name] for name in properties if name in args}
     if several is None:
         return [ordered]
@@ -161,12 +160,12 @@ def _open_first(properties: Mapping[str, Mapping[str, Any]], names: list[str]) -
     return sorted(names, key=place)
 
 
-# The spans of a clause
+# The phrases of a clause
 
 
-def _spans(tool: ToolSpec, clause: str, properties: Mapping[str, Mapping[str, Any]]) -> list[Span]:
+def _phrases(tool: ToolSpec, clause: str, properties: Mapping[str, Mapping[str, Any]]) -> list[Phrase]:
     """What the clause offers, in order, without overlaps: the more specific kind wins."""
-    found: list[Span] = []
+    found: list[Phrase] = []
     masked = clause
     options = [str(option) for each in properties.values() for option in _options(each) if isinstance(option, str)]
     kinds = {kind_of(name, each) for name, each in properties.items()}
@@ -175,29 +174,38 @@ def _spans(tool: ToolSpec, clause: str, properties: Mapping[str, Mapping[str, An
             continue
         for match in pattern.finditer(masked):
             text = next(filter(None, match.groups()), match.group()) if kind == "quoted" else match.group()
-            found.append(Span(match.start(), match.end(), text, kind))
+            found.append(Phrase(match.start(), match.end(), text, kind))
         masked = pattern.sub(lambda match: "\x00" * len(match.group()), masked)
     lower = masked.lower()
     said = [each for each in dict.fromkeys(options) if re.split(r"[_ -]", each.lower())[0] in lower]
     for option in sorted(said, key=len, reverse=True):
         pattern = re.compile(rf"(?<!\w){re.escape(option).replace('_', '[_ -]')}(?!\w)", re.IGNORECASE)
         for match in pattern.finditer(masked):
-            found.append(Span(match.start(), match.end(), match.group(), "option", value=option))
+            found.append(Phrase(match.start(), match.end(), match.group(), "option", value=option))
         masked = pattern.sub(lambda match: "\x00" * len(match.group()), masked)
-    known = _own_words(tool, properties)
+    known = OwnWords.of(tool, properties)
     found += _runs(masked, known)
-    marks = sorted(found, key=lambda span: span.start)
-    return [_with_context(span, clause) for span in marks]
+    marks = sorted(found, key=lambda phrase: phrase.start)
+    return [_with_context(phrase, clause) for phrase in marks]
 
 
-def _own_words(tool: ToolSpec, properties: Mapping[str, Any]) -> frozenset[str]:
-    """Stems of the words that speak of the tool and its parameters themselves: they are no values."""
-    texts = [split_name(tool.name), tool.description, *(split_name(name) for name in properties)]
-    texts += [str(each.get("description") or "") for each in properties.values()]
-    return frozenset(word for text in texts for word in content_words(text))
+@dataclass(frozen=True, slots=True)
+class OwnWords:
+    """Stems of the words that speak of the tool and its parameters: they are no values. A description may name some
+    ("for example San Francisco"), so of the capitalised ones only those of names count."""
+
+    names: frozenset[str]
+    all: frozenset[str]
+
+    @classmethod
+    def of(cls, tool: ToolSpec, properties: Mapping[str, Mapping[str, Any]]) -> OwnWords:
+        names = [split_name(tool.name), *map(split_name, properties)]
+        texts = [tool.description, *(str(each.get("description") or "") for each in properties.values())]
+        named = frozenset(word for text in names for word in content_words(text))
+        return cls(named, named.union(word for text in texts for word in content_words(text)))
 
 
-def _runs(masked: str, known: frozenset[str]) -> Iterator[Span]:
+def _runs(masked: str, known: OwnWords) -> Iterator[Phrase]:
     """Runs of capitalised words, runs of other words that are neither grammar nor about the tool, and numbers."""
     tokens = list(_WORD.finditer(masked))
     at = 0
@@ -217,7 +225,7 @@ def _runs(masked: str, known: frozenset[str]) -> Iterator[Span]:
                 sign in ("-", "−") and masked[tokens[at].start() - 2 : tokens[at].start() - 1] in ("", " ")
             )
             text = masked[start : tokens[end - 1].end()]
-            yield Span(start, tokens[end - 1].end(), text, "number", value=Mentions(text).numbers[-1])
+            yield Phrase(start, tokens[end - 1].end(), text, "number", value=Mentions(text).numbers[-1])
             at = end
             continue
         kind = _word_kind(word, known, first=at == 0)
@@ -239,17 +247,19 @@ def _runs(masked: str, known: frozenset[str]) -> Iterator[Span]:
                 end += 2
             else:
                 break
-        yield Span(tokens[at].start(), tokens[end - 1].end(), masked[tokens[at].start() : tokens[end - 1].end()], kind)
+        yield Phrase(
+            tokens[at].start(), tokens[end - 1].end(), masked[tokens[at].start() : tokens[end - 1].end()], kind
+        )
         at = end
 
 
-def _word_kind(word: str, known: frozenset[str], *, first: bool) -> str | None:
+def _word_kind(word: str, known: OwnWords, *, first: bool) -> str | None:
     lower = word.lower()
-    if lower in STOP_WORDS or (first and (lower in VERBS or stem(lower) in known)):
+    if lower in STOP_WORDS or stem(lower) in known.names or (first and (lower in VERBS or stem(lower) in known.all)):
         return None
     if word[0].isupper() and not (len(word) == 1 and lower == "i"):
         return "name"
-    if lower in VERBS or lower in _PREPOSITIONS or lower in _ARTICLES or stem(lower) in known or word[0].isdigit():
+    if lower in VERBS or lower in _PREPOSITIONS or lower in _ARTICLES or stem(lower) in known.all or word[0].isdigit():
         return None
     return "word"
 
@@ -258,44 +268,57 @@ def _adjacent(text: str, left: re.Match[str], right: re.Match[str]) -> bool:
     return text[left.end() : right.start()] == " "
 
 
-def _with_context(span: Span, clause: str) -> Span:
-    """The span with up to three words before it."""
-    words = [word.lower() for word in _WORD.findall(clause[max(0, span.start - 60) : span.start])]
+def _with_context(phrase: Phrase, clause: str) -> Phrase:
+    """The phrase with up to three words before it."""
+    words = [word.lower() for word in _WORD.findall(clause[max(0, phrase.start - 60) : phrase.start])]
     articled = bool(words) and words[-1] in _ARTICLES
     before = tuple(word for word in words if word not in _ARTICLES)[-3:]
-    return replace(span, before=before, articled=articled)
+    return replace(phrase, before=before, articled=articled)
 
 
-# Which parameter takes which span
+# Which parameter takes which phrase
 
 
 def _assign(
-    properties: Mapping[str, Mapping[str, Any]], required: Sequence[str], spans: Sequence[Span]
-) -> dict[str, Span]:
-    """The best span for each parameter, each span once: the clearest pairs first, then in the order of both."""
+    properties: Mapping[str, Mapping[str, Any]],
+    required: Sequence[str],
+    phrases: Sequence[Phrase],
+    references: Sequence[str],
+    *,
+    weak: bool,
+) -> tuple[dict[str, Phrase], dict[str, Any]]:
+    """The best phrase for each parameter, each phrase once: the clearest pairs first, then in the order of both; and
+    the parameters that get an earlier result, which is likelier than a phrase that merely could be meant."""
     pairs = []
     for position, (name, schema) in enumerate(properties.items()):
-        for index, span in enumerate(spans):
-            fit = _fit(name, schema, span)
+        for index, phrase in enumerate(phrases):
+            fit = _fit(name, schema, phrase)
             if fit is not None and (name in required or fit >= 3):
-                pairs.append((-fit, name not in required, position, index, name, span))
-    taken: dict[str, Span] = {}
+                pairs.append((-fit, name not in required, position, index, name, phrase))
+    taken: dict[str, Phrase] = {}
+    referring: dict[str, Any] = {}
     used: set[int] = set()
-    for _, _, _, index, name, span in sorted(pairs, key=lambda pair: pair[:4]):
-        if name not in taken and index not in used:
-            taken[name] = span
-            used.add(index)
-    return taken
+    pairs.sort(key=lambda pair: pair[:4])
+    for strong in (True, False) if weak else (True,):
+        for fit, _, _, index, name, phrase in pairs:
+            if (fit < 0) is strong and name not in taken and name not in referring and index not in used:
+                taken[name] = phrase
+                used.add(index)
+        if strong:
+            left = _open_first(properties, [name for name in required if name not in taken])
+            referring = dict(zip(left, references, strict=False))
+    return taken, referring
 
 
-def _fit(name: str, schema: Mapping[str, Any], span: Span) -> int | None:
-    """How well a span fits a parameter; None if it cannot be its value."""
-    base = _kind_fit(name, schema, span)
+def _fit(name: str, schema: Mapping[str, Any], phrase: Phrase) -> int | None:
+    """How well a phrase fits a parameter; None if it cannot be its value."""
+    base = _kind_fit(name, schema, phrase)
     if base is None:
         return None
     names = set(split_name(name).lower().split())
-    last = span.before[-1] if span.before else ""
-    if names & set(span.before[-2:]) - _PREPOSITIONS:
+    last = phrase.before[-1] if phrase.before else ""
+    told = phrase.before[-2:-1] if last in _NAMING else phrase.before[-1:]  # "column of", "subject"
+    if names & set(told) - _PREPOSITIONS:
         return base + 4
     marked = {"into": "to"}.get(last, last)
     own = {preposition for preposition, words in _FAMILIES.items() if names & words}
@@ -306,35 +329,35 @@ def _fit(name: str, schema: Mapping[str, Any], span: Span) -> int | None:
     return base
 
 
-def _kind_fit(name: str, schema: Mapping[str, Any], span: Span) -> int | None:
+def _kind_fit(name: str, schema: Mapping[str, Any], phrase: Phrase) -> int | None:
     """3: of the parameter's own kind. 2: quoted. 1: a name. 0: plain words after a preposition."""
     options = _options(schema)
     if options:
-        return 3 if span.kind == "option" and span.value in options else None
+        return 3 if phrase.kind == "option" and phrase.value in options else None
     kind, wanted = schema.get("type"), kind_of(name, schema)
     if kind in ("integer", "number"):
-        whole = span.kind == "number" and (kind == "number" or span.value == int(span.value))
+        whole = phrase.kind == "number" and (kind == "number" or phrase.value == int(phrase.value))
         return 1 if whole else None
     if kind == "array":
         inner = _schema(schema.get("items"))
-        return _kind_fit(name, inner, span) if inner.get("type") in ("string", "integer", "number") else None
+        return _kind_fit(name, inner, phrase) if inner.get("type") in ("string", "integer", "number") else None
     if kind not in ("string", None) or (kind is None and schema):
         return None
-    if span.kind == wanted and span.kind != "quoted":
+    if phrase.kind == wanted and phrase.kind != "quoted":
         return 3
-    if span.kind == "quoted":
+    if phrase.kind == "quoted":
         return 2
     if wanted == "currency":
-        named = any(span.text.lower() in names.split() for names in CURRENCIES.values())
-        return 3 if re.fullmatch(r"[A-Z]{3}", span.text) or named else None
+        named = any(phrase.text.lower() in names.split() for names in CURRENCIES.values())
+        return 3 if re.fullmatch(r"[A-Z]{3}", phrase.text) or named else None
     if wanted not in ("any", "free"):
         return None
-    if span.kind in ("url", "email", "path") and wanted == "any":
+    if phrase.kind in ("url", "email", "path") and wanted == "any":
         return 0
-    if span.kind == "name":
-        return 1 if not span.articled else 0
-    if span.kind == "word" and not span.articled:
-        return 0 if wanted == "free" or (span.before and span.before[-1] in _PREPOSITIONS) else None
+    if phrase.kind == "name":
+        return 1 if wanted == "any" and not phrase.articled else 0
+    if phrase.kind == "word" and not phrase.articled:
+        return 0 if wanted == "free" or (phrase.before and phrase.before[-1] in _PREPOSITIONS) else None
     return None
 
 
@@ -342,9 +365,9 @@ def _options(schema: Mapping[str, Any]) -> list[Any]:
     return [*(schema.get("enum") or ()), *([schema["const"]] if "const" in schema else [])]
 
 
-def _listed(first: Span, spans: Sequence[Span], taken: Mapping[str, Span], clause: str) -> list[Span]:
-    """The span and those of its kind that are listed with it: "Oslo, Rome and Lima"."""
-    others = [each for each in spans if each.kind == first.kind and each not in taken.values()]
+def _listed(first: Phrase, phrases: Sequence[Phrase], taken: Mapping[str, Phrase], clause: str) -> list[Phrase]:
+    """The phrase and those of its kind that are listed with it: "Oslo, Rome and Lima"."""
+    others = [each for each in phrases if each.kind == first.kind and each not in taken.values()]
     group, joints = [first], []
     for each in others:
         if each.start < group[-1].end:
@@ -355,22 +378,22 @@ def _listed(first: Span, spans: Sequence[Span], taken: Mapping[str, Span], claus
         group.append(each)
         joints.append(joint.strip())
     if len(group) > 1 and all(joint == "," for joint in joints):  # "Austin, Texas" is one place
-        return [Span(first.start, group[-1].end, clause[first.start : group[-1].end], first.kind)]
+        return [Phrase(first.start, group[-1].end, clause[first.start : group[-1].end], first.kind)]
     return group
 
 
-def _value(span: Span, schema: Mapping[str, Any]) -> Any:
-    """The span as the schema wants it."""
+def _value(phrase: Phrase, schema: Mapping[str, Any]) -> Any:
+    """The phrase as the schema wants it."""
     if schema.get("type") == "array":
-        return _value(span, _schema(schema.get("items")))
-    if span.kind == "option":
-        return span.value
-    if span.kind == "number":
-        return span.value if schema.get("type") in ("integer", "number") else span.text
-    forms = Mentions(span.text).forms
-    if span.kind == "date" and not _ISO_DATE.fullmatch(span.text):
-        return next((form for form in forms if _ISO_DATE.fullmatch(form)), span.text)
-    if span.kind == "time" and not _CLOCK.fullmatch(span.text):
-        return next((form for form in forms if _CLOCK.fullmatch(form)), span.text)
-    code = next((code for code, names in CURRENCIES.items() if span.text.lower() in names.split()), None)
-    return code if code is not None and span.kind == "word" else span.text
+        return _value(phrase, _schema(schema.get("items")))
+    if phrase.kind == "option":
+        return phrase.value
+    if phrase.kind == "number":
+        return phrase.value if schema.get("type") in ("integer", "number") else phrase.text
+    forms = Mentions(phrase.text).forms
+    if phrase.kind == "date" and not _ISO_DATE.fullmatch(phrase.text):
+        return next((form for form in forms if _ISO_DATE.fullmatch(form)), phrase.text)
+    if phrase.kind == "time" and not _CLOCK.fullmatch(phrase.text):
+        return next((form for form in forms if _CLOCK.fullmatch(form)), phrase.text)
+    code = next((code for code, names in CURRENCIES.items() if phrase.text.lower() in names.split()), None)
+    return code if code is not None and phrase.kind == "word" else phrase.text

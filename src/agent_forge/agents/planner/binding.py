@@ -36,7 +36,9 @@ def bind_tools(plan: Plan, tools: Sequence[ToolSpec], *, reads: bool = True) -> 
 
     `reads=False` leaves searches alone: a caller's own search then returns its results as they are.
     """
-    tasks = (bind_task(task, tools, reads=reads) for task in plan)
+    tasks = [bind_task(task, tools, reads=reads) for task in plan]
+    if all(bound is task for bound, task in zip(tasks, plan, strict=True)):
+        return plan
     return Plan(tasks, version=plan.version, provenance=plan.provenance)
 
 
@@ -93,7 +95,7 @@ def _call_of_a_tool(task: Task, tools: dict[str, ToolSpec]) -> Task | None:
 def _given(tool: ToolSpec, text: str, references: Sequence[str]) -> dict[str, Any]:
     """The arguments in what follows the name of a tool. Its one text is all of it, unless it is an instruction."""
     found = arguments(tool, text, references)[0]
-    properties, required = tool.schema.get("properties") or {}, tool.schema.get("required") or ()
+    properties, required = tool.schema.get("properties") or {}, tool.schema.get("required") or []
     only_text = len(required) == 1 and properties.get(required[0], {}).get("type") == "string"
     if found or not text or not only_text or (words_in(text) or [""])[0] in VERBS:
         return found

@@ -116,6 +116,22 @@ class Checker:
             self._steps = [plain(clause.text) for clause in clauses(request)]
             self._steps.append(plain(request))
 
+    def hear(self, text: str) -> None:
+        """Another text that values may come from: the result of a call, an answer of the user."""
+        if self._sources is not None:
+            self._sources.append(Mentions(text))
+
+    def ungiven(self, tool: str, args: Mapping[str, Any]) -> list[str]:
+        """The faults of a call that an agent wants to make: values that nobody gave. The types are for the tool."""
+        called = self._tools[tool]
+        schemas = called.schema.get("properties") or {}
+        said = {name: value for name, value in args.items() if isinstance(schemas.get(name), Mapping)}
+        return [
+            f"argument {name!r}: {_ungiven(value)}"
+            for name, value in said.items()
+            if self._sources is not None and not self._is_said(value, kind_of(name, schemas[name]), schemas[name])
+        ]
+
     def faults_of(self, task: Task) -> list[PlanFault]:
         """The same as faults of a plan, for a model that is to write it again."""
         return [PlanFault("ungrounded", str(each), task.id) for each in self.of_task(task)]

@@ -84,6 +84,10 @@ class Tool:
         return Draft202012Validator(self.schema, registry=Registry())
 
     @functools.cached_property
+    def _is_async(self) -> bool:
+        return inspect.iscoroutinefunction(self.function)
+
+    @functools.cached_property
     def _plain(self) -> dict[str, tuple[type, ...]] | None:
         """The Python types of each argument, if the schema says nothing more about any of them; None otherwise."""
         more = self.schema.keys() - {"type", "properties", "required", "additionalProperties", "title", "description"}
@@ -167,7 +171,7 @@ class Tool:
         raise ToolTimeout(f"no result within {self.timeout_s:g} s", where=f"tool {self.name!r}")
 
     async def _invoke(self, values: dict[str, Any]) -> Any:
-        if inspect.iscoroutinefunction(self.function):
+        if self._is_async:
             return await self.function(**values)
         call = functools.partial(self.function, **values)
         result = await THREADS.call(call) if self.threaded else call()
@@ -212,9 +216,9 @@ def described(name: str, description: str, schema: Mapping[str, Any]) -> Tool:
 def by_name(tool: Tool, args: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by name: the positional values of a call such as `add(2, 3)` come as the list `args`."""
     values = args.get("args")
-    properties = list(tool.schema.get("properties", {}))
-    if not isinstance(values, (list, tuple)) or "args" in properties:
+    if not isinstance(values, (list, tuple)) or "args" in tool.schema.get("properties", {}):
         return dict(args)
+    properties = list(tool.schema.get("properties", {}))
     rest = {name: value for name, value in args.items() if name != "args"}
     free = [name for name in properties if name not in rest]
     return {**dict(zip(free, values, strict=False)), **rest} if len(values) <= len(free) else dict(args)

@@ -112,7 +112,7 @@ def _with_tools(request: str, index: ToolIndex) -> Draft:
 
 def _needs(clause: Clause, steps: _Steps, tool: ToolSpec) -> tuple[str, ...]:
     required = tool.schema.get("required") or ()
-    names_all = bool(required) and set(required) <= set(arguments(tool, clause.text)[0])
+    names_all = bool(required) and set(required) <= set(arguments(tool, clause.text, weak=False)[0])
     if not steps.texts or (names_all and _PRONOUNS.isdisjoint(words(clause.text))):
         return ()
     after = steps.referred_to_by(clause.text)
