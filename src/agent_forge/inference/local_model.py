@@ -1,7 +1,8 @@
 """A model in this process: any Hugging Face folder with a causal language model, or SmolLM2 from its package.
 
-Decoding is our own loop over the model's logits, not `generate`: it streams, can stop between two tokens, is seeded
-without touching torch's global generator, and can return token ids and log probabilities.
+A packed folder runs without torch and transformers. Decoding is our own loop over the model's logits, not `generate`:
+it streams, can stop between two tokens, is seeded without touching a global generator, and can return token ids and log
+probabilities.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 from agent_forge.context_length import context_length
 from agent_forge.errors import MissingExtraError, ModelError
-from agent_forge.inference.call_grammar import grammar_of
 from agent_forge.inference.chat import ChatClient
 from agent_forge.inference.client import Completion, Request, TokenUsage, ToolCall
 from agent_forge.inference.prompt import chat_prompt
@@ -25,13 +25,11 @@ from agent_forge.refusal import Refusal
 from agent_forge.threads import THREADS
 
 if TYPE_CHECKING:
-    import torch
-
-    from agent_forge.inference.constraint import Constraint
+    from agent_forge.inference.grammar import GrammarVocabulary, GrammarWalk
 
 Load = Callable[[], tuple[Any, Any]]
-Mask = Callable[[list[int], "torch.Tensor"], "torch.Tensor"]
-"""From the ids written so far and the logits of the next token (vocabulary) to the logits to choose from."""
+Mask = Callable[[list[int], Any], Any]
+"""From the ids written so far and the logits of the next token (numpy, [vocabulary]) to the logits to choose from."""
 
 MOST_TOKENS = 1024  # for a request without max_tokens
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -66,9 +64,9 @@ class LocalModel(ChatClient):
         self.device = device
         self.keep_tokens = keep_tokens
         self.mask = mask
-        self._load: Load = source if callable(source) else lambda: _load_folder(Path(source))
+        self._load: Load = source if callable(source) else lambda: _load_folder(Path(source), device)
         self._loaded: tuple[Any, Any] | None = None
-        self._vocabulary: Any = None
+        self._vocabulary: GrammarVocabulary | None = None  # takes about a second, so it is made when it is needed
         self._lock = threading.Lock()  # one answer at a time: two would only slow each other down
 
     @classmethod
@@ -90,7 +88,8 @@ class LocalModel(ChatClient):
     def _ready(self) -> tuple[Any, Any]:
         if self._loaded is None:
             model, tokenizer = self._load()
-            self._loaded = model.to(self.device).eval(), tokenizer
+            # a packed model stays in main memory, and has only one mode
+            self._loaded = model.to(self.device).eval() if hasattr(model, "eval") else model, tokenizer
         return self._loaded
 
     async def answer(self, request: Request) -> Completion:
@@ -140,9 +139,9 @@ class LocalModel(ChatClient):
             logprobs: list[float] = []
             ends = end_tokens(model, tokenizer)
             finish = "length"
-            constraint = self._constraint(request)
+            walk = self._walk(request)
             for token, logprob in self.tokens(
-                prompt, most, temperature=request.temperature, seed=request.seed, constraint=constraint
+                prompt, most, temperature=request.temperature, seed=request.seed, walk=walk
             ):
                 ids.append(token)
                 logprobs.append(logprob)
@@ -150,7 +149,9 @@ class LocalModel(ChatClient):
                     finish = "stop"
                     break
                 yield from writer.add(token)
-                if writer.stopped or (constraint is not None and constraint.take(token)):
+                if walk is not None:
+                    walk.advance(token)
+                if writer.stopped or (walk is not None and walk.finished):
                     finish = "stop"
                     break
                 if stopped.is_set():
@@ -158,27 +159,28 @@ class LocalModel(ChatClient):
             yield from writer.rest()
             yield self._completion(request, writer.text, finish, prompt, ids, logprobs)
 
-    def _constraint(self, request: Request) -> Constraint | None:
-        """Calls follow the schemas of their tools and an answer that of `answer_schema`, whatever the model prefers."""
-        grammar = grammar_of(request)
-        if grammar is None:
+    def _walk(self, request: Request) -> GrammarWalk | None:
+        """Calls follow the schemas of their tools and an answer that of `answer_schema`, whatever the model prefers.
+
+        None where anything may be written, or where a schema is one that no grammar follows: then only checks help.
+        """
+        from agent_forge.inference.grammar import GrammarVocabulary, SchemaUnsupported, call_grammar, schema_grammar
+
+        if not request.may_call and request.answer_schema is None:
             return None
         try:
-            from llguidance import LLMatcher
-            from llguidance.hf import from_tokenizer
-
-            from agent_forge.inference.constraint import Constraint
-        except ImportError as error:
-            raise MissingExtraError("a call of a tool by a model in this process", "server") from error
-        if self._vocabulary is None:  # takes about a second
-            model, tokenizer = self._ready()
-            size = max(model.get_output_embeddings().weight.shape[0], len(tokenizer))
-            ends = sorted(end_tokens(model, tokenizer))
-            self._vocabulary = from_tokenizer(tokenizer, n_vocab=size, eos_token=ends)
-        matcher = LLMatcher(self._vocabulary, grammar)
-        if matcher.is_error():
-            raise ModelError(f"the tools' schemas cannot be followed: {matcher.get_error()[:500]}")
-        return Constraint(matcher)
+            if not request.may_call:
+                grammar = schema_grammar(request.answer_schema or {})
+            else:
+                free = request.tool_choice != "required"
+                answer = request.answer_schema if free else None
+                grammar = call_grammar(request.tools, allow_text=free and answer is None, answer=answer)
+            if self._vocabulary is None:
+                model, tokenizer = self._ready()
+                self._vocabulary = GrammarVocabulary(tokenizer, ends=end_tokens(model, tokenizer))
+            return self._vocabulary.start(grammar)
+        except SchemaUnsupported:
+            return None
 
     def tokens(
         self,
@@ -187,39 +189,27 @@ class LocalModel(ChatClient):
         *,
         temperature: float | None = None,
         seed: int | None = None,
-        constraint: Constraint | None = None,
+        walk: GrammarWalk | None = None,
     ) -> Iterator[tuple[int, float]]:
         """At most `most` token ids with their log probabilities, one forward pass each.
 
-        Whoever passes a `constraint` advances it by each token before asking for the next.
+        Whoever passes a `walk` advances it by each token before asking for the next.
         """
-        import torch
+        from agent_forge.inference.decoding import sample_tokens
+        from agent_forge.inference.rows import rows_for
+        from agent_forge.inference.sampling import Sampling
 
         model, _ = self._ready()
-        generator = torch.Generator(device=self.device)
-        generator.manual_seed(seed) if seed is not None else generator.seed()
-        written: list[int] = []
-        step, cache = torch.tensor([list(prompt)], device=self.device), None  # (1, tokens)
-        for _ in range(most):
-            with torch.inference_mode():
-                out = model(input_ids=step, past_key_values=cache, use_cache=True)
-                logits = out.logits[0, -1].float()  # (vocabulary)
-                chosen = self.mask(written, logits) if self.mask is not None else logits
-                if constraint is not None:
-                    allowed = constraint.mask()[: len(chosen)].to(chosen.device)
-                    chosen = chosen.masked_fill(~allowed, -torch.inf)
-                token = _pick(chosen, temperature, generator)
-                logprob = float(torch.log_softmax(logits, dim=-1)[token])
-            cache = out.past_key_values
-            written.append(token)
-            yield token, logprob
-            step = torch.tensor([[token]], device=self.device)  # (1, 1): the cache holds what came before
+        sampling = Sampling(temperature or 0.0, seed=seed, top_logprobs=0)
+        for token in sample_tokens(rows_for(model), prompt, most, sampling, _masked(self.mask, walk)):
+            assert token.logprob is not None
+            yield token.id, token.logprob
 
     def _completion(
         self, request: Request, text: str, finish: str, prompt: list[int], ids: list[int], logprobs: list[float]
     ) -> Completion:
         calls: tuple[ToolCall, ...] = ()
-        if request.tools:
+        if request.may_call:
             text, calls = read_tool_calls(text)
         tokens: dict[str, Any] = {}
         if self.keep_tokens:
@@ -228,11 +218,17 @@ class LocalModel(ChatClient):
         return Completion(text, self.name, reason, calls, TokenUsage(len(prompt), len(ids)), **tokens)
 
 
-def _load_folder(folder: Path) -> tuple[Any, Any]:
+def _load_folder(folder: Path, device: str) -> tuple[Any, Any]:
+    from agent_forge.inference.packed.model import PackedModel, is_packed
+    from agent_forge.inference.tokenizer import FolderTokenizer
+
+    if device == "cpu" and is_packed(folder):
+        return PackedModel.load(folder), FolderTokenizer(folder)
+    from agent_forge.inference import architectures
+
     try:
         import_module("transformers")  # waits while another thread imports it: see agent_forge.forge
-        # Registers the forge's architectures with transformers. By name: this room must not import the forge.
-        import_module("agent_forge.forge")
+        architectures.register_all()
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise MissingExtraError("a model in this process", "forge") from error
@@ -246,13 +242,17 @@ def _load_folder(folder: Path) -> tuple[Any, Any]:
         raise ModelError(f"the checkpoint cannot be loaded: {str(error)[:300]}", where=str(folder)) from error
 
 
-def _pick(logits: torch.Tensor, temperature: float | None, generator: torch.Generator) -> int:
-    import torch
+def _masked(mask: Mask | None, walk: GrammarWalk | None) -> Mask | None:
+    """The mask of a model, and on top of it what the grammar of an answer allows."""
+    if walk is None:
+        return mask
 
-    if not temperature:
-        return int(torch.argmax(logits))
-    probabilities = torch.softmax(logits / temperature, dim=-1)
-    return int(torch.multinomial(probabilities, 1, generator=generator))
+    def both(written: list[int], logits: Any) -> Any:
+        logits = logits.copy() if mask is None else mask(written, logits)
+        walk.mask(logits)
+        return logits
+
+    return both
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
