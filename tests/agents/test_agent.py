@@ -124,7 +124,7 @@ def test_calls_of_a_turn_run_in_parallel_within_the_limits_of_their_tools() -> N
 
     both = calls(*[("free", {"n": n}) for n in range(4)], *[("one", {"n": n}) for n in range(4)])
     with chat_server(reply(both), reply(chat("ok"))) as server:
-        result = Agent(None, [free, one], client(server), record=False).run("go")
+        result = Agent(None, [free, one], client(server), record=False).run("Go with 0, 1, 2 and 3.")
     assert result.ok
     assert most == {"free": 4, "one": 1}
 
@@ -146,7 +146,7 @@ def test_braces_in_arguments_are_data_not_references() -> None:
 
     text = "{c0} {{c1}} {item.x} ${3}"
     with chat_server(reply(calls(("echo", {"text": text}), ("echo", {"text": "b"}))), reply(chat("ok"))) as server:
-        Agent(None, [echo], client(server), record=False).run("go")
+        Agent(None, [echo], client(server), record=False).run(f"Say {text} and b")
     assert observations(server) == [text, "b"]
 
 
@@ -237,6 +237,25 @@ def test_a_tool_that_is_not_cached_may_be_asked_again() -> None:
     with chat_server(reply(calls(("clock", {}))), reply(calls(("clock", {}))), reply(chat("1"))) as server:
         result = Agent(None, [clock], client(server), record=False).run("Wait until it is 1.")
     assert [call.result for call in result.calls] == [0, 1]
+
+
+def test_a_value_that_nobody_gave_is_not_used() -> None:
+    invented = calls(("temperature", {"city": "Paris"}))
+    with chat_server(reply(invented), reply(chat("Which city do you mean?"))) as server:
+        result = agent(server).run("How warm is it?")
+    assert (result.answer, CALLED) == ("Which city do you mean?", [])
+    assert [(call.state, call.was_made) for call in result.calls] == [("ungiven", False)]
+    assert "nobody gave 'Paris'" in observations(server)[0]["faults"][0]
+    assert "tool_choice" not in server.requests[1]  # what is missing may have to be asked for
+    with chat_server(reply(invented), reply(chat("0"))) as server:
+        assert agent(server, grounded=False).run("How warm is it?").calls[0].state == "done"
+    chain = (
+        reply(calls(("temperature", {"city": "Rome"}))),
+        reply(calls(("convert", {"degrees": 21.5}))),
+        reply(chat("70.7")),
+    )
+    with chat_server(*chain) as server:  # an earlier result is given
+        assert [call.state for call in agent(server).run("How warm is Rome in F?").calls] == ["done", "done"]
 
 
 def test_an_unknown_tool_is_answered_with_the_nearest() -> None:
@@ -551,7 +570,7 @@ def test_each_limit_limits() -> None:
 
     def ended(limits: AgentLimits, *script: Any) -> tuple[Any, ChatServer]:
         with chat_server(*script) as server:
-            return agent(server, limits=limits).run("go"), server
+            return agent(server, limits=limits, grounded=False).run("go"), server
 
     result, server = ended(AgentLimits(turns=3), *[more(n) for n in range(9)])
     assert (result.state, len(server.requests)) == ("turn_limit", 3)
@@ -593,7 +612,7 @@ def test_seconds_and_cost_limit_too() -> None:
         profile = AgentProfile(name="ada", limits=AgentLimits(seconds=0.2))
         assert Agent(profile, [slow], client(server), record=False).run("go").state == "timed_out"
     with chat_server(*[reply(calls(("dear", {"n": n}))) for n in range(9)]) as server:
-        profile = AgentProfile(name="ada", limits=AgentLimits(cost=2.5))
+        profile = AgentProfile(name="ada", limits=AgentLimits(cost=2.5), grounded=False)
         with pytest.raises(UsageError, match="the cost of served-model is not known"):
             Agent(profile, [dear], client(server), record=False).run("go")
 

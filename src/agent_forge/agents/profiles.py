@@ -49,6 +49,7 @@ class AgentProfile:
     tools: tuple[str, ...] | None = None  # the names of the tools it may call; by default all it is given
     output_schema: Mapping[str, Any] | None = None  # the JSON Schema of its answers; by default they are text
     temperature: float | None = 0.0  # None: the model's own
+    grounded: bool = True  # whether calls need arguments that somebody gave: the request, a result, a default
     limits: AgentLimits = AgentLimits()
     max_concurrent: int = 4  # tasks at the same time
     cost_tier: Literal["cheap", "medium", "expensive"] = "medium"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.answer_shape import AnswerInvalid, AnswerShape
 from agent_forge.agents.conversation import as_data, fit, size
+from agent_forge.agents.planner.checking import Checker
 from agent_forge.agents.planner.interface import total
 from agent_forge.agents.result import RunUsage
 from agent_forge.agents.tools import ArgumentsInvalid, Toolbox
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
 Emit = Callable[..., None]  # (kind, turn, text, call), as the fields of an AgentEvent
 CONTEXT_TOKENS = 32_768  # of a model whose context is not known
 CHARS_PER_TOKEN = 3.0  # until the model has reported how many tokens it read
+_GIVEN = (
+    "The call was not made. Its values must come from the request, an earlier result or the tool's own choices. "
+    "If one is missing, say so in your answer."
+)
 _NAMED = re.compile(r"argument '([^'.\[]+)")  # in the faults of a call
 
 _outermost: ContextVar[Span | None] = ContextVar("agent_forge_outermost", default=None)
@@ -46,7 +51,8 @@ _outermost: ContextVar[Span | None] = ContextVar("agent_forge_outermost", defaul
 @dataclass(slots=True)
 class CallRecord:
     """A tool call by an agent: `state` is that of a task ("done", "failed", "denied", …), or "invalid" if it did not
-    fit the tool, "repeated" if it was made before, "not_made" if the turn had too many."""
+    fit the tool, "ungiven" if it had a value that nobody gave, "repeated" if it was made before, "not_made" if the turn
+    had too many."""
 
     id: str
     tool: str
@@ -58,6 +64,11 @@ class CallRecord:
 
     def __post_init__(self) -> None:
         self.key = digest_of([self.tool, self.args])
+
+    @property
+    def was_made(self) -> bool:
+        """Whether the tool was called."""
+        return self.state not in ("pending", "invalid", "ungiven", "repeated", "not_made", "denied", "waiting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +124,7 @@ class AgentWork:
         self._choice: ToolChoice = "auto"
         self._corrections = agent.profile.limits.corrections
         self._calls: list[CallRecord] = []
+        self._checker = self._given() if agent.profile.grounded and agent.specs else None
         self._made: dict[str, CallRecord] = {}
         self._spans: dict[str, Span] = {}  # of the calls of this turn
         self._usages: list[TokenUsage] = []
@@ -120,6 +132,13 @@ class AgentWork:
         self._tool_cost = 0.0
         self._chars_per_token = CHARS_PER_TOKEN
         self._trace_id: str | None = None
+
+    def _given(self) -> Checker:
+        """What the values of calls may come from: all that was said so far; results are added as they come."""
+        checker = Checker(self.agent.tools, request=str(self.messages[self._request_at].get("content")))
+        for message in self.messages[: self._request_at]:
+            checker.hear(str(message.get("content") or ""))
+        return checker
 
     # The loop
 
@@ -188,7 +207,7 @@ class AgentWork:
 
     def _end(self, state: str, error: str | None, answer: Any = None) -> AgentResult:
         tokens = total(self._usages) if self._usages else TokenUsage(0, 0)
-        made = sum(call.state not in ("invalid", "repeated", "not_made", "denied", "waiting") for call in self._calls)
+        made = sum(call.was_made for call in self._calls)
         cost = None if tokens.cost is None else tokens.cost + self._tool_cost
         usage = RunUsage(tokens.input_tokens, tokens.output_tokens, len(self._usages), made, cost)
         return AgentResult(
@@ -324,7 +343,11 @@ class AgentWork:
         except Exception as error:  # an unknown tool
             faults = [str(error)]
         else:
-            return None
+            ungiven = self._checker.ungiven(record.tool, record.args) if self._checker is not None else []
+            if not ungiven:
+                return None
+            record.state, record.error = "ungiven", "; ".join(ungiven)
+            return {"faults": ungiven, "note": _GIVEN}
         record.state, record.error = "invalid", "; ".join(faults)
         return self._feedback(record.tool, record.args, faults)
 
@@ -386,6 +409,8 @@ class AgentWork:
         ) as s:
             if s is not None:
                 s.outputs = content
+        if self._checker is not None and record.state == "done":
+            self._checker.hear(content)
         self.messages.append({"role": "tool", "tool_call_id": record.id, "content": content})
         self._tell("observation", content, record)
 
@@ -397,15 +422,17 @@ class AgentWork:
             return self._end(
                 "failed", f"the model repeated a call unchanged that was not done: {first.tool}: {first.error}"
             )
-        wrong = [record for record in records if record.state == "invalid"]
+        wrong = [record for record in records if record.state in ("invalid", "ungiven")]
         if wrong and self._corrections == 0:
             return self._end(
                 "failed", f"no valid call after the corrections allowed: {wrong[0].tool}: {wrong[0].error}"
             )
         self._corrections -= bool(wrong)
         repeated = all(record.state == "repeated" for record in records)
-        # A tool that does not exist can be done without, if another call of the turn was done.
-        needed = [r for r in wrong if r.tool in self.agent.tools or not any(each.state == "done" for each in records)]
+        # A tool that does not exist can be done without, if another call of the turn was done; a value that nobody
+        # gave may have to be asked for.
+        done = any(record.state == "done" for record in records)
+        needed = [r for r in wrong if r.state == "invalid" and (r.tool in self.agent.tools or not done)]
         self._choice = "required" if needed else "none" if repeated else "auto"
         return None
 

@@ -210,7 +210,8 @@ class Worker:
         self.usages += result.usages
         self.tool_calls += result.usage.tool_calls
         task = _task_name()
-        self.calls += [{"task": task, "tool": c.tool, "args": dict(c.args), "state": c.state} for c in result.calls]
+        made = [call for call in result.calls if call.was_made or call.state in ("denied", "waiting")]
+        self.calls += [{"task": task, "tool": c.tool, "args": dict(c.args), "state": c.state} for c in made]
         if not result.ok:
             raise ToolError(f"the agent {self.profile.name!r} did not come to an answer: {result.error}")
         return unless_unknown(result.answer) if isinstance(result.answer, str) else result.answer
