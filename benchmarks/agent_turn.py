@@ -45,7 +45,7 @@ class Instant(ChatClient):
         usage = TokenUsage(len(request.messages) * 20, 20)
         if self.turn % self.turns == 0:
             return Completion("done", self.name, "stop", (), usage)
-        made = tuple(ToolCall(f"c{n}", "look", {"n": self.turn * 100 + n}) for n in range(self.calls))
+        made = tuple(ToolCall(f"c{n}", "look", {"n": self.turn % self.turns * 100 + n}) for n in range(self.calls))
         return Completion("", self.name, "tool_calls", made, usage)
 
     async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
@@ -66,11 +66,13 @@ async def by_hand(turns: int, calls: int, requests: int) -> float:
 
 async def by_agent(turns: int, calls: int, requests: int, recorder: Recorder | None) -> float:
     profile = AgentProfile(name="ada", limits=AgentLimits(turns=turns))
+    numbers = ", ".join(str(turn * 100 + n) for turn in range(turns) for n in range(calls))
+    request = f"Look at {numbers}."  # a call takes only values that were given
     agent = Agent(profile, [look], Instant(turns, calls), recorder=recorder, record=recorder is not None)
-    await agent.arun("go")  # imports and schemas, once
+    await agent.arun(request)  # imports and schemas, once
     started = time.process_time()
     for _ in range(requests):
-        result = await agent.arun("go")
+        result = await agent.arun(request)
         assert result.ok, result.error
         assert result.turns == turns
     if recorder is not None:
