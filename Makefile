@@ -8,7 +8,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes, and each would compile everything again
 
-.PHONY: demo test lint format bench docs clean
+.PHONY: demo test light lint format bench docs clean
 
 demo: .venv/.base
 	$(BIN)/agent-forge demo
@@ -16,6 +16,11 @@ demo: .venv/.base
 test: .venv/.dev
 	@scripts/system-packages
 	$(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered $(ARGS)
+	@$(MAKE) --no-print-directory light
+
+light: .venv/.dev  # running models without torch, in an environment that has only the base install
+	$(BIN)/python scripts/light-environment .venv/light
+	.venv/light/bin/python -m pytest -q tests/inference
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

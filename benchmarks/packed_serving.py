@@ -83,12 +83,9 @@ def add_tokenizer(folder: Path, size: int) -> None:
 
 def without_server(folder: Path, prompts: list[list[int]], most: int) -> float:
     """Tokens per second of CPU time, with the compiled decoder in this process."""
-    from transformers import AutoModelForCausalLM
+    from agent_forge.inference.packed import DecoderBatch, PackedModel
 
-    import agent_forge.forge  # noqa: F401  (makes the format known to transformers)
-    from agent_forge.inference.packed import DecoderBatch
-
-    batch = DecoderBatch(AutoModelForCausalLM.from_pretrained(folder))
+    batch = DecoderBatch(PackedModel.load(folder))
     best = float("inf")
     for _ in range(3):
         begun = time.process_time()

@@ -32,10 +32,10 @@ from agent_forge.forge.checkpoint import Card, Checkpoint
 from agent_forge.forge.corpus import Source, read_corpus
 from agent_forge.forge.evaluation import measure_text, read_choices
 from agent_forge.forge.evaluation.choices import continuations, questions_of
-from agent_forge.forge.phases.bitnet import Bitnet, TokenisedText, material_of, tokenised
 from agent_forge.forge.phases.specialise import reading_tokenizer
 from agent_forge.forge.quantization import Format, QATRecipe, Quantisation, QuantizeSettings, settled
 from agent_forge.forge.quantization.folder import float32_bytes, folder_bytes, write_packed
+from agent_forge.forge.quantization.material import MaterialSize, TokenisedText, material_of, tokenised
 
 FORMATS = {
     "ternary": Format(),
@@ -137,19 +137,22 @@ class Ground:
         self.teacher: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval().to(device)
         known = args.tokens is not None and args.tokens.is_file()
         text_of = sources(args.data, args.most_mb, known)
-        config = Bitnet(sources=text_of, recipe=recipe_of(args), most_judged=args.judged)
-        text, self.questions = read_text(args, config, folder)
-        self.material = material_of(config, text, 0)
+        size = MaterialSize(recipe_of(args).steps_for(self.teacher, device) * args.rows, args.length, args.judged)
+        text, self.questions = read_text(args, text_of, size, folder)
+        weights = {name: source.weight for name, source in text_of.items()}
+        self.material = material_of(text, weights, size, ", ".join(text_of))
         print(f"{sum(len(rows) for rows in text.rows.values()):,} rows of text", file=sys.stderr, flush=True)
 
 
-def read_text(args: argparse.Namespace, config: Bitnet, folder: Path) -> tuple[TokenisedText, dict[str, Any]]:
+def read_text(
+    args: argparse.Namespace, text_of: dict[str, Source], size: MaterialSize, folder: Path
+) -> tuple[TokenisedText, dict[str, Any]]:
     """The text and the questions, from the file of an earlier run if there is one, or for a later run."""
     if args.tokens and args.tokens.is_file():
         file = _token_file.read(args.tokens)
         return TokenisedText(dict(file.rows), file.held_out["watched"], file.held_out["judged"]), dict(file.questions)
     tokenizer = reading_tokenizer(Checkpoint("", folder, Card("benchmark", {})))
-    text = tokenised(config, read_corpus(config.sources, 0.02), tokenizer)
+    text = tokenised(tokenizer, read_corpus(text_of, 0.02), size)
     questions = {"continuation": continuations(text.judged, args.questions)}
     for task in MULTIPLE_CHOICE:
         if args.data and (Path(args.data) / task).is_dir():

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from agent_forge.inference.packed import PackedMatrix, gpu
+from agent_forge.inference.packed.layout import KINDS, LIMITS
 from agent_forge.inference.packed.products import torch_product
-from agent_forge.inference.packed.trits import KINDS, LIMITS
 
 SWEEP_BYTES = 256 << 20
 

@@ -7,8 +7,8 @@ runs as it is); its linear layers are ternarised without training, which says no
 and everything about speed. Cognate is the 25 M preset with random weights. Every contender writes
 the same number of tokens after the same prompt, taking turns; the CPU time of the best round
 counts, because the machine may be busy (on a quiet one it is the wall time, which is printed beside
-it). Memory is the peak of a fresh process that loads the model and writes, and of one without the
-model.
+it). Memory is the peak of a fresh process that loads the model without torch and writes, and of one
+without the model.
 """
 
 from __future__ import annotations
@@ -29,19 +29,24 @@ import torch
 from torch import nn
 
 import agent_forge.forge  # noqa: F401 (makes the packed format known to transformers)
-from agent_forge.inference.packed import Decoder, TernaryWeight, fast_tokens, save_packed
-from agent_forge.inference.packed.decoder import _reader
+from agent_forge.inference.architectures import ROWS
+from agent_forge.inference.packed import PackedModel, TernaryWeight, fast_tokens, save_packed
+from agent_forge.inference.rows import Rows
+from agent_forge.inference.torch_rows import BufferRows, Reader
 
 PROMPT = list(range(100, 116))
 CHILD = """
 import sys
-import torch
-torch.set_num_threads(1)
-import agent_forge.forge
-from transformers import AutoModelForCausalLM
-from agent_forge.inference.packed import fast_generate
+import time
+from agent_forge.inference.architectures import ROWS
+from agent_forge.inference.packed import PackedModel, fast_generate
+start = time.perf_counter()
 if len(sys.argv) > 1:
-    fast_generate(AutoModelForCausalLM.from_pretrained(sys.argv[1]), list(range(100, 116)), 16)
+    model = PackedModel.load(sys.argv[1])
+    start = time.perf_counter() - start
+    fast_generate(model, list(range(100, 116)), 16)
+assert "torch" not in sys.modules
+print(start)
 print(next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) // 1024)
 """
 
@@ -57,18 +62,25 @@ def ternarised(model: Any) -> dict[str, TernaryWeight]:
 
 
 def by_transformers(model: Any, count: int) -> Callable[[], float]:
-    return lambda: _timed(_tokens(_reader(model), count), count)
+    return lambda: _timed(_tokens(_by_own_forward(model), count), count)
 
 
-def _tokens(read: Any, count: int) -> Any:
-    logits = read(PROMPT)
+def _by_own_forward(model: Any) -> Rows:
+    """A batch that goes through the model's modules, also where the compiled decoder would run it."""
+    if model.config.model_type in ROWS:
+        return ROWS[model.config.model_type](Reader(model))
+    return BufferRows(Reader(model))
+
+
+def _tokens(rows: Any, count: int) -> Any:
+    logits = rows.join([PROMPT])
     for _ in range(count):
         token = int(logits.argmax())
         yield token
-        logits = read([token])
+        logits = rows.step([token])
 
 
-def by_decoder(decoder: Decoder, count: int) -> Callable[[], float]:
+def by_decoder(decoder: PackedModel, count: int) -> Callable[[], float]:
     return lambda: _timed(fast_tokens(decoder, PROMPT, count), count)
 
 
@@ -115,10 +127,11 @@ def folder_bytes(folder: str) -> int:
     return sum(file.stat().st_size for file in Path(folder).iterdir())
 
 
-def peak(folder: str | None = None) -> int:
-    """The peak memory of a process, in MB."""
+def fresh(folder: str | None = None) -> tuple[float, int]:
+    """(seconds to load the model, peak memory in MB) of a process without torch."""
     command = [sys.executable, "-c", CHILD, *([] if folder is None else [folder])]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+    seconds, peak = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-2:]
+    return float(seconds), int(peak)
 
 
 def measure(title: str, model: Any, llama_cpp_file: Path | None, count: int, rounds: int) -> None:
@@ -133,17 +146,18 @@ def measure(title: str, model: Any, llama_cpp_file: Path | None, count: int, rou
         contenders: dict[str, Callable[[], float] | None] = {
             "transformers fp32": by_transformers(model, count),
             "transformers, packed 2 bit": by_transformers(packed[two], count),
-            "decoder, 2 bit": by_decoder(Decoder(packed[two], 512), count),
-            "decoder, 1.6 bit": by_decoder(Decoder(packed[five], 512), count),
+            "decoder, 2 bit": by_decoder(PackedModel.load(two), count),
+            "decoder, 1.6 bit": by_decoder(PackedModel.load(five), count),
         }
         if llama_cpp_file is not None:
             contenders["llama.cpp Q4_1"] = by_llama_cpp(llama_cpp_file, count)
         race(contenders, rounds)
-        without = peak()
+        _, without = fresh()
         for folder, layout in ((two, "2 bit"), (five, "1.6 bit")):
-            size, most = folder_bytes(folder) / 1e6, peak(folder)
+            size, (seconds, most) = folder_bytes(folder) / 1e6, fresh(folder)
             print(
-                f"  {layout}: {size:.1f} MB on disk; peak {most} MB, {most - without} MB above Python and torch alone"
+                f"  {layout}: {size:.1f} MB on disk, loaded in {seconds:.2f} s without torch; "
+                f"peak {most} MB, {most - without} MB above Python and numpy alone"
             )
 
 

@@ -5,6 +5,7 @@ Compilers that misbehave and other processors are made up here, so that what is 
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import os
 import shutil
@@ -35,7 +36,7 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def forget() -> None:
     """As a new process would be."""
-    for function in (native._load, native._version, native._processor, native.cache_folder):
+    for function in (native._load, native._shipped, native._version, native._processor, native.cache_folder):
         function.cache_clear()
 
 
@@ -293,3 +294,72 @@ def test_without_the_source_or_a_place_to_build_it_is_none(tmp_path: Path, monke
     assert native.load(tmp_path / "absent.c") is None
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     assert native.load(write(tmp_path)) is None
+
+
+MADE_UP = (  # the best first
+    ("wide", ("-DMORE=2",), frozenset({"avx9", "avx2"})),
+    ("strange", ("-march=no-such-processor",), frozenset({"avx2"})),
+    ("middle", ("-DMORE=1",), frozenset({"avx2"})),
+    ("any", ("-DMORE=0",), frozenset()),
+)
+
+
+@needs_compiler
+def test_a_wheel_brings_a_library_for_every_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Without a compiler, and without a line about compiling. What the compiler does not know is left out."""
+    monkeypatch.setattr(native, "variants", lambda: MADE_UP)
+    monkeypatch.setattr(native, "CPUINFO", tmp_path / "cpuinfo")
+    source = write(tmp_path / "package", "return a + b + MORE;")
+    shipped = native.ship(source, "-DUNUSED", to=source.parent)
+    assert [file.stem.rpartition("-")[2] for file in shipped] == ["wide", "middle", "any"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert native.ship(source, to=source.parent) == []
+    for listed, more in (("avx2 avx9", 2), ("avx2", 1), ("avx9", 0), ("", 0)):
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : sse2 {listed}\n")
+        forget()
+        assert total(native.load(source, "-DUNUSED")) == 2**40 + 1 + more
+        assert native.load(source) is None  # other flags, another library
+        monkeypatch.setenv(native.SWITCH, "0")
+        assert native.load(source, "-DUNUSED") is None
+        monkeypatch.delenv(native.SWITCH)
+    assert capfd.readouterr().err == ""
+    assert built(tmp_path) == []
+    write(source.parent, "return a + b + 7;")  # a source that these were not made from
+    forget()
+    assert native.load(source, "-DUNUSED") is None
+
+
+@pytest.mark.skipif(REAL is None, reason="no C compiler on this machine")
+def test_the_variants_for_this_machine_compile_and_one_of_them_runs(tmp_path: Path) -> None:
+    source = write(tmp_path / "package")
+    shipped = native.ship(source, to=source.parent)
+    assert [file.stem.rpartition("-")[2] for file in shipped] == [name for name, _, _ in native.variants()]
+    assert total(native._shipped(source, ())) == 2**40 + 1
+
+
+def test_a_wheel_holds_every_kernel_with_the_flags_that_it_is_loaded_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    import numpy as np
+
+    from agent_forge.forge.compression import entropy
+    from agent_forge.forge.merging import binding
+    from agent_forge.inference.packed import kernels
+
+    root = Path(__file__).parents[1]
+    hook = ast.parse((root / "hatch_build.py").read_text(encoding="utf-8"))
+    table = next(node for node in hook.body if isinstance(node, ast.AnnAssign))
+    shipped = {root / "src/agent_forge" / name: flags for name, flags in ast.literal_eval(table.value or table).items()}
+    loaded: dict[Path, tuple[str, ...]] = {}
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "_shipped", lambda source, flags: loaded.setdefault(source, flags) and None)
+        patch.setattr(native, "_load", lambda *_: None)
+        for load in (kernels.kernel, kernels.decoder, binding._library.__wrapped__):
+            load()
+        entropy.pack_symbols(np.array([0, 0, 1, 0] * 500))
+    assert loaded == shipped
+    sources = set((root / "src").rglob("*.c"))
+    texts = [(file, file.read_bytes()) for file in sources]
+    included = {file.with_name(name.decode()) for file, text in texts for name in native.LOCAL_INCLUDE.findall(text)}
+    assert sources - included | {kernels.PRODUCTS} == set(shipped)

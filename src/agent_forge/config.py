@@ -43,9 +43,27 @@ def option(
     at_least: float | None = None,
     at_most: float | None = None,
     above: float | None = None,
+    flag: str = "",
+    former: str = "",
+    unit: Literal["bytes", "share"] | None = None,
+    hidden: bool = False,
 ) -> Any:
-    """A dataclass field with a help text and bounds. A default may be a mapping or a dataclass."""
-    metadata = {"help": help, "at_least": at_least, "at_most": at_most, "above": above}
+    """A dataclass field with a help text and bounds. A default may be a mapping or a dataclass.
+
+    The rest is for commands whose options come from the fields (`cli._settings`): `flag` is the option's name where it
+    is not the field's, `former` are names that it had before, `unit` lets it be written as 6MB or 5%, and `hidden`
+    leaves it out of the help.
+    """
+    metadata = {
+        "help": help,
+        "at_least": at_least,
+        "at_most": at_most,
+        "above": above,
+        "flag": flag,
+        "former": tuple(former.split()),
+        "unit": unit,
+        "hidden": hidden,
+    }
     if isinstance(default, dict):
         return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
@@ -75,17 +93,22 @@ def resolve(
     sets: Iterable[str] = (),
     env: Mapping[str, str] | None = None,
     variable: Callable[[str], str] = str,
+    values: Mapping[str, Any] | None = None,
+    where: str = "<values>",
 ) -> Resolved[T]:
     """An instance of the dataclass `cls`, and where each value came from.
 
-    `env` maps dotted keys to texts, and a text there or in `sets` is read as YAML (`--set steps=200` is a number)
-    unless the key takes a string; `variable` is the name that a key has in the environment.
+    `values` are plain ones, as for `build`; the later of files, values, `env` and `sets` wins. `env` maps dotted keys
+    to texts, and a text there or in `sets` is read as YAML (`--set steps=200` is a number) unless the key takes a
+    string; `variable` is the name that a key has in the environment.
 
     Raises ConfigError naming every fault.
     """
     tree = _Tree({}, "defaults")
     for file in files:
         tree = _merge(tree, _read_file(Path(file)))
+    if values:
+        tree = _merge(tree, _tree_of(values, where))
     for key, text in (env or {}).items():
         tree = _merge(tree, _nest(key, text, f"environment ({variable(key)})"))
     for item in sets:

@@ -1,7 +1,8 @@
-"""C kernels that ship as source and are compiled for this machine at first use.
+"""C kernels: compiled into a wheel for several kinds of processors, or from their source at first use.
 
-A kernel is one C file beside the Python module that calls it. It only makes things faster: every caller also has the
-same computation without it, for machines that have no C compiler.
+A kernel is one C file beside the Python module that calls it. In a wheel its libraries lie there too, one a variant,
+and the best one for the processor is loaded. In a source tree it is compiled for this machine. A kernel only makes
+things faster: every caller also has the same computation without it, for machines that have neither.
 """
 
 from __future__ import annotations
@@ -25,9 +26,28 @@ from pathlib import Path
 from agent_forge.files import atomic_write
 
 SWITCH = "AGENT_FORGE_NATIVE"  # 0: behave as if there were no compiler
-FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-std=gnu11", "-shared", "-fPIC")
+FLAGS = ("-O3", "-ffp-contract=off", "-fno-math-errno", "-std=gnu11", "-fopenmp-simd", "-shared", "-fPIC")
 LOCAL_INCLUDE = re.compile(rb'^#include "([\w.]+)"', re.MULTILINE)
 TUNINGS = (("-march=native",), ())  # not every compiler knows the first
+X86_64_V3 = frozenset(["avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"])
+X86_64_V4 = X86_64_V3 | frozenset(["avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"])
+# What a wheel holds, by machine, the best first: name, compiler flags, and instructions as /proc/cpuinfo names them
+VARIANTS: dict[str, tuple[tuple[str, tuple[str, ...], frozenset[str]], ...]] = {
+    "x86_64": (
+        (
+            "avx512",
+            ("-march=x86-64-v4", "-mavx512vnni", "-mavx512vbmi"),
+            X86_64_V4 | {"avx512_vnni", "avx512vbmi"},
+        ),
+        ("avx2", ("-march=x86-64-v3",), X86_64_V3),
+        ("any", (), frozenset()),
+    ),
+    "aarch64": (
+        ("dotprod", ("-march=armv8.2-a+dotprod",), frozenset({"asimddp"})),
+        ("any", (), frozenset()),
+    ),
+}
+MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}  # other names of the same
 CPUINFO = Path("/proc/cpuinfo")
 INSTRUCTIONS = ("flags", "features", "isa")  # the lines of cpuinfo that list what a processor can do
 MODEL = ("model", "cpu family", "cpu implementer", "cpu variant", "cpu part", "vendor_id")  # and which one it is
@@ -36,20 +56,62 @@ MODEL = ("model", "cpu family", "cpu implementer", "cpu variant", "cpu part", "v
 def load(source: str | os.PathLike[str], *flags: str) -> ctypes.CDLL | None:
     """The compiled library of a C file, or None without a compiler, after a failed build, or when switched off.
 
-    The library is cached in the user's cache folder under the digest of everything that goes into it (source, flags,
-    compiler, processor): it is built once, and a changed file or another processor never meets a stale build. Where the
-    cache cannot be used, each process builds its own. Building prints a line on stderr.
+    A library that came with the wheel is taken where there is one for this source and processor. Otherwise it is
+    compiled, with a line on stderr, and cached in the user's cache folder under the digest of everything that goes into
+    it (source, flags, compiler, processor): it is built once, and a changed file or another processor never meets a
+    stale build. Where the cache cannot be used, each process builds its own.
 
     Calls into the library release Python's lock.
     """
     if os.environ.get(SWITCH) == "0":
         return None
-    compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), "")
-    return _load(Path(source), flags, tuple(compiler.split())) if compiler else None  # "ccache gcc" is two words
+    return _shipped(Path(source), flags) or _load(Path(source), flags, _compiler())
+
+
+def _compiler() -> tuple[str, ...]:
+    """The command, which may be several words ("ccache gcc"), or none."""
+    return tuple((os.environ.get("CC") or next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), "")).split())
+
+
+def ship(source: Path, *flags: str, to: Path) -> list[Path]:
+    """Compiles every variant of a kernel into a folder, for a wheel. Empty without a compiler; a variant that the
+    compiler does not know is left out."""
+    compiler = _compiler()
+    libraries = []
+    for variant, tuning, _ in variants() if compiler else ():
+        library = to / _shipped_name(source, flags, variant)
+        with suppress(OSError, subprocess.SubprocessError):
+            _compile([*compiler, *FLAGS, *tuning, *flags, "-o", str(library), str(source), "-lm"])
+            libraries.append(library)
+    return libraries
+
+
+def variants() -> tuple[tuple[str, tuple[str, ...], frozenset[str]], ...]:
+    """The variants for this machine, the best first."""
+    machine = platform.machine().lower()
+    return VARIANTS.get(MACHINES.get(machine, machine), (("any", (), frozenset()),))
+
+
+def _shipped_name(source: Path, flags: tuple[str, ...], variant: str) -> str:
+    """The source is part of the name: a changed file never meets a library of another version."""
+    digest = hashlib.sha256(b"\0".join([*_texts(source), repr((FLAGS, flags)).encode()])).hexdigest()[:16]
+    return f"{source.stem}-{digest}-{variant}.so"
+
+
+@cache
+def _shipped(source: Path, flags: tuple[str, ...]) -> ctypes.CDLL | None:
+    """The library that came with the wheel for this processor, or None."""
+    with suppress(OSError):
+        here = instructions()
+        names = [_shipped_name(source, flags, variant) for variant, _, needed in variants() if needed <= here]
+        return next(filter(None, (_open(source.with_name(name)) for name in names)), None)
+    return None
 
 
 @cache
 def _load(source: Path, flags: tuple[str, ...], compiler: tuple[str, ...]) -> ctypes.CDLL | None:
+    if not compiler:
+        return None
     try:
         parts = [*_texts(source), repr((TUNINGS, FLAGS, flags)).encode(), _version(compiler), _processor(compiler)]
         digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:32]
@@ -83,7 +145,7 @@ def _build(source: Path, flags: tuple[str, ...], compiler: tuple[str, ...], cach
         for tuning in TUNINGS:
             command = [*compiler, *FLAGS, *tuning, *flags, "-o", str(built), str(source), "-lm"]
             try:
-                subprocess.run(command, check=True, capture_output=True, timeout=300)
+                _compile(command)
                 break
             except subprocess.CalledProcessError:
                 if tuning == TUNINGS[-1]:
@@ -95,6 +157,10 @@ def _build(source: Path, flags: tuple[str, ...], compiler: tuple[str, ...], cach
             library = ctypes.CDLL(str(built))
             atexit.register(stack.pop_all().close)  # the file must stay: the library may be opened again by name
         return library
+
+
+def _compile(command: list[str]) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
 
 
 def announce(message: str) -> None:
@@ -154,3 +220,11 @@ def cpuinfo() -> list[str]:
     with suppress(OSError):
         text = CPUINFO.read_text(encoding="utf-8", errors="replace")
     return sorted({line for line in text.splitlines() if line.lower().startswith(INSTRUCTIONS + MODEL)})
+
+
+def instructions() -> frozenset[str]:
+    """The instructions of this processor, as /proc/cpuinfo names them; on a Mac, those that all of its kind have."""
+    if sys.platform == "darwin":
+        return frozenset({"asimddp"})
+    words = (line.partition(":") for line in cpuinfo() if line.lower().startswith(INSTRUCTIONS))
+    return frozenset(word for _, _, rest in words for word in rest.split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -64,20 +65,20 @@ def test_together_is_the_same_as_one_by_one() -> None:
 
 
 def _random_text(vocabulary: TokenVocabulary, grammar: PlanGrammar, seed: int) -> str:
-    """Decodes random logits through the real processor, as generate does."""
-    processor = PlanProcessor(vocabulary, [grammar], 1, words_tokens=8, budget=60)
-    generator = torch.Generator().manual_seed(seed)
+    """Decodes random logits through the real processor, as the planner does."""
+    processor = PlanProcessor(vocabulary, [grammar], words_tokens=8, budget=60)
+    generator = np.random.default_rng(seed)
     size = max(*vocabulary.texts, vocabulary.end_token) + 3  # logits may be padded beyond the vocabulary
-    ids = [0]
-    while len(ids) - 1 < processor.most_tokens:
-        scores = torch.randn(1, size, generator=generator)
+    ids: list[int] = []
+    while len(ids) < processor.most_tokens:
+        scores = generator.normal(size=size).astype(np.float32)
         if seed % 2:
-            scores[:, vocabulary.end_token] += 50  # a model that wants to stop
-        masked = processor(torch.tensor([ids]), scores)
+            scores[vocabulary.end_token] += 50  # a model that wants to stop
+        masked = processor(0, ids, scores)
         token = int(masked.argmax())
-        assert masked[0, token] > float("-inf")
+        assert masked[token] > float("-inf")
         if token == vocabulary.end_token:
-            return "".join(vocabulary.texts[each] for each in ids[1:])
+            return "".join(vocabulary.texts[each] for each in ids)
         ids.append(token)
     raise AssertionError("the plan did not end within its bound")
 
@@ -118,15 +119,15 @@ def test_smollm2_always_writes_a_plan(real: Any) -> None:
 
 def test_a_model_that_rules_everything_out_is_overruled() -> None:
     vocabulary = TokenVocabulary.of(tiny_tokenizer())
-    processor = PlanProcessor(vocabulary, [PlanGrammar()], 1)
-    masked = processor(torch.tensor([[0]]), torch.full((1, 300), float("-inf")))
+    processor = PlanProcessor(vocabulary, [PlanGrammar()])
+    masked = processor(0, [], np.full(300, -np.inf, np.float32))
     assert vocabulary.texts[int(masked.argmax())] == "T"
 
 
 def test_the_end_is_the_only_way_on_from_the_end() -> None:
     vocabulary = TokenVocabulary.of(tiny_tokenizer())
     by_text = {text: token for token, text in vocabulary.texts.items()}
-    processor = PlanProcessor(vocabulary, [PlanGrammar()], 1)
+    processor = PlanProcessor(vocabulary, [PlanGrammar()])
     text = "Task 1: go | Dependencies: none\n</plan>"
     assert PlanGrammar().run(PlanGrammar().start, text) == END
     assert processor.allowed([by_text[char] for char in text], PlanGrammar()) == [vocabulary.end_token]
@@ -135,7 +136,7 @@ def test_the_end_is_the_only_way_on_from_the_end() -> None:
 def test_a_repeated_line_closes_the_plan() -> None:
     vocabulary = TokenVocabulary.of(tiny_tokenizer())
     by_text = {text: token for token, text in vocabulary.texts.items()}
-    processor = PlanProcessor(vocabulary, [PlanGrammar()], 1)
+    processor = PlanProcessor(vocabulary, [PlanGrammar()])
     text = "Task 1: go | Dependencies: none\nTask 2: go | Dependencies: none\n"
     allowed = processor.allowed([by_text[char] for char in text], PlanGrammar())
     assert [vocabulary.texts[token] for token in allowed] == ["<"]
@@ -158,7 +159,7 @@ def test_a_vocabulary_without_a_separator_is_refused() -> None:
     from agent_forge.agents.planner.grammar import Trie
 
     with pytest.raises(ModelError, match="could end"):
-        PlanProcessor(TokenVocabulary(kept, Trie.of(kept), whole.end_token), [PlanGrammar()], 1)
+        PlanProcessor(TokenVocabulary(kept, Trie.of(kept), whole.end_token), [PlanGrammar()])
 
 
 def test_planners_by_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

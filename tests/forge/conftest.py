@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from tests_forge_axes import AXES, tiny_config
 
 from agent_forge.forge.models import CognateForCausalLM
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "inference"))
 
 
 @pytest.fixture(autouse=True)

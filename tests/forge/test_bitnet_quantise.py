@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Llama
 from agent_forge.cli import run
 from agent_forge.errors import DataError
 from agent_forge.forge.checkpoint import load
-from agent_forge.forge.corpus import Source
+from agent_forge.forge.corpus import Source, SplitCorpus, pieces, read_corpus
 from agent_forge.forge.evaluation import answer_questions, continuations, divergence, measure_text
 from agent_forge.forge.phases import Work, phase
-from agent_forge.forge.phases.bitnet import Bitnet
 from agent_forge.forge.quantization import (
     BitLinear,
     Demands,
@@ -37,7 +37,6 @@ from agent_forge.forge.quantization import (
     write_rows,
 )
 from agent_forge.forge.quantization.calibration import feedback_codes
-from agent_forge.forge.quantization.material import _pieces
 from agent_forge.forge.training import PackedRows, TrainSettings, encode, pack, train, train_tokenizer
 
 NAMES = ("Ann", "Bob", "Cleo", "Dan", "Eve", "Finn", "Gus", "Hal")
@@ -92,8 +91,12 @@ def own_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def corpus_of(path: Path, held_out: float = 0.3) -> SplitCorpus:
+    return read_corpus({"own": Source(str(path))}, held_out)
+
+
 QUICK = [
-    *("--steps", "24", "--batch", "8", "--length", "48", "--device", "cpu"),
+    *("--held-out", "0.3", "--steps", "24", "--batch", "8", "--length", "48", "--device", "cpu"),
     *("--min-ratio", "3", "--eval-tokens", "3000", "--json"),
 ]
 
@@ -134,7 +137,7 @@ def test_perplexity_and_divergence_are_found_again_from_the_folder(quantised, tr
     report, out, _ = quantised
     teacher = AutoModelForCausalLM.from_pretrained(trained_folder)
     tokenizer = AutoTokenizer.from_pretrained(out)
-    judged = gather(teacher, tokenizer, [str(own_text)], MaterialSize(24 * 8, 48, 3000)).judged
+    judged = gather(teacher, tokenizer, corpus_of(own_text), MaterialSize(24 * 8, 48, 3000)).judged
     packed = AutoModelForCausalLM.from_pretrained(out)
     assert measure_text(teacher, judged).perplexity == pytest.approx(report["ppl_before"], rel=1e-4)
     assert measure_text(packed, judged).perplexity == pytest.approx(report["ppl"], rel=1e-4)
@@ -229,7 +232,8 @@ def test_without_text_and_tokenizer_the_model_writes_its_own(trained_folder: Pat
     LlamaForCausalLM(config).save_pretrained(bare)
     recipe = QATRecipe(steps=4, batch_rows=4, length=32, evaluations=0, recoveries=0)
     settings = QuantizeSettings(Format(levels="two_bit"), recipe, Demands(perplexity=0, accuracy=0, ratio=0))
-    report = quantise_folder(bare, tmp_path / "out", settings, judged=640, device="cpu")
+    settings = replace(settings, most_judged=640)
+    report = quantise_folder(load(bare), tmp_path / "out", settings, device="cpu").as_dict()
     assert report["bits_per_byte"] is None  # bytes of tokens are not known
     assert report["judged_on"].startswith("text written by the model itself")
     assert report["accepted"] is True
@@ -252,7 +256,7 @@ def test_what_a_model_writes_depends_on_the_seed_alone(trained_folder: Path) -> 
 def test_no_document_is_learned_from_and_judged_on(trained_folder: Path, tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(trained_folder)
     (tmp_path / "a.txt").write_text("\n\n".join(sentences(60, 3)), encoding="utf-8")  # one file, cut into pages
-    material = gather(None, tokenizer, [str(tmp_path)], MaterialSize(64, 32, 400))
+    material = gather(None, tokenizer, corpus_of(tmp_path), MaterialSize(64, 32, 400))
     learned = set(tokenizer.decode(material.rows.tokens.ravel()).split("."))
     for held_out in (material.judged, material.watched):
         texts = [tokenizer.decode(row[row > 2]) for row in held_out.rows.tokens]
@@ -261,23 +265,23 @@ def test_no_document_is_learned_from_and_judged_on(trained_folder: Path, tmp_pat
     assert sum(material.judged.bytes_of) > 400
     (tmp_path / "a.txt").write_text("too little", encoding="utf-8")
     with pytest.raises(DataError, match="too few"):
-        gather(None, tokenizer, [str(tmp_path)], MaterialSize(64, 32, 400))
+        corpus_of(tmp_path)
     with pytest.raises(DataError, match="no tokenizer"):
-        gather(None, None, [str(tmp_path)], MaterialSize(64, 32, 400))
+        gather(None, None, SplitCorpus({}, {}, 0), MaterialSize(64, 32, 400))
 
 
 def test_a_long_text_is_cut_at_its_paragraphs() -> None:
     text = ("word " * 300 + "\n\n") * 40
-    parts = list(_pieces(text))
+    parts = list(pieces(text))
     assert all(len(part) <= 8000 for part in parts)
     assert "".join("".join(parts).split()) == "".join(text.split())
     assert all(part.startswith("word") for part in parts)
-    assert next(iter(_pieces("x" * 20_000))) == "x" * 4000
+    assert next(iter(pieces("x" * 20_000))) == "x" * 4000
 
 
 def test_each_way_of_post_training_is_better_than_the_one_before(trained_folder: Path, own_text: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(trained_folder)
-    material = gather(None, tokenizer, [str(own_text)], MaterialSize(32, 48, 1000))
+    material = gather(None, tokenizer, corpus_of(own_text), MaterialSize(32, 48, 1000))
     few = PackedRows(material.rows.tokens[:16], material.rows.documents[:16])
     perplexities = []
     for way in ("mean", "fitted", "feedback"):
@@ -335,7 +339,7 @@ def test_the_default_number_of_steps_follows_from_the_size_of_the_model(trained_
 def test_the_phase_passes_on_a_checkpoint_with_its_figures(
     trained_folder: Path, own_text: Path, tmp_path: Path, output: str
 ) -> None:
-    config = Bitnet(
+    config = QuantizeSettings(
         sources={"own": Source(str(own_text))},
         recipe=QATRecipe(steps=8, batch_rows=8, length=48, evaluations=2),
         demands=Demands(ratio=3.0, perplexity=2.0, accuracy=0.2),
@@ -362,7 +366,7 @@ def test_the_phase_passes_on_a_checkpoint_with_its_figures(
 def test_questions_from_held_out_text_are_answered_above_chance(trained_folder: Path, own_text: Path) -> None:
     model = LlamaForCausalLM.from_pretrained(trained_folder)
     tokenizer = AutoTokenizer.from_pretrained(trained_folder)
-    judged = gather(None, tokenizer, [str(own_text)], MaterialSize(8, 48, 4000)).judged
+    judged = gather(None, tokenizer, corpus_of(own_text), MaterialSize(8, 48, 4000)).judged
     questions = continuations(judged, 60, prompt=16, answer=6)
     assert len(questions) == 60
     score = answer_questions(model, questions)

@@ -100,6 +100,8 @@ def test_the_phase_makes_a_checkpoint_and_says_no_gain_when_the_budget_cannot_be
             assert verdict == "no gain"
             continue
         again = checkpoint.load(outcome.checkpoint.path, outcome.checkpoint.digest)
+        files = sum(file.stat().st_size for file in outcome.checkpoint.path.iterdir())
+        assert again.card.metrics["bytes"].value == files == outcome.gate.after  # all of it, the card too
         assert again.card.metrics["bytes"].value <= 60_000
         assert again.card.metrics["perplexity_ratio"].value <= 1.1
     with pytest.raises(ConfigError, match="no codec"):

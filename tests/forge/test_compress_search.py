@@ -26,7 +26,7 @@ from agent_forge.forge.compression.recovery import recover
 from agent_forge.forge.compression.report import draw_stages, scatter, stage_table
 from agent_forge.forge.compression.search import Compressor, compress, load_original
 from agent_forge.forge.compression.sensitivity import matrices, measure_costs
-from agent_forge.forge.compression.settings import CompressSettings, usual_work
+from agent_forge.forge.compression.settings import CompressSettings, Effort, usual_effort
 from agent_forge.forge.compression.student import student_config, teach_student
 from agent_forge.forge.compression.text import mixed, prepare_text
 from agent_forge.forge.compression.trials import plain_tensors
@@ -329,15 +329,16 @@ def test_a_model_with_a_weight_that_is_no_number_is_refused_in_words(tiny, tmp_p
 
 def test_the_work_follows_the_size(tiny, monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert usual_work(tiny) == {"measured": 0}
+    assert usual_effort(tiny) == Effort(measured=0)
     monkeypatch.setattr("agent_forge.forge.compression.settings.count_parameters", lambda _: 25_000_000)
-    assert usual_work(tiny) == {"recovery_steps": 0}
+    assert usual_effort(tiny) == Effort(recovery_steps=0)
+    stated = CompressSettings(recovery_steps=7, rows=3).effort(tiny)
+    assert stated == Effort(recovery_steps=7, rows=3)  # what is stated wins
     monkeypatch.setattr("agent_forge.forge.compression.settings.count_parameters", lambda _: 135_000_000)
-    large = usual_work(tiny)
-    assert large["measured"] == 1
-    assert large["recovery_steps"] == 0
+    large = usual_effort(tiny)
+    assert (large.measured, large.recovery_steps) == (1, 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert usual_work(tiny)["recovery_steps"] > CompressSettings().recovery_steps
+    assert usual_effort(tiny).recovery_steps > Effort().recovery_steps
 
 
 def test_losses_that_were_not_measured_follow_the_distortion(tiny, text) -> None:

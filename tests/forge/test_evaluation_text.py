@@ -152,7 +152,7 @@ def test_questions_in_words_become_tokens_after_bos() -> None:
     (question,) = questions_of([MultipleChoice("the cat", (" sat", " mat"), 0)], tokenizer)
     assert question.prompt[0] == tokenizer.bos_token_id
     assert tokenizer.decode(question.answers[1]) == " mat"
-    assert question.sizes == (4.0, 4.0)
+    assert question.sizes == (3.0, 3.0)  # characters, without the blank
 
 
 def test_retention_is_chance_corrected_and_paired() -> None:

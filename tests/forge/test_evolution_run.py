@@ -334,10 +334,11 @@ def test_the_phase(family: dict[str, Path], tmp_path: Path, worst_loss: float) -
     assert inputs[outcome.passes_on].path == folders["maths"]
     checkpoint = outcome.checkpoint
     assert checkpoint is not None
-    assert (checkpoint.card.phase, checkpoint.card.inputs) == ("evomerge", tuple(item.digest for item in inputs))
-    for name in ("champion.yaml", "recipe.yaml", "report.md"):
+    assert (checkpoint.card.phase, checkpoint.card.inputs) == ("evomerge", tuple(item.digest for item in inputs[:3]))
+    for name in ("recipe.yaml", "card.json"):
         assert "maths" in (checkpoint.path / name).read_text()
         assert str(tmp_path) not in (checkpoint.path / name).read_text(), "where it was made is no part of a checkpoint"
+    assert "# Evolution" in checkpoint.card.notes
     assert checkpoints.load(checkpoint.path, checkpoint.digest).card.metrics["fitness"].value == outcome.gate.after
     assert PHASE.data(config).keys() == {"stories", "sums"}
 

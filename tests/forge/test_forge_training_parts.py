@@ -244,7 +244,7 @@ class TestEvaluation:
         assert np.mean(errors) == pytest.approx(np.std(estimates), rel=0.1)
         assert math.isnan(ratio(np.ones(1), np.ones(1))[1])
 
-    def test_choices_are_scored_by_likelihood_per_byte(self, tokenizer):
+    def test_choices_are_scored_by_likelihood_per_character(self, tokenizer):
         torch.manual_seed(0)
         model = CognateForCausalLM(tiny_config(vocab_size=400)).eval()
         with torch.no_grad():
@@ -254,7 +254,7 @@ class TestEvaluation:
             ids = torch.tensor([[0, *tokenizer(prompt, add_special_tokens=False)["input_ids"]]])
             more = torch.tensor([tokenizer(answer, add_special_tokens=False)["input_ids"]])
             logs = model(torch.cat([ids, more], 1)).logits[0, ids.shape[1] - 1 : -1].log_softmax(-1)
-            return (logs.gather(1, more[0][:, None]).sum() / len(answer.encode())).item()
+            return (logs.gather(1, more[0][:, None]).sum() / len(answer.strip())).item()
 
         answers = (" lazy dog", " 5 jugs", " 東京")
         questions = []

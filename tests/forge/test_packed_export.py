@@ -19,7 +19,7 @@ from agent_forge.forge.checkpoint import Card, Checkpoint, Metric, finish, load,
 from agent_forge.forge.compression import folder as folder_of
 from agent_forge.forge.compression.codecs import encode
 from agent_forge.forge.compression.container import pack
-from agent_forge.forge.export import export_checkpoint, export_to_gguf
+from agent_forge.forge.exporting import export_checkpoint, export_to_gguf
 from agent_forge.forge.registry import Registry
 from agent_forge.forge.training import train_tokenizer
 from agent_forge.inference.packed import save_packed

@@ -19,7 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from agent_forge.errors import CheckpointError, UsageError
 from agent_forge.forge import checkpoint as ck
 from agent_forge.forge.checkpoint import Card, Metric, finish, load, staging
-from agent_forge.forge.export import export_checkpoint, model_card
+from agent_forge.forge.exporting import export_checkpoint, model_card
 
 
 def fill(folder: Path, value: float = 1.0) -> Path:

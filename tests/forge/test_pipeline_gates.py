@@ -26,6 +26,7 @@ def test_a_gate_passes_only_beyond_the_error(lower: bool) -> None:
         assert gate.verdict in ("passed", "no gain")
         assert gate.as_dict() == {
             "metric": "x", "before": before, "after": before + change, "stderr": error, "verdict": gate.verdict,
+            **({"least_gain": least} if least else {}),
         }  # fmt: skip
 
 

@@ -28,10 +28,18 @@ from agent_forge.errors import ConfigError, DataError, HandoffError
 from agent_forge.forge.checkpoint import Card, Checkpoint, finish, load, staging
 from agent_forge.forge.corpus import Source, Stage, read_corpus, set_aside
 from agent_forge.forge.evaluation.text import measure_text
+from agent_forge.forge.gates import GateResult, TrainingGate
 from agent_forge.forge.models.norm import rms_norm
 from agent_forge.forge.phases import PhaseOutcome, Work, cognate, specialise
 from agent_forge.forge.phases.cognate import Cognate, settings_of
-from agent_forge.forge.phases.measure import behaviour_metrics, gates_of, order_zero_bits, use_metrics
+from agent_forge.forge.phases.measure import (
+    behaviour_metrics,
+    compare,
+    gates_of,
+    order_zero_bits,
+    token_frequency_bits,
+    use_metrics,
+)
 from agent_forge.forge.phases.specialise import (
     Specialise,
     changed_config,
@@ -290,6 +298,64 @@ def test_bits_by_byte_frequency_are_the_entropy() -> None:
     assert bits / total == pytest.approx(entropy, rel=1e-3)
     smoothed = [-math.log2((counts[byte] + 1) / (total + 256)) for byte in "héllo\x00".encode()]
     assert order_zero_bits([text], ["héllo\x00"])[0] == pytest.approx(sum(smoothed))
+
+
+def test_bits_by_token_frequency_are_the_entropy_of_the_tokens() -> None:
+    text = "the cat and the dog and the hen " * 9
+    tokenizer = train_tokenizer([text], 300)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    smoothed = {token: (ids.count(token) + 1) / (len(ids) + len(tokenizer)) for token in ids}
+    (bits,) = token_frequency_bits(tokenizer, [text], [text])
+    assert bits == pytest.approx(-sum(math.log2(smoothed[token]) for token in ids))
+
+
+def test_a_gate_of_training_asks_for_a_least_gain_and_for_more_than_its_control() -> None:
+    rng = np.random.default_rng(0)
+    sizes, before = [100] * 50, rng.normal(300, 30, 50)
+    little, much = before * 0.995 + rng.normal(0, 0.1, 50), before * 0.9 + rng.normal(0, 0.1, 50)
+    assert compare(before, little, sizes).passed  # clear, and next to nothing
+    gate = compare(before, little, sizes, least_gain=0.01)
+    assert (gate.verdict, gate.least_gain) == ("no gain", pytest.approx(0.01 * gate.before))
+    assert compare(before, much, sizes, least_gain=0.01).passed
+    assert compare(before, much, sizes, 0.01, control=little).passed
+    beaten = compare(before, much, sizes, 0.01, control=much - 1.0)
+    assert (beaten.verdict, beaten.control) == ("no gain", pytest.approx((much - 1.0).sum() / 5000))
+    assert compare(before, much, sizes, 0.01, control=much).verdict == "no gain"  # no better than the control
+
+
+def test_one_step_of_training_does_not_pass(base: PhaseOutcome, source: Source, tmp_path: Path) -> None:
+    one = {**TRAINING, "steps": 1, "save_every": 0}
+    first = cognate.run(work(tmp_path / "base", replace(base_config(source), training=one)))
+    assert first.gate.verdict == "no gain"
+    assert base.checkpoint is not None
+    config = Specialise({"text": source}, training={**one, "optimizer": "specialise"}, length=32, held_out=0.2)
+    assert specialise.run(work(tmp_path / "child", config, base.checkpoint)).gate.verdict == "no gain"
+
+
+def test_a_control_takes_the_same_compute(base: PhaseOutcome, source: Source, tmp_path: Path) -> None:
+    """The control is the same training with other settings; where these are equal, so is its result."""
+    training = {"steps": 4, "batch_rows": 4, "optimizer": "specialise", "log_every": 1}
+    config = Specialise({"text": source}, training=training, length=32, held_out=0.2)
+    assert base.checkpoint is not None
+
+    def gate(control: dict[str, Any]) -> tuple[GateResult, int]:
+        steps: list[int] = []
+        controlled = replace(config, gate=TrainingGate(least_gain=0.0, control=control))
+        folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+        told = work(folder, controlled, base.checkpoint, tell=lambda **record: steps.append(record["step"]))
+        return specialise.run(told).gate, len(steps) - 4
+
+    equal, steps = gate({"training": {"log_every": 1}})
+    assert (equal.control, steps) == (pytest.approx(equal.after), 4)
+    assert equal.verdict == "no gain"
+    weaker, steps = gate({"training": {"batch_rows": 2, "optimizer_changes": {"lr": 0.0, "embedding_lr": 0.0}}})
+    assert steps == 8  # half the rows, twice the steps
+    assert weaker.control is not None
+    assert weaker.control > weaker.after
+    with pytest.raises(ConfigError, match="a control cannot change 'held_outt'"):
+        TrainingGate(control={"held_outt": 0.1})
+    with pytest.raises(ConfigError, match="unknown key 'stepps'"):
+        gate({"training": {"stepps": 3}})
 
 
 def test_the_bits_of_documents_agree_with_the_evaluation_of_training(base: PhaseOutcome) -> None:

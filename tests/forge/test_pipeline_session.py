@@ -27,6 +27,7 @@ from agent_forge.forge.registry import Registry
 from agent_forge.forge.session import ForgeSession
 from agent_forge.runtime.workers import Inline
 from agent_forge.terminal import ProgressDisplay
+from agent_forge.traces import Recorder, Store
 
 HERE = Path(__file__).parent
 
@@ -58,6 +59,36 @@ TRACKS = {
     "right": {"after": ["base"], "config": {"number": 3}},
     "join": {"after": ["left", "right"], "config": {"number": 1}},
 }
+
+
+def test_the_spans_of_phases_are_of_their_kind_and_carry_their_names(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "home")
+    report = run(pipeline_file(tmp_path, TRACKS), tmp_path / "home", recorder=recorder)
+    recorder.close()
+    spans = [span for span in Store.open(tmp_path / "home").trace(report.trace) if span.kind != "run"]
+    assert {span.name: (span.kind, span.attributes["phase"]) for span in spans} == {
+        name: ("phase", "toys.add" if "after" in step else "toys.make") for name, step in TRACKS.items()
+    }
+
+
+@pytest.mark.parametrize("inline", [True, False], ids=["inline", "process"])
+def test_a_phase_that_fails_keeps_its_traceback(tmp_path: Path, inline: bool, capsys) -> None:
+    path = pipeline_file(tmp_path, {"base": {"config": {"fail": True}}})
+    if inline:
+        failed = run(path, tmp_path / "home").phases[0]
+        file, session = Path(failed.traceback), Path(failed.traceback).parent.name
+    else:
+        assert cli(["forge", "run", path, "--home", str(tmp_path / "home")]) == 1
+        shown = capsys.readouterr().out
+        file = Path(shown.partition("Where base failed: ")[2].split("\n")[0])
+        session = file.parent.name
+    trace = file.read_text()
+    assert "ValueError: it was told to fail" in trace
+    assert 'phases.py", line' in trace  # where it was raised, in whichever process
+    assert cli(["forge", "show", session, "--home", str(tmp_path / "home")]) == 0
+    assert str(file) in capsys.readouterr().out
+    event = read_events(file.parent / "events.jsonl")[-1]
+    assert (event.kind, event.fields["traceback"]) == ("failed", str(file))
 
 
 def test_parallel_tracks_meet_and_a_second_run_skips_everything(tmp_path: Path) -> None:
@@ -203,7 +234,7 @@ def test_a_start_that_is_not_there_or_was_changed_stops_it_before_anything_is_do
     first = run(pipeline_file(tmp_path, {"base": {}}), tmp_path / "home")
     folder = Registry(tmp_path / "home").find(first.phases[0].checkpoint).path
     card = folder / "card.json"
-    card.write_text(card.read_text().replace('"seed": 42', '"seed": 43'))
+    card.write_text(card.read_text().replace('"seed": 0', '"seed": 43'))
     with pytest.raises(AgentForgeError, match="the card was changed"):
         run(pipeline_file(tmp_path, {"more": {"phase": "toys.add"}}, start=[str(folder)]), tmp_path / "home")
     assert len(Registry(tmp_path / "home").sessions()) == 1

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 import server_tiny as tiny
-import torch
 from agents_tiny_model import tiny_tokenizer
 
 from agent_forge.errors import ModelError
+from agent_forge.forge.models.rows import WindowRows
 from agent_forge.inference.engine import Engine
-from agent_forge.inference.rows import BufferRows, LoneRow, WindowRows, rows_for, without
-from agent_forge.inference.sampling import Sampling, choose
+from agent_forge.inference.rows import rows_for, without
+from agent_forge.inference.torch_rows import BufferRows, LoneRow
 from agent_forge.refusal import Refusal
 
 TOKENIZER = tiny_tokenizer()
@@ -261,61 +261,3 @@ def test_long_rows_make_the_buffer_grow_and_shift() -> None:
         for row, token in enumerate(tokens):
             written[row].append(token)
     assert written == [tiny.alone(model, prompt, 271) for prompt in prompts]
-
-
-# Sampling
-
-
-def logits(rows: int, seed: int = 0) -> Any:
-    return torch.randn(rows, 1000, generator=torch.Generator().manual_seed(seed)) * 2
-
-
-def test_a_seed_gives_the_same_tokens_whoever_is_beside() -> None:
-    one = logits(1)
-    crowd = torch.cat([logits(3, seed=5), one])
-    settings = {"temperature": 0.9, "top_p": 0.8}
-    alone, beside = Sampling(**settings, seed=7), Sampling(**settings, seed=7)
-    others = [Sampling(temperature=1.0, seed=n) for n in range(3)]
-    for _ in range(50):
-        first = choose(one, [alone], [None])[0]
-        last = choose(crowd, [*others, beside], [None] * 4)[-1]
-        assert first == last
-
-
-def test_draws_follow_the_probabilities() -> None:
-    wanted = torch.tensor([0.5, 0.3, 0.15, 0.05])
-    rows = wanted.log().repeat(4000, 1)
-    drawn = choose(rows, [Sampling(seed=n) for n in range(4000)], [None] * 4000)
-    counts = torch.bincount(torch.tensor([one.id for one in drawn]), minlength=4) / 4000
-    assert torch.allclose(counts, wanted, atol=0.04)
-
-
-@pytest.mark.parametrize("size", [4, 2000])
-def test_top_p_keeps_the_likeliest_and_no_others(size: int) -> None:
-    """Against the definition: the shortest list of likeliest tokens that holds p."""
-    row = torch.randn(1, size, generator=torch.Generator().manual_seed(size)) * (0.1 if size > 1000 else 2)
-    probabilities = torch.softmax(row[0], -1).sort(descending=True)
-    for p in (0.3, 0.6, 0.95):
-        number = int((probabilities.values.cumsum(0) < p).sum()) + 1
-        allowed = set(probabilities.indices[:number].tolist())
-        drawn = {choose(row, [Sampling(top_p=p, seed=n)], [None])[0].id for n in range(200)}
-        assert drawn <= allowed
-        assert len(drawn) > min(number, 30) / 4
-
-
-def test_heat_zero_and_nothing_allowed_are_the_likeliest() -> None:
-    row = logits(1)
-    best = int(row.argmax())
-    assert choose(row, [Sampling(temperature=0)], [None])[0].id == best
-    assert choose(row, [Sampling(top_p=0.0)], [None])[0].id == best
-
-
-def test_a_mask_is_obeyed_and_log_probabilities_are_the_models_own() -> None:
-    row = logits(1)
-    mask = torch.zeros(1024, dtype=torch.bool)
-    mask[[3, 17]] = True
-    chosen = choose(row, [Sampling(seed=1, top_logprobs=5)], [mask])[0]
-    own = torch.log_softmax(row[0], -1)
-    assert chosen.id in (3, 17)
-    assert chosen.logprob == pytest.approx(float(own[chosen.id]))
-    assert [token for token, _ in chosen.top] == own.topk(5).indices.tolist()

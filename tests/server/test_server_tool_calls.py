@@ -12,7 +12,7 @@ import pytest
 from agents_tiny_model import tiny_tokenizer
 
 from agent_forge.inference.prompt import chat_prompt
-from agent_forge.inference.tool_calls import Screen, call_schema, split_calls
+from agent_forge.inference.tool_calls import Screen, split_calls
 from agent_forge.refusal import Refusal
 
 NAMES = ("find", "count")
@@ -71,19 +71,11 @@ def test_a_screen_shows_text_and_holds_calls_whatever_the_pieces(text: str) -> N
     assert calls or shown + rest == text
 
 
-def test_a_schema_of_calls_has_one_choice_a_tool() -> None:
-    import jsonschema
-
-    tools = [
-        {"function": {"name": "find", "parameters": {"type": "object", "required": ["for"]}}},
-        {"function": {"name": "now"}},
-    ]
-    schema = call_schema(tools)
-    jsonschema.validate({"name": "find", "arguments": {"for": "x"}}, schema)
-    jsonschema.validate({"name": "now", "arguments": {}}, schema)
-    for wrong in ({"name": "find", "arguments": {}}, {"name": "other", "arguments": {}}, {"name": "now"}):
-        with pytest.raises(jsonschema.ValidationError):
-            jsonschema.validate(wrong, schema)
+def test_a_closing_tag_in_an_argument_does_not_end_the_call() -> None:
+    text = '<tool_call>{"name": "find", "arguments": {"for": "</tool_call>"}}</tool_call> <tool_call>{"name": "find"}'
+    left, calls = split_calls(text, NAMES)
+    assert left == ""
+    assert [json.loads(call.arguments) for call in calls] == [{"for": "</tool_call>"}, {}]
 
 
 # Prompts

@@ -85,6 +85,10 @@ home_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
+data_option = click.option(
+    "--data", multiple=True, metavar="PATH",
+    help="Your text (repeatable): a JSONL or text file, or a folder of them [default: bundled text].",
+)  # fmt: skip
 model_option = click.option(
     "--model", envvar="AGENT_FORGE_MODEL", metavar="M", help="http://host:port/v1#name, a model folder, or smollm2."
 )
@@ -94,6 +98,11 @@ tools_option = click.option(
     metavar="FILE",
     help="Module or file with @tool functions; to plan, also JSON schemas [default: the built-in tools].",
 )
+
+
+def sources_of(paths: tuple[str, ...]) -> dict[str, Any]:
+    """`--data` as the setting `sources`."""
+    return {"sources": {path: {"path": path} for path in paths}} if paths else {}
 
 
 def open_store(home: str | None) -> Store:

@@ -9,15 +9,18 @@ import click
 
 from agent_forge.cli._options import json_option
 from agent_forge.cli._output import cell, json_out
+from agent_forge.cli._settings import read_settings, set_option, settings_options
 from agent_forge.errors import UsageError
+from agent_forge.forge.evolution.settings import Evolve
 
 
 @click.command()
 @click.argument("config", type=click.Path())
 @click.argument("out", type=click.Path())
-@click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Change a value, e.g. search.generations=5.")
+@settings_options(Evolve)
+@set_option
 @json_option
-def command(config: str, out: str, sets: tuple[str, ...], as_json: bool) -> None:
+def command(config: str, out: str, sets: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Evolve merges of the parents named in CONFIG, and judge the champion on held-out data.
 
     \b
@@ -32,15 +35,11 @@ def command(config: str, out: str, sets: tuple[str, ...], as_json: bool) -> None
     The same command continues a run that was stopped or killed. The champion is in OUT/champion, its recipe in
     OUT/champion.yaml; with the verdict "no gain" the best parent is the better model.
     """
-    from agent_forge.config import load
-    from agent_forge.forge.evolution.settings import Evolve
-
     if not Path(config).is_file():
         raise UsageError("there is no such file", where=config)
-    settings = load(Evolve, config, sets=sets)
+    settings = read_settings(Evolve, options, config, sets=sets)
+    from agent_forge.forge import evolve
     from agent_forge.forge.events import Bus, jsonl_sink
-    from agent_forge.forge.evolution.report import write_report
-    from agent_forge.forge.evolution.run import evolve
     from agent_forge.forge.phases.worker import locked, quiet
     from agent_forge.terminal import ProgressDisplay
 
@@ -59,7 +58,7 @@ def command(config: str, out: str, sets: tuple[str, ...], as_json: bool) -> None
             display.update("generation", fields["step"], settings.search.generations, detail=detail)
 
         display.update("open models and data")
-        document = write_report(evolve(settings, folder, tell), folder)
+        document = evolve(folder, settings, tell=tell).as_dict()
     if as_json:
         json_out(document)
     else:

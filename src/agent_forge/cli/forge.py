@@ -9,7 +9,9 @@ import click
 
 from agent_forge.cli._options import home_option, json_option
 from agent_forge.cli._output import cell, echo, json_out
-from agent_forge.errors import CheckpointError, UsageError
+from agent_forge.cli._settings import read_settings, settings_options
+from agent_forge.errors import UsageError
+from agent_forge.forge.exporting import ExportSettings
 
 if TYPE_CHECKING:
     from agent_forge.forge.events import PhaseEvent
@@ -109,6 +111,9 @@ def _show(report: Report, models: str) -> None:
         table.add_row(cell(phase.name), phase.state, cell(gate), (phase.checkpoint or "")[:12], seconds)
     console = Console()
     console.print(table)
+    for phase in report.phases:
+        if phase.traceback is not None:
+            console.print(f"Where {cell(phase.name)} failed: {cell(phase.traceback)}", soft_wrap=True)
     console.print(f"[dim]The models are in {cell(models)}[/]")
 
 
@@ -136,7 +141,11 @@ def show(session: str, home: str | None, as_json: bool) -> None:
     registry = Registry(home)
     if session not in {row["session"] for row in registry.sessions()}:
         raise UsageError(f"there is no session {session!r}", fix="`agent-forge forge ls` lists them")
-    _print_states(registry.phases(session), "name", as_json)
+    phases = registry.phases(session)
+    for phase in phases:
+        file = registry.home / "sessions" / session / f"{phase['name']}.traceback.txt"
+        phase["traceback"] = str(file) if file.is_file() else None
+    _print_states(phases, "name", as_json)
 
 
 @command.command(hidden=True)
@@ -158,6 +167,10 @@ def _print_states(rows: list[dict[str, Any]], key: str, as_json: bool) -> None:
         return
     for row in rows:
         echo(f"{row[key]:36s} {row['state']}")
+        if row.get("error"):
+            echo(f"    {row['error']}")
+        if row.get("traceback"):
+            echo(f"    where it failed: {row['traceback']}")
 
 
 @command.command()
@@ -226,28 +239,10 @@ def phases(as_json: bool) -> None:
 @command.command()
 @click.argument("digest", metavar="DIGEST|FOLDER")
 @click.argument("out")
-@click.option("--format", "format_", type=click.Choice(["hf", "gguf"]), default="hf", show_default=True,
-              help="A Hugging Face folder, or a file for llama.cpp.")  # fmt: skip
-@click.option("--dense", is_flag=True, help="Write packed weights as plain float16, for vLLM and others.")
-@click.option("--ternary", type=click.Choice(["TQ2_0", "TQ1_0"]), default="TQ2_0", show_default=True,
-              help="GGUF type of ternary weights.")  # fmt: skip
-@click.option("--others", type=click.Choice(["F16", "F32", "Q8_0"]), default="F16", show_default=True,
-              help="GGUF type of the other weights.")  # fmt: skip
-@click.option("--pre", metavar="NAME",
-              help="llama.cpp's name for the pre-tokenizer, where it cannot be recognised.")  # fmt: skip
+@settings_options(ExportSettings)
 @home_option
 @json_option
-def export(
-    digest: str,
-    out: str,
-    format_: str,
-    dense: bool,
-    ternary: str,
-    others: str,
-    pre: str | None,
-    home: str | None,
-    as_json: bool,
-) -> None:
+def export(digest: str, out: str, home: str | None, as_json: bool, **options: Any) -> None:
     """Verify a checkpoint and write it to the folder OUT, with a README made from its card.
 
     The folder loads in transformers, and in vLLM unless the architecture is our own; `--format gguf` writes a file for
@@ -256,22 +251,12 @@ def export(
     from pathlib import Path
 
     from agent_forge.forge import checkpoint
-    from agent_forge.forge.export import export_checkpoint, export_to_gguf
+    from agent_forge.forge.exporting import export_model
     from agent_forge.forge.registry import Registry
 
     registry = Registry(home)
     source = checkpoint.load(digest) if Path(digest).is_dir() else registry.load(digest)
-    controls = []
-    for parent in source.card.inputs:
-        try:
-            controls.append(registry.load(parent))
-        except (UsageError, CheckpointError):
-            echo(
-                f"its parent {parent[:12]} is not in the registry: the README has no figures to compare with", err=True
-            )
-    if format_ == "gguf":
-        path = export_to_gguf(source, out, ternary=ternary, others=others, pre=pre, controls=controls)
-    else:
-        path = export_checkpoint(source, out, dense=dense, controls=controls)
-    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    json_out({"path": str(path), "format": format_, "bytes": size}) if as_json else echo(str(path))
+    report = export_model(source, out, read_settings(ExportSettings, options), registry)
+    for parent in report.missing:
+        echo(f"its parent {parent[:12]} is not in the registry: the README has no figures to compare with", err=True)
+    json_out(report.as_dict()) if as_json else echo(str(report.path))

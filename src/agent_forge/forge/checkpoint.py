@@ -15,7 +15,7 @@ import re
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -120,7 +120,8 @@ def finish(folder: Path, card: Card, models: Path) -> Checkpoint:
     if not NAME.fullmatch(card.phase):
         raise CheckpointError(f"{card.phase!r} cannot be part of a folder's name", fix="Use letters, digits, . _ and -")
     card = completed(folder, card)
-    (folder / CARD).write_text(card.to_json(), encoding="utf-8")
+    if not ((folder / CARD).is_file() and _card(folder) == card):  # one by `write_card` has the size that it reports
+        (folder / CARD).write_text(card.to_json(), encoding="utf-8")
     digest = digest_of(folder)
     for file in files_of(folder):
         with open(file, "rb") as handle:
@@ -134,6 +135,24 @@ def finish(folder: Path, card: Card, models: Path) -> Checkpoint:
         _replace(target, folder, digest)
     sync_folder(models)
     return Checkpoint(digest, target, card)
+
+
+def write_card(folder: Path, card_for: Callable[[int], Card]) -> int:
+    """Writes the card of a folder whose figures depend on the size of the folder, the card itself included.
+
+    Returns that size. The text never becomes shorter, so this ends: what it lost is made up for by blanks.
+    """
+    file = folder / CARD
+    file.unlink(missing_ok=True)
+    size, length = sum(path.stat().st_size for path in files_of(folder)), 0
+    while True:
+        text = completed(folder, card_for(size)).to_json().encode()
+        length = max(length, len(text))
+        file.write_bytes(text.ljust(length))
+        total = sum(path.stat().st_size for path in files_of(folder))
+        if total == size:
+            return size
+        size = total
 
 
 def _replace(target: Path, folder: Path, digest: str) -> None:

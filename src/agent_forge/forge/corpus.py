@@ -98,9 +98,12 @@ def read_corpus(sources: Mapping[str, Source], held_out: float, most_held_out_mb
     for name, source in sources.items():
         texts = _limited(dict.fromkeys(read_texts(source.path)), source.most_mb)
         share = held_out if source.held_out is None else source.held_out
-        judged[name] = [text for text in texts if place(text) < share]
-        train[name] = [text for text in texts if place(text) >= share]
-        if not judged[name] or not train[name]:
+        for documents in (texts, _in_pieces(texts)):  # a book in one file becomes documents of some pages
+            judged[name] = [text for text in documents if place(text) < share]
+            train[name] = [text for text in documents if place(text) >= share]
+            if judged[name] and train[name]:
+                break
+        else:
             raise DataError(f"{len(texts)} documents are too few to hold some out", where=source.path)
     leaks = Leaks(text for texts in judged.values() for text in texts)  # also those beyond `most_held_out_mb`
     clean = {name: [text for text in texts if not leaks.found_in(text)] for name, texts in train.items()}
@@ -109,6 +112,26 @@ def read_corpus(sources: Mapping[str, Source], held_out: float, most_held_out_mb
             raise DataError("every document has a near copy among the held-out ones", where=sources[name].path)
     removed = sum(len(train[name]) - len(clean[name]) for name in train)
     return SplitCorpus(clean, {name: _limited(texts, most_held_out_mb) for name, texts in judged.items()}, removed)
+
+
+PIECE = 4000  # characters of a document, where long texts are cut
+SHORTEST_PIECE = 400
+FEWEST_PIECES = 40  # a short text is cut into shorter pieces, down to SHORTEST_PIECE, to make so many
+
+
+def _in_pieces(texts: Sequence[str]) -> list[str]:
+    size = min(PIECE, max(SHORTEST_PIECE, sum(map(len, texts)) // FEWEST_PIECES // 2))
+    return list(dict.fromkeys(piece for text in texts for piece in pieces(text, size)))
+
+
+def pieces(text: str, size: int = PIECE) -> Iterator[str]:
+    """A long text in parts of `size` to twice that, which end with a paragraph, a line or, at the worst, a word."""
+    while len(text) > 2 * size:
+        at = next((found for mark in ("\n\n", "\n", " ") if (found := text.rfind(mark, size, 2 * size)) > 0), size)
+        yield text[:at]
+        text = text[at:].lstrip()
+    if text:
+        yield text
 
 
 def set_aside(corpus: SplitCorpus, share: float = 0.02, most_mb: float = 0.25) -> tuple[SplitCorpus, list[str]]:

@@ -10,6 +10,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from agent_forge.config import nearest, option
+from agent_forge.errors import ConfigError
+
 PASSED, NO_GAIN, NOT_MEASURED = "passed", "no gain", "not measured"
 
 
@@ -22,13 +25,17 @@ class GateResult:
     after: float | None
     stderr: float | None
     verdict: str
+    control: float | None = None  # the same metric of a control with the same compute, which had to be beaten too
+    least_gain: float = 0.0  # what the improvement had to exceed, beside the standard errors
 
     @property
     def passed(self) -> bool:
         return self.verdict == PASSED
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Without control and least gain where there were none."""
+        unset = {"control": None, "least_gain": 0.0}
+        return {name: value for name, value in asdict(self).items() if unset.get(name, self) != value}
 
 
 def judge(
@@ -55,4 +62,28 @@ def judge(
     if before is None or after is None or stderr is None or stderr < 0:
         return GateResult(metric, before, after, stderr, NOT_MEASURED)
     gain = before - after if lower_is_better else after - before
-    return GateResult(metric, before, after, stderr, PASSED if gain > least_gain + sigmas * stderr else NO_GAIN)
+    verdict = PASSED if gain > least_gain + sigmas * stderr else NO_GAIN
+    return GateResult(metric, before, after, stderr, verdict, least_gain=least_gain)
+
+
+@dataclass(frozen=True)
+class TrainingGate:
+    """What training must reach beside a clear improvement, so that a step or two do not count as a phase."""
+
+    least_gain: float = option(
+        0.005, help="Least improvement, as a share of the bits per byte before", at_least=0, at_most=1
+    )
+    control: dict[str, Any] = option(
+        {},
+        help="Changes of `sources`, `model`, `training` or `stages` for a control, trained with the same compute from "
+        "the same start, which has to be beaten clearly (default: no control)",
+    )
+
+    def __post_init__(self) -> None:
+        for name in self.control.keys() - CONTROLLED:
+            near = nearest(name, CONTROLLED)
+            fix = f"Did you mean {near!r}?" if near else f"A control may change {', '.join(sorted(CONTROLLED))}"
+            raise ConfigError(f"a control cannot change {name!r}", where="gate.control", fix=fix)
+
+
+CONTROLLED = {"sources", "model", "training", "stages"}

@@ -39,7 +39,7 @@ class Pipeline:
     name: str
     phases: dict[str, PipelineStep]
     start: tuple[str, ...] = ()
-    seed: int = option(42, at_least=0)
+    seed: int = option(0, at_least=0)
     parallel: int = option(1, help="Maximum number of phases at once, memory permitting", at_least=1)
 
     def plan(self) -> Plan:
@@ -115,6 +115,7 @@ class PhaseReport:
     checkpoint: str | None = None
     error: str | None = None
     seconds: float | None = None
+    traceback: str | None = None  # the file that holds it, where a phase failed
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -8,6 +8,7 @@ import os
 import secrets
 import shutil
 import time
+import traceback
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -29,7 +30,8 @@ from agent_forge.forge.registry import Registry, folder_of
 from agent_forge.forge.room import Room, free_memory, need
 from agent_forge.plans import Task
 from agent_forge.runtime import execute
-from agent_forge.runtime.workers import Processes, Workers
+from agent_forge.runtime.workers import Processes, RemoteError, Workers
+from agent_forge.traces.recorder import current_span
 
 
 class GateMissed(AgentForgeError):
@@ -126,6 +128,9 @@ class ForgeSession:
 
     async def _handle(self, task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
         step, started = self.pipeline.phases[task.id], time.time()
+        if self.recorder is not None and (span := current_span()) is not None:  # the executor's, of this task
+            span.name, span.kind = task.id, "phase"
+            span.attributes["phase"] = step.phase
         self.registry.record_phase(self.id, task.id, state="running", started_s=started)
         try:
             report = await self._do(task.id, step, [inputs[name]["checkpoint"] for name in step.after], started)
@@ -134,11 +139,21 @@ class ForgeSession:
             raise
         except Exception as error:
             text = str(error) if isinstance(error, AgentForgeError) else f"{type(error).__name__}: {error}"
-            self._ended(PhaseReport(task.id, "failed", error=text, seconds=time.time() - started))
-            self._tell("failed", task.id, error=text)
+            file = self._keep_traceback(task.id, error)
+            seconds = time.time() - started
+            self._ended(PhaseReport(task.id, "failed", error=text, seconds=seconds, traceback=str(file)))
+            self._tell("failed", task.id, error=text, traceback=str(file))
             raise
         self._ended(report)
         return {"checkpoint": report.checkpoint, "gate": report.gate, "state": report.state}
+
+    def _keep_traceback(self, name: str, error: Exception) -> Path:
+        """Writes where the phase failed, in the worker process if it ran in one, into the session's folder."""
+        trace = error.trace if isinstance(error, RemoteError) else "".join(traceback.format_exception(error))
+        file = self.folder / f"{name}.traceback.txt"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(trace, encoding="utf-8")
+        return file
 
     async def _do(self, name: str, step: PipelineStep, digests: Sequence[str], started: float) -> PhaseReport:
         kind = phase(step.phase)

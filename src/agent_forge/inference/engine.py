@@ -8,8 +8,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-import torch
-
 from agent_forge.errors import ModelError
 from agent_forge.inference.job import DecodeJob, OutputPiece
 from agent_forge.inference.rows import Rows, rows_for, without
@@ -85,12 +83,11 @@ class Engine:
     # In the thread of the model
 
     def _run(self) -> None:
-        with torch.inference_mode():
-            while self._wait():
-                try:
-                    self._round()
-                except Exception as error:  # an error of the model must reach the clients, not end the thread
-                    self._fail(self._jobs, ModelError(f"the model failed: {type(error).__name__}: {error}"))
+        while self._wait():
+            try:
+                self._round()
+            except Exception as error:  # an error of the model must reach the clients, not end the thread
+                self._fail(self._jobs, ModelError(f"the model failed: {type(error).__name__}: {error}"))
         self._fail([*self._jobs, *self._queue], ModelError("the server was stopped"))
 
     def _wait(self) -> bool:

@@ -12,7 +12,7 @@ from agent_forge.inference.sampling import SampledToken, Sampling
 from agent_forge.inference.text import TextWriter
 
 if TYPE_CHECKING:
-    from agent_forge.inference.constraint import Constraint
+    from agent_forge.inference.grammar import GrammarWalk
 
 Outbox = asyncio.Queue[tuple["DecodeJob", "OutputPiece"]]
 
@@ -38,7 +38,7 @@ class DecodeJob:
     ends: frozenset[int]
     outbox: Outbox
     loop: asyncio.AbstractEventLoop  # where the outbox is read
-    constraint: Constraint | None = None
+    walk: GrammarWalk | None = None
     index: int = 0
     cancelled: bool = False
     written: int = 0
@@ -62,8 +62,10 @@ class DecodeJob:
         text = "".join(self.writer.add(token.id))
         if self.writer.stopped:
             return self._end("stop", text, token)
-        if self.constraint is not None and self.constraint.take(token.id):
-            return self._end("stop", text + "".join(self.writer.rest()), token)
+        if self.walk is not None:
+            self.walk.advance(token.id)
+            if self.walk.finished:
+                return self._end("stop", text + "".join(self.writer.rest()), token)
         if self.written >= self.max_tokens:
             return self._end("length", text + "".join(self.writer.rest()), token)
         return OutputPiece(text, token)
@@ -79,4 +81,4 @@ class DecodeJob:
 
     def mask(self) -> Any:
         """The tokens that may come next, or None for any."""
-        return None if self.constraint is None else self.constraint.mask()
+        return None if self.walk is None else self.walk.allowed()

@@ -1,7 +1,8 @@
 """A model in this process: any Hugging Face folder with a causal language model, or SmolLM2 from its package.
 
-Decoding is our own loop over the model's logits, not `generate`: it streams, can stop between two tokens, is seeded
-without touching torch's global generator, and can return token ids and log probabilities.
+A packed folder runs without torch and transformers. Decoding is our own loop over the model's logits, not `generate`:
+it streams, can stop between two tokens, is seeded without touching a global generator, and can return token ids and log
+probabilities.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_forge.context_length import context_length
 from agent_forge.errors import MissingExtraError, ModelError
@@ -21,12 +22,9 @@ from agent_forge.inference.client import Completion, Request, TokenUsage, ToolCa
 from agent_forge.inference.text import TextWriter
 from agent_forge.threads import THREADS
 
-if TYPE_CHECKING:
-    import torch
-
 Load = Callable[[], tuple[Any, Any]]
-Mask = Callable[[list[int], "torch.Tensor"], "torch.Tensor"]
-"""From the ids written so far and the logits of the next token (vocabulary) to the logits to choose from."""
+Mask = Callable[[list[int], Any], Any]
+"""From the ids written so far and the logits of the next token (numpy, [vocabulary]) to the logits to choose from."""
 
 MOST_TOKENS = 1024  # for a request without max_tokens
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -64,7 +62,7 @@ class LocalModel(ChatClient):
         self.device = device
         self.keep_tokens = keep_tokens
         self.mask = mask
-        self._load: Load = source if callable(source) else lambda: _load_folder(Path(source))
+        self._load: Load = source if callable(source) else lambda: _load_folder(Path(source), device)
         self._loaded: tuple[Any, Any] | None = None
         self._lock = threading.Lock()  # one answer at a time: two would only slow each other down
 
@@ -87,7 +85,8 @@ class LocalModel(ChatClient):
     def _ready(self) -> tuple[Any, Any]:
         if self._loaded is None:
             model, tokenizer = self._load()
-            self._loaded = model.to(self.device).eval(), tokenizer
+            # a packed model stays in main memory, and has only one mode
+            self._loaded = model.to(self.device).eval() if hasattr(model, "eval") else model, tokenizer
         return self._loaded
 
     async def answer(self, request: Request) -> Completion:
@@ -153,24 +152,15 @@ class LocalModel(ChatClient):
         self, prompt: Sequence[int], most: int, *, temperature: float | None = None, seed: int | None = None
     ) -> Iterator[tuple[int, float]]:
         """At most `most` token ids with their log probabilities, one forward pass each."""
-        import torch
+        from agent_forge.inference.decoding import sample_tokens
+        from agent_forge.inference.rows import rows_for
+        from agent_forge.inference.sampling import Sampling
 
         model, _ = self._ready()
-        generator = torch.Generator(device=self.device)
-        generator.manual_seed(seed) if seed is not None else generator.seed()
-        written: list[int] = []
-        step, cache = torch.tensor([list(prompt)], device=self.device), None  # (1, tokens)
-        for _ in range(most):
-            with torch.inference_mode():
-                out = model(input_ids=step, past_key_values=cache, use_cache=True)
-                logits = out.logits[0, -1].float()  # (vocabulary)
-                chosen = self.mask(written, logits) if self.mask is not None else logits
-                token = _pick(chosen, temperature, generator)
-                logprob = float(torch.log_softmax(logits, dim=-1)[token])
-            cache = out.past_key_values
-            written.append(token)
-            yield token, logprob
-            step = torch.tensor([[token]], device=self.device)  # (1, 1): the cache holds what came before
+        sampling = Sampling(temperature or 0.0, seed=seed, top_logprobs=0)
+        for token in sample_tokens(rows_for(model), prompt, most, sampling, self.mask):
+            assert token.logprob is not None
+            yield token.id, token.logprob
 
     def _completion(
         self, request: Request, text: str, finish: str, prompt: list[int], ids: list[int], logprobs: list[float]
@@ -185,11 +175,17 @@ class LocalModel(ChatClient):
         return Completion(text, self.name, reason, calls, TokenUsage(len(prompt), len(ids)), **tokens)
 
 
-def _load_folder(folder: Path) -> tuple[Any, Any]:
+def _load_folder(folder: Path, device: str) -> tuple[Any, Any]:
+    from agent_forge.inference.packed.model import PackedModel, is_packed
+    from agent_forge.inference.tokenizer import FolderTokenizer
+
+    if device == "cpu" and is_packed(folder):
+        return PackedModel.load(folder), FolderTokenizer(folder)
+    from agent_forge.inference import architectures
+
     try:
         import_module("transformers")  # waits while another thread imports it: see agent_forge.forge
-        # Registers the forge's architectures with transformers. By name: this room must not import the forge.
-        import_module("agent_forge.forge")
+        architectures.register_all()
         from transformers import AutoModelForCausalLM, AutoTokenizer
     except ImportError as error:
         raise MissingExtraError("a model in this process", "forge") from error
@@ -201,15 +197,6 @@ def _load_folder(folder: Path) -> tuple[Any, Any]:
         return model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise ModelError(f"the checkpoint cannot be loaded: {str(error)[:300]}", where=str(folder)) from error
-
-
-def _pick(logits: torch.Tensor, temperature: float | None, generator: torch.Generator) -> int:
-    import torch
-
-    if not temperature:
-        return int(torch.argmax(logits))
-    probabilities = torch.softmax(logits / temperature, dim=-1)
-    return int(torch.multinomial(probabilities, 1, generator=generator))
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:

@@ -1,34 +1,15 @@
-"""The running batch of one model: rows of tokens that join and leave between two steps.
-
-All rows end in the same column, so a step writes one column; what lies before the first token of a row is masked.
-Joining rows are read separately and then placed so that they end where the others do. When a row leaves, the last one
-takes its place, so the rows in use are always the first ones and the batch is never copied as a whole.
-
-    row 0  . . . a b c d        columns `start` to `end` are in use; a step fills column `end`
-    row 1  . e f g h i j        first = (3, 1, 5), written = end - first
-    row 2  . . . . . k l
-
-Shapes: N rows, T columns, V vocabulary, H key/value heads, D head width.
-"""
+"""The running batch of one model, as the engine and the samplers see it."""
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
-
-from agent_forge.forge.models import CognateCache
-from agent_forge.inference.packed import DecoderBatch, PackedLinear, why_not
-
-STRIDE = 256  # columns by which the buffers grow, at least
+from agent_forge.inference.packed.model import DecoderBatch, PackedModel
 
 
 class Rows(Protocol):
-    """A batch, as the scheduler uses it. The logits are those of the next token, [N, V]."""
+    """A batch, as the scheduler uses it. The logits are those of the next token, numpy [N, V]."""
 
     most: int | None  # rows it can hold; None: as many as fit into memory
 
@@ -36,10 +17,10 @@ class Rows(Protocol):
     def count(self) -> int:
         """Number of rows."""
 
-    def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+    def join(self, prompts: Sequence[Sequence[int]]) -> Any:
         """Reads prompts and adds them as the last rows."""
 
-    def step(self, tokens: Sequence[int]) -> Tensor:
+    def step(self, tokens: Sequence[int]) -> Any:
         """Adds one token to every row."""
 
     def leave(self, rows: Sequence[int]) -> None:
@@ -50,67 +31,12 @@ class Rows(Protocol):
 
 
 def rows_for(model: Any) -> Rows:
-    """The batch for a model: the compiled one for packed models in main memory; for others by their kind of cache: our
-    own, the plain one of transformers, or an unknown one (then one row at a time)."""
-    if runs_compiled(model):
+    """The batch for a packed model, or for a torch model (see `torch_rows`)."""
+    if isinstance(model, PackedModel):
         return DecoderBatch(model)
-    reader = Reader(model)
-    cache = reader.fresh()
-    if isinstance(cache, CognateCache):
-        return WindowRows(reader)
-    if isinstance(cache, DynamicCache) and not getattr(model, "_is_stateful", False) and _plain(model.config):
-        return BufferRows(reader)
-    return LoneRow(reader)
+    from agent_forge.inference.torch_rows import torch_rows
 
-
-def runs_compiled(model: Any) -> bool:
-    """Whether the weights are packed and the compiled decoder knows the architecture."""
-    return any(isinstance(module, PackedLinear) for module in model.modules()) and why_not(model) is None
-
-
-def _plain(config: Any) -> bool:
-    """Whether every layer caches keys and values and nothing else."""
-    kinds = getattr(config.get_text_config(), "layer_types", None) or ()
-    return all(kind in ("full_attention", "sliding_attention", "chunked_attention") for kind in kinds)
-
-
-class Reader:
-    """Calls one model, with the arguments that its `forward` accepts."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.device = model.device
-        parameters = inspect.signature(model.forward).parameters
-        open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-        self._accepted = None if open_ended else set(parameters)
-
-    def fresh(self) -> Any:
-        """An empty cache of the model's own kind."""
-        if self.model.config.model_type == "cognate":
-            return CognateCache(self.model.config)
-        return None if getattr(self.model, "_is_stateful", False) else DynamicCache()
-
-    def __call__(self, tokens: Tensor, **named: Any) -> Any:
-        arguments = {"use_cache": True, "logits_to_keep": 1, **named}
-        if self._accepted is not None:
-            arguments = {name: value for name, value in arguments.items() if name in self._accepted}
-        with torch.inference_mode():
-            return self.model(input_ids=tokens, **arguments)
-
-    def read(self, prompts: Sequence[Sequence[int]]) -> tuple[Tensor, Any]:
-        """Reads prompts of any lengths, short ones padded on the left: (logits [N, V], cache)."""
-        longest = max(map(len, prompts))
-        tokens = torch.zeros(len(prompts), longest, dtype=torch.long)  # [N, T]
-        mask = torch.zeros_like(tokens)
-        for row, prompt in enumerate(prompts):
-            tokens[row, longest - len(prompt) :] = torch.tensor(prompt)
-            mask[row, longest - len(prompt) :] = 1
-        named: dict[str, Any] = {}
-        if not bool(mask.all()):
-            positions = (mask.cumsum(-1) - 1).clamp_min(0)
-            named = {"attention_mask": mask.to(self.device), "position_ids": positions.to(self.device)}
-        out = self(tokens.to(self.device), past_key_values=self.fresh(), **named)
-        return out.logits[:, -1], out.past_key_values
+    return torch_rows(model)
 
 
 def without(items: list[Any], leaving: Sequence[int]) -> None:
@@ -124,280 +50,3 @@ def without(items: list[Any], leaving: Sequence[int]) -> None:
     for place in sorted(leaving, reverse=True):
         items[place] = items[-1]
         items.pop()
-
-
-class Extent:
-    """Where the rows are; shared by the layers of a buffer."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.start = 0
-        self.end = 0
-        self.first: list[int] = []  # column of each row's first token
-
-    def shift(self, columns: int) -> None:
-        """Called when all rows have been moved to the right."""
-        self.start, self.end = self.start + columns, self.end + columns
-        self.first = [first + columns for first in self.first]
-
-
-class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """Keys and values of one layer, [N, H, T, D], written in place."""
-
-    is_sliding = False
-    is_compileable = False
-
-    def __init__(self, extent: Extent) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.extent = extent
-
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys, self.values = _blank(key_states, 0, 0), _blank(value_states, 0, 0)
-        self.is_initialized = True
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Writes the newest column and returns all that is in use."""
-        place = self.extent
-        in_use: list[Tensor] = []
-        for buffer, new in ((self.keys, key_states), (self.values, value_states)):
-            assert buffer is not None
-            buffer[: place.count, :, place.end] = new[:, :, 0]
-            in_use.append(buffer[: place.count, :, place.start : place.end + 1])
-        return in_use[0], in_use[1]
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.get_seq_length() + query_length, 0
-
-    def get_seq_length(self) -> int:
-        return self.extent.end - self.extent.start
-
-    def get_max_length(self) -> int:
-        return -1
-
-    get_max_cache_shape = get_max_length  # its name before transformers 5.20
-
-    def set_down(self, layer: DynamicLayer) -> None:
-        """Copies the rows of a fresh cache behind the last row, so that they end in the column before `end`."""
-        place = self.extent
-        for buffer, new in ((self.keys, layer.keys), (self.values, layer.values)):
-            assert buffer is not None
-            assert new is not None
-            rows, columns = new.shape[0], new.shape[2]
-            buffer[place.count : place.count + rows, :, place.end - columns : place.end] = new
-
-    def resize(self, rows: int, columns: int, to: int) -> None:
-        """Moves what is in use into a new buffer, where `start` becomes column `to`."""
-        place = self.extent
-        for name in ("keys", "values"):
-            old = getattr(self, name)
-            new = _blank(old, rows, columns)
-            used = old[: place.count, :, place.start : place.end]
-            new[: place.count, :, to : to + used.shape[2]] = used
-            setattr(self, name, new)
-
-    def copy_row(self, source: int, target: int) -> None:
-        place = self.extent
-        for buffer in (self.keys, self.values):
-            assert buffer is not None
-            buffer[target, :, place.start : place.end] = buffer[source, :, place.start : place.end]
-
-
-def _blank(like: Tensor, rows: int, columns: int) -> Tensor:
-    return like.new_zeros(rows, like.shape[1], columns, like.shape[3])
-
-
-class BufferRows:
-    """Rows for any model that uses the plain cache of transformers."""
-
-    most: int | None = None
-
-    def __init__(self, reader: Reader) -> None:
-        self._read = reader
-        self.extent = Extent()
-        self._layers: list[BufferLayer] = []
-        self._cache: Any = None
-        self._cell: int | None = None
-
-    @property
-    def count(self) -> int:
-        return self.extent.count
-
-    def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        logits, fresh = self._read.read(prompts)
-        if self._cache is None:
-            self._layers = [BufferLayer(self.extent) for _ in fresh.layers]
-            for mine, theirs in zip(self._layers, fresh.layers, strict=True):
-                mine.lazy_initialization(theirs.keys, theirs.values)
-            self._cache = Cache(layers=list(self._layers))
-        place, longest = self.extent, max(map(len, prompts))
-        self._make_room(place.count + len(prompts), longest)
-        for mine, theirs in zip(self._layers, fresh.layers, strict=True):
-            mine.set_down(theirs)
-        place.first += [place.end - len(prompt) for prompt in prompts]
-        place.count += len(prompts)
-        place.start = min(place.first)
-        return logits
-
-    def _make_room(self, rows: int, longest: int) -> None:
-        """Makes room for this many rows, for a row of that length with the same end, and for one more step."""
-        place = self.extent
-        held = place.end - place.start
-        needed = max(held, longest)
-        capacity_rows, capacity = self._capacity()
-        if rows <= capacity_rows and longest <= place.end < capacity:
-            return
-        columns = capacity if needed + STRIDE // 2 < capacity else needed + max(STRIDE, needed // 2)
-        to = needed - held
-        for layer in self._layers:
-            layer.resize(max(rows, min(2 * capacity_rows, rows + 8)), columns, to)
-        place.shift(to - place.start)
-
-    def _capacity(self) -> tuple[int, int]:
-        keys = self._layers[0].keys
-        assert keys is not None
-        return keys.shape[0], keys.shape[2]
-
-    def step(self, tokens: Sequence[int]) -> Tensor:
-        place, device = self.extent, self._read.device
-        self._make_room(place.count, 0)
-        first = torch.tensor(place.first)
-        columns = torch.arange(place.start, place.end + 1)
-        mask = columns[None] >= first[:, None]
-        out = self._read(
-            torch.tensor(tokens).unsqueeze(1).to(device),
-            past_key_values=self._cache,
-            attention_mask=mask.long().to(device),
-            position_ids=(place.end - first).unsqueeze(1).to(device),
-        )
-        place.end += 1
-        logits: Tensor = out.logits[:, -1]
-        return logits
-
-    def leave(self, rows: Sequence[int]) -> None:
-        place = self.extent
-        order = list(range(place.count))
-        without(order, rows)
-        for target, source in enumerate(order):
-            if source != target:
-                for layer in self._layers:
-                    layer.copy_row(source, target)
-        place.first = [place.first[source] for source in order]
-        place.count = len(order)
-        place.start = min(place.first, default=place.end)
-        if not place.count:  # an idle server holds no memory for buffers
-            self._layers, self._cache, self.extent = [], None, Extent()
-
-    def cells(self, rows: int, length: int) -> int:
-        if self._cell is None:
-            self._cell = _cell_of(self._read.model)
-        held = self.extent.end - self.extent.start
-        return rows * max(length, held) * self._cell
-
-
-def _cell_of(model: Any) -> int:
-    """Bytes that one token takes in the cache, from the configuration."""
-    config = model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return 2 * int(config.num_hidden_layers) * int(heads) * int(width) * int(model.dtype.itemsize)
-
-
-class WindowRows:
-    """Rows for Cognate, whose cache holds a window of keys and values and the state of the memory."""
-
-    most: int | None = None
-
-    def __init__(self, reader: Reader) -> None:
-        self._read = reader
-        self._window = int(reader.model.config.sliding_window)
-        self._cache: Any = None
-        self._lengths: list[int] = []  # tokens of each row
-
-    @property
-    def count(self) -> int:
-        return len(self._lengths)
-
-    def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        logits, fresh = self._read.read(prompts)
-        if self._cache is None:
-            self._cache = fresh
-        else:
-            for mine, theirs in zip(self._cache.layers, fresh.layers, strict=True):
-                _append(mine, theirs)
-        self._lengths += [len(prompt) for prompt in prompts]
-        return logits
-
-    def step(self, tokens: Sequence[int]) -> Tensor:
-        device = self._read.device
-        written = torch.tensor(self._lengths)
-        width = min(self._cache.get_seq_length(), self._window - 1) + 1
-        ages = torch.arange(width - 1, -1, -1)  # how many steps ago each column was written; 0 is the new one
-        out = self._read(
-            torch.tensor(tokens).unsqueeze(1).to(device),
-            past_key_values=self._cache,
-            attention_mask=(ages[None] <= written[:, None]).to(device),
-            position_ids=written.unsqueeze(1).to(device),
-        )
-        self._lengths = [length + 1 for length in self._lengths]
-        logits: Tensor = out.logits[:, -1]
-        return logits
-
-    def leave(self, rows: Sequence[int]) -> None:
-        order = list(range(self.count))
-        without(order, rows)
-        self._lengths = [self._lengths[source] for source in order]
-        if not order:
-            self._cache = None
-        elif len(rows):
-            self._cache.batch_select_indices(torch.tensor(order, device=self._read.device))
-
-    def cells(self, rows: int, length: int) -> int:
-        config = self._read.model.config
-        slot = 2 * config.num_key_value_heads * config.head_dim * min(length, self._window)
-        memory = config.memory_heads * config.memory_head_dim * config.memory_head_dim * 2
-        return int(rows * config.slots * (slot + memory) * 4)
-
-
-def _append(mine: Any, theirs: Any) -> None:
-    """Joins the rows of two Cognate slots; the shorter history is padded on the left."""
-    width = max(mine.keys.shape[2], theirs.keys.shape[2])
-    for name in ("keys", "values"):
-        states = [getattr(one, name) for one in (mine, theirs)]  # each [N, H, T, D]
-        parts = [torch.nn.functional.pad(state, (0, 0, width - state.shape[2], 0)) for state in states]
-        setattr(mine, name, torch.cat(parts))
-    if mine.memory is not None:
-        mine.memory = torch.cat([mine.memory, theirs.memory])
-    mine.seen = max(mine.seen, theirs.seen)
-
-
-class LoneRow:
-    """One row at a time, in the model's own cache, for models with an unknown kind of state."""
-
-    most: int | None = 1
-
-    def __init__(self, reader: Reader) -> None:
-        self._read = reader
-        self._state: dict[str, Any] = {}
-        self.count = 0
-
-    def join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        assert self.count == 0
-        out = self._read(torch.tensor([list(prompts[0])], device=self._read.device))
-        return self._after(out)
-
-    def step(self, tokens: Sequence[int]) -> Tensor:
-        return self._after(self._read(torch.tensor([list(tokens)], device=self._read.device), **self._state))
-
-    def _after(self, out: Any) -> Tensor:
-        name = "past_key_values" if getattr(out, "past_key_values", None) is not None else "cache_params"
-        self._state = {name: getattr(out, name)}
-        self.count = 1
-        logits: Tensor = out.logits[:, -1]
-        return logits
-
-    def leave(self, rows: Sequence[int]) -> None:
-        if len(rows):
-            self._state, self.count = {}, 0
-
-    def cells(self, rows: int, length: int) -> int:
-        return 0

@@ -1,14 +1,16 @@
-"""The header of a safetensors file, read and checked without the library: names, types, shapes, offsets."""
+"""safetensors files, read and checked without the library: the header, the digest, and the tensors as arrays."""
 
 from __future__ import annotations
 
 import json
 import math
 import struct
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from agent_forge.errors import CheckpointError
+from agent_forge.files import file_digest
 
 MAX_HEADER = 100 << 20  # the limit of the safetensors library itself
 BYTES_OF = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
@@ -58,3 +60,46 @@ def _check_offsets(header: dict[str, dict[str, Any]], room: int) -> None:
 
 def elements(tensor: dict[str, Any]) -> int:
     return math.prod(tensor["shape"])
+
+
+NUMPY_TYPES = {"F64": "f8", "F32": "f4", "F16": "f2", "BF16": "u2", "I64": "i8", "I32": "i4", "I16": "i2", "I8": "i1"}
+NUMPY_TYPES |= {"U8": "u1", "BOOL": "?"}
+
+
+def read_arrays(file: Path) -> dict[str, Any]:
+    """The tensors as numpy arrays: views of the mapped file, which is read where they are used. bfloat16, which numpy
+    does not have, becomes float32. Raises CheckpointError."""
+    import numpy as np
+
+    header = read_header(file)
+    unknown = {tensor["dtype"] for tensor in header.values()} - set(NUMPY_TYPES)
+    if unknown:
+        raise CheckpointError(f"tensors of type {', '.join(sorted(unknown))} cannot be read", where=str(file))
+    size = sum(tensor["data_offsets"][1] - tensor["data_offsets"][0] for tensor in header.values())
+    first = file.stat().st_size - size
+    whole = np.memmap(file, np.uint8, "r") if size else np.empty(0, np.uint8)
+    arrays = {}
+    for name, tensor in header.items():
+        start, stop = (first + offset for offset in tensor["data_offsets"])
+        part = whole[start:stop]
+        kind = np.dtype(NUMPY_TYPES[tensor["dtype"]]).newbyteorder("<")
+        # A header may leave the data at an odd address, and C wants whole numbers: those are copied.
+        part = np.frombuffer(part.tobytes(), kind) if start % kind.itemsize else np.asarray(part).view(kind)
+        if tensor["dtype"] == "BF16":
+            part = (part.astype(np.uint32) << 16).view(np.float32)
+        arrays[name] = part.reshape(tensor["shape"])
+    return arrays
+
+
+def check_files(files: Iterable[Path], digests: Mapping[str, str]) -> None:
+    """Raises CheckpointError unless each file is, byte for byte, the one that was written."""
+    for file in map(Path, files):
+        if not file.is_file():
+            raise CheckpointError("the file is missing", where=str(file))
+        read_header(file)
+        if digests.get(file.name) != file_digest(file):
+            raise CheckpointError(
+                "the bytes are not those that were written",
+                where=str(file),
+                fix="The file was changed or damaged: copy it again, or pack the model again",
+            )

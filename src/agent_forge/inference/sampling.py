@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
 LIKELY = 256  # tokens considered first for top-p; all are sorted only where these do not hold enough probability
 
@@ -42,67 +42,72 @@ class SampledToken:
     top: tuple[tuple[int, float], ...] = ()
 
 
-def choose(logits: Tensor, samplings: Sequence[Sampling], masks: Sequence[Tensor | None]) -> list[SampledToken]:
-    """The next token of every row. `logits` is [N, V]; a mask [V] says which tokens are allowed.
+def choose(
+    logits: Any, samplings: Sequence[Sampling], masks: Sequence[Any] | None = None, *, allowed: Any = None
+) -> list[SampledToken]:
+    """The next token of every row. `logits` is [N, V]; a mask [V] says which tokens are allowed, None all of them.
+    Instead of masks, `allowed` may be logits with -inf for what is not.
 
     Log probabilities are the model's own: before temperature, top-p and mask.
     """
-    allowed = _allowed(logits, masks)
+    if allowed is None:
+        allowed = _allowed(logits, masks or ())
     tokens = allowed.argmax(-1).tolist()
-    drawn = [row for row, sampling in enumerate(samplings) if not sampling.greedy]
-    if drawn:
-        for row, token in zip(drawn, _draw(allowed[drawn], [samplings[row] for row in drawn]), strict=True):
-            tokens[row] = token
-    sampled = [SampledToken(token) for token in tokens]
-    verbose = [row for row, sampling in enumerate(samplings) if sampling.top_logprobs is not None]
-    if verbose:
-        logprobs = torch.log_softmax(logits[verbose].float(), dim=-1)
-        for place, row in enumerate(verbose):
-            sampled[row] = _with_logprobs(tokens[row], logprobs[place], samplings[row].top_logprobs or 0)
-    return sampled
+    for row, sampling in enumerate(samplings):
+        if not sampling.greedy:
+            tokens[row] = _draw(allowed[row], sampling)
+    return [
+        SampledToken(token) if sampling.top_logprobs is None else _with_logprobs(token, row, sampling.top_logprobs)
+        for token, row, sampling in zip(tokens, logits, samplings, strict=True)
+    ]
 
 
-def _allowed(logits: Tensor, masks: Sequence[Tensor | None]) -> Tensor:
+def _allowed(logits: Any, masks: Sequence[Any]) -> Any:
     if all(mask is None for mask in masks):
         return logits
-    logits = logits.clone()
+    logits = logits.copy()
     for row, mask in enumerate(masks):
         if mask is not None:
-            size = min(mask.numel(), logits.shape[-1])
-            logits[row, :size].masked_fill_(~mask[:size].to(logits.device), -torch.inf)
-            logits[row, size:] = -torch.inf
+            size = min(len(mask), logits.shape[-1])
+            logits[row, :size][~np.asarray(mask[:size])] = -np.inf
+            logits[row, size:] = -np.inf
     return logits
 
 
-def _draw(logits: Tensor, samplings: Sequence[Sampling]) -> list[int]:
-    device = logits.device
-    heat = torch.tensor([sampling.temperature for sampling in samplings], device=device)
-    probabilities = torch.softmax(logits.float() / heat[:, None], dim=-1)
-    points = torch.tensor([sampling.rng.random() for sampling in samplings], dtype=torch.float64, device=device)
-    cut = torch.tensor([sampling.top_p for sampling in samplings], device=device)
-    if bool((cut >= 1.0).all()):
-        return _at(probabilities, points).tolist()
-    nucleus, tokens = _nucleus(probabilities, cut)
-    return tokens.gather(-1, _at(nucleus, points)[:, None])[:, 0].tolist()
+def _draw(logits: Any, sampling: Sampling) -> int:
+    """Inverse transform sampling, among the likeliest tokens that together hold `top_p`."""
+    heated = logits / np.float32(sampling.temperature)
+    weights = np.exp(heated - heated.max())
+    point = sampling.rng.random()
+    if sampling.top_p >= 1.0:
+        return _at(weights, point)
+    tokens = _nucleus(weights / weights.sum(), sampling.top_p)
+    return int(tokens[_at(weights[tokens], point)])
 
 
-def _nucleus(probabilities: Tensor, cut: Tensor) -> tuple[Tensor, Tensor]:
-    """The probabilities of the likeliest tokens that together hold `cut` (top-p), others 0; and the tokens: [N, K]."""
-    likeliest, tokens = probabilities.topk(min(LIKELY, probabilities.shape[-1]))
-    if bool((likeliest.sum(-1) < cut).any()):
-        likeliest, tokens = probabilities.sort(descending=True)
-    before = likeliest.cumsum(-1) - likeliest
-    return likeliest.masked_fill(before >= cut[:, None], 0.0), tokens
+def _nucleus(probabilities: Any, cut: float) -> Any:
+    """The likeliest tokens that together hold `cut`, the likeliest first."""
+    tokens = _likeliest(probabilities, LIKELY)
+    if probabilities[tokens].sum() < cut:
+        tokens = _likeliest(probabilities, len(probabilities))
+    before = np.cumsum(probabilities[tokens]) - probabilities[tokens]
+    return tokens[before < cut]
 
 
-def _at(weights: Tensor, points: Tensor) -> Tensor:
-    """Where in the cumulative weights [N, K] each point [N] between 0 and 1 falls: inverse transform sampling."""
-    total = weights.double().cumsum(-1)
-    index = torch.searchsorted(total, (points * total[:, -1])[:, None], right=True)[:, 0]
-    return index.clamp_max(weights.shape[-1] - 1)
+def _likeliest(scores: Any, count: int) -> Any:
+    """The tokens with the highest scores, the highest first."""
+    some = np.argpartition(scores, -count)[-count:] if 0 < count < len(scores) else np.arange(len(scores))
+    return some[np.argsort(-scores[some], kind="stable")][:count]
 
 
-def _with_logprobs(token: int, logprobs: Tensor, count: int) -> SampledToken:
-    best = logprobs.topk(min(count, logprobs.numel())) if count else None
-    top = () if best is None else tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-    return SampledToken(token, float(logprobs[token]), top)
+def _at(weights: Any, point: float) -> int:
+    """Where in the cumulative weights [K] a point between 0 and 1 falls."""
+    total = np.cumsum(weights, dtype=np.float64)
+    return min(int(np.searchsorted(total, point * total[-1], side="right")), len(weights) - 1)
+
+
+def _with_logprobs(token: int, logits: Any, count: int) -> SampledToken:
+    shifted = logits - logits.max()
+    logprobs = shifted - np.log(np.exp(shifted).sum())
+    best = _likeliest(logprobs, count).tolist() if count else ()
+    return SampledToken(token, float(logprobs[token]), tuple((each, float(logprobs[each])) for each in best))

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-OPEN = "<tool_call>"
-_BLOCK = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
+from agent_forge.inference.grammar import CLOSE, OPEN
+
+_DECODER = json.JSONDecoder()
 _FENCE = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
 
 
@@ -38,19 +39,31 @@ def split_calls(text: str, names: Sequence[str]) -> tuple[str, list[Call]]:
     ('{"name": "delete", "arguments": {}}', [])
     """
     calls: list[Call] = []
-
-    def take(match: re.Match[str]) -> str:
-        in_block = _calls(match[1], names)
-        calls.extend(in_block)
-        return "" if in_block else match[0]
-
-    rest = _BLOCK.sub(take, text)
+    rest, at = "", 0
+    while (start := text.find(OPEN, at)) >= 0:
+        body, end = _block(text, start + len(OPEN))
+        in_block = _calls(body, names)
+        calls += in_block
+        rest += text[at:start] if in_block else text[at:end]
+        at = end
     if calls:
-        return rest.strip(), calls
+        return (rest + text[at:]).strip(), calls
     stripped = text.strip()
     fenced = _FENCE.match(stripped)
     whole = _calls(fenced[1] if fenced else stripped, names)
     return ("", whole) if whole else (text, [])
+
+
+def _block(text: str, start: int) -> tuple[str, int]:
+    """What stands in the block from `start` on, and where the block ends. A closing tag in a JSON string does not end
+    it; without one, the block is the rest of the text."""
+    begin = start + len(text[start:]) - len(text[start:].lstrip())
+    try:
+        after = _DECODER.raw_decode(text, begin)[1]
+    except (ValueError, RecursionError):
+        after = begin
+    close = text.find(CLOSE, after)
+    return (text[start:], len(text)) if close < 0 else (text[start:close], close + len(CLOSE))
 
 
 def _calls(text: str, names: Sequence[str]) -> list[Call]:
@@ -79,21 +92,6 @@ def _call(document: Any, names: Sequence[str]) -> Call | None:
     if name not in names or not isinstance(arguments, Mapping):
         return None
     return Call(str(name), json.dumps(arguments, ensure_ascii=False))
-
-
-def call_schema(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A JSON Schema for a call of one of these tools, for `tool_choice: required`."""
-    return {"anyOf": [_schema_of(tool["function"]) for tool in tools]}
-
-
-def _schema_of(function: Mapping[str, Any]) -> dict[str, Any]:
-    parameters = function.get("parameters") or {"type": "object", "properties": {}}
-    return {
-        "type": "object",
-        "properties": {"name": {"const": function["name"]}, "arguments": parameters},
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-    }
 
 
 class Screen:

@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_forge.agents.planner.grammar import END, PlanGrammar, State, Trie
 from agent_forge.errors import ModelError
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -34,24 +31,22 @@ class TokenVocabulary:
 
 
 class PlanProcessor:
-    """A logits processor for transformers, with one grammar per row."""
+    """Masks the logits of plans that are written side by side, each with its own grammar."""
 
     def __init__(
         self,
         vocabulary: TokenVocabulary,
         grammars: Sequence[PlanGrammar],
-        prompt_tokens: int,
         *,
         words_tokens: int = 32,
         budget: int = 256,
     ) -> None:
         self.grammars = tuple(grammars)
-        self.prompt_tokens = prompt_tokens
         self.words_tokens = words_tokens
         self.budget = budget
         self.vocabulary = vocabulary
         self._masks: dict[tuple[PlanGrammar, State, bool], list[int]] = {}
-        self._indices: dict[int, torch.Tensor] = {}
+        self._indices: dict[int, Any] = {}
         self._end = [vocabulary.end_token]
         if not any(self._follow(PlanGrammar(), ("text", 1, 1, "w"), short=True)):
             raise ModelError("the tokenizer has no token with which a description could end (' |')")
@@ -61,21 +56,23 @@ class PlanProcessor:
         """An upper bound on the output: the budget, one description, and the dependencies of one line."""
         return self.budget + self.words_tokens + 8 * max(grammar.most for grammar in self.grammars) + 32
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Masks scores (rows, vocabulary) after input_ids (rows, tokens)."""
-        masked = scores.new_full(scores.shape, float("-inf"))
-        for row, ids in enumerate(input_ids.tolist()):
-            allowed = self._index(self.allowed(ids[self.prompt_tokens :], self.grammars[row]), scores)
-            masked[row, allowed] = scores[row, allowed]
-            if not bool((masked[row] > float("-inf")).any()):
-                # The model rules out every token that the grammar allows: choose evenly among them.
-                masked[row, allowed] = 0.0
+    def __call__(self, plan: int, written: Sequence[int], scores: Any) -> Any:
+        """The scores of the next token of a plan (numpy, [vocabulary]), with -inf for what its grammar forbids."""
+        import numpy as np
+
+        allowed = self._index(self.allowed(written, self.grammars[plan]))
+        masked = np.full_like(scores, -np.inf)
+        masked[allowed] = scores[allowed]
+        if not (masked[allowed] > -np.inf).any():
+            masked[allowed] = 0.0  # the model rules out every token that the grammar allows: choose evenly among them
         return masked
 
-    def _index(self, tokens: list[int], scores: torch.Tensor) -> torch.Tensor:
-        """The token list as a tensor, cached: the lists are shared, and some hold the whole vocabulary."""
+    def _index(self, tokens: list[int]) -> Any:
+        """The token list as an array, cached: the lists are shared, and some hold the whole vocabulary."""
+        import numpy as np
+
         if id(tokens) not in self._indices:
-            self._indices[id(tokens)] = scores.new_tensor(tokens).long()
+            self._indices[id(tokens)] = np.array(tokens)
         return self._indices[id(tokens)]
 
     def allowed(self, written: Sequence[int], grammar: PlanGrammar) -> list[int]:

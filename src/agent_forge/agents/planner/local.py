@@ -84,36 +84,38 @@ class LocalPlanner:
         """The plans as text, each with its token usage."""
         _, tokenizer, words = self._ready()
         prompts = [_prompt(tokenizer, request, tools) for request, tools in requests]
-        longest = max(map(len, prompts))
-        end = words.end_token
-        rows = [[end] * (longest - len(ids)) + ids for ids in prompts]  # (requests, longest), padded on the left
-        seen = [[0] * (longest - len(ids)) + [1] * len(ids) for ids in prompts]
         grammars = [PlanGrammar(most=self.most, tools=tuple(tool.name for tool in tools)) for _, tools in requests]
-        processor = PlanProcessor(words, grammars, longest, budget=self.budget)
-        outputs = [row[longest:] for row in self._generate(rows, seen, processor)]
-        written = [row[: row.index(end)] if end in row else row for row in outputs]
+        written = self._generate(prompts, PlanProcessor(words, grammars, budget=self.budget))
         texts = [tokenizer.decode(row, clean_up_tokenization_spaces=False) for row in written]
         return [
             (OPENING + text, TokenUsage(len(ids), len(row)))
             for text, ids, row in zip(texts, prompts, written, strict=True)
         ]
 
-    def _generate(self, rows: list[list[int]], seen: list[list[int]], processor: PlanProcessor) -> list[list[int]]:
-        import torch
-        from transformers import LogitsProcessorList
+    def _generate(self, prompts: list[list[int]], processor: PlanProcessor) -> list[list[int]]:
+        """The tokens after each prompt, greedily, without the one that ends it."""
+        from agent_forge.inference.rows import rows_for, without
 
         model, _, words = self._ready()
-        with torch.inference_mode():
-            out = model.generate(
-                torch.tensor(rows, device=model.device),
-                attention_mask=torch.tensor(seen, device=model.device),
-                max_new_tokens=processor.most_tokens,
-                do_sample=False,
-                logits_processor=LogitsProcessorList([processor]),
-                pad_token_id=words.end_token,
-                eos_token_id=words.end_token,
-            )
-        written: list[list[int]] = out.tolist()
+        rows = rows_for(model)
+        written: list[list[int]] = [[] for _ in prompts]
+        at_once = rows.most or len(prompts)
+        for start in range(0, len(prompts), at_once):
+            live = list(range(start, min(start + at_once, len(prompts))))
+            logits = rows.join([prompts[plan] for plan in live])
+            while live:
+                scores = zip(live, logits, strict=True)
+                tokens = [int(processor(plan, written[plan], one).argmax()) for plan, one in scores]
+                done = []
+                for place, (plan, token) in enumerate(zip(live, tokens, strict=True)):
+                    if token != words.end_token:
+                        written[plan].append(token)
+                    if token == words.end_token or len(written[plan]) >= processor.most_tokens:
+                        done.append(place)
+                rows.leave(done)
+                without(live, done)
+                without(tokens, done)
+                logits = rows.step(tokens) if live else logits
         return written
 
 

@@ -18,7 +18,7 @@ __getattr__, __dir__, __all__ = attach(
         "container": "Encoded pack unpack",
         "feedback": "Cost distortion",
         "search": "CompressionReport compress",
-        "settings": "CompressSettings usual_work",
+        "settings": "CompressSettings usual_effort",
         "student": "compress_student",
         "text": "Text mixed prepare_text",
     },

@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from agent_forge.config import as_dict
 from agent_forge.errors import CheckpointError, UsageError
+from agent_forge.forge.checkpoint import Card, Metric, digest_of, write_card
 from agent_forge.forge.compression.allocation import Allocation, allocate, worthwhile
 from agent_forge.forge.compression.codecs import raw
 from agent_forge.forge.compression.container import Encoded, pack
@@ -53,6 +55,10 @@ PRICE = 0.8  # of what a byte was worth: what a bit costs at the start of recove
 TIGHTER = (0.0, 0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2)  # wider dead zones, tried in turn until the codes fit
 STUDENT_BITS = 1.0
 STUDENT = "below about 1 bit per weight, distil a smaller student instead"
+LONG_NAME = "recovered 0.123 MB: "
+LONG_FIGURES = Figures(10**10, *(1e9 / 7,) * 9, None)  # a card with these is longer than any
+MORE_TRIES = 6  # stages beside those of the search over sizes: the budget itself, and recovery
+CARD_SPARE = 256  # bytes: what the files say of themselves (architecture, tokenizer)
 HEADER = 27  # bytes by which an entry of the weights' header may grow: three numbers of up to ten digits
 
 
@@ -68,11 +74,15 @@ class CompressionReport:
     stages: Sequence[CompressionStage]
     least_passing: int | None
     reason: str
+    out: Path
+    digest: str
 
     def as_dict(self) -> dict[str, Any]:
         figures, before = self.figures, self.before.before
         choices = self.before.choices
         return {
+            "out": str(self.out),
+            "digest": self.digest,
             "bytes_before": self.bytes_before,
             "bytes": figures.bytes,
             "ratio": self.bytes_before / figures.bytes,
@@ -110,13 +120,17 @@ class Compressor:
         tell: Tell = silent,
         original: Any = None,
         seed: int = 0,
+        card: Card | None = None,
     ) -> None:
         self.source, self.text, self.settings, self.tell, self.seed = source, text, settings, tell, seed
+        self.effort = settings.effort(source)
+        resolved = as_dict(replace(settings, **asdict(self.effort)))
+        self.card = replace(card or Card("compress", {}, seed=seed), config=resolved)
         torch.manual_seed(seed)
         self.model = load_original(source)
         self.weights = sum(weight.numel() for weight in self.model.parameters())
         self.original = self.model if original is None else original  # of a student: its teacher
-        self.judge = ArtefactJudge(self.original, text.held_out, settings.batch_rows, settings.questions, tell)
+        self.judge = ArtefactJudge(self.original, text.held_out, self.effort.batch_rows, settings.questions, tell)
         self.limit = (1 + settings.max_increase) * self.judge.before.perplexity
         self.stages: list[CompressionStage] = []
         self.trials: dict[str, list[Trial]] = {}
@@ -127,16 +141,14 @@ class Compressor:
 
     def calibrate(self) -> None:
         """Measures what errors cost, and tries every codec on every matrix."""
-        settings, rows = self.settings, self.text.rows
-        first = PackedRows(rows.tokens[: settings.rows], rows.documents[: settings.rows])
-        costs = measure_costs(
-            self.model, first, settings.batch_rows, self.seed, rows, settings.gradient_rows, self.tell
-        )
+        effort, rows = self.effort, self.text.rows
+        first = PackedRows(rows.tokens[: effort.rows], rows.documents[: effort.rows])
+        costs = measure_costs(self.model, first, effort.batch_rows, self.seed, rows, effort.gradient_rows, self.tell)
         # options are tried on other rows: errors must not hide in the calibration text
-        start = min(settings.rows, len(rows) - 1)
+        start = min(effort.rows, len(rows) - 1)
         others = PackedRows(rows.tokens[start:], rows.documents[start:])
-        reference = ReferencePredictions(self.model, others, settings.trial_tokens)
-        self.trials = run_trials(self.model, costs, reference, settings.codecs, settings.measured, self.tell)
+        reference = ReferencePredictions(self.model, others, effort.trial_tokens)
+        self.trials = run_trials(self.model, costs, reference, self.settings.codecs, effort.measured, self.tell)
         self.plain = {name: raw.encode(tensor, Cost()) for name, tensor in plain_tensors(self.model).items()}
 
     def plain_bytes(self) -> int:
@@ -151,7 +163,9 @@ class Compressor:
             write_config(self.source, folder)
             write_tokenizer(self.source, folder, self.text.samples)
             write_weights(folder, entries, self.buffers)
-            return folder_bytes(folder) + HEADER * len(entries) + 8 + self.plain_bytes()  # 8: alignment
+            others = HEADER * len(entries) + 8 + self.plain_bytes()  # 8: alignment
+            stages = [self.stage_of(LONG_NAME, LONG_FIGURES)] * (self.settings.tries + MORE_TRIES)
+            return len(self.card_of(LONG_FIGURES, stages).to_json()) + CARD_SPARE + folder_bytes(folder) + others
 
     def bounds(self) -> tuple[int, int]:
         """Bytes of the matrices at their smallest and at their largest worthwhile options."""
@@ -175,25 +189,52 @@ class Compressor:
         write_weights(folder, {name: pack(encoded) for name, encoded in tensors.items()}, self.buffers)
 
     def stage(self, name: str, folder: Path, tensors: Mapping[str, Encoded]) -> CompressionStage:
-        """Writes, loads, measures; the figures are those of the folder."""
+        """Writes, loads, measures; the figures are those of the folder, its card included."""
         self.tell(stage=f"evaluate {name}")
         start = time.perf_counter()
         self.write(folder, tensors)
         figures = self.judge.of_folder(folder, name)
+
+        def card_for(size: int) -> Card:
+            measured = replace(figures, bytes=size)
+            return self.card_of(measured, [*self.stages, self.stage_of(name, measured)])
+
+        figures = replace(figures, bytes=write_card(folder, card_for))
         kinds = Counter(encoded.codec for encoded in tensors.values())
-        seconds = time.perf_counter() - start
-        stage = CompressionStage(name, figures, self.limit, self.settings.budget, seconds, kinds)
+        stage = replace(self.stage_of(name, figures), seconds=time.perf_counter() - start, codecs=kinds)
         self.stages.append(stage)
         self.tell(stage=name, bytes=figures.bytes, ppl=figures.ppl, kl=figures.kl, passed=stage.passed)
         return stage
 
+    def stage_of(self, name: str, figures: Figures) -> CompressionStage:
+        return CompressionStage(name, figures, self.limit, self.settings.most_bytes, 0.0)
+
+    def card_of(self, figures: Figures, stages: Sequence[CompressionStage]) -> Card:
+        """The card of an artefact: its figures, and the stages up to it."""
+        how = "held-out documents, from the folder as it is shipped"
+        before, all_files = folder_bytes(self.source), "all files of the folder"
+        metrics = {
+            "bytes": Metric(float(figures.bytes), how=all_files),
+            "ratio": Metric(before / figures.bytes, how="all files of both folders"),
+            "bits_per_weight": Metric(8 * figures.bytes / self.weights, how=all_files),
+            "perplexity_ratio": Metric(figures.ppl / self.judge.before.perplexity, how=f"to the input's, {how}"),
+            "kl_to_input": Metric(figures.kl, figures.kl_stderr, how=f"nats per token, {how}"),
+        }
+        if figures.bits_per_byte is not None:
+            metrics["bits per byte"] = Metric(figures.bits_per_byte, how=how)
+        if figures.accuracy is not None:
+            question = "which of four pieces follows?"
+            metrics["continuation_accuracy"] = Metric(figures.accuracy, figures.accuracy_stderr, how=question)
+        notes = "; ".join(f"{stage.name}: {'passed' if stage.passed else 'failed'}" for stage in stages)
+        return replace(self.card, metrics=metrics, notes=notes)
+
     def recovered(self, tensors: Mapping[str, Encoded], price: float, room: int) -> dict[str, Encoded]:
         """The tensors after a short distillation, within `room` bytes. `price` is what a byte was
         worth in loss."""
-        settings = self.settings
+        effort = self.effort
         latents = recover(
-            self.original, self.model, tensors, self.text.rows, settings.recovery_steps,
-            batch_rows=settings.batch_rows, lr=settings.recovery_lr, price=PRICE * price, seed=self.seed,
+            self.original, self.model, tensors, self.text.rows, effort.recovery_steps,
+            batch_rows=effort.batch_rows, lr=self.settings.recovery_lr, price=PRICE * price, seed=self.seed,
             tell=self.tell,
         )  # fmt: skip
         for tighter in TIGHTER:
@@ -238,8 +279,8 @@ class SizeSearch:
         settings = self.compressor.settings
         least, most = (self.overhead + size for size in self.compressor.bounds())
         target = least
-        if settings.budget is not None:
-            target = min(settings.budget, most)
+        if settings.most_bytes is not None:
+            target = min(settings.most_bytes, most)
             if target >= least and self.attempt(target, recover=True):
                 return
         if not self.attempt(most):
@@ -248,7 +289,7 @@ class SizeSearch:
         while len(self.growth) < settings.tries and low < CLOSE * high:
             middle = self.guess(low, high)
             low, high = (low, middle) if self.attempt(middle) else (middle, high)
-        if settings.recovery_steps:
+        if self.compressor.effort.recovery_steps:
             self._recover_smaller(max(target, least), high)
 
     def _recover_smaller(self, least: int, passed: int) -> None:
@@ -271,7 +312,7 @@ class SizeSearch:
         passed = self._judge(f"codecs {size}", tensors)
         ratio = compressor.stages[-1].figures.ppl / compressor.judge.before.perplexity
         self.growth.append((total, max(1e-9, math.log(ratio))))
-        if recover and compressor.settings.recovery_steps:
+        if recover and compressor.effort.recovery_steps:
             room = total - self.overhead + compressor.plain_bytes()
             passed = self._judge(f"recovered {size}", compressor.recovered(tensors, allocation.price, room)) or passed
         return passed
@@ -319,7 +360,16 @@ class SizeSearch:
         before, stages = folder_bytes(compressor.source), compressor.stages
         reason = self._reason(accepted, figures)
         return CompressionReport(
-            before, compressor.weights, compressor.judge, figures, accepted, stages, self.least, reason
+            before,
+            compressor.weights,
+            compressor.judge,
+            figures,
+            accepted,
+            stages,
+            self.least,
+            reason,
+            out,
+            digest_of(out),
         )
 
     def _reason(self, accepted: bool, figures: Figures) -> str:
@@ -327,7 +377,7 @@ class SizeSearch:
             return f"passed: perplexity {figures.ppl:.4g}, the limit is {self.compressor.limit:.4g}"
         if self.least is None:
             return "no artefact passed the gate on quality: OUT is the original"
-        budget = self.compressor.settings.budget or 0
+        budget = self.compressor.settings.most_bytes or 0
         text = f"the budget of {budget:,} bytes was not reached: the least size that passed is {self.least:,} bytes"
         return f"{text}; {STUDENT}" if 8 * budget / self.compressor.weights < STUDENT_BITS else text
 
@@ -348,8 +398,9 @@ def compress(
     settings: CompressSettings | None = None,
     tell: Tell = silent,
     seed: int = 0,
+    card: Card | None = None,
 ) -> CompressionReport:
-    """Compresses a Hugging Face folder into `out`, which must not exist or be empty.
+    """Compresses a Hugging Face folder into `out`, which must not exist or be empty. `card` says where it came from.
 
     With a budget, OUT is the best model within it whose perplexity is at most (1 + max_increase)
     times the original's; without one, the smallest such model. Where no artefact passes, `accepted`
@@ -362,7 +413,7 @@ def compress(
     out.parent.mkdir(parents=True, exist_ok=True)
     # the working folder comes first: if OUT cannot be written, say so before the work
     with tempfile.TemporaryDirectory(prefix=".compress-", dir=out.parent) as work:
-        compressor = Compressor(source, text, settings or CompressSettings(), tell, seed=seed)
+        compressor = Compressor(source, text, settings or CompressSettings(), tell, seed=seed, card=card)
         compressor.calibrate()
         search = SizeSearch(compressor, Path(work), compressor.overhead())
         search.explore()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -37,8 +37,8 @@ class MultipleChoice:
 @dataclass(frozen=True)
 class ChoiceQuestion:
     """A question as tokens: the prompt (from the beginning of a text), the answers, and what each
-    answer's likelihood is divided by: its bytes, so that long answers are not punished, or 1 for
-    answers of equal length."""
+    answer's log-likelihood is divided by: its characters, so that long answers are not punished, or
+    1 for answers of equal length."""
 
     prompt: Tokens
     answers: tuple[Tokens, ...]
@@ -46,23 +46,39 @@ class ChoiceQuestion:
     right: int
 
 
-def questions_of(choices: Sequence[MultipleChoice], tokenizer: Any, begin: int | None = None) -> list[ChoiceQuestion]:
-    """Questions in words as questions in tokens. `begin` stands in for BOS."""
-    first = tokenizer.bos_token_id if begin is None else begin
-    start = () if first is None else (first,)
+def questions_of(
+    choices: Sequence[MultipleChoice], tokenizer: Any, begin: int | Literal["bos"] | None = "bos"
+) -> list[ChoiceQuestion]:
+    """Questions in words as questions in tokens, after the token `begin` if there is one.
 
-    def tokens(text: str) -> Tokens:
-        return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
-
+    As in EleutherAI's harness: prompt and answer are tokenised together, the answer is what comes
+    after the prompt's own tokens, and an answer counts by its characters without the blank before it.
+    """
+    first = tokenizer.bos_token_id if begin == "bos" else begin
     return [
         ChoiceQuestion(
-            (*start, *tokens(choice.prompt)),
-            tuple(tokens(answer) for answer in choice.answers),
-            tuple(float(max(1, len(answer.encode()))) for answer in choice.answers),
+            split(tokenizer, choice.prompt, choice.answers[0], first)[0],
+            tuple(split(tokenizer, choice.prompt, answer, first)[1] for answer in choice.answers),
+            tuple(float(max(1, len(answer.removeprefix(" ")))) for answer in choice.answers),
             choice.right,
         )
         for choice in choices
     ]
+
+
+def split(tokenizer: Any, context: str, continuation: str, begin: int | None) -> tuple[Tokens, Tokens]:
+    """Tokens of both. Blanks at the end of the context belong to the continuation."""
+
+    def tokens(text: str) -> list[int]:
+        return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    blanks = len(context) - len(context.rstrip())
+    if blanks:
+        continuation, context = context[-blanks:] + continuation, context[:-blanks]
+    start = () if begin is None else (begin,)
+    before = (*start, *tokens(context))
+    both = (*start, *tokens(context + continuation))
+    return before or (0,), both[len(before) :] or tuple(tokens(continuation))
 
 
 def continuations(
@@ -108,14 +124,15 @@ def answer_questions(
     """1 for every question whose right answer is the likeliest, else 0; chance is the mean of 1 / answers."""
     pairs = [(question.prompt, answer) for question in questions for answer in question.answers]
     losses, _ = score_rows(model, pairs, rows, task, tell)
-    likelihoods = -losses / np.array([size for question in questions for size in question.sizes])
-    points, at = [], 0
-    for question in questions:
-        choice = int(likelihoods[at : at + len(question.answers)].argmax())
-        points.append(float(choice == question.right))
-        at += len(question.answers)
+    ends = np.cumsum([len(question.answers) for question in questions])
+    likelihoods = [-part for part in np.split(losses, ends[:-1])]  # by question: nats of each answer
+    points, plain = [], []
+    for question, logs in zip(questions, likelihoods, strict=True):
+        points.append(float(int((logs / np.array(question.sizes)).argmax()) == question.right))
+        plain.append(float(int(logs.argmax()) == question.right))
     chance = float(np.mean([1 / len(question.answers) for question in questions])) if questions else 0.0
-    return TaskScore(task, tuple(points), chance, "likeliest answer, by log-likelihood per byte (or of equal length)")
+    how = "likeliest answer, by log-likelihood per character (or of equal length)"
+    return TaskScore(task, tuple(points), chance, how, tuple(plain))
 
 
 def score_rows(

@@ -16,7 +16,7 @@ import torch
 
 from agent_forge.context_length import context_length
 from agent_forge.errors import UsageError
-from agent_forge.forge.evaluation.choices import Tokens, score_rows
+from agent_forge.forge.evaluation.choices import score_rows, split
 from agent_forge.forge.evaluation.generation import write_answers
 from agent_forge.forge.evaluation.text import device_of, token_scores
 from agent_forge.forge.training.packing import Batch
@@ -35,7 +35,8 @@ class Answers:
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
         """(log-likelihood of the continuation, whether greedy decoding would write it)."""
-        pairs = [self._split(*request.args) for request in requests]
+        arguments = [request.args for request in requests]
+        pairs = [split(self.tokenizer, context, text, self.first) for context, text in arguments]
         losses, greedy = score_rows(self.model, pairs, self.batch)
         return [(-float(loss), bool(same)) for loss, same in zip(losses, greedy, strict=True)]
 
@@ -56,17 +57,6 @@ class Answers:
             most = int(options.get("max_gen_toks", 256))
             answers.extend(write_answers(self.model, self.tokenizer, [prompt], most, stops))
         return answers
-
-    def _split(self, context: str, continuation: str) -> tuple[Tokens, Tokens]:
-        """Tokens of both. Blanks at the end of the context belong to the continuation, as in the
-        harness itself."""
-        blanks = len(context) - len(context.rstrip())
-        if blanks:
-            continuation, context = context[-blanks:] + continuation, context[:-blanks]
-        start = () if self.first is None else (self.first,)
-        before = (*start, *self._tokens(context))
-        both = (*start, *self._tokens(context + continuation))
-        return before or (0,), both[len(before) :] or tuple(self._tokens(continuation))
 
     def _tokens(self, text: str) -> list[int]:
         tokens: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]

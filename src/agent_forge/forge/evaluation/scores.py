@@ -15,12 +15,18 @@ from agent_forge.forge.training.evaluation import ratio
 
 @dataclass(frozen=True)
 class TaskScore:
-    """A model's result on a task, item by item (each between 0 and 1). `chance` is what guessing gets."""
+    """A model's result on a task, item by item (each between 0 and 1). `chance` is what guessing gets.
+
+    For multiple choice, `points` compare likelihoods per character, and `plain` the likelihoods as they are: `acc_norm`
+    and `acc` of EleutherAI's harness.
+    """
 
     task: str
     points: tuple[float, ...]
     chance: float = 0.0
     how: str = ""
+    plain: tuple[float, ...] | None = None
+    is_accuracy: bool = True  # every item is right or wrong; otherwise it is a share, such as F1
 
     def __post_init__(self) -> None:
         if not self.points:
@@ -38,6 +44,20 @@ class TaskScore:
     def stderr(self) -> float | None:
         """Of the mean, over items; None for a single one."""
         return float(np.std(self.points, ddof=1) / math.sqrt(self.n)) if self.n > 1 else None
+
+    def accuracies(self) -> dict[str, Any]:
+        """The row of this task in `agent-forge evaluate --json`; the standard error is that of `accuracy`.
+
+        >>> TaskScore("choices", (1, 1), plain=(1, 0)).accuracies()
+        {'accuracy': 0.5, 'accuracy_norm': 1.0, 'stderr': 0.5, 'n': 2}
+        """
+        plain = self if self.plain is None else TaskScore(self.task, self.plain)
+        return {
+            "accuracy": plain.value if self.is_accuracy else None,
+            "accuracy_norm": None if self.plain is None else self.value,
+            "stderr": plain.stderr if self.is_accuracy else None,
+            "n": self.n,
+        }
 
     @property
     def above_chance(self) -> float:

@@ -74,7 +74,7 @@ def read_choices(task: str, data: Path, most: int | None = None) -> list[Multipl
     or it has ARC's form (`answerKey` is the label of a choice) or PIQA's (`sol1`, `sol2`, `label`).
     """
     return _sample(
-        data / task,
+        _place(data, task),
         most,
         lambda row: row.keys() >= {"choices", "answer"} or bool(row.keys() & {"answerKey", "sol1"}),
         _choice,
@@ -104,7 +104,7 @@ def _choice(row: Row) -> MultipleChoice:
 def read_problems(task: str, data: Path, most: int | None = None) -> list[Problem]:
     """Word problems: gsm8k (the number after ####) or svamp (as published, or with numbers for
     number0, ...)."""
-    return _sample(data / task, most, lambda row: "answer" in row or "Answer" in row, _problem)
+    return _sample(_place(data, task), most, lambda row: "answer" in row or "Answer" in row, _problem)
 
 
 def _problem(row: Row) -> Problem:
@@ -119,7 +119,7 @@ def _problem(row: Row) -> Problem:
 
 def read_programs(task: str, data: Path, most: int | None = None) -> list[Program]:
     """Programs with tests: mbpp, whole or sanitized."""
-    return _sample(data / task, most, lambda row: "test_list" in row, _program)
+    return _sample(_place(data, task), most, lambda row: "test_list" in row, _program)
 
 
 def _program(row: Row) -> Program:
@@ -131,7 +131,7 @@ def _program(row: Row) -> Program:
 
 def read_requests(task: str, data: Path, most: int | None = None, part: str = "simple_python") -> list[FunctionRequest]:
     """Function calls: a part of bfcl (simple_python, multiple, parallel, parallel_multiple)."""
-    folder = data / task
+    folder, part = (data.parent, data.name.partition(".")[0]) if data.is_file() else (_place(data, task), part)
     truths = _rows(_file(folder, f"{part}_answers"))
     answers = dict(_parse_rows(truths, folder, lambda row: (row["id"], tuple(row["ground_truth"]))))
     questions = [row for row in _rows(_file(folder, part)) if row.get("id") in answers]
@@ -144,7 +144,7 @@ def read_requests(task: str, data: Path, most: int | None = None, part: str = "s
 
 def read_gold_plans(task: str, data: Path, most: int | None = None) -> list[GoldPlan]:
     """Plan graphs with steps in words: asynchow (the request has the steps; the edges are the answer)."""
-    return _sample(data / "plan_graph" / task, most, lambda row: "steps" in row and "edges" in row, _gold_plan)
+    return _sample(_place(data, task), most, lambda row: "steps" in row and "edges" in row, _gold_plan)
 
 
 def _gold_plan(row: Row) -> GoldPlan:
@@ -154,9 +154,16 @@ def _gold_plan(row: Row) -> GoldPlan:
     return GoldPlan(row["title"], tuple(row["steps"]), edges)
 
 
+def _place(data: Path, task: str) -> Path:
+    """Where the questions of a task are: in a file, in the task's folder in a folder of sets, or in a folder."""
+    inside = (data / task, data / "plan_graph" / task)
+    return next((folder for folder in inside if folder.is_dir()), data)
+
+
 def _sample(folder: Path, most: int | None, select: Callable[[Row], bool], parse: Callable[[Row], T]) -> list[T]:
     """The first `most` of the selected rows of a folder, in the order of their hashes, each parsed."""
-    files = [file for file in sorted(folder.glob("*")) if file.name.removesuffix(".gz").endswith(ENDINGS)]
+    inside = [folder] if folder.is_file() else sorted(folder.glob("*"))
+    files = [file for file in inside if file.name.removesuffix(".gz").endswith(ENDINGS)]
     rows = sorted((row for file in files for row in _rows(file) if select(row)), key=_hash)
     if not rows:
         raise DataError("there is no such question set", where=str(folder), fix="Name the folder that holds the sets")

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent_forge.config import nearest
-from agent_forge.errors import UsageError
 from agent_forge.forge.evaluation.scores import TaskScore
 from agent_forge.forge.evaluation.sets import (
     read_choices,
@@ -16,6 +15,7 @@ from agent_forge.forge.evaluation.sets import (
     read_programs,
     read_requests,
 )
+from agent_forge.forge.evaluation.settings import EvaluateSettings
 from agent_forge.forge.evaluation.tasks import (
     answer_choices,
     call_functions,
@@ -25,7 +25,7 @@ from agent_forge.forge.evaluation.tasks import (
 )
 from agent_forge.forge.progress import Tell, silent
 
-Reader = Callable[[str, Path, int], Any]  # (task, data, most) -> items
+Reader = Callable[[str, Path, int | None], Any]  # (task, data, most) -> items
 Solver = Callable[..., TaskScore]  # (model, tokenizer, items, task, tell=)
 
 TASKS: dict[str, tuple[Reader, Solver]] = {
@@ -41,16 +41,37 @@ TASKS: dict[str, tuple[Reader, Solver]] = {
 
 
 def evaluate_suite(
-    model: Any, tokenizer: Any, data: Path, tasks: Sequence[str] = tuple(TASKS), most: int = 200, tell: Tell = silent
+    model: Any,
+    tokenizer: Any,
+    data: Path,
+    tasks: Sequence[str] = tuple(TASKS),
+    most: int | None = 200,
+    tell: Tell = silent,
+    begin: bool | None = None,
 ) -> list[TaskScore]:
-    """The scores of `tasks` on at most `most` items each. Raises UsageError, DataError or SandboxError."""
-    for name in tasks:
-        if name not in TASKS:
-            near = nearest(name, TASKS)
-            fix = f"Did you mean {near!r}?" if near else f"The tasks are {', '.join(TASKS)}"
-            raise UsageError(f"there is no task {name!r}", fix=fix)
+    """The scores of `tasks` on at most `most` items each; without a tokenizer, `model` is the client of an endpoint.
+
+    Raises UsageError, DataError or SandboxError.
+    """
+    EvaluateSettings(tuple(tasks))  # refuses an unknown task before any work
     scores = []
     for name in tasks:
         read, solve = TASKS[name]
-        scores.append(solve(model, tokenizer, read(name, data, most), name, tell=tell))
+        scores.append(solve(model, tokenizer, read(name, data, most), name, begin=begin, tell=tell))
     return scores
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """The scores of a model by task."""
+
+    model: str
+    scores: Sequence[TaskScore]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `--json` prints."""
+        return {
+            "model": self.model,
+            "tasks": {score.task: score.accuracies() for score in self.scores},
+            "scores": [score.as_dict() for score in self.scores],
+        }

@@ -2,7 +2,7 @@
 
 | task | right when |
 |---|---|
-| multiple choice (arc, piqa) | the right answer is the likeliest, by log-likelihood per byte |
+| multiple choice (arc, piqa) | the right answer is the likeliest, by log-likelihood as it is, and per character |
 | word problems (gsm8k, svamp) | the last number of the answer (after ####, if it has that) is the right one |
 | programs (mbpp) | every test passes, in the sandbox; refused where there is none |
 | function calls (bfcl) | the calls are exactly the accepted ones: names, arguments, values |
@@ -20,11 +20,12 @@ import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from agent_forge.errors import AgentForgeError
+from agent_forge.errors import AgentForgeError, UsageError
 from agent_forge.forge.evaluation.choices import MultipleChoice, answer_questions, questions_of
-from agent_forge.forge.evaluation.generation import write_answers
+from agent_forge.forge.evaluation.generation import beginning, write_answers
 from agent_forge.forge.evaluation.scores import TaskScore
 from agent_forge.forge.evaluation.sets import FunctionRequest, GoldPlan, Problem, Program
+from agent_forge.forge.evaluation.settings import BY_TEXT
 from agent_forge.forge.progress import Tell, silent
 from agent_forge.plans import parse_plan
 from agent_forge.runtime.sandbox import SandboxLimits, run_python
@@ -34,19 +35,39 @@ MOST_TASKS = 10_000  # of a plan: a larger number in a name is not the number of
 
 
 def answer_choices(
-    model: Any, tokenizer: Any, choices: Sequence[MultipleChoice], task: str, *, tell: Tell = silent
+    model: Any,
+    tokenizer: Any,
+    choices: Sequence[MultipleChoice],
+    task: str,
+    *,
+    begin: bool | None = None,
+    tell: Tell = silent,
 ) -> TaskScore:
-    """Multiple choice by likelihood, after BOS or, where there is none, EOS."""
-    begin = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
-    return answer_questions(model, questions_of(choices, tokenizer, begin), task, tell=tell)
+    """Multiple choice by likelihood, after BOS (EOS where there is none) if `begin` says so, or else as the tokenizer
+    does; Cognate was trained with it. Raises UsageError for an endpoint, which gives no likelihoods."""
+    if tokenizer is None:
+        fix = f"Evaluate a model folder, or choose tasks that need only text: {', '.join(BY_TEXT)}"
+        raise UsageError(f"{task} needs the likelihood of given answers, which an endpoint does not give", fix=fix)
+    return answer_questions(
+        model, questions_of(choices, tokenizer, beginning(model, tokenizer, begin)), task, tell=tell
+    )
 
 
 def solve_problems(
-    model: Any, tokenizer: Any, problems: Sequence[Problem], task: str, most_tokens: int = 128, *, tell: Tell = silent
+    model: Any,
+    tokenizer: Any,
+    problems: Sequence[Problem],
+    task: str,
+    most_tokens: int = 128,
+    *,
+    begin: bool | None = None,
+    tell: Tell = silent,
 ) -> TaskScore:
     """Exact match of the number, answered greedily after "Question: ... Answer:"."""
     prompts = [f"Question: {problem.question}\nAnswer:" for problem in problems]
-    answers = write_answers(model, tokenizer, prompts, most_tokens, ("\nQuestion:",), stage=task, tell=tell)
+    answers = write_answers(
+        model, tokenizer, prompts, most_tokens, ("\nQuestion:",), stage=task, begin=begin, tell=tell
+    )
     points = [float(same_number(answer, problem.answer)) for answer, problem in zip(answers, problems, strict=True)]
     return TaskScore(task, tuple(points), how="exact match of the last number, greedy")
 
@@ -61,12 +82,19 @@ def same_number(text: str, expected: float) -> bool:
 
 
 def write_programs(
-    model: Any, tokenizer: Any, programs: Sequence[Program], task: str, most_tokens: int = 192, *, tell: Tell = silent
+    model: Any,
+    tokenizer: Any,
+    programs: Sequence[Program],
+    task: str,
+    most_tokens: int = 192,
+    *,
+    begin: bool | None = None,
+    tell: Tell = silent,
 ) -> TaskScore:
     """All tests pass at the first try, in the sandbox. Raises SandboxError where nothing can be isolated."""
     prompts = [f'"""\n{p.task}\nYour code should pass: {p.tests[0]}\n"""\n' for p in programs]
     stop = ('\n"""', "\nassert", "\nprint(", "\n```")
-    answers = write_answers(model, tokenizer, prompts, most_tokens, stop, stage=task, tell=tell)
+    answers = write_answers(model, tokenizer, prompts, most_tokens, stop, stage=task, begin=begin, tell=tell)
 
     async def run_all() -> list[float]:
         return [await run_tests(answer, program) for answer, program in zip(answers, programs, strict=True)]
@@ -90,11 +118,14 @@ def call_functions(
     task: str,
     most_tokens: int = 96,
     *,
+    begin: bool | None = None,
     tell: Tell = silent,
 ) -> TaskScore:
     """The calls that the model writes, as Python calls in a list, against the accepted ones."""
     prompts = [call_prompt(request) for request in requests]
-    answers = write_answers(model, tokenizer, prompts, most_tokens, ("\nRequest:", "\n\n"), stage=task, tell=tell)
+    answers = write_answers(
+        model, tokenizer, prompts, most_tokens, ("\nRequest:", "\n\n"), stage=task, begin=begin, tell=tell
+    )
     points = [float(right_calls(read_calls(a), request.accepted)) for a, request in zip(answers, requests, strict=True)]
     return TaskScore(task, tuple(points), how="names, arguments and values as accepted, greedy")
 
@@ -172,13 +203,22 @@ def _alike(value: Any, accepted: Any) -> bool:
 
 
 def write_plans(
-    model: Any, tokenizer: Any, plans: Sequence[GoldPlan], task: str, most_tokens: int = 160, *, tell: Tell = silent
+    model: Any,
+    tokenizer: Any,
+    plans: Sequence[GoldPlan],
+    task: str,
+    most_tokens: int = 160,
+    *,
+    begin: bool | None = None,
+    tell: Tell = silent,
 ) -> TaskScore:
     """Plans in the line format. An answer that does not parse gets 0."""
     prompts = [plan_prompt(plan) for plan in plans]
-    answers = write_answers(model, tokenizer, prompts, most_tokens, ("\n\n",), stage=task, tell=tell)
+    answers = write_answers(model, tokenizer, prompts, most_tokens, ("\n\n",), stage=task, begin=begin, tell=tell)
     points = [edge_f1(answer, plan) for answer, plan in zip(answers, plans, strict=True)]
-    return TaskScore(task, tuple(points), how="F1 of the closed edges of plans in the line format, greedy")
+    return TaskScore(
+        task, tuple(points), how="F1 of the closed edges of plans in the line format, greedy", is_accuracy=False
+    )
 
 
 def plan_prompt(plan: GoldPlan) -> str:

@@ -16,8 +16,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from agent_forge.config import as_dict
 from agent_forge.errors import ConfigError
 from agent_forge.files import atomic_write
+from agent_forge.forge.checkpoint import CARD, Card, Metric, completed
 from agent_forge.forge.evolution.examiner import Examiner
 from agent_forge.forge.evolution.fitness import ModelScores, Verdict, Yardstick, reach_verdict
 from agent_forge.forge.evolution.genome import start_genome
@@ -26,6 +28,7 @@ from agent_forge.forge.evolution.parents import Family
 from agent_forge.forge.evolution.search import Evolution, Generation, Member, SearchHistory
 from agent_forge.forge.evolution.settings import Evolve
 from agent_forge.forge.merging import merge, parse_recipe, to_yaml
+from agent_forge.forge.merging.engine import RECIPE
 
 PROJECTED = " (projected)"
 AVERAGE = "uniform average"
@@ -46,6 +49,30 @@ class Evolved:
     verdict: Verdict
     seconds: Mapping[str, float]
 
+    def settle(self, phase: str, inputs: tuple[str, ...], data: Mapping[str, str], notes: str) -> Card:
+        """Makes the champion's folder a checkpoint: its card, and a recipe without this machine's paths, so that the
+        same evolution gives the same digest anywhere."""
+        paths = [path for one in self.family.members for path in (one.path, one.original_path)]
+        folders = {f"{path.parent}{os.sep}" for path in paths if path.parent != Path()}
+
+        def without_paths(text: str) -> str:
+            for folder in sorted(folders, key=len, reverse=True):
+                text = text.replace(folder, "")
+            return text
+
+        recipe = self.champion / RECIPE
+        recipe.write_text(without_paths(recipe.read_text(encoding="utf-8")), encoding="utf-8")
+        how = "relative to the base; the error is of the difference from the best parent, paired by item"
+        metrics = {
+            "fitness": Metric(self.yardstick.fitness(self.held_out["champion"]), self.verdict.gate.stderr, how=how),
+            "recipes_evaluated": Metric(float(len(self.history.members))),
+        }
+        config = as_dict(replace(self.config, parents=(), base=None))  # `inputs` are their digests
+        card = Card(phase, config, inputs, data, self.config.seed, metrics=metrics, notes=without_paths(notes))
+        card = completed(self.champion, card)
+        (self.champion / CARD).write_text(card.to_json(), encoding="utf-8")
+        return card
+
     @property
     def goes_on(self) -> Path:
         """The better model: the champion if it passed, else the best parent."""
@@ -65,7 +92,7 @@ def evolve(
 
     Raises ConfigError, DataError, CheckpointError or HandoffError for what cannot work, before anything is evaluated.
     """
-    _check_parents(config)
+    check_parents(config)
     out.mkdir(parents=True, exist_ok=True)
     started = time.perf_counter()
     models = models or out / "projected"
@@ -102,7 +129,7 @@ def evolve(
     return Evolved(config, examiner.family, history, recipe, champion, fitness, held_out, yardstick, verdict, seconds)
 
 
-def _check_parents(config: Evolve) -> None:
+def check_parents(config: Evolve) -> None:
     if len(config.parents) < 2:
         raise ConfigError("name at least two parents", where="parents")
     folders = [os.path.normpath(parent) for parent in config.parents]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 from agent_forge.config import option
 from agent_forge.errors import ConfigError
+from agent_forge.forge.corpus import Source, source_digests
 
 Technique = Literal["linear", "slerp", "dare", "ties"]
 TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
@@ -16,10 +18,10 @@ TECHNIQUES: tuple[Technique, ...] = get_args(Technique)
 class FitnessWeights:
     """The weights of the fitness terms, each relative to the base model and between 0 and 2."""
 
-    perplexity: float = option(0.4, at_least=0)
-    accuracy: float = option(0.3, at_least=0)
-    speed: float = option(0.2, at_least=0)
-    memory: float = option(0.1, at_least=0)
+    perplexity: float = option(0.4, help="Weight of perplexity in the fitness", at_least=0, flag="--perplexity-weight")
+    accuracy: float = option(0.3, help="Weight of accuracy in the fitness", at_least=0, flag="--accuracy-weight")
+    speed: float = option(0.2, help="Weight of speed in the fitness", at_least=0, flag="--speed-weight")
+    memory: float = option(0.1, help="Weight of memory in the fitness", at_least=0, flag="--memory-weight")
 
     def __post_init__(self) -> None:
         if self.perplexity + self.accuracy <= 0:
@@ -48,15 +50,17 @@ class Search:
 
     strategy: Literal["ga", "random"] = option("ga", help="Genetic algorithm, or recipes drawn at random (the control)")
     techniques: tuple[Technique, ...] = option(TECHNIQUES, help="Merge methods that recipes may use")
-    population: int = option(8, at_least=2)
+    population: int = option(8, help="Recipes per generation", at_least=2)
     elites: int = option(2, help="Recipes that survive unchanged", at_least=1)
     mutation: float = option(0.1, help="Probability that a gene mutates", above=0, at_most=1)
     crossover: float = option(0.7, help="Probability that a child has two parents", at_least=0, at_most=1)
     diversity: float = option(0.3, help="Weight of novelty in the choice of parents", at_least=0, at_most=1)
-    generations: int = option(50, at_least=1)
+    generations: int = option(50, help="Limit on the number of generations", at_least=1)
     evaluations: int | None = option(None, help="Limit on the number of recipes", at_least=1)
-    converged: float = option(0.001, help="Stop when the best fitness improves by less than this …", at_least=0)
-    patience: int = option(5, help="… over this many generations", at_least=1)
+    converged: float = option(
+        0.001, help="Stop when the best fitness improves by less than this within `patience` generations", at_least=0
+    )
+    patience: int = option(5, help="Generations over which that counts", at_least=1)
     workers: int = option(0, help="Processes that evaluate in parallel (0: this process only)", at_least=0)
 
     def __post_init__(self) -> None:
@@ -75,12 +79,14 @@ class Evolve:
     parents: tuple[str, ...] = option((), help="Models to merge, at least two")
     base: str | None = option(None, help="The model that the parents were tuned from (default: the first parent)")
     project: bool = option(
-        False, help="Read a parent with a changed configuration as the base's architecture, without its additions"
+        False,
+        help="Read a parent with a changed configuration as the base's architecture, without its additions",
+        flag="--project-parents",
     )
     held_out: float | None = option(
         None, help="Share that the training phases held out; only those rows are used", above=0, at_most=0.5
     )
-    seed: int = option(0, at_least=0)
+    seed: int = option(0, help="Random seed", at_least=0)
     length: int = option(512, help="Tokens per row; longer documents are read in pieces", at_least=8)
     most_tokens: int = option(4096, help="Token limit per document", at_least=8)
     dtype: Literal["float32", "bfloat16", "float16"] = option("float32", help="Type of the champion's weights")
@@ -91,3 +97,10 @@ class Evolve:
     def __post_init__(self) -> None:
         if not self.data:
             raise ConfigError("name at least one task", where="data")
+
+
+def task_digests(data: Mapping[str, TaskSource]) -> dict[str, str]:
+    """The digests of the files of every task."""
+    sources = {name: Source(task.path) for name, task in data.items()}
+    gates = {f"{name}, held out": Source(task.held_out) for name, task in data.items() if task.held_out is not None}
+    return source_digests({**sources, **gates})

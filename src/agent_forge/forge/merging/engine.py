@@ -24,7 +24,8 @@ from typing import Any
 from agent_forge._version import __version__
 from agent_forge.errors import MergeError, UsageError
 from agent_forge.files import file_digest, sync_folder
-from agent_forge.forge.checkpoint import CARD, TOKENIZERS, Card
+from agent_forge.forge.checkpoint import CARD, TOKENIZERS, Card, digest_of
+from agent_forge.forge.gates import GateResult
 from agent_forge.forge.merging.binding import library
 from agent_forge.forge.merging.companions import copy_companions
 from agent_forge.forge.merging.layout import Output
@@ -53,9 +54,18 @@ class MergeReport:
     resumed: int  # tensors that an earlier, killed run had written
     seconds: float
     kernel: str
+    gate: GateResult | None = None  # where there was text to judge on: against the best input
+    best_input: int = 0
 
-    def document(self) -> dict[str, Any]:
-        return {**asdict(self), "out": str(self.out)}
+    @property
+    def digest(self) -> str:
+        """Of the model in `out`; reads every byte of it."""
+        return digest_of(self.out)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document that `--json` prints."""
+        gate = None if self.gate is None else self.gate.as_dict()
+        return {**asdict(self), "out": str(self.out), "gate": gate}
 
 
 @dataclass(frozen=True)
@@ -77,12 +87,14 @@ def merge(
     beside: Path | None = None,
     inputs: tuple[str, ...] = (),
     sources: Mapping[str, Any] | None = None,
+    phase: str = "merge",
 ) -> MergeReport:
     """Merges into the folder `out`, which must be empty or not exist.
 
     All models are opened and everything is checked before anything is written. `progress(done, total, name)` is called
     after every tensor, with bytes. Models are also looked up relative to `beside`. `inputs` are the models' digests for
-    the card, if known. `sources` gives open models by name, as for `merge_tensors`; such a merge is not resumed.
+    the card, if known, and `phase` the name on it. `sources` gives open models by name, as for `merge_tensors`; such a
+    merge is not resumed.
     Raises ConfigError, CheckpointError, MergeError.
     """
     started = time.monotonic()
@@ -97,7 +109,7 @@ def merge(
             done = _begin(staging, _identity(prepared, shards), shards, settings.resume and not sources)
             resumed = len(done)
             _write_tensors(prepared, shards, staging, done, settings.threads or os.cpu_count() or 1, progress)
-            _finish(prepared, shards, staging, target, settings.sync, inputs)
+            _finish(prepared, shards, staging, target, settings.sync, inputs, phase)
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
         fix = f"Free some space and run it again to resume; or remove {staging}" if full else None
@@ -309,7 +321,13 @@ def _write_tensors(
 
 
 def _finish(
-    prepared: PreparedRecipe, shards: list[_Shard], staging: Path, target: Path, sync: bool, inputs: tuple[str, ...]
+    prepared: PreparedRecipe,
+    shards: list[_Shard],
+    staging: Path,
+    target: Path,
+    sync: bool,
+    inputs: tuple[str, ...],
+    phase: str,
 ) -> None:
     """Writes the files beside the weights, then gives the folder its name."""
     if len(shards) > 1:
@@ -320,7 +338,7 @@ def _finish(
     (staging / "config.json").write_text(json.dumps(dict(prepared.config), indent=2), encoding="utf-8")
     copy_companions(prepared, staging)
     (staging / RECIPE).write_text(to_yaml(prepared.recipe), encoding="utf-8")
-    (staging / CARD).write_text(_card(prepared, staging, inputs).to_json(), encoding="utf-8")
+    (staging / CARD).write_text(_card(prepared, staging, inputs, phase).to_json(), encoding="utf-8")
     (staging / JOURNAL).unlink()
     if sync:
         for file in staging.iterdir():
@@ -330,11 +348,11 @@ def _finish(
     sync_folder(target.parent)
 
 
-def _card(prepared: PreparedRecipe, staging: Path, inputs: tuple[str, ...]) -> Card:
+def _card(prepared: PreparedRecipe, staging: Path, inputs: tuple[str, ...], phase: str) -> Card:
     tokenizer = next((staging / name for name in TOKENIZERS if (staging / name).is_file()), None)
     architectures = prepared.config.get("architectures") or [None]
     return Card(
-        phase="merge",
+        phase=phase,
         config={"stages": [to_mapping(recipe) for recipe in (*prepared.recipe.stages, prepared.recipe)]},
         inputs=inputs,
         architecture=architectures[0],

@@ -12,6 +12,7 @@ from typing import Any
 
 from agent_forge.config import option
 from agent_forge.errors import ConfigError
+from agent_forge.forge.corpus import Source
 
 Values = Mapping[str, Any]  # parameters by name, as a recipe gives them
 MISSING = object()
@@ -19,12 +20,25 @@ MISSING = object()
 
 @dataclass(frozen=True)
 class MergeSettings:
-    """How a merge is written. The result does not depend on it, except for the number of files."""
+    """What is merged (mergekit's configuration, as a mapping), how it is written, and what it is judged on."""
 
     threads: int | None = option(None, help="Tensors to merge at once (default: one per core)", at_least=1, at_most=256)
     shard_gb: float = option(5.0, help="Size limit per weight file, in GB", above=0)
-    resume: bool = option(True, help="Resume a killed run of the same merge")
-    sync: bool = option(True, help="Wait until the bytes are on disk")
+    resume: bool = option(
+        True, help="Continue a killed run of the same merge (default), or start over", flag="--continue/--fresh"
+    )
+    sync: bool = option(True, help="Wait until the bytes are on disk (default), or not")
+    recipe: Any = option(
+        None, help="mergekit's configuration, or a list of stages; `input1`, `input2` … are the models of the call"
+    )
+    sources: dict[str, Source] = option({}, help="Text to judge the merge on, against its best input")
+    held_out: float | None = option(
+        None,
+        help="Share of the documents to judge on (default: 0.05, or less where a model was trained with less)",
+        above=0,
+        at_most=0.5,
+    )
+    length: int = option(512, help="Tokens per row when judging", at_least=8)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""Architectures. Importing this registers Cognate, and the packed format, with transformers."""
+"""Architectures. Importing this registers Cognate, and the packed format, with transformers, and Cognate's cache with
+the batching engine."""
 
 from __future__ import annotations
 
@@ -9,8 +10,10 @@ from agent_forge.forge.models.cache import CognateCache
 from agent_forge.forge.models.cognate import CognateForCausalLM, CognateModel, CognateOutput
 from agent_forge.forge.models.config import CognateConfig
 from agent_forge.forge.models.cross_entropy import chunked_cross_entropy
+from agent_forge.forge.models.rows import WindowRows
 from agent_forge.forge.models.size import parameter_table
-from agent_forge.inference import packed as packed
+from agent_forge.inference import architectures
+from agent_forge.inference.packed import quantizer as quantizer
 
 __all__ = [
     "CognateCache",
@@ -25,3 +28,4 @@ __all__ = [
 AutoConfig.register(CognateConfig.model_type, CognateConfig, exist_ok=True)
 AutoModel.register(CognateConfig, CognateModel, exist_ok=True)
 AutoModelForCausalLM.register(CognateConfig, CognateForCausalLM, exist_ok=True)
+architectures.ROWS[CognateConfig.model_type] = WindowRows

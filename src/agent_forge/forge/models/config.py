@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PretrainedConfig
 
 from agent_forge.errors import ConfigError
+from agent_forge.inference.packed.network import softmax_scale
 
 
 class CognateConfig(PretrainedConfig):
@@ -92,11 +93,8 @@ class CognateConfig(PretrainedConfig):
 
     @property
     def softmax_scale(self) -> float:
-        """The factor on q.k. With QK-norm |q.k| <= head_dim, and the usual 1/sqrt(head_dim) leaves attention too flat:
-        nanochat settled on 1.44/sqrt(head_dim)."""
-        if self.attention_scale is not None:
-            return self.attention_scale
-        return (1.44 if self.qk_norm else 1.0) * self.head_dim**-0.5
+        """The factor on q.k."""
+        return softmax_scale(self.attention_scale, self.qk_norm, self.head_dim)
 
 
 _OWN: dict[str, str] = {name: kind for name, kind in CognateConfig.__annotations__.items() if name != "model_type"}

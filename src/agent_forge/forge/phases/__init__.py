@@ -60,6 +60,7 @@ class Phase:
 MODULES = {
     "cognate": "agent_forge.forge.phases.cognate",
     "specialise": "agent_forge.forge.phases.specialise",
+    "merge": "agent_forge.forge.phases.merge",
     "evomerge": "agent_forge.forge.phases.evomerge",
     "bitnet": "agent_forge.forge.phases.bitnet",
     "compression": "agent_forge.forge.phases.compression",

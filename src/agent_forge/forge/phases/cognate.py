@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import PretrainedConfig
 
-from agent_forge.config import build, nearest, option
+from agent_forge.config import as_dict, build, nearest, option
 from agent_forge.context_length import context_length
 from agent_forge.errors import ConfigError, UsageError
 from agent_forge.forge.checkpoint import Checkpoint, Metric, finish, staging
@@ -27,6 +28,7 @@ from agent_forge.forge.corpus import (
     source_digests,
 )
 from agent_forge.forge.evaluation.text import measure_text
+from agent_forge.forge.gates import TrainingGate
 from agent_forge.forge.models import CognateConfig, CognateForCausalLM
 from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 from agent_forge.forge.phases.measure import (
@@ -34,6 +36,7 @@ from agent_forge.forge.phases.measure import (
     compare,
     order_zero_bits,
     text_metrics,
+    token_frequency_bits,
     training_metrics,
     use_metrics,
 )
@@ -41,6 +44,7 @@ from agent_forge.forge.training import TrainResult, TrainSettings, encode, pack,
 from agent_forge.forge.training.evaluation import HeldOut, evaluate
 from agent_forge.forge.training.packing import PackedRows, StagedRows
 from agent_forge.forge.training.settings import optimizer_settings
+from agent_forge.forge.training.speed import training_flops
 from agent_forge.forge.training.tokenizer import train_tokenizer
 
 
@@ -57,6 +61,7 @@ class Cognate:
     vocab_size: int = option(32768, help="Vocabulary size of the tokenizer", at_least=288)
     length: int = option(1024, help="Tokens per row", at_least=8)
     held_out: float = option(0.05, help="Share of the documents held out for judging", above=0, at_most=0.5)
+    gate: TrainingGate = option(TrainingGate())
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -115,15 +120,49 @@ def run(work: Work) -> PhaseOutcome:
     train_texts = [text for texts in corpus.train.values() for text in texts]
     tokenizer = train_tokenizer(train_texts, config.vocab_size)
     settings = settings_of(config.training, work.seed)
-    torch.manual_seed(work.seed)
     special = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-    model = CognateForCausalLM(CognateConfig(**{**numbers(config.model), **special, "vocab_size": len(tokenizer)}))
+
+    def begin(fields: Mapping[str, Any]) -> Any:
+        torch.manual_seed(work.seed)
+        shape = CognateConfig(**{**numbers(fields), **special, "vocab_size": len(tokenizer)})
+        return CognateForCausalLM(shape)
+
+    model = begin(config.model)
     trained = learn(work, model, tokenizer, corpus, settings, config.length)
     held_out = [text for texts in corpus.held_out.values() for text in texts]
     judged = HeldOut.of(tokenizer, held_out, config.length)
-    before, after = order_zero_bits(train_texts, held_out), measure_text(model, judged).bits
+    frequencies = (order_zero_bits(train_texts, held_out), token_frequency_bits(tokenizer, train_texts, held_out))
+    before, after = min(frequencies, key=lambda bits: float(bits.sum())), measure_text(model, judged).bits
     metrics = {**text_metrics(after, judged.bytes_of), **training_metrics(trained), **behaviour_metrics(model, judged)}
-    return PhaseOutcome(save(work, model, tokenizer, corpus, metrics), compare(before, after, judged.bytes_of))
+    checkpoint = save(work, model, tokenizer, corpus, metrics)
+    control = control_bits(work, begin, model, tokenizer, judged)
+    return PhaseOutcome(checkpoint, compare(before, after, judged.bytes_of, config.gate.least_gain, control))
+
+
+def control_bits(
+    work: Work, begin: Callable[[Mapping[str, Any]], Any], model: Any, tokenizer: Any, judged: HeldOut
+) -> np.ndarray | None:
+    """The bits of the control on the held-out documents, or None where the gate names none.
+
+    `begin` makes the model that the control starts from. It is trained for as many steps as its operations per token
+    allow within the compute that `model` took.
+    """
+    ours = work.config
+    if not ours.gate.control:
+        return None
+    changes = dict(ours.gate.control)
+    for name in ("model", "training"):
+        changes[name] = {**getattr(ours, name), **changes.get(name, {})}
+    config = build(type(ours), {**as_dict(ours), "gate": {}, **changes}, "gate.control")
+    corpus = read_corpus({**ours.sources, **config.sources}, ours.held_out)  # what the phase is judged on is held out
+    corpus = replace(corpus, train={name: corpus.train[name] for name in config.sources})
+    control = begin(config.model)
+    first, second = settings_of(ours.training, work.seed), settings_of(config.training, work.seed)
+    compute = first.steps * first.batch_rows * training_flops(model, ours.length)
+    steps = max(1, round(compute / (second.batch_rows * training_flops(control, config.length))))
+    work = replace(work, config=config, folder=work.folder / "control")
+    learn(work, control, tokenizer, corpus, replace(second, steps=steps), config.length)
+    return measure_text(control, judged).bits
 
 
 def learn(
@@ -182,7 +221,7 @@ def save(work: Work, model: Any, tokenizer: Any, corpus: SplitCorpus, metrics: M
 
 PHASE = Phase(
     name="cognate",
-    version=1,
+    version=2,
     about="Train a base language model from text",
     config=Cognate,
     takes=Contract(checkpoints=(0, 0)),

@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from agent_forge.forge.models.memory import NeuralMemory
 from agent_forge.forge.models.norm import rms_norm
 from agent_forge.forge.training import TrainResult
 from agent_forge.forge.training.evaluation import HeldOut, ratio
-from agent_forge.forge.training.packing import IGNORE
+from agent_forge.forge.training.packing import IGNORE, encode
 
 METRIC = "bits per byte"
 
@@ -37,11 +38,34 @@ def order_zero_bits(train: Iterable[str], held_out: Sequence[str]) -> np.ndarray
     return np.array([float(byte_counts(text) @ cost) for text in held_out])
 
 
-def compare(before: np.ndarray, after: np.ndarray, sizes: Sequence[int]) -> GateResult:
-    """The gate on bits per byte, from the bits of each document. The standard error is of the paired difference."""
+def token_frequency_bits(tokenizer: Any, train: Sequence[str], held_out: Sequence[str]) -> np.ndarray:
+    """The same with the frequencies of the tokenizer's tokens: what a vocabulary gains without any context."""
+    counts = np.ones(len(tokenizer))
+    for ids in encode(tokenizer, train, eos=False):
+        counts += np.bincount(ids, minlength=len(counts))
+    cost = -np.log2(counts / counts.sum())
+    return np.array([float(cost[ids].sum()) for ids in encode(tokenizer, held_out, eos=False)])
+
+
+def compare(
+    before: np.ndarray,
+    after: np.ndarray,
+    sizes: Sequence[int],
+    least_gain: float = 0.0,
+    control: np.ndarray | None = None,
+) -> GateResult:
+    """The gate on bits per byte, from the bits of each document. The standard error is of the paired difference.
+
+    `least_gain` is a share of the figure before; a `control` has to be beaten by two standard errors too.
+    """
     weights = np.array(sizes, dtype=float)
-    _, error = ratio(after - before, weights)
-    return judge(METRIC, ratio(before, weights)[0], ratio(after, weights)[0], error)
+    value, later = ratio(before, weights)[0], ratio(after, weights)[0]
+    gate = judge(METRIC, value, later, ratio(after - before, weights)[1], least_gain=least_gain * value)
+    if control is None:
+        return gate
+    rival = ratio(control, weights)[0]
+    against = judge(METRIC, rival, later, ratio(after - control, weights)[1])
+    return replace(gate, control=rival, verdict=gate.verdict if against.passed else against.verdict)
 
 
 def text_metrics(bits: np.ndarray, sizes: Sequence[int]) -> dict[str, Metric]:

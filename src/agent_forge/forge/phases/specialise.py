@@ -5,7 +5,7 @@ Specialists of one base share its loss basin, and its weights as the origin of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Pretra
 
 from agent_forge.config import option
 from agent_forge.errors import ConfigError, HandoffError
-from agent_forge.forge.checkpoint import CARD, Card, Checkpoint
+from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.corpus import Source, Stage, check_stages, read_corpus, source_digests
 from agent_forge.forge.evaluation.text import measure_text
+from agent_forge.forge.gates import TrainingGate
+from agent_forge.forge.lineage import refuse_seen_documents
 from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 from agent_forge.forge.phases.cognate import (
+    control_bits,
     device,
     learn,
     numbers,
@@ -29,7 +32,6 @@ from agent_forge.forge.phases.cognate import (
     settings_of,
 )
 from agent_forge.forge.phases.measure import behaviour_metrics, compare, text_metrics, training_metrics
-from agent_forge.forge.registry import folder_of
 from agent_forge.forge.training.evaluation import HeldOut
 
 
@@ -45,6 +47,7 @@ class Specialise:
     )
     length: int = option(1024, help="Tokens per row", at_least=8)
     held_out: float = option(0.05, help="Share of the documents held out for judging", above=0, at_most=0.5)
+    gate: TrainingGate = option(TrainingGate())
 
     def __post_init__(self) -> None:
         if not self.sources:
@@ -66,14 +69,19 @@ def run(work: Work) -> PhaseOutcome:
     refuse_long_rows(original.config, config.length)
     before = measure_text(original, judged).bits
     del original
-    torch.manual_seed(work.seed)  # parts that the base does not have start at random
-    changed = {"config": changed_config(base, config.model)} if config.model else {}
-    model = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32, **changed)
+
+    def begin(fields: Mapping[str, Any]) -> Any:
+        torch.manual_seed(work.seed)  # parts that the base does not have start at random
+        changed = {"config": changed_config(base, fields)} if fields else {}
+        return AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32, **changed)
+
+    model = begin(config.model)
     trained = learn(work, model, tokenizer, corpus, settings_of(config.training, work.seed), config.length)
     after = measure_text(model, judged).bits
     metrics = {**text_metrics(after, judged.bytes_of), **training_metrics(trained), **behaviour_metrics(model, judged)}
     checkpoint = save(work, model, AutoTokenizer.from_pretrained(base.path), corpus, metrics)
-    return PhaseOutcome(checkpoint, compare(before, after, judged.bytes_of))
+    control = control_bits(work, begin, model, tokenizer, judged)
+    return PhaseOutcome(checkpoint, compare(before, after, judged.bytes_of, config.gate.least_gain, control))
 
 
 def changed_config(base: Checkpoint, changes: Mapping[str, Any]) -> PretrainedConfig:
@@ -95,45 +103,9 @@ def reading_tokenizer(base: Checkpoint) -> Any:
     return tokenizer
 
 
-def refuse_seen_documents(model: Checkpoint, name: str, path: str, share: float) -> None:
-    """Raises HandoffError if the held-out documents include some that the model, or an ancestor, was trained on.
-
-    Equal shares of a source hold out the same documents, a larger share also holds out some that were trained on. The
-    cards say which sources were read, by name and by path.
-    """
-    for card in (model.card, *_ancestors(model)):
-        usual = card.config.get("held_out")
-        if usual is None:
-            continue  # the phase does not learn from text: what the model has read is unknown
-        for other, source in card.config.get("sources", {name: {"path": path}}).items():
-            before = source.get("held_out") or usual
-            same = other == name or folder_of(source["path"]) == folder_of(path)
-            if same and before < share:
-                raise HandoffError(
-                    f"held_out is {share}, but {card.phase!r} was trained with {before}: it has seen documents that "
-                    "would be judged on",
-                    where=path,
-                    fix=f"Set held_out to {before} or less",
-                )
-
-
-def _ancestors(model: Checkpoint) -> Iterator[Card]:
-    """The cards of everything the model was made from, as far as they still exist."""
-    ahead, seen = list(model.card.inputs), set[str]()
-    while ahead:
-        digest = ahead.pop()
-        if digest in seen:
-            continue
-        seen.add(digest)
-        for file in model.path.parent.glob(f"*-{digest[:12]}/{CARD}"):
-            card = Card.from_json(file.read_text(encoding="utf-8"), str(file))
-            ahead.extend(card.inputs)
-            yield card
-
-
 PHASE = Phase(
     name="specialise",
-    version=1,
+    version=2,
     about="Branch a specialist from a base model",
     config=Specialise,
     takes=Contract(checkpoints=(1, 1), tokenizer=True),

@@ -25,7 +25,6 @@ from agent_forge.errors import UsageError
 from agent_forge.forge.models.norm import rms_norm
 from agent_forge.forge.quantization.levels import (
     MOST,
-    Format,
     LearnedLevels,
     fit_scales,
     level_codes,
@@ -34,8 +33,8 @@ from agent_forge.forge.quantization.levels import (
     spread,
     whole_numbers,
 )
+from agent_forge.forge.quantization.settings import INSIDE_BLOCKS, Format
 
-INSIDE_BLOCKS = r"\.\d+\."  # layers inside a numbered block: neither embedding nor head, nor what is beside them
 SMALLEST_MATRIX = 16  # thinner ones are gates: they cost nothing and are worth their precision
 SMALLEST_HALF = 6e-8  # float16's smallest number above 0
 

@@ -14,9 +14,22 @@ from agent_forge.forge.gates import NO_GAIN, NOT_MEASURED, PASSED, GateResult
 class Demands:
     """What a quantised model must keep. 0 demands nothing."""
 
-    perplexity: float = option(1.3, help="Highest perplexity, as a multiple of the original's", at_least=0)
-    accuracy: float = option(0.85, help="Smallest share of the accuracy above chance to keep", at_least=0, at_most=1)
-    ratio: float = option(8.0, help="Smallest ratio of the size in float32 to the size, all files counted", at_least=0)
+    perplexity: float = option(
+        1.3, help="Highest perplexity, as a multiple of the original's", at_least=0, flag="--max-ppl", hidden=True
+    )
+    accuracy: float = option(
+        0.85,
+        help="Smallest share of the accuracy above chance to keep (0: any)",
+        at_least=0,
+        at_most=1,
+        flag="--min-accuracy",
+    )
+    ratio: float = option(
+        8.0,
+        help="Smallest ratio of the size in float32 to the size, all files counted (0: any)",
+        at_least=0,
+        flag="--min-ratio",
+    )
 
 
 @dataclass(frozen=True)

@@ -10,49 +10,19 @@ whole matrix).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from agent_forge.config import option
-from agent_forge.errors import ConfigError
+from agent_forge.forge.quantization.settings import Format, Levels
 
-Levels = Literal["ternary", "two_bit"]
-Granularity = Literal["tensor", "row", "group"]
 SMALLEST_SCALE = 1e-5  # a row of zeros still divides by something
 # The uniform four-level quantiser with the least error on a Gaussian has a step of 0.996 sigma =
 # 1.25 mean |w|.
 STEP_OF_TWO_BITS = 1.25
 MOST = {"int4": 7, "int8": 127}
-
-
-@dataclass(frozen=True)
-class Format:
-    """How a model is stored after quantisation."""
-
-    levels: Levels = option("ternary", help="Levels of the linear layers' weights")
-    granularity: Granularity = option("row", help="What shares a scale")
-    group: int = option(128, help="Columns per group", at_least=8)
-    learn_scales: bool = option(True, help="Scales are parameters (LSQ); otherwise they are the mean of |w|")
-    activations: Literal["int8", "none"] = option("int8", help="Rounding of those layers' inputs, token by token")
-    sub_norm: bool = option(False, help="Put an RMS norm in front of each of those layers")
-    embedding: Literal["int4", "int8", "none"] = option("int4", help="Type of the embedding and the head")
-    embedding_group: int = option(
-        0, help="Columns of the embedding that share a scale (0: 32 for int4, the row for int8)", at_least=0
-    )
-
-    def __post_init__(self) -> None:
-        if self.learn_scales and self.granularity == "tensor":
-            raise ConfigError(
-                "one scale for the whole matrix cannot be learned", where="learn_scales", fix="Set it to false"
-            )
-
-    def word_group(self, columns: int) -> int:
-        """How many columns of an embedding share a scale."""
-        return min(columns, self.embedding_group or (32 if self.embedding == "int4" else columns))
 
 
 def level_scales(weight_RC: Tensor, format: Format) -> Tensor:

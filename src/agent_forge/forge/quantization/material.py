@@ -8,10 +8,8 @@ teacher's predictions on it are what the student has to keep.
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -19,14 +17,13 @@ import torch
 from torch import nn
 
 from agent_forge.errors import DataError
-from agent_forge.forge.corpus import Leaks, read_texts
+from agent_forge.forge.corpus import Source, SplitCorpus, mixed, read_corpus
+from agent_forge.forge.lineage import HELD_OUT
 from agent_forge.forge.progress import Tell, reporter, silent
 from agent_forge.forge.training import HeldOut, PackedRows, encode, pack
 
 BUNDLED = ("stories", "problems")
-PIECE = 4000  # characters: a book in one file becomes documents of about two pages
-FEWEST_PIECES = 40  # of a short text: its pieces are shorter, down to SHORTEST_PIECE
-SHORTEST_PIECE = 400
+MOST_WRITTEN = 20_000  # rows that a model writes: beyond them it would take longer than the training
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,7 @@ class MaterialSize:
     judged_tokens: int
     watched_rows: int = 16
     written: float = 0.5  # share that the model writes itself, where the user has no text
+    held_out: float = HELD_OUT  # of the bundled text
     seed: int = 0
 
     def share(self, part: float) -> MaterialSize:
@@ -60,65 +58,65 @@ class MaterialSize:
         )
 
 
-def gather(model: Any, tokenizer: Any | None, data: Sequence[str], size: MaterialSize, tell: Tell = silent) -> Material:
-    """The material for a model. Raises DataError if there is too little text to split."""
-    if data:
-        return _from_texts(tokenizer, _texts(data), size, ", ".join(data))
+def gather(
+    model: Any,
+    tokenizer: Any | None,
+    corpus: SplitCorpus | None,
+    size: MaterialSize,
+    weights: Mapping[str, float] | None = None,
+    tell: Tell = silent,
+) -> Material:
+    """The material for a model: the corpus by the weights of its sources or, without one, half of it bundled text and
+    half written by the model. Raises DataError if there is too little text to split."""
+    if corpus is not None:
+        return material_of(tokenised(tokenizer, corpus, size), weights or {}, size, ", ".join(corpus.train))
     if tokenizer is None or size.written >= 1:
         return _from_model(model, tokenizer, size, tell)
     written = _from_model(model, tokenizer, size.share(size.written), tell)
-    bundled = _from_texts(tokenizer, _texts(BUNDLED), size.share(1 - size.written), "bundled text")
-    return _joined(bundled, written)
+    bundled, rest = read_corpus({name: Source(name) for name in BUNDLED}, size.held_out), size.share(1 - size.written)
+    return _joined(material_of(tokenised(tokenizer, bundled, rest), {}, rest, "bundled text"), written)
 
 
-def _texts(paths: Sequence[str]) -> list[str]:
-    """The documents of all paths in turns, each once: first one of each, then the next."""
-    sources = [list(read_texts(path)) for path in paths]
-    room = sum(len(text) for texts in sources for text in texts) // FEWEST_PIECES
-    size = min(PIECE, max(SHORTEST_PIECE, room // 2))
-    columns = [[piece for text in texts for piece in _pieces(text, size)] for texts in sources]
-    return list(dict.fromkeys(text for turn in zip_longest(*columns) for text in turn if text is not None))
+@dataclass(frozen=True)
+class TokenisedText:
+    """The text as tokens: rows of each source to learn from, and documents to watch and to judge on."""
+
+    rows: dict[str, PackedRows]
+    watched: HeldOut
+    judged: HeldOut
 
 
-def _pieces(text: str, size: int = PIECE) -> Iterable[str]:
-    """A long text in parts that end with a paragraph, a line or, at the worst, a word."""
-    while len(text) > 2 * size:
-        at = next((place for mark in ("\n\n", "\n", " ") if (place := text.rfind(mark, size, 2 * size)) > 0), size)
-        yield text[:at]
-        text = text[at:].lstrip()
-    if text:
-        yield text
-
-
-def _from_texts(tokenizer: Any, texts: list[str], size: MaterialSize, about: str) -> Material:
+def tokenised(tokenizer: Any, corpus: SplitCorpus, size: MaterialSize) -> TokenisedText:
+    """The last documents of each source are only watched during training. Raises DataError without a tokenizer."""
     if tokenizer is None:
-        raise DataError("the model has no tokenizer to read the text with", where=about)
-    order = sorted(texts, key=lambda text: hashlib.sha256(f"{size.seed}{text}".encode()).digest())
-    judged, rest = _up_to(tokenizer, order, size.judged_tokens, most=max(1, len(order) // 3))
-    few = max(1, min(size.watched_rows, len(rest) // 4))
-    watched, rest = _up_to(tokenizer, rest, size.watched_rows * size.length, most=few)
-    leaks = Leaks([*judged, *watched])
-    learned, _ = _up_to(tokenizer, (t for t in rest if not leaks.found_in(t)), size.rows * (size.length + 1))
-    if not judged or not watched or not learned:
-        raise DataError(f"{len(texts)} documents are too few to learn from some and judge on others", where=about)
-    begin = beginning(tokenizer)
+        raise DataError("the model has no tokenizer to read the text with", where=", ".join(corpus.train))
+    begin, rows, watched = beginning(tokenizer), {}, list[str]()
+    for name, texts in corpus.train.items():
+        apart = max(1, min(4, len(texts) // 20))
+        watched += [text[: 8 * size.length] for text in texts[-apart:]]  # about two rows of each
+        rows[name] = pack(encode(tokenizer, texts[:-apart] or texts), size.length, begin)
+    judged = _up_to(tokenizer, [text for texts in corpus.held_out.values() for text in texts], size)
 
     def held_out(texts: list[str]) -> HeldOut:
-        rows = pack(encode(tokenizer, texts, eos=False), size.length, begin, alone=True)
-        return HeldOut(rows, tuple(len(text.encode()) for text in texts))
+        packed = pack(encode(tokenizer, texts, eos=False), size.length, begin, alone=True)
+        return HeldOut(packed, tuple(len(text.encode()) for text in texts))
 
-    return Material(pack(encode(tokenizer, learned), size.length, begin), held_out(watched), held_out(judged), about)
+    return TokenisedText(rows, held_out(watched), held_out(judged))
 
 
-def _up_to(tokenizer: Any, texts: Iterable[str], tokens: int, most: int | None = None) -> tuple[list[str], list[str]]:
-    """Texts until there are so many tokens (or `most` texts), and the texts that are left."""
-    remaining, taken, count = iter(texts), [], 0
-    for text in remaining:
-        taken.append(text)
-        count += len(tokenizer(text, add_special_tokens=False)["input_ids"])
-        if count >= tokens or (most is not None and len(taken) >= most):
-            break
-    return taken, list(remaining)
+def material_of(text: TokenisedText, weights: Mapping[str, float], size: MaterialSize, about: str) -> Material:
+    """Rows by the sources' weights, as many as the training needs."""
+    total = min(size.rows, 4 * sum(len(of) for of in text.rows.values()))
+    rows = mixed(text.rows, {name: weights.get(name, 1.0) for name in text.rows}, total, size.seed)
+    return Material(rows, text.watched, text.judged, about)
+
+
+def _up_to(tokenizer: Any, texts: list[str], size: MaterialSize) -> list[str]:
+    """The beginnings of every k-th text: about as many tokens as are to be judged on, from as many documents as fit."""
+    room = 4 * max(size.length, size.judged_tokens // len(texts))  # characters: about four per token
+    parts = [text[:room] for text in texts]
+    count = sum(len(ids) for ids in encode(tokenizer, parts, eos=False))
+    return parts[:: max(1, -(-count // size.judged_tokens))]
 
 
 def beginning(tokenizer: Any) -> int:
@@ -179,7 +177,8 @@ def _row_per_document(tokens: np.ndarray) -> PackedRows:
 
 def _from_model(model: Any, tokenizer: Any | None, size: MaterialSize, tell: Tell) -> Material:
     """Material that the model writes itself. Without a tokenizer the bytes of its text are unknown (0)."""
-    first, second = size.rows, size.rows + size.watched_rows
+    first = min(size.rows, MOST_WRITTEN)
+    second = first + size.watched_rows
     count = second + -(-size.judged_tokens // size.length)
     rows = write_rows(model, tokenizer, count, size.length, size.seed, tell=tell)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, Literal
 
 from agent_forge.config import option
-from agent_forge.forge.training import TrainSettings
+from agent_forge.forge.training.settings import TrainSettings
+
+if TYPE_CHECKING:
+    from torch import nn
 
 # Floating-point operations that a default run may take: minutes on 2 cores, or on one large GPU.
 EFFORT = {"cpu": 1.5e13, "cuda": 3e17}
@@ -25,8 +26,8 @@ class QATRecipe:
     weight decay and no average of the weights: both pull shadow weights towards a threshold.
     """
 
-    steps: int | None = option(None, help="Optimiser steps (default: what fits a budget of operations)", at_least=1)
-    batch_rows: int = option(16, help="Rows per step", at_least=1)
+    steps: int | None = option(None, help="Training steps (default: some minutes' worth)", at_least=1)
+    batch_rows: int = option(16, help="Rows per step", at_least=1, flag="--batch", former="--rows")
     micro_rows: int = option(16, help="Rows per forward pass", at_least=1)
     length: int = option(128, help="Tokens per row", at_least=8)
     lr: float = option(0.005, help="Learning rate of the matrices (Muon)", above=0)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from agent_forge.inference.packed.trits import DIGITS, OFFSET, ROWS, STEP
+from agent_forge.inference.packed.layout import DIGITS, OFFSET, ROWS, STEP
 
 if TYPE_CHECKING:
     from agent_forge.inference.packed.products import PackedMatrix

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from agent_forge.forge.models.norm import rms_norm
 from agent_forge.inference.packed import products
+from agent_forge.inference.packed.layout import ROWS, PackedShape
 from agent_forge.inference.packed.products import CMatrix, PackedMatrix
-from agent_forge.inference.packed.trits import ROWS, PackedShape, scaled, unpack_rows
+from agent_forge.inference.packed.trits import scaled, unpack_rows
 
 BITS_OF = {torch.float32: torch.int32, torch.float16: torch.int16}
 FLOAT_OF = {bits: kind for kind, bits in BITS_OF.items()}
@@ -96,7 +96,7 @@ class PackedLinear(PackedTable):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.sub_norm:
-            x = rms_norm(x)
+            x = F.rms_norm(x.float(), x.shape[-1:], eps=1e-6).to(x.dtype)
         if self.activations == "int8":
             return self.multiply(x, self.bias)
         return F.linear(x, self.weight.to(x.dtype), self.bias)

@@ -13,19 +13,17 @@ import ctypes
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from agent_forge import native
 from agent_forge.errors import UsageError
-from agent_forge.inference.packed.trits import KINDS, LIMITS, ROWS, PackedShape, pack, scaled, unpack
+from agent_forge.inference.packed.kernels import CMatrix, kernel
+from agent_forge.inference.packed.layout import KINDS, LIMITS, ROWS, PackedShape
+from agent_forge.inference.packed.trits import pack, scaled, unpack
 
-SOURCE = Path(__file__).with_name("products.c")
 MOST_PLAIN_TOKENS = 16  # without vector instructions: beyond, unpacking once and one float product is faster
 TOKENS_PER_THREAD = 32  # fewer are not worth another thread
 EXACT = 1 << 24  # integers below are exact in float32
@@ -114,21 +112,6 @@ def torch_product(x: Tensor, matrix: PackedMatrix, bias: Tensor | None = None) -
     return y if bias is None else y + bias.float()
 
 
-class CMatrix(ctypes.Structure):
-    """`Matrix` of products.c."""
-
-    _fields_ = (
-        ("kind", ctypes.c_int32),
-        ("half", ctypes.c_int32),
-        ("rows", ctypes.c_int64),
-        ("columns", ctypes.c_int64),
-        ("group", ctypes.c_int64),
-        ("packed", ctypes.c_void_p),
-        ("scales", ctypes.c_void_p),
-        ("bias", ctypes.c_void_p),
-    )
-
-
 def describe(matrix: PackedMatrix, bias: Tensor | None = None) -> CMatrix:
     """The matrix as C sees it. It points into the tensors, which must stay alive."""
     shape = matrix.shape
@@ -148,19 +131,6 @@ def describe(matrix: PackedMatrix, bias: Tensor | None = None) -> CMatrix:
         matrix.scales.data_ptr(),
         None if bias is None else bias.data_ptr(),
     )
-
-
-def kernel(*flags: str) -> Any:
-    """The compiled products, or None. `-mno-avx512f` and `-DPLAIN` select the AVX2 and the plain path."""
-    library = native.load(SOURCE, *flags)
-    return None if library is None else _typed(library)
-
-
-@cache
-def _typed(library: Any) -> Any:
-    library.products_linear.argtypes = (ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-    library.products_path.restype = ctypes.c_char_p
-    return library
 
 
 def worth_it(library: Any, tokens: int) -> bool:

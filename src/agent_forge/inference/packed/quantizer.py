@@ -4,7 +4,6 @@ on import."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,13 +13,11 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from agent_forge.errors import CheckpointError, UsageError
-from agent_forge.files import file_digest
+from agent_forge.inference.packed.layout import PackedShape
+from agent_forge.inference.packed.model import refuse_newer
 from agent_forge.inference.packed.modules import PackedEmbedding, PackedHead, PackedLinear
-from agent_forge.inference.packed.trits import PackedShape
-from agent_forge.inference.safetensors_file import read_header
-
-METHOD = "agent_forge_packed"
-FORMAT = 1
+from agent_forge.inference.packed.network import FORMAT, METHOD
+from agent_forge.inference.safetensors_file import check_files
 
 
 class PackedConfig(QuantizationConfigMixin):
@@ -44,11 +41,7 @@ class PackedConfig(QuantizationConfigMixin):
         quant_method: str = METHOD,
         **_: Any,
     ) -> None:
-        if format > FORMAT:
-            raise CheckpointError(
-                f"the model is packed in format {format}, and this version reads formats up to {FORMAT}",
-                fix="Update agent-forge",
-            )
+        refuse_newer(format)
         self.quant_method: Any = quant_method
         self.format = format
         self.matrices, self.embeddings, self.heads = dict(matrices or {}), dict(embeddings or {}), dict(heads or {})
@@ -82,18 +75,6 @@ class PackedQuantizer(HfQuantizer):
 
     def _dequantize(self, model: Any, dtype: torch.dtype | None = None) -> Any:
         return put_dense(model, dtype)
-
-
-def check_files(files: Any, digests: Mapping[str, str]) -> None:
-    """Raises CheckpointError unless each file is, byte for byte, the one that was written."""
-    for file in map(Path, files):
-        read_header(file)
-        if digests.get(file.name) != file_digest(file):
-            raise CheckpointError(
-                "the bytes are not those that were written",
-                where=str(file),
-                fix="The file was changed or damaged: copy it again, or pack the model again",
-            )
 
 
 def put_packed(model: Any, config: PackedConfig) -> None:

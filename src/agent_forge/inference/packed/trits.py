@@ -1,21 +1,4 @@
-"""Small integers packed into bytes, in the order in which the products read them.
-
-A matrix is cut into tiles of 16 rows. Within a tile the bytes follow the columns: 4 bytes of row 0, 4 bytes of row 1,
-... 4 bytes of row 15, then the next columns of all sixteen rows. A 64-byte line thus holds the same few columns of 16
-rows: a row is a lane of the vector unit, no sum across lanes is ever needed, and a product reads memory from the first
-byte to the last. How many columns four bytes hold depends on the kind:
-
-| kind | values | a byte | columns in a chunk of 4 bytes | code of value v |
-|---|---|---|---|---|
-| 2bit | -1, 0, 1 | four codes | 16 | v + 1 |
-| 1.6bit | -1, 0, 1 | five base-3 digits | 20 | v + 1 |
-| int4 | -8 .. 7 | two codes | 8 | v + 8 |
-| int8 | -127 .. 127 | one code | 4 | v + 128 |
-| 4level | -3, -1, 1, 3 | four codes | 16 | (v + 3) / 2 |
-
-Digit d of byte b in a chunk is column 4 d + b of the chunk. Columns may be split into groups, each
-with its own scales; every group starts a new chunk.
-"""
+"""Ternary weights as tensors, and their packed form (see `layout`, which packs and describes the bytes)."""
 
 from __future__ import annotations
 
@@ -25,16 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agent_forge.errors import CheckpointError, UsageError
-
-ROWS = 16  # rows of a tile
-DAMAGED = "The file is damaged: copy it again, or pack the model again"
-MOST_COLUMNS = 65_536  # up to here |sum of code * x| <= 255 * 127 * columns fits in int32
-DIGITS = {"2bit": 4, "1.6bit": 5, "int4": 2, "int8": 1, "4level": 4}
-OFFSET = {"2bit": 1, "1.6bit": 1, "int4": 8, "int8": 128, "4level": 3}  # value = STEP * code - OFFSET
-STEP = {"2bit": 1, "1.6bit": 1, "int4": 1, "int8": 1, "4level": 2}
-LIMITS = {"2bit": (-1, 1), "1.6bit": (-1, 1), "int4": (-8, 7), "int8": (-127, 127), "4level": (-3, 3)}
-KINDS = tuple(DIGITS)  # in the order of products.c
+from agent_forge.errors import UsageError
+from agent_forge.inference.packed import layout
+from agent_forge.inference.packed.layout import ROWS, PackedShape
 
 
 @dataclass(frozen=True)
@@ -116,74 +92,6 @@ def scaled(values: Tensor, scales: Tensor, group: int) -> Tensor:
     return values.to(scales.dtype) * scales.repeat_interleave(group, dim=1)[:, :columns]
 
 
-@dataclass(frozen=True)
-class PackedShape:
-    """The layout of a matrix of one kind in memory."""
-
-    kind: str
-    rows: int
-    columns: int
-    group: int
-
-    def __post_init__(self) -> None:
-        if self.kind not in DIGITS:
-            raise UsageError(f"there is no packed kind {self.kind!r}", fix=f"The kinds are {', '.join(KINDS)}")
-        if not (self.rows >= 1 and 1 <= self.columns <= MOST_COLUMNS and 1 <= self.group <= self.columns):
-            raise UsageError(
-                f"a matrix of {self.rows} x {self.columns} in groups of {self.group} cannot be packed",
-                fix=f"It needs 1 to {MOST_COLUMNS:,} columns",
-            )
-
-    @property
-    def tiles(self) -> int:
-        return -(-self.rows // ROWS)
-
-    @property
-    def groups(self) -> int:
-        return -(-self.columns // self.group)
-
-    @property
-    def chunk(self) -> int:
-        """Columns in four bytes."""
-        return 4 * DIGITS[self.kind]
-
-    @property
-    def chunks_of_groups(self) -> list[int]:
-        last = self.columns - (self.groups - 1) * self.group
-        return [-(-self.group // self.chunk)] * (self.groups - 1) + [-(-last // self.chunk)]
-
-    @property
-    def chunks(self) -> int:
-        return sum(self.chunks_of_groups)
-
-    @property
-    def packed(self) -> tuple[int, int, int, int]:
-        """The shape of the packed bytes: tiles, chunks, rows of a tile, bytes of a chunk."""
-        return self.tiles, self.chunks, ROWS, 4
-
-
-def spread(values: Tensor, shape: PackedShape, fill: int = 0) -> Tensor:
-    """[rows, columns] -> [rows, chunks * chunk]: every group begins a chunk, the gaps are filled."""
-    rows, chunk = values.shape[0], shape.chunk
-    out = values.new_full((rows, shape.chunks * chunk), fill)
-    whole, width = shape.groups - 1, -(-shape.group // chunk) * chunk
-    if whole:
-        grouped = values[:, : whole * shape.group].reshape(rows, whole, shape.group)
-        out[:, : whole * width].view(rows, whole, width)[:, :, : shape.group] = grouped
-    last = shape.columns - whole * shape.group
-    out[:, whole * width : whole * width + last] = values[:, whole * shape.group :]
-    return out
-
-
-def gather(values: Tensor, shape: PackedShape) -> Tensor:
-    """The inverse of `spread`."""
-    rows, chunk = values.shape[0], shape.chunk
-    whole, width = shape.groups - 1, -(-shape.group // chunk) * chunk
-    grouped = values[:, : whole * width].reshape(rows, whole, width)[:, :, : shape.group].reshape(rows, -1)
-    last = shape.columns - whole * shape.group
-    return torch.cat([grouped, values[:, whole * width : whole * width + last]], dim=1)
-
-
 def pack(values: Tensor, shape: PackedShape) -> Tensor:
     """Integers [rows, columns] -> bytes [tiles, chunks, 16, 4].
 
@@ -192,79 +100,22 @@ def pack(values: Tensor, shape: PackedShape) -> Tensor:
     >>> pack(trits, shape).shape, bool((unpack(pack(trits, shape), shape) == trits).all())
     (torch.Size([1, 1, 16, 4]), True)
     """
-    low, high = LIMITS[shape.kind]
-    if tuple(values.shape) != (shape.rows, shape.columns) or bool((values < low).any() | (values > high).any()):
-        raise UsageError(f"{shape.kind} packs {shape.rows} x {shape.columns} values from {low} to {high}", where="pack")
-    offset, step, digits = OFFSET[shape.kind], STEP[shape.kind], DIGITS[shape.kind]
-    codes = spread(((values.to(torch.int16) + offset) // step).to(torch.uint8), shape, offset // step)
-    missing = shape.tiles * ROWS - shape.rows
-    if missing:
-        codes = torch.cat([codes, codes.new_full((missing, codes.shape[1]), offset // step)])
-    parts = codes.view(shape.tiles, ROWS, shape.chunks, digits, 4).permute(3, 0, 2, 1, 4)  # digit first
-    return _joined(parts, shape.kind).contiguous()
-
-
-def _joined(parts: Tensor, kind: str) -> Tensor:
-    """[digits, ...] codes -> [...] bytes."""
-    if kind == "1.6bit":
-        value = torch.zeros_like(parts[0], dtype=torch.int32)
-        for digit in parts:
-            value = value * 3 + digit
-        # a fixed-point fraction: multiplying by 3 moves the next digit out at the top (as in ggml's
-        # TQ1_0)
-        return ((value * 256 + 242) // 243).to(torch.uint8)
-    bits = 8 // len(parts)
-    total = torch.zeros_like(parts[0])
-    for place, digit in enumerate(parts):
-        total |= digit << (bits * place)
-    return total
+    return torch.from_numpy(layout.pack(values.detach().cpu().numpy(), shape)).to(values.device)
 
 
 def unpack(packed: Tensor, shape: PackedShape) -> Tensor:
     """Bytes -> int8 [rows, columns]. Raises CheckpointError for bytes that `pack` never writes."""
-    if tuple(packed.shape) != shape.packed or packed.dtype != torch.uint8:
-        raise CheckpointError(
-            f"packed weights of shape {tuple(packed.shape)}, expected {shape.packed}",
-            fix=DAMAGED,
-        )
-    parts = split_digits(packed, shape.kind)
-    if shape.kind == "1.6bit" and not torch.equal(_joined(torch.stack(parts), shape.kind), packed):
-        raise CheckpointError(
-            "packed weights hold a byte that does not encode five trits",
-            fix=DAMAGED,
-        )
-    codes = torch.stack(parts, dim=-2)  # tiles, chunks, 16, digits, 4
-    rows = codes.permute(0, 2, 1, 3, 4).reshape(shape.tiles * ROWS, -1)[: shape.rows]
-    values = value_of(gather(rows, shape), shape.kind)
-    low, high = LIMITS[shape.kind]
-    if bool((values < low).any() | (values > high).any()):
-        raise CheckpointError(
-            "packed weights hold a code without a value",
-            fix=DAMAGED,
-        )
-    return values
-
-
-def value_of(codes: Tensor, kind: str) -> Tensor:
-    return (STEP[kind] * codes.to(torch.int16) - OFFSET[kind]).to(torch.int8)
+    layout.check_packed(packed, shape)
+    places = packed.int()
+    layout.refuse_unsound(torch.from_numpy(layout.SOUND[shape.kind]).to(packed.device)[places])
+    return layout.in_rows(_values(shape.kind, packed.device)[places], shape)
 
 
 def unpack_rows(packed: Tensor, shape: PackedShape, rows: Tensor) -> Tensor:
     """The values int8 [n, columns] of some rows [n]: an embedding's look-up."""
-    lines = packed[rows // ROWS, :, rows % ROWS]  # n, chunks, 4
-    codes = torch.stack(split_digits(lines, shape.kind), dim=-2).flatten(1)
-    return value_of(gather(codes, shape), shape.kind)
+    lines = packed[rows // ROWS, :, rows % ROWS].int()
+    return layout.lines_in_rows(_values(shape.kind, packed.device)[lines], shape)
 
 
-def split_digits(packed: Tensor, kind: str) -> list[Tensor]:
-    """[...] bytes -> the digits' codes, each [...]."""
-    if kind == "1.6bit":
-        codes, rest = [], packed.to(torch.int16)
-        for _ in range(5):
-            rest = rest * 3
-            codes.append((rest >> 8).to(torch.uint8))
-            rest = rest & 255
-        return codes
-    digits = DIGITS[kind]
-    bits = 8 // digits
-    return [(packed >> (bits * place)) & (2**bits - 1) for place in range(digits)]
+def _values(kind: str, device: torch.device) -> Tensor:
+    return torch.from_numpy(layout.VALUES[kind]).to(device)

@@ -6,10 +6,12 @@ import asyncio
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.context_length import context_length
 from agent_forge.errors import AgentForgeError, ModelError
+from agent_forge.inference.grammar import GrammarVocabulary
 from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
 from agent_forge.server.models.loading import LoadedModel, ModelSource, checkpoint_source, load, registered, source_of
@@ -55,10 +57,9 @@ class ServedModel:
 
 
 class ReadyModel:
-    """A loaded model with its engine and grammars."""
+    """A loaded model with its engine."""
 
     def __init__(self, source: ModelSource, loaded: LoadedModel, context: Context) -> None:
-        from agent_forge.inference.constraint import Grammars
         from agent_forge.inference.engine import Engine
         from agent_forge.inference.local_model import end_tokens
 
@@ -70,7 +71,6 @@ class ReadyModel:
         self.context: int | None = context_length(loaded.model.config)
         head = loaded.model.get_output_embeddings()
         self.vocabulary = int(getattr(head, "out_features", None) or head.weight.shape[0])
-        self.grammars = Grammars(loaded.tokenizer, self.vocabulary, self.ends)
         self.engine: Engine = Engine(
             loaded.model, slots=settings.slots, waiting=settings.waiting, cache_bytes=settings.cache_bytes
         )
@@ -78,6 +78,11 @@ class ReadyModel:
     @property
     def name(self) -> str:
         return self.source.name
+
+    @cached_property
+    def grammars(self) -> GrammarVocabulary:
+        """The tokens as grammars see them; reading them takes about a second."""
+        return GrammarVocabulary(self.tokenizer, size=self.vocabulary, ends=self.ends)
 
 
 class ModelPool:

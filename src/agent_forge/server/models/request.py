@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from agent_forge.inference.grammar import Grammar, SchemaUnsupported, call_grammar, schema_grammar
 from agent_forge.inference.prompt import chat_prompt
 from agent_forge.inference.text import TextWriter
-from agent_forge.inference.tool_calls import call_schema
 from agent_forge.refusal import Refusal
 
 if TYPE_CHECKING:
-    from agent_forge.inference.constraint import Constraint
     from agent_forge.inference.job import DecodeJob, Outbox
     from agent_forge.server.models.pool import ReadyModel
 
@@ -76,15 +75,18 @@ def chat_request(model: ReadyModel, body: Mapping[str, Any], loop: asyncio.Abstr
     return _with_jobs(completion, most, top, _shape(body, offered if completion.forced_call else None))
 
 
-def _shape(body: Mapping[str, Any], forced: Sequence[Mapping[str, Any]] | None) -> Mapping[str, Any] | None:
-    """The schema that the answer must follow, if any."""
-    if forced:
-        return call_schema(forced)
+def _shape(body: Mapping[str, Any], forced: Sequence[Mapping[str, Any]] | None) -> Grammar | None:
+    """The grammar that the answer must follow, if any. Raises Refusal (400)."""
     format_ = body.get("response_format") or {"type": "text"}
-    if format_["type"] == "json_schema":
-        schema: Mapping[str, Any] = format_["json_schema"]["schema"]
-        return schema
-    return {"type": "object"} if format_["type"] == "json_object" else None
+    try:
+        if forced:
+            return call_grammar(forced, many=False)
+        if format_["type"] == "json_schema":
+            return schema_grammar(format_["json_schema"]["schema"])
+    except SchemaUnsupported as error:
+        param = "tools" if forced else "response_format"
+        raise Refusal(400, error.what, code="invalid_schema", param=param) from error
+    return schema_grammar({"type": "object"}) if format_["type"] == "json_object" else None
 
 
 def text_request(model: ReadyModel, body: Mapping[str, Any], loop: asyncio.AbstractEventLoop) -> CompletionRequest:
@@ -107,7 +109,7 @@ def _ids(model: ReadyModel, prompt: str | list[int]) -> list[int]:
 
 
 def _with_jobs(
-    completion: CompletionRequest, most: int, top_logprobs: int | None, shape: Mapping[str, Any] | None
+    completion: CompletionRequest, most: int, top_logprobs: int | None, shape: Grammar | None
 ) -> CompletionRequest:
     from agent_forge.inference.job import DecodeJob
     from agent_forge.inference.sampling import Sampling
@@ -129,11 +131,9 @@ def _with_jobs(
                 top_logprobs,
             )
             writer = TextWriter(model.tokenizer, stops)
-            constraint: Constraint | None = None if shape is None else model.grammars.schema(shape)
+            walk = None if shape is None else model.grammars.start(shape)
             completion.jobs.append(
-                DecodeJob(
-                    prompt, room, sampling, writer, model.ends, completion.outbox, completion.loop, constraint, index
-                )
+                DecodeJob(prompt, room, sampling, writer, model.ends, completion.outbox, completion.loop, walk, index)
             )
     return completion
 

@@ -11,8 +11,8 @@ import torch
 from agent_forge import native
 from agent_forge.errors import UsageError
 from agent_forge.inference.packed import PackedMatrix, product, quantize_activations
+from agent_forge.inference.packed.layout import KINDS, LIMITS, MOST_COLUMNS
 from agent_forge.inference.packed.products import describe, kernel, native_product, torch_product
-from agent_forge.inference.packed.trits import KINDS, LIMITS, MOST_COLUMNS
 
 PATHS = {"native": (), "avx2": ("-mno-avx512f",), "plain": ("-DPLAIN",)}
 SHAPES = [(1, 1, None), (16, 16, None), (33, 70, None), (48, 576, 128), (17, 300, 32), (5, 129, 128), (20, 333, 7)]

@@ -16,8 +16,9 @@ import torch
 
 from agent_forge import native
 from agent_forge.inference.packed import PackedMatrix
-from agent_forge.inference.packed.products import SOURCE, torch_product
-from agent_forge.inference.packed.trits import KINDS, LIMITS, MOST_COLUMNS
+from agent_forge.inference.packed.kernels import PRODUCTS
+from agent_forge.inference.packed.layout import KINDS, LIMITS, MOST_COLUMNS
+from agent_forge.inference.packed.products import torch_product
 
 DRIVER = Path(__file__).with_name("packed_driver.c")
 ARM, HERE = ("aarch64-linux-gnu-gcc", "qemu-aarch64"), ("cc",)
@@ -78,7 +79,7 @@ def test_the_products_of_other_processors_are_the_same_bits(
         pytest.skip(f"{' and '.join(absent)} not installed: this path was not tried")
     program = tmp_path / "driver"
     plain = [flag for flag in native.FLAGS if flag not in ("-shared", "-fPIC")]
-    command = [tools[0], *plain, *flags, "-Wall", "-Wextra", "-Werror", f"-I{SOURCE.parent}", "-o", program]
+    command = [tools[0], *plain, *flags, "-Wall", "-Wextra", "-Werror", f"-I{PRODUCTS.parent}", "-o", program]
     subprocess.run([*command, DRIVER, "-lm"], check=True, timeout=120)
     emulator = [tools[1], "-cpu", "max"] if len(tools) > 1 else []
     ran = subprocess.run([*emulator, program], input=inputs[0], capture_output=True, check=True, timeout=120)
@@ -92,4 +93,4 @@ def test_the_decoder_compiles_for_arm() -> None:
     if shutil.which(ARM[0]) is None:
         pytest.skip(f"{ARM[0]} not installed: not tried")
     command = [ARM[0], *native.FLAGS, "-march=armv8-a", "-fopenmp-simd", "-Wall", "-Wextra", "-Werror", "-fsyntax-only"]
-    subprocess.run([*command, SOURCE.with_name("decoder.c")], check=True, timeout=120)
+    subprocess.run([*command, PRODUCTS.with_name("decoder.c")], check=True, timeout=120)

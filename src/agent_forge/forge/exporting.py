@@ -11,15 +11,61 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from agent_forge.errors import UsageError
+from agent_forge.config import option
+from agent_forge.errors import CheckpointError, UsageError
 from agent_forge.files import sync_folder
 from agent_forge.forge.checkpoint import CARD, Card, Checkpoint, Metric, completed, files_of, staging
+from agent_forge.forge.registry import Registry
 
 PACKED = "agent_forge"  # prefix of `quant_method` in config.json for our own formats (see models/packed)
 OWN = ("cognate",)  # architectures that transformers knows only after `import agent_forge.forge`
+
+
+@dataclass(frozen=True)
+class ExportSettings:
+    """The format of an export, and the types in a GGUF file."""
+
+    format: Literal["hf", "gguf"] = option("hf", help="A Hugging Face folder, or a file for llama.cpp")
+    dense: bool = option(False, help="Write packed weights as plain float16, for vLLM and others")
+    ternary: Literal["TQ2_0", "TQ1_0"] = option("TQ2_0", help="GGUF type of ternary weights")
+    others: Literal["F16", "F32", "Q8_0"] = option("F16", help="GGUF type of the other weights")
+    pre: str | None = option(None, help="llama.cpp's name for the pre-tokenizer, where it cannot be recognised")
+
+
+@dataclass(frozen=True)
+class ExportReport:
+    """What an export wrote; `missing` are the digests of parents whose figures the README could not show."""
+
+    path: Path
+    format: str
+    bytes: int
+    missing: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"path": str(self.path), "format": self.format, "bytes": self.bytes}
+
+
+def export_model(
+    checkpoint: Checkpoint, out: str | os.PathLike[str], settings: ExportSettings, registry: Registry
+) -> ExportReport:
+    """Exports a checkpoint; the README shows the figures of its parents where the registry has them."""
+    controls, missing = list[Checkpoint](), list[str]()
+    for parent in checkpoint.card.inputs:
+        try:
+            controls.append(registry.load(parent))
+        except (UsageError, CheckpointError):
+            missing.append(parent)
+    if settings.format == "gguf":
+        types = {"ternary": settings.ternary, "others": settings.others, "pre": settings.pre}
+        path = export_to_gguf(checkpoint, out, controls=controls, **types)  # type: ignore[arg-type]
+    else:
+        path = export_checkpoint(checkpoint, out, dense=settings.dense, controls=controls)
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return ExportReport(path, settings.format, size, tuple(missing))
 
 
 def export_checkpoint(
@@ -35,7 +81,7 @@ def export_checkpoint(
     tokenizer.json, for programs that do not know our formats. `controls` are the checkpoints it was made from, whose
     figures the card also shows.
     """
-    with _appearing(Path(out)) as folder:
+    with appearing(Path(out)) as folder:
         for file in files_of(checkpoint.path):
             copy = folder / file.relative_to(checkpoint.path)
             copy.parent.mkdir(parents=True, exist_ok=True)
@@ -59,7 +105,7 @@ def export_to_gguf(
     """Writes a GGUF file and the card into the folder `out`. Raises UsageError if the model is not Llama-shaped."""
     from agent_forge.forge.gguf_export import export_gguf
 
-    with _appearing(Path(out)) as folder:
+    with appearing(Path(out)) as folder:
         name = f"{checkpoint.name}.gguf"
         model, tokenizer = _load(checkpoint.path)
         types = export_gguf(model, tokenizer, folder / name, ternary=ternary, others=others, pre=pre)
@@ -78,7 +124,7 @@ def export_to_gguf(
 
 
 @contextmanager
-def _appearing(target: Path) -> Iterator[Path]:
+def appearing(target: Path) -> Iterator[Path]:
     """A folder to fill, renamed to `target` if the block succeeds."""
     if target.exists():
         raise UsageError("the folder exists already", where=str(target), fix="Name one that does not")

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -36,6 +37,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def tiny(folder: Path) -> LocalModel:
     return LocalModel(folder, keep_tokens=True)
+
+
+def only(logits: Any, token: int) -> Any:
+    """The logits of a model that has no choice."""
+    return np.where(np.arange(len(logits)) == token, 0, -np.inf)
 
 
 def ask(client: Any, messages: Any = HELLO, **options: Any) -> Completion:
@@ -113,7 +119,7 @@ def test_stop_texts_end_the_answer_and_are_not_part_of_it(tiny: LocalModel) -> N
 
 def test_the_end_token_ends_the_answer(folder: Path) -> None:
     def only_end(written: list[int], logits: Any) -> Any:
-        return torch.full_like(logits, float("-inf")).index_fill(0, torch.tensor([256 if len(written) == 3 else 65]), 0)
+        return only(logits, 256 if len(written) == 3 else 65)
 
     got = ask(LocalModel(folder, mask=only_end, keep_tokens=True))
     assert got.output_ids == (65, 65, 65, 256)
@@ -236,7 +242,7 @@ def test_a_model_that_calls_a_tool() -> None:
     script = tokenizer('ok <tool_call>{"name": "search", "arguments": {"query": "é"}}</tool_call>')["input_ids"] + [256]
 
     def follow(written: list[int], logits: Any) -> Any:
-        return torch.full_like(logits, -1e9).index_fill(0, torch.tensor([script[len(written)]]), 0)
+        return only(logits, script[len(written)])
 
     client = LocalModel(lambda: (tiny_model(), tokenizer), mask=follow)
     got = ask(client, tools=[search])

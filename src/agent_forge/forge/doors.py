@@ -1,0 +1,220 @@
+"""The front doors: one function for every algorithm.
+
+Each takes its model or models, where to write, and its settings: an instance of its settings class, fields of it as
+keywords, or both (the keywords change the instance). The same class makes the options of the command and is the
+`config` of the phase in a pipeline file, so that one setting gives one result, whichever way it comes in.
+
+A model is a folder, the digest of a registered checkpoint, or a Checkpoint. `tell(stage=…, done=…, total=…)` reports
+progress (`agent_forge.forge.progress`). torch is imported when a door is used, not before.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from agent_forge.config import as_dict, build
+from agent_forge.errors import UsageError
+from agent_forge.forge.checkpoint import Checkpoint
+from agent_forge.forge.exporting import ExportReport, ExportSettings, export_model
+from agent_forge.forge.opening import LoadSettings, ModelName, OpenedModel, find_model, load_model
+from agent_forge.forge.progress import Tell, silent
+from agent_forge.forge.registry import Registry
+
+if TYPE_CHECKING:
+    from agent_forge.forge.compression.search import CompressionReport
+    from agent_forge.forge.compression.settings import CompressSettings
+    from agent_forge.forge.evaluation.settings import EvaluateSettings
+    from agent_forge.forge.evaluation.suite import EvaluationReport
+    from agent_forge.forge.evolution.job import EvolveReport
+    from agent_forge.forge.evolution.settings import Evolve
+    from agent_forge.forge.gates import GateResult
+    from agent_forge.forge.merging.engine import MergeReport
+    from agent_forge.forge.merging.settings import MergeSettings
+    from agent_forge.forge.phases.cognate import Cognate
+    from agent_forge.forge.phases.specialise import Specialise
+    from agent_forge.forge.quantization.job import QuantizeReport
+    from agent_forge.forge.quantization.settings import QuantizeSettings
+
+T = TypeVar("T")
+Folder = str | os.PathLike[str]
+
+
+def _settings(cls: type[T], settings: T | None, fields: dict[str, Any], door: str) -> T:
+    """The settings with some fields changed, checked like a file: an unknown field names the nearest."""
+    stated = {} if settings is None else as_dict(settings)
+    return build(cls, {**stated, **as_dict(fields)}, door)
+
+
+def train(
+    base: ModelName | None,
+    out: Folder,
+    settings: Cognate | Specialise | None = None,
+    *,
+    seed: int = 0,
+    tell: Tell = silent,
+    **fields: Any,
+) -> TrainReport:
+    """Trains a specialist from `base` (Specialise) or, with None, a Cognate from text alone (Cognate) into `out`.
+
+    `accepted` says whether it passed the gate: it must be clearly better on held-out text than its base, or than the
+    byte frequencies of its text. What was trained is in `out` either way.
+    """
+    from agent_forge.forge.phases import Work, cognate, specialise
+
+    kind = cognate if base is None else specialise
+    config: Any = _settings(kind.PHASE.config, settings, fields, "train")
+    target = Path(out)
+    if target.exists():
+        raise UsageError("the folder exists already", where=str(target), fix="Name one that does not")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    inputs = [] if base is None else [find_model(base)]
+    with tempfile.TemporaryDirectory(prefix=".training-", dir=target.parent) as place:
+        work = Work("train", config, inputs, seed, Path(place) / "work", Path(place) / "models", tell)
+        outcome = kind.run(work)
+        assert outcome.checkpoint is not None
+        outcome.checkpoint.path.rename(target)
+    return TrainReport(target, outcome.checkpoint.digest, outcome.gate, find_model(target))
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """A trained model, and the gate: held-out text before and after."""
+
+    out: Path
+    digest: str
+    gate: GateResult
+    checkpoint: Checkpoint
+
+    @property
+    def accepted(self) -> bool:
+        return self.gate.passed
+
+    def as_dict(self) -> dict[str, Any]:
+        figures = {name: metric.value for name, metric in self.checkpoint.card.metrics.items()}
+        gate = self.gate.as_dict()
+        return {"out": str(self.out), "digest": self.digest, "accepted": self.accepted, "gate": gate, **figures}
+
+
+def merge(
+    models: Sequence[ModelName], out: Folder, settings: MergeSettings | None = None, **fields: Any
+) -> MergeReport:
+    """Merges by a recipe, in mergekit's configuration language, in which `models` are input1, input2 …
+
+    >>> from agent_forge import forge
+    >>> halves = [{"model": name, "parameters": {"weight": 0.5}} for name in ("input1", "input2")]
+    >>> recipe = {"merge_method": "linear", "models": halves}
+    >>> forge.merge(["models/a", "models/b"], "merged", recipe=recipe)  # doctest: +SKIP
+    """
+    from agent_forge.forge.merging.job import merge_models
+    from agent_forge.forge.merging.settings import MergeSettings
+
+    return merge_models(
+        [find_model(one) for one in models], Path(out), _settings(MergeSettings, settings, fields, "merge")
+    )
+
+
+def evolve(
+    out: Folder,
+    settings: Evolve | None = None,
+    *,
+    tell: Tell = silent,
+    **fields: Any,
+) -> EvolveReport:
+    """Evolves merges of the settings' `parents`; the champion is in `out`/champion, and the report beside it.
+
+    The same call continues an evolution that was stopped or killed.
+    """
+    from agent_forge.forge.evolution.job import evolve_models
+    from agent_forge.forge.evolution.run import check_parents
+    from agent_forge.forge.evolution.settings import Evolve
+
+    config = _settings(Evolve, settings, fields, "evolve")
+    check_parents(config)
+    parents = [find_model(parent) for parent in config.parents]
+    base = parents[0] if config.base is None else find_model(config.base)
+    return evolve_models(base, parents, Path(out), config, seed=config.seed, tell=tell)
+
+
+def quantize(
+    model: ModelName,
+    out: Folder,
+    settings: QuantizeSettings | None = None,
+    *,
+    dense: Folder | None = None,
+    device: str | None = None,
+    seed: int = 0,
+    tell: Tell = silent,
+    **fields: Any,
+) -> QuantizeReport:
+    """Trains a model for few levels and packs it into the new folder `out`; `dense` gets a de-quantised copy.
+
+    If a demand is missed, `out` is the input unchanged and `accepted` is False.
+    """
+    from agent_forge.forge.quantization.job import quantise_folder
+    from agent_forge.forge.quantization.settings import QuantizeSettings
+
+    config = _settings(QuantizeSettings, settings, fields, "quantize")
+    copy = None if dense is None else Path(dense)
+    return quantise_folder(find_model(model), Path(out), config, dense=copy, device=device, seed=seed, tell=tell)
+
+
+def compress(
+    model: ModelName,
+    out: Folder,
+    settings: CompressSettings | None = None,
+    *,
+    seed: int = 0,
+    tell: Tell = silent,
+    **fields: Any,
+) -> CompressionReport:
+    """The best model within a budget or, without one, the smallest within `max_increase` of perplexity.
+
+    Where nothing passes, `accepted` is False, and `out` holds the smallest artefact that was good enough, or the input.
+    """
+    from agent_forge.forge.compression.job import compress_folder
+    from agent_forge.forge.compression.settings import CompressSettings
+
+    config = _settings(CompressSettings, settings, fields, "compress")
+    return compress_folder(find_model(model), Path(out), config, seed=seed, tell=tell)
+
+
+def evaluate(
+    model: ModelName, settings: EvaluateSettings | None = None, *, tell: Tell = silent, **fields: Any
+) -> EvaluationReport:
+    """The tasks of the suite on a model folder or a registered checkpoint, packed ones too; or on an endpoint, by
+    http://host:port/v1#name, for the tasks that need only its text."""
+    from agent_forge.forge.evaluation.settings import EvaluateSettings
+    from agent_forge.forge.evaluation.suite import EvaluationReport, evaluate_suite
+
+    config = _settings(EvaluateSettings, settings, fields, "evaluate")
+    data = config.data or os.environ.get("AGENT_FORGE_DATA")
+    if data is None or not Path(data).expanduser().exists():
+        what = "no questions are named" if data is None else f"there is no file or folder {data!r}"
+        raise UsageError(what, fix="Set `data` to a file of questions, or to a folder with those of every task")
+    place, name = Path(data).expanduser(), str(model.path if isinstance(model, Checkpoint) else model)
+    if name.startswith(("http://", "https://")):
+        from agent_forge.inference import model as client
+
+        subject, tokenizer = client(name), None
+    else:
+        loaded = load_model(model, LoadSettings())
+        subject, tokenizer = loaded.model, loaded.tokenizer
+        if tokenizer is None:
+            raise UsageError("the model has no tokenizer to read questions with", where=name)
+    scores = evaluate_suite(subject, tokenizer, place, config.suite, config.most, tell, config.begin)
+    return EvaluationReport(name, scores)
+
+
+def export(model: ModelName, out: Folder, settings: ExportSettings | None = None, **fields: Any) -> ExportReport:
+    """Verifies a model and writes it to the new folder `out`, with a README made from its card."""
+    return export_model(find_model(model), out, _settings(ExportSettings, settings, fields, "export"), Registry())
+
+
+def load(model: ModelName, settings: LoadSettings | None = None, **fields: Any) -> OpenedModel:
+    """The model with its tokenizer, in memory."""
+    return load_model(model, _settings(LoadSettings, settings, fields, "load"))

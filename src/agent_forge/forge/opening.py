@@ -1,0 +1,69 @@
+"""A model by name: a folder, or a digest in the registry; and the same loaded with its tokenizer."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from agent_forge.config import option
+from agent_forge.errors import CheckpointError
+from agent_forge.forge import checkpoint
+from agent_forge.forge.checkpoint import TOKENIZERS, Checkpoint
+from agent_forge.forge.contracts import format_of
+
+ModelName = str | os.PathLike[str] | Checkpoint
+
+
+@dataclass(frozen=True)
+class LoadSettings:
+    """Where a model is loaded, and in which type."""
+
+    device: Literal["auto", "cpu", "cuda"] = option("auto", help="Device (auto: a GPU where there is one)")
+    dtype: Literal["float32", "bfloat16", "float16"] = option(
+        "float32", help="Type of the weights; packed ones stay as they are"
+    )
+
+
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model in memory, its tokenizer if it has one, and where it came from."""
+
+    model: Any
+    tokenizer: Any | None
+    checkpoint: Checkpoint
+
+
+def find_model(name: ModelName, home: str | None = None) -> Checkpoint:
+    """The folder of that path, or the registered checkpoint of that digest. Raises CheckpointError, UsageError."""
+    if isinstance(name, Checkpoint):
+        return name
+    folder = Path(os.path.expandvars(name)).expanduser()
+    if folder.is_dir():
+        return checkpoint.load(folder)
+    from agent_forge.forge.registry import Registry
+
+    return Registry(home).load(str(name))
+
+
+def load_model(name: ModelName, settings: LoadSettings) -> OpenedModel:
+    """Any causal LM in the Hugging Face layout, packed and compressed ones too. Raises CheckpointError, UsageError."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    import agent_forge.forge.models  # noqa: F401 (our architectures and formats)
+
+    source = find_model(name)
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    packed = format_of(source.path) == "agent_forge_packed"
+    options = {} if packed else {"dtype": getattr(torch, settings.dtype)}
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(source.path, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"the model cannot be loaded: {error}", where=str(source.path)) from error
+    has_tokenizer = any((source.path / file).is_file() for file in TOKENIZERS)
+    tokenizer = AutoTokenizer.from_pretrained(source.path) if has_tokenizer else None
+    return OpenedModel(model.to(device).eval(), tokenizer, source)

@@ -1,0 +1,322 @@
+"""The running batch of one torch model: rows of tokens that join and leave between two steps.
+
+All rows end in the same column, so a step writes one column; what lies before the first token of a row is masked.
+Joining rows are read separately and then placed so that they end where the others do. When a row leaves, the last one
+takes its place, so the rows in use are always the first ones and the batch is never copied as a whole.
+
+    row 0  . . . a b c d        columns `start` to `end` are in use; a step fills column `end`
+    row 1  . e f g h i j        first = (3, 1, 5), written = end - first
+    row 2  . . . . . k l
+
+Shapes: N rows, T columns, V vocabulary, H key/value heads, D head width.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
+
+from agent_forge.inference import architectures
+from agent_forge.inference.packed.model import DecoderBatch
+from agent_forge.inference.packed.modules import PackedLinear
+from agent_forge.inference.packed.torch_model import from_torch, why_not
+from agent_forge.inference.rows import Rows, without
+
+STRIDE = 256  # columns by which the buffers grow, at least
+
+
+def torch_rows(model: Any) -> Rows:
+    """The batch for a torch model: the compiled one for packed models in main memory; for others by their kind of
+    cache: one that was registered, the plain one of transformers, or an unknown one (then one row at a time)."""
+    if runs_compiled(model):
+        return DecoderBatch(from_torch(model))
+    reader = Reader(model)
+    if (rows := architectures.ROWS.get(model.config.model_type)) is not None:
+        return rows(reader)
+    plain = not getattr(model, "_is_stateful", False) and _plain(model.config)
+    return BufferRows(reader) if plain else LoneRow(reader)
+
+
+def runs_compiled(model: Any) -> bool:
+    """Whether the weights are packed and the compiled decoder knows the architecture."""
+    return any(isinstance(module, PackedLinear) for module in model.modules()) and why_not(model) is None
+
+
+def _plain(config: Any) -> bool:
+    """Whether every layer caches keys and values and nothing else."""
+    kinds = getattr(config.get_text_config(), "layer_types", None) or ()
+    return all(kind in ("full_attention", "sliding_attention", "chunked_attention") for kind in kinds)
+
+
+class Reader:
+    """Calls one model, with the arguments that its `forward` accepts."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.device = model.device
+        parameters = inspect.signature(model.forward).parameters
+        open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+        self._accepted = None if open_ended else set(parameters)
+
+    def __call__(self, tokens: Tensor, **named: Any) -> Any:
+        arguments = {"use_cache": True, "logits_to_keep": 1, **named}
+        if self._accepted is not None:
+            arguments = {name: value for name, value in arguments.items() if name in self._accepted}
+        return self.model(input_ids=tokens, **arguments)
+
+    def read(self, prompts: Sequence[Sequence[int]], cache: Any) -> tuple[Tensor, Any]:
+        """Reads prompts of any lengths, short ones padded on the left, into an empty cache: (logits [N, V], cache)."""
+        longest = max(map(len, prompts))
+        tokens = torch.zeros(len(prompts), longest, dtype=torch.long)  # [N, T]
+        mask = torch.zeros_like(tokens)
+        for row, prompt in enumerate(prompts):
+            tokens[row, longest - len(prompt) :] = torch.tensor(prompt)
+            mask[row, longest - len(prompt) :] = 1
+        named: dict[str, Any] = {}
+        if not bool(mask.all()):
+            positions = (mask.cumsum(-1) - 1).clamp_min(0)
+            named = {"attention_mask": mask.to(self.device), "position_ids": positions.to(self.device)}
+        out = self(tokens.to(self.device), past_key_values=cache, **named)
+        return out.logits[:, -1], out.past_key_values
+
+
+class TorchRows:
+    """What the kinds of rows share: no gradients, and logits as numpy arrays, whatever computes them."""
+
+    most: int | None = None
+
+    def __init__(self, reader: Reader) -> None:
+        self._read = reader
+
+    @torch.inference_mode()
+    def join(self, prompts: Sequence[Sequence[int]]) -> Any:
+        return self._join(prompts).float().cpu().numpy()
+
+    @torch.inference_mode()
+    def step(self, tokens: Sequence[int]) -> Any:
+        return self._step(tokens).float().cpu().numpy()
+
+    @torch.inference_mode()
+    def leave(self, rows: Sequence[int]) -> None:
+        self._leave(rows)
+
+    def _join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        raise NotImplementedError
+
+    def _step(self, tokens: Sequence[int]) -> Tensor:
+        raise NotImplementedError
+
+    def _leave(self, rows: Sequence[int]) -> None:
+        raise NotImplementedError
+
+
+class Extent:
+    """Where the rows are; shared by the layers of a buffer."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.start = 0
+        self.end = 0
+        self.first: list[int] = []  # column of each row's first token
+
+    def shift(self, columns: int) -> None:
+        """Called when all rows have been moved to the right."""
+        self.start, self.end = self.start + columns, self.end + columns
+        self.first = [first + columns for first in self.first]
+
+
+class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """Keys and values of one layer, [N, H, T, D], written in place."""
+
+    is_sliding = False
+    is_compileable = False
+
+    def __init__(self, extent: Extent) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.extent = extent
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        self.keys, self.values = _blank(key_states, 0, 0), _blank(value_states, 0, 0)
+        self.is_initialized = True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Writes the newest column and returns all that is in use."""
+        place = self.extent
+        in_use: list[Tensor] = []
+        for buffer, new in ((self.keys, key_states), (self.values, value_states)):
+            assert buffer is not None
+            buffer[: place.count, :, place.end] = new[:, :, 0]
+            in_use.append(buffer[: place.count, :, place.start : place.end + 1])
+        return in_use[0], in_use[1]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.get_seq_length() + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.extent.end - self.extent.start
+
+    def get_max_length(self) -> int:
+        return -1
+
+    get_max_cache_shape = get_max_length  # its name before transformers 5.20
+
+    def set_down(self, layer: DynamicLayer) -> None:
+        """Copies the rows of a fresh cache behind the last row, so that they end in the column before `end`."""
+        place = self.extent
+        for buffer, new in ((self.keys, layer.keys), (self.values, layer.values)):
+            assert buffer is not None
+            assert new is not None
+            rows, columns = new.shape[0], new.shape[2]
+            buffer[place.count : place.count + rows, :, place.end - columns : place.end] = new
+
+    def resize(self, rows: int, columns: int, to: int) -> None:
+        """Moves what is in use into a new buffer, where `start` becomes column `to`."""
+        place = self.extent
+        for name in ("keys", "values"):
+            old = getattr(self, name)
+            new = _blank(old, rows, columns)
+            used = old[: place.count, :, place.start : place.end]
+            new[: place.count, :, to : to + used.shape[2]] = used
+            setattr(self, name, new)
+
+    def copy_row(self, source: int, target: int) -> None:
+        place = self.extent
+        for buffer in (self.keys, self.values):
+            assert buffer is not None
+            buffer[target, :, place.start : place.end] = buffer[source, :, place.start : place.end]
+
+
+def _blank(like: Tensor, rows: int, columns: int) -> Tensor:
+    return like.new_zeros(rows, like.shape[1], columns, like.shape[3])
+
+
+class BufferRows(TorchRows):
+    """Rows for any model that uses the plain cache of transformers."""
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader)
+        self.extent = Extent()
+        self._layers: list[BufferLayer] = []
+        self._cache: Any = None
+        self._cell: int | None = None
+
+    @property
+    def count(self) -> int:
+        return self.extent.count
+
+    def _join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        logits, fresh = self._read.read(prompts, DynamicCache())
+        if self._cache is None:
+            self._layers = [BufferLayer(self.extent) for _ in fresh.layers]
+            for mine, theirs in zip(self._layers, fresh.layers, strict=True):
+                mine.lazy_initialization(theirs.keys, theirs.values)
+            self._cache = Cache(layers=list(self._layers))
+        place, longest = self.extent, max(map(len, prompts))
+        self._make_room(place.count + len(prompts), longest)
+        for mine, theirs in zip(self._layers, fresh.layers, strict=True):
+            mine.set_down(theirs)
+        place.first += [place.end - len(prompt) for prompt in prompts]
+        place.count += len(prompts)
+        place.start = min(place.first)
+        return logits
+
+    def _make_room(self, rows: int, longest: int) -> None:
+        """Makes room for this many rows, for a row of that length with the same end, and for one more step."""
+        place = self.extent
+        held = place.end - place.start
+        needed = max(held, longest)
+        capacity_rows, capacity = self._capacity()
+        if rows <= capacity_rows and longest <= place.end < capacity:
+            return
+        columns = capacity if needed + STRIDE // 2 < capacity else needed + max(STRIDE, needed // 2)
+        to = needed - held
+        for layer in self._layers:
+            layer.resize(max(rows, min(2 * capacity_rows, rows + 8)), columns, to)
+        place.shift(to - place.start)
+
+    def _capacity(self) -> tuple[int, int]:
+        keys = self._layers[0].keys
+        assert keys is not None
+        return keys.shape[0], keys.shape[2]
+
+    def _step(self, tokens: Sequence[int]) -> Tensor:
+        place, device = self.extent, self._read.device
+        self._make_room(place.count, 0)
+        first = torch.tensor(place.first)
+        columns = torch.arange(place.start, place.end + 1)
+        mask = columns[None] >= first[:, None]
+        out = self._read(
+            torch.tensor(tokens).unsqueeze(1).to(device),
+            past_key_values=self._cache,
+            attention_mask=mask.long().to(device),
+            position_ids=(place.end - first).unsqueeze(1).to(device),
+        )
+        place.end += 1
+        logits: Tensor = out.logits[:, -1]
+        return logits
+
+    def _leave(self, rows: Sequence[int]) -> None:
+        place = self.extent
+        order = list(range(place.count))
+        without(order, rows)
+        for target, source in enumerate(order):
+            if source != target:
+                for layer in self._layers:
+                    layer.copy_row(source, target)
+        place.first = [place.first[source] for source in order]
+        place.count = len(order)
+        place.start = min(place.first, default=place.end)
+        if not place.count:  # an idle server holds no memory for buffers
+            self._layers, self._cache, self.extent = [], None, Extent()
+
+    def cells(self, rows: int, length: int) -> int:
+        if self._cell is None:
+            self._cell = _cell_of(self._read.model)
+        held = self.extent.end - self.extent.start
+        return rows * max(length, held) * self._cell
+
+
+def _cell_of(model: Any) -> int:
+    """Bytes that one token takes in the cache, from the configuration."""
+    config = model.config.get_text_config()
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return 2 * int(config.num_hidden_layers) * int(heads) * int(width) * int(model.dtype.itemsize)
+
+
+class LoneRow(TorchRows):
+    """One row at a time, in the model's own cache, for models with an unknown kind of state."""
+
+    most: int | None = 1
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader)
+        self._state: dict[str, Any] = {}
+        self.count = 0
+
+    def _join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+        assert self.count == 0
+        out = self._read(torch.tensor([list(prompts[0])], device=self._read.device))
+        return self._after(out)
+
+    def _step(self, tokens: Sequence[int]) -> Tensor:
+        return self._after(self._read(torch.tensor([list(tokens)], device=self._read.device), **self._state))
+
+    def _after(self, out: Any) -> Tensor:
+        name = "past_key_values" if getattr(out, "past_key_values", None) is not None else "cache_params"
+        self._state = {name: getattr(out, name)}
+        self.count = 1
+        logits: Tensor = out.logits[:, -1]
+        return logits
+
+    def _leave(self, rows: Sequence[int]) -> None:
+        if len(rows):
+            self._state, self.count = {}, 0
+
+    def cells(self, rows: int, length: int) -> int:
+        return 0
