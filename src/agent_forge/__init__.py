@@ -12,6 +12,7 @@ from agent_forge.lazy import ImportHook, attach
 
 TYPE_CHECKING = False  # what type checkers take for true; `typing` itself costs a third of this import
 if TYPE_CHECKING:
+    from agent_forge.agents.agent import Agent
     from agent_forge.agents.api import Result, aplan, arun, plan, run
     from agent_forge.agents.feedback import ModelJudge, afeedback, feedback
     from agent_forge.agents.tools import Tool, Toolbox, tool
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 __getattr__, __dir__, __all__ = attach(
     __name__,
     {
+        "agents.agent": "Agent",
         "agents.api": "Result aplan arun plan run",
         "agents.feedback": "ModelJudge afeedback feedback",
         "agents.tools": "Tool Toolbox tool",

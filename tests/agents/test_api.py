@@ -23,7 +23,7 @@ from agent_forge import Plan, Task, aplan, arun, plan, run, tool
 from agent_forge.agents.api import Result
 from agent_forge.agents.choices import choose_tools
 from agent_forge.agents.planner import PlanRefused, RulePlanner
-from agent_forge.agents.request_run import limits_of
+from agent_forge.agents.tool_limits import limits_of
 from agent_forge.errors import StoreError, ToolError, UsageError
 from agent_forge.plans import PlanInvalid, Provenance, insert
 from agent_forge.runtime import Budget, RunSettings

@@ -171,7 +171,7 @@ def test_planners_by_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(choose_planner("rules", folder), RulePlanner)
     assert isinstance(choose_planner("model", folder), ModelPlanner)
     assert isinstance(choose_planner(None, "http://127.0.0.1:9/v1#m"), ModelPlanner)
-    assert choose_model(folder) is None
+    assert isinstance(choose_model(folder), LocalModel)  # it plans, acts and answers
     assert choose_model(LocalModel(folder)) is not None
     monkeypatch.setenv("AGENT_FORGE_PLANNER", "rules")
     assert isinstance(choose_planner(None, folder), RulePlanner)

@@ -220,9 +220,11 @@ def test_a_direct_task_may_call_tools() -> None:
 def test_a_model_that_never_stops_calling_tools_is_stopped() -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 2, "b": 3}'}}
     with chat_server(reply(chat("", tool_calls=[call]))) as server:
-        result = asyncio.run(arun("What is two plus three?", tools=[add], model=client(server), record=False))
+        work = arun("What is two plus three?", tools=[add], model=client(server), record=False, repairs=0)
+        result = asyncio.run(work)
     assert result.state == "failed"
-    assert "still called tools" in (result.error or "")
+    assert "called a tool when it had to answer" in (result.error or "")
+    assert len(server.requests) == 3  # the call, the same again, and one more chance to answer
 
 
 def test_several_ends_are_put_into_words_by_the_model_from_those_alone() -> None:

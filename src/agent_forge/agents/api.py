@@ -11,16 +11,27 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from agent_forge.agents.agent import allowed_tools
 from agent_forge.agents.approval import AnyApproval, approver
-from agent_forge.agents.choices import AnyModel, AnyPlanner, AnyTools, choose_model, choose_planner, choose_tools
+from agent_forge.agents.choices import (
+    AnyModel,
+    AnyPlanner,
+    AnyTools,
+    Strategy,
+    choose_model,
+    choose_planner,
+    choose_tools,
+)
 from agent_forge.agents.front import blocking, checked_names, signature_of
 from agent_forge.agents.planner.interface import make_plan
-from agent_forge.agents.profiles import AgentProfile, builtin_profiles
-from agent_forge.agents.request_run import RequestRun, limits_of
+from agent_forge.agents.profiles import AgentProfile, builtin_profiles, choose_profile
+from agent_forge.agents.request_run import RequestRun
 from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.run_records import journal_of, notes_of, recording, stored_notes
+from agent_forge.agents.tool_limits import limits_of
 from agent_forge.inference import use_recorder
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import Budget, Limits, Retry, Workers, new_run_id
@@ -61,6 +72,8 @@ async def arun(
     tools: AnyTools = None,
     model: AnyModel = None,
     planner: AnyPlanner = None,
+    strategy: Strategy = "auto",
+    agent: AgentProfile | str | os.PathLike[str] | None = None,
     team: bool | Mapping[str, AgentProfile] = False,
     home: str | os.PathLike[str] | None = None,
     resume: str | None = None,
@@ -94,6 +107,9 @@ async def arun(
     - `tools`: a Toolbox, tools or functions, or a module or file of tools; by default bundled search and calculator.
     - `model`: a ModelClient or `http://host:port/v1#name`; without one, rules plan, read and compare.
     - `planner`: a Planner, or "rules", "local", "model".
+    - `strategy`: "graph" plans and runs the tasks in parallel, "react" leaves the request to an agent that makes one
+      call per turn, "auto" decides by the request (docs/agents.md).
+    - `agent`: the profile that acts: an AgentProfile, a bundled name or a YAML file; by default `default`.
     - `team`: assign every task to an agent by rules, measured trust and load: True for the built-in profiles, or yours.
     - `approve`: tools with side effects wait for it. "ask" ends the run as "waiting" where nobody can be asked, "all"
       and "none" decide at once; a mapping by task or a function answers True, False, or the arguments to change.
@@ -118,6 +134,8 @@ async def _carry_out(
     tools: AnyTools,
     model: AnyModel,
     planner: AnyPlanner,
+    strategy: Strategy,
+    agent: AgentProfile | str | os.PathLike[str] | None,
     team: bool | Mapping[str, AgentProfile],
     home: str | os.PathLike[str] | None,
     resume: str | None,
@@ -132,10 +150,18 @@ async def _carry_out(
         notes = stored_notes(home, record, resume)
         tools = tools if tools is not None else notes.get("tools")
         model = model if model is not None else notes.get("model")
+        agent = agent if agent is not None else notes.get("agent")
         request_or_plan = notes.get("request")
-    box = choose_tools(tools)
+    profile = choose_profile(agent)
+    box = allowed_tools(profile, None if tools is None else choose_tools(tools))
     reads = tools is None or isinstance(request_or_plan, str)
-    request_run = RequestRun(box, choose_model(model), request_or_plan, reads=reads, repairs=repairs)
+    client = choose_model(model if model is not None else profile.model)
+    chosen = choose_planner(planner, client, strategy, bundled=tools is None)
+    if strategy == "react":
+        profile, repairs = replace(profile, limits=replace(profile.limits, calls=1)), 0  # it mends its own work
+    request_run = RequestRun(
+        box, client, request_or_plan, reads=reads, repairs=repairs, profile=profile, approve=approve
+    )
     if settings["concurrency"] is None and (default := os.environ.get(variable("concurrency"))):
         settings["concurrency"] = int(default)
     settings["limits"] = settings["limits"] or limits_of(box, approval=approve != "all")
@@ -150,8 +176,8 @@ async def _carry_out(
             result = await request_run.resume(resume, settings | {"settle": settle})
         else:
             if record:
-                settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model)
-            result = await request_run.carry_out(choose_planner(planner, model, bundled=tools is None), settings)
+                settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model, agent)
+            result = await request_run.carry_out(chosen, settings)
     result.recorded = recorder if recorder is not None else trace_store(home)
     return result
 

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
-from agent_forge.agents.planner import ForgedPlanner, LocalPlanner, ModelPlanner, Planner, RulePlanner, RulesFirst
+from agent_forge.agents.planner import (
+    ForgedPlanner,
+    LocalPlanner,
+    ModelPlanner,
+    Planner,
+    ReactPlanner,
+    RulePlanner,
+    RulesFirst,
+)
 from agent_forge.agents.planner.forged import is_shipped
 from agent_forge.agents.tools import Tool, Toolbox, bundled_corpus, retrieval
 from agent_forge.agents.tools.calculator import calculator
@@ -20,6 +28,8 @@ AnyTools = Toolbox | Iterable[Tool | Callable[..., Any]] | str | os.PathLike[str
 AnyModel = ModelClient | str | None
 AnyPlanner = Planner | str | None
 PLANNERS = ("rules", "forged", "model", "local")
+Strategy = Literal["auto", "graph", "react"]
+STRATEGIES: tuple[Strategy, ...] = ("auto", "graph", "react")
 
 
 def choose_tools(tools: AnyTools) -> Toolbox:
@@ -35,37 +45,49 @@ def choose_tools(tools: AnyTools) -> Toolbox:
 
 
 def choose_model(model: AnyModel) -> ModelClient | None:
-    """The model for tasks: a client, or a name for `agent_forge.inference.model`; by default $AGENT_FORGE_MODEL, if
-    set. A local model that is only named just plans: small models cannot be trusted with facts."""
-    client = _client(model)
-    return None if isinstance(client, LocalModel) and not isinstance(model, LocalModel) else client
+    """The model for every role: a client, or a name for `agent_forge.inference.model`; by default $AGENT_FORGE_MODEL,
+    if set."""
+    model = model if model is not None else os.environ.get(variable("model"))
+    return client_of(model) if isinstance(model, str) else model
 
 
-def choose_planner(planner: AnyPlanner, model: AnyModel = None, *, bundled: bool = False) -> Planner:
+def choose_planner(
+    planner: AnyPlanner, model: AnyModel = None, strategy: Strategy = "auto", *, bundled: bool = False
+) -> Planner:
     """The planner of that name; by default $AGENT_FORGE_PLANNER, else the model's if there is one, else the forged
     planner, which comes with the package.
 
     With the `bundled` tools the rules plan, for they know those; with a model, where they read the whole question.
+    `strategy`: "react" leaves the whole request to an agent, one call per turn; "graph" always plans; "auto" plans
+    unless a model behind a URL is given a request of one or two steps, which an agent then does.
     """
+    if strategy not in STRATEGIES:
+        raise UsageError(f"there is no strategy {strategy!r}", fix=f"Choose one of {', '.join(STRATEGIES)}")
+    if strategy == "react":
+        if planner is not None:
+            raise UsageError(
+                "the strategy 'react' has no planner", fix="Leave the planner out, or use strategy 'graph'"
+            )
+        if choose_model(model) is None:
+            raise UsageError("the strategy 'react' needs a model", fix="Name one: --model http://host:port/v1#name")
+        return ReactPlanner()
     name = planner or os.environ.get(variable("planner"))
     if name is not None and not isinstance(name, str):
         return name
     if name not in {None, *PLANNERS}:
         raise UsageError(f"there is no planner {name!r}", fix=f"Choose one of {', '.join(PLANNERS)}")
-    client = _client(model)
-    if name == "forged" or (name is None and client is None and not bundled and is_shipped()):
-        return ForgedPlanner()
-    if name == "rules" or (name is None and client is None):
+    if name == "rules":
         return RulePlanner()
+    if name == "forged":
+        return ForgedPlanner()
+    client = choose_model(model)
+    if name is None and client is None:
+        return ForgedPlanner() if is_shipped() and not bundled else RulePlanner()
     if name == "local" and not isinstance(client, LocalModel):
         return LocalPlanner.smollm2()
     if client is None:
         raise UsageError("the planner 'model' needs a model", fix="Name one: --model http://host:port/v1#name")
     local = isinstance(client, LocalModel) and name != "model"
-    chosen: Planner = LocalPlanner(client) if local else ModelPlanner(client)  # type: ignore[arg-type]
+    asked = ModelPlanner(client, always_graph=strategy == "graph")
+    chosen: Planner = LocalPlanner(client) if local else asked  # type: ignore[arg-type]
     return RulesFirst(chosen) if bundled and name is None else chosen
-
-
-def _client(model: AnyModel) -> ModelClient | None:
-    model = model if model is not None else os.environ.get(variable("model"))
-    return client_of(model) if isinstance(model, str) else model

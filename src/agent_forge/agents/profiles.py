@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from agent_forge.config import load, nearest
+from agent_forge.config import load, nearest, option
 from agent_forge.errors import ConfigError, UsageError
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True)
+class AgentLimits:
+    """What an agent may use for one request. None: no limit."""
+
+    turns: int = option(8, help="model calls; the last one must answer", at_least=1)
+    calls: int = option(16, help="tool calls per turn", at_least=1)
+    corrections: int = option(2, help="times a wrong call or answer goes back to the model", at_least=0)
+    answer_tokens: int = option(1024, help="tokens the model may write per turn", at_least=1)
+    result_chars: int = option(8000, help="characters of a tool's result that the model sees", at_least=100)
+    context_tokens: int | None = option(None, help="tokens of a prompt; by default the model's context", at_least=256)
+    tokens: int | None = option(None, help="tokens read and written in all turns", at_least=1)
+    cost: float | None = option(None, help="US dollars in all turns", above=0)
+    seconds: float | None = option(None, help="wall time", above=0)
 
 
 @dataclass(frozen=True)
@@ -30,7 +46,11 @@ class AgentProfile:
     task_types: tuple[str, ...] = ()  # the types of task it accepts
     skills: tuple[str, ...] = ()  # skills that a task may require
     model: str | None = None  # a model by name; by default the one in the settings
-    tools: tuple[str, ...] = ()  # the names of the tools it may call
+    tools: tuple[str, ...] | None = None  # the names of the tools it may call; by default all it is given
+    output_schema: Mapping[str, Any] | None = None  # the JSON Schema of its answers; by default they are text
+    temperature: float | None = 0.0  # None: the model's own
+    grounded: bool = True  # whether calls need arguments that somebody gave: the request, a result, a default
+    limits: AgentLimits = AgentLimits()
     max_concurrent: int = 4  # tasks at the same time
     cost_tier: Literal["cheap", "medium", "expensive"] = "medium"
 
@@ -39,6 +59,11 @@ class AgentProfile:
             raise ConfigError(f"{self.name!r} is not a valid agent name", fix="Use lower-case letters, digits, - and _")
         if self.max_concurrent < 1:
             raise ConfigError(f"max_concurrent must be at least 1, got {self.max_concurrent}", where=self.name)
+        if self.temperature is not None and not 0 <= self.temperature <= 2:
+            raise ConfigError(f"temperature must be between 0 and 2, got {self.temperature}", where=self.name)
+
+
+DEFAULT = AgentProfile(name="default", description="Does what it is asked with the tools it is given.")
 
 
 def load_profile(path: str | os.PathLike[str]) -> AgentProfile:
@@ -65,6 +90,18 @@ def builtin_profiles() -> dict[str, AgentProfile]:
     """The bundled profiles, by name."""
     with as_file(files("agent_forge.agents") / "profiles") as folder:
         return load_profiles(folder)
+
+
+def choose_profile(profile: AgentProfile | str | os.PathLike[str] | None) -> AgentProfile:
+    """A profile, the name of a bundled one, or a YAML file; by default `default`. Raises UsageError or ConfigError."""
+    if profile is None:
+        return DEFAULT
+    if isinstance(profile, AgentProfile):
+        return profile
+    name = os.fspath(profile)
+    if name.endswith((".yaml", ".yml")) or os.sep in name:
+        return load_profile(name)
+    return find_profile(name, {DEFAULT.name: DEFAULT, **builtin_profiles()})
 
 
 def find_profile(name: str, profiles: dict[str, AgentProfile] | None = None) -> AgentProfile:

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.agents.actions import LOOK_UP, SEARCH
+from agent_forge.agents.approval import AnyApproval
 from agent_forge.agents.complexity import complexity
 from agent_forge.agents.planner import (
     ForgedPlanner,
@@ -25,46 +25,36 @@ from agent_forge.agents.planner import (
 from agent_forge.agents.planner.binding import bind_task
 from agent_forge.agents.planner.checking import Checker
 from agent_forge.agents.planner.interface import make_plan, total
+from agent_forge.agents.profiles import DEFAULT, AgentProfile
 from agent_forge.agents.result import Result, RunUsage
-from agent_forge.agents.run_records import DEFAULT_AGENT
 from agent_forge.agents.synthesis import Answer, synthesise
 from agent_forge.agents.tools import Toolbox
+from agent_forge.agents.turns import outermost
 from agent_forge.agents.work import Worker
 from agent_forge.errors import AgentForgeError, ModelError, PlanError, UsageError
 from agent_forge.inference import ModelClient, TokenUsage
 from agent_forge.plans import Plan, PlanInvalid, Task, resolve, to_xml
-from agent_forge.runtime import Limits, RunResult, RunSettings, TaskResult, ToolRules, execute, new_run_id, resume
+from agent_forge.runtime import RunResult, RunSettings, TaskResult, execute, new_run_id, resume
 from agent_forge.traces import Recorder, Span
 
 if TYPE_CHECKING:
-    from agent_forge.agents.profiles import AgentProfile
     from agent_forge.agents.team import Team
 
 
-def limits_of(box: Toolbox, *, approval: bool = False) -> Limits:
-    """The tools' concurrency and rate limits for the executor. Timeouts and retries stay with the tools themselves.
-
-    `approval`: tools with side effects wait for one.
-    """
-    rules = {
-        tool.name: ToolRules(
-            tool.concurrency,
-            tool.rate,
-            side_effects=tool.side_effects,
-            memo=tool.cache,
-            approval=approval and tool.side_effects,
-        )
-        for tool in box
-    }
-    if SEARCH in rules:
-        rules.setdefault(LOOK_UP, rules[SEARCH])  # a look-up searches
-    return Limits(tools=rules)
-
-
 class RequestRun:
-    """One call of `arun`. `work` is a request or a plan; `reads` as in `Worker`."""
+    """One call of `arun`. `work` is a request or a plan; `reads`, `profile` and `approve` as in `Worker`."""
 
-    def __init__(self, box: Toolbox, client: ModelClient | None, work: Any, *, reads: bool, repairs: int = 2) -> None:
+    def __init__(
+        self,
+        box: Toolbox,
+        client: ModelClient | None,
+        work: Any,
+        *,
+        reads: bool,
+        repairs: int = 2,
+        profile: AgentProfile = DEFAULT,
+        approve: AnyApproval = "ask",
+    ) -> None:
         self.box = box
         self.client = client
         self.work = work
@@ -72,7 +62,8 @@ class RequestRun:
         self.request: str | None = work if isinstance(work, str) else None
         if isinstance(work, Plan) and work.provenance is not None:
             self.request = work.provenance.request
-        self.worker: Worker | Team = Worker(box, client, reads=reads)
+        self.profile = profile
+        self.worker: Worker | Team = Worker(box, client, profile=profile, reads=reads, approve=approve)
         self.warnings: list[str] = []
         self._begun = False
         self._repairs = repairs if client is not None else 0  # how often a failed run may still be mended
@@ -101,9 +92,10 @@ class RequestRun:
 
         recorder: Recorder | None = settings["recorder"]
         name = (self.request or "plan")[:80]
-        agent = DEFAULT_AGENT if isinstance(self.worker, Worker) else None  # a team's tasks name their own
-        scope = recorder.span(name, "run", inputs={"request": self.request}, agent=agent) if recorder else nullcontext()
-        with scope as span:
+        acting = self.profile.name if isinstance(self.worker, Worker) else None  # a team's tasks name their own
+        inputs = {"request": self.request}
+        scope = recorder.span(name, "run", inputs=inputs, agent=acting) if recorder else nullcontext()
+        with scope as span, outermost(span):
             outcome, planned = await self._execute(planner, settings)
             result = await self._result(outcome, planned, span.trace_id if span else None)
             if span is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.choices import AnyModel, AnyTools
+from agent_forge.agents.profiles import DEFAULT
 from agent_forge.errors import UsageError
 from agent_forge.settings import trace_store
 from agent_forge.traces import Recorder
@@ -17,7 +18,6 @@ from agent_forge.traces import Recorder
 if TYPE_CHECKING:
     from agent_forge.runtime.journal import Journal
 
-DEFAULT_AGENT = "default"  # who acts in a run without a team
 _RUN_NAME = re.compile(r"[\w.-]{1,128}")
 
 
@@ -27,7 +27,7 @@ def recording(home: str | os.PathLike[str] | None, record: bool, own: Recorder |
     if own is not None or not record:
         yield own
         return
-    recorder = Recorder(trace_store(home), agent=DEFAULT_AGENT)
+    recorder = Recorder(trace_store(home), agent=DEFAULT.name)
     try:
         yield recorder
     finally:
@@ -49,8 +49,8 @@ def journal_of(home: str | os.PathLike[str] | None, record: bool) -> Iterator[Jo
         journal.close()
 
 
-def notes_of(run: str, request: str | None, tools: AnyTools, model: AnyModel) -> dict[str, str | None]:
-    """What the journal stores for `resume`: the request of a run and the names of its tools and model.
+def notes_of(run: str, request: str | None, tools: AnyTools, model: AnyModel, agent: Any) -> dict[str, str | None]:
+    """What the journal stores for `resume`: the request of a run and the names of its tools, model and agent.
 
     Raises UsageError for a run name that would not fit into a path or URL.
     """
@@ -58,10 +58,13 @@ def notes_of(run: str, request: str | None, tools: AnyTools, model: AnyModel) ->
         raise UsageError(f"{run[:128]!r} is not a valid run name", fix="Use letters, digits, _ . and -, at most 128")
     if isinstance(tools, (str, os.PathLike)) and Path(tools).is_file():
         tools = str(Path(tools).resolve())
+    if isinstance(agent, (str, os.PathLike)) and Path(agent).is_file():
+        agent = str(Path(agent).resolve())
     return {
         "request": request,
         "tools": tools if isinstance(tools, str) else None,
         "model": model if isinstance(model, str) else None,
+        "agent": agent if isinstance(agent, str) else None,
     }
 
 

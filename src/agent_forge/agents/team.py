@@ -5,13 +5,11 @@ The spans of rewarded runs feed the trust table, and the trust table feeds the r
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from agent_forge.agents.actions import COMBINE, LOOK_UP, SEARCH
-from agent_forge.agents.choices import choose_model
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
 from agent_forge.agents.routing import Router, facts_of
 from agent_forge.agents.synthesis.answer import Evidence
@@ -73,7 +71,7 @@ class Team:
     def __init__(self, router: Router, profiles: Mapping[str, AgentProfile], worker: Worker) -> None:
         self.router = router
         self._worker = worker
-        self._own = {name: _with_model(worker, profile.model) for name, profile in profiles.items() if profile.model}
+        self._own = {name: worker.acting_as(profile) for name, profile in profiles.items()}
 
     async def __call__(self, task: Task, inputs: dict[str, Any]) -> Any:
         kind = task_type(task)
@@ -82,7 +80,7 @@ class Team:
             if span is not None:
                 span.agent, span.category = assigned.agent, kind
                 span.set(routing=assigned.explanation)
-            return await self._own.get(assigned.agent, self._worker)(task, inputs)
+            return await self._own[assigned.agent](task, inputs)
 
     @property
     def evidence(self) -> dict[str, Evidence]:
@@ -102,11 +100,4 @@ class Team:
 
     @property
     def tool_calls(self) -> int:
-        return self._worker.tool_calls + sum(worker.tool_calls for worker in self._own.values())
-
-
-def _with_model(worker: Worker, model: str) -> Worker:
-    """A copy of the worker with another model; evidence and usages stay shared."""
-    other = copy.copy(worker)
-    other.model = choose_model(model)
-    return other
+        return sum(worker.tool_calls for worker in self._own.values())

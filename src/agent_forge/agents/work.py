@@ -1,48 +1,67 @@
-"""Carries out one task: call a tool, read passages, combine values, or ask a model.
+"""Carries out one task: call a tool, read passages, combine values, or let an agent do it.
 
-A model only ever sees the results that the task depends on.
+An agent only ever sees the results that the task depends on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from agent_forge.agents.actions import COMBINE, LOOK_UP, SEARCH, Combine, LookUp
+from agent_forge.agents.agent import Agent
+from agent_forge.agents.answer_shape import AnswerAs, AnswerShape
+from agent_forge.agents.approval import AnyApproval
+from agent_forge.agents.choices import choose_model
+from agent_forge.agents.conversation import as_data
 from agent_forge.agents.planner.binding import words_of
 from agent_forge.agents.planner.checking import FUNCTIONS
+from agent_forge.agents.planner.direct import WHOLE
 from agent_forge.agents.planner.prompts import template
+from agent_forge.agents.profiles import DEFAULT, AgentProfile
 from agent_forge.agents.synthesis.answer import Evidence, unless_unknown
 from agent_forge.agents.synthesis.combine import combine
 from agent_forge.agents.synthesis.facts import about, look_up
 from agent_forge.agents.tools import Toolbox, UnknownTool
 from agent_forge.agents.tools.tool import by_name
 from agent_forge.errors import ToolError
-from agent_forge.inference import Completion, Message, ModelClient, TokenUsage
+from agent_forge.inference import Message, ModelClient, TokenUsage
 from agent_forge.plans import Task
-from agent_forge.runtime import spend
 from agent_forge.runtime.job import CURRENT
 from agent_forge.runtime.result import error_text
 
 PASSAGES = 8  # retrieved per look-up
 SHOWN = 3  # of those, shown to a model
-ROUNDS = 4  # of tool calls by a model, per task
+READ_TOKENS = 256  # that a model may write of what it reads
+RESULT_CHARS = 16_000  # of all results that a task depends on
 
 
 class Worker:
     """The handler of a run.
 
     `reads`: read the result of a search for the value that the task asks for. Values are compared by rule, and rules
-    read passages first; a model does what they cannot, or with `rules=False` all of the reading.
+    read passages first; a model does what they cannot, or with `rules=False` all of the reading. Tasks in words are
+    done by an agent with this `profile`; `approve` is asked before it calls a tool with side effects.
     """
 
     def __init__(
-        self, toolbox: Toolbox, model: ModelClient | None = None, *, reads: bool = True, rules: bool = True
+        self,
+        toolbox: Toolbox,
+        model: ModelClient | None = None,
+        *,
+        profile: AgentProfile = DEFAULT,
+        reads: bool = True,
+        rules: bool = True,
+        approve: AnyApproval = "ask",
     ) -> None:
         self.toolbox = toolbox
         self.model = model
+        self.profile = profile
+        self.approve = approve
         self.reads = reads
         self.rules = rules
         self.evidence: dict[str, Evidence] = {}
@@ -50,6 +69,25 @@ class Worker:
         self.tool_calls = 0
         self.calls: list[dict[str, Any]] = []  # every call as it was made: task, tool, args and state
         self.warnings: list[str] = []
+
+    def acting_as(self, profile: AgentProfile) -> Worker:
+        """Another agent for the same run, with its own model if the profile names one; what it finds is shared."""
+        model = self.model if profile.model is None else choose_model(profile.model)
+        other = Worker(self.toolbox, model, profile=profile, reads=self.reads, rules=self.rules, approve=self.approve)
+        other.evidence, other.usages = self.evidence, self.usages
+        other.calls, other.warnings = self.calls, self.warnings
+        return other
+
+    @cached_property
+    def agent(self) -> Agent:
+        """The agent for tasks in words."""
+        return Agent(self.profile, self.toolbox, self.model, approve=self.approve)
+
+    @cached_property
+    def reader(self) -> Agent:
+        """The same without tools, for what is read from passages and earlier results."""
+        limits = replace(self.profile.limits, answer_tokens=min(READ_TOKENS, self.profile.limits.answer_tokens))
+        return Agent(replace(self.profile, tools=(), output_schema=None, limits=limits), self.toolbox, self.model)
 
     async def __call__(self, task: Task, inputs: dict[str, Any]) -> Any:
         """Carries out a task. Raises ToolError if that takes a tool or a model that is not there."""
@@ -92,9 +130,7 @@ class Worker:
 
     async def _call(self, name: str, args: Mapping[str, Any]) -> Any:
         self.tool_calls += 1
-        job = CURRENT.get()
-        task = None if job is None else job.id if job.fan is None else job.fan.whole.id
-        entry = {"task": task, "tool": name, "args": dict(args), "state": "failed"}
+        entry = {"task": _task_name(), "tool": name, "args": dict(args), "state": "failed"}
         self.calls.append(entry)
         result = await self.toolbox.call(name, args)
         entry["state"] = "done"
@@ -104,7 +140,8 @@ class Worker:
         """By rule; what the rules cannot work out goes to the model, if there is one."""
         result = combine(operation)
         if result is None and self.model is not None and any(value is not None for value in operation.operands):
-            return await self._reason(task, inputs)
+            choices = {"type": "string", "enum": [*operation.labels, "unknown"]} if operation.labels else None
+            return await self._reason(task, inputs, self.reader, choices)
         return result
 
     async def _look_up(self, task: Task, target: LookUp, inputs: Mapping[str, Any]) -> Any:
@@ -138,9 +175,14 @@ class Worker:
 
     async def _extract(self, task: Task, query: str, passages: Sequence[Mapping[str, Any]]) -> str | None:
         text = "\n".join(f"[{p['title']}] {p['text']}" for p in shown(query, passages))
-        return unless_unknown(await self._ask(template("extract@1").messages(goal=words_of(task), passages=text)))
+        messages = self._messages("extract@1", goal=words_of(task), passages=text)
+        value = await self._work(self.reader, messages)
+        # What the passages do not say is not known, whoever says so: small models like to answer from memory.
+        return value if value is not None and _plain(value) in _plain(text) else None
 
-    async def _reason(self, task: Task, inputs: Mapping[str, Any]) -> Any:
+    async def _reason(
+        self, task: Task, inputs: Mapping[str, Any], agent: Agent | None = None, answer_as: AnswerAs = None
+    ) -> Any:
         if self.model is None:
             what = f"function {task.action!r}" if task.action else "no tool"
             raise ToolError(
@@ -148,49 +190,42 @@ class Worker:
                 where=f"task {task.id!r}",
                 fix=f"Give it one of the tools {', '.join(self.toolbox.names)}, or run with a model (--model)",
             )
-        results = json.dumps(dict(inputs), ensure_ascii=False, default=repr, indent=1) if inputs else "none"
-        messages = template("task@1").messages(goal=words_of(task), inputs=results)
-        return unless_unknown(await self._ask(messages, tools=not task.action))
+        if task.meta.get(WHOLE):
+            shape = AnswerShape.of(self.profile.output_schema)
+            return await self._work(self.agent, self.agent.opening(task.goal, shape))
+        agent = agent or (self.reader if task.action else self.agent)
+        results = as_data(dict(inputs), RESULT_CHARS) if inputs else "none"
+        messages = self._messages("task@1", goal=words_of(task), inputs=results)
+        return await self._work(agent, messages, answer_as)
 
-    async def _ask(self, messages: Sequence[Message], *, tools: bool = False) -> str:
-        """The model's answer. Tools that it calls are called in parallel and their results sent back, ROUNDS times."""
-        assert self.model is not None
-        conversation = list(messages)
-        for _ in range(ROUNDS):
-            completion = await self.model.complete(
-                conversation,
-                tools=self.toolbox if tools and len(self.toolbox) else None,
-                temperature=0.0,
-                max_tokens=512,
-            )
-            self.usages.append(completion.usage)
-            tokens = [n for n in (completion.usage.input_tokens, completion.usage.output_tokens) if n is not None]
-            cost = completion.usage.cost
-            spend(sum(tokens) if tokens else None, cost, unpriced=completion.model if cost is None else None)
-            if not completion.tool_calls:
-                return completion.text
-            conversation += await self._tool_results(completion)
-        raise ToolError(f"the model still called tools after {ROUNDS} rounds")
+    def _messages(self, name: str, **values: str) -> list[Message]:
+        """The messages of a template, with the profile's instructions first."""
+        system, *rest = template(name).messages(**values)
+        words = f"{self.profile.instructions.strip()}\n\n{system['content']}".strip()
+        return [{**system, "content": words}, *rest]
 
-    async def _tool_results(self, completion: Completion) -> list[Message]:
-        results = await asyncio.gather(*(self._attempt(call.name, call.arguments) for call in completion.tool_calls))
-        calls = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": json.dumps(dict(c.arguments))}}
-            for c in completion.tool_calls
-        ]
-        return [
-            {"role": "assistant", "content": completion.text or None, "tool_calls": calls},
-            *(
-                {"role": "tool", "tool_call_id": call.id, "content": result}
-                for call, result in zip(completion.tool_calls, results, strict=True)
-            ),
-        ]
+    async def _work(self, agent: Agent, messages: Sequence[Message], answer_as: AnswerAs = None) -> Any:
+        """What the agent makes of a task. Raises ToolError if it does not come to an answer."""
+        result = await agent.work(messages, answer_as=answer_as)
+        self.usages += result.usages
+        self.tool_calls += result.usage.tool_calls
+        task = _task_name()
+        made = [call for call in result.calls if call.was_made or call.state in ("denied", "waiting")]
+        self.calls += [{"task": task, "tool": c.tool, "args": dict(c.args), "state": c.state} for c in made]
+        if not result.ok:
+            raise ToolError(f"the agent {self.profile.name!r} did not come to an answer: {result.error}")
+        return unless_unknown(result.answer) if isinstance(result.answer, str) else result.answer
 
-    async def _attempt(self, name: str, args: Mapping[str, Any]) -> str:
-        try:
-            return json.dumps(await self._call(name, args), ensure_ascii=False, default=repr)
-        except ToolError as error:
-            return f"error: {error}"
+
+def _task_name() -> str | None:
+    """The task that is being carried out; for an element of a `for_each` task, the whole."""
+    job = CURRENT.get()
+    return None if job is None else job.id if job.fan is None else job.fan.whole.id
+
+
+def _plain(text: str) -> str:
+    """Letters and digits alone, in lower case, one space between words."""
+    return " ".join(re.findall(r"\w+", text.casefold()))
 
 
 def shown(entity: str, passages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

@@ -3,7 +3,7 @@
 | option | meaning everywhere |
 |---|---|
 | `--home`, `--json`, `--seed`, `--set` | home folder, one JSON document, random seed, a value of the configuration |
-| `--model`, `--planner`, `--tools` | what plans and works |
+| `--model`, `--planner`, `--tools`, `--agent` | what plans and works |
 | `--plan FILE` | a plan to read instead of making one |
 | `--out FILE`, `--svg FILE`, `--html FILE` | where something is written |
 | `--limit N`, `--after CURSOR` | paging |
@@ -95,6 +95,14 @@ model_option = click.option(
 planner_option = click.option(
     "--planner", envvar="AGENT_FORGE_PLANNER", metavar="P", help="rules, forged, model or local."
 )
+strategy_option = click.option(
+    "--strategy",
+    type=click.Choice(["auto", "graph", "react"]),
+    default="auto",
+    show_default=True,
+    help="graph: plan and run in parallel; react: an agent, one call per turn; auto: by the request.",
+)
+agent_option = click.option("--agent", metavar="NAME|FILE", help="Agent profile: a bundled name or a YAML file.")
 tools_option = click.option(
     "--tools",
     metavar="FILE",

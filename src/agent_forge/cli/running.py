@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._options import home_option, json_option, model_option, planner_option, tools_option
+from agent_forge.cli._options import (
+    agent_option,
+    home_option,
+    json_option,
+    model_option,
+    planner_option,
+    strategy_option,
+    tools_option,
+)
 from agent_forge.cli._output import call_again, echo, json_out
 from agent_forge.errors import UsageError
 
@@ -32,6 +40,8 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 @click.option("--list", "list_runs", is_flag=True, hidden=True)  # `agent-forge runs ls`, as it was called before
 @model_option
 @planner_option
+@strategy_option
+@agent_option
 @click.option("--concurrency", envvar="AGENT_FORGE_CONCURRENCY", type=click.IntRange(min=1), metavar="N",
               help="Maximum number of concurrent tasks.")  # fmt: skip
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Time limit per task, in seconds.")

@@ -9,7 +9,15 @@ from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.inference.client import Completion, CompletionStream, Message, Request, SamplingOptions, Tools
+from agent_forge.inference.client import (
+    Completion,
+    CompletionStream,
+    Message,
+    Request,
+    SamplingOptions,
+    Tools,
+    digest_of,
+)
 from agent_forge.inference.prices import cost_of
 
 if TYPE_CHECKING:
@@ -20,6 +28,7 @@ Recorder = Any
 Span = Any
 
 _recorder: ContextVar[Recorder | None] = ContextVar("agent_forge_recorder", default=None)
+_recorded: ContextVar[frozenset[str]] = ContextVar("agent_forge_tools_recorded", default=frozenset())
 
 
 @contextmanager
@@ -35,6 +44,16 @@ def use_recorder(recorder: Recorder | None) -> Iterator[None]:
 def current_recorder() -> Recorder | None:
     """The recorder in use for model calls."""
     return _recorder.get()
+
+
+@contextmanager
+def tools_recorded(digest: str) -> Iterator[None]:
+    """Model calls in the block name the tools they offer by this digest: a span above theirs holds the schemas."""
+    token = _recorded.set(_recorded.get() | {digest})
+    try:
+        yield
+    finally:
+        _recorded.reset(token)
 
 
 class ChatClient(ABC):
@@ -108,10 +127,16 @@ class ChatClient(ABC):
 
 def _inputs(client: ChatClient, request: Request) -> dict[str, Any]:
     inputs: dict[str, Any] = {"messages": [dict(message) for message in request.messages]}
+    attributes = {}
     if request.tools:
-        inputs["tools"] = [dict(spec) for spec in request.tools]
+        digest = digest_of(request.tools) if _recorded.get() else None
+        if digest in _recorded.get():
+            attributes["tools_digest"] = digest
+        else:
+            inputs["tools"] = [dict(spec) for spec in request.tools]
     return {
         "inputs": inputs,
+        "attributes": attributes,
         "model": client.name,
         "provider": client.provider,
         "sampling": request.sampling or None,

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, runtime_checkable
 
 from agent_forge.errors import ModelError
 
@@ -25,15 +25,23 @@ class HasSpec(Protocol):
 
 
 Tools = Iterable[HasSpec | Mapping[str, Any]]
+ToolChoice = Literal["auto", "required", "none"]
 
 
 class SamplingOptions(TypedDict, total=False):
-    """How a model writes its answer; what is missing or None is left to the model."""
+    """How a model writes its answer; what is missing or None is left to the model.
+
+    `tool_choice`: "auto" (the default with tools), "required" (it must call one) or "none" (it must not).
+    `answer_schema`: the JSON Schema of the answer. A model in process cannot write anything else but a call; an
+    endpoint is only asked to, so the answer still has to be checked.
+    """
 
     temperature: float | None
     max_tokens: int | None
     stop: Sequence[str] | str | None
     seed: int | None
+    tool_choice: ToolChoice | None
+    answer_schema: Mapping[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,8 @@ class Request:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     seed: int | None = None
+    tool_choice: ToolChoice | None = None
+    answer_schema: Mapping[str, Any] | None = None
 
     @classmethod
     def of(
@@ -101,16 +111,39 @@ class Request:
         return {**present, "stop": list(self.stop)} if self.stop else present
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of `complete` and `stream` that make this request again."""
+        shape = {"tool_choice": self.tool_choice, "answer_schema": self.answer_schema}
+        return {**self.sampling, **{name: value for name, value in shape.items() if value is not None}}
+
+    @property
     def body(self) -> dict[str, Any]:
         """The request as JSON, without unset fields."""
-        tools = {"tools": [dict(spec) for spec in self.tools]} if self.tools else {}
-        return {"messages": [dict(message) for message in self.messages], **tools, **self.sampling}
+        body: dict[str, Any] = {"messages": [dict(message) for message in self.messages]}
+        if self.tools:
+            body["tools"] = [dict(spec) for spec in self.tools]
+            if self.tool_choice is not None:
+                body["tool_choice"] = self.tool_choice
+        if self.answer_schema is not None:
+            shape = {"name": "answer", "schema": dict(self.answer_schema)}
+            body["response_format"] = {"type": "json_schema", "json_schema": shape}
+        return {**body, **self.sampling}
+
+    @property
+    def may_call(self) -> bool:
+        """Whether the model may call a tool."""
+        return bool(self.tools) and self.tool_choice != "none"
 
     @property
     def digest(self) -> str:
         """Equal for equal requests, whatever the order of their keys."""
-        canonical = json.dumps(self.body, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return digest_of(self.body)
+
+
+def digest_of(document: Any) -> str:
+    """The SHA-256 of a JSON value, whatever the order of its keys."""
+    canonical = json.dumps(document, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 class CompletionStream:

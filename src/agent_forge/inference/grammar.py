@@ -76,10 +76,13 @@ def schema_grammar(schema: Mapping[str, Any] | bool) -> Grammar:
     return Grammar(f"start: value\nvalue: %json {_document(schema, None)}\n")
 
 
-def call_grammar(tools: Tools, *, many: bool = True, allow_text: bool = False) -> Grammar:
+def call_grammar(
+    tools: Tools, *, many: bool = True, allow_text: bool = False, answer: Mapping[str, Any] | None = None
+) -> Grammar:
     """Calls of these tools, `<tool_call>{"name": "…", "arguments": {…}}</tool_call>`: one, or with `many` one or more.
 
-    With `allow_text` text may come before, between and after the calls, or instead of them. Raises SchemaUnsupported.
+    With `allow_text` text may come before, between and after the calls, or instead of them; with `answer`, JSON of that
+    schema instead of them. Raises SchemaUnsupported.
     """
     bodies, rules = [], []
     for number, tool in enumerate(tools):
@@ -105,6 +108,9 @@ def call_grammar(tools: Tools, *, many: bool = True, allow_text: bool = False) -
         start = f'{call} ("\\n"? {call})*' if many else call
         rules.append(f"opening: {_literal(OPEN)}")
     rules.append(f"closing: {_literal(CLOSE)}")
+    if answer is not None:
+        start = f"{start} | value"
+        rules.append(f"value: %json {_document(answer, None)}")
     return Grammar("\n".join([f"start: {start}", f"body: {' | '.join(bodies)}", *rules, ""]))
 
 

@@ -13,14 +13,19 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_forge.context_length import context_length
 from agent_forge.errors import MissingExtraError, ModelError
 from agent_forge.inference.chat import ChatClient
 from agent_forge.inference.client import Completion, Request, TokenUsage, ToolCall
+from agent_forge.inference.prompt import chat_prompt
 from agent_forge.inference.text import TextWriter
+from agent_forge.refusal import Refusal
 from agent_forge.threads import THREADS
+
+if TYPE_CHECKING:
+    from agent_forge.inference.grammar import GrammarVocabulary, GrammarWalk
 
 Load = Callable[[], tuple[Any, Any]]
 Mask = Callable[[list[int], Any], Any]
@@ -28,9 +33,6 @@ Mask = Callable[[list[int], Any], Any]
 
 MOST_TOKENS = 1024  # for a request without max_tokens
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_TOOL_PROMPT = """You may call these functions:
-{tools}
-To call one, write <tool_call>{{"name": "...", "arguments": {{...}}}}</tool_call>."""
 
 
 class LocalModel(ChatClient):
@@ -64,6 +66,7 @@ class LocalModel(ChatClient):
         self.mask = mask
         self._load: Load = source if callable(source) else lambda: _load_folder(Path(source), device)
         self._loaded: tuple[Any, Any] | None = None
+        self._vocabulary: GrammarVocabulary | None = None  # takes about a second, so it is made when it is needed
         self._lock = threading.Lock()  # one answer at a time: two would only slow each other down
 
     @classmethod
@@ -126,21 +129,29 @@ class LocalModel(ChatClient):
         stopped = stopped or threading.Event()
         with self._lock:
             model, tokenizer = self._ready()
-            prompt = _prompt(tokenizer, request)
+            try:
+                prompt = chat_prompt(tokenizer, request.messages, request.tools)
+            except Refusal as error:
+                raise ModelError(str(error)) from error
             most = _room(model, len(prompt), request.max_tokens)
             writer = TextWriter(tokenizer, request.stop)
             ids: list[int] = []
             logprobs: list[float] = []
             ends = end_tokens(model, tokenizer)
             finish = "length"
-            for token, logprob in self.tokens(prompt, most, temperature=request.temperature, seed=request.seed):
+            walk = self._walk(request)
+            for token, logprob in self.tokens(
+                prompt, most, temperature=request.temperature, seed=request.seed, walk=walk
+            ):
                 ids.append(token)
                 logprobs.append(logprob)
                 if token in ends:
                     finish = "stop"
                     break
                 yield from writer.add(token)
-                if writer.stopped:
+                if walk is not None:
+                    walk.advance(token)
+                if writer.stopped or (walk is not None and walk.finished):
                     finish = "stop"
                     break
                 if stopped.is_set():
@@ -148,17 +159,49 @@ class LocalModel(ChatClient):
             yield from writer.rest()
             yield self._completion(request, writer.text, finish, prompt, ids, logprobs)
 
+    def _walk(self, request: Request) -> GrammarWalk | None:
+        """Calls follow the schemas of their tools and an answer that of `answer_schema`, whatever the model prefers.
+
+        None where anything may be written, or where a schema is one that no grammar follows: then only checks help.
+        """
+        from agent_forge.inference.grammar import GrammarVocabulary, SchemaUnsupported, call_grammar, schema_grammar
+
+        if not request.may_call and request.answer_schema is None:
+            return None
+        try:
+            if not request.may_call:
+                grammar = schema_grammar(request.answer_schema or {})
+            else:
+                free = request.tool_choice != "required"
+                answer = request.answer_schema if free else None
+                grammar = call_grammar(request.tools, allow_text=free and answer is None, answer=answer)
+            if self._vocabulary is None:
+                model, tokenizer = self._ready()
+                self._vocabulary = GrammarVocabulary(tokenizer, ends=end_tokens(model, tokenizer))
+            return self._vocabulary.start(grammar)
+        except SchemaUnsupported:
+            return None
+
     def tokens(
-        self, prompt: Sequence[int], most: int, *, temperature: float | None = None, seed: int | None = None
+        self,
+        prompt: Sequence[int],
+        most: int,
+        *,
+        temperature: float | None = None,
+        seed: int | None = None,
+        walk: GrammarWalk | None = None,
     ) -> Iterator[tuple[int, float]]:
-        """At most `most` token ids with their log probabilities, one forward pass each."""
+        """At most `most` token ids with their log probabilities, one forward pass each.
+
+        Whoever passes a `walk` advances it by each token before asking for the next.
+        """
         from agent_forge.inference.decoding import sample_tokens
         from agent_forge.inference.rows import rows_for
         from agent_forge.inference.sampling import Sampling
 
         model, _ = self._ready()
         sampling = Sampling(temperature or 0.0, seed=seed, top_logprobs=0)
-        for token in sample_tokens(rows_for(model), prompt, most, sampling, self.mask):
+        for token in sample_tokens(rows_for(model), prompt, most, sampling, _masked(self.mask, walk)):
             assert token.logprob is not None
             yield token.id, token.logprob
 
@@ -166,7 +209,7 @@ class LocalModel(ChatClient):
         self, request: Request, text: str, finish: str, prompt: list[int], ids: list[int], logprobs: list[float]
     ) -> Completion:
         calls: tuple[ToolCall, ...] = ()
-        if request.tools:
+        if request.may_call:
             text, calls = read_tool_calls(text)
         tokens: dict[str, Any] = {}
         if self.keep_tokens:
@@ -199,6 +242,19 @@ def _load_folder(folder: Path, device: str) -> tuple[Any, Any]:
         raise ModelError(f"the checkpoint cannot be loaded: {str(error)[:300]}", where=str(folder)) from error
 
 
+def _masked(mask: Mask | None, walk: GrammarWalk | None) -> Mask | None:
+    """The mask of a model, and on top of it what the grammar of an answer allows."""
+    if walk is None:
+        return mask
+
+    def both(written: list[int], logits: Any) -> Any:
+        logits = logits.copy() if mask is None else mask(written, logits)
+        walk.mask(logits)
+        return logits
+
+    return both
+
+
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     """The end tokens according to the model's settings and the tokenizer."""
     own = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
@@ -215,33 +271,6 @@ def _room(model: Any, used: int, max_tokens: int | None) -> int:
         )
     most = MOST_TOKENS if max_tokens is None else max_tokens
     return most if context is None else min(most, context - used)
-
-
-def _prompt(tokenizer: Any, request: Request) -> list[int]:
-    """The messages as token ids, in the model's own chat template; without one, as `role: content` lines."""
-    messages = [dict(message) for message in request.messages]
-    template = tokenizer.chat_template
-    if request.tools and "tools" not in str(template or ""):
-        messages = _with_tools(messages, request)
-    if template is None:
-        text = "\n\n".join(f"{message.get('role')}: {message.get('content')}" for message in messages)
-        return list(tokenizer(f"{text}\n\nassistant:")["input_ids"])
-    import jinja2
-
-    options: dict[str, Any] = {"tools": [dict(spec) for spec in request.tools]} if request.tools else {}
-    try:
-        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **options))
-    except (jinja2.TemplateError, TypeError, KeyError) as error:
-        raise ModelError(f"the messages do not fit the model's chat template: {error}") from error
-
-
-def _with_tools(messages: list[dict[str, Any]], request: Request) -> list[dict[str, Any]]:
-    """The messages with the tools described in the system message, for chat templates without tools."""
-    lines = [json.dumps(spec.get("function", spec), ensure_ascii=False) for spec in request.tools]
-    text = _TOOL_PROMPT.format(tools="\n".join(lines))
-    if messages and messages[0].get("role") == "system":
-        return [{**messages[0], "content": f"{messages[0].get('content', '')}\n\n{text}"}, *messages[1:]]
-    return [{"role": "system", "content": text}, *messages]
 
 
 def read_tool_calls(text: str) -> tuple[str, tuple[ToolCall, ...]]:

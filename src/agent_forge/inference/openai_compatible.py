@@ -126,6 +126,9 @@ class OpenAICompatible(ChatClient):
 
     def _body(self, request: Request, *, stream: bool) -> dict[str, Any]:
         body = {"model": self.name, **request.body, **self.extra}
+        if request.may_call:
+            # Servers that decode under the schema (vLLM, SGLang) could not write a call any more.
+            body.pop("response_format", None)
         if not stream:
             return body
         usage = {"stream_options": {"include_usage": True}} if self.stream_usage else {}

@@ -86,12 +86,12 @@ class Recording(ChatClient):
         return f"Recording({self._client!r}, {str(self.path)!r})"
 
     async def answer(self, request: Request) -> Completion:
-        completion = await self._client.complete(request.messages, tools=request.tools, **request.sampling)
+        completion = await self._client.complete(request.messages, tools=request.tools, **request.options)
         self._append(request, completion, None)
         return completion
 
     async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
-        stream = self._client.stream(request.messages, tools=request.tools, **request.sampling)
+        stream = self._client.stream(request.messages, tools=request.tools, **request.options)
         pieces: list[str] = []
         try:
             async for piece in stream:

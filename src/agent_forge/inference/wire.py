@@ -25,6 +25,15 @@ class BrokenStream(ModelError):
         self.partial = partial
 
 
+class MalformedCall(ModelError):
+    """A tool call whose arguments are not a JSON object; `tool` and `arguments` are what the model wrote."""
+
+    def __init__(self, what: str, tool: str, arguments: str, *, where: str) -> None:
+        super().__init__(f"the arguments of the call of {tool!r} are {what}: {arguments[:200]}", where=where)
+        self.tool = tool
+        self.arguments = arguments
+
+
 def read_completion(document: Any, *, model: str, where: str) -> Completion:
     """The Completion in the JSON of a whole answer. Raises ModelError if it is not one."""
     try:
@@ -60,9 +69,9 @@ def _arguments(raw: Any, name: str, where: str) -> dict[str, Any]:
     try:
         value = json.loads(raw) if isinstance(raw, str) else raw
     except json.JSONDecodeError as error:
-        raise ModelError(f"the arguments of the call of {name!r} are not JSON: {raw[:200]}", where=where) from error
+        raise MalformedCall("not JSON", name, raw, where=where) from error
     if not isinstance(value, dict):
-        raise ModelError(f"the arguments of the call of {name!r} are not an object: {str(raw)[:200]}", where=where)
+        raise MalformedCall("not an object", name, str(raw), where=where)
     return value
 
 

@@ -142,6 +142,23 @@ def resolve(value: Any, results: Mapping[str, Any], *, ids: Container[str] | Non
     return value
 
 
+def literal(value: Any) -> Any:
+    """A JSON value written so that `resolve` gives it back unchanged, whatever it looks like: data, never a reference.
+
+    >>> literal({"q": "the {s1} of {{s2}}"})
+    {'q': 'the {{s1}} of {{{s2}}}'}
+    >>> resolve(literal({"q": "the {s1} of {{s2}}"}), {"s1": 1, "s2": 2})
+    {'q': 'the {s1} of {{s2}}'}
+    """
+    if isinstance(value, str):
+        return _EXPRESSION.sub(lambda match: f"{{{match[0]}}}", value) if "{" in value else value
+    if isinstance(value, Mapping):
+        return {key: literal(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [literal(entry) for entry in value]
+    return value
+
+
 def look_up(reference: Reference, results: Mapping[str, Any]) -> Any:
     """The value a reference stands for. Only mappings and sequences are entered, never attributes of objects.
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent_forge.plans import PlanInvalid
 from agent_forge.runtime.crew import Crew
 from agent_forge.runtime.executor import AnyPlan, Running, launch, new_run_id
 from agent_forge.runtime.options import Handler, RunSettings
 from agent_forge.runtime.result import RunResult
+
+if TYPE_CHECKING:
+    from agent_forge.traces import Recorder
 
 
 class BatchRouter:
@@ -25,9 +28,12 @@ class BatchRouter:
         self.settings = RunSettings(**settings)
         self._crew = Crew(self.settings, shared=True)
 
-    def start(self, plan: AnyPlan, handler: Handler, *, run_id: str | None = None) -> Running:
-        """Starts a plan beside those that run."""
-        return launch(plan, handler, replace(self.settings, run_id=run_id), self._crew)
+    def start(
+        self, plan: AnyPlan, handler: Handler, *, run_id: str | None = None, recorder: Recorder | None = None
+    ) -> Running:
+        """Starts a plan beside those that run; `recorder`: for this plan, instead of that in the settings."""
+        recorder = recorder or self.settings.recorder
+        return launch(plan, handler, replace(self.settings, run_id=run_id, recorder=recorder), self._crew)
 
     async def execute(self, plan: AnyPlan, handler: Handler, *, run_id: str | None = None) -> RunResult:
         """Carries out a plan beside those that run."""

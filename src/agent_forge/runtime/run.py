@@ -164,11 +164,14 @@ class Run:
                 if name in results:
                     inputs[name] = results[name]
         job.began = self.clock()
-        if job.started is None:
+        first = job.started is None
+        if first:
             job.started = job.began
         if self.watch is not None:
             self.watch.started(job)
             job.began = self.clock()  # what the watch took is not the handler's
+            if first:
+                job.started = job.began
         value = self._handler(job.call or job.task, inputs)
         if type(value) is not CoroutineType:
             if not isawaitable(value):

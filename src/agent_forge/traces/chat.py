@@ -8,7 +8,7 @@ Anthropic's content blocks, a prompt as text, a completion's `choices`.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.traces.conventions import unflatten, value_of
@@ -34,14 +34,18 @@ def conversation(span: Span) -> tuple[list[Message], list[Message]]:
     return prompt, _messages(span.outputs, "assistant")
 
 
-def tools_offered(span: Span) -> Any:
+def tools_offered(span: Span, trace: Iterable[Span] = ()) -> Any:
     """The definitions of the tools that a model could call; None where they were not recorded.
 
-    Definitions from other programs' attributes are returned as OpenAI's chat API takes them.
+    An agent's model calls name their tools by digest, and the outermost span of the `trace` holds the definitions.
+    Those from other programs' attributes are returned as OpenAI's chat API takes them.
     """
     inside = span.inputs.get("tools") if isinstance(span.inputs, Mapping) else None
     if inside:
         return inside
+    if digest := span.attributes.get("tools_digest"):
+        kept = (value_of(other.attributes.get("tool_schemas")) for other in trace)
+        return next((one[digest] for one in kept if isinstance(one, Mapping) and digest in one), None)
     items = value_of(span.attributes.get("gen_ai.tool.definitions"))
     for prefix in () if isinstance(items, list) else ("llm.tools.", "llm.request.functions."):
         if items := unflatten(span.attributes, prefix):

@@ -43,7 +43,12 @@ def messages(traces: Iterable[Trace], *, min_reward: float | None = None) -> Ite
             if min_reward is not None and (reward is None or reward < min_reward):
                 continue
             line: dict[str, Any] = {"messages": [_openai(message) for message in [*prompt, *answer]]}
-            extra = {"tools": tools_offered(span), "reward": reward, "trace_id": span.trace_id, "span_id": span.span_id}
+            extra = {
+                "tools": tools_offered(span, trace),
+                "reward": reward,
+                "trace_id": span.trace_id,
+                "span_id": span.span_id,
+            }
             yield line | {name: value for name, value in extra.items() if value is not None}
 
 
@@ -64,7 +69,7 @@ def dpo(traces: Iterable[Trace], *, margin: float = 0.1) -> Iterator[dict[str, A
         for span, prompt, answer in _calls(trace):
             reward = _reward(trace, span)
             if reward is not None and span.status != "error":
-                key = json.dumps([prompt, tools_offered(span)], sort_keys=True, default=str)
+                key = json.dumps([prompt, tools_offered(span, trace)], sort_keys=True, default=str)
                 answers.setdefault(key, []).append((reward, span, prompt, answer))
     for group in answers.values():
         best, worst = max(group, key=lambda entry: entry[0]), min(group, key=lambda entry: entry[0])

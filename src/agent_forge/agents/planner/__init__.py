@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agent_forge.agents.planner.binding import bind_tools
 from agent_forge.agents.planner.checking import Missing, PlanRefused, check, what_is_missing
+from agent_forge.agents.planner.direct import ReactPlanner
 from agent_forge.agents.planner.forged import ForgedPlanner
 from agent_forge.agents.planner.interface import Planner, PlanningFailed
 from agent_forge.agents.planner.local import LocalPlanner
@@ -22,6 +23,7 @@ __all__ = [
     "PlanScore",
     "Planner",
     "PlanningFailed",
+    "ReactPlanner",
     "RulePlanner",
     "RulesFirst",
     "Writing",

@@ -10,11 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from agent_forge.agents.grounding import CURRENCIES, MONTH, Mentions
 from agent_forge.agents.language import STOP_WORDS, VERBS, content_words, stem, word_set
 from agent_forge.agents.planner.tools import ToolSpec, split_name
+
+MOST_PHRASES = 1000  # in one clause
 
 # What the name of a parameter says about its value.
 KINDS = {
@@ -129,7 +133,7 @@ def kind_of(name: str, schema: Mapping[str, Any]) -> str:
     """
     if schema.get("format") in _FORMATS:
         return _FORMATS[str(schema["format"])]
-    words = split_name(name).lower().split()
+    words = _name_words(name)
     for kind, names in KINDS.items():
         if not names.isdisjoint(words):
             return kind
@@ -139,6 +143,11 @@ def kind_of(name: str, schema: Mapping[str, Any]) -> str:
     if "iso 4217" in described or "currency code" in described:
         return "currency"
     return "free" if not FREE.isdisjoint(words) else "any"
+
+
+@lru_cache(maxsize=4096)
+def _name_words(name: str) -> frozenset[str]:
+    return frozenset(split_name(name).lower().split())
 
 
 def _schema(schema: Any) -> Mapping[str, Any]:
@@ -184,7 +193,9 @@ def _phrases(tool: ToolSpec, clause: str, properties: Mapping[str, Mapping[str, 
             found.append(Phrase(match.start(), match.end(), match.group(), "option", value=option))
         masked = pattern.sub(lambda match: "\x00" * len(match.group()), masked)
     known = OwnWords.of(tool, properties)
-    found += _runs(masked, known)
+    found += islice(_runs(masked, known), MOST_PHRASES + 1)
+    if len(found) > MOST_PHRASES:
+        return []  # nobody says that many values: it stays open
     marks = sorted(found, key=lambda phrase: phrase.start)
     return [_with_context(phrase, clause) for phrase in marks]
 
@@ -315,7 +326,7 @@ def _fit(name: str, schema: Mapping[str, Any], phrase: Phrase) -> int | None:
     base = _kind_fit(name, schema, phrase)
     if base is None:
         return None
-    names = set(split_name(name).lower().split())
+    names = _name_words(name)
     last = phrase.before[-1] if phrase.before else ""
     told = phrase.before[-2:-1] if last in _NAMING else phrase.before[-1:]  # "column of", "subject"
     if names & set(told) - _PREPOSITIONS:

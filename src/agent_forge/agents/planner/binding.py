@@ -16,6 +16,7 @@ from agent_forge.agents.actions import ANSWER, CHOICES, OPERATIONS, SEARCH, Comb
 from agent_forge.agents.language import VERBS
 from agent_forge.agents.language import words as words_in
 from agent_forge.agents.planner.arguments import arguments
+from agent_forge.agents.planner.direct import WHOLE
 from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.agents.relations import NOUNS, canonical
 from agent_forge.plans import Plan, Task, find_references, whole_reference
@@ -47,7 +48,7 @@ def bind_task(task: Task, tools: Sequence[ToolSpec], *, reads: bool = True) -> T
     >>> bind_task(Task("s3", "difference of {s1} and {s2}"), ()).args
     {'operation': 'difference', 'operands': ['{s1}', '{s2}']}
     """
-    if task.action not in (None, SEARCH, ANSWER):
+    if task.action not in (None, SEARCH, ANSWER) or task.meta.get(WHOLE):
         return task
     names = {tool.name: tool for tool in tools}
     if task.action is None and (bound := _call_of_a_tool(task, names)) is not None:

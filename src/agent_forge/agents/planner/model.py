@@ -15,6 +15,7 @@ from typing import Any
 from agent_forge.agents.complexity import Complexity, complexity
 from agent_forge.agents.planner.binding import bind_task, bind_tools
 from agent_forge.agents.planner.checking import Checker
+from agent_forge.agents.planner.direct import whole_task
 from agent_forge.agents.planner.interface import PlanningFailed, total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.tools import ToolSpec, describe
@@ -171,7 +172,7 @@ class Writing:
 
     async def _read(self) -> AsyncIterator[Task]:
         if not (self.complexity.graph or self._planner.always_graph or self._repairing):
-            task = Task("task_1", self.request)  # one or two steps: a single task for the model, no graph
+            task = whole_task(self.request)  # one or two steps: a single task for an agent, no graph
             self._complete(Plan([task]))
             yield task
             return

@@ -141,7 +141,7 @@ class Tool:
             return [f"its schema refers to {error.ref!r}, which it does not contain"]
         # name_faults reports missing and unknown arguments of the tool itself, with better messages
         by_value = [e for e in errors if e.path or e.validator not in ("required", "additionalProperties")]
-        return [_value_fault(error) for error in by_value]
+        return [fault_of(error) for error in by_value]
 
     async def call(self, args: Mapping[str, Any]) -> Any:
         """The function's result, unchanged.
@@ -237,13 +237,15 @@ def did_you_mean(name: str, options: Any) -> str:
     return f", known: {', '.join(names[:20])}" if names else ""
 
 
-def _value_fault(error: Any) -> str:
+def fault_of(error: Any, root: str = "") -> str:
+    """An error of `jsonschema` in one line; `root` names the value itself, where it has no path."""
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error.absolute_path).lstrip(".")
+    named = f"argument {path!r}" if not root else f"{root} {path!r}" if path else f"the {root}"
     got = json.dumps(error.instance, ensure_ascii=False, default=repr)
     shown = got if len(got) <= _SHOWN else f"{got[:_SHOWN]}…"
     if error.validator in ("type", "enum", "anyOf", "const"):
-        return f"argument {path!r} must be {_expected(error.schema)}, got {_kind(error.instance)} {shown}"
-    return f"argument {path!r}: {error.message[:200]}"
+        return f"{named} must be {_expected(error.schema)}, got {_kind(error.instance)} {shown}"
+    return f"{named}: {error.message[:200]}"
 
 
 def _expected(schema: Mapping[str, Any]) -> str:
