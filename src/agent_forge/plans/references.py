@@ -236,15 +236,6 @@ def braced(text: str) -> str:
     return inside if whole_reference(text) is None and whole_reference(inside) is not None else text
 
 
-def literal(text: str) -> str:
-    """Text that stands for itself in an argument: what looks like a reference gets braces that it loses again.
-
-    >>> literal("all of {s1}"), resolve(literal("all of {s1}"), {"s1": 3})
-    ('all of {{s1}}', 'all of {s1}')
-    """
-    return _EXPRESSION.sub(lambda match: f"{{{match[0]}}}", text)
-
-
 def reads_as_name(reference: Reference) -> bool:
     """Whether the head is an unquoted name: `{3}` is a quantifier in a regular expression, `{"x"}` a set in Python."""
     return _PLAIN_NAME.fullmatch(reference.head) is not None and '"' not in reference.source[:3]

@@ -10,6 +10,7 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -116,13 +117,12 @@ class Batch:
         return len(self.inputs)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        parts = (self.inputs, self.targets, self.documents)
-        return Batch(*map(change, parts), None if self.positions is None else change(self.positions))
+        positions = None if self.positions is None else change(self.positions)
+        return Batch(change(self.inputs), change(self.targets), change(self.documents), positions)
 
     def split(self, rows: int) -> Iterator[Batch]:
         for start in range(0, len(self), rows):
-            part = slice(start, start + rows)
-            yield self._each(lambda x, part=part: x[part])
+            yield self._each(itemgetter(slice(start, start + rows)))
 
     def every(self, world: int, rank: int) -> Batch:
         """One process's share of the rows. Raises UsageError if there are fewer rows than processes."""
