@@ -184,6 +184,35 @@ def test_good_spans_are_stored_beside_bad_ones_which_are_counted(plain: Any) -> 
         assert [span.span_id for span in plain.context.traces.trace(spans[2].trace_id)] == [spans[2].span_id]
 
 
+@pytest.mark.parametrize("at", ["span", "resource", "scope"])
+def test_a_fault_costs_no_more_than_the_spans_it_is_in(plain: Any, at: str) -> None:
+    """An all-zero trace id costs its span; an attribute without a key costs the spans of its resource or scope."""
+    good, bad = some_spans(1), some_spans(2)
+    document = {"resourceSpans": [write_request(spans)["resourceSpans"][0] for spans in (bad, good)]}
+    group = document["resourceSpans"][0]
+    nameless = {"attributes": [{"value": {"intValue": "1"}}]}
+    if at == "span":
+        for span in group["scopeSpans"][0]["spans"]:
+            span["traceId"] = "0" * 32
+    else:
+        (group if at == "resource" else group["scopeSpans"][0])[at] = nameless
+    answer = post(plain, json.dumps(document).encode(), JSON)
+    assert answer.status_code == 200
+    success = answer.json()["partialSuccess"]
+    assert success["rejectedSpans"] == "2"
+    assert f"the {at}" in success["errorMessage"]
+    assert len(plain.context.traces.trace(good[0].trace_id)) == 1
+    assert plain.context.traces.trace(bad[0].trace_id) == []
+
+
+def test_a_request_that_is_all_bad_is_refused(plain: Any) -> None:
+    document = write_request(some_spans(2))
+    document["resourceSpans"][0]["resource"] = {"attributes": [{"value": {}}]}
+    answer = post(plain, json.dumps(document).encode(), JSON)
+    assert answer.status_code == 400
+    assert "the resource has no 'key'" in answer.json()["message"]
+
+
 def test_a_status_in_protobuf_can_be_read(plain: Any) -> None:
     status = pytest.importorskip("google.rpc.status_pb2", reason="googleapis-common-protos is not installed")
     found = status.Status.FromString(post(plain, b"garbage").content)
