@@ -242,7 +242,7 @@ def test_when_the_store_is_slow_senders_wait_and_nothing_is_lost(start_server: C
     """Another holds the database: requests pile up to the limit, then 429 and Retry-After; after it, all pass."""
     import sqlite3
 
-    server = start_server(intake_waiting=2_000)
+    server = start_server(bodies_in_memory=2_000)
     post(server, write_protobuf(some_spans(1)))
     holding = sqlite3.connect(server.context.home / "traces.db", isolation_level=None)
     holding.execute("BEGIN IMMEDIATE")

@@ -1,7 +1,7 @@
 """`/v1/traces`: OTLP over HTTP, in protobuf or JSON, gzipped or not. A response means that the spans are on disk.
 
-One thread stores all waiting requests in one transaction. When more than `intake_waiting` bytes wait, requests are
-refused with 429 and Retry-After; exporters obey it and send them again, so nothing is lost.
+One thread stores all waiting requests in one transaction. When too many bytes arrive and wait (see `BodyLimits`),
+requests are refused with 429 and Retry-After; exporters obey it and send them again, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from agent_forge.traces.rows import TRACE, Row
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 SPANS_PER_TRANSACTION = 5_000
-RETRY_S = 1  # after a refusal because the queue is full
 
 
 def routes(context: Context) -> list[Route]:
@@ -57,7 +56,6 @@ async def _take(context: Context, request: Request, kind: str) -> Response:
     if encoding not in ("identity", "gzip", "deflate"):
         raise Refusal(415, f"the encoding {encoding!r} is not supported", code="encoding", fix="Send gzip or identity")
     intake = intake_of(context)
-    intake.check_room()
     trace_request = TraceRequest(await request.body(), kind, encoding)
     await intake.store(trace_request)
     return Response(export_response(kind, trace_request.rejected), media_type=kind)
@@ -90,7 +88,6 @@ class TraceIntake:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._max_waiting = context.settings.intake_waiting
         self._max_unpacked = context.settings.max_unpacked
         self._queue: deque[TraceRequest] = deque()
         self._changed = threading.Condition()
@@ -98,17 +95,6 @@ class TraceIntake:
         self.held = 0  # bytes in the queue
         self._thread = threading.Thread(target=self._run, name="agent-forge-intake", daemon=True)
         self._thread.start()
-
-    def check_room(self) -> None:
-        """Raises Refusal (429) while the queue is full."""
-        if self.held > self._max_waiting:
-            raise Refusal(
-                429,
-                f"{self.held / MIB:.0f} MiB of spans wait to be stored",
-                code="full",
-                fix=f"Send it again in {RETRY_S} s",
-                headers={"Retry-After": str(RETRY_S)},
-            )
 
     async def store(self, request: TraceRequest) -> None:
         """Returns when the spans are on disk. Raises Refusal: 400 for an invalid trace request, 413, 503."""
