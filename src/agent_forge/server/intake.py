@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -42,7 +43,10 @@ def routes(context: Context) -> list[Route]:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
             return await _take(context, request, kind)
-        except Refusal as refusal:
+        except (Refusal, StoreError) as error:
+            refusal = error if isinstance(error, Refusal) else _unavailable(str(error))
+            if refusal.status >= 500:
+                request.state.cause = str(refusal)
             metrics_of(context).intake_refused.labels(refusal.code or str(refusal.status)).inc()
             return status_response(refusal, kind)
 
@@ -55,7 +59,7 @@ async def _take(context: Context, request: Request, kind: str) -> Response:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", "deflate"):
         raise Refusal(415, f"the encoding {encoding!r} is not supported", code="encoding", fix="Send gzip or identity")
-    intake = intake_of(context)
+    intake = await run_in_threadpool(intake_of, context)  # the first one opens the store
     trace_request = TraceRequest(await request.body(), kind, encoding)
     await intake.store(trace_request)
     return Response(export_response(kind, trace_request.rejected), media_type=kind)
@@ -111,8 +115,6 @@ class TraceIntake:
             await asyncio.shield(stored)
         except TraceError as error:
             raise Refusal(400, str(error), code="invalid") from error
-        except StoreError as error:
-            raise _unavailable(str(error)) from error
 
     def close(self) -> None:
         """Stores what is in the queue, then stops."""
