@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_forge.curation import find_pii
-from agent_forge.curation.pii import PATTERN_TYPES, TYPES, Match, fold
-from agent_forge.curation.pii.match import resolve_overlaps
+from agent_forge.pii import PATTERN_TYPES, TYPES, Match, fold
+from agent_forge.pii.match import resolve_overlaps
 
 FOUND = [
     ("EMAIL", "user@example.com"),

@@ -286,6 +286,27 @@ def test_a_store_that_cannot_be_written_is_unavailable(start_server: Callable[..
     assert answer.headers["retry-after"] == "5"
 
 
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON])
+@pytest.mark.parametrize(
+    ("mask", "kept"), [(None, {b"corp.io"}), ("pii", set()), ("none", {b"corp.io", b"ghp_", b"hunter2"})]
+)
+def test_what_comes_in_is_masked_before_it_is_written(
+    start_server: Callable[..., Any], kind: str, mask: str | None, kept: set[bytes]
+) -> None:
+    """No byte of a secret is in any file of the home folder; without a mask (the control) all are."""
+    server = start_server(mask=mask)
+    spans = some_spans(2)
+    spans[0].name = "clone ghp_0123456789abcdefghijABCDEFGHIJ012345"
+    spans[0].error, spans[0].status = "x://a:hunter2@b refused", "error"
+    spans[1].inputs = {"password": "hunter2", "to": "jo@corp.io"}
+    spans[1].resource = {"db.url": "postgresql://me:hunter2@db/x"}
+    body = write_protobuf(spans) if kind == PROTOBUF else json.dumps(write_request(spans)).encode()
+    assert post(server, body, kind).status_code == 200
+    assert len(server.context.traces.trace(spans[0].trace_id)) == 2
+    everything = b"".join(path.read_bytes() for path in server.context.home.rglob("*") if path.is_file())
+    assert {canary for canary in (b"ghp_", b"hunter2", b"corp.io") if canary in everything} == kept
+
+
 def test_those_who_look_on_are_told(plain: Any) -> None:
     import asyncio
 

@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._options import home_option, json_option, model_option, planner_option, tools_option
+from agent_forge.cli._options import (
+    home_option,
+    json_option,
+    mask_option,
+    model_option,
+    planner_option,
+    sample_option,
+    tools_option,
+)
 from agent_forge.cli._output import call_again, echo, json_out
 from agent_forge.errors import UsageError
 
@@ -51,6 +59,8 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 @click.option("--settle", multiple=True, metavar="TASK=HOW",
               help="With --resume, what became of a task in doubt: done:VALUE, retry or failed.")  # fmt: skip
 @click.option("--team", is_flag=True, help="Assign every task to an agent, by rules, measured trust and load.")
+@mask_option
+@sample_option
 @home_option
 @json_option
 def command(request: str | None, plan_file: str | None, list_runs: bool, as_json: bool, **options: Any) -> int:

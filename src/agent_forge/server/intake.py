@@ -30,6 +30,7 @@ from agent_forge.server.context import Context
 from agent_forge.server.metrics import metrics_of
 from agent_forge.server.responses import utf8
 from agent_forge.server.settings import MIB
+from agent_forge.traces.masking import mask_rows
 from agent_forge.traces.rows import TRACE, Row
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
@@ -77,13 +78,14 @@ class TraceRequest:
     rejected: list[TraceError] = field(default_factory=list)  # the faults of spans that could not be read
     unpacked: int = 0
 
-    def open(self, most: int) -> int:
-        """Unpacks and parses the body, and counts its spans. Raises TraceError, or Refusal if it is too large."""
+    def open(self, most: int, mask: str | None) -> int:
+        """Unpacks, parses and masks the body, and counts its spans. Raises TraceError; Refusal if it is too large."""
         body = self.body if self.encoding == "identity" else unpack(self.body, most)
         self.unpacked = len(body)
         self.rows = (_read_protobuf if self.kind == PROTOBUF else _read_json)(body, self.rejected)
         if self.rejected and not self.rows:
             raise self.rejected[0]
+        self.rows = mask_rows(self.rows, mask)
         return len(self.rows)
 
 
@@ -93,6 +95,7 @@ class TraceIntake:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._max_unpacked = context.settings.max_unpacked
+        self._mask = context.settings.mask
         self._queue: deque[TraceRequest] = deque()
         self._changed = threading.Condition()
         self._closed = False
@@ -138,7 +141,7 @@ class TraceIntake:
         while self._queue and count < SPANS_PER_TRANSACTION:
             request = self._queue.popleft()
             try:
-                count += request.open(self._max_unpacked)
+                count += request.open(self._max_unpacked, self._mask)
                 requests.append(request)
             except Exception as error:
                 self._done(request, error)

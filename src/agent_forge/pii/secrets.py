@@ -10,27 +10,31 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from agent_forge.curation.pii.match import Match
+from agent_forge.pii.match import Match
 
 # Prefixes without a separator.
 FIXED = re.compile(
     r"A(?<![A-Za-z0-9]A)(?:(?:KIA|SIA)[A-Z0-9]{16}(?![A-Za-z0-9])|Iza[A-Za-z0-9_\-]{30,40}|TATT3[A-Za-z0-9_\-=]{60,300})"
 )
-# Prefixes that end in a separator: a search for the separator and a long tail serves them all.
-TAILS = (
-    re.compile(r"_[A-Za-z0-9_\-]{16,}"),
-    re.compile(r"-[A-Za-z0-9_\-]{16,}"),
-    re.compile(r"\.[A-Za-z0-9_\-]{16,}"),
-    re.compile(r"/services/[A-Za-z0-9+/]{20,}"),
-)
+# Prefixes that end in a separator: a search for a separator and a long tail serves them all, and the words in it that
+# end at a separator are looked up. `pat` and fourteen letters are Airtable's.
+TAIL = re.compile(r"[_.\-][A-Za-z0-9_\-]{16,}")
+_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z0-9]{2,18}(?=[_.\-])")
+_HEADS = frozenset({
+    "ghp", "gho", "ghu", "ghs", "ghr", "github", "glpat", "gldt", "glrt", "glptt", "xoxa", "xoxb", "xoxe", "xoxo",
+    "xoxp", "xoxr", "xoxs", "xapp", "sk", "rk", "pk", "whsec", "hf", "npm", "pypi", "r8", "gsk", "xai", "ya29",
+    "SG", "hvs", "hvb", "key", "shpat", "shpca", "shppa", "shpss", "dop", "doo", "dor", "sq0atp", "sq0csp", "lin",
+    "figd", "glsa", "glc", "tskey", "NRAK", "sntrys", "sntryu", "rubygems", "nfp", "CFPAT", "secret", "dckr",
+    "pplx", "tvly", "ntn", "PMAK", "AGE",
+})  # fmt: skip
 _LONGEST_PREFIX = 18
 _LONGEST_SECRET = 4096
 _TOKEN = re.compile(
     r"(?<![A-Za-z0-9])(?:"
-    r"gh[pousr]_[A-Za-z0-9]{30,255}|github_pat_[A-Za-z0-9_]{22,255}|gl(?:pat|dt|rt|ptt)-[A-Za-z0-9_\-]{20,60}|"
-    r"xox[abeoprs]-[A-Za-z0-9\-]{10,250}|xapp-[A-Za-z0-9\-]{20,250}|hooks\.slack\.com/services/[A-Za-z0-9+/]{20,80}|"
+    r"gh[pousr]_[A-Za-z0-9]{20,255}|github_pat_[A-Za-z0-9_]{22,255}|gl(?:pat|dt|rt|ptt)-[A-Za-z0-9_\-]{20,60}|"
+    r"xox[abeoprs]-[A-Za-z0-9\-]{10,250}|xapp-[A-Za-z0-9\-]{20,250}|"
     r"sk-(?:ant-|proj-|or-v1-|svcacct-)?[A-Za-z0-9_\-]{20,250}|(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{16,250}|"
-    r"whsec_[A-Za-z0-9]{24,64}|hf_[A-Za-z0-9]{30,60}|npm_[A-Za-z0-9]{30,60}|pypi-[A-Za-z0-9_\-]{50,250}|"
+    r"whsec_[A-Za-z0-9]{24,64}|hf_[A-Za-z0-9]{20,60}|npm_[A-Za-z0-9]{30,60}|pypi-[A-Za-z0-9_\-]{50,250}|"
     r"r8_[A-Za-z0-9]{30,60}|gsk_[A-Za-z0-9]{30,80}|xai-[A-Za-z0-9]{40,120}|ya29\.[A-Za-z0-9_\-]{20,400}|"
     r"SG\.[A-Za-z0-9_\-]{16,64}\.[A-Za-z0-9_\-]{16,64}|hv[sb]\.[A-Za-z0-9_\-]{24,250}|key-[0-9a-f]{32}|"
     r"shp(?:at|ca|pa|ss)_[0-9a-fA-F]{32}|do[por]_v1_[0-9a-f]{64}|sq0(?:atp|csp)-[A-Za-z0-9_\-]{22,60}|"
@@ -41,9 +45,10 @@ _TOKEN = re.compile(
     r"ntn_[A-Za-z0-9]{40,60}|PMAK-[0-9a-f]{24}-[0-9a-f]{34}|AGE-SECRET-KEY-1[0-9A-Z]{40,80}"
     r")(?![A-Za-z0-9])"
 )
+_WEBHOOK = re.compile(r"hooks\.slack\.com/services/[A-Za-z0-9+/]{20,80}")
 _JWT = re.compile(r"(?<![A-Za-z0-9])eyJ[A-Za-z0-9_\-]{8,2000}\.eyJ[A-Za-z0-9_\-]{8,4000}(?:\.[A-Za-z0-9_\-]{8,1000})?")
 _LEAST_ENTROPY = 2.8
-_WORDS = re.compile(r"[a-z]+(?:[\-_.][a-z]+)*\Z")  # sk-learn-contrib-categorical-encoding
+_WORDS = re.compile(r"[a-z]{1,14}(?:[\-_.][a-z]{1,14})*\Z")  # sk-learn-contrib-categorical-encoding
 
 # A keyword, then what links it to its value. `key` counts only behind a word that says which key.
 _KEY_OF = re.compile(r"(?:api|access|auth|secret|encryption|signing|account|private|client|master)[_\- ]?\Z")
@@ -88,23 +93,37 @@ def find_private_keys(text: str) -> Iterator[Match]:
         yield Match("PRIVATE_KEY", begin.start(), done, text[begin.start() : done])
 
 
+def find_fixed(text: str) -> Iterator[Match]:
+    """Keys whose prefix has no separator: Amazon's, Google's, Atlassian's."""
+    return _strong(FIXED.finditer(text))
+
+
+def find_jwt(text: str) -> Iterator[Match]:
+    """JSON Web Tokens."""
+    return _strong(_JWT.finditer(text))
+
+
+def find_webhooks(text: str) -> Iterator[Match]:
+    """Addresses of Slack's webhooks, which are keys themselves."""
+    return _strong(_WEBHOOK.finditer(text))
+
+
 def find_tokens(text: str) -> Iterator[Match]:
     """Keys that a published prefix gives away."""
-    yield from _strong(FIXED.finditer(text))
-    for tail in TAILS:
-        yield from _tokens(text, tail)
-    if ".eyJ" in text:
-        yield from _strong(_JWT.finditer(text))
+    return _strong(_tokens(text))
 
 
-def _tokens(text: str, tail: re.Pattern[str]) -> Iterator[Match]:
+def _tokens(text: str) -> Iterator[re.Match[str]]:
     done = 0
-    for anchor in tail.finditer(text):
-        begin = max(done, anchor.start() - _LONGEST_PREFIX)
-        stop = min(anchor.end() + 128, begin + _LONGEST_SECRET)
-        for match in _strong(_TOKEN.finditer(text, begin, stop)):
-            done = match.end
-            yield match
+    for tail in TAIL.finditer(text):
+        stop = min(tail.end() + 128, tail.start() + _LONGEST_SECRET)
+        for head in _HEAD.finditer(text, max(done, tail.start() - _LONGEST_PREFIX), tail.end()):
+            word = head.group()
+            if word not in _HEADS and not (len(word) == 17 and word.startswith("pat")):
+                continue
+            if head.start() >= done and (token := _TOKEN.match(text, head.start(), stop)):
+                done = token.end()
+                yield token
 
 
 def _strong(tokens: Iterator[re.Match[str]]) -> Iterator[Match]:
@@ -135,7 +154,7 @@ def _is_secret(word: str, link: str, quoted: bool, value: str) -> bool:
     if (not link.strip() and word != "bearer") or _PLACEHOLDER.search(value):
         return False  # "token abc": a word before another word proves nothing
     kinds = any(map(str.islower, value)) + any(map(str.isupper, value)) + (not value.isalnum())
-    if not kinds or (not quoted and "." in value[1:-1] and not value.startswith("eyJ")):
+    if not kinds or (not quoted and word != "bearer" and "." in value[1:-1] and not value.startswith("eyJ")):
         return False  # a number, or an expression of code such as self.token1.value
     if word in ("passw", "pwd", "passphrase"):
         return True

@@ -10,8 +10,8 @@ import re
 from itertools import pairwise
 from typing import NamedTuple
 
-from agent_forge.curation.pii import context
-from agent_forge.curation.pii.match import Match
+from agent_forge.pii import context
+from agent_forge.pii.match import Match
 
 # calling code: most digits of a national number
 _LENGTHS_TEXT = (

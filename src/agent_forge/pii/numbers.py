@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from agent_forge.curation.pii import checksums, context
-from agent_forge.curation.pii.match import Match
-from agent_forge.curation.pii.phones import find_phone
+from agent_forge.pii import checksums, context
+from agent_forge.pii.match import Match
+from agent_forge.pii.phones import find_phone
 
 # Six digits or more with at most three separators between two of them. It begins with a character class and every
 # step is decided by one character, so the search skips fast over prose and takes linear time on anything.

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 
-from agent_forge.curation.pii.identity import LABELS, find_base58, find_bech32, find_ethereum, find_labelled
-from agent_forge.curation.pii.match import Match, resolve_overlaps
-from agent_forge.curation.pii.network import (
+from agent_forge.pii.identity import LABELS, find_base58, find_bech32, find_ethereum, find_labelled
+from agent_forge.pii.match import Match, resolve_overlaps
+from agent_forge.pii.network import (
     SPELLED,
     V4_MIDDLE,
     V6_MIDDLE,
@@ -18,8 +18,17 @@ from agent_forge.curation.pii.network import (
     find_v4,
     find_v6,
 )
-from agent_forge.curation.pii.numbers import find_numbers
-from agent_forge.curation.pii.secrets import FIXED, TAILS, find_assigned, find_private_keys, find_tokens
+from agent_forge.pii.numbers import find_numbers
+from agent_forge.pii.secrets import (
+    FIXED,
+    TAIL,
+    find_assigned,
+    find_fixed,
+    find_jwt,
+    find_private_keys,
+    find_tokens,
+    find_webhooks,
+)
 
 NameFinder = Callable[[str], Iterable[Match]]
 Finder = Callable[[str], Iterable[Match]]
@@ -45,12 +54,15 @@ _WITH_DIGITS: tuple[_Scan, ...] = (
 _SCANS: tuple[_Scan, ...] = (
     (V6_MIDDLE.search, find_v6, frozenset({"IP"})),
     (SPELLED.search, find_spelled_emails, frozenset({"EMAIL"})),
-    *((anchor.search, find_tokens, _SECRETS) for anchor in (FIXED, *TAILS)),
+    (TAIL.search, find_tokens, _SECRETS),
+    (FIXED.search, find_fixed, _SECRETS),
 )
 _ANCHORS: tuple[tuple[str, Finder, frozenset[str]], ...] = (
     ("@", find_emails, frozenset({"EMAIL"})),
     ("@", find_url_credentials, frozenset({"URL_CREDENTIALS"})),
     ("-----BEGIN", find_private_keys, _SECRETS),
+    (".eyJ", find_jwt, _SECRETS),
+    ("hooks.slack.com/", find_webhooks, _SECRETS),
     ("0x", find_ethereum, frozenset({"CRYPTO"})),
     ("bc1", find_bech32, frozenset({"CRYPTO"})),
 )

@@ -42,6 +42,7 @@ TYPES = (
 RANK = {name: rank for rank, name in enumerate(TYPES)}
 NAME_TYPES = frozenset({"PERSON", "ADDRESS", "ORG"})
 PATTERN_TYPES = frozenset(TYPES) - NAME_TYPES
+SECRET_TYPES = frozenset({"PRIVATE_KEY", "URL_CREDENTIALS", "SECRET"})
 
 
 def resolve_overlaps(matches: Iterable[Match]) -> list[Match]:
