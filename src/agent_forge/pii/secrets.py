@@ -53,16 +53,32 @@ _WORDS = re.compile(r"[a-z]{1,14}(?:[\-_.][a-z]{1,14})*\Z")  # sk-learn-contrib-
 # A keyword, then what links it to its value. `key` counts only behind a word that says which key.
 _KEY_OF = re.compile(r"(?:api|access|auth|secret|encryption|signing|account|private|client|master)[_\- ]?\Z")
 _ASSIGNMENT = re.compile(
-    r"(?:passw(?:or)?[dt]|passphrase|pwd|secret|token|key|bearer|credential)s?"
-    r"(?:[_\- ](?:access|key|id|token|value)){0,2}"
-    r"(?P<link>[\"']?\s{0,3}(?::=|=>|:|=|\bis\b|\bwas\b)\s{0,3}(?:bearer\s|basic\s|token\s)?|\s)"
-    r"(?P<quote>\\?[\"'`]?)(?P<value>[^\s\"'`,;<>(){}\[\]]{6,128})",
+    r"(?:passw(?:or)?[dt]|passphrase|pwd|secret|token|key|bearer|credential|authorization)s?"
+    r"(?:[_\- ](?:access|key|id|token|value|number)){0,2}(?: (?:for|of|on|to)(?: [\w.'\-]{1,20}){1,3}(?=:| is | was ))?"
+    r"(?P<link>[\"']?\s{0,3}(?::=|=>|:|=|\b(?:is|was|are|were|to|as)\b)\s{0,3}(?:bearer\s|basic\s|token\s|digest\s)?|\s)"
+    r"(?P<quote>\\?[\"'`]?)",
     re.IGNORECASE,
 )
+_VALUE, _PASSWORD = re.compile(r"[^\s\"'`,;<>(){}\[\]]{6,128}"), re.compile(r"[^\s\"'`]{6,128}")
+_CALL = re.compile(r"[A-Za-z_]\(|\{\w")  # code, not a password with brackets in it
+# Another value of the same kind follows: "passwords: A and B".
+_NEXT = re.compile(r"[\"'`!?.]{0,2}(?:\s?[,;/&]\s?|\s)(?:and\s|or\s)?(?P<quote>[\"'`]?)")
+# Words with digits that follow "password" in sentences about passwords.
+_TECHNICAL = re.compile(
+    r"(?:sha|md|utf|base|argon|scrypt|bcrypt|pbkdf|aes|rsa|oauth|ipv|tls|ssl|win|windows|python|http|version|step|level|"
+    r"phase|part|chapter|section|figure|table|option|question|erc|bep|gpt|page|line|v)[\-_]?\d|\d+[\-]?(?:char|digit|bit|fa\b|"
+    r"st\b|nd\b|rd\b|th\b|x\b|s\b|%)|[\d.,:/\-]+\Z",
+    re.IGNORECASE,
+)
+_SHORTEST = 8  # of a secret that is no password
+_PASSWORD_WORDS = ("passw", "pwd", "passphrase")
+_MIXED = re.compile(r"(?=(?:\D*\d){3})|\d[A-Za-z]")  # three digits, or one inside
+_MOST_LISTED = 8
+_SPOKEN = ("", "is", "was", "are", "were", "to", "as")
 _DIGIT = re.compile(r"[0-9]")
 _PLACEHOLDER = re.compile(
     r"x{4,}|\*{3,}|\.{3}|your|example|change|placeholder|dummy|redacted|process\.env|os\.|environ|getenv|config\.|self\.|"
-    r"settings\.|\$|%\(|none\b|null\b|true\b|false\b|://|^\[|^<|^https?:|_token$|_key$|^/",
+    r"settings\.|^\$|%\(|none\b|null\b|true\b|false\b|://|^\[|^<|^https?:|_token$|_key$|^/",
     re.IGNORECASE,
 )
 _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
@@ -142,20 +158,39 @@ def find_assigned(text: str, word: str, at: int) -> Iterator[Match]:
     hit = _ASSIGNMENT.match(text, at)
     if hit is None:
         return
-    value = hit["value"].rstrip(".!?:\\")
-    if _is_secret(word, hit["link"], bool(hit["quote"]), value):
-        start = hit.start("value")
-        yield Match("SECRET", start, start + len(value), value)
+    link, password = hit["link"].strip().lower(), word in _PASSWORD_WORDS
+    for _ in range(_MOST_LISTED):
+        found = (_PASSWORD if password else _VALUE).match(text, hit.end())
+        value = found.group().rstrip(".,;!?:\\") if found else ""
+        if not _is_secret(word, link, bool(hit["quote"]), value) or (password and _CALL.search(value)):
+            return
+        yield Match("SECRET", hit.end(), hit.end() + len(value), value)
+        hit = _NEXT.match(text, hit.end() + len(value))
+        if hit is None:
+            return
 
 
 def _is_secret(word: str, link: str, quoted: bool, value: str) -> bool:
-    if len(value) < 6 or not _DIGIT.search(value):
+    if len(value) < 6 or not _DIGIT.search(value) or _PLACEHOLDER.search(value):
         return False
-    if (not link.strip() and word != "bearer") or _PLACEHOLDER.search(value):
-        return False  # "token abc": a word before another word proves nothing
+    if link in _SPOKEN and word != "bearer":
+        return _is_spoken_secret(word, quoted or link not in ("", "to", "as"), value)
     kinds = any(map(str.islower, value)) + any(map(str.isupper, value)) + (not value.isalnum())
     if not kinds or (not quoted and word != "bearer" and "." in value[1:-1] and not value.startswith("eyJ")):
         return False  # a number, or an expression of code such as self.token1.value
-    if word in ("passw", "pwd", "passphrase"):
+    if word in _PASSWORD_WORDS:
         return True
     return len(value) >= 12 and entropy(value) >= 3.0
+
+
+def _is_spoken_secret(word: str, pointed: bool, value: str) -> bool:
+    """A value that a sentence mentions: "my password hunter22", "the token is …". Ordinary words with a digit are not.
+
+    `pointed` values stand in quotation marks or behind a verb.
+    """
+    letters = sum(map(str.isalpha, value))
+    if not letters or "\\" in value or (_TECHNICAL.match(value) and not (pointed and len(value) >= 12)):
+        return False
+    if word in _PASSWORD_WORDS:
+        return True
+    return len(value) >= _SHORTEST and entropy(value) >= 2.3 and _MIXED.search(value) is not None
