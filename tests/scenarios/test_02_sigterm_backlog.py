@@ -56,7 +56,9 @@ def test_what_waits_is_stored_before_the_server_ends(tmp_path: Path) -> None:
         held = sum(len(store.trace(spans[0].trace_id)) == count for spans in acknowledged)
     assert set(stored) <= {0, count}  # whole requests or nothing
     assert status in (0, -signal.SIGTERM, 143)
-    figures = f"{count * requests:,} spans waiting, {len(acknowledged)} of {requests} acknowledged, end {seconds:.1f} s after"
+    figures = (
+        f"{count * requests:,} spans waiting, {len(acknowledged)} of {requests} acknowledged, end {seconds:.1f} s after"
+    )
     report(2, "SIGTERM with a backlog: acknowledged requests stored", len(acknowledged), held, figures)
     assert len(acknowledged) == requests
 

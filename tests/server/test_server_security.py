@@ -63,20 +63,6 @@ def guarded(start_server: Callable[..., Any]) -> Any:
     return start_server(host="0.0.0.0", token=TOKEN, origins=("https://app.example",), allowed_hosts=("forge.example",))
 
 
-ROUTES = ["/", "/v1/models", "/v1/runs", "/metrics", "/openapi.json", "/v1/chat/completions", "/v1/traces", "/static/x"]
-
-
-@pytest.mark.parametrize("path", ROUTES)
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "HEAD"])
-def test_without_the_token_nothing_is_answered(guarded: Any, method: str, path: str) -> None:
-    with guarded.client() as client:
-        answer = client.request(method, path)
-    assert answer.status_code == 401
-    assert answer.headers["www-authenticate"] == "Bearer"
-    if method != "HEAD":
-        assert answer.json()["error"]["code"] == "invalid_api_key"
-
-
 def test_the_token_opens_by_header_and_a_wrong_one_does_not(guarded: Any) -> None:
     with guarded.client() as client:
         assert client.get("/v1/models", headers={"Authorization": f"Bearer {TOKEN}"}).status_code == 200
@@ -336,18 +322,6 @@ def test_unfinished_bodies_count_together(start_server: Callable[..., Any]) -> N
             codes.append(client.post("/v1/traces", json={"resourceSpans": []}).status_code)
             time.sleep(0.02)
         assert codes[-1] == 200
-
-
-def test_others_are_served_while_slow_clients_wait(small: Any) -> None:
-    slow = [socket.create_connection(("127.0.0.1", small.port)) for _ in range(100)]
-    try:
-        for connection in slow:
-            connection.sendall(b"GET / HTTP/1.1\r\nHost")
-        with small.client() as client:
-            assert client.get("/healthz").status_code == 200
-    finally:
-        for connection in slow:
-            connection.close()
 
 
 def test_a_gzip_bomb_is_refused_before_it_is_unpacked(small: Any) -> None:
