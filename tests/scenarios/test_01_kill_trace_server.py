@@ -62,7 +62,8 @@ def test_every_acknowledged_span_survives_exactly_once(tmp_path: Path) -> None:
         whole = sum(len(store.trace(spans[0].trace_id)) == SPANS for spans in acknowledged)
         assert store.count() == sum(len(store.trace(spans[0].trace_id)) for spans in sent)  # nothing twice
     assert len(sent) >= len(acknowledged) + kills  # the control: every kill met requests in flight
-    figures = f"{kills} kills, {SPANS * len(acknowledged):,} acknowledged spans, {len(sent) - len(acknowledged)} requests cut off"
+    cut = len(sent) - len(acknowledged)
+    figures = f"{kills} kills, {SPANS * len(acknowledged):,} acknowledged spans, {cut} requests cut off"
     report(1, "kill -9 of the trace server: acknowledged requests whole, none twice", len(acknowledged), whole, figures)
 
 

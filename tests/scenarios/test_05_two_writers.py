@@ -63,7 +63,7 @@ def new_database(folder: str, name: str) -> str:
 
 
 def test_postgresql_is_killed_and_comes_back(tmp_path: Path, postgres: str) -> None:
-    """Its processes die by kill -9, as in a crash; it recovers by itself. Acknowledged spans stay, the server goes on."""
+    """Its processes die by kill -9, and it recovers by itself. Acknowledged spans stay, and the server goes on."""
     url = new_database(postgres, "killed")
     taken, refused, rounds = [], 0, times(2, 20)
     postmaster = int((Path(postgres) / "data" / "postmaster.pid").read_text().split()[0])

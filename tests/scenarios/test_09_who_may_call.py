@@ -62,7 +62,8 @@ def test_every_route_asks_who_calls(tmp_path: Path) -> None:
 
 PAGE = """<!doctype html><title>other</title><img src="{url}/v1/runs"><script>
 const body = JSON.stringify({{plan: {{tasks: [{{id: "a", goal: "x"}}]}}}});
-const send = (options) => fetch("{url}/v1/runs", {{method: "POST", body, ...options}}).then(r => r.status, () => "refused");
+const send = (options) =>
+  fetch("{url}/v1/runs", {{method: "POST", body, ...options}}).then(r => r.status, () => "refused");
 Promise.all([
   send({{mode: "no-cors"}}),
   send({{mode: "no-cors", headers: {{"Content-Type": "text/plain"}}}}),
@@ -70,7 +71,8 @@ Promise.all([
   send({{mode: "cors", credentials: "include"}}),
   fetch("{url}/v1/runs").then(r => r.text(), () => "refused"),
 ]).then(results => {{ document.title = "done " + JSON.stringify(results); }});
-</script><form id="f" method="post" enctype="text/plain" action="{url}/v1/runs" target="frame"><input name='{{"request": "x", "a' value='": 1}}'>
+</script><form id="f" method="post" enctype="text/plain" action="{url}/v1/runs" target="frame">
+<input name='{{"request": "x", "a' value='": 1}}'>
 </form><iframe name="frame"></iframe><script>document.getElementById("f").submit()</script>"""
 
 

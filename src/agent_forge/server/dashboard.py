@@ -166,7 +166,8 @@ def page_routes(context: Context, path: str, template: str, data: Data, view: Vi
 def respond(context: Context, request: Request, template: str, data: Data, view: View | None) -> Response:
     """The document as HTML, or as JSON if requested. `Server-Timing` has the time it took."""
     as_json = request.url.path.endswith(".json") or "text/html" not in request.headers.get("accept", "text/html")
-    started, status, headers = time.perf_counter(), 200, {}
+    started, status = time.perf_counter(), 200
+    headers: dict[str, str] = {}
     try:
         document = data(context, request)
     except AgentForgeError as error:
