@@ -8,7 +8,7 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes, and each would compile everything again
 
-.PHONY: demo test light lint format bench docs clean
+.PHONY: demo test light scenarios lint format bench docs clean
 
 demo: .venv/.base
 	$(BIN)/agent-forge demo
@@ -21,6 +21,13 @@ test: .venv/.dev
 light: .venv/.dev  # running models without torch, in an environment that has only the base install
 	$(BIN)/python scripts/light-environment .venv/light
 	.venv/light/bin/python -m pytest -q tests/inference
+
+# The scenarios of SECURITY.md in their long form (half an hour), and the table of their results.
+scenarios: .venv/.dev
+	@scripts/system-packages
+	@rm -f .scenarios.md
+	AGENT_FORGE_SCENARIOS=long AGENT_FORGE_SCENARIO_TABLE=$(CURDIR)/.scenarios.md $(BIN)/python -m pytest tests/scenarios $(ARGS)
+	@sort -t '|' -k 2 -n .scenarios.md
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

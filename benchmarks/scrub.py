@@ -19,8 +19,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from agent_forge.curation.pii import find_pii
 from agent_forge.curation.scrub import scrub_file
+from agent_forge.pii import find_pii
 
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 SIX = {

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from agent_forge.curation import find_pii
-from agent_forge.curation.pii.evaluate import PRESIDIO_TYPES, Span, evaluate, read_presidio
+from agent_forge.curation.evaluate import PRESIDIO_TYPES, Span, evaluate, read_presidio
 
 TYPES = ("EMAIL", "CARD", "SSN", "IBAN", "IP", "PHONE", "DRIVER_LICENSE")
 Finder = Callable[[str], Iterable[Span]]

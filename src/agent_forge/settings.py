@@ -37,6 +37,8 @@ class Settings:
     model: str | None = None  # the model to use when none is named: a URL, a folder, "smollm2"
     planner: Literal["rules", "local", "model"] | None = None  # without it, what the other settings allow
     concurrency: int | None = field(default=None, metadata={"at_least": 1})  # tasks that run at once
+    mask: Literal["secrets", "pii", "none"] = "secrets"  # what is masked in traces before they are written
+    sample: float = field(default=1.0, metadata={"at_least": 0, "at_most": 1})  # share of traces to record
     prices: dict[str, ModelPrice] = field(default_factory=dict)  # by model; they come before the bundled public prices
 
 

@@ -38,6 +38,11 @@ def broken() -> int:
     raise ValueError("no such thing")
 
 @tool
+def login(password: str, note: str) -> str:
+    """Logs in."""
+    return f"welcome, {note}"
+
+@tool
 def wait(seconds: float) -> str:
     """Waits."""
     time.sleep(seconds)
@@ -293,3 +298,30 @@ def test_a_request_that_cannot_be_planned_is_told_as_json(capsys: pytest.Capture
         code, document = called(capsys, command, " ", "--json")
         assert code == 1
         assert "no words" in document["errors"][0]["message"]
+
+
+@pytest.mark.parametrize("how", ["default", "option", "file"])
+def test_secrets_are_not_in_the_trace(tmp_path: Path, how: str) -> None:
+    key = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
+    (tmp_path / "login.json").write_text(
+        json.dumps(
+            {"tasks": [{"id": "a", "action": "login", "args": {"password": "hunter2", "note": f"{key} jo@a.io"}}]}
+        )
+    )
+    if how == "file":
+        (tmp_path / "agent-forge.yaml").write_text("mask: pii\n")
+    options = ["--mask", "none"] if how == "option" else []
+    assert run(["run", "--plan", "login.json", "--tools", "mytools.py", *options]) == 0
+    stored = b"".join(path.read_bytes() for path in (tmp_path / "home").glob("traces.db*"))
+    kept = {word for word in (b"hunter2", b"ghp_", b"jo@a.io") if word in stored}
+    assert kept == {"default": {b"jo@a.io"}, "option": {b"hunter2", b"ghp_", b"jo@a.io"}, "file": set()}[how]
+
+
+def test_sampling_is_an_option(tmp_path: Path) -> None:
+    from agent_forge.traces import Store
+
+    for share, traces in (("0", 0), ("1", 1)):
+        assert run(["run", "--plan", "plan.txt", "--tools", "mytools.py", "--sample", share]) == 0
+        with Store.open(tmp_path / "home") as store:
+            assert len(store.traces()) == traces
+    assert run(["run", "--plan", "plan.txt", "--sample", "2"]) == 2

@@ -12,9 +12,9 @@ from agent_forge.curation import audit_file, compare, parse_target, scrub_file, 
 from agent_forge.curation.audit import Audit, distribution
 from agent_forge.curation.audit_page import bars, page
 from agent_forge.curation.language import language_of
-from agent_forge.curation.pii import Match
-from agent_forge.curation.replace import Scrubber
 from agent_forge.errors import UsageError
+from agent_forge.pii import Match
+from agent_forge.pii.replace import Scrubber
 
 
 def _checks(audit: Audit) -> dict[str, str]:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from agent_forge.curation.pii import checksums, phones, secrets
+from agent_forge.pii import checksums, phones, secrets
 
 
 def test_luhn_catches_every_single_wrong_digit() -> None:

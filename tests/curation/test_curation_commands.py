@@ -11,8 +11,8 @@ from agent_forge.cli import data
 from agent_forge.cli._app import run_command
 from agent_forge.curation import read_rows, write_rows
 from agent_forge.curation.generate import Endpoint
-from agent_forge.curation.pii import names
 from agent_forge.errors import MissingExtraError, UsageError
+from agent_forge.pii import names
 
 
 def _run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:

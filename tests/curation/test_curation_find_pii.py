@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent_forge.curation import find_pii
-from agent_forge.curation.pii import PATTERN_TYPES, TYPES, Match, fold
-from agent_forge.curation.pii.match import resolve_overlaps
+from agent_forge.pii import PATTERN_TYPES, TYPES, Match, fold
+from agent_forge.pii.match import resolve_overlaps
 
 FOUND = [
     ("EMAIL", "user@example.com"),
@@ -335,6 +335,20 @@ HOSTILE = [
     "(0",
     "１",
     "x 1234567 ",
+    "password a1",
+    "passwords: a1b2c3 and ",
+    "passport A1234567 ",
+    "12 Main ",
+    "Aa Bb (",
+    "call (",
+    "call 12345678 ",
+    "1 rue de ",
+    "Calle A ",
+    "A-",
+    "Aweg 1 ",
+    "中路1",
+    "tax id 1 ",
+    "1/1/",
 ]
 
 
@@ -357,3 +371,62 @@ def test_a_megabyte_of_one_character_class_ends_soon() -> None:
     for unit in ("1-", "a.", "@", "(1"):
         find_pii((unit * 500_000)[:1_000_000])
     assert time.process_time() - start < 60  # a hang guard: it takes a few seconds
+
+
+# Chats, call logs, papers and addresses
+
+CHATS = [
+    ("[Call 1] Chen Jianguo (13802135691)", "PHONE", ["13802135691"]),
+    ("[Call 2] 陈建国 (13802135691), 3 min", "PHONE", ["13802135691"]),
+    ("Speaker 2 (13802135691): hello?", "PHONE", ["13802135691"]),
+    ("missed call from 9876543210", "PHONE", ["9876543210"]),
+    ("10:32 outgoing call to Dr. Jo Weiß (9876543210), 4m12s", "PHONE", ["9876543210"]),
+    ("agent: your callback number? customer: sure, 9876543210", "PHONE", ["9876543210"]),
+    ("send it to the phone number 1234567890", "PHONE", ["1234567890"]),
+    ("my password hunter2 does not work", "SECRET", ["hunter2"]),
+    ("the password for the wifi is Tr0ub4dor&3.", "SECRET", ["Tr0ub4dor&3"]),
+    ("use the token 9sKq81LmZ04tRw for staging", "SECRET", ["9sKq81LmZ04tRw"]),
+    ("api key 9f8e7d6c5b4a was leaked", "SECRET", ["9f8e7d6c5b4a"]),
+    ("access token 'qwertyuiop12345' in the header", "SECRET", ["qwertyuiop12345"]),
+    ("passwords: Ab3defg, Cd4efgh and Zz9xxyy.", "SECRET", ["Ab3defg", "Cd4efgh", "Zz9xxyy"]),
+    ("Authorization: Basic aHVudGVyMjpodW50ZXIy", "SECRET", ["aHVudGVyMjpodW50ZXIy"]),
+    ("Passports: K1234567 and L8989012C", "PASSPORT", ["K1234567", "L8989012C"]),
+    ("passport numbers 925665416 / 925665417", "PASSPORT", ["925665416", "925665417"]),
+    ("driver's licenses: D1234567 and D7654321", "DRIVER_LICENSE", ["D1234567", "D7654321"]),
+    ("SIN 046 454 286", "NATIONAL_ID", ["046 454 286"]),
+    ("her social insurance number is 046454286", "NATIONAL_ID", ["046454286"]),
+    ("NHS number 943 476 5919", "NATIONAL_ID", ["943 476 5919"]),
+    ("Aadhaar 2341 2341 2346", "NATIONAL_ID", ["2341 2341 2346"]),
+    ("Tax ID: 12-3456789", "NATIONAL_ID", ["12-3456789"]),
+    ("CPF 529.982.247-25 e CNPJ 11.222.333/0001-81", "NATIONAL_ID", ["529.982.247-25", "11.222.333/0001-81"]),
+    ("codice fiscale RSSMRA80A01H501U", "NATIONAL_ID", ["RSSMRA80A01H501U"]),
+    ("身份证号码 11010519491231002X", "NATIONAL_ID", ["11010519491231002X"]),
+    ("AHV 756.9217.0769.85", "NATIONAL_ID", ["756.9217.0769.85"]),
+    ("NI number QQ123456C, I mean JG 10 37 59 A", "NATIONAL_ID", ["QQ123456C", "JG 10 37 59 A"]),
+    ("DNI 12345678Z, NIE X2482300W, NRIC S1234567D", "NATIONAL_ID", ["12345678Z", "X2482300W", "S1234567D"]),
+    ("she lives at 221B Baker Street, London NW1 6XE.", "ADDRESS", ["221B Baker Street, London NW1 6XE"]),
+    ("to 654 Pine Avenue, Unit 3A, Chicago, IL 60601", "ADDRESS", ["654 Pine Avenue, Unit 3A, Chicago, IL 60601"]),
+    ("PO Box 1234", "ADDRESS", ["PO Box 1234"]),
+    ("Musterstraße 12, 10115 Berlin", "ADDRESS", ["Musterstraße 12, 10115 Berlin"]),
+    ("au 12 rue de la Paix, 75002 Paris", "ADDRESS", ["12 rue de la Paix, 75002 Paris"]),
+    ("Calle Mayor 5", "ADDRESS", ["Calle Mayor 5"]),
+    ("北京市朝阳区建国路88号", "ADDRESS", ["北京市朝阳区建国路88号"]),
+]
+
+
+@pytest.mark.parametrize(("text", "kind", "values"), CHATS)
+def test_chats_papers_and_addresses(text: str, kind: str, values: list[str]) -> None:
+    assert [(m.type, m.text) for m in find_pii(text)] == [(kind, value) for value in values]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["the password must have 8 characters", "password SHA-256 hashing", "a token of 16 bytes, 12345678 tokens in all",
+     "password: get_password(user1)", "9 Supreme Court justices", "in 1929 Wall Street crashed", "12 Angry Men",
+     "SIN 046454287", "NHS 9434765918 patients", "529.982.247-26", "RSSMRA80A01H501V", "11010519491231002A",
+     "Smith (1998), Jones (12345678)", "Order Number (9876543210)", "chapter 12 Aladdin", "the token gpt-4o-mini",
+     "we call it the 1048576 problem", "in spring 1773, the East India Company", "at 50 °C. At 60 it boils"],
+)  # fmt: skip
+def test_what_only_looks_like_it_stays(text: str) -> None:
+    """Wrong check digits, courts, years, talk about passwords: as they are."""
+    assert find_pii(text) == []

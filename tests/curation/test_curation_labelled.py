@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agent_forge.curation import find_pii
-from agent_forge.curation.pii.evaluate import evaluate, read_presidio
+from agent_forge.curation.evaluate import evaluate, read_presidio
 
 PII = Path(__file__).parents[2].parent / "shared" / "data" / "pii"
 TYPES = ("EMAIL", "CARD", "SSN", "IBAN", "IP", "PHONE")

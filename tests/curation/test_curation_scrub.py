@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_forge.curation import Scrubber, mask_pii, scrub_file, scrub_line, scrub_text
-from agent_forge.curation.replace import Surrogates
 from agent_forge.curation.scrub import default_workers
 from agent_forge.errors import DataError, UsageError
+from agent_forge.pii.replace import Surrogates
 
 ROWS = [
     {

@@ -184,6 +184,35 @@ def test_good_spans_are_stored_beside_bad_ones_which_are_counted(plain: Any) -> 
         assert [span.span_id for span in plain.context.traces.trace(spans[2].trace_id)] == [spans[2].span_id]
 
 
+@pytest.mark.parametrize("at", ["span", "resource", "scope"])
+def test_a_fault_costs_no_more_than_the_spans_it_is_in(plain: Any, at: str) -> None:
+    """An all-zero trace id costs its span; an attribute without a key costs the spans of its resource or scope."""
+    good, bad = some_spans(1), some_spans(2)
+    document = {"resourceSpans": [write_request(spans)["resourceSpans"][0] for spans in (bad, good)]}
+    group = document["resourceSpans"][0]
+    nameless = {"attributes": [{"value": {"intValue": "1"}}]}
+    if at == "span":
+        for span in group["scopeSpans"][0]["spans"]:
+            span["traceId"] = "0" * 32
+    else:
+        (group if at == "resource" else group["scopeSpans"][0])[at] = nameless
+    answer = post(plain, json.dumps(document).encode(), JSON)
+    assert answer.status_code == 200
+    success = answer.json()["partialSuccess"]
+    assert success["rejectedSpans"] == "2"
+    assert f"the {at}" in success["errorMessage"]
+    assert len(plain.context.traces.trace(good[0].trace_id)) == 1
+    assert plain.context.traces.trace(bad[0].trace_id) == []
+
+
+def test_a_request_that_is_all_bad_is_refused(plain: Any) -> None:
+    document = write_request(some_spans(2))
+    document["resourceSpans"][0]["resource"] = {"attributes": [{"value": {}}]}
+    answer = post(plain, json.dumps(document).encode(), JSON)
+    assert answer.status_code == 400
+    assert "the resource has no 'key'" in answer.json()["message"]
+
+
 def test_a_status_in_protobuf_can_be_read(plain: Any) -> None:
     status = pytest.importorskip("google.rpc.status_pb2", reason="googleapis-common-protos is not installed")
     found = status.Status.FromString(post(plain, b"garbage").content)
@@ -213,7 +242,7 @@ def test_when_the_store_is_slow_senders_wait_and_nothing_is_lost(start_server: C
     """Another holds the database: requests pile up to the limit, then 429 and Retry-After; after it, all pass."""
     import sqlite3
 
-    server = start_server(intake_waiting=2_000)
+    server = start_server(bodies_in_memory=2_000)
     post(server, write_protobuf(some_spans(1)))
     holding = sqlite3.connect(server.context.home / "traces.db", isolation_level=None)
     holding.execute("BEGIN IMMEDIATE")
@@ -255,6 +284,27 @@ def test_a_store_that_cannot_be_written_is_unavailable(start_server: Callable[..
     answer = post(server, write_protobuf(some_spans(1)))
     assert answer.status_code == 503
     assert answer.headers["retry-after"] == "5"
+
+
+@pytest.mark.parametrize("kind", [PROTOBUF, JSON])
+@pytest.mark.parametrize(
+    ("mask", "kept"), [(None, {b"corp.io"}), ("pii", set()), ("none", {b"corp.io", b"ghp_", b"hunter2"})]
+)
+def test_what_comes_in_is_masked_before_it_is_written(
+    start_server: Callable[..., Any], kind: str, mask: str | None, kept: set[bytes]
+) -> None:
+    """No byte of a secret is in any file of the home folder; without a mask (the control) all are."""
+    server = start_server(mask=mask)
+    spans = some_spans(2)
+    spans[0].name = "clone ghp_0123456789abcdefghijABCDEFGHIJ012345"
+    spans[0].error, spans[0].status = "x://a:hunter2@b refused", "error"
+    spans[1].inputs = {"password": "hunter2", "to": "jo@corp.io"}
+    spans[1].resource = {"db.url": "postgresql://me:hunter2@db/x"}
+    body = write_protobuf(spans) if kind == PROTOBUF else json.dumps(write_request(spans)).encode()
+    assert post(server, body, kind).status_code == 200
+    assert len(server.context.traces.trace(spans[0].trace_id)) == 2
+    everything = b"".join(path.read_bytes() for path in server.context.home.rglob("*") if path.is_file())
+    assert {canary for canary in (b"ghp_", b"hunter2", b"corp.io") if canary in everything} == kept
 
 
 def test_those_who_look_on_are_told(plain: Any) -> None:

@@ -86,6 +86,8 @@ async def arun(
     retry: Retry | None = None,
     run_id: str | None = None,
     recorder: Recorder | None = None,
+    mask: str | None = None,
+    sample: float | None = None,
     approve: AnyApproval = "ask",
     repairs: int = 2,
     settle: Mapping[str, tuple[str, Any]] | None = None,
@@ -116,6 +118,7 @@ async def arun(
     - `repairs`: how often a model may mend the plan after a failure. A tool's own `fallback` is called before that.
     - `settle`: for `resume`, what became of tasks in doubt: ("done", RESULT), ("retry", None) or ("failed", None).
     - `home`: the folder for trace and journal; `record=False` writes neither; `resume`: the name of a run to continue.
+    - `mask`, `sample`: of the trace, as in `Recorder.from_settings`.
     - `limits` replaces those that the tools state; this and all others: as in `agent_forge.execute`.
 
     A model's plan is carried out while it is being written; if it turns out invalid, or calls a tool with a value that
@@ -141,6 +144,8 @@ async def _carry_out(
     resume: str | None,
     record: bool,
     recorder: Recorder | None,
+    mask: str | None,
+    sample: float | None,
     approve: AnyApproval,
     repairs: int,
     settle: Mapping[str, tuple[str, Any]] | None,
@@ -170,7 +175,8 @@ async def _carry_out(
     settings["known"] = settings["known"] or {}
     if team:
         request_run.use_team(builtin_profiles() if team is True else team, home)
-    with recording(home, record, recorder) as active, use_recorder(active), journal_of(home, record) as journal:
+    recorded = recording(home, record, recorder, mask, sample)
+    with recorded as active, use_recorder(active), journal_of(home, record) as journal:
         settings |= {"recorder": active, "journal": journal}
         if resume is not None:
             result = await request_run.resume(resume, settings | {"settle": settle})

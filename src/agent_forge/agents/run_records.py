@@ -22,12 +22,18 @@ _RUN_NAME = re.compile(r"[\w.-]{1,128}")
 
 
 @contextmanager
-def recording(home: str | os.PathLike[str] | None, record: bool, own: Recorder | None) -> Iterator[Recorder | None]:
+def recording(
+    home: str | os.PathLike[str] | None,
+    record: bool,
+    own: Recorder | None,
+    mask: str | None = None,
+    sample: float | None = None,
+) -> Iterator[Recorder | None]:
     """The caller's own recorder, left open; else a new one, flushed and closed at the end; None without `record`."""
     if own is not None or not record:
         yield own
         return
-    recorder = Recorder(trace_store(home), agent=DEFAULT.name)
+    recorder = Recorder.from_settings(trace_store(home), agent=DEFAULT.name, mask=mask, sample=sample)
     try:
         yield recorder
     finally:

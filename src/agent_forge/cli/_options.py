@@ -4,6 +4,7 @@
 |---|---|
 | `--home`, `--json`, `--seed`, `--set` | home folder, one JSON document, random seed, a value of the configuration |
 | `--model`, `--planner`, `--tools`, `--agent` | what plans and works |
+| `--mask LEVEL`, `--sample SHARE` | what is masked in traces, and how many of them are recorded |
 | `--plan FILE` | a plan to read instead of making one |
 | `--out FILE`, `--svg FILE`, `--html FILE` | where something is written |
 | `--limit N`, `--after CURSOR` | paging |
@@ -108,6 +109,15 @@ tools_option = click.option(
     metavar="FILE",
     help="Module or file with @tool functions; to plan, also JSON schemas [default: the built-in tools].",
 )
+
+mask_option = click.option(
+    "--mask", envvar="AGENT_FORGE_MASK", type=click.Choice(["secrets", "pii", "none"]),
+    help="What to mask in traces before they are written; pii masks secrets too [default: secrets].",
+)  # fmt: skip
+sample_option = click.option(
+    "--sample", envvar="AGENT_FORGE_SAMPLE", type=click.FloatRange(0, 1), metavar="SHARE",
+    help="Share of traces to record [default: 1].",
+)  # fmt: skip
 
 
 def sources_of(paths: tuple[str, ...]) -> dict[str, Any]:

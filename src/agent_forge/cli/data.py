@@ -93,9 +93,9 @@ def scrub(
 ) -> None:
     """Write IN without personal data and secrets to OUT (.jsonl, .gz, .zst). IN is never changed."""
     from agent_forge.curation.lines import require_regular
-    from agent_forge.curation.pii.names import load_names
-    from agent_forge.curation.replace import Scrubber
     from agent_forge.curation.scrub import default_workers, scrub_file
+    from agent_forge.pii.names import load_names
+    from agent_forge.pii.replace import Scrubber
     from agent_forge.terminal import ProgressDisplay
 
     require_regular(source)
@@ -125,7 +125,7 @@ def scrub(
 
 
 def _types(text: str | None) -> frozenset[str] | None:
-    from agent_forge.curation.pii import TYPES
+    from agent_forge.pii import TYPES
 
     names = _names(text.upper()) if text else None
     unknown = set(names or ()) - set(TYPES)
@@ -229,8 +229,8 @@ def audit(
     """
     from agent_forge.curation.audit import audit_file, compare, write_audit
     from agent_forge.curation.balancing import parse_target
-    from agent_forge.curation.pii.names import load_names
-    from agent_forge.curation.replace import Scrubber
+    from agent_forge.pii.names import load_names
+    from agent_forge.pii.replace import Scrubber
 
     if len(files) > 2:
         raise UsageError("audit takes one file, or two to compare")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._options import home_option, json_option
+from agent_forge.cli._options import home_option, json_option, mask_option, sample_option
 from agent_forge.cli._output import cell, echo, json_out
 from agent_forge.cli._settings import read_settings, settings_options
 from agent_forge.errors import UsageError
@@ -31,10 +31,20 @@ def command() -> None:
 @click.option("--strict", is_flag=True, help="Fail when a phase brings no gain; otherwise its input is passed on.")
 @click.option("--tensorboard", is_flag=True, help="Also write TensorBoard logs, beside the session's events.")
 @click.option("--wandb", is_flag=True, help="Also write an offline Weights & Biases log, beside the session's events.")
+@mask_option
+@sample_option
 @home_option
 @json_option
 def run(
-    pipeline: str, sets: tuple[str, ...], strict: bool, tensorboard: bool, wandb: bool, home: str | None, as_json: bool
+    pipeline: str,
+    sets: tuple[str, ...],
+    strict: bool,
+    tensorboard: bool,
+    wandb: bool,
+    mask: str | None,
+    sample: float | None,
+    home: str | None,
+    as_json: bool,
 ) -> int:
     """Run a pipeline: nano (minutes on 2 cores), small (minutes on a GPU), full, or a file.
 
@@ -51,7 +61,7 @@ def run(
     from agent_forge.traces import Recorder
 
     registry = Registry(home)
-    recorder = Recorder(trace_store(registry.home))
+    recorder = Recorder.from_settings(trace_store(registry.home), mask=mask, sample=sample)
     try:
         with ProgressDisplay() as display:
             session = ForgeSession(checked, registry, strict=strict, bus=Bus(event_display(display)), recorder=recorder)

@@ -15,8 +15,10 @@ from agent_forge.cli._options import (
     agent_option,
     home_option,
     json_option,
+    mask_option,
     model_option,
     planner_option,
+    sample_option,
     strategy_option,
     tools_option,
 )
@@ -61,6 +63,8 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 @click.option("--settle", multiple=True, metavar="TASK=HOW",
               help="With --resume, what became of a task in doubt: done:VALUE, retry or failed.")  # fmt: skip
 @click.option("--team", is_flag=True, help="Assign every task to an agent, by rules, measured trust and load.")
+@mask_option
+@sample_option
 @home_option
 @json_option
 def command(request: str | None, plan_file: str | None, list_runs: bool, as_json: bool, **options: Any) -> int:

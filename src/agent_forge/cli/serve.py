@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from agent_forge.cli._options import home_option, tools_option
+from agent_forge.cli._options import home_option, mask_option, sample_option, tools_option
 from agent_forge.cli._output import echo
 from agent_forge.errors import MissingExtraError
 
@@ -31,6 +31,8 @@ from agent_forge.errors import MissingExtraError
 @click.option("--slots", default=64, show_default=True, type=click.IntRange(min=1),
               help="Maximum number of concurrent requests per model.")  # fmt: skip
 @click.option("--otlp-endpoint", metavar="URL", help="Also send the server's own spans there, e.g. to Jaeger.")
+@mask_option
+@sample_option
 @click.option("--log-level", default="info", show_default=True,
               type=click.Choice(["debug", "info", "warning", "error"]), help="Minimum severity to log.")  # fmt: skip
 def command(host: str, token: str | None, **options: Any) -> None:

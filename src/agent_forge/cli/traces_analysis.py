@@ -222,7 +222,7 @@ def collect(
     work = [*(_load_scenarios(scenarios) if scenarios else ()), *_plan_scenarios(plans, tools)]
     target = Target(count, per_agent)
     total = max(count, per_agent * len({scenario.agent for scenario in work}))
-    with open_store(home) as store, Recorder(store) as recorder, ProgressDisplay() as display:
+    with open_store(home) as store, Recorder.from_settings(store) as recorder, ProgressDisplay() as display:
 
         def progress(state: Collection) -> None:
             reward = "" if state.mean_reward is None else f"mean reward {state.mean_reward:.2f}"

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from agent_forge.curation.generate import Endpoint
     from agent_forge.curation.lines import read_rows, write_rows
     from agent_forge.curation.loaders import DATASETS, load
-    from agent_forge.curation.pii import Match, find_pii
-    from agent_forge.curation.pii.names import load_names
     from agent_forge.curation.records import Record
-    from agent_forge.curation.replace import Scrubber, mask_pii, scrub_text
     from agent_forge.curation.scrub import ScrubReport, scrub_file, scrub_line
+    from agent_forge.pii import Match, find_pii
+    from agent_forge.pii.names import load_names
+    from agent_forge.pii.replace import Scrubber, mask_pii, scrub_text
 
 __getattr__, __dir__, __all__ = attach(
     __name__,
@@ -35,10 +35,10 @@ __getattr__, __dir__, __all__ = attach(
         "downloads": "fetch",
         "lines": "read_rows write_rows",
         "loaders": "DATASETS load",
-        "pii": "Match find_pii",
-        "pii.names": "load_names",
         "records": "Record",
-        "replace": "Scrubber mask_pii scrub_text",
         "scrub": "ScrubReport scrub_file scrub_line",
+        "agent_forge.pii": "Match find_pii",
+        "agent_forge.pii.names": "load_names",
+        "agent_forge.pii.replace": "Scrubber mask_pii scrub_text",
     },
 )

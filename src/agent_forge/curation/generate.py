@@ -12,8 +12,8 @@ from typing import Any
 from agent_forge.curation.difficulties import Difficulty, estimate
 from agent_forge.curation.duplicates import normalised, shingles
 from agent_forge.curation.lines import Row, content_of
-from agent_forge.curation.replace import Scrubber, mask_pii
 from agent_forge.errors import ModelError
+from agent_forge.pii.replace import Scrubber, mask_pii
 
 Judge = Callable[[Row], Difficulty]
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from agent_forge.curation.lines import bad_row, open_lines, same_file, write_lines
-from agent_forge.curation.pii import Match
-from agent_forge.curation.replace import Scrubber, Surrogates, hint_of
 from agent_forge.errors import DataError, UsageError
+from agent_forge.pii import Match
+from agent_forge.pii.replace import Scrubber, Surrogates, hint_of
 
 # A JSON string, and the colon after it if it is a key. One character decides each step, so it takes linear time.
 _STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"(\s*:)?')

@@ -7,6 +7,7 @@ a file of that name without our mark in its header is not ours and is left alone
 from __future__ import annotations
 
 import os
+import shutil
 import sqlite3
 import struct
 import tempfile
@@ -344,11 +345,18 @@ def _translated(error: BaseException, where: str) -> StoreError | DataError | No
         return DataError(f"a value cannot be stored: {error}", where=where)
     if not isinstance(error, sqlite3.Error):
         return None
-    text = str(error)
+    text = "disk is full" if "disk I/O error" in str(error) and _is_full(where) else str(error)
     for words, what, fix in _FAULTS:
         if words in text:
             return StoreError(what, where=where, fix=fix)
     return StoreError(f"the store failed: {text}", where=where)
+
+
+def _is_full(where: str) -> bool:
+    """Whether the disk has no room for a page: where a file cannot even be made, SQLite reports an I/O error."""
+    with suppress(OSError):
+        return shutil.disk_usage(Path(where).parent).free < 65536
+    return False
 
 
 # Messages rather than codes: `sqlite_errorcode` came with Python 3.11.

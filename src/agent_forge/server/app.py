@@ -20,7 +20,7 @@ from agent_forge.server.context import Context
 from agent_forge.server.logs import make_log
 from agent_forge.server.request_log import RequestLog
 from agent_forge.server.requests import BodyLimits
-from agent_forge.server.responses import error_response, refusal_response
+from agent_forge.server.responses import error_response, refusal_response, status_of
 from agent_forge.server.security import Guard
 from agent_forge.server.settings import ServerSettings
 
@@ -89,7 +89,9 @@ async def _http_error(request: Request, error: Any) -> Response:
 
 async def _failed(request: Request, error: Any) -> Response:
     """An error of ours with a message: a store that is gone, a model that cannot be loaded."""
-    return error_response(400 if error.exit_code == 2 else 500, str(error), code=type(error).__name__)
+    request.state.cause = str(error)
+    status, headers = status_of(error)
+    return error_response(status, str(error), code=type(error).__name__, headers=headers)
 
 
 async def _broken(request: Request, error: Exception) -> Response:

@@ -101,7 +101,7 @@ class Context:
 
             endpoint = self.settings.otlp_endpoint
             join = self.part("telemetry", lambda: provider(endpoint)) if endpoint else None
-            return Recorder(self.traces, join=join)
+            return Recorder.from_settings(self.traces, mask=self.settings.mask, sample=self.settings.sample, join=join)
 
         recorder: Recorder = self.part("recorder", make_recorder)
         return recorder

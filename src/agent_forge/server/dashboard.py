@@ -31,7 +31,7 @@ from agent_forge.errors import AgentForgeError, StoreError, UsageError
 from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
 from agent_forge.server.drawing import charts, graph, wording
-from agent_forge.server.responses import json_response, utf8
+from agent_forge.server.responses import json_response, status_of, utf8
 from agent_forge.server.sse import HEARTBEAT_S, encode, event_stream
 
 HERE = Path(__file__).parent
@@ -167,10 +167,13 @@ def respond(context: Context, request: Request, template: str, data: Data, view:
     """The document as HTML, or as JSON if requested. `Server-Timing` has the time it took."""
     as_json = request.url.path.endswith(".json") or "text/html" not in request.headers.get("accept", "text/html")
     started, status = time.perf_counter(), 200
+    headers: dict[str, str] = {}
     try:
         document = data(context, request)
     except AgentForgeError as error:
-        status, template, view = _status(error), "error.html", None
+        request.state.cause = str(error)
+        status, headers = (404, {}) if _is_unknown(error) else status_of(error)
+        template, view = "error.html", None
         document = {"error": {"message": str(error), "status": status}}
     read = time.perf_counter()
     if as_json:
@@ -182,6 +185,7 @@ def respond(context: Context, request: Request, template: str, data: Data, view:
     response.headers["Server-Timing"] = f"data;dur={spent[0] * 1e3:.1f}, page;dur={spent[1] * 1e3:.1f}"
     response.headers["Cache-Control"] = "no-cache"
     response.headers["Vary"] = "Accept"
+    response.headers.update(headers)
     return response
 
 
@@ -189,12 +193,8 @@ class NotFound(UsageError):
     """What the request names does not exist."""
 
 
-def _status(error: AgentForgeError) -> int:
-    if isinstance(error, Refusal):
-        return error.status
-    if isinstance(error, NotFound) or (isinstance(error, StoreError) and "there is no" in error.what):
-        return 404
-    return 400 if error.exit_code == 2 else 500
+def _is_unknown(error: AgentForgeError) -> bool:
+    return isinstance(error, NotFound) or (isinstance(error, StoreError) and "there is no" in error.what)
 
 
 def finite(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """`/v1/traces`: OTLP over HTTP, in protobuf or JSON, gzipped or not. A response means that the spans are on disk.
 
-One thread stores all waiting requests in one transaction. When more than `intake_waiting` bytes wait, requests are
-refused with 429 and Retry-After; exporters obey it and send them again, so nothing is lost.
+One thread stores all waiting requests in one transaction. When too many bytes arrive and wait (see `BodyLimits`),
+requests are refused with 429 and Retry-After; exporters obey it and send them again, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -29,11 +30,11 @@ from agent_forge.server.context import Context
 from agent_forge.server.metrics import metrics_of
 from agent_forge.server.responses import utf8
 from agent_forge.server.settings import MIB
+from agent_forge.traces.masking import mask_rows
 from agent_forge.traces.rows import TRACE, Row
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 SPANS_PER_TRANSACTION = 5_000
-RETRY_S = 1  # after a refusal because the queue is full
 
 
 def routes(context: Context) -> list[Route]:
@@ -43,7 +44,10 @@ def routes(context: Context) -> list[Route]:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         try:
             return await _take(context, request, kind)
-        except Refusal as refusal:
+        except (Refusal, StoreError) as error:
+            refusal = error if isinstance(error, Refusal) else _unavailable(str(error))
+            if refusal.status >= 500:
+                request.state.cause = str(refusal)
             metrics_of(context).intake_refused.labels(refusal.code or str(refusal.status)).inc()
             return status_response(refusal, kind)
 
@@ -56,8 +60,7 @@ async def _take(context: Context, request: Request, kind: str) -> Response:
     encoding = request.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("identity", "gzip", "deflate"):
         raise Refusal(415, f"the encoding {encoding!r} is not supported", code="encoding", fix="Send gzip or identity")
-    intake = intake_of(context)
-    intake.check_room()
+    intake = await run_in_threadpool(intake_of, context)  # the first one opens the store
     trace_request = TraceRequest(await request.body(), kind, encoding)
     await intake.store(trace_request)
     return Response(export_response(kind, trace_request.rejected), media_type=kind)
@@ -75,13 +78,14 @@ class TraceRequest:
     rejected: list[TraceError] = field(default_factory=list)  # the faults of spans that could not be read
     unpacked: int = 0
 
-    def open(self, most: int) -> int:
-        """Unpacks and parses the body, and counts its spans. Raises TraceError, or Refusal if it is too large."""
+    def open(self, most: int, mask: str | None) -> int:
+        """Unpacks, parses and masks the body, and counts its spans. Raises TraceError; Refusal if it is too large."""
         body = self.body if self.encoding == "identity" else unpack(self.body, most)
         self.unpacked = len(body)
         self.rows = (_read_protobuf if self.kind == PROTOBUF else _read_json)(body, self.rejected)
         if self.rejected and not self.rows:
             raise self.rejected[0]
+        self.rows = mask_rows(self.rows, mask)
         return len(self.rows)
 
 
@@ -90,25 +94,14 @@ class TraceIntake:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._max_waiting = context.settings.intake_waiting
         self._max_unpacked = context.settings.max_unpacked
+        self._mask = context.settings.mask
         self._queue: deque[TraceRequest] = deque()
         self._changed = threading.Condition()
         self._closed = False
         self.held = 0  # bytes in the queue
         self._thread = threading.Thread(target=self._run, name="agent-forge-intake", daemon=True)
         self._thread.start()
-
-    def check_room(self) -> None:
-        """Raises Refusal (429) while the queue is full."""
-        if self.held > self._max_waiting:
-            raise Refusal(
-                429,
-                f"{self.held / MIB:.0f} MiB of spans wait to be stored",
-                code="full",
-                fix=f"Send it again in {RETRY_S} s",
-                headers={"Retry-After": str(RETRY_S)},
-            )
 
     async def store(self, request: TraceRequest) -> None:
         """Returns when the spans are on disk. Raises Refusal: 400 for an invalid trace request, 413, 503."""
@@ -125,8 +118,6 @@ class TraceIntake:
             await asyncio.shield(stored)
         except TraceError as error:
             raise Refusal(400, str(error), code="invalid") from error
-        except StoreError as error:
-            raise _unavailable(str(error)) from error
 
     def close(self) -> None:
         """Stores what is in the queue, then stops."""
@@ -150,7 +141,7 @@ class TraceIntake:
         while self._queue and count < SPANS_PER_TRANSACTION:
             request = self._queue.popleft()
             try:
-                count += request.open(self._max_unpacked)
+                count += request.open(self._max_unpacked, self._mask)
                 requests.append(request)
             except Exception as error:
                 self._done(request, error)

@@ -125,12 +125,14 @@ def _response(about: str, schema: JSON | None = None, kind: str = "application/j
 
 
 def _operation(path: str, name: str, about: str, responses: dict[int, JSON], body: str | None = None) -> JSON:
-    """An operation that may also be refused, with an error in OpenAI's shape."""
+    """An operation that may also be refused or fail for a while, with an error in OpenAI's shape."""
     refused = _response("Refused; the error states the reason and the fix", _ERROR)
+    busy = _response("Busy, or the store fails, as on a full disk; try again after Retry-After", _ERROR)
+    usual = {"4XX": refused, "503": busy}
     operation: JSON = {
         "operationId": name,
         "summary": about,
-        "responses": {**{str(code): response for code, response in responses.items()}, "4XX": refused},
+        "responses": usual | {str(code): response for code, response in responses.items()},
     }
     if body is not None:
         schema = {"$ref": f"#/components/schemas/{body.capitalize()}"}
@@ -150,7 +152,6 @@ def _completion_response(kind: str) -> JSON:
     return response
 
 
-_BUSY = _response("Busy; try again after Retry-After", _ERROR)
 _TRACES: JSON = {
     "post": {
         "operationId": "take_traces",
@@ -190,12 +191,12 @@ _OPERATIONS: tuple[tuple[str, str, str, str, dict[int, JSON], str | None], ...] 
     ("get", "/v1/models", "list_models", "List served models and registered checkpoints.",
      {200: _response("Models", _listing("data", _MODEL))}, None),
     ("get", "/v1/models/{model}", "get_model", "Get one model.", {200: _response("The model", _MODEL)}, None),
-    ("post", "/v1/chat/completions", "chat", "Continue a chat.", {200: _CHAT, 503: _BUSY}, "chat"),
-    ("post", "/v1/completions", "complete", "Continue a text.", {200: _TEXT, 503: _BUSY}, "completion"),
+    ("post", "/v1/chat/completions", "chat", "Continue a chat.", {200: _CHAT}, "chat"),
+    ("post", "/v1/completions", "complete", "Continue a text.", {200: _TEXT}, "completion"),
     ("get", "/v1/runs", "list_runs", "List the runs in the journal.",
      {200: _response("Runs", _listing("runs", OBJECT))}, None),
     ("post", "/v1/runs", "start_run", "Plan a request and run it, or run a plan.",
-     {202: _response("Started", _STARTED), 503: _BUSY}, "run"),
+     {202: _response("Started", _STARTED)}, "run"),
     ("get", _RUN, "get_run", "Get a run: what `agent-forge run --json` prints, as far as known.",
      {200: _response("The run", _RESULT)}, None),
     ("get", f"{_RUN}/events", "follow_run", "Follow a run, past events first.", {200: _EVENTS}, None),

@@ -64,6 +64,7 @@ class RequestLog:
             ms=round(seconds * 1000, 2),
             client=(scope.get("client") or ("local",))[0],
             trace_id=scope["state"]["trace_id"],
+            **({"cause": scope["state"]["cause"]} if status >= 500 and "cause" in scope["state"] else {}),
         )
 
 

@@ -20,22 +20,27 @@ from agent_forge.server.settings import MIB, ServerSettings
 
 T = TypeVar("T")
 CLOSE = {"Connection": "close"}  # the rest of the body may still be on its way
+RETRY_S = 1  # after a refusal because memory is full
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 class BodyLimits:
-    """ASGI middleware: refuses a body that is too large (413) or does not arrive in time (408)."""
+    """ASGI middleware: refuses a body that is too large (413), does not arrive in time (408), or has no room beside the
+    bodies of the other requests in progress (429)."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
         self.app = app
         self.max_bytes = settings.max_body
         self.seconds = settings.body_timeout_s
+        self.max_held = settings.bodies_in_memory
+        self.held = 0  # bytes of the bodies of all requests in progress, complete or not
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         started = False
+        body = ArrivingBody(self, receive)
 
         async def watched_send(message: Message) -> None:
             nonlocal started
@@ -45,38 +50,51 @@ class BodyLimits:
         try:
             lengths = [value for name, value in scope["headers"] if name == b"content-length"]
             if lengths and lengths[0].isdigit() and int(lengths[0]) > self.max_bytes:
-                raise self._too_large()
-            await self.app(scope, self._limited(receive), watched_send)
+                raise self.too_large()
+            await self.app(scope, body.receive, watched_send)
         except Refusal as refusal:
             if started:
                 raise
             await refusal_response(refusal)(scope, receive, send)
+        finally:
+            self.held -= body.received
 
-    def _limited(self, receive: Receive) -> Receive:
-        received = 0
-        complete = False
-        end = time.monotonic() + self.seconds
-
-        async def limited() -> Message:
-            nonlocal received, complete
-            if complete:  # all that can still come is that the client leaves
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), max(0.001, end - time.monotonic()))
-            except asyncio.TimeoutError:
-                what = f"the body did not arrive within {self.seconds:g} s"
-                raise Refusal(408, what, code="slow_client", fix="Send it faster", headers=CLOSE) from None
-            received += len(message.get("body", b""))
-            complete = not message.get("more_body", False)
-            if received > self.max_bytes:
-                raise self._too_large()
-            return message
-
-        return limited
-
-    def _too_large(self) -> Refusal:
+    def too_large(self) -> Refusal:
         what = f"the body is larger than {self.max_bytes / MIB:g} MiB"
         return Refusal(413, what, code="body_too_large", fix="Send it in parts", headers=CLOSE)
+
+
+class ArrivingBody:
+    """The body of one request, as it arrives: counted in what `limits` holds, and checked against its limits."""
+
+    def __init__(self, limits: BodyLimits, receive: Receive) -> None:
+        self._limits = limits
+        self._receive = receive
+        self._complete = False
+        self._end = time.monotonic() + limits.seconds
+        self.received = 0
+
+    async def receive(self) -> Message:
+        """The next message. Raises Refusal."""
+        limits = self._limits
+        if self._complete:  # all that can still come is that the client leaves
+            return await self._receive()
+        try:
+            message = await asyncio.wait_for(self._receive(), max(0.001, self._end - time.monotonic()))
+        except asyncio.TimeoutError:
+            what = f"the body did not arrive within {limits.seconds:g} s"
+            raise Refusal(408, what, code="slow_client", fix="Send it faster", headers=CLOSE) from None
+        size = len(message.get("body", b""))
+        self.received += size
+        limits.held += size
+        self._complete = not message.get("more_body", False)
+        if self.received > limits.max_bytes:
+            raise limits.too_large()
+        if size and limits.held > limits.max_held:
+            what = f"the requests in progress hold {limits.held / MIB:.0f} MiB"
+            headers = {"Retry-After": str(RETRY_S), **({} if self._complete else CLOSE)}
+            raise Refusal(429, what, code="full", fix=f"Send it again in {RETRY_S} s", headers=headers)
+        return message
 
 
 async def read_json(request: Request, name: str) -> dict[str, Any]:

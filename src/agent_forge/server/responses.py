@@ -8,6 +8,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from agent_forge.errors import AgentForgeError, StoreError
 from agent_forge.refusal import Refusal
 
 TYPES = {
@@ -53,6 +54,15 @@ def error_response(
 ) -> Response:
     """An error as a response."""
     return json_response(error_document(status, message, code, param), status, headers)
+
+
+def status_of(error: AgentForgeError) -> tuple[int, dict[str, str]]:
+    """The HTTP status and headers of an error: a store that fails may work again, for instance on a full disk."""
+    if isinstance(error, Refusal):
+        return error.status, error.headers
+    if error.exit_code == 2:
+        return 400, {}
+    return (503, {"Retry-After": "5"}) if isinstance(error, StoreError) else (500, {})
 
 
 def refusal_response(refusal: Refusal) -> Response:

@@ -103,7 +103,10 @@ class Guard:
     def _check_origin(self, headers: Headers, origin: str | None) -> None:
         if origin is None or origin.lower() in self._origins:
             return
-        parts = urlsplit(origin)
+        try:
+            parts = urlsplit(origin)
+        except ValueError as error:
+            raise Refusal(400, f"the Origin {origin[:200]!r} is not a URL", code="invalid_origin") from error
         if parts.netloc and parts.netloc.lower() == headers.get("host", "").lower():
             return
         raise Refusal(

@@ -81,7 +81,7 @@ def listen(settings: ServerSettings) -> socket.socket:
 
 
 class HeaderTimeoutProtocol(H11Protocol):
-    """uvicorn's protocol with a time limit for the head of the first request: then it responds with 408 and closes the
+    """uvicorn's protocol with a time limit for the head of every request: then it responds with 408 and closes the
     connection. Without it, a client that sends a byte per minute keeps its connection for ever."""
 
     seconds = 10.0
@@ -90,17 +90,24 @@ class HeaderTimeoutProtocol(H11Protocol):
         super().connection_made(transport)
         self._deadline: asyncio.TimerHandle | None = self.loop.call_later(self.seconds, self._too_slow)
 
+    def data_received(self, data: bytes) -> None:
+        if self._deadline is None and self.cycle is not None and self.cycle.response_complete:
+            self._deadline = self.loop.call_later(self.seconds, self._too_slow)  # another request has begun
+        super().data_received(data)
+
     def handle_events(self) -> None:
         super().handle_events()
-        if self._deadline is not None and self.cycle is not None:
-            self._deadline.cancel()
-            self._deadline = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_deadline()
+        super().connection_lost(exc)
+
+    def _stop_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
-        super().connection_lost(exc)
 
     def _too_slow(self) -> None:
         self._deadline = None

@@ -41,8 +41,10 @@ class ServerSettings:
     waiting: int = 256  # requests that may wait per model
     cache_bytes: int = 4096 * MIB  # limit for the key/value cache of one model
     models_at_once: int = 2  # registered checkpoints to keep loaded, besides those named at the start
-    intake_waiting: int = 64 * MIB  # bytes of trace requests that may wait to be stored
+    bodies_in_memory: int = 64 * MIB  # bytes of all request bodies, arriving or waiting to be stored
     runs: int = 16  # concurrent agent runs
+    mask: str | None = None  # what to mask in traces, own and received: secrets, pii or none; None: the setting
+    sample: float | None = None  # share of own traces to record; None: the setting
     otlp_endpoint: str | None = None  # also send the server's own spans there
     log_level: str = "info"
 

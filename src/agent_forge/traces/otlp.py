@@ -65,17 +65,19 @@ def read_rows(document: Any, rejected: list[TraceError] | None = None) -> list[R
     rows: list[Row] = []
     for number, group in enumerate(_list(document, "resourceSpans", "resource_spans")):
         group_at = f"resourceSpans[{number}]"
+        scopes = _list(group, "scopeSpans", "scope_spans") or _list(group, "instrumentationLibrarySpans")
         try:
             resource = _attributes((group.get("resource") or {}).get("attributes"))
         except _FAULTS as error:
-            raise _fault("the resource", error, group_at) from error
-        scopes = _list(group, "scopeSpans", "scope_spans") or _list(group, "instrumentationLibrarySpans")
+            _reject(rejected, _fault("the resource", error, group_at), group, scopes)
+            continue
         for place, part in enumerate(scopes):
             part_at = f"{group_at}.scopeSpans[{place}]"
             try:
                 scope = _scope(part, group.get("schemaUrl"))
             except _FAULTS as error:
-                raise _fault("the scope", error, part_at) from error
+                _reject(rejected, _fault("the scope", error, part_at), part, [part])
+                continue
             source, session = source_text(resource, scope), session_around(resource, scope)
             for index, data in enumerate(_list(part, "spans")):
                 try:
@@ -86,6 +88,13 @@ def read_rows(document: Any, rejected: list[TraceError] | None = None) -> list[R
                         raise fault from error
                     rejected.append(fault)
     return rows
+
+
+def _reject(rejected: list[TraceError] | None, fault: TraceError, holder: Any, scopes: list[Any]) -> None:
+    """Adds a fault to `rejected` once per span that it makes unreadable: those of a resource or scope."""
+    if rejected is None or not isinstance(holder, dict):
+        raise fault
+    rejected.extend(fault for part in scopes for _ in _list(part, "spans"))
 
 
 _FAULTS = (KeyError, ValueError, TypeError, AttributeError, OverflowError)

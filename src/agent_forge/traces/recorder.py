@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from agent_forge.errors import UsageError
+from agent_forge.settings import variable
 from agent_forge.traces.span import Span, begun
 from agent_forge.traces.store import Store
 from agent_forge.traces.writer import Mask, Sink, Writer, snapshot
@@ -134,6 +135,27 @@ class Recorder:
             spill=int(spill_mb * 2**20),
         )
         self._put = self._writer.put
+
+    @classmethod
+    def from_settings(
+        cls,
+        store: Store | Sink | str | os.PathLike[str] | None = None,
+        *,
+        mask: str | None = None,
+        sample: float | None = None,
+        **options: Any,
+    ) -> Recorder:
+        """A recorder that masks and samples as these say, else the settings `mask` ("secrets", "pii" or "none"; secrets
+        by default) and `sample`. Raises UsageError."""
+        from agent_forge.traces.masking import mask_for
+
+        if sample is None:
+            text = os.environ.get(variable("sample")) or "1"
+            try:
+                sample = float(text)
+            except ValueError as error:
+                raise UsageError(f"{variable('sample')} is {text!r}", fix="It must be between 0 and 1") from error
+        return cls(store, mask=mask_for(mask), sample=sample, **options)
 
     def span(
         self,

@@ -78,12 +78,21 @@ def make_row(
         trace_id, span_id, parent_id, name, kind, start_ns, end_ns, status, error and storable(error), agent, model,
         provider and storable(provider), session and storable(session), category, policy and storable(policy),
         template and storable(template), input_tokens, output_tokens, cost and finite(cost), reward and finite(reward),
-        otel_kind, (agent or "", name, kind, model or "", category or ""),
+        otel_kind, _group(agent, name, kind, model, category),
         None if end_ns is None else bucket_of(end_ns - start_ns), source,
         None if inputs is None else to_json(inputs), None if outputs is None else to_json(outputs),
         to_json(attributes) if attributes else None, to_json(links) if links else None,
         to_json(extra) if extra else None,
     ]  # fmt: skip
+
+
+def _group(agent: str | None, name: str, kind: str, model: str | None, category: str | None) -> tuple[str, ...]:
+    return (agent or "", name, kind, model or "", category or "")
+
+
+def group_of(row: Row) -> tuple[str, ...]:
+    """The names by which a row's figures are summed up."""
+    return _group(row[AGENT], row[NAME], row[KIND], row[MODEL], row[CATEGORY])
 
 
 def to_rows(spans: Iterable[Span]) -> list[Row]:

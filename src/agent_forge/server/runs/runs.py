@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.errors import AgentForgeError, PlanError
+from agent_forge.errors import PlanError, UnknownRunError
 from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
 from agent_forge.server.metrics import metrics_of
@@ -157,7 +157,7 @@ class Runs:
             return None
         try:
             return self._context.journal.load(name)
-        except AgentForgeError:
+        except UnknownRunError:
             return None
 
     def documents(self) -> list[dict[str, Any]]:

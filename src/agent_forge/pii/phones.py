@@ -10,8 +10,8 @@ import re
 from itertools import pairwise
 from typing import NamedTuple
 
-from agent_forge.curation.pii import context
-from agent_forge.curation.pii.match import Match
+from agent_forge.pii import context
+from agent_forge.pii.match import Match
 
 # calling code: most digits of a national number
 _LENGTHS_TEXT = (
@@ -90,7 +90,7 @@ _SOMETHING_ELSE = re.compile(
 _ZIP = re.compile(r"0\d{4}-\d{4}\Z")  # New England's postal codes look like German numbers
 _SIGNED_DECIMAL = re.compile(r"\(?\+\(?\d+\.\d+\)?\Z")  # registrars write +1.4155552671 all the same
 _IN_PATHS = ("double zero", "trunk zero", "grouped")  # what parts of a path can look like
-_AND = re.compile(r"\s{0,3}(?:or|and|,|/|;|&|oder|ou|y|\||-)?\s{0,3}\Z")
+_AND = re.compile(r"\s{0,3}(?:or|and|,|/|;|&|oder|ou|y|\||-)?(?: (?:his|hers?|mine|yours|theirs))?\s{0,3}\Z")
 _NOT_BEFORE = frozenset("$€£¥%_@&=^~\\")
 _NOT_AFTER = frozenset("%_@°")
 
@@ -178,11 +178,15 @@ def _believable(form: Form, text: str, start: int, end: int, previous: Match | N
         return context.phone_context(text, start, end)
     if form.sure and not _looks_like_a_list(form, text, start, end):
         return not context.labelled_otherwise(text, start) or form.name == "international"
-    if form.name == "bare" and written[0] == "1" and len(written) != 11:
+    if form.name == "bare" and written[0] == "1" and len(written) != 11 and not context.named_phone(text, start):
         return False  # seconds and milliseconds since 1970
-    if context.phone_context(text, start, end):
+    if context.phone_context(text, start, end) or context.behind_name(text, start, end):
         return True
-    return previous is not None and start - previous.end <= 6 and _AND.match(text[previous.end : start]) is not None
+    if (context.in_call_log(text, start, end) or context.asked_for(text, start)) and not context.labelled_otherwise(
+        text, start
+    ):
+        return True
+    return previous is not None and start - previous.end <= 12 and _AND.match(text[previous.end : start]) is not None
 
 
 def _looks_like_a_list(form: Form, text: str, start: int, end: int) -> bool:

@@ -29,6 +29,7 @@ TYPES = (
     "CARD",
     "IBAN",
     "SSN",
+    "NATIONAL_ID",
     "IP",
     "EMAIL",
     "PHONE",
@@ -40,8 +41,9 @@ TYPES = (
     "ORG",
 )
 RANK = {name: rank for rank, name in enumerate(TYPES)}
-NAME_TYPES = frozenset({"PERSON", "ADDRESS", "ORG"})
-PATTERN_TYPES = frozenset(TYPES) - NAME_TYPES
+NAME_TYPES = frozenset({"PERSON", "ADDRESS", "ORG"})  # what a model finds; addresses have patterns too
+PATTERN_TYPES = frozenset(TYPES) - {"PERSON", "ORG"}
+SECRET_TYPES = frozenset({"PRIVATE_KEY", "URL_CREDENTIALS", "SECRET"})
 
 
 def resolve_overlaps(matches: Iterable[Match]) -> list[Match]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from agent_forge.curation.pii import checksums
-from agent_forge.curation.pii.match import Match
+from agent_forge.pii import checksums
+from agent_forge.pii.match import Match
 
 _MONTH = (
     r"(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|may|june?|july?|aug(?:ust)?|sept?(?:ember)?|oct(?:ober)?|"
@@ -28,7 +28,8 @@ _BIRTH_AFTER = re.compile(
     rf"(?<!\d)(?P<value>{_DATE})(?:,? (?:is|was|as))? (?:my|his|her|their|the) (?:date of )?birth", re.IGNORECASE
 )
 _NUMBER_LINK = (
-    r"(?:[ ]?(?:number|num|no|nr|id|#)s?\.?)?[\s:#=\"']{0,4}(?:(?:is|was|are)[\s:]{1,2})?(?:number[\s:]{1,2})?"
+    r"s?(?:[ ]?(?:number|num|no|nr|id|#)s?\.?)?[\s:#=\"'(]{0,4}"
+    r"(?:(?:is|was|are|were)[\s:]{1,2})?(?:numbers?[\s:]{1,2})?"
 )
 _PASSPORT = re.compile(
     rf"passport{_NUMBER_LINK}(?P<value>(?=[A-Z0-9]{{0,4}}\d{{4}})[A-Z0-9]{{6,10}})(?![A-Za-z0-9])", re.IGNORECASE
@@ -37,6 +38,11 @@ _DRIVER = re.compile(r"driv(?:er|ing)(?:['’]?s)?[\s_\-]{0,2}\Z", re.IGNORECASE
 _LICENCE = re.compile(
     rf"licen[cs]e{_NUMBER_LINK}(?P<value>(?=[A-Z\-]{{0,6}}\d)[A-Z0-9][A-Z0-9\-]{{4,18}}[A-Z0-9])(?![A-Za-z0-9])",
     re.IGNORECASE,
+)
+_PAPERS = ("PASSPORT", "DRIVER_LICENSE")
+# Another one of the same kind: "Passports: A and B".
+_NEXT_PAPER = re.compile(
+    r"[\"')]?(?:\s?[,;/&]\s?|\s)(?:and\s|or\s)?[\"'(]?(?P<value>(?=[A-Z0-9]{0,4}\d{4})[A-Z0-9]{6,18})(?![A-Za-z0-9])"
 )
 _NO_LETTER = re.compile(r"(?<![A-Za-z])\Z")  # newborn and reborn say nothing about a date
 # word: type, pattern from the word on, what must stand before the word
@@ -60,8 +66,9 @@ def find_labelled(text: str, word: str, at: int) -> Iterator[Match]:
     hit = pattern.match(text, at, at + 2 * _REACH) if labelled else None
     if hit is None and word == "birth" and _BIRTH_OF.search(text, max(0, at - 16), at):
         hit = _BIRTH_AFTER.search(text, max(0, at - _REACH), at + 5)
-    if hit is not None and sum(map(str.isdigit, hit["value"])) >= 4:
+    while hit is not None and sum(map(str.isdigit, hit["value"])) >= 4:
         yield Match(kind, hit.start("value"), hit.end("value"), hit["value"])
+        hit = _NEXT_PAPER.match(text, hit.end("value"), hit.end("value") + _REACH) if kind in _PAPERS else None
 
 
 def find_base58(text: str) -> Iterator[Match]:

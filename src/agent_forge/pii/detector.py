@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import lru_cache
 
-from agent_forge.curation.pii.identity import LABELS, find_base58, find_bech32, find_ethereum, find_labelled
-from agent_forge.curation.pii.match import Match, resolve_overlaps
-from agent_forge.curation.pii.network import (
+from agent_forge.pii import addresses, national
+from agent_forge.pii.identity import LABELS, find_base58, find_bech32, find_ethereum, find_labelled
+from agent_forge.pii.match import Match, resolve_overlaps
+from agent_forge.pii.network import (
     SPELLED,
     V4_MIDDLE,
     V6_MIDDLE,
@@ -18,8 +19,17 @@ from agent_forge.curation.pii.network import (
     find_v4,
     find_v6,
 )
-from agent_forge.curation.pii.numbers import find_numbers
-from agent_forge.curation.pii.secrets import FIXED, TAILS, find_assigned, find_private_keys, find_tokens
+from agent_forge.pii.numbers import find_numbers
+from agent_forge.pii.secrets import (
+    FIXED,
+    TAIL,
+    find_assigned,
+    find_fixed,
+    find_jwt,
+    find_private_keys,
+    find_tokens,
+    find_webhooks,
+)
 
 NameFinder = Callable[[str], Iterable[Match]]
 Finder = Callable[[str], Iterable[Match]]
@@ -35,22 +45,34 @@ def find_by_digits(text: str) -> Iterator[Match]:
 
 # A finder runs only where its anchor is: these searches begin with a character class or a literal, which the regular
 # expression engine skips to, so that prose costs a few passes and nothing else.
-_NUMBERS = frozenset({"SSN", "CARD", "PHONE", "IBAN", "CRYPTO"})
+_NUMBERS = frozenset({"SSN", "CARD", "PHONE", "IBAN", "CRYPTO", "NATIONAL_ID"})
+_ADDRESS, _NATIONAL = frozenset({"ADDRESS"}), frozenset({"NATIONAL_ID"})
 _SECRETS = frozenset({"SECRET", "PRIVATE_KEY"})
 _Scan = tuple[Callable[[str], object], Finder, frozenset[str]]
 _WITH_DIGITS: tuple[_Scan, ...] = (
     (DIGITS.search, find_by_digits, _NUMBERS),
     (V4_MIDDLE.search, find_v4, frozenset({"IP"})),
+    (national.TAIL.search, national.find_lettered, _NATIONAL),
+    (addresses.STREET_NUMBER.search, addresses.find_streets, _ADDRESS),
+    (addresses.has_compound, addresses.find_compound, _ADDRESS),
+    (addresses.FRENCH.search, addresses.find_french, _ADDRESS),
+    (addresses.KIND_FIRST.search, addresses.find_kind_first, _ADDRESS),
+    (national.NINO.search, national.find_nino, _NATIONAL),
 )
 _SCANS: tuple[_Scan, ...] = (
     (V6_MIDDLE.search, find_v6, frozenset({"IP"})),
     (SPELLED.search, find_spelled_emails, frozenset({"EMAIL"})),
-    *((anchor.search, find_tokens, _SECRETS) for anchor in (FIXED, *TAILS)),
+    (TAIL.search, find_tokens, _SECRETS),
+    (FIXED.search, find_fixed, _SECRETS),
 )
 _ANCHORS: tuple[tuple[str, Finder, frozenset[str]], ...] = (
     ("@", find_emails, frozenset({"EMAIL"})),
     ("@", find_url_credentials, frozenset({"URL_CREDENTIALS"})),
     ("-----BEGIN", find_private_keys, _SECRETS),
+    (".eyJ", find_jwt, _SECRETS),
+    ("hooks.slack.com/", find_webhooks, _SECRETS),
+    ("号", addresses.find_chinese, _ADDRESS),
+    (" Box ", addresses.find_boxes, _ADDRESS),
     ("0x", find_ethereum, frozenset({"CRYPTO"})),
     ("bc1", find_bech32, frozenset({"CRYPTO"})),
 )
@@ -73,10 +95,11 @@ _WORDS = {
     "cret": ("secret", 2),
     "cred": ("credential", 0),
     "cen": ("licen", 2),
+    "horiz": ("authorization", 3),
 }
 _KEYWORD = re.compile(
     r"wd(?<=pwd)|w(?<=passw)|phrase(?<=passphrase)|port(?<=passport)|ken(?<=token)|key|bearer|birth|born|b\.(?<=d\.o\.b\.)|"
-    r"b(?<=dob)|cret(?<=secret)|cred|cen(?<=licen)"
+    r"b(?<=dob)|cret(?<=secret)|cred|cen(?<=licen)|horiz(?<=authoriz)"
 )
 
 # Characters that people type for an ASCII one: full width forms, other scripts' digits, typographic dashes and spaces.

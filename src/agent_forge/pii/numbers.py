@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from agent_forge.curation.pii import checksums, context
-from agent_forge.curation.pii.match import Match
-from agent_forge.curation.pii.phones import find_phone
+from agent_forge.pii import checksums, context, national
+from agent_forge.pii.match import Match
+from agent_forge.pii.phones import find_phone
 
 # Six digits or more with at most three separators between two of them. It begins with a character class and every
 # step is decided by one character, so the search skips fast over prose and takes linear time on anything.
@@ -41,7 +41,8 @@ def _read_run(text: str, start: int, end: int, previous: Match | None) -> Iterat
     groups = [group.span() for group in _GROUP.finditer(text, start, end)]
     at, labels = 0, True
     while at < len(groups):
-        match = _read_group(text, groups, at, previous, labels) if _begins(text, groups, at) else None
+        bracket = text[groups[at][0] - 1 : groups[at][0]] in tuple("(<[")  # "Speaker 2 (13802135691)"
+        match = _read_group(text, groups, at, previous, labels or bracket) if _begins(text, groups, at) else None
         labels = match is not None and match.type == "PHONE"  # a label counts for the number that follows it at once
         if match is None:
             at += 1
@@ -70,7 +71,10 @@ def _begins(text: str, groups: list[Span], at: int) -> bool:
 def _read_group(text: str, groups: list[Span], at: int, previous: Match | None, labels: bool) -> Match | None:
     start = groups[at][0]
     signed = start > 0 and text[start - 1] == "+"
-    match = None if signed else _ssn(text, start) or _card(text, groups, at)
+    match = None
+    if not signed:
+        match = national.find_worded(text, start, groups[at : at + 6]) or _ssn(text, start) or _card(text, groups, at)
+        match = match or national.find_strong(text, start, groups[-1][1])
     if match is not None:
         return match
     lead = start

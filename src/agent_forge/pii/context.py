@@ -7,8 +7,11 @@ from collections import deque
 
 _PHONE_WORDS = (
     r"phones?|telephone|telefone?|tel[ée]fonos?|t[ée]l[ée]phone|telefon\w*|mobiles?|mobil(?:nummer)?|m[óo]vil|celular|"
-    r"cellphone|cellular|handy(?:nummer)?|fax|dial(?:led|ed|ing)?|sms|whatsapp|wa\.me|viber|telegram|hotline|helpline|landline|"
-    r"voicemail|desk|pager|phone\s?number|(?:contact|my|his|her|our|your) number|numéro|numero|"
+    r"cellphone|cellular|handy(?:nummer)?|fax|dial(?:led|ed|ing)?|sms|whatsapp|wa\.me|viber|telegram|hotline|"
+    r"helpline|landline|"
+    r"voicemail|desk|pager|phone\s?number|(?:contact|my|his|her|hers|our|your|new|callback|call-back|"
+    r"emergency) (?:number|num)|"
+    r"numéro|numero|nums?|callers?(?: id)?|callees?|emergency contacts?|"
     r"rufnummer|cellulare|gsm|switchboard|toll.free|телефон\w*"
 )
 # What these name can only be a telephone number: anything may stand between, up to the end of the sentence.
@@ -22,14 +25,15 @@ _PHONE_VERBS = r"call(?:s|ed|ing)?|ring|rang|contact(?:ed)?|my registered"
 # These have other objects ("the answer is 5040", "reach 300000 users"): only a preposition makes it a telephone.
 _REACHING_VERBS = r"text(?:ed|ing)?|reach(?:ed)?|answer(?:ing|ed)?|messages?"
 _OBJECT = re.compile(
-    r"(?:\W{0,3}(?:(?:me|us|him|her|them|you|back|now|here|please|directly|someone|today|anytime|tonight|support)\W{1,3}){0,3}|"
+    r"(?:\W{0,3}(?:(?:me|us|him|her|them|you|back|now|here|please|directly|someone|today|anytime|tonight|"
+    r"support)\W{1,3}){0,3}|"
     r"[^.!?;,\n]{0,36}\b(?:at|on|to|is|via|using|number|no|nr)\W{0,3})\Z"
 )
 _AT = re.compile(r"(?<=text) \Z|[^.!?;\n]{0,36}\b(?:at|on|to|via|using|number)\W{0,3}\Z")
 # What may stand between a noun and its number: not "mobile games made 50000000", but "phone, for Jo Ann: 50000000".
 _LABELLED = re.compile(
     r"(?:[\W_]{0,6}|\W{0,2}\([^()]{1,20}\)\W{0,3}| (?:of|for)(?: [^\W\d]{1,12}){1,3}\W{1,3}|"
-    r"[^.!?;\n]{0,36}(?:[:=#/|]|['’]s|\b(?:at|on|to|as|via|using|numbers?|no|nr|recipient|me|us|now|"
+    r"[^.!?;\n]{0,36}(?:[:=#/|]| [–\-] |['’]s|\b(?:at|on|to|as|via|using|numbers?|no|nr|recipient|me|us|now|"
     r"(?:is|are|was)(?: still| now)?|est|ist|es|lautet|le|al|au|il|unter))[\W_]{0,4})\Z|"
     r"[号番は是]{1,4}[\W_]{0,3}\Z|번호\w?[\W_]{0,3}\Z"
 )
@@ -42,7 +46,8 @@ _OTHER_WORDS = (
     r"passport|routing|iban|swift|ssn|vat|ein|tin"
 )
 _BEFORE = re.compile(
-    rf"(?<![\w])(?:(?P<named>{_PHONE_NUMBERS})|(?P<phone>{_PHONE_WORDS})|(?P<verb>{_PHONE_VERBS})|(?P<reaching>{_REACHING_VERBS})|"
+    rf"(?<![\w])(?:(?P<named>{_PHONE_NUMBERS})|(?P<phone>{_PHONE_WORDS})|(?P<verb>{_PHONE_VERBS})|"
+    rf"(?P<reaching>{_REACHING_VERBS})|"
     rf"(?P<other>{_OTHER_WORDS}))(?![\w])|(?P<unspaced>{_UNSPACED_PHONE_WORDS})|"
     rf"(?<![\w])(?P<short>{_PHONE_ABBREVIATIONS})|[.!?;](?<!\bno\.)(?<!\bnr\.)(?=\s)(?P<stop>)"
 )
@@ -113,6 +118,72 @@ def phone_context(text: str, start: int, end: int) -> bool:
         if nearest.lastgroup == "other" and "\n" not in words[nearest.end() :]:
             return False
     return _AFTER.match(text[end : end + 16].lower()) is not None
+
+
+# A line of a call log: what happened, and then somebody's number.
+_CALL = re.compile(
+    r"(?<![\w])(?:(?:in|out)(?:coming|going|bound)|missed|declined|unanswered|dropped|voicemails?|dial(?:l?ed|ing)|"
+    r"(?:phone |voice |video |missed |incoming |outgoing )?calls?|called|calling|sms|texts?|texted|whatsapps?|"
+    r"rang)(?![\w])"
+    r"(?P<between>[^\n]{0,60}?)(?:\b(?:from|to|by|with|for|at|on)|[:,(<\-–→]|[a-z\u4e00-\u9fff.]) {0,2}[(<\[]?\Z"
+)
+_SENTENCE = re.compile(r"[!?;](?=\s)|(?<=[^\W\d_]{5})\.(?=\s)")  # titles and initials end in a point too
+# A name in front of a number in brackets: two to four capitalised words, or two to four Chinese characters.
+_NAME = re.compile(
+    r"(?:(?<!\w)(?P<last>[^\W\d_a-z][\w'’.\-]{0,20})(?: [^\W\d_a-z][\w'’.\-]{0,20}){1,4}|"
+    r"[\u3040-\u30ff\u4e00-\u9fff]{2,6}(?: [\u4e00-\u9fff]{1,4})?|"
+    r"(?<!\w)(?:[Ss]peaker|[Cc]aller|[Cc]allee|[Aa]gent|[Cc]ustomer|[Uu]ser|[Cc]lient|[Gg]uest|[Cc]ontact|"
+    r"[Pp]articipant)"
+    r"(?: ?\d{1,3})?) ?[(<\[]\Z"
+)
+_CAPITALS = re.compile(r"[^\W\d_][\w'’.\-]*")
+
+
+def in_call_log(text: str, start: int, end: int) -> bool:
+    """A line that speaks of a call, and ends with this number of eight digits or more."""
+    line = text[max(0, start - 90) : start].rpartition("\n")[2].lower()
+    hit = None
+    for hit in _CALL.finditer(_PLACEHOLDER.sub("[]", line) if "]" in line else line):
+        if not _SENTENCE.search(hit["between"]) and not re.search(
+            rf"(?<![\w])(?:{_OTHER_WORDS})(?![\w])", hit["between"]
+        ):
+            return sum(map(str.isdigit, text[start:end])) >= 8
+    return False
+
+
+def behind_name(text: str, start: int, end: int) -> bool:
+    """The number stands alone in brackets behind somebody's name: `Chen Jianguo (13802135691)`."""
+    if text[end : end + 1] not in (")", ">", "]") or sum(map(str.isdigit, text[start:end])) < 8:
+        return False
+    before_it = text[max(0, start - 60) : start]
+    hit = _NAME.search(before_it)
+    if hit is None:
+        return False
+    words = _CAPITALS.findall(hit.group())
+    if hit["last"] is None:
+        return True
+    return all(word[0].isupper() for word in words) and not re.search(
+        rf"(?<![\w])(?:{_OTHER_WORDS})(?![\w])", hit.group().lower()
+    )
+
+
+_NAMED_PHONE = re.compile(rf"(?<![\w])(?:{_PHONE_NUMBERS})\W{{0,4}}(?:is\W{{1,2}})?\Z")
+
+
+_ASKED = re.compile(
+    r"(?:phone|mobile|cell|contact|callback|whatsapp|telephone)\s?(?:number|"
+    r"no\b\.?)[^.!?\d]{0,12}\?\W{0,3}[^.!?\d]{0,30}\Z"
+)
+
+
+def asked_for(text: str, start: int) -> bool:
+    """The number answers a question: "Your callback number?" "Sure, …"."""
+    return _ASKED.search(before(text, start)) is not None
+
+
+def named_phone(text: str, start: int) -> bool:
+    """The words right before say that this is a telephone number."""
+    return _NAMED_PHONE.search(before(text, start)) is not None
 
 
 def joins(char: str) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from agent_forge.curation.pii import checksums, context
-from agent_forge.curation.pii.match import Match
+from agent_forge.pii import checksums, context
+from agent_forge.pii.match import Match
 
 _LOCAL = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._%+-'&"
 _LOCAL_MOST = 64

@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from agent_forge.curation.pii.detector import NameFinder
-from agent_forge.curation.pii.match import Match
 from agent_forge.errors import MissingExtraError, UsageError
+from agent_forge.pii.detector import NameFinder
+from agent_forge.pii.match import Match
 
 _TYPES = {
     "PERSON": "PERSON",

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import re
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from agent_forge.curation.lines import strings_of
-from agent_forge.curation.pii import Match, find_pii
-from agent_forge.curation.pii.detector import NameFinder
 from agent_forge.errors import UsageError
+from agent_forge.pii import Match, find_pii
+from agent_forge.pii.detector import NameFinder
 
 ACTIONS = ("placeholder", "surrogate", "hash", "drop")
 _MOST_PASSES = 4
@@ -78,7 +78,7 @@ class Surrogates:
 
 
 def _card(number: int) -> str:
-    from agent_forge.curation.pii.checksums import luhn
+    from agent_forge.pii.checksums import luhn
 
     body = f"400000{number:09d}"
     return next(body + check for check in "0123456789" if luhn(body + check))
@@ -200,7 +200,11 @@ def mask_pii(value: Any, scrubber: Scrubber | None = None) -> Any:
     {'to': ['[EMAIL]'], 'retries': 3, 'password': '[SECRET]'}
     """
     used = scrubber or Scrubber()
-    pool = Surrogates.beside("\n".join(strings_of(value))) if used.action == "surrogate" else Surrogates()
+    pool = (
+        Surrogates.beside(json.dumps(value, ensure_ascii=False, default=str))
+        if used.action == "surrogate"
+        else Surrogates()
+    )
     return _mask(value, used, None, pool)
 
 

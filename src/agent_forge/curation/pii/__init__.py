@@ -1,6 +1,0 @@
-"""Personal data and secrets in text: `find_pii`."""
-
-from agent_forge.curation.pii.detector import find_pii, fold
-from agent_forge.curation.pii.match import NAME_TYPES, PATTERN_TYPES, TYPES, Match
-
-__all__ = ["NAME_TYPES", "PATTERN_TYPES", "TYPES", "Match", "find_pii", "fold"]
