@@ -20,6 +20,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.planner.checking import Missing, PlanRefused
+from agent_forge.agents.planner.interface import PlanningFailed, check_length
 from agent_forge.agents.planner.script import Function, is_reference, request_text, tools_text
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
 from agent_forge.errors import CheckpointError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 SHIPPED = Path(__file__).parent.parent / "data" / "planner"
 SHOWN_TOOLS = 8
 LEAST = 0.1  # probability of being right below which a plan is not run
+MOST_TOKENS = 1024  # of a request: more than it ever saw
 KEPT_PREFIXES = 4  # lists of tools whose reading is kept
 CARD = "card.json"
 
@@ -60,8 +62,10 @@ class PlanModel:
         from agent_forge.agents.planner.writer import PlanWriter
 
         writer = PlanWriter(self.vocabulary, functions, request, **options)
-        history = self._after_tools(functions)
         ids = self.tokenizer.encode(request_text(request), add_special_tokens=False).ids
+        if len(ids) > MOST_TOKENS:
+            raise PlanningFailed(f"the request has {len(ids):,} tokens, the forged planner reads up to {MOST_TOKENS:,}")
+        history = self._after_tools(functions)
         token: int | None = None
         while not writer.ended:
             logits = self.model.read(history, ids if token is None else [token])[-1]
@@ -127,6 +131,7 @@ class ForgedPlanner:
     def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """The plan. What nobody gave is left out of the arguments, as `check` then says; a request that no tool serves
         is one task without an action."""
+        check_length(request)
         model = plan_model(self.folder)
         writer = self.write(request, [function_of(tool) for tool in tools])
         sure = model.probability(min(writer.confidences)) if writer.calls else writer.none_probability

@@ -1,0 +1,152 @@
+"""The planner that comes with the package: its own weights, the tools of a newcomer."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent_forge import plan, run, tool
+from agent_forge.agents.choices import choose_planner
+from agent_forge.agents.planner import ForgedPlanner, PlanningFailed, PlanRefused, forged
+from agent_forge.cli import run as command
+
+CALLED: list[tuple[str, dict[str, Any]]] = []
+
+
+@tool
+def get_weather(city: str) -> str:
+    """Current weather in a city."""
+    CALLED.append(("get_weather", {"city": city}))
+    return f"rain in {city}"
+
+
+@tool
+def read_csv(path: str) -> str:
+    """Read a CSV file."""
+    CALLED.append(("read_csv", {"path": path}))
+    return f"rows of {path}"
+
+
+@tool
+def exchange_rate(currency: str) -> float:
+    """Exchange rate of the euro to a currency."""
+    CALLED.append(("exchange_rate", {"currency": currency}))
+    return 11.2
+
+
+@tool
+def play_song(title: str, artist: str = "") -> str:
+    """Play a song."""
+    CALLED.append(("play_song", {"title": title, "artist": artist}))
+    return "playing"
+
+
+TOOLS = [get_weather, read_csv, exchange_rate, play_song]
+
+
+@pytest.fixture(autouse=True)
+def nothing_called() -> None:
+    CALLED.clear()
+
+
+@pytest.mark.parametrize(
+    ("request_", "calls"),
+    [
+        ("Get the weather in Oslo and Rome.", [("get_weather", {"city": "Oslo"}), ("get_weather", {"city": "Rome"})]),
+        ("Play Bohemian Rhapsody by Queen", [("play_song", {"title": "Bohemian Rhapsody", "artist": "Queen"})]),
+        ("Who won the world cup in 1998?", [(None, {})]),
+    ],
+)
+def test_it_plans_with_tools_it_never_saw(request_: str, calls: list[tuple[str | None, dict[str, Any]]]) -> None:
+    planned = ForgedPlanner().plan_now(request_, tools=TOOLS)
+    assert [(task.action, dict(task.args)) for task in planned] == calls
+    assert planned.provenance is not None
+    assert planned.provenance.planner == "forged"
+    assert 0.0 <= (planned.provenance.confidence or 0.0) <= 1.0
+
+
+def test_it_is_the_default_for_tools_of_ones_own_and_what_it_plans_runs(tmp_path: Path) -> None:
+    result = run("Get the weather in Oslo and Rome.", tools=TOOLS, home=tmp_path)
+    assert result.ok
+    assert sorted(args["city"] for _, args in CALLED) == ["Oslo", "Rome"]
+    assert result.provenance is not None
+    assert result.provenance.planner == "forged"
+
+
+def test_a_request_that_no_tool_serves_is_refused_and_nothing_is_called(tmp_path: Path) -> None:
+    with pytest.raises(PlanRefused, match="no tool fits"):
+        run("Who won the world cup in 1998?", tools=TOOLS, home=tmp_path)
+    assert not CALLED
+
+
+def test_a_plan_it_is_not_sure_of_is_shown_but_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forged.PlanModel, "probability", lambda self, confidence: 0.05)
+    monkeypatch.setattr("agent_forge.agents.request_run.RequestRun._by_rules", _raise)
+    assert plan("Play Bohemian Rhapsody by Queen", tools=TOOLS)["s1"].action == "play_song"
+    with pytest.raises(PlanRefused, match="5% of such plans are right"):
+        run("Play Bohemian Rhapsody by Queen", tools=TOOLS, home=tmp_path)
+    assert not CALLED
+
+
+async def _raise(self: Any, error: Exception, recorder: Any) -> None:
+    raise error
+
+
+def test_without_its_file_everything_works_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forged, "SHIPPED", tmp_path / "nothing")
+    assert choose_planner(None).name == "rules"
+    with pytest.raises(Exception, match="weights are not there"):
+        choose_planner("forged")
+
+
+def test_the_tools_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = forged.PlanModel(forged.SHIPPED)
+    functions = [forged.function_of(each) for each in TOOLS]
+    read: list[int] = []
+    inner = model.model.read
+    monkeypatch.setattr(model.model, "read", lambda history, ids: read.append(len(ids)) or inner(history, ids))
+    first = model.write("Get the weather in Oslo.", functions)
+    tokens, read[:] = sum(read), []
+    second = model.write("Get the weather in Oslo.", functions)
+    assert (first.text, first.confidences) == (second.text, second.confidences)
+    tools = len(model.tokenizer.encode(forged.tools_text(functions), add_special_tokens=False).ids)
+    assert tokens - sum(read) == tools
+
+
+def test_a_request_that_is_too_long_is_refused_at_once() -> None:
+    with pytest.raises(PlanningFailed, match="tokens"):
+        ForgedPlanner().plan_now("weather in Oslo, " * 1500, tools=TOOLS)
+
+
+def test_rows_of_a_file_become_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tools = [{"name": "get_weather", "description": "Current weather in a city", "parameters": schema}]
+    rows = [
+        {"id": "a", "request": "Get the weather in Oslo and Rome.", "tools": tools},
+        {"id": "b", "request": "Who wrote Hamlet?", "tools": [{"type": "function", "function": tools[0]}]},
+    ]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)) + "\n")
+    assert command(["plan", "--rows", str(file), "--planner", "forged"]) == 0
+    first, second = map(json.loads, capsys.readouterr().out.splitlines())
+    assert first["id"] == "a"
+    assert [call["args"] for call in first["calls"]] == [{"city": "Oslo"}, {"city": "Rome"}]
+    assert second == {"id": "b", "calls": [], "none": True}
+    file.write_text('{"id": 1, "request": "x"}\n')
+    assert command(["plan", "--rows", str(file), "--planner", "forged"]) != 0
+    assert re.search(r"line 1 is not a row", capsys.readouterr().err)
+
+
+def test_references_and_waits_become_references_of_plans() -> None:
+    calls = [
+        {"tool": "find", "args": {"q": "a {s1} b"}, "after": []},
+        {"tool": "buy", "args": {"ids": [{"ref": 1, "field": "id"}], "whole": {"ref": 1, "field": None}}, "after": [1]},
+    ]
+    first, second = forged.tasks_of(calls, "x")
+    assert dict(first.args) == {"q": "a {{s1}} b"}
+    assert dict(second.args) == {"ids": ["{s1.id}"], "whole": "{s1}"}
+    assert second.depends_on == ("s1",)
