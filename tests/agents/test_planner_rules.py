@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent_forge.agents.actions import Combine, LookUp
-from agent_forge.agents.planner import PlanningFailed, RulePlanner
+from agent_forge.agents.planner import LocalPlanner, ModelPlanner, PlanningFailed, RulePlanner
 from agent_forge.agents.planner.arguments import arguments
 from agent_forge.agents.planner.binding import bind_task, read_goal
 from agent_forge.agents.planner.tools import ToolIndex, split_name
@@ -381,5 +381,6 @@ def test_a_request_of_any_shape_and_length_is_planned_or_refused(text: str) -> N
 def test_too_much_is_refused() -> None:
     with pytest.raises(PlanningFailed, match="has 2,000 steps, the limit is 1,000"):
         RulePlanner().plan_now("Get it. " * 2000)
-    with pytest.raises(PlanningFailed, match="characters, the limit is 200,000"):
-        RulePlanner().plan_now("a" * 200_001)
+    for planner in (RulePlanner(), ModelPlanner(None), LocalPlanner(None)):  # none of them gets as far as its model
+        with pytest.raises(PlanningFailed, match="has 100,001 characters, the limit is 100,000"):
+            asyncio.run(planner.plan("a" * 100_001))

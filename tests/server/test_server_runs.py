@@ -41,6 +41,25 @@ def fetch(server: Any, started: dict[str, Any]) -> dict[str, Any]:
         return document
 
 
+HOSTILE = ["Who is older, " + "\n" * 60_000 + " or B?", "1. " * 33_000, "def f(x):\n    return {name}[x] * 2\n" * 2500]
+
+
+@pytest.mark.parametrize("request_text", HOSTILE, ids=["blank lines", "numbers", "code"])
+def test_a_hostile_request_ends_and_the_server_goes_on_answering(plain: Any, request_text: str) -> None:
+    """`re` holds the interpreter's lock: a pattern that takes a minute would silence every thread of the server."""
+    started = start(plain, request=request_text)
+    with plain.client() as client:
+        while fetch(plain, started)["state"] == "running":
+            assert client.get("/healthz").status_code == 200
+    assert fetch(plain, started)["state"] in {"failed", "succeeded"}
+
+
+def test_a_request_that_is_too_long_is_refused(plain: Any) -> None:
+    with plain.client() as client:
+        answer = client.post("/v1/runs", json={"request": "a " * 60_000})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "request")
+
+
 def test_a_request_is_planned_and_carried_out(plain: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """The result is the document that `agent-forge run --json` prints."""
     from agent_forge.cli import run

@@ -60,7 +60,7 @@ def size(text: str) -> int:
     >>> size("6MB"), size("1.5 MiB")
     (6000000, 1572864)
     """
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*([A-Za-z]*)", text.strip())
+    match = re.fullmatch(r"([0-9]*\.[0-9]+|[0-9]+)\s*([A-Za-z]*)", text.strip())
     if match is None or match[2].lower() not in UNITS or float(match[1]) <= 0:
         raise click.BadParameter(f"{text!r} is not a size. Write for example 6MB or 800kB.")
     return int(float(match[1]) * UNITS[match[2].lower()])
@@ -72,7 +72,7 @@ def share(text: str) -> float:
     >>> share("5%"), share("0.05")
     (0.05, 0.05)
     """
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)\s*(%?)", text.strip())
+    match = re.fullmatch(r"([0-9]*\.[0-9]+|[0-9]+)\s*(%?)", text.strip())
     if match is None:
         raise click.BadParameter(f"{text!r} is not a share. Write for example 5%.")
     if not match[2] and float(match[1]) > 1:  # 5 is meant as 5 % more often than as 500 %

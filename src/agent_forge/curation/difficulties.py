@@ -28,7 +28,7 @@ _CONSTRAINT = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*")
-_STEP_LINE = re.compile(r"^\s*(?:step\s*\d+|\d+[.)]|[-*•])\s+\S", re.IGNORECASE | re.MULTILINE)
+_STEP_LINE = re.compile(r"^[^\S\n]*(?:step\s*\d+|\d+[.)]|[-*•])\s+\S", re.IGNORECASE | re.MULTILINE)
 _PROMPT_KEYS = ("input", "prompt", "question", "task", "instruction", "query", "request", "problem", "context")
 _ANSWER_KEYS = ("target", "answer", "output", "completion", "expected_output", "response", "solution", "code")
 _STEP_KEYS = ("steps", "reasoning_steps", "reasoning", "task_steps", "decomposition", "plan")

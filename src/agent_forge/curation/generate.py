@@ -16,7 +16,7 @@ from agent_forge.curation.replace import Scrubber, mask_pii
 from agent_forge.errors import ModelError
 
 Judge = Callable[[Row], Difficulty]
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL)
+_FENCE = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
 _DESCRIPTIONS = {
     "easy": "one component and the standard approach; solvable in one or two steps",
     "medium": "two or three components and some judgement; several steps that build on each other",

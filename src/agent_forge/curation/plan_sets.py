@@ -24,7 +24,7 @@ class ParsedRow(NamedTuple):
     split: str = ""
 
 
-_NODE = re.compile(r"^\s*(\d+)\s*[:.]\s*(.+)$", re.MULTILINE)
+_NODE = re.compile(r"^[^\S\n]*(\d+)[^\S\n]*[:.]\s*(.+)$", re.MULTILINE)
 _EDGE = re.compile(r"\((START|\d+)\s*,\s*(END|\d+)\)")
 _HASH = re.compile(r"#(\d+)")
 _API_CALL = re.compile(r"API_call_(\d+)")

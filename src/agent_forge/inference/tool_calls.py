@@ -12,7 +12,7 @@ from typing import Any
 from agent_forge.inference.grammar import CLOSE, OPEN
 
 _DECODER = json.JSONDecoder()
-_FENCE = re.compile(r"\A```(?:json)?\s*(.*?)\s*```\Z", re.DOTALL)
+_FENCE = re.compile(r"\A```(?:json)?(.*)```\Z", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

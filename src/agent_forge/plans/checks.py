@@ -11,7 +11,7 @@ from agent_forge.plans.faults import PlanFault, PlanLimits
 from agent_forge.plans.references import ITEM, Reference, reads_as_name, split_text, strings_in, whole_reference
 from agent_forge.plans.task import Task
 
-_BRACE_WORD = re.compile(r'(?<!\{)\{[ \t]{0,3}(\w[\w-]*)(?=[.\[]|$)|(?<!\{)\{([^{}"]*,[^{}"]*)\}')
+_BRACE_WORD = re.compile(r'(?<!\{)\{[ \t]{0,3}(\w[\w-]*)(?=[.\[]|$)|(?<!\{)\{([^{},"]*,[^{}"]*)\}')
 _DIGITS = re.compile(r"\d+")
 _INTEGER_BITS = 1024  # what a double holds; longer ones are refused by many JSON readers
 _MOST_ITEMS = 1_000_000_000

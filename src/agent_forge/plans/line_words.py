@@ -12,12 +12,14 @@ from collections.abc import Callable
 from agent_forge.plans.json_text import NotJson, json_line, read_json
 
 STRING = r'"(?:[^"\\]|\\.)*"'
-_NUMBERED = re.compile(r"(?:(?:(?:sub-?)?task|step)s?[ \t_#-]*|t|#)?0*(\d+(?:[._]\d+)*)", re.IGNORECASE)
+_NUMBERED = re.compile(r"(?:(?:(?:sub-?)?task|step)s?[ \t_#-]*|t|#)?0*(?!0\d)(\d+(?:[._]\d+)*)", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_][\w-]*")
 _KEYWORDS = {"task", "tasks", "step", "steps", "subtask", "subtasks", "and", "to", "through", "none", "no", "nothing"}
 _KEYWORDS |= {"nil", "null", "na", "or", "all", "t"}
 _NONE = re.compile(
-    r"""[(\[{]?\s*(?:none|no|nothing|nil|null|n/a|na|-+|–|—|∅|no\ dependenc(?:y|ies)|none\ required|)\s*[)\]}]?\.?""",
+    r"""[(\[{]?\s*
+    (?:(?:none|no|nothing|nil|null|n/a|na|-+|–|—|∅|no\ dependenc(?:y|ies)|none\ required)\s*)?
+    [)\]}]?\.?""",
     re.IGNORECASE | re.VERBOSE,
 )
 _LABEL = r"(?:(?:tasks?|steps?)[ \t_\#]*|t)"

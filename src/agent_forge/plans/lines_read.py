@@ -63,7 +63,7 @@ _LONGEST_TAIL = 2000
 _TASK_WORD = re.compile(r"\b(?:task|step|t)[ \t_#-]*\d|#\d", re.IGNORECASE)
 _BROKEN_HEADER = re.compile(rf"[ \t>#]*(?:[-*+•][ \t]+)?{_MARKS}(?:(?:sub-?)?task|step)[ \t_#-]*\d", re.IGNORECASE)
 _BULLET = re.compile(r"[ \t]*(?:[-*+•◦▪][ \t]+|\(?\d{1,6}[.)])")
-_DECORATION = re.compile(r"[ \t]*(?:```\w*|~~~\w*|[-=*_#]{3,}|[#>*_ \t]*[^|:\d]{0,60}:[*_]*|#+[^|\d]*)?[ \t]*")
+_DECORATION = re.compile(r"(?:```\w*|~~~\w*|[-=*_#]{3,}|[#>*_ \t]*[^|:\d]{0,60}:[*_]*|#+[^|\d]*)?")
 NAMED_REFERENCE = re.compile(r"\{[ \t]*((?:(?:sub-?)?task|step)[ \t_#-]*\d+|t\d+)(?=[.\[}\s])[ \t]*", re.IGNORECASE)
 
 
@@ -238,7 +238,7 @@ class LineReader:
             if line[:end].strip():
                 draft.goal.append(line[:end].strip())
             self._fields(line.rstrip(), end, draft)
-        elif _DECORATION.fullmatch(line) or (not self.tagged and not telling):
+        elif _DECORATION.fullmatch(line.strip(" \t")) or (not self.tagged and not telling):
             return
         elif self.tagged or self.tasks or draft or FIELD.search(line):
             self._fault(f"{line.strip()[:60]!r} is not a task: a task begins with `Task N:`")

@@ -16,7 +16,7 @@ from agent_forge.plans.xml_read import Broken, GraphReader
 
 FORMATS = ("lines", "xml", "json", "yaml")
 _FENCE = re.compile(
-    r"^[ \t]*```[ \t]*(json|ya?ml)?[ \t]*\r?\n(.*?)^[ \t]*```", re.DOTALL | re.IGNORECASE | re.MULTILINE
+    r"^[ \t]*```[ \t]*(?:(json|ya?ml)[ \t]*)?\r?\n(.*?)^[ \t]*```", re.DOTALL | re.IGNORECASE | re.MULTILINE
 )
 _DOCUMENT_FENCE = re.compile(r"```[ \t]*(?:json|ya?ml)\b", re.IGNORECASE)
 _COMMENTS = re.compile(r"\s*(?:#[^\n]*\n\s*)*")
@@ -25,6 +25,7 @@ _YAML_KEY = re.compile(r"---|[\"']?[A-Za-z_][\w-]*[\"']?[ \t]*:")
 _YAML_TASKS = re.compile(r"^(?:---[ \t]+)?[\"']?(?:tasks|steps)[\"']?[ \t]*:", re.MULTILINE)
 _OPENING = re.compile(r"<(think|plan|graph)(?:\s[^<>]{0,900})?>|<!(?:DOCTYPE|ENTITY)", re.IGNORECASE)
 _THINK_END = re.compile(r"</think[ \t]*>|^[ \t]*(?=<(?:plan|graph)[\s>])", re.IGNORECASE | re.MULTILINE)
+_THOUGHT = re.compile(r"<think>.*?</think>", re.IGNORECASE | re.DOTALL)
 _PLAN_END = re.compile(r"</plan[ \t]*>", re.IGNORECASE)
 _AGAIN = re.compile(r"<(?:plan|graph)(?:\s[^<>]{0,900})?>|</(?:plan|graph)[ \t]*>", re.IGNORECASE)
 _LONGEST_TAG = 1000
@@ -284,7 +285,9 @@ class PlanStream:
 
 def _read_bare(text: str, limits: PlanLimits) -> Plan:
     """Lines without tags; thinking is left out, line numbers stay."""
-    thought = re.sub(r"<think>.*?</think>", lambda match: "\n" * match.group().count("\n"), text, flags=re.S | re.I)
+    # Only up to the last </think>: after it every <think> would search the rest of the text in vain.
+    cut = max((match.end() for match in re.finditer("</think>", text, re.I)), default=0)
+    thought = _THOUGHT.sub(lambda match: "\n" * match.group().count("\n"), text[:cut]) + text[cut:]
     reader = LineReader(tagged=False)
     for number, line in enumerate(thought.split("\n"), 1):
         reader.read(line.rstrip("\r"), number)

@@ -19,7 +19,7 @@ from agent_forge.plans.references import braced
 from agent_forge.plans.task import Task
 
 _STRING = r'"(?:[^"\\]|\\.)*"'
-_TAG = re.compile(r"""<(/?)([A-Za-z][\w:.-]*)((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
+_TAG = re.compile(r"""<(/?)([A-Za-z][\w:.-]*)(?![\w:.-])((?:[^<>"']|"[^"]*"|'[^']*')*)>""")
 _TAG_START = re.compile(r"<[/!?A-Za-z]")
 _SPECIAL = re.compile(r"<!--.*?-->|<!\[CDATA\[(?P<data>.*?)\]\]>|<\?.*?\?>", re.DOTALL)
 _ATTRIBUTE = re.compile(r"""\s*([\w:.-]+)\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'=]+))""")

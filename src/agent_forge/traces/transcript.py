@@ -34,15 +34,15 @@ _PREFIX = "agent_forge."
 # The forms of common credentials, which are never recorded.
 _SECRET = re.compile(
     r"(?:sk-|gh[pousr]_|github_pat_|xox[abpr]-|glpat-|AKIA|AIza)[A-Za-z0-9_\-]{12,}"
-    r"|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}"
+    r"|(?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]{5,}"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
     r"|(?i:(?<=password=)|(?<=token=)|(?<=secret=)|(?<=api_key=))[^\s&\"']{6,}",
     re.DOTALL,
 )
 # Lines that the rules file (agents/data/delegation-rules.md) has the delegating agent add to the task.
-_CATEGORY = re.compile(r"^\s*category:\s*([\w./-]{1,60})\s*$", re.IGNORECASE | re.MULTILINE)
-_ASSESSMENT = re.compile(r"^\s*assessment:\s*(.{1,200})$", re.IGNORECASE | re.MULTILINE)
-_GRADE = re.compile(r"(complexity|criticality|uncertainty)\s*[=:]\s*(low|medium|high)", re.IGNORECASE)
+_CATEGORY = re.compile(r"^[ \t]*category:[ \t]*([\w./-]{1,60})[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_ASSESSMENT = re.compile(r"^[ \t]*assessment:[ \t]*(.{1,200})$", re.IGNORECASE | re.MULTILINE)
+_GRADE = re.compile(r"(complexity|criticality|uncertainty)\s{0,9}[=:]\s{0,9}(low|medium|high)", re.IGNORECASE)
 
 
 def read_transcript(path: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from agent_forge.inference import TokenUsage
 from agent_forge.plans import Plan, PlanFault, Provenance
 
 Number = TypeVar("Number", int, float)
+LONGEST_REQUEST = 100_000  # characters
 
 
 class PlanningFailed(PlanError):
@@ -23,6 +24,12 @@ class PlanningFailed(PlanError):
         self.errors = list(errors)
         self.attempts = attempts
         self.text = text
+
+
+def check_length(request: str) -> None:
+    """Raises PlanningFailed for a request that is too long to be one."""
+    if len(request) > LONGEST_REQUEST:
+        raise PlanningFailed(f"the request has {len(request):,} characters, the limit is {LONGEST_REQUEST:,}")
 
 
 @runtime_checkable

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from agent_forge.agents.actions import SEARCH
 from agent_forge.agents.complexity import complexity
-from agent_forge.agents.planner.interface import Planner, PlanningFailed
+from agent_forge.agents.planner.interface import Planner, PlanningFailed, check_length
 from agent_forge.agents.planner.rules import read
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
 from agent_forge.plans import Plan, Provenance
 
-LONGEST_REQUEST = 200_000  # characters
 MOST_STEPS = 1000
 QUESTIONS = ("comparison", "aggregation", "bridge", "look-up")  # shapes that the rules answer by themselves
 
@@ -32,14 +32,15 @@ class RulePlanner:
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """Raises PlanningFailed for a request without words, and for one that is too long."""
-        return self.plan_now(request, tools=tools)
+        # In a thread, so that the longest request (a quarter of a second) does not block an event loop. It ends by
+        # itself: every pattern takes time linear in the request (tests/scenarios/test_13_patterns.py).
+        return await asyncio.to_thread(self.plan_now, request, tools=tools)
 
     def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """`plan` without an event loop: nothing here waits."""
+        check_length(request)
         if not any(char.isalnum() for char in request):
             raise PlanningFailed("the request has no words")
-        if len(request) > LONGEST_REQUEST:
-            raise PlanningFailed(f"the request has {len(request):,} characters, the limit is {LONGEST_REQUEST:,}")
         decision = complexity(request)
         if decision.steps > MOST_STEPS:
             raise PlanningFailed(f"the request has {decision.steps:,} steps, the limit is {MOST_STEPS:,}")

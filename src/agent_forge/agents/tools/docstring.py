@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 
+LONGEST = 20_000  # characters that are read; inspect.cleandoc takes quadratic time on blank lines
 _GOOGLE_SECTION = re.compile(r"(?:Args|Arguments|Parameters):\s*$")
 _NUMPY_SECTION = re.compile(r"Parameters\s*$")
 _SPHINX = re.compile(r":param (?:[^:]* )?(\w+):\s*(.*)$")
@@ -20,7 +21,7 @@ def read_docstring(text: str | None) -> tuple[str, dict[str, str]]:
     """
     if not text or not text.strip():
         return "", {}
-    lines = inspect.cleandoc(text).splitlines()
+    lines = inspect.cleandoc(text[:LONGEST]).splitlines()
     return _first_paragraph(lines), _arguments(lines)
 
 

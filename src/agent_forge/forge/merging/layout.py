@@ -16,7 +16,7 @@ from agent_forge.forge.merging.recipe import DTYPES, InputModel, Recipe, Slice
 from agent_forge.forge.merging.settings import METHODS, Values, resolve
 from agent_forge.forge.merging.sources import FLOATS, Spec, TensorSource
 
-LAYER = re.compile(r"(?P<before>(?:^|.*?\.)(?:layers|h|blocks|block)\.)(?P<number>\d+)(?P<after>\..+)")
+LAYER = re.compile(r"(?P<before>(?:^|.*?\.)(?:layers|h|blocks|block)\.)(?P<number>\d+)(?P<after>\..+)", re.DOTALL)
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight", "embed_in.weight")
 HEADS = ("lm_head.weight", "lm_head.bias", "embed_out.weight")
 # the weights that write to the residual stream: what a scale at a joint changes

@@ -7,6 +7,7 @@ are stages: a later one may use an earlier one as a model (as in `mergekit-multi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -145,9 +146,9 @@ class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ign
     """Safe, and refuses a key that occurs twice instead of silently using the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        names = [key.value for key, _ in node.value]
-        if twice := {str(name) for name in names if names.count(name) > 1}:
-            raise yaml.constructor.ConstructorError(None, None, f"{sorted(twice)[0]!r} occurs twice", node.start_mark)
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := sorted(name for name, count in counts.items() if count > 1):
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]!r} occurs twice", node.start_mark)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)
         return mapping
 
