@@ -144,13 +144,10 @@ def is_packed(folder: Path) -> bool:
 
 def _load(folder: Path) -> tuple[Any, Any]:
     """(model, tokenizer or None), from safetensors alone."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from agent_forge.inference.loading import load_model, load_tokenizer
 
-    import agent_forge.forge.models  # noqa: F401 (registers our architectures)
-
-    model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, local_files_only=True)
     has_tokenizer = any((folder / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
-    return model, AutoTokenizer.from_pretrained(folder, local_files_only=True) if has_tokenizer else None
+    return load_model(folder), load_tokenizer(folder) if has_tokenizer else None
 
 
 def _unpack(source: Path, folder: Path) -> None:

@@ -96,11 +96,9 @@ def _unpack(checkpoint: Checkpoint, contract: Contract, models: Path) -> Checkpo
 
 
 def _model(checkpoint: Checkpoint) -> Any:
-    from transformers import AutoModelForCausalLM
+    from agent_forge.inference.loading import load_model
 
-    import agent_forge.forge  # noqa: F401 (registers our architectures)
-
-    return AutoModelForCausalLM.from_pretrained(checkpoint.path, dtype="auto")
+    return load_model(checkpoint.path)
 
 
 def _rewritten(checkpoint: Checkpoint, model: Any, change: dict[str, Any], models: Path) -> Checkpoint:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agent_forge.config import option
-from agent_forge.errors import CheckpointError
 from agent_forge.forge import checkpoint
 from agent_forge.forge.checkpoint import TOKENIZERS, Checkpoint
 from agent_forge.forge.contracts import format_of
+from agent_forge.inference import loading
 
 ModelName = str | os.PathLike[str] | Checkpoint
 
@@ -50,20 +50,13 @@ def find_model(name: ModelName, home: str | None = None) -> Checkpoint:
 def load_model(name: ModelName, settings: LoadSettings) -> OpenedModel:
     """Any causal LM in the Hugging Face layout, packed and compressed ones too. Raises CheckpointError, UsageError."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    import agent_forge.forge.models  # noqa: F401 (our architectures and formats)
 
     source = find_model(name)
     device = settings.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     packed = format_of(source.path) == "agent_forge_packed"
-    options = {} if packed else {"dtype": getattr(torch, settings.dtype)}
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(source.path, **options)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"the model cannot be loaded: {error}", where=str(source.path)) from error
+    model = loading.load_model(source.path, dtype=None if packed else getattr(torch, settings.dtype))
     has_tokenizer = any((source.path / file).is_file() for file in TOKENIZERS)
-    tokenizer = AutoTokenizer.from_pretrained(source.path) if has_tokenizer else None
+    tokenizer = loading.load_tokenizer(source.path) if has_tokenizer else None
     return OpenedModel(model.to(device).eval(), tokenizer, source)

@@ -11,14 +11,14 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.context_length import context_length
-from agent_forge.errors import MissingExtraError, ModelError
+from agent_forge.errors import CheckpointError, ModelError
 from agent_forge.inference.chat import ChatClient
 from agent_forge.inference.client import Completion, Request, TokenUsage, ToolCall
+from agent_forge.inference.loading import load_model, load_tokenizer
 from agent_forge.inference.prompt import chat_prompt
 from agent_forge.inference.text import TextWriter
 from agent_forge.refusal import Refusal
@@ -224,22 +224,11 @@ def _load_folder(folder: Path, device: str) -> tuple[Any, Any]:
 
     if device == "cpu" and is_packed(folder):
         return PackedModel.load(folder), FolderTokenizer(folder)
-    from agent_forge.inference import architectures
 
     try:
-        import_module("transformers")  # waits while another thread imports it: see agent_forge.forge
-        architectures.register_all()
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-    except ImportError as error:
-        raise MissingExtraError("a model in this process", "forge") from error
-    try:
-        # safetensors only: loading a pickle runs code
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, use_safetensors=True, trust_remote_code=False, local_files_only=True, dtype="float32"
-        )
-        return model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(f"the checkpoint cannot be loaded: {str(error)[:300]}", where=str(folder)) from error
+        return load_model(folder, dtype="float32"), load_tokenizer(folder)
+    except CheckpointError as error:
+        raise ModelError(error.what, where=error.where, fix=error.fix) from error
 
 
 def _masked(mask: Mask | None, walk: GrammarWalk | None) -> Mask | None:

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import save_file
-from transformers import AutoTokenizer
 
+from agent_forge.errors import CheckpointError
 from agent_forge.forge.checkpoint import CARD
 from agent_forge.forge.compression.loading import METHOD
 from agent_forge.forge.compression.packed_tokenizer import FILE, PackedTokenizer, pack_tokenizer
+from agent_forge.inference.loading import load_tokenizer
 
 WEIGHTS = "model.safetensors"
 COPIED = ("generation_config.json", "chat_template.jinja", "LICENSE", "NOTICE", "special_tokens_map.json")
@@ -68,15 +69,15 @@ def write_tokenizer(source: Path, folder: Path, samples: Sequence[str]) -> None:
     document = json.loads(settings.read_text(encoding="utf-8")) if settings.is_file() else {}
     document.pop("added_tokens_decoder", None)  # these are in the tokenizer itself
     _write(folder / "tokenizer_config.json", {**document, "tokenizer_class": PackedTokenizer.__name__})
-    if not _reads_alike(AutoTokenizer.from_pretrained(source), folder, samples):
+    if not _reads_alike(load_tokenizer(source), folder, samples):
         (folder / FILE).unlink()
         _copy_tokenizer(source, folder)
 
 
 def _reads_alike(original: Any, folder: Path, samples: Sequence[str]) -> bool:
     try:
-        packed = AutoTokenizer.from_pretrained(folder)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        packed = load_tokenizer(folder)
+    except CheckpointError:
         return False
     same = all(getattr(packed, name) == getattr(original, name) for name in SPECIAL)
     return same and all(packed(text)["input_ids"] == original(text)["input_ids"] for text in samples)

@@ -8,14 +8,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForCausalLM
-
 from agent_forge.errors import DataError
 from agent_forge.forge.compression.folder import folder_bytes
 from agent_forge.forge.evaluation.choices import answer_questions, continuations
 from agent_forge.forge.evaluation.text import TextScore, compare, finite_or_none, measure_goals
 from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.training.evaluation import HeldOut, ratio
+from agent_forge.inference.loading import load_model
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ class ArtefactJudge:
 
     def of_folder(self, folder: Path, stage: str = "judge") -> Figures:
         """Loads the folder as a user would, and measures that."""
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=self.original.dtype)
+        model = load_model(folder, dtype=self.original.dtype)
         return self.of_model(model.to(next(self.original.parameters()).device), folder_bytes(folder), stage)
 
     def of_model(self, model: Any, size: int, stage: str = "judge") -> Figures:

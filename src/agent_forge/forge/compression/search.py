@@ -22,10 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from agent_forge.config import as_dict
-from agent_forge.errors import CheckpointError, UsageError
+from agent_forge.errors import UsageError
 from agent_forge.forge.checkpoint import Card, Metric, digest_of, write_card
 from agent_forge.forge.compression.allocation import Allocation, allocate, worthwhile
 from agent_forge.forge.compression.codecs import raw
@@ -48,6 +47,7 @@ from agent_forge.forge.compression.trials import ReferencePredictions, Trial, pl
 from agent_forge.forge.evaluation.text import refuse_unsound
 from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.training.packing import PackedRows
+from agent_forge.inference.loading import load_model
 
 CLOSE = 0.97  # sizes whose ratio is above this are not told apart
 RECOVERED = 0.88  # share of the size that passes without recovery: tried with it
@@ -246,10 +246,7 @@ class Compressor:
 
 def load_original(source: Path) -> Any:
     """The model in float32 on the device at hand; a packed one is unpacked first."""
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"the model cannot be loaded: {error}", where=str(source)) from error
+    model = load_model(source, dtype=torch.float32)
     if getattr(model, "is_quantized", False) and getattr(model, "quantization_method", "") != METHOD:
         model = model.dequantize(torch.float32)
     refuse_unsound(model, str(source))

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoConfig, AutoTokenizer
 
 from agent_forge.context_length import context_length
 from agent_forge.errors import CheckpointError
@@ -22,6 +21,7 @@ from agent_forge.forge.checkpoint import TOKENIZERS
 from agent_forge.forge.progress import Tell, silent, track
 from agent_forge.forge.training.evaluation import HeldOut
 from agent_forge.forge.training.packing import PackedRows, encode, pack
+from agent_forge.inference.loading import load_config, load_tokenizer
 
 ROWS_PER_DOCUMENT = 2  # at least: more where there are few documents
 TEXTS_AT_ONCE = 64
@@ -61,8 +61,8 @@ def prepare_text(
     """
     if not any((source / name).is_file() for name in TOKENIZERS):
         raise CheckpointError("there is no tokenizer to read the text with", where=str(source))
-    length = min(length, context_length(AutoConfig.from_pretrained(source)) or length)
-    tokenizer: Any = AutoTokenizer.from_pretrained(source)
+    length = min(length, context_length(load_config(source)) or length)
+    tokenizer: Any = load_tokenizer(source)
     if tokenizer.bos_token_id is None:
         if tokenizer.eos_token_id is None:
             raise CheckpointError("the tokenizer has neither BOS nor EOS to begin a text with", where=str(source))

@@ -80,13 +80,10 @@ def harness_model(folder: str | Path, batch: int = 16, device: str | None = None
         from lm_eval.api.model import LM  # type: ignore[import-not-found]
     except ImportError as error:
         raise UsageError("lm-eval is not installed", fix="pip install lm-eval") from error
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    import agent_forge.forge  # noqa: F401  (our architectures and the packed format)
+    from agent_forge.inference.loading import load_model, load_tokenizer
 
     class ForgeModel(Answers, LM):  # type: ignore[misc]
         pass
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    model: Any = AutoModelForCausalLM.from_pretrained(folder)
-    return ForgeModel(model.to(device), AutoTokenizer.from_pretrained(folder), batch)
+    return ForgeModel(load_model(folder).to(device), load_tokenizer(folder), batch)

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
 
 from agent_forge.errors import CheckpointError
 from agent_forge.forge import checkpoint as checkpoints
@@ -31,6 +30,7 @@ from agent_forge.forge.merging.binding import library
 from agent_forge.forge.training.objective import losses_and_hits
 from agent_forge.forge.training.packing import IGNORE, Batch
 from agent_forge.forge.training.speed import wait
+from agent_forge.inference.loading import load_model
 
 BATCH_TOKENS = {"cpu": 2048, "cuda": 65536}  # small batches stay in the cache and pad less; a GPU takes many rows
 WHOLE = 1024  # on a GPU longer rows are padded to a multiple: their attention is traced anew for every length
@@ -192,8 +192,7 @@ class Examiner:
 
     def model_at(self, folder: Path) -> Any:
         """A model as it is on disk."""
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        return model.to(self.device)
+        return load_model(folder, dtype=torch.float32).to(self.device)
 
     def cost_of(self, model: Any, base: RunningCost | None = None) -> RunningCost:
         """Tokens read per second (the median of five runs) and the bytes of the weights.

@@ -62,7 +62,6 @@ def _placed(value: Any, names: Sequence[str], where: str) -> Any:
 def judge_merge(rivals: Sequence[Path], merged: Path, settings: MergeSettings) -> tuple[GateResult, int]:
     """The merge against the best of its inputs, in bits per byte of held-out text; and which input that is."""
     import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from agent_forge.context_length import context_length
     from agent_forge.forge.checkpoint import load
@@ -73,6 +72,7 @@ def judge_merge(rivals: Sequence[Path], merged: Path, settings: MergeSettings) -
     from agent_forge.forge.quantization.material import beginning
     from agent_forge.forge.training.evaluation import HeldOut
     from agent_forge.forge.training.packing import encode, pack
+    from agent_forge.inference.loading import load_model, load_tokenizer
 
     share = min(judging_share(load(folder), settings.sources, settings.held_out) for folder in rivals)
     texts = [text for of in read_corpus(settings.sources, share).held_out.values() for text in of]
@@ -80,8 +80,8 @@ def judge_merge(rivals: Sequence[Path], merged: Path, settings: MergeSettings) -
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     def bits(folder: Path) -> Any:
-        tokenizer = AutoTokenizer.from_pretrained(folder)
-        model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        tokenizer = load_tokenizer(folder)
+        model = load_model(folder, dtype=torch.float32)
         length = min(settings.length, context_length(model.config) or settings.length)
         rows = pack(encode(tokenizer, texts, eos=False), length, beginning(tokenizer), alone=True)
         return measure_text(model.to(device), HeldOut(rows, sizes)).bits

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PretrainedConfig
+from transformers import PretrainedConfig
 
 from agent_forge.config import option
 from agent_forge.errors import ConfigError, HandoffError
@@ -33,6 +33,7 @@ from agent_forge.forge.phases.cognate import (
 )
 from agent_forge.forge.phases.measure import behaviour_metrics, compare, text_metrics, training_metrics
 from agent_forge.forge.training.evaluation import HeldOut
+from agent_forge.inference.loading import load_config, load_model, load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def run(work: Work) -> PhaseOutcome:
     tokenizer = reading_tokenizer(base)
     corpus = read_corpus(config.sources, config.held_out)
     judged = HeldOut.of(tokenizer, [text for texts in corpus.held_out.values() for text in texts], config.length)
-    original: Any = AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32)
+    original: Any = load_model(base.path, dtype=torch.float32)
     original.to(device())
     refuse_long_rows(original.config, config.length)
     before = measure_text(original, judged).bits
@@ -72,28 +73,28 @@ def run(work: Work) -> PhaseOutcome:
 
     def begin(fields: Mapping[str, Any]) -> Any:
         torch.manual_seed(work.seed)  # parts that the base does not have start at random
-        changed = {"config": changed_config(base, fields)} if fields else {}
-        return AutoModelForCausalLM.from_pretrained(base.path, dtype=torch.float32, **changed)
+        changed = changed_config(base, fields) if fields else None
+        return load_model(base.path, dtype=torch.float32, config=changed)
 
     model = begin(config.model)
     trained = learn(work, model, tokenizer, corpus, settings_of(config.training, work.seed), config.length)
     after = measure_text(model, judged).bits
     metrics = {**text_metrics(after, judged.bytes_of), **training_metrics(trained), **behaviour_metrics(model, judged)}
-    checkpoint = save(work, model, AutoTokenizer.from_pretrained(base.path), corpus, metrics)
+    checkpoint = save(work, model, load_tokenizer(base.path), corpus, metrics)
     control = control_bits(work, begin, model, tokenizer, judged)
     return PhaseOutcome(checkpoint, compare(before, after, judged.bytes_of, config.gate.least_gain, control))
 
 
 def changed_config(base: Checkpoint, changes: Mapping[str, Any]) -> PretrainedConfig:
     """The base's configuration with some fields changed, checked like a new one. Raises ConfigError."""
-    config: PretrainedConfig = AutoConfig.from_pretrained(base.path)
+    config: PretrainedConfig = load_config(base.path)
     refuse_unknown_fields(changes, config)
     return type(config).from_dict({**config.to_dict(), **numbers(changes)})
 
 
 def reading_tokenizer(base: Checkpoint) -> Any:
     """The base's tokenizer for training text. EOS stands in for BOS and padding, which many models do not have."""
-    tokenizer = AutoTokenizer.from_pretrained(base.path)
+    tokenizer = load_tokenizer(base.path)
     if tokenizer.bos_token_id is None:
         if tokenizer.eos_token_id is None:
             raise HandoffError("the tokenizer has neither BOS nor EOS to begin a text with", where=str(base.path))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agent_forge.config import as_dict
 from agent_forge.context_length import context_length
@@ -39,6 +38,7 @@ from agent_forge.forge.quantization.gate import DemandCheck, as_gate
 from agent_forge.forge.quantization.material import MaterialSize, gather
 from agent_forge.forge.quantization.quantise import Measurement, Quantisation
 from agent_forge.forge.quantization.settings import QuantizeSettings
+from agent_forge.inference.loading import load_model, load_tokenizer
 
 # Floating-point operations spent on judging: they bound the held-out text and the questions of a
 # large model on a CPU.
@@ -150,13 +150,13 @@ def prepare(
     if device not in JUDGING or (device == "cuda" and not torch.cuda.is_available()):
         raise UsageError(f"there is no device {device!r} here", fix="Use cpu, or cuda where there is a GPU")
     share = settings.held_out or HELD_OUT
-    teacher: Any = AutoModelForCausalLM.from_pretrained(source.path, dtype=torch.float32).eval().to(device)
+    teacher: Any = load_model(source.path, dtype=torch.float32).eval().to(device)
     if getattr(teacher, "hf_quantizer", None) is not None:
         fix = "Start from its full-precision form"
         raise UsageError("the model is quantised already", where=str(source.path), fix=fix)
     refuse_unsound(teacher, str(source.path))
     has_tokenizer = any((source.path / name).is_file() for name in TOKENIZERS)
-    tokenizer: Any = AutoTokenizer.from_pretrained(source.path) if has_tokenizer else None
+    tokenizer: Any = load_tokenizer(source.path) if has_tokenizer else None
     recipe = settings.recipe
     steps = recipe.steps_for(teacher, device)
     judged = settings.most_judged or judged_tokens(teacher, device)

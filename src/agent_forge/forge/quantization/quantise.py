@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM
 
 from agent_forge.forge.evaluation.choices import ChoiceQuestion, answer_questions
 from agent_forge.forge.evaluation.scores import TaskScore, retention
@@ -31,6 +30,7 @@ from agent_forge.forge.quantization.gate import DemandCheck, check
 from agent_forge.forge.quantization.material import Material
 from agent_forge.forge.quantization.settings import QuantizeSettings
 from agent_forge.forge.training import Evaluation, PackedRows
+from agent_forge.inference.loading import load_model
 
 CALIBRATION_ROWS = 64
 STARTS = {
@@ -93,7 +93,7 @@ class Quantisation:
 
     def measure_folder(self, folder: Path) -> tuple[Measurement, Divergence]:
         """The model on disk: loaded anew, then measured like the original, with its divergence from it."""
-        model = AutoModelForCausalLM.from_pretrained(folder)
+        model = load_model(folder)
         model.to(self.device)
         judged = self.material.judged
         comparison = compare(model, live_goals(self.teacher, judged), judged, stage="packed", tell=self.tell)

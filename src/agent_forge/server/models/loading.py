@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 import time
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent_forge.errors import AgentForgeError, MissingExtraError, ModelError, UsageError
+from agent_forge.errors import AgentForgeError, UsageError
+from agent_forge.inference.loading import load_model, load_tokenizer
 from agent_forge.server.context import Context
 
 if TYPE_CHECKING:
@@ -99,24 +99,4 @@ def _smollm2() -> tuple[Any, Any]:
 
 
 def _folder(folder: str, device: str) -> tuple[Any, Any]:
-    try:
-        import_module("transformers")  # waits where another thread imports it: see agent_forge.forge
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
-
-        import agent_forge.forge.models  # noqa: F401  (registers Cognate with transformers)
-    except ImportError as error:
-        raise MissingExtraError("serving a model", "forge") from error
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        # safetensors only, and no code from the folder: a pickle or a script from an unknown source runs code
-        model = AutoModelForCausalLM.from_pretrained(
-            folder,
-            use_safetensors=True,
-            trust_remote_code=False,
-            local_files_only=True,
-            dtype="float32" if device == "cpu" else "bfloat16",
-        )
-        return model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(f"the checkpoint cannot be loaded: {str(error)[:300]}", where=folder) from error
+    return load_model(folder, dtype="float32" if device == "cpu" else "bfloat16"), load_tokenizer(folder)

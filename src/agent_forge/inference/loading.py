@@ -1,0 +1,158 @@
+"""The one place that loads a model folder with transformers; a folder may come from anyone.
+
+No code from the folder ever runs: `auto_map` and kernels from elsewhere are refused, and weights come from safetensors,
+never from a pickle. What the folder claims is checked against its files before anything of that size is built.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from agent_forge.errors import CheckpointError, MissingExtraError
+from agent_forge.inference import architectures
+from agent_forge.inference.safetensors_file import read_header
+
+INDEX = "model.safetensors.index.json"
+MOST_CONFIG = 16 << 20  # bytes
+MOST_NESTING = 32
+_SETTINGS = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
+# Weights per byte on disk: the densest format we write has five or so.
+_MOST_PER_BYTE = 100
+
+
+def load_model(folder: str | Path, *, dtype: Any = None, config: Any = None) -> Any:
+    """The causal language model in a folder, in the type of its file or as `dtype` says. Raises CheckpointError."""
+    check_folder(folder)
+    more = {"config": config} if config is not None else {}
+    return _load("AutoModelForCausalLM", folder, use_safetensors=True, dtype=dtype or "auto", **more)
+
+
+def load_tokenizer(folder: str | Path) -> Any:
+    """The tokenizer in a folder. Raises CheckpointError."""
+    _check_settings(Path(folder))
+    return _load("AutoTokenizer", folder)
+
+
+def load_config(folder: str | Path) -> Any:
+    """The configuration in a folder, as transformers reads it. Raises CheckpointError."""
+    _check_settings(Path(folder))
+    return _load("AutoConfig", folder)
+
+
+def _load(name: str, folder: str | Path, **options: Any) -> Any:
+    try:
+        transformers = import_module("transformers")  # waits while another thread imports it: see agent_forge.forge
+        architectures.register_all()
+        transformers.utils.logging.disable_progress_bar()
+    except ImportError as error:
+        raise MissingExtraError("a model in this process", "forge") from error
+    try:
+        return getattr(transformers, name).from_pretrained(
+            folder, trust_remote_code=False, local_files_only=True, **options
+        )
+    except Exception as error:  # a foreign library on foreign files: it raises whatever its parts raise
+        what = f"the {'tokenizer' if 'Tok' in name else 'model'} cannot be loaded: {str(error)[:300]}"
+        raise CheckpointError(what, where=str(folder)) from error
+
+
+def check_folder(folder: str | Path) -> None:
+    """Raises CheckpointError for a model folder that brings code, is damaged, or claims sizes that its files belie."""
+    folder = Path(folder)
+    config = _check_settings(folder)
+    shards = weight_files(folder)
+    names = [name for shard in shards for name in read_header(shard)]
+    if len(set(names)) != len(names):
+        raise CheckpointError("two files hold a tensor of the same name", where=str(folder))
+    _check_sizes(config, len(names), sum(shard.stat().st_size for shard in shards), str(folder))
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a model: those that its index names, or all. Raises CheckpointError for an index that
+    names a file outside the folder or one that is missing."""
+    if not (folder / INDEX).is_file():
+        return sorted(folder.glob("*.safetensors"))
+    names = read_settings(folder / INDEX).get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise CheckpointError("the index has no map of tensors to files", where=str(folder / INDEX))
+    files = [folder / name for name in sorted(set(names.values()))]
+    for file in files:
+        if file.name != str(file.relative_to(folder)) or not file.is_file():
+            raise CheckpointError(
+                f"the index names {file.name[:100]!r}, which is not a file of this folder", where=str(folder)
+            )
+    return files
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """A small JSON object from a model folder. Raises CheckpointError."""
+    try:
+        if path.stat().st_size > MOST_CONFIG:
+            raise ValueError(f"it is larger than {MOST_CONFIG >> 20} MiB")
+        document = json.loads(path.read_bytes())
+        if not isinstance(document, dict):
+            raise ValueError("it is not an object")
+        if _depth(document) > MOST_NESTING:
+            raise ValueError("it is nested too deeply")
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path.name} cannot be read: {error}", where=str(path.parent)) from error
+    return document
+
+
+def _check_settings(folder: Path) -> dict[str, Any]:
+    documents = {name: read_settings(folder / name) for name in _SETTINGS if (folder / name).is_file()}
+    for name, document in documents.items():
+        for key, value in _fields(document):
+            if key == "auto_map" and value:
+                raise CheckpointError(
+                    f"{name} asks for code of its own (auto_map), which is never run",
+                    where=str(folder),
+                    fix="Use a model whose architecture transformers knows, and delete auto_map from the file",
+                )
+            if key.endswith("_implementation") and isinstance(value, str) and "/" in value:
+                raise CheckpointError(
+                    f"{name} asks for kernels from {value[:100]!r}, which are never run", where=str(folder)
+                )
+    return documents.get("config.json", {})
+
+
+def _check_sizes(config: Mapping[str, Any], tensors: int, size: int, where: str) -> None:
+    """Building what an absurd config asks for could take all memory before its weights turn out not to fit."""
+    most_weights = _MOST_PER_BYTE * size
+    limits = {"layers": max(64, tensors), "experts": max(64, tensors), "size": most_weights, "dim": most_weights}
+    for key, value in _fields(config):
+        if isinstance(value, int) and not -(1 << 31) < value <= limits.get(key.rpartition("_")[2], 1 << 62):
+            raise CheckpointError(f"{key} is {value}, but there are {tensors} tensors of {size} bytes", where=where)
+    for part in (config, config.get("text_config")):
+        for one, other in (("hidden_size", "vocab_size"), ("hidden_size", "intermediate_size")):
+            sides = (part.get(one), part.get(other)) if isinstance(part, dict) else ()
+            if all(isinstance(side, int) for side in sides) and math.prod(sides) > most_weights and sides:
+                raise CheckpointError(f"{one} and {other} are {sides}, but the weights have {size} bytes", where=where)
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield key, each
+            yield from _fields(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _fields(each)
+
+
+def _depth(value: Any) -> int:
+    """How deeply lists and objects are nested, up to the limit."""
+    level, depth = [value], 0
+    while level and depth <= MOST_NESTING + 1:
+        level = [
+            each
+            for part in level
+            for each in (part.values() if isinstance(part, dict) else part)
+            if isinstance(each, (dict, list))
+        ]
+        depth += 1
+    return depth
