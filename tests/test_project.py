@@ -56,6 +56,17 @@ def test_no_import_knot_has_more_than_four_modules() -> None:
     assert knots == []
 
 
+def test_only_one_module_loads_models_with_transformers() -> None:
+    """Whoever calls `from_pretrained` elsewhere may run code that came with a model folder."""
+    callers = {
+        str(path.relative_to(ROOT))
+        for path, tree in trees(PACKAGE).items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr == "from_pretrained"
+    }
+    assert callers == {"src/agent_forge/inference/loading.py"}
+
+
 def import_edges() -> Iterator[tuple[str, str]]:
     names = {path: ".".join(path.relative_to(ROOT / "src").with_suffix("").parts) for path in PACKAGE}
     modules = {path: name.removesuffix(".__init__") for path, name in names.items()}

@@ -178,5 +178,5 @@ def test_the_judges_know_a_quadratic_pattern_from_a_linear_one() -> None:
     attack = Attack("", " ", "\x01")
     assert superlinear(slow, attack)
     assert not superlinear(fast, attack)
-    assert freezes(lambda text: slow.search(text[:20_000]) and None, attack) is not None
+    assert freezes(slow.search, attack) is not None
     assert freezes(lambda text: slow.search(text[:2000]), attack) is None

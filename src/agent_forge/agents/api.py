@@ -147,7 +147,7 @@ async def _carry_out(
     **settings: Any,
 ) -> Result:
     if resume is not None:
-        notes = stored_notes(home, record, resume)
+        notes = stored_notes(home, record, resume, needs_model=model is None)
         tools = tools if tools is not None else notes.get("tools")
         model = model if model is not None else notes.get("model")
         agent = agent if agent is not None else notes.get("agent")

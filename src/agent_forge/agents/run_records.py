@@ -14,6 +14,7 @@ from agent_forge.agents.profiles import DEFAULT
 from agent_forge.errors import UsageError
 from agent_forge.settings import trace_store
 from agent_forge.traces import Recorder
+from agent_forge.urls import CUT, without_credentials
 
 if TYPE_CHECKING:
     from agent_forge.runtime.journal import Journal
@@ -63,14 +64,22 @@ def notes_of(run: str, request: str | None, tools: AnyTools, model: AnyModel, ag
     return {
         "request": request,
         "tools": tools if isinstance(tools, str) else None,
-        "model": model if isinstance(model, str) else None,
+        "model": without_credentials(model) if isinstance(model, str) else None,
         "agent": agent if isinstance(agent, str) else None,
     }
 
 
-def stored_notes(home: str | os.PathLike[str] | None, record: bool, run: str) -> dict[str, Any]:
+def stored_notes(
+    home: str | os.PathLike[str] | None, record: bool, run: str, needs_model: bool = True
+) -> dict[str, Any]:
     """The notes of a run to resume. Raises UnknownRunError."""
     with journal_of(home, record) as journal:
         if journal is None:
             raise UsageError("a run cannot be resumed with record=False", fix="Leave record at its default")
-        return journal.summary(run).notes
+        notes = journal.summary(run).notes
+        if needs_model and CUT in (notes.get("model") or ""):
+            raise UsageError(
+                f"the model of this run, {notes['model']}, was stored without its credentials",
+                fix="Name it again with --model",
+            )
+        return notes

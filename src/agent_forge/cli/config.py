@@ -24,13 +24,17 @@ def show(origin: bool, as_json: bool) -> None:
     """Print the settings as YAML; with --json, an object of value and origin per setting."""
     from agent_forge.config import as_dict, dump
     from agent_forge.settings import resolve_settings
+    from agent_forge.urls import without_credentials
 
     resolved = resolve_settings()
-    values = as_dict(resolved.value)
+    values = {
+        key: without_credentials(value) if isinstance(value, str) else value
+        for key, value in as_dict(resolved.value).items()
+    }
     if as_json:
         json_out({key: {"value": value, "origin": resolved.origins[key]} for key, value in values.items()})
     elif origin:
         for key, value in values.items():
             echo(f"{dump({key: value}).rstrip()}    # {resolved.origins[key]}")
     else:
-        echo(dump(resolved.value).rstrip("\n"))
+        echo(dump(values).rstrip("\n"))

@@ -232,14 +232,15 @@ def _endpoint(url: str) -> Finding:
     import httpx
 
     from agent_forge.inference.openai_compatible import API_KEY, key_for
+    from agent_forge.urls import without_credentials
 
     key = key_for(url)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    name, fix = f"endpoint {url}", "Start the server, or correct --model or AGENT_FORGE_MODEL"
+    name, fix = f"endpoint {without_credentials(url)}", "Start the server, or correct --model or AGENT_FORGE_MODEL"
     try:
         response = httpx.get(f"{url.rstrip('/')}/models", headers=headers, timeout=3)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        return Finding(name, False, f"not reachable: {error}", fix)
+        return Finding(name, False, f"not reachable: {without_credentials(str(error))}", fix)
     if response.status_code in (401, 403):
         return Finding(name, False, f"refused: HTTP {response.status_code}", f"Set {API_KEY}")
     return Finding(

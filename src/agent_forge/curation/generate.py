@@ -14,6 +14,7 @@ from agent_forge.curation.duplicates import normalised, shingles
 from agent_forge.curation.lines import Row, content_of
 from agent_forge.curation.replace import Scrubber, mask_pii
 from agent_forge.errors import ModelError
+from agent_forge.urls import without_credentials
 
 Judge = Callable[[Row], Difficulty]
 _FENCE = re.compile(r"```(?:json)?[^\S\n]*\n(.*?)```", re.DOTALL)
@@ -58,7 +59,9 @@ class Endpoint:
             return str(response.json()["choices"][0]["message"]["content"] or "")
         except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
             raise ModelError(
-                f"no usable answer ({type(error).__name__}: {error})", where=self.url, fix="Is the endpoint up?"
+                f"no usable answer ({type(error).__name__}: {without_credentials(str(error))})",
+                where=without_credentials(self.url),
+                fix="Is the endpoint up?",
             ) from error
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from agent_forge._version import __version__
 from agent_forge.errors import CheckpointError
 from agent_forge.files import file_digest, sync_folder
+from agent_forge.inference.loading import read_json
 from agent_forge.inference.safetensors_file import elements, read_header
 
 CARD = "card.json"
@@ -235,11 +236,7 @@ DERIVED = ("architecture", "parameters", "tokenizer")
 
 def completed(folder: Path, card: Card) -> Card:
     """Fills in what the files themselves say: architecture, parameter count, tokenizer digest."""
-    try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"config.json cannot be read: {error}", where=str(folder)) from error
-    architectures = config.get("architectures") if isinstance(config, dict) else None
+    architectures = read_json(folder / "config.json").get("architectures")
     if not (isinstance(architectures, list) and architectures and isinstance(architectures[0], str)):
         raise CheckpointError("config.json names no architecture", where=str(folder))
     tokenizer = next((folder / name for name in TOKENIZERS if (folder / name).is_file()), None)
@@ -257,15 +254,14 @@ def count_parameters(folder: Path) -> int:
     A packed model stores several weights per byte, and its configuration gives the sizes of the matrices. In a
     compressed model every container begins with its shape.
     """
-    shards = sorted(folder.glob("*.safetensors"))
+    shards, config = sorted(folder.glob("*.safetensors")), read_json(folder / "config.json")
     if not shards:
         raise CheckpointError("there are no safetensors weights (pickled weights are never read)", where=str(folder))
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         storage = dict(config.get("quantization_config") or {})  # empty for a dense model
         matrices = {**storage.get("matrices", {}), **storage.get("embeddings", {})}
         packed = {name: int(entry["rows"]) * int(entry["columns"]) for name, entry in matrices.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"config.json cannot be read: {error}", where=str(folder)) from error
     if storage.get("quant_method") == "agent_forge_codecs":
         return sum(map(_compressed_weights, shards))

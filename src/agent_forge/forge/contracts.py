@@ -5,7 +5,6 @@ A contract is a list of clauses; a handoff must meet all of them (see `handoff`)
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.forge.checkpoint import Checkpoint
+from agent_forge.inference.loading import read_json
 from agent_forge.inference.safetensors_file import read_header
 
 Bounds = tuple[float, float]
@@ -120,5 +120,4 @@ def is_tied(folder: Path) -> bool:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return config if isinstance(config, dict) else {}
+    return read_json(folder / "config.json")

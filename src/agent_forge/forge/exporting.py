@@ -20,6 +20,7 @@ from agent_forge.errors import CheckpointError, UsageError
 from agent_forge.files import sync_folder
 from agent_forge.forge.checkpoint import CARD, Card, Checkpoint, Metric, completed, files_of, staging
 from agent_forge.forge.registry import Registry
+from agent_forge.inference.loading import read_json
 
 PACKED = "agent_forge"  # prefix of `quant_method` in config.json for our own formats (see models/packed)
 OWN = ("cognate",)  # architectures that transformers knows only after `import agent_forge.forge`
@@ -138,7 +139,7 @@ def appearing(target: Path) -> Iterator[Path]:
 
 def is_packed(folder: Path) -> bool:
     """Whether the weights are in a format of our own."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_json(folder / "config.json")
     return str((config.get("quantization_config") or {}).get("quant_method", "")).startswith(PACKED)
 
 
@@ -181,7 +182,7 @@ def _unpack_tokenizer(folder: Path) -> None:
 
 def how_to_load(folder: Path) -> list[str]:
     """Lines of the model card: which programs load the folder, and how."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = read_json(folder / "config.json")
     own, packed = config.get("model_type") in OWN, is_packed(folder)
     imports = ["import agent_forge.forge  # registers the architecture with transformers"] if own or packed else []
     others = (

@@ -15,6 +15,7 @@ from typing import Any
 from agent_forge.errors import HandoffError
 from agent_forge.forge.checkpoint import CARD, Card, Checkpoint, files_of, finish, staging
 from agent_forge.forge.contracts import Contract, ContractClause, clauses, dtypes_of, format_of, is_tied
+from agent_forge.inference.loading import read_json
 
 INDEX = "model.safetensors.index.json"
 TORCH_NAME = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -136,7 +137,7 @@ def _to(tensor: Any, dtype: str, name: str) -> Any:
 
 def _set_dtype(folder: Path, dtype: str, size: int) -> None:
     """Writes the new type to config.json, and the new size to the index of a model in several files."""
-    document = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    document = read_json(folder / "config.json")
     document.pop("torch_dtype", None)
     (folder / "config.json").write_text(json.dumps({**document, "dtype": dtype}, indent=2), encoding="utf-8")
     index = folder / INDEX

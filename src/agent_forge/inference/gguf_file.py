@@ -7,6 +7,7 @@ takes a fraction of a second. Every length is checked against the size of the fi
 
 from __future__ import annotations
 
+import math
 import mmap
 import struct
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from agent_forge.errors import MissingExtraError, ModelError
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 MOST_ENTRIES = 10_000_000
+MOST_ALIGNMENT = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class GgufFile:
         self._at = 0
         try:
             self._read_header()
-        except (struct.error, IndexError, UnicodeDecodeError, KeyError) as error:
+        except (struct.error, IndexError, ValueError, KeyError, TypeError) as error:
             raise ModelError(f"it is not a complete GGUF file: {error!r}", where=str(path)) from error
 
     def _read_header(self) -> None:
@@ -56,10 +58,15 @@ class GgufFile:
         version, tensors, settings = self._number("I"), self._number("Q"), self._number("Q")
         if version not in (2, 3):
             raise ModelError(f"GGUF version {version} is not supported", where=str(self.path))
-        self.settings: dict[str, Any] = {self._string(): self._value(self._number("I")) for _ in self._many(settings)}
+        pairs = [(self._string(), self._value(self._number("I"))) for _ in self._many(settings)]
         entries = [self._entry() for _ in self._many(tensors)]
+        self.settings: dict[str, Any] = dict(pairs)
         self.tensors = {entry.name: entry for entry in entries}
+        if len(self.settings) < len(pairs) or len(self.tensors) < len(entries):
+            raise ValueError("a setting or a tensor occurs twice")
         alignment = int(self.settings.get("general.alignment", 32))
+        if not 0 < alignment <= MOST_ALIGNMENT:
+            raise ValueError(f"the alignment is {alignment}")
         self._start = -(-self._at // alignment) * alignment
 
     def _many(self, count: int) -> Iterator[int]:
@@ -86,18 +93,21 @@ class GgufFile:
         if kind != _ARRAY:
             return self._number(_SCALARS[kind])
         item, count = self._number("I"), self._number("Q")
-        if item in (_STRING, _ARRAY):
-            return [self._value(item) for _ in self._many(count)]
-        code = f"<{len(list(self._many(count)))}{_SCALARS[item]}"
+        if item == _STRING:
+            return [self._string() for _ in self._many(count)]
+        self._many(count)
+        code = f"<{count}{_SCALARS[item]}"  # a KeyError for arrays of arrays, which no model has
         values = list(struct.unpack_from(code, self._data, self._at))
         self._at += struct.calcsize(code)
         return values
 
     def _entry(self) -> TensorEntry:
         name, dimensions = self._string(), self._number("I")
-        if dimensions > 8:
-            raise IndexError(f"a tensor with {dimensions} dimensions")
+        if not 1 <= dimensions <= 8:
+            raise ValueError(f"a tensor with {dimensions} dimensions")
         shape = tuple(self._number("Q") for _ in range(dimensions))
+        if not all(shape):
+            raise ValueError(f"the tensor {name[:100]!r} has a dimension of 0")
         return TensorEntry(name, shape, self._number("I"), self._number("Q"))
 
     def tensor(self, name: str) -> Any:
@@ -107,16 +117,19 @@ class GgufFile:
             from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
         except ImportError as error:
             raise MissingExtraError("a GGUF model", "local") from error
-        entry = self.tensors[name]
-        kind = GGMLQuantizationType(entry.kind)
+        entry, where = self.tensors[name], str(self.path)
+        try:
+            kind = GGMLQuantizationType(entry.kind)
+        except ValueError as error:
+            raise ModelError(f"the tensor {name!r} has the unknown type {entry.kind}", where=where) from error
         block, block_bytes = GGML_QUANT_SIZES[kind]
-        count = 1
-        for size in entry.shape:
-            count *= size
+        if entry.shape[0] % block:
+            raise ModelError(f"a row of {name!r} is not a whole number of blocks of {block}", where=where)
+        count = math.prod(entry.shape)
         start = self._start + entry.offset
         length = count // block * block_bytes
         if start + length > len(self._data):
-            raise ModelError(f"the tensor {name!r} goes beyond the end of the file", where=str(self.path))
+            raise ModelError(f"the tensor {name!r} goes beyond the end of the file", where=where)
         raw = numpy.frombuffer(self._data, dtype=numpy.uint8, count=length, offset=start)
         shape = entry.shape[::-1]
         rows = raw.reshape(*shape[:-1], shape[-1] // block * block_bytes)

@@ -55,6 +55,10 @@ def load_gguf(path: Path) -> tuple[Any, Any]:
         return _model(file), _tokenizer(file)
     except KeyError as error:
         raise ModelError(f"the setting {error} is missing", where=str(path)) from error
+    except (ModelError, MissingExtraError):
+        raise
+    except Exception as error:  # what the settings say reaches transformers and tokenizers, which raise anything
+        raise ModelError(f"the settings make no model: {str(error)[:300]}", where=str(path)) from error
 
 
 def _check(file: GgufFile) -> None:
@@ -69,11 +73,18 @@ def _check(file: GgufFile) -> None:
         fault = f"the pre-tokenizer {pre!r} is not supported; supported are {', '.join(SPLITTERS)}"
     elif scaled != "none":
         fault = f"scaled rotary positions ({scaled}) are not supported"
+    elif not 0 < _layers(file) <= len(file.tensors):
+        fault = f"it announces {_layers(file)} layers, and has {len(file.tensors)} tensors"
     elif unknown:
         fault = f"the tensor {unknown[0]!r} does not belong to a plain Llama"
     else:
         return
     raise ModelError(fault, where=str(file.path), fix="Convert it to a Hugging Face folder")
+
+
+def _layers(file: GgufFile) -> int:
+    count = file.settings.get("llama.block_count")
+    return count if isinstance(count, int) else 0
 
 
 def _model(file: GgufFile) -> Any:

@@ -18,7 +18,7 @@ from agent_forge.inference import architectures
 from agent_forge.inference.safetensors_file import read_header
 
 INDEX = "model.safetensors.index.json"
-MOST_CONFIG = 16 << 20  # bytes
+MOST_JSON = 64 << 20  # bytes
 MOST_NESTING = 32
 _SETTINGS = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
 # Weights per byte on disk: the densest format we write has five or so.
@@ -72,39 +72,44 @@ def check_folder(folder: str | Path) -> None:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a model: those that its index names, or all. Raises CheckpointError for an index that
-    names a file outside the folder or one that is missing."""
-    if not (folder / INDEX).is_file():
-        return sorted(folder.glob("*.safetensors"))
-    names = read_settings(folder / INDEX).get("weight_map")
-    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-        raise CheckpointError("the index has no map of tensors to files", where=str(folder / INDEX))
-    files = [folder / name for name in sorted(set(names.values()))]
-    for file in files:
-        if file.name != str(file.relative_to(folder)) or not file.is_file():
-            raise CheckpointError(
-                f"the index names {file.name[:100]!r}, which is not a file of this folder", where=str(folder)
-            )
-    return files
+    """The weight files: those of the index, else model.safetensors, else every safetensors file.
+
+    Raises CheckpointError if there are none, and for an index that names a file that is missing or elsewhere.
+    """
+    if (folder / INDEX).is_file():
+        weight_map = read_json(folder / INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map:
+            raise CheckpointError("has no weight_map", where=str(folder / INDEX))
+        names = list(dict.fromkeys(str(name) for name in weight_map.values()))
+        for name in names:
+            if Path(name).name != name or not (folder / name).is_file():
+                raise CheckpointError(f"the index names {name[:200]!r}, which is not there", where=str(folder))
+        return [folder / name for name in names]
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]
+    shards = sorted(folder.glob("*.safetensors"))
+    if not shards:
+        raise CheckpointError("no safetensors weights (pickled weights are never read)", where=str(folder))
+    return shards
 
 
-def read_settings(path: Path) -> dict[str, Any]:
-    """A small JSON object from a model folder. Raises CheckpointError."""
+def read_json(file: Path) -> dict[str, Any]:
+    """A JSON object from a model folder. Raises CheckpointError."""
     try:
-        if path.stat().st_size > MOST_CONFIG:
-            raise ValueError(f"it is larger than {MOST_CONFIG >> 20} MiB")
-        document = json.loads(path.read_bytes())
-        if not isinstance(document, dict):
-            raise ValueError("it is not an object")
+        if file.stat().st_size > MOST_JSON:
+            raise ValueError(f"it is larger than {MOST_JSON >> 20} MiB")
+        document = json.loads(file.read_text(encoding="utf-8"))
         if _depth(document) > MOST_NESTING:
             raise ValueError("it is nested too deeply")
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path.name} cannot be read: {error}", where=str(path.parent)) from error
+        raise CheckpointError(f"cannot be read: {error}", where=str(file)) from error
+    if not isinstance(document, dict):
+        raise CheckpointError("is not a JSON object", where=str(file))
     return document
 
 
 def _check_settings(folder: Path) -> dict[str, Any]:
-    documents = {name: read_settings(folder / name) for name in _SETTINGS if (folder / name).is_file()}
+    documents = {name: read_json(folder / name) for name in _SETTINGS if (folder / name).is_file()}
     for name, document in documents.items():
         for key, value in _fields(document):
             if key == "auto_map" and value:
@@ -146,7 +151,7 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _depth(value: Any) -> int:
     """How deeply lists and objects are nested, up to the limit."""
-    level, depth = [value], 0
+    level, depth = [value] if isinstance(value, (dict, list)) else [], 0
     while level and depth <= MOST_NESTING + 1:
         level = [
             each

@@ -19,6 +19,7 @@ from agent_forge.errors import ModelError, UsageError
 from agent_forge.inference.chat import ChatClient
 from agent_forge.inference.client import Completion, Request
 from agent_forge.inference.wire import DONE, Assembly, events, read_completion, server_message
+from agent_forge.urls import without_credentials
 
 if TYPE_CHECKING:
     import httpx
@@ -68,10 +69,11 @@ class OpenAICompatible(ChatClient):
     ) -> None:
         if not base_url.startswith(("http://", "https://")) or not model:
             raise UsageError(
-                f"{base_url!r} with model {model!r} is not a model",
+                f"{without_credentials(base_url)!r} with model {model!r} is not a model",
                 fix="Write http://host:port/v1#name",
             )
         self.base_url = base_url.rstrip("/")
+        self.shown_url = without_credentials(self.base_url)  # in errors and wherever it is kept
         self.name = model
         self.timeout_s, self.connect_timeout_s = timeout_s, connect_timeout_s
         self.retries, self.backoff_s, self.most_wait_s = retries, backoff_s, most_wait_s
@@ -85,7 +87,7 @@ class OpenAICompatible(ChatClient):
         self._clients = weakref.WeakKeyDictionary()
 
     def __repr__(self) -> str:
-        return f"OpenAICompatible({self.base_url!r}, {self.name!r})"
+        return f"OpenAICompatible({self.shown_url!r}, {self.name!r})"
 
     async def aclose(self) -> None:
         """Closes the connections of the running event loop."""
@@ -101,14 +103,14 @@ class OpenAICompatible(ChatClient):
             document = json.loads(content)
         except ValueError as error:
             text = content[:200].decode("utf-8", errors="replace")
-            raise ModelError(f"the answer is not JSON: {self._masked(text)!r}", where=self.base_url) from error
-        return read_completion(document, model=self.name, where=self.base_url)
+            raise ModelError(f"the answer is not JSON: {self._masked(text)!r}", where=self.shown_url) from error
+        return read_completion(document, model=self.name, where=self.shown_url)
 
     async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
         """The text as it arrives, then the Completion. Raises ModelError; BrokenStream carries the partial text."""
         import httpx
 
-        assembly, ended = Assembly(self.name, self.base_url), False
+        assembly, ended = Assembly(self.name, self.shown_url), False
         async with self._open(self._body(request, stream=True)) as response:
             try:
                 async for data in events(self._bytes(response)):
@@ -142,7 +144,7 @@ class OpenAICompatible(ChatClient):
         except httpx.TimeoutException as error:
             raise self._timed_out() from error
         except httpx.HTTPError as error:
-            raise ModelError(f"the answer broke off: {error or type(error).__name__}", where=self.base_url) from error
+            raise ModelError(f"the answer broke off: {error or type(error).__name__}", where=self.shown_url) from error
 
     async def _bytes(self, response: httpx.Response) -> AsyncIterator[bytes]:
         """The body as it arrives. `timeout_s` applies to each piece only, so an endless body must be cut off."""
@@ -150,11 +152,11 @@ class OpenAICompatible(ChatClient):
         async for piece in response.aiter_bytes():
             received += len(piece)
             if received > MOST_BYTES:
-                raise ModelError(f"the answer is larger than {MOST_BYTES >> 20} MiB", where=self.base_url)
+                raise ModelError(f"the answer is larger than {MOST_BYTES >> 20} MiB", where=self.shown_url)
             yield piece
 
     def _timed_out(self) -> ModelError:
-        return ModelError(f"no answer within {self.timeout_s:g} s", where=self.base_url, fix="Increase timeout_s")
+        return ModelError(f"no answer within {self.timeout_s:g} s", where=self.shown_url, fix="Increase timeout_s")
 
     @asynccontextmanager
     async def _open(self, body: dict[str, Any]) -> AsyncIterator[httpx.Response]:
@@ -194,11 +196,11 @@ class OpenAICompatible(ChatClient):
                 return None
             raise ModelError(
                 f"the model cannot be reached: {error or type(error).__name__}",
-                where=self.base_url,
+                where=self.shown_url,
                 fix="Check that the server is running and that the URL is right",
             ) from error
         except (httpx.InvalidURL, UnicodeError) as error:
-            raise UsageError(f"not a URL: {error}", where=self.base_url) from error
+            raise UsageError(f"not a URL: {error}", where=self.shown_url) from error
 
     async def _retry_delay(self, response: httpx.Response, wait: float, *, last: bool) -> float:
         """Seconds to wait before the next attempt. Raises ModelError if the refusal is final."""
@@ -219,7 +221,7 @@ class OpenAICompatible(ChatClient):
             fix = f"Set the environment variable {self._api_key_env or API_KEY}"
         elif not patient:
             fix = f"The server demands a wait of {demanded:.0f} s; most_wait_s={self.most_wait_s:g} allows less"
-        raise ModelError(f"status {response.status_code}: {message}", where=self.base_url, fix=fix)
+        raise ModelError(f"status {response.status_code}: {message}", where=self.shown_url, fix=fix)
 
     def _client(self) -> httpx.AsyncClient:
         import httpx

@@ -7,6 +7,7 @@ from typing import Any
 
 from agent_forge.errors import UsageError
 from agent_forge.inference.chat import ChatClient
+from agent_forge.urls import without_credentials
 
 FORMS = "http://host:port/v1#name, a checkpoint folder, a .gguf file, recorded:file.jsonl or smollm2"
 
@@ -24,7 +25,8 @@ def model(name: str, **options: Any) -> ChatClient:
 
         url, _, served = name.partition("#")
         if not served:
-            raise UsageError(f"{name!r} does not name a model", fix=f"Write {url}#name")
+            shown = without_credentials(url)
+            raise UsageError(f"{shown!r} does not name a model", fix=f"Write {shown}#name")
         return OpenAICompatible(url, served, **options)
     if name.startswith("recorded:"):
         from agent_forge.inference.recorded import Recorded

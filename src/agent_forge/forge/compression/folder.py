@@ -16,7 +16,7 @@ from agent_forge.errors import CheckpointError
 from agent_forge.forge.checkpoint import CARD
 from agent_forge.forge.compression.loading import METHOD
 from agent_forge.forge.compression.packed_tokenizer import FILE, PackedTokenizer, pack_tokenizer
-from agent_forge.inference.loading import load_tokenizer
+from agent_forge.inference.loading import load_tokenizer, read_json
 
 WEIGHTS = "model.safetensors"
 COPIED = ("generation_config.json", "chat_template.jinja", "LICENSE", "NOTICE", "special_tokens_map.json")
@@ -47,7 +47,7 @@ def write_weights(folder: Path, containers: Mapping[str, bytes], others: Mapping
 
 def write_config(source: Path, folder: Path) -> None:
     """The model's configuration without white space, with the quantizer that reads the weights."""
-    document = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    document = read_json(source / "config.json")
     document["quantization_config"] = {"quant_method": METHOD, "format": 1}
     _write(folder / "config.json", document)
     for name in COPIED:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from agent_forge.errors import ConfigError
 from agent_forge.forge.merging.prepared import PreparedRecipe
-from agent_forge.forge.merging.sources import read_json
 from agent_forge.forge.merging.vocabulary import write_tokenizer
+from agent_forge.inference.loading import read_json
 
 COMPANIONS = (
     "tokenizer.json",

@@ -32,8 +32,9 @@ from agent_forge.forge.merging.layout import Output
 from agent_forge.forge.merging.prepared import PreparedRecipe, prepare
 from agent_forge.forge.merging.recipe import Recipe
 from agent_forge.forge.merging.settings import MergeSettings
-from agent_forge.forge.merging.sources import INDEX, ModelFolder
+from agent_forge.forge.merging.sources import ModelFolder
 from agent_forge.forge.merging.writing import to_mapping, to_yaml
+from agent_forge.inference.loading import INDEX
 from agent_forge.inference.safetensors_file import BYTES_OF
 
 RECIPE = "recipe.yaml"

@@ -7,7 +7,6 @@ tensor are read only when it is merged.
 from __future__ import annotations
 
 import ctypes
-import json
 import math
 import mmap
 import os
@@ -18,10 +17,10 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from agent_forge.errors import CheckpointError
+from agent_forge.inference.loading import read_json, weight_files
 from agent_forge.inference.safetensors_file import BYTES_OF, read_header
 
 FLOATS = ("F64", "F32", "F16", "BF16")
-INDEX = "model.safetensors.index.json"
 TORCH_DTYPES = {  # safetensors' names of the types, and torch's
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16",
     "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
@@ -166,7 +165,7 @@ def open_folder(reference: str, beside: Path | None = None) -> ModelFolder:
     its header says, and for an index that names a missing file.
     """
     folder = find_folder(reference, beside)
-    return _open(reference, folder, read_json(folder / "config.json"), _shards(folder))
+    return _open(reference, folder, read_json(folder / "config.json"), weight_files(folder))
 
 
 def open_file(file: Path) -> ModelFolder:
@@ -212,33 +211,3 @@ def find_folder(reference: str, beside: Path | None = None) -> Path:
         f"no model folder {reference!r} with a config.json",
         fix="Give the path of a folder with config.json and *.safetensors; nothing is downloaded",
     )
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    """A JSON object from a file. Raises CheckpointError."""
-    try:
-        document = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"cannot be read: {error}", where=str(file)) from error
-    if not isinstance(document, dict):
-        raise CheckpointError("is not a JSON object", where=str(file))
-    return document
-
-
-def _shards(folder: Path) -> list[Path]:
-    """The weight files: those of the index, else model.safetensors, else every safetensors file."""
-    if (folder / INDEX).is_file():
-        weight_map = read_json(folder / INDEX).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map:
-            raise CheckpointError("has no weight_map", where=str(folder / INDEX))
-        shards = [folder / str(name) for name in dict.fromkeys(weight_map.values())]
-        for shard in shards:
-            if not shard.is_file() or shard.parent != folder:
-                raise CheckpointError(f"the index names {shard.name}, which is not there", where=str(folder))
-        return shards
-    if (folder / "model.safetensors").is_file():
-        return [folder / "model.safetensors"]
-    shards = sorted(folder.glob("*.safetensors"))
-    if not shards:
-        raise CheckpointError("no safetensors weights (pickled weights are never read)", where=str(folder))
-    return shards

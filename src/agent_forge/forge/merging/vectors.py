@@ -18,8 +18,9 @@ from agent_forge.forge.merging.engine import MergeReport, merge
 from agent_forge.forge.merging.layout import LAYER
 from agent_forge.forge.merging.recipe import parse_recipe
 from agent_forge.forge.merging.settings import MergeSettings
-from agent_forge.forge.merging.sources import FLOATS, ModelFolder, Spec, TensorSource, open_file, open_folder, read_json
+from agent_forge.forge.merging.sources import FLOATS, ModelFolder, Spec, TensorSource, open_file, open_folder
 from agent_forge.forge.merging.vocabulary import as_floats
+from agent_forge.inference.loading import read_json
 
 Array = Any
 PREFIX = "base_model.model."  # of the names in a PEFT adapter
@@ -269,6 +270,10 @@ def apply_lora(
     return merge(recipe, out, settings, sources={base: adapted})
 
 
+# The adapter's author wrote these patterns, and one such as `(a+)+` could take for ever.
+_HARMLESS = re.compile(r"(?:[\w.|-]|\\\.|\[0-9\]|\\d\+?){1,200}")
+
+
 @dataclass(frozen=True)
 class Adapter:
     """A LoRA adapter as PEFT writes it: what it adds to each matrix of a base."""
@@ -310,8 +315,10 @@ class Adapter:
 
     def _alpha(self, module: str) -> Any:
         """As in PEFT, the first of `alpha_pattern` that matches the end of the name, else `lora_alpha`."""
-        patterns = (self.config.get("alpha_pattern") or {}).items()
-        matches = (alpha for end, alpha in patterns if re.match(rf"(.*\.)?({end})$", module))
+        patterns = self.config.get("alpha_pattern") or {}
+        if not isinstance(patterns, dict) or not all(map(_HARMLESS.fullmatch, patterns)):
+            raise CheckpointError("alpha_pattern may hold names of layers, `.` and `|` only", where=self.file.name)
+        matches = (alpha for end, alpha in patterns.items() if re.match(rf"(.*\.)?({end})$", module))
         return next(matches, self.config.get("lora_alpha"))
 
     def __contains__(self, tensor: str) -> bool:

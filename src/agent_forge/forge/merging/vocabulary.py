@@ -17,7 +17,8 @@ import numpy as np
 
 from agent_forge.errors import CheckpointError, ConfigError
 from agent_forge.forge.merging.recipe import Recipe, TokenSource
-from agent_forge.forge.merging.sources import Spec, TensorSource, read_json
+from agent_forge.forge.merging.sources import Spec, TensorSource
+from agent_forge.inference.loading import read_json
 
 Array = Any
 ADDED = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": False}
