@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import unicodedata
+from pathlib import Path
 
 import pytest
 
+from agent_forge import terminal
 from agent_forge.terminal import ProgressDisplay, printable, printable_json
 
 
@@ -132,3 +135,17 @@ def test_a_closed_stderr_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with ProgressDisplay() as display:
         display.update("work", 1, 2)
         display.line("done")
+
+
+def test_commands_print_by_way_of_what_cleans() -> None:
+    """Text of others reaches a terminal through `echo`, `cell` and `json_out`; what prints directly prints only our own
+    text, or what is to be read back from a file or a pipe."""
+    folder = Path(terminal.__file__).parent / "cli"
+    direct = {
+        path.name
+        for path in folder.glob("*.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call)
+        and ast.unparse(node.func) in {"click.echo", "click.secho", "print", "sys.stdout.write"}
+    }
+    assert direct == {"_output.py", "_app.py", "bench.py", "completion.py", "page.py", "plan.py"}

@@ -10,10 +10,12 @@ import hashlib
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent_forge.curation.lines import MOST_UNPACKED
 from agent_forge.curation.loaders import dataset
 from agent_forge.errors import DataError, UsageError
 from agent_forge.files import atomic_write
@@ -135,8 +137,12 @@ def _unzipped(content: bytes, file: Published) -> bytes:
 
     try:
         with zipfile.ZipFile(BytesIO(content)) as archive:
-            return archive.read(file.member or "")
-    except (zipfile.BadZipFile, KeyError) as error:
+            with archive.open(file.member or "") as member:
+                data = member.read(MOST_UNPACKED + 1)
+            if len(data) > MOST_UNPACKED:  # whatever size the archive's directory claims
+                raise DataError(f"{file.member} unpacks to more than {MOST_UNPACKED >> 20} MiB", where=file.url)
+            return data
+    except (zipfile.BadZipFile, KeyError, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
         raise DataError(f"the archive does not contain {file.member} ({error})", where=file.url) from error
 
 

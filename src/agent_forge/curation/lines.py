@@ -16,7 +16,9 @@ from agent_forge.errors import DataError, MissingExtraError, UsageError
 from agent_forge.files import atomic_write
 
 Row = dict[str, Any]
-_BLOCK = 1 << 17
+_BLOCK = 1 << 12  # compressed bytes taken at once: zstd can unpack them to 30,000 times as many
+MOST_UNPACKED = 256 * 2**20  # bytes that a compressed file may unpack to whatever its size
+MOST_RATIO = 100  # and how many times its size a larger one may unpack to; text packs 3 to 20 times
 LONGEST_LINE = 256 * 2**20  # bytes of a line of a compressed file
 
 
@@ -44,15 +46,26 @@ def open_lines(path: str | os.PathLike[str]) -> Iterator[Iterable[bytes]]:
     with ExitStack() as stack:
         raw: Any = stack.enter_context(open(source, "rb"))
         if source.suffix == ".gz":
-            raw = _gzip_lines(stack.enter_context(gzip.open(raw, "rb")))
+            raw = _bounded(_gzip_lines(stack.enter_context(gzip.open(raw, "rb"))), source)
         elif source.suffix == ".zst":
-            raw = _zstd_lines(raw)
+            raw = _bounded(_zstd_lines(raw), source)
         yield _checked(raw, source)
 
 
 def _gzip_lines(unpacked: IO[bytes]) -> Iterator[bytes]:
     while line := unpacked.readline(LONGEST_LINE + 1):
         _check_length(len(line))
+        yield line
+
+
+def _bounded(lines: Iterator[bytes], source: Path) -> Iterator[bytes]:
+    """The lines of a compressed file, up to the size that an honest one may have."""
+    most, size = max(MOST_UNPACKED, MOST_RATIO * source.stat().st_size), 0
+    for line in lines:
+        size += len(line)
+        if size > most:
+            fix = "If you trust it, unpack it yourself and use that file"
+            raise DataError(f"unpacks to more than {most / 2**20:.0f} MiB", where=str(source), fix=fix)
         yield line
 
 

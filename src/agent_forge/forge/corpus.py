@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import os
 import re
 import unicodedata
-import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -175,9 +173,9 @@ def read_rows(path: str) -> Iterator[tuple[Any, str]]:
         return
     for file in _files(path):
         if file.name.endswith((".txt", ".txt.gz")):
-            yield {"text": _open(file)}, str(file)
+            yield {"text": "".join(_lines(file))}, str(file)
             continue
-        for number, line in enumerate(_open(file).split("\n"), 1):  # JSON texts may hold other line separators
+        for number, line in enumerate(_lines(file), 1):
             if line.strip():
                 where = f"{file}:{number}"
                 try:
@@ -207,12 +205,16 @@ def _files(path: str) -> list[Path]:
     return files
 
 
-def _open(file: Path) -> str:
-    try:
-        data = file.read_bytes()
-        return (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise DataError(f"cannot be read: {error}", where=str(file)) from error
+def _lines(file: Path) -> Iterator[str]:
+    """The lines of a file, one at a time: a small compressed file can unpack to more than fits into memory."""
+    from agent_forge.curation.lines import open_lines
+
+    with open_lines(file) as lines:
+        for line in lines:
+            try:
+                yield line.decode("utf-8")
+            except UnicodeDecodeError as error:
+                raise DataError(f"cannot be read: {error}", where=str(file)) from error
 
 
 NO_ROW = 'a row needs a "text", or a "question" and an "answer"; with "choices", the answer is the number of one'

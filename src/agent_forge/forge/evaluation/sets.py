@@ -8,7 +8,6 @@ every machine.
 from __future__ import annotations
 
 import csv
-import gzip
 import hashlib
 import io
 import json
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from agent_forge.curation.lines import open_lines
 from agent_forge.errors import DataError
 from agent_forge.forge.evaluation.choices import MultipleChoice
 
@@ -195,8 +195,8 @@ def _file(folder: Path, name: str) -> Path:
 def _rows(file: Path) -> Iterator[Row]:
     """The objects of one file, in the form that its ending names."""
     try:
-        data = file.read_bytes()
-        text = (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8-sig")
+        with open_lines(file) as lines:
+            text = b"".join(lines).decode("utf-8-sig")
         rows: Any = (json.loads(line) for line in text.split("\n") if line.strip())
         if file.name.removesuffix(".gz").endswith(".csv"):
             rows = csv.DictReader(io.StringIO(text))
