@@ -7,7 +7,6 @@ never from a pickle. What the folder claims is checked against its files before 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -134,9 +133,10 @@ def _check_sizes(config: Mapping[str, Any], tensors: int, size: int, where: str)
             raise CheckpointError(f"{key} is {value}, but there are {tensors} tensors of {size} bytes", where=where)
     for part in (config, config.get("text_config")):
         for one, other in (("hidden_size", "vocab_size"), ("hidden_size", "intermediate_size")):
-            sides = (part.get(one), part.get(other)) if isinstance(part, dict) else ()
-            if all(isinstance(side, int) for side in sides) and math.prod(sides) > most_weights and sides:
-                raise CheckpointError(f"{one} and {other} are {sides}, but the weights have {size} bytes", where=where)
+            width, height = (part.get(one), part.get(other)) if isinstance(part, dict) else (0, 0)
+            if isinstance(width, int) and isinstance(height, int) and width * height > most_weights:
+                what = f"{one} and {other} are {width} and {height}, but the weights have {size} bytes"
+                raise CheckpointError(what, where=where)
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:
