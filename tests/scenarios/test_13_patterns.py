@@ -107,7 +107,7 @@ def superlinear(pattern: re.Pattern[Any], attack: Attack, methods: Iterable[str]
 
     for name in methods:
         method = getattr(pattern, name)
-        for length in (250, 1000, 4000, 8000) if LONG else (250, 2000):
+        for length in (250, 1000, 4000, 8000) if LONG else (250, 4000):
             if seconds(lambda: method(text(length))) > 0.004:  # noqa: B023
                 half, whole = (seconds(lambda: method(text(n)), tries=3) for n in (length // 2, length))  # noqa: B023
                 if whole > 0.004:
