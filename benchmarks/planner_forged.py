@@ -10,8 +10,22 @@ import json
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+def by_rules(row: Any) -> Any:
+    """The calls of the rules, in the form of a writer."""
+    from agent_forge.agents.planner import PlanningFailed, RulePlanner
+    from agent_forge.agents.planner.batch import SchemaTool, calls_of
+
+    try:
+        calls = calls_of(RulePlanner().plan_now(row.request, tools=[SchemaTool.of(each) for each in row.tools]))
+    except PlanningFailed:
+        calls = []
+    return SimpleNamespace(calls=calls, none_probability=None, confidences=[])
 
 
 def main() -> None:
@@ -25,14 +39,18 @@ def main() -> None:
     parser.add_argument("--per-set", type=int, default=100)
     parser.add_argument("--kinds", default="")
     parser.add_argument("--ask", type=float, default=0.5)
+    parser.add_argument("--rules", action="store_true", help="the rules on the same rows, as a control")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    model = PlanModel(options.folder)
+    model = None if options.rules else PlanModel(options.folder)
     rows = [each for each in judged_rows(options.data, options.per_set) if each.kind.startswith(options.kinds)]
     begun, cpu = time.perf_counter(), time.process_time()
     writers = []
     for each in rows:
-        writers.append(model.write(each.row.request, each.row.tools, ask_weight=options.ask))
+        if model is None:
+            writers.append(by_rules(each.row))
+        else:
+            writers.append(model.write(each.row.request, each.row.tools, ask_weight=options.ask))
         if len(writers) % 50 == 0:
             print(len(writers), f"{time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
     if options.out:

@@ -10,7 +10,7 @@ from typing import Any
 from agent_forge.agents.planner.interface import Planner, PlanningFailed
 from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.errors import UsageError
-from agent_forge.plans import Plan, whole_reference
+from agent_forge.plans import Plan, find_references, whole_reference
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,17 @@ async def plan_row(planner: Planner, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def calls_of(plan: Plan) -> list[dict[str, Any]]:
-    """The tool calls of a plan in its order; a reference is {"ref": number of the call, "field": …}."""
+    """The tool calls of a plan in its order. A reference is {"ref": number of the call, "field": …}; "after" numbers the
+    calls that one waits for without using their results."""
     tasks = [plan[name] for name in plan.leaves if plan[name].action is not None]
     numbers = {task.id: number for number, task in enumerate(tasks, 1)}
-    return [
-        {"tool": task.action, "args": {name: _value(each, numbers) for name, each in task.args.items()}}
-        for task in tasks
-    ]
+    calls = []
+    for task in tasks:
+        used = {reference.head for reference in find_references(dict(task.args))}
+        after = [numbers[name] for name in task.depends_on if name in numbers and name not in used]
+        args = {name: _value(each, numbers) for name, each in task.args.items()}
+        calls.append({"tool": task.action, "args": args, **({"after": after} if after else {})})
+    return calls
 
 
 def _value(value: Any, numbers: Mapping[str, int]) -> Any:
