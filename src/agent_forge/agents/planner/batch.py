@@ -69,8 +69,8 @@ async def plan_row(planner: Planner, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def calls_of(plan: Plan) -> list[dict[str, Any]]:
-    """The tool calls of a plan in its order. A reference is {"ref": number of the call, "field": …}; "after" numbers the
-    calls that one waits for without using their results."""
+    """The tool calls of a plan in its order. A reference is {"ref": number of the call, "field": …}; "after" has the
+    numbers of calls that one waits for without using their results."""
     tasks = [plan[name] for name in plan.leaves if plan[name].action is not None]
     numbers = {task.id: number for number, task in enumerate(tasks, 1)}
     calls = []
