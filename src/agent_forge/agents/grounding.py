@@ -198,6 +198,13 @@ def grounded(value: Any, schema: Mapping[str, Any], sources: Sequence[Mentions])
         return not value.strip() or any(source.says(value) for source in sources)
     if isinstance(value, (int, float)):
         return any(source.counts(value) for source in sources)
+    if any(
+        grounded(value, variant, sources)
+        for key in ("anyOf", "oneOf", "allOf")
+        for variant in schema.get(key) or ()
+        if isinstance(variant, Mapping)
+    ):
+        return True
     if isinstance(value, Mapping):
         inner = schema.get("properties") or {}
         return all(grounded(each, inner.get(name) or {}, sources) for name, each in value.items())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -95,11 +94,21 @@ def cut_embeddings(model: Any, kept: Sequence[int]) -> None:
 def layer_influence(model: Any, inputs: Tensor) -> list[float]:
     """How much each layer changes what passes through it: 1 - cosine of its input and output, averaged over tokens of
     `inputs` [rows, tokens] (ShortGPT's block influence). The layers with the least can go first."""
-    states = model(input_ids=inputs, output_hidden_states=True, use_cache=False).hidden_states
-    return [
-        float((1 - torch.cosine_similarity(before.float(), after.float(), dim=-1)).mean())
-        for before, after in pairwise(states)
-    ]
+    layers = model.base_model.layers
+    influence: list[float] = []
+
+    def note(_: Any, inputs: tuple[Tensor, ...], output: Tensor | tuple[Tensor, ...]) -> None:
+        after = output if isinstance(output, Tensor) else output[0]
+        influence.append(float((1 - torch.cosine_similarity(inputs[0].float(), after.float(), dim=-1)).mean()))
+
+    # not `output_hidden_states`, whose last one has been through the norm after the layers
+    hooks = [layer.register_forward_hook(note) for layer in layers]
+    try:
+        model(input_ids=inputs, use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return influence
 
 
 def keep_layers(model: Any, kept: Sequence[int]) -> None:

@@ -7,13 +7,17 @@ Several requests share one list of tools (a sheet), as the requests of a user do
 
 from __future__ import annotations
 
+import json
 import random
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from agent_forge.agents.planner.script import examples_in, result_fields
+from agent_forge.agents.planner.constraint import faulty
+from agent_forge.agents.planner.script import examples_in, is_reference, properties, result_fields
+from agent_forge.errors import DataError
 from agent_forge.learning.phrases import Phrasing
 from agent_forge.learning.rows import PlanRow, with_references
 from agent_forge.learning.values import Value, Values, singular, split_name
@@ -35,6 +39,7 @@ class Mix:
     none: float = 0.13
 
 
+_DEMANDS = re.compile(r'"(?:pattern|format|multipleOf|uniqueItems|not|\$ref|\w+Of|(?:m|exclusiveM)(?:in|ax)\w+)": ')
 SHOWN = (1, 1, 2, 3, 4, 6, 8, 8)  # how many tools a sheet shows
 REQUESTS = 6  # per sheet
 
@@ -56,7 +61,9 @@ class Generator:
         restyle: bool = False,
         shown: Sequence[int] = SHOWN,
     ) -> None:
-        self.functions = list(functions)
+        if not functions:
+            raise DataError("there are no tools to make requests for", fix="Give at least one function schema")
+        self.functions = [{**each, "parameters": plain_parameters(each)} for each in functions]
         self.rng = random.Random(seed)
         self.mix = mix or Mix()
         self.values = Values(self.rng, seen or {})
@@ -96,7 +103,7 @@ class Generator:
             tries += 1
             kind = self.rng.choices(kinds, weights)[0]
             draft = getattr(self, f"_{kind}")(tools)
-            if draft is None:
+            if draft is None or not all(allowed(call, tools) for call in draft[0]):
                 continue
             calls = restyled(draft[0], tools, styled)
             row = PlanRow(
@@ -268,6 +275,21 @@ class Generator:
             for name, each in (schema.get("properties") or {}).items()
             if name != without and (name in like if like is not None else name in required or self.rng.random() < share)
         }
+
+
+def plain_parameters(function: Function) -> dict[str, Any]:
+    """The parameters as a schema with properties, `true` among them as one that allows anything."""
+    schema = function.get("parameters") or {}
+    known = properties(schema)
+    return {**schema, "properties": known, "required": [name for name in schema.get("required") or () if name in known]}
+
+
+def allowed(call: Mapping[str, Any], tools: Sequence[Function]) -> bool:
+    """Whether the tool would take the values: they are drawn by type and choice, and its schema may ask for more."""
+    schema = next(tool for tool in tools if tool["name"] == call["tool"])["parameters"]
+    if not _DEMANDS.search(json.dumps(schema)):
+        return True
+    return not faulty({k: v for k, v in call["args"].items() if v is not None and not is_reference(v)}, schema)
 
 
 def call_of(function: Function, drawn: Mapping[str, Value]) -> dict[str, Any]:

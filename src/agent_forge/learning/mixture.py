@@ -62,11 +62,12 @@ class Mixture:
         self.seal = {name: tool for name, tool in seal_tools(folder).items() if tool["field"] not in held_out_fields}
         self.ultratool = ultratool_tools(folder)
         self.snips, self.words = sets["snips"], sets["break"]
-        self.seal_rows, self.nestful_rows, self.ultratool_rows = sets["seal_tools"], sets["nestful"], sets["ultratool"]
+        self.seal_rows = [row for row in sets["seal_tools"] if all(tool["name"] in self.seal for tool in row.tools)]
+        self.nestful_rows, self.ultratool_rows = sets["nestful"], sets["ultratool"]
         nestful = {**nestful_tools(folder, "non-executable-glaive"), **nestful_tools(folder, "non-executable-sgd")}
         self.nestful = {name: {**tool, "field": "nestful"} for name, tool in nestful.items()}
         services = [{**tool, "field": service} for (service, _), tool in sgd_tools(folder, "train").items()]
-        seen = values_of([*sets["sgd"], *sets["snips"], *sets["seal_tools"]])
+        seen = values_of([*sets["sgd"], *sets["snips"], *self.seal_rows])
         catalogue = [*self.seal.values(), *services, *services, *self.nestful.values(), *self.nestful.values()]
         self.generator = Generator(catalogue, seed=self.rng.randrange(2**31), seen=seen, restyle=True)
 
@@ -150,7 +151,8 @@ class SgdSheets:
         fitting = [key for key in self.keys if services.issuperset(key)]
         weights = [len(self.by_services[key]) for key in fitting]
         rows = [self.rng.choice(self.by_services[key]) for key in self.rng.choices(fitting, weights, k=requests)]
-        variant = {service: self.rng.choice([None, *self.names[service]]) for service in services}
+        # in an order that is the same in every process, as that of a set is not
+        variant = {service: self.rng.choice([None, *self.names[service]]) for service in sorted(services)}
         functions = {
             (service, name): renamed(tool, variant[service])
             for (service, name), tool in self.tools.items()

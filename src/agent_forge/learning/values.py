@@ -22,7 +22,6 @@ from agent_forge.agents.planner.script import examples_in
 _SPLIT = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|[_\-./:\s]+")
 
 
-# The first kind whose words share one with the parameter's name decides, most specific first.
 WORDS: dict[str, Any] = yaml.safe_load((Path(__file__).parent / "words.yaml").read_text(encoding="utf-8"))
 BANKS: dict[str, list[str]] = WORDS["values"]["banks"]
 UNITS_OF: dict[str, str] = WORDS["values"]["units"]
@@ -49,6 +48,7 @@ class Values:
 
     def draw(self, name: str, schema: Mapping[str, Any]) -> Value:
         """A value that fits the parameter, and how it is said."""
+        schema = plain_variant(schema)
         kind = schema.get("type")
         kind = next((each for each in kind if each != "null"), "string") if isinstance(kind, list) else kind
         choices = schema.get("enum")
@@ -104,6 +104,9 @@ class Values:
         value: float = round(
             self.rng.uniform(0, self.rng.choice((1, 10, 100, 1000, 50_000))), self.rng.choice((0, 1, 1, 2))
         )
+        low, high = schema.get("minimum", value), schema.get("maximum", value)
+        if not low <= value <= high:
+            value = round(self.rng.uniform(min(low, high), max(low, high)), 2)
         value = int(value) if value == int(value) else value
         return Value(value, self.measured(name, self.say_number(value)), "number")
 
@@ -112,7 +115,8 @@ class Values:
         unit = next((units for word, units in UNITS_OF.items() if word in name.lower()), None)
         if unit is None or self.rng.random() < 0.35:
             return said
-        return self.rng.choice(unit.split("|")).replace("#", said)
+        form = self.rng.choice(unit.split("|"))
+        return form.replace("#", said) if said[-1].isdigit() else re.sub(r"#(?=\w)", "# ", form).replace("#", said)
 
     def say_number(self, value: float) -> str:
         if isinstance(value, int):
@@ -253,6 +257,22 @@ class Values:
         )
         said = rng.choice(forms)
         return Value(said, said, "date")
+
+
+def plain_variant(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A schema of one kind: a constant as its only choice, the first of several kinds that is not null.
+
+    >>> plain_variant({"anyOf": [{"type": "null"}, {"type": "integer"}], "default": None})
+    {'default': None, 'type': 'integer'}
+    """
+    if "const" in schema:
+        return {**schema, "enum": [schema["const"]]}
+    for key in ("anyOf", "oneOf"):
+        variants = [each for each in schema.get(key) or () if isinstance(each, Mapping) and each.get("type") != "null"]
+        if variants:
+            rest = {name: each for name, each in schema.items() if name != key}
+            return plain_variant({**rest, **variants[0]})
+    return schema
 
 
 def kind_of(name: str) -> str:

@@ -118,16 +118,30 @@ def f1(expected: Sequence[Any], actual: Sequence[Any]) -> float:
 
 def accepted_calls(answers: Sequence[Mapping[str, Mapping[str, Sequence[Any]]]], actual: Sequence[Call]) -> bool:
     """Whether calls are among those that BFCL accepts: for each expected call the right values of every argument,
-    an empty string among them where it may be left out; any order."""
-    if len(answers) != len(actual):
-        return False
-    rest = [next(iter(answer.items())) for answer in answers]
-    for call in actual:
-        match = next((each for each in rest if each[0] == call["tool"] and _accepted(each[1], call["args"])), None)
-        if match is None:
-            return False
-        rest.remove(match)
-    return True
+    an empty string among them where it may be left out; any order. BFCL itself takes the first call that fits an
+    answer; here a call gives way where another order fits them all."""
+    wanted = [next(iter(answer.items())) for answer in answers]
+    fitting = [
+        [
+            place
+            for place, (tool, options) in enumerate(wanted)
+            if tool == call["tool"] and _accepted(options, call["args"])
+        ]
+        for call in actual
+    ]
+    taken: dict[int, int] = {}  # answer: call
+    return len(answers) == len(actual) and all(_paired(call, fitting, taken, set()) for call in range(len(actual)))
+
+
+def _paired(call: int, fitting: Sequence[Sequence[int]], taken: dict[int, int], tried: set[int]) -> bool:
+    """Gives a call one of the answers it fits, moving others to other answers if need be (Kuhn's algorithm)."""
+    for answer in fitting[call]:
+        if answer not in tried:
+            tried.add(answer)
+            if answer not in taken or _paired(taken[answer], fitting, taken, tried):
+                taken[answer] = call
+                return True
+    return False
 
 
 def _accepted(options: Mapping[str, Sequence[Any]], args: Mapping[str, Any]) -> bool:

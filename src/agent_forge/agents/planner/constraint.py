@@ -7,13 +7,24 @@ those that were said. So a line written under its grammar is a call that the sch
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agent_forge.agents.grounding import Mentions, listed_values
-from agent_forge.agents.planner.script import MISSING, NONE, Function, result_fields, value_text
+from agent_forge.agents.grounding import Mentions, grounded, listed_values
+from agent_forge.agents.planner.script import (
+    MISSING,
+    NONE,
+    Function,
+    is_reference,
+    properties,
+    result_fields,
+    value_text,
+    writable,
+)
 
 ITEMS = 12  # of a list, at most
+FORMATS = ("date", "email", "ipv4", "ipv6", "uuid")  # that are checked, with nothing but Python
 DEPTH = 3  # of lists and objects inside each other
 
 
@@ -34,39 +45,44 @@ class LineGrammar:
         self.values: dict[tuple[str, bool], str] = {}
 
     def text(self) -> str:
-        calls = [self._call(number, function) for number, function in enumerate(self.functions)]
+        calls = [self._call(number, each) for number, each in enumerate(self.functions) if callable_in_script(each)]
         number = len(self.earlier) + 1
+        none = quoted(f"{NONE}\n")
+        if not calls:
+            return f"start: {none}\n"
         line = f"{quoted(f'{number} ')} ({' | '.join(calls)})"
-        start = f"LINE | {quoted(f'{NONE}{chr(10)}')}" if not self.earlier else "LINE?"
+        start = "LINE?" if self.earlier else f"LINE | {none}"
         rules = [f"start: {start}", f"LINE: {line}", *(f"{name}: {body}" for name, body in self.terminals.items())]
         return "\n".join(rules) + "\n"
 
     def _call(self, number: int, function: Function) -> str:
-        """`name(a=…, b=…)`: the parameters in their order, the optional ones or not."""
-        schema = function.get("parameters") or {}
-        required = set(schema.get("required") or ())
-        parameters = list((schema.get("properties") or {}).items())
+        """`name(a=…, b=…)`: the parameters in their order, the optional ones or not; or the calls to wait for."""
         name = f"T{number}"
+        parts = self._parameters(function)
+        if not (function.get("parameters") or {}).get("properties"):
+            parts = [(quoted(f"#{earlier}"), False) for earlier in range(1, len(self.earlier) + 1)]
         fresh, started = quoted(""), quoted("")  # what follows, before and after the first argument
-        for place in range(len(parameters) - 1, -1, -1):
-            parameter, each = parameters[place]
-            value = self._value(each, parameter in required)
-            if value is None and parameter not in required:
-                continue
-            written = f"{quoted(f'{parameter}=')} {value or quoted(MISSING)}"
+        for place, (written, must) in reversed([*enumerate(parts)]):
             after = self._named(f"{name}S{place}", started)
             before = self._named(f"{name}F{place}", fresh)
-            must = parameter in required
             fresh = f"{written} {after}" if must else f"({written} {after} | {before})"
             separated = f"{quoted(', ')} {written} {after}"
             started = separated if must else f"({separated} | {after})"
-        if not parameters and self.earlier:
-            waits = " | ".join(quoted(f"#{each}") for each in range(1, len(self.earlier) + 1))
-            fresh = f"(({waits}) ({quoted(', ')} ({waits}))*)?"
         self.terminals[name] = (
             f"{quoted(function['name'] + '(')} {self._named(f'{name}A', fresh)} {quoted(')' + chr(10))}"
         )
         return name
+
+    def _parameters(self, function: Function) -> list[tuple[str, bool]]:
+        """`a=…` for each parameter that can have a value, and whether it must stand there."""
+        schema = function.get("parameters") or {}
+        required = set(schema.get("required") or ())
+        parts = []
+        for parameter, each in properties(schema).items():
+            value = self._value(each, parameter in required)
+            if value is not None and writable("parameter", parameter):
+                parts.append((f"{quoted(f'{parameter}=')} {value}", parameter in required))
+        return parts
 
     def _named(self, name: str, body: str) -> str:
         """A terminal of its own for a part that stands in several places."""
@@ -90,12 +106,18 @@ class LineGrammar:
         return self.values[key]
 
     def _typed(self, schema: Mapping[str, Any], depth: int) -> str | None:
-        if schema.get("enum"):
-            return " | ".join(quoted(value_text(each)) for each in schema["enum"] if each is not None) or None
+        if schema.get("enum") or "const" in schema:
+            choices = schema.get("enum") or [schema["const"]]
+            return " | ".join(quoted(value_text(each)) for each in choices if each is not None) or None
         for key in ("anyOf", "oneOf"):
             if schema.get(key):
                 return (
-                    " | ".join(f"({each})" for each in (self._typed(one, depth) for one in schema[key]) if each) or None
+                    " | ".join(
+                        f"({each})"
+                        for each in (self._typed(one, depth) for one in schema[key] if isinstance(one, Mapping))
+                        if each
+                    )
+                    or None
                 )
         kinds = schema.get("type")
         kinds = kinds if isinstance(kinds, list) else [kinds]
@@ -130,7 +152,7 @@ class LineGrammar:
     def _object(self, schema: Mapping[str, Any], depth: int) -> Iterator[str]:
         required = set(schema.get("required") or ())
         parts = []
-        for name, each in (schema.get("properties") or {}).items():
+        for name, each in properties(schema).items():
             inner = self._typed(each, depth - 1)
             if inner is None:
                 if name in required:
@@ -148,16 +170,18 @@ class LineGrammar:
             escaped = json.dumps(source, ensure_ascii=False)[1:-1]
             self.terminals[name] = f'%regex {{ "substring_words": {json.dumps(escaped, ensure_ascii=False)} }}'
             names.append(name)
-        self.terminals["WORDED"] = r"/[^\s\p{P}][^\n]*|[-+$€£#@\/~.(\[{<][^\n]*[\p{L}\p{N}][^\n]*/"  # not a comma alone
+        # not a comma alone, no space at the end, and no end between a backslash and what it escapes
+        rest = r"( ?([^\\\s]|\\[^\s]))*"
+        self.terminals["WORDED"] = rf"/[^\s\p{{P}}]{rest}|[-+$€£#@\/~.(\[{{<]{rest}[\p{{L}}\p{{N}}]{rest}/"
         return '"\\"" ((' + " | ".join(names) + ') & WORDED) "\\""'
 
     def _references(self, schema: Mapping[str, Any]) -> str | None:
         """Earlier results: their fields where the tool names them, else the whole."""
-        if schema.get("enum") or schema.get("type") == "boolean":
+        if schema.get("enum") or "const" in schema or schema.get("type") == "boolean":
             return None
         options = []
         for number, function in enumerate(self.earlier, 1):
-            fields = result_fields(function)
+            fields = [field for field in result_fields(function) if writable("field", field)]
             options += [f"#{number}.{field}" for field in fields] or [f"#{number}"]
         return " | ".join(map(quoted, options)) or None
 
@@ -168,8 +192,60 @@ def titled(text: str) -> str:
 
 
 def fits(number: float, schema: Mapping[str, Any]) -> bool:
-    """Whether a number is within the bounds of its schema."""
-    return bool(schema.get("minimum", number) <= number <= schema.get("maximum", number))
+    """Whether a number is within the bounds of its schema.
+
+    >>> fits(5, {"minimum": 5}), fits(5, {"exclusiveMinimum": 5})
+    (True, False)
+    """
+    above, below = schema.get("exclusiveMinimum"), schema.get("exclusiveMaximum")
+    return (
+        bool(schema.get("minimum", number) <= number <= schema.get("maximum", number))
+        and (above is None or number > above)
+        and (below is None or number < below)
+    )
+
+
+def callable_in_script(function: Function) -> bool:
+    """Whether a line can hold a call of the tool: its name and those of its required parameters can be written."""
+    schema = function.get("parameters") or {}
+    required = properties(schema).keys() & (schema.get("required") or ())
+    return writable("tool", function["name"]) and all(writable("parameter", name) for name in required)
+
+
+def settled(call: Mapping[str, Any], function: Function, said: Mentions) -> dict[str, Any] | None:
+    """The call without the values that its tool would refuse or that nobody gave: a required one is left open (None),
+    another dropped. The grammar of a line knows types, bounds and choices; `pattern`, `minLength` and the like are
+    looked at here, when the value is whole. None if the tool would refuse the rest too."""
+    schema = function.get("parameters") or {}
+    known = properties(schema)
+    required = schema.get("required") or ()
+    args: dict[str, Any] = {**call["args"], **{name: None for name in required if name not in call["args"]}}
+    whole = {name: value for name, value in args.items() if value is not None and not is_reference(value)}
+    bad = {name for name, value in whole.items() if not grounded(value, known[name], [said])}
+    faults = faulty(whole, schema)
+    bad |= set(whole) if None in faults and len(whole) == len(args) else {name for name in faults if name is not None}
+    kept = {name: None if name in bad else value for name, value in args.items() if name not in bad or name in required}
+    complete = all(value is not None and not is_reference(value) for value in kept.values())
+    return None if complete and faulty(kept, schema) else {**call, "args": kept}
+
+
+def faulty(args: Mapping[str, Any], schema: Mapping[str, Any]) -> set[str | None]:
+    """The arguments that a schema refuses, None standing for all of them together. That some are missing is no fault
+    here, and a schema that is none refuses nothing."""
+    from jsonschema import Draft202012Validator, FormatChecker
+    from jsonschema.exceptions import SchemaError
+    from referencing import Registry
+    from referencing.exceptions import Unresolvable
+
+    schema = {key: each for key, each in schema.items() if key != "required"}
+    try:
+        Draft202012Validator.check_schema(schema)
+        # An empty registry: the $refs of a foreign schema must not be fetched.
+        judge = Draft202012Validator(schema, registry=Registry(), format_checker=FormatChecker(FORMATS))
+        faults = list(judge.iter_errors(dict(args)))
+    except (SchemaError, Unresolvable, re.error):
+        return set()
+    return {str(fault.absolute_path[0]) if fault.absolute_path else None for fault in faults}
 
 
 def quoted(text: str) -> str:

@@ -48,13 +48,16 @@ def tool_line(function: Function) -> str:
     """One tool on one line, with types, choices, defaults and what a call returns."""
     schema = function.get("parameters") or {}
     required = schema.get("required") or ()
-    parameters = ", ".join(
-        parameter_text(name, each, name in required) for name, each in (schema.get("properties") or {}).items()
-    )
+    parameters = ", ".join(parameter_text(name, each, name in required) for name, each in properties(schema).items())
     fields = ", ".join(result_fields(function))
     description = clip(function.get("description") or "", TOOL_WORDS)
     line = f"{function['name']}({parameters})"
     return line + (f" -> {fields}" if fields else "") + (f": {description}" if description else "")
+
+
+def properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The schemas of an object's fields; one that is only `true` allows anything, as an empty one does."""
+    return {name: each if isinstance(each, Mapping) else {} for name, each in (schema.get("properties") or {}).items()}
 
 
 def parameter_text(name: str, schema: Mapping[str, Any], required: bool) -> str:
@@ -87,7 +90,7 @@ def type_text(schema: Mapping[str, Any]) -> str:
         items = schema.get("items")
         return f"[{type_text(items) if isinstance(items, Mapping) else 'any'}]"
     if kind == "object" and schema.get("properties"):
-        inner = ", ".join(f"{name}: {type_text(each)}" for name, each in schema["properties"].items())
+        inner = ", ".join(f"{name}: {type_text(each)}" for name, each in properties(schema).items())
         return f"{{{inner}}}"
     return str(kind)
 
@@ -166,8 +169,23 @@ def is_reference(value: Any) -> bool:
     return isinstance(value, Mapping) and "ref" in value and set(value) <= {"ref", "field"}
 
 
-_REFERENCE = re.compile(r"#(\d+)(?:\.([\w.\[\]-]+))?")
+_FIELD = r"(?:[\w.-]|\[\w*\])+"  # brackets in pairs: the last one of `[#1.id]` ends the list
+_REFERENCE = re.compile(rf"#(\d+)(?:\.({_FIELD}))?")
+_WRITABLE = {
+    "tool": re.compile(r"[^\s(](?:[^\n(]*[^\s(])?"),
+    "parameter": re.compile(r"[^\n=#][^\n=]*"),
+    "field": re.compile(_FIELD),
+}
 _DECODER = json.JSONDecoder()
+
+
+def writable(kind: str, name: str) -> bool:
+    """Whether a line can hold the name of a tool, a parameter or a field, so that it is read as it was written.
+
+    >>> writable("tool", "get_weather"), writable("parameter", "a=b"), writable("field", "the id")
+    (True, False, False)
+    """
+    return _WRITABLE[kind].fullmatch(name) is not None
 
 
 def read_line(line: str) -> dict[str, Any] | None:
@@ -192,7 +210,9 @@ def read_line(line: str) -> dict[str, Any] | None:
             after.append(int(wait[1]))
             at = wait.end()
         else:
-            name, _, _ = rest[at:].partition("=")
+            name, assigned, _ = rest[at:].partition("=")
+            if not assigned:
+                raise ValueError(f"this is no argument: {rest[at : at + 20]!r}")
             args[name], at = _read_value(rest, at + len(name) + 1)
         if rest[at : at + 2] not in ("", ", "):
             raise ValueError(f"what follows is no argument: {rest[at : at + 20]!r}")
@@ -213,8 +233,25 @@ def _read_value(text: str, at: int) -> tuple[Any, int]:
         while not text.startswith("]", at):
             value, at = _read_value(text, at)
             items.append(value)
-            at += 2 if text.startswith(", ", at) else 0
-            if at >= len(text):
-                raise ValueError("a list has no end")
+            at = _after_item(text, at, "]")
         return items, at + 1
+    if text.startswith("{", at):
+        fields: dict[str, Any] = {}
+        at += 1
+        while not text.startswith("}", at):
+            name, at = _DECODER.raw_decode(text, at)
+            if not isinstance(name, str) or not text.startswith(": ", at):
+                raise ValueError(f"this is no field: {text[at : at + 20]!r}")
+            fields[name], at = _read_value(text, at + 2)
+            at = _after_item(text, at, "}")
+        return fields, at + 1
     return _DECODER.raw_decode(text, at)
+
+
+def _after_item(text: str, at: int, end: str) -> int:
+    """Where the next item begins, or the end of the list or object."""
+    if text.startswith(", ", at):
+        return at + 2
+    if not text.startswith(end, at):
+        raise ValueError(f"what follows is no item: {text[at : at + 20]!r}")
+    return at

@@ -4,27 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from agent_forge.agents.grounding import Mentions
-from agent_forge.agents.planner.constraint import line_grammar
+from agent_forge.agents.planner.constraint import line_grammar, settled
 from agent_forge.agents.planner.script import MISSING, Function, read_line
 
 MOST_CALLS = 12
 
 
-_OPEN: dict[int, tuple[frozenset[int], int, int]] = {}
-
-
+@lru_cache(maxsize=4)
 def open_tokens(vocabulary: Any) -> tuple[frozenset[int], int, int]:
     """The tokens that begin with `?`, and `=` and `="`: before a text, a bare `=` already says that it is missing."""
-    if id(vocabulary) not in _OPEN:
-        texts = [vocabulary.decode_str([token]) for token in range(vocabulary.vocab_size)]
-        asking = frozenset(token for token, text in enumerate(texts) if text.startswith(MISSING))
-        _OPEN[id(vocabulary)] = asking, texts.index("="), texts.index('="') if '="' in texts else -1
-    return _OPEN[id(vocabulary)]
+    texts = [vocabulary.decode_str([token]) for token in range(vocabulary.vocab_size)]
+    asking = frozenset(token for token, text in enumerate(texts) if text.startswith(MISSING))
+    return asking, texts.index("="), texts.index('="') if '="' in texts else -1
 
 
 @dataclass
@@ -117,6 +114,7 @@ class PlanWriter:
             line = self.vocabulary.decode_str(self._line)
             self.text += line
             call = read_line(line)
+            call = call and settled(call, self._by_name[call["tool"]], self._said)
             if call is None or len(self.calls) + 1 == MOST_CALLS:
                 self.ended = True
             if call is not None:

@@ -1,0 +1,259 @@
+"""What the forged planner may write: whatever the logits say, a finished call is valid and its values were said.
+
+`benchmarks/planner_grammar.py` has the random schemas and the judge, and runs 10,000 cases.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from agent_forge.agents.grounding import Mentions
+from agent_forge.agents.planner.constraint import faulty, line_grammar, settled
+from agent_forge.agents.planner.writer import MOST_CALLS, PlanWriter
+
+llguidance = pytest.importorskip("llguidance")
+BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "planner_grammar.py"
+
+
+@pytest.fixture(scope="module")
+def fuzz() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("planner_grammar", BENCHMARK)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["planner_grammar"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def vocabulary(fuzz: ModuleType) -> Any:
+    return llguidance.LLTokenizer(fuzz.byte_vocabulary(), eos_token=0)
+
+
+@pytest.fixture(scope="module")
+def fits(vocabulary: Any) -> Callable[..., bool]:
+    """Whether a text is a line of the grammar."""
+
+    def check(
+        line: str, tools: list[dict[str, Any]], request: str, earlier: list[dict[str, Any]] | None = None
+    ) -> bool:
+        grammar = line_grammar(tools, Mentions(request), earlier or [])
+        matcher = llguidance.LLMatcher(vocabulary, grammar, log_level=0)
+        assert not matcher.is_error(), matcher.get_error()
+        tokens = vocabulary.tokenize_str(line)
+        return bool(matcher.validate_tokens(tokens) == len(tokens) and matcher.consume_tokens(tokens)) and bool(
+            matcher.is_accepting()
+        )
+
+    return check
+
+
+def tool(name: str = "f", required: list[str] | None = None, **properties: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": properties, "required": required or []}
+    return {"name": name, "parameters": schema}
+
+
+def written(vocabulary: Any, tools: list[dict[str, Any]], request: str, line: str) -> PlanWriter:
+    """The writer of a model that wants to write this text, and then nothing more."""
+    writer = PlanWriter(vocabulary, tools, request)
+    for token in [*vocabulary.tokenize_str(line), vocabulary.eos_token]:
+        logits = np.zeros(vocabulary.vocab_size)
+        logits[token] = 50.0
+        writer.choose(logits)
+    assert writer.ended
+    return writer
+
+
+@pytest.mark.untraced
+def test_random_schemas_and_logits_never_give_an_invalid_or_invented_call(fuzz: ModuleType, vocabulary: Any) -> None:
+    tally = fuzz.Tally()
+    for case in range(150):
+        fuzz.try_case(vocabulary, case, tally)
+    assert tally.examples == []
+    assert tally.counts["ended"] == tally.counts["attempts"] == 150
+    # the cases are not idle
+    assert min(tally.counts[kind] for kind in ("calls", "values", "left open", "references")) >= 20
+
+
+@pytest.mark.untraced
+def test_the_judge_of_the_random_cases_finds_what_is_wrong(fuzz: ModuleType) -> None:
+    tally = fuzz.Tally()
+    tools = [tool("f", ["n", "city"], n={"type": "integer", "minimum": 3}, city={"type": "string"})]
+    for args in ({"n": 2, "city": "Oslo"}, {"n": "2", "city": None}, {"n": 5}, {"n": {"ref": 1, "field": None}}):
+        fuzz.judge({"tool": "f", "args": args}, 1, tools, "2 or 5 in Oslo", tally)
+    assert tally.counts["invalid"] == 5  # the last call misses `city`, and refers to itself
+    fuzz.judge({"tool": "f", "args": {"n": 7, "city": "Rome"}}, 1, tools, "2 or 5 in Oslo", tally)
+    assert tally.counts["ungrounded"] == 2
+
+
+CITY = tool("get", ["city"], city={"type": "string"}, unit={"enum": ["C", "F"], "default": "C"})
+
+
+@pytest.mark.parametrize(
+    ("line", "allowed"),
+    [
+        ('1 get(city="Oslo")\n', True),
+        ('1 get(city="Oslo", unit="F")\n', True),
+        ("1 get(city=?)\n", True),
+        ("none\n", True),
+        ('1 get(city="the sea in Oslo")\n', True),
+        ('1 get(city="Rome")\n', False),  # not said
+        ('1 get(city="Osl")\n', False),  # a part of a word
+        ('1 get(city="Oslo ")\n', False),
+        ('1 get(unit="F", city="Oslo")\n', False),  # not in the order of the schema
+        ('1 get(unit="F")\n', False),  # required
+        ('1 get(city="Oslo", unit=?)\n', False),  # what may be left out is not asked for
+        ('1 get(city="Oslo", unit="K")\n', False),
+        ('2 get(city="Oslo")\n', False),
+        ("1 get(city=#1)\n", False),  # nothing came earlier
+        ('1 find(city="Oslo")\n', False),
+    ],
+)
+def test_a_line_of_one_tool(fits: Callable[..., bool], line: str, allowed: bool) -> None:
+    assert fits(line, [CITY], "How is the sea in Oslo?") == allowed
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "allowed"),
+    [
+        ({"type": "integer"}, "5", True),
+        ({"type": "integer"}, "5.0", False),
+        ({"type": "integer"}, '"5"', False),
+        ({"type": "integer"}, "8", True),
+        ({"type": "integer"}, "0.08", False),
+        ({"type": "number"}, "0.08", True),  # 8 %
+        ({"type": "integer", "minimum": 6}, "5", False),
+        ({"type": "integer", "exclusiveMaximum": 5}, "5", False),
+        ({"type": "integer", "default": 40}, "40", True),
+        ({"type": "string"}, '"2024-03-05"', True),
+        ({"type": "string"}, '"March 5th, 2024"', True),
+        ({"type": "string"}, "5", False),
+        ({"type": ["string", "integer"]}, "5", True),
+        ({"const": "km"}, '"km"', True),
+        ({"const": "km"}, '"March"', False),
+        ({"type": "boolean"}, "true", True),
+        ({"type": "boolean"}, '"true"', False),
+        ({"type": "array", "items": {"type": "integer"}}, "[5, 8]", True),
+        ({"type": "array", "items": {"type": "integer"}}, "5", False),
+        ({"type": "array", "items": {"type": "integer"}}, "[]", False),
+        ({"anyOf": [{"type": "integer"}, {"enum": ["all"]}]}, '"all"', True),
+        ({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, '{"n": 5}', True),
+        ({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}, "{}", False),
+    ],
+)
+def test_values_by_type(fits: Callable[..., bool], schema: dict[str, Any], value: str, allowed: bool) -> None:
+    request = "Add 5 items at 8% until March 5th, 2024"
+    assert fits(f"1 f(x={value})\n", [tool("f", ["x"], x=schema)], request) == allowed
+
+
+def test_quotation_marks_and_backslashes_are_copied_whole(fits: Callable[..., bool]) -> None:
+    request = r'Print "a \ b" from C:\temp'
+    tools = [tool("f", ["x"], x={"type": "string"})]
+    assert fits(r'1 f(x="C:\\temp")' + "\n", tools, request)
+    assert fits(r'1 f(x="Print \"a \\ b\"")' + "\n", tools, request)
+    assert not fits('1 f(x="Print \\")\n', tools, request)  # half of an escape
+
+
+def test_earlier_results_by_field(fits: Callable[..., bool]) -> None:
+    find = {"name": "find", "returns": ["id", "two words"]}
+    plain = {"name": "plain"}
+    tools = [tool("f", ["x"], x={"type": "integer"}), find]
+    assert fits("3 f(x=#1.id)\n", tools, "do it", [find, plain])
+    assert fits("3 f(x=#2)\n", tools, "do it", [find, plain])
+    assert not fits("3 f(x=#1.two words)\n", tools, "do it", [find, plain])  # could not be read again
+    assert not fits("3 f(x=#3.id)\n", tools, "do it", [find, plain])
+    assert fits("3 find(#1, #2)\n", tools, "do it", [find, plain])
+    assert not fits("3 find(#1, #1)\n", tools, "do it", [find, plain])
+    assert fits("", tools, "do it", [find, plain])  # the end
+
+
+@pytest.mark.parametrize(
+    ("schema", "request_", "value", "kept"),
+    [
+        ({"type": "string", "pattern": r"^\d+$"}, "order 17 for Bob", '"17"', "17"),
+        ({"type": "string", "pattern": r"^\d+$"}, "order 17 for Bob", '"Bob"', None),
+        ({"type": "string", "minLength": 4}, "for Bob", '"Bob"', None),
+        ({"type": "string", "maxLength": 2}, "for Bob", '"Bob"', None),
+        ({"type": "string", "format": "email"}, "for Bob", '"Bob"', None),
+        ({"type": "string", "format": "email"}, "for bob@example.org", '"bob@example.org"', "bob@example.org"),
+        ({"type": "integer", "multipleOf": 5}, "take 7", "7", None),
+        ({"type": "array", "items": {"type": "integer"}, "minItems": 2}, "take 7", "[7]", None),
+        ({"type": "array", "items": {"type": "integer"}, "uniqueItems": True}, "take 7", "[7, 7]", None),
+    ],
+)
+def test_what_the_grammar_cannot_say_is_left_open_or_dropped(
+    vocabulary: Any, schema: dict[str, Any], request_: str, value: str, kept: Any
+) -> None:
+    required = written(vocabulary, [tool("f", ["x"], x=schema)], request_, f"1 f(x={value})\n")
+    assert required.calls[0]["args"] == {"x": kept}
+    optional = written(vocabulary, [tool("f", [], x=schema)], request_, f"1 f(x={value})\n")
+    assert optional.calls[0]["args"] == ({} if kept is None else {"x": kept})
+
+
+def test_a_call_that_is_refused_as_a_whole_is_not_made() -> None:
+    said = Mentions("Oslo and Rome")
+    function = tool("f", [], a={"type": "string"}, b={"type": "string"})
+    function["parameters"]["minProperties"] = 2
+    assert settled({"tool": "f", "args": {"a": "Oslo"}}, function, said) is None
+    assert settled({"tool": "f", "args": {"a": "Oslo", "b": "Rome"}}, function, said) is not None
+    function["parameters"]["required"] = ["a", "b"]
+    open_ = settled({"tool": "f", "args": {"a": "Oslo", "b": None}}, function, said)
+    assert open_ == {"tool": "f", "args": {"a": "Oslo", "b": None}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"a": {"type": "dict"}}},  # no type of JSON Schema
+        {"properties": {"a": {"pattern": "("}}},
+        {"properties": {"a": {"$ref": "http://localhost:9/schema"}}},  # never fetched
+    ],
+)
+def test_a_schema_that_is_none_refuses_nothing(schema: Mapping[str, Any]) -> None:
+    assert faulty({"a": "Oslo"}, schema) == set()
+
+
+def test_definitions_are_followed() -> None:
+    schema = {"properties": {"unit": {"$ref": "#/$defs/Unit"}}, "$defs": {"Unit": {"enum": ["km"]}}}
+    assert faulty({"unit": "miles"}, schema) == {"unit"}
+    assert faulty({"unit": "km"}, schema) == set()
+
+
+def test_names_that_no_line_can_hold_are_not_offered(fits: Callable[..., bool]) -> None:
+    tools = [tool("f", [], **{"a=b": {"type": "string"}, "c": {"type": "boolean"}}), tool("g(x)")]
+    assert fits("1 f(c=true)\n", tools, "Oslo")
+    assert not fits('1 f(a=b="Oslo")\n', tools, "Oslo")
+    assert not fits("1 g(x)()\n", tools, "Oslo")
+    assert fits("none\n", [], "Oslo")
+
+
+def test_a_plan_ends_after_so_many_calls(vocabulary: Any) -> None:
+    tools = [tool("f", ["on"], on={"type": "boolean"})]
+    writer = PlanWriter(vocabulary, tools, "do it", refuse_above=1.0)
+    logits = np.zeros(vocabulary.vocab_size)
+    logits[vocabulary.eos_token] = -50.0
+    while not writer.ended:
+        writer.choose(logits)
+    assert len(writer.calls) == len(writer.confidences) == MOST_CALLS
+
+
+@pytest.mark.parametrize(("none", "refused"), [(0.3, False), (0.7, True)])
+def test_a_request_is_refused_above_the_threshold(vocabulary: Any, none: float, refused: bool) -> None:
+    writer = PlanWriter(vocabulary, [tool("f")], "do it", refuse_above=0.5)
+    logits = np.full(vocabulary.vocab_size, -100.0)
+    logits[vocabulary.tokenize_str("1")[0]] = np.log(1 - none)
+    logits[vocabulary.tokenize_str("none")[0]] = np.log(none)
+    writer.choose(logits)
+    assert writer.none_probability == pytest.approx(none)
+    while not writer.ended:
+        writer.choose(np.arange(vocabulary.vocab_size, 0, -1.0))  # the end first, of what is allowed
+    assert writer.none == refused

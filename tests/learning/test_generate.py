@@ -1,0 +1,136 @@
+"""Rows from tool schemas: right by construction, and checked here by other means."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from plan_sets import CATALOGUE, ODD
+
+from agent_forge.agents.grounding import Mentions, grounded
+from agent_forge.agents.planner.script import is_reference, read_line
+from agent_forge.errors import DataError
+from agent_forge.learning.generate import Generator, Mix, Styled, alike, in_style, link_of, restyled
+from agent_forge.learning.rows import PlanRow, references
+
+
+def check(row: PlanRow) -> None:
+    """The calls fit the tools, their values are valid, and each was said, is listed, or is an earlier result."""
+    assert row.faults() == []
+    said = [Mentions(row.request)]
+    schemas = {tool["name"]: tool["parameters"] for tool in row.tools}
+    assert len(schemas) == len(row.tools)
+    for call in row.calls:
+        schema = schemas[call["tool"]]
+        values = {name: v for name, v in call["args"].items() if v is not None and not is_reference(v)}
+        Draft202012Validator({**schema, "required": []}).validate(values)
+        for name, value in values.items():
+            assert grounded(value, schema["properties"][name], said), (name, value, row.request)
+        assert list(call["args"]) == [name for name in schema["properties"] if name in call["args"]]
+    lines = row.answer.splitlines()
+    read = [read_line(line) for line in lines]
+    assert read == ([{**call, "after": []} for call in row.calls] or [None])
+
+
+@pytest.mark.untraced
+@pytest.mark.parametrize("restyle", [False, True])
+def test_every_row_is_sound(restyle: bool) -> None:
+    kinds: Counter[str] = Counter()
+    for row in Generator(CATALOGUE, seed=7, restyle=restyle).rows(900):
+        check(row)
+        kinds[row.source] += 1
+        calls = len(row.calls)
+        of_kind = row.source.removeprefix("generated:")
+        linked = [each for call in row.calls for each in references(call["args"])]
+        missing = [name for call in row.calls for name, value in call["args"].items() if value is None]
+        assert bool(linked) == (of_kind == "chained")
+        assert bool(missing) == (of_kind == "missing")
+        expected = {"none": {0}, "same": {2, 3, 4}, "several": {2, 3, 4, 5}, "chained": {2, 3}}
+        assert calls in expected.get(of_kind, {1})
+        if of_kind == "same":
+            assert len({call["tool"] for call in row.calls}) == 1
+            assert not any(call in row.calls[:place] for place, call in enumerate(row.calls))
+    assert set(kinds) == {f"generated:{name}" for name in Mix.__dataclass_fields__}
+    assert min(kinds.values()) >= 8
+
+
+@pytest.mark.untraced
+def test_tools_of_any_shape_have_rows() -> None:
+    used = set()
+    for row in Generator([*CATALOGUE, *ODD], seed=3, shown=(1, 3)).rows(600):
+        check(row)
+        used |= {call["tool"] for call in row.calls}
+    assert {tool["name"] for tool in ODD} <= used
+
+
+def test_a_single_tool_is_enough_and_none_are_refused() -> None:
+    rows = list(Generator(ODD[:1], seed=1).rows(5))
+    assert [row.id for row in rows] == [f"generated-{n}" for n in range(1, 6)]
+    with pytest.raises(DataError, match="no tools"):
+        Generator([], seed=1)
+
+
+SCRIPT = """
+import hashlib, sys
+sys.path.insert(0, sys.argv[1])
+from plan_sets import CATALOGUE
+from agent_forge.learning.generate import Generator
+rows = Generator(CATALOGUE, seed=11, restyle=True).rows(150)
+print(hashlib.sha256("".join(row.prompt + row.answer for row in rows).encode()).hexdigest())
+"""
+
+
+def test_the_same_seed_gives_the_same_rows_in_every_process() -> None:
+    def digest(hash_seed: str) -> str:
+        command = [sys.executable, "-c", SCRIPT, str(Path(__file__).parent)]
+        env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+
+    assert digest("1") == digest("2")
+    first, other = (next(iter(Generator(CATALOGUE, seed=seed).rows(1))) for seed in (1, 2))
+    assert first != other
+
+
+def test_the_rows_asked_for_are_a_prefix() -> None:
+    few, many = (list(Generator(CATALOGUE, seed=5).rows(count)) for count in (7, 20))
+    assert many[:7] == few
+
+
+def test_a_mix_without_a_kind_never_makes_it() -> None:
+    rows = list(Generator(CATALOGUE, seed=2, mix=Mix(none=0, missing=0, corrected=0)).rows(200))
+    assert {row.source for row in rows} == {f"generated:{kind}" for kind in ("single", "same", "several", "chained")}
+
+
+def test_near_tools_never_stand_side_by_side() -> None:
+    twins = [*CATALOGUE, {**CATALOGUE[0], "name": "get_weathers"}]
+    assert alike(twins[0], twins[-1])
+    for row in Generator(twins, seed=2).rows(200):
+        assert {"getWeather", "get_weathers"} - {tool["name"] for tool in row.tools}
+
+
+def test_links_go_from_a_field_to_a_parameter_of_its_name() -> None:
+    assert link_of(CATALOGUE[0], CATALOGUE[2]) == ("city_id", "city_id")
+    assert link_of(CATALOGUE[2], CATALOGUE[3]) == ("booking_id", "booking_id")
+    assert link_of(CATALOGUE[1], CATALOGUE[2]) is None
+
+
+@pytest.mark.parametrize("style", ["as it is", "snake", "camel", "pascal", "dotted"])
+def test_calls_follow_their_tools_into_another_style(style: str) -> None:
+    tools = [CATALOGUE[0], CATALOGUE[2]]
+    styled = [Styled.of(tool, style, None) for tool in tools]
+    calls = [
+        {"tool": "getWeather", "args": {"city": "Oslo"}},
+        {"tool": "book_hotel", "args": {"city_id": {"ref": 1, "field": "city_id"}, "nights": 2}},
+    ]
+    row = PlanRow("x", "…", tuple(each.function for each in styled), tuple(restyled(calls, tools, styled)))
+    assert row.faults() == []
+    assert [call["tool"] for call in row.calls] == [in_style("getWeather", style), in_style("book_hotel", style)]
+    assert row.calls[1]["args"] == {
+        styled[1].parameters["city_id"]: {"ref": 1, "field": styled[0].fields["city_id"]},
+        "nights": 2,
+    }
