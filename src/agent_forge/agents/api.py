@@ -107,8 +107,8 @@ async def arun(
     """Carries out a request in words, a Plan, tasks, or an asynchronous iterable of tasks, which start as they come.
 
     - `tools`: a Toolbox, tools or functions, or a module or file of tools; by default bundled search and calculator.
-    - `model`: a ModelClient or `http://host:port/v1#name`; without one, rules plan, read and compare.
-    - `planner`: a Planner, or "rules", "local", "model".
+    - `model`: a ModelClient or `http://host:port/v1#name`; without one, the forged planner and rules do it.
+    - `planner`: a Planner, or "rules", "forged", "model", "local".
     - `strategy`: "graph" plans and runs the tasks in parallel, "react" leaves the request to an agent that makes one
       call per turn, "auto" decides by the request (docs/agents.md).
     - `agent`: the profile that acts: an AgentProfile, a bundled name or a YAML file; by default `default`.
@@ -118,8 +118,7 @@ async def arun(
     - `repairs`: how often a model may mend the plan after a failure. A tool's own `fallback` is called before that.
     - `settle`: for `resume`, what became of tasks in doubt: ("done", RESULT), ("retry", None) or ("failed", None).
     - `home`: the folder for trace and journal; `record=False` writes neither; `resume`: the name of a run to continue.
-    - `mask`, `sample`: of the trace, as in `Recorder.from_settings`.
-    - `limits` replaces those that the tools state; this and all others: as in `agent_forge.execute`.
+    - `limits` replaces those that the tools state; `mask`, `sample`: as in `Recorder.from_settings`; others: `execute`.
 
     A model's plan is carried out while it is being written; if it turns out invalid, or calls a tool with a value that
     nobody gave, it is written once more, finished work is reused, and after that the rules plan. The result reports
