@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent_forge.agents.planner.schemas import plain_schema
 from agent_forge.agents.planner.tools import ToolIndex
-from agent_forge.learning.datasets import parameter_schema, read_set, read_sgd, seal_tools, ultratool_tools
+from agent_forge.learning.datasets import read_set, read_sgd, seal_tools, ultratool_tools
 from agent_forge.learning.rows import PlanRow
 from agent_forge.tasks.calls import accepted_calls, score_calls
 
@@ -92,22 +93,8 @@ def as_function(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "name": entry["name"],
         "description": entry.get("description") or "",
-        "parameters": as_schema(entry["parameters"]),
+        "parameters": plain_schema(entry["parameters"]),
     }
-
-
-def as_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """A schema in Python's type names as JSON Schema."""
-    result = parameter_schema(schema)
-    result |= {key: value for key, value in schema.items() if key in ("required", "minimum", "maximum")}
-    if "properties" in schema:
-        result["type"] = "object"
-        result["properties"] = {name: as_schema(each) for name, each in schema["properties"].items()}
-    if isinstance(schema.get("items"), Mapping):
-        result["items"] = as_schema(schema["items"])
-    if result.get("type") == "any":
-        del result["type"]
-    return result
 
 
 def _scored(row: PlanRow) -> Callable[[Sequence[Mapping[str, Any]]], dict[str, float]]:

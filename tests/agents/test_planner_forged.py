@@ -7,11 +7,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
 from agent_forge import plan, run, tool
 from agent_forge.agents.choices import choose_planner
 from agent_forge.agents.planner import ForgedPlanner, PlanningFailed, PlanRefused, forged
+from agent_forge.agents.planner.schemas import plain_schema
 from agent_forge.cli import run as command
 
 CALLED: list[tuple[str, dict[str, Any]]] = []
@@ -150,3 +152,30 @@ def test_references_and_waits_become_references_of_plans() -> None:
     assert dict(first.args) == {"q": "a {{s1}} b"}
     assert dict(second.args) == {"ids": ["{s1.id}"], "whole": "{s1}"}
     assert second.depends_on == ("s1",)
+
+
+def test_schemas_in_the_wild_are_read_as_json_schema() -> None:
+    """References as pydantic writes them, and types by Python's names, as BFCL has them."""
+    schema = {
+        "type": "dict",
+        "properties": {
+            "unit": {"allOf": [{"$ref": "#/$defs/Unit"}], "description": "The unit"},
+            "point": {"type": "tuple", "items": {"type": "float"}},
+            "tree": {"$ref": "#/$defs/Tree"},
+            "lost": {"$ref": "#/$defs/Nothing"},
+            "any": {"type": "any"},
+        },
+        "required": ["unit"],
+        "$defs": {
+            "Unit": {"enum": ["C", "F"], "type": "str"},
+            "Tree": {"type": "object", "properties": {"left": {"$ref": "#/$defs/Tree"}}},
+        },
+    }
+    plain = plain_schema(schema)
+    assert plain["type"] == "object"
+    assert plain["properties"]["unit"] == {"enum": ["C", "F"], "type": "string", "description": "The unit"}
+    assert plain["properties"]["point"] == {"type": "array", "items": {"type": "number"}}
+    assert plain["properties"]["lost"] == {} == plain["properties"]["any"]
+    assert "$ref" not in json.dumps(plain)
+    jsonschema.Draft202012Validator.check_schema(plain)
+    jsonschema.validate({"unit": "C", "point": [1.5, 2], "tree": {"left": {}}}, plain)

@@ -17,13 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.agents.grounding import as_number
+from agent_forge.agents.planner.schemas import JSON_TYPES
 from agent_forge.errors import DataError
 from agent_forge.learning.rows import PlanRow
 
-JSON_TYPES = {
-    "str": "string", "text": "string", "int": "integer", "float": "number", "double": "number", "bool": "boolean",
-    "list": "array", "tuple": "array", "dict": "object", "map": "object", "hashmap": "object", "date": "string",
-}  # fmt: skip
 _SGD_REFERENCE = re.compile(r"\{(\d+)\.(\w+)\}")
 _NESTFUL_REFERENCE = re.compile(r"\$var_?(\d+)(?:\.([\w.\[\]]+))?\$")
 _SEAL_REFERENCE = re.compile(r"API_call_(\d+)")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_forge.agents.planner.interface import Planner, PlanningFailed
+from agent_forge.agents.planner.schemas import plain_schema
 from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, find_references, whole_reference
@@ -20,6 +21,7 @@ class SchemaTool:
     name: str
     description: str = ""
     schema: Mapping[str, Any] = field(default_factory=dict)
+    returns: Any = None  # the schema of its result, or the names of its fields
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> SchemaTool:
@@ -27,7 +29,8 @@ class SchemaTool:
         function = entry.get("function") if isinstance(entry.get("function"), Mapping) else entry
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
             raise UsageError('a tool has no "name"', fix='Write {"name": …, "description": …, "parameters": {…}}')
-        return cls(function["name"], function.get("description") or "", function.get("parameters") or {})
+        schema = plain_schema(function.get("parameters") or {})
+        return cls(function["name"], function.get("description") or "", schema, function.get("returns"))
 
 
 def read_rows(lines: Iterable[str]) -> Iterator[dict[str, Any]]:

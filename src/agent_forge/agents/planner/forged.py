@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.planner.checking import Missing, PlanRefused
 from agent_forge.agents.planner.interface import PlanningFailed, check_length
+from agent_forge.agents.planner.schemas import plain_schema
 from agent_forge.agents.planner.script import Function, is_reference, request_text, tools_text
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
 from agent_forge.errors import CheckpointError
@@ -179,7 +180,9 @@ class _Spec:
 
 def function_of(tool: ToolSpec) -> Function:
     """A tool as the planner reads it."""
-    return {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    function = {"name": tool.name, "description": tool.description, "parameters": plain_schema(tool.schema)}
+    returns = getattr(tool, "returns", None)
+    return {**function, "returns": returns} if returns else function
 
 
 def tasks_of(calls: Iterable[Mapping[str, Any]], request: str) -> list[Task]:
