@@ -214,6 +214,21 @@ def _write(model: Any, ids: Any, mask: Any, writers: Sequence[Any], most: int = 
             positions = positions[:, -1:] + 1
 
 
+def keep_written(path: Path, rows: Sequence[Judged], writers: Sequence[Any]) -> None:
+    """What was written for each row, with its figures, as JSON Lines."""
+    with path.open("w") as file:
+        for each, writer in zip(rows, writers, strict=True):
+            line = {
+                "kind": each.kind,
+                "id": each.row.id,
+                "calls": writer.calls,
+                "none": writer.none_probability,
+                "confidences": [round(confidence, 3) for confidence in writer.confidences],
+                **each.judge(writer.calls),
+            }
+            file.write(json.dumps(line) + "\n")
+
+
 def summary(rows: Sequence[Judged], writers: Sequence[Any]) -> dict[str, dict[str, float]]:
     """The means of all figures by kind of row."""
     sums: dict[str, dict[str, list[float]]] = {}

@@ -29,7 +29,7 @@ def by_rules(row: Any) -> Any:
 
 
 def main() -> None:
-    from _planner_tests import judged_rows, summary
+    from _planner_tests import judged_rows, keep_written, summary
 
     from agent_forge.agents.planner.forged import SHIPPED, PlanModel
 
@@ -54,17 +54,7 @@ def main() -> None:
         if len(writers) % 50 == 0:
             print(len(writers), f"{time.perf_counter() - begun:.0f} s", file=sys.stderr, flush=True)
     if options.out:
-        with options.out.open("w") as file:
-            for each, writer in zip(rows, writers, strict=True):
-                line = {
-                    "kind": each.kind,
-                    "id": each.row.id,
-                    "calls": writer.calls,
-                    "none": writer.none_probability,
-                    "confidences": [round(c, 3) for c in writer.confidences],
-                    **each.judge(writer.calls),
-                }
-                file.write(json.dumps(line) + "\n")
+        keep_written(options.out, rows, writers)
     seconds = time.process_time() - cpu
     print(json.dumps(summary(rows, writers), indent=1))
     print(f"{seconds / len(rows):.2f} s of processor time per request, {len(rows)} requests")

@@ -246,7 +246,7 @@ def base(options: argparse.Namespace) -> None:
 
 def judge(model: Any, words: str, end: int, data: Path, per_set: int | None, out: Path | None = None) -> dict[str, Any]:
     import torch
-    from _planner_tests import judged_rows, summary, write_plans
+    from _planner_tests import judged_rows, keep_written, summary, write_plans
     from llguidance import LLTokenizer
     from tokenizers import Tokenizer
 
@@ -264,17 +264,7 @@ def judge(model: Any, words: str, end: int, data: Path, per_set: int | None, out
         )
     figures = summary(rows, writers)
     if out is not None:
-        with (out / "written.jsonl").open("w") as file:
-            for each, writer in zip(rows, writers, strict=True):
-                line = {
-                    "kind": each.kind,
-                    "id": each.row.id,
-                    "calls": writer.calls,
-                    "none": writer.none_probability,
-                    "confidences": [round(c, 3) for c in writer.confidences],
-                    **each.judge(writer.calls),
-                }
-                file.write(json.dumps(line) + "\n")
+        keep_written(out / "written.jsonl", rows, writers)
     print(json.dumps(figures), f"{time.perf_counter() - begun:.0f} s", flush=True)
     return figures
 
