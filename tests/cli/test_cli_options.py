@@ -21,6 +21,7 @@ RENAMED = [
     ("data audit", "--keep", "--save", None, ["rows"]),
     ("data audit", "--target", "--shares", "easy=1", ["rows"]),
     ("data balance", "--target", "--shares", "easy=1", ["rows", "out"]),
+    ("data scrub", "--reject", "--rejected", "r.jsonl", ["rows", "out"]),
     ("data dedup", "--threshold", "--similarity", "0.7", ["rows"]),
     ("data leakage", "--run", "--ngram", "9", ["train", "test"]),
     ("quantize", "--rows", "--batch", "4", ["m", "o"]),

@@ -53,7 +53,7 @@ def test_scrub_refuses_a_wrong_call_and_bad_lines(
     code, _, err = _run(capsys, "scrub", tmp_path / "bad.jsonl", tmp_path / "o")
     assert code == 1
     assert "line 2" in err
-    code, out, _ = _run(capsys, "scrub", tmp_path / "bad.jsonl", tmp_path / "o", "--reject", tmp_path / "r", "--json")
+    code, out, _ = _run(capsys, "scrub", tmp_path / "bad.jsonl", tmp_path / "o", "--rejected", tmp_path / "r", "--json")
     assert json.loads(out)["rejected"] == 1
 
 

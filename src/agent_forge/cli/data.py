@@ -73,9 +73,8 @@ def _names(value: str | None) -> tuple[str, ...] | None:
 @click.option("--key", envvar="AGENT_FORGE_SCRUB_KEY", help="Key for --action hash (better set in the environment).")
 @click.option("--fields", metavar="NAMES", help="Fields to scrub, e.g. messages.content,task [default: all strings].")
 @click.option("--types", metavar="NAMES", help="Types to replace, e.g. EMAIL,PHONE [default: all].")
-@click.option(
-    "--reject", metavar="FILE", help="File for lines that are not JSON; without it the first one is an error."
-)
+@renamed("--rejected", "reject", former="--reject", metavar="FILE",
+         help="File for lines that are not JSON; without it the first one is an error.")  # fmt: skip
 @ner_option
 @click.option("--workers", type=click.IntRange(1), help="Processes [default: one per core for large files].")
 @json_option

@@ -205,7 +205,7 @@ def _scrub_batch(job: _Job, first: int, lines: list[bytes]) -> tuple[bytes, byte
 
 def _bad_line(error: Exception, number: int, where: str) -> DataError:
     what = error.what if isinstance(error, DataError) else f"line {number} is not UTF-8"
-    return DataError(what, where=where, fix="Repair the line, or add --reject FILE for bad lines")
+    return DataError(what, where=where, fix="Repair the line, or add --rejected FILE for bad lines")
 
 
 def _batches(lines: Iterable[bytes]) -> Iterator[tuple[int, list[bytes]]]:
