@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from agent_forge import Plan, Task, run, tool
+from agent_forge import Plan, Task, feedback, run, tool
 from agent_forge.agents.profiles import AgentProfile
+from agent_forge.agents.routing import Assigned
 from agent_forge.agents.team import Team, task_type, team_router
 from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
@@ -45,6 +46,38 @@ def test_trust_from_the_store_decides_between_equals(tmp_path: Path) -> None:
     assert team_router(pair, home=tmp_path).decide({"task_type": "search"}).agent == "bob"
     rewarded(tmp_path, "ada", "search", 1.0, 2000)
     assert team_router(pair, home=tmp_path).decide({"task_type": "search"}).agent == "ada"
+
+
+def test_judged_runs_count_for_an_agent_with_the_model_that_its_profile_names(tmp_path: Path) -> None:
+    @tool
+    def double(x: int) -> int:
+        """Twice as much."""
+        return 2 * x
+
+    def profile(name: str, model: str | None = None) -> AgentProfile:
+        url = None if model is None else f"http://ann:secret@127.0.0.1:9/v1#{model}"  # nobody is asked
+        return AgentProfile(name=name, task_types=("sums",), model=url)
+
+    plan = Plan([Task("a", action="double", args={"x": 4}, meta={"task_type": "sums"})])
+    for name, model, reward in [("ada", "small", 0.1), ("bob", "large", 0.9), ("cyd", None, 0.5)]:
+        for _ in range(12):
+            result = run(plan, tools=[double], team={name: profile(name, model)}, home=tmp_path)
+            feedback(result, reward)
+    with Store.open(tmp_path) as store:
+        [task] = [span for span in store.trace(result.trace_id) if span.kind == "task"]
+        models = {row.agent: row.model for row in store.credits()}
+    assert (task.agent, task.model) == ("cyd", None)
+    assert models == {"ada": "small", "bob": "large", "cyd": None}
+
+    def chosen(*team: AgentProfile) -> str:
+        decision = team_router({one.name: one for one in team}, home=tmp_path).decide({"task_type": "sums"})
+        assert isinstance(decision, Assigned)
+        return f"{decision.agent}: {decision.explanation}"
+
+    measured = chosen(profile("ada", "small"), profile("bob", "large"), profile("cyd"))
+    assert measured.startswith("bob: ")
+    assert "trust 0." in measured
+    assert "trust not measured" in chosen(profile("bob", "other"))
 
 
 def test_a_failing_agent_is_left_alone_and_its_load_released(tmp_path: Path) -> None:

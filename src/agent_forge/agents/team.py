@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from agent_forge.agents.actions import COMBINE, LOOK_UP, SEARCH
+from agent_forge.agents.choices import choose_model
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles
 from agent_forge.agents.routing import Router, facts_of
 from agent_forge.agents.synthesis.answer import Evidence
@@ -46,17 +47,24 @@ def task_type(task: Task) -> str:
     return str(task.meta.get("task_type") or TYPE_OF_ACTION.get(task.action or "", "answer"))
 
 
+def own_model(profile: AgentProfile) -> str | None:
+    """The name of the model that an agent has of its own, as its spans carry it: trust is per agent and model."""
+    client = choose_model(profile.model) if profile.model is not None else None
+    return None if client is None else client.name
+
+
 def team_router(
     profiles: Mapping[str, AgentProfile] | None = None, *, home: str | os.PathLike[str] | None = None
 ) -> Router:
     """A router over profiles, by default the bundled ones, whose trust comes from the rewards in the trace store."""
     agents = builtin_profiles() if profiles is None else profiles
+    models = {name: own_model(profile) for name, profile in agents.items()}
     table = TrustTable()
     with Store.open(trace_store(home)) as store:
         table.observe_store(store)
 
     def trust(agent: str, category: str) -> float | None:
-        return table.lower_bound(agent, agents[agent].model, category)
+        return table.lower_bound(agent, models[agent], category)
 
     return Router(agents.values(), trust=trust, fallback=["writer"] if "writer" in agents else [])
 
@@ -72,13 +80,14 @@ class Team:
         self.router = router
         self._worker = worker
         self._own = {name: worker.acting_as(profile) for name, profile in profiles.items()}
+        self._models = {name: own_model(profile) for name, profile in profiles.items()}
 
     async def __call__(self, task: Task, inputs: dict[str, Any]) -> Any:
         kind = task_type(task)
         async with self.router.slot({**facts_of(task), "task_type": kind}) as assigned:
             span = current_span()
             if span is not None:
-                span.agent, span.category = assigned.agent, kind
+                span.agent, span.model, span.category = assigned.agent, self._models[assigned.agent], kind
                 span.set(routing=assigned.explanation)
             return await self._own[assigned.agent](task, inputs)
 
