@@ -7,13 +7,69 @@ tokens, so the fit is exact, and no training is needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from agents_tiny_model import tiny_tokenizer
 
+from agent_forge import Agent, tool
+from agent_forge.agents.profiles import AgentLimits, AgentProfile
+from agent_forge.inference import ChatClient, Completion, Request, ToolCall
+
 WIDTH = 384
+QUESTION = "How warm is Oslo, in F?"
+PROFILE = AgentProfile(name="ada", limits=AgentLimits(answer_tokens=120))
+TURNS: list[Any] = [("temperature", {"city": "Oslo"}), ("convert", {"degrees": 4.5}), "40.1 F"]
+
+
+@tool
+def temperature(city: str) -> float:
+    """Degrees Celsius."""
+    return {"Oslo": 4.5}[city]
+
+
+@tool
+def convert(degrees: float) -> float:
+    """Celsius to Fahrenheit."""
+    return round(degrees * 9 / 5 + 32, 1)
+
+
+class Teacher(ChatClient):
+    """Does the task as it should be done, and keeps what it was asked."""
+
+    name = "teacher"
+    provider = "test"
+
+    def __init__(self) -> None:
+        self.requests: list[Request] = []
+
+    async def answer(self, request: Request) -> Completion:
+        self.requests.append(request)
+        turn = TURNS[len(self.requests) - 1]
+        if isinstance(turn, str):
+            return Completion(turn, self.name)
+        return Completion("", self.name, tool_calls=(ToolCall("c", *turn),))
+
+    async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
+        yield await self.answer(request)
+
+
+def taught_folders(place: Path) -> dict[str, Path]:
+    """A small model that knows the three turns of the task, as a plain folder and packed."""
+    from agent_forge.inference.prompt import chat_prompt
+
+    teacher, tokenizer = Teacher(), tiny_tokenizer()
+    assert Agent(PROFILE, [temperature, convert], teacher, record=False).run(QUESTION).answer == TURNS[-1]
+    pairs = []
+    for request, turn in zip(teacher.requests, TURNS, strict=True):
+        call = turn if isinstance(turn, str) else json.dumps({"name": turn[0], "arguments": turn[1]})
+        text = call if isinstance(turn, str) else f"<tool_call>{call}</tool_call>"
+        answer = [*tokenizer.encode(text), tokenizer.eos_token_id]
+        pairs.append((chat_prompt(tokenizer, request.messages, request.tools), answer))
+    model, ternary = taught(pairs)
+    return {"plain": save(model, place / "plain"), "packed": save(model, place / "packed", ternary)}
 
 
 def taught(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[Any, dict[str, Any]]:

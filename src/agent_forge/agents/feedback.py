@@ -19,6 +19,7 @@ from typing import Any
 
 from agent_forge.agents.front import blocking, checked_names, signature_of
 from agent_forge.agents.result import Result
+from agent_forge.agents.turns import AgentResult
 from agent_forge.errors import ModelError, UsageError
 from agent_forge.inference import ModelClient, use_recorder
 from agent_forge.inference import model as client_of
@@ -76,7 +77,7 @@ class ModelJudge:
 
 @checked_names
 async def afeedback(
-    result: Result | str,
+    result: Result | AgentResult | str,
     value: Verdict | Checker | ModelJudge,
     *,
     span: str | None = None,
@@ -85,7 +86,7 @@ async def afeedback(
     comment: str | None = None,
     home: str | os.PathLike[str] | None = None,
 ) -> dict[str, Any]:
-    """Scores a run (its Result, or the id of its trace) or one of its spans from 0 (bad) to 1 (good).
+    """Scores a run (its Result, that of an Agent, or the id of its trace) or one of its spans from 0 (bad) to 1 (good).
 
     `value` is a number, True or False, a `Verification`, a checker, or a ModelJudge. A checker is called with the
     Result (with the spans, if you passed a trace id) and returns a value. `by` names the judge: by default "user", the
@@ -104,7 +105,7 @@ async def afeedback(
         elif callable(value):
             name = getattr(value, "__name__", "")
             by = by or (name if name.isidentifier() else "checker")
-            verdict = value(result if isinstance(result, Result) else spans)
+            verdict = value(spans if isinstance(result, str) else result)
             value = await verdict if inspect.isawaitable(verdict) else verdict
         if isinstance(value, Verification):
             if value.value is None:
@@ -127,12 +128,14 @@ def feedback(*args: Any, **options: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def _recorded(result: Result | str, home: str | os.PathLike[str] | None) -> Iterator[tuple[Store, list[Span]]]:
+def _recorded(
+    result: Result | AgentResult | str, home: str | os.PathLike[str] | None
+) -> Iterator[tuple[Store, list[Span]]]:
     """The store of a run and the spans of its trace. Raises UsageError if there is no trace."""
-    trace_id = result.trace_id if isinstance(result, Result) else result
+    trace_id = result if isinstance(result, str) else result.trace_id
     if trace_id is None:
         raise UsageError("the run was not recorded, so it cannot be scored", fix="Leave `record` at its default")
-    place = result.recorded if isinstance(result, Result) and home is None else trace_store(home)
+    place = result.recorded if not isinstance(result, str) and home is None else trace_store(home)
     if isinstance(place, Recorder):  # the caller's own: it stays open
         place.flush()
         yield place.store, _spans(place.store, trace_id)

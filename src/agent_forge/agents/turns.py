@@ -85,6 +85,7 @@ class AgentResult:
     messages: tuple[Message, ...]
     trace_id: str | None = None
     session: str | None = None
+    recorded: Any = field(default=None, repr=False, compare=False)  # where the trace is, as in Result
 
     @property
     def ok(self) -> bool:
