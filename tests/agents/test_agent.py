@@ -277,6 +277,15 @@ def test_an_empty_answer_is_asked_for_again() -> None:
 # Approval
 
 
+def test_a_run_says_which_call_of_its_agent_nobody_approved() -> None:
+    with chat_server(reply(calls(("send", {"text": "hi"}))), reply(chat("could not"))) as server:
+        result = run("Send hi", tools=[send], model=client(server), strategy="react", record=False)
+    assert [call["state"] for call in result.calls] == ["waiting"]
+    [warning] = result.warnings
+    assert "send was not called, nobody was there to approve it" in warning
+    assert not CALLED
+
+
 def test_side_effects_need_an_approval() -> None:
     with chat_server(reply(calls(("send", {"text": "hi"}))), reply(chat("could not"))) as server:
         result = agent(server).run("Send hi")

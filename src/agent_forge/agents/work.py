@@ -212,6 +212,11 @@ class Worker:
         task = _task_name()
         made = [call for call in result.calls if call.was_made or call.state in ("denied", "waiting")]
         self.calls += [{"task": task, "tool": c.tool, "args": dict(c.args), "state": c.state} for c in made]
+        waiting = dict.fromkeys(call.tool for call in made if call.state == "waiting")
+        self.warnings += [
+            f"task {task!r}: {name} was not called, nobody was there to approve it: run with `approve` (--approve)"
+            for name in waiting
+        ]
         if not result.ok:
             raise ToolError(f"the agent {self.profile.name!r} did not come to an answer: {result.error}")
         return unless_unknown(result.answer) if isinstance(result.answer, str) else result.answer
