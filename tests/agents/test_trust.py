@@ -70,7 +70,7 @@ def test_the_judge_of_this_file_finds_what_is_ungrounded() -> None:
 def test_the_rules_make_grounded_calls_or_none(request_: str, calls: Calls | None) -> None:
     refused = None
     try:
-        result = run(request_, tools=TOOLS, approve="all")
+        result = run(request_, tools=TOOLS, planner="rules", approve="all")
     except PlanRefused as error:
         refused = error
     if refused is not None:
@@ -88,9 +88,9 @@ def test_the_rules_make_grounded_calls_or_none(request_: str, calls: Calls | Non
 def test_the_rules_read_what_they_were_written_for(request_: str, calls: Calls | None) -> None:
     if calls is None:
         with pytest.raises(PlanRefused):
-            run(request_, tools=TOOLS, approve="all")
+            run(request_, tools=TOOLS, planner="rules", approve="all")
         return
-    assert [(task.action, dict(task.args)) for task in plan(request_, tools=TOOLS)] == calls
+    assert [(task.action, dict(task.args)) for task in plan(request_, tools=TOOLS, planner="rules")] == calls
 
 
 def test_how_many_of_the_unseen_requests_the_rules_read() -> None:
@@ -99,12 +99,23 @@ def test_how_many_of_the_unseen_requests_the_rules_read() -> None:
     for request, calls in UNSEEN:
         made: Any
         try:
-            run(request, tools=TOOLS, approve="all", record=False)
-            made = [(task.action, dict(task.args)) for task in plan(request, tools=TOOLS)]
+            run(request, tools=TOOLS, planner="rules", approve="all", record=False)
+            made = [(task.action, dict(task.args)) for task in plan(request, tools=TOOLS, planner="rules")]
         except PlanRefused:
             made = None
         right += made == calls
     assert right >= 12
+
+
+@pytest.mark.parametrize("request_", [request for request, _ in CASES], ids=IDS)
+def test_the_default_planner_makes_grounded_calls_or_none(request_: str) -> None:
+    """The forged planner, where it is sure enough, else the rules."""
+    try:
+        run(request_, tools=TOOLS, approve="all", record=False)
+    except PlanRefused as error:
+        assert error.missing
+        assert DONE == []
+    assert ungrounded(request_) == []
 
 
 # A scripted endpoint
@@ -264,7 +275,7 @@ def test_without_a_model_the_declared_fallback_is_taken() -> None:
 
 def test_side_effects_wait_by_default_and_go_on_later() -> None:
     request = "Read sales.csv and delete the file old/report.txt"
-    result = run(request, tools=TOOLS)
+    result = run(request, tools=TOOLS, planner="rules")
     assert result.state == "waiting"
     assert [name for name, _ in DONE] == ["read_csv"]
     waiting = {"task": "s2", "tool": "delete_file", "args": {"path": "old/report.txt"}, "state": "waiting"}
@@ -278,15 +289,15 @@ def test_side_effects_wait_by_default_and_go_on_later() -> None:
 
 def test_nobody_all_or_a_function_may_approve() -> None:
     request = "Delete tmp.log"
-    assert run(request, tools=TOOLS, approve="none").tasks["s1"].state == "denied"
+    assert run(request, tools=TOOLS, planner="rules", approve="none").tasks["s1"].state == "denied"
     asked: list[Task] = []
-    assert run(request, tools=TOOLS, approve=lambda task: asked.append(task) or True).ok
+    assert run(request, tools=TOOLS, planner="rules", approve=lambda task: asked.append(task) or True).ok
     assert [dict(task.args) for task in asked] == [{"path": "tmp.log"}]
-    wrong = run(request, tools=TOOLS, approve={"s1": {"path": 3}})
+    wrong = run(request, tools=TOOLS, planner="rules", approve={"s1": {"path": 3}})
     assert wrong.state == "failed"
     assert "'path' must be string" in (wrong.error or "")
     with pytest.raises(AgentForgeError, match="approve is 'maybe'"):
-        run(request, tools=TOOLS, approve="maybe")
+        run(request, tools=TOOLS, planner="rules", approve="maybe")
 
 
 # The bundled questions

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parent.parent / "data" / "planner"
 SHOWN_TOOLS = 8
-LEAST = 0.1  # probability of being right below which a plan is not run
+LEAST = 0.25  # probability of being right below which a plan is not run: below it the rules do as well
 MOST_TOKENS = 1024  # of a request: more than it ever saw
 KEPT_PREFIXES = 4  # lists of tools whose reading is kept
 CARD = "card.json"
