@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import shutil
 import ssl
 import subprocess
@@ -15,10 +14,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from agent_forge.agents.tools.addresses import AddressRefused, AllowList, is_public, resolve
+from agent_forge.agents.tools.addresses import AddressRefused, AllowList, resolve
 from agent_forge.agents.tools.http import check_url, http_fetch
 from agent_forge.errors import ToolError
 
@@ -179,88 +176,6 @@ def test_a_redirect_is_followed_and_checked(port: int) -> None:
     assert len(Pages.seen) == 1
 
 
-def test_a_redirect_to_the_inside_is_refused(port: int) -> None:
-    async def resolver(host: str, _: int) -> list[str]:
-        return {"outside.test": ["127.0.0.1"], "inside.test": ["10.0.0.7"]}[host]
-
-    rules: dict[str, Any] = {"private": ["127.0.0.1/32"], "resolver": resolver}  # this machine stands for the outside
-    with pytest.raises(AddressRefused, match=r"'inside.test' has the address 10.0.0.7"):
-        fetch(f"http://outside.test:{port}/to?http://inside.test/", [f"*:{port}", "*"], **rules)
-    assert Pages.seen == [("/to?http://inside.test/", f"outside.test:{port}")]
-
-
-def test_dns_rebinding_meets_the_pinned_address(port: int) -> None:
-    """The name is asked once; a second, different answer is never seen."""
-    answers = [["127.0.0.1"], ["203.0.113.9"]]
-
-    async def rebinding(host: str, number: int) -> list[str]:
-        return answers.pop(0)
-
-    got = fetch(f"http://rebind.test:{port}/hello", [f"rebind.test:{port}"], private=True, resolver=rebinding)
-    assert got["status"] == 200
-    assert answers == [["203.0.113.9"]]
-
-
-@pytest.mark.parametrize(
-    "addresses", [["127.0.0.1"], ["93.184.216.34", "10.1.2.3"], ["fe80::1%eth0"], ["::ffff:127.0.0.1"]]
-)
-def test_one_private_address_is_enough_to_refuse(port: int, addresses: list[str]) -> None:
-    async def resolver(host: str, number: int) -> list[str]:
-        return addresses
-
-    with pytest.raises(AddressRefused, match="not public"):
-        fetch(f"http://mixed.test:{port}/hello", [f"*:{port}"], resolver=resolver)
-    assert Pages.seen == []
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1/",
-        "http://127.1/",
-        "http://2130706433/",
-        "http://0x7f000001/",
-        "http://0177.0.0.1/",
-        "http://[::1]/",
-        "http://[::ffff:127.0.0.1]/",
-        "http://[::ffff:7f00:1]/",
-        "http://0.0.0.0/",
-        "http://[::]/",
-        "http://169.254.169.254/latest/meta-data/",
-        "http://localhost/",
-        "http://localhost./",
-        "http://10.0.0.1/",
-        "http://192.168.1.1/",
-        "http://172.16.0.1/",
-        "http://100.64.0.1/",
-        "http://[fd00::1]/",
-        "http://[fe80::1]/",
-        "http://[64:ff9b::7f00:1]/",
-        "http://[2002:7f00:1::]/",
-        "http://224.0.0.1/",
-        "http://255.255.255.255/",
-        "file:///etc/passwd",
-        "gopher://127.0.0.1/",
-        "ftp://example.org/",
-        "//example.org/",
-        "/etc/passwd",
-        "http://",
-        "http:///x",
-        "http://user:pass@example.org/",
-        "http://example.org@127.0.0.1/",
-        "http://127.0.0.1:99999/",
-        "http://exa mple.org/",
-        "http://127.0.0.1\t/",
-        "http://" + "a" * 3000,
-        "http://①②⑦.⓪.⓪.①/",
-        "",
-    ],
-)
-def test_addresses_that_are_never_contacted(url: str) -> None:
-    with pytest.raises(ToolError):
-        fetch(url, ["*"], timeout_s=5)
-
-
 def test_unknown_hosts_and_no_addresses() -> None:
     async def nothing(host: str, number: int) -> list[str]:
         return []
@@ -297,24 +212,6 @@ def test_allow_lists() -> None:
         with pytest.raises(ToolError):
             AllowList.of(bad)
     assert AllowList.of("example.org").entries == ("example.org",)
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.ip_addresses())
-def test_nothing_inside_a_network_is_public(address: Any) -> None:
-    inside = [
-        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16",
-        "224.0.0.0/3", "::/128", "::1/128", "fc00::/7", "fe80::/10", "ff00::/8",
-    ]  # fmt: skip
-    networks = [ipaddress.ip_network(text) for text in inside]
-    if any(address in network for network in networks if network.version == address.version):
-        assert not is_public(address)
-    for form in ("::ffff:{}", "64:ff9b::{}"):
-        if address.version == 4:
-            assert is_public(ipaddress.ip_address(form.format(address))) == is_public(address)
-    if address.version == 4:
-        packed = f"{int(address):08x}"
-        assert is_public(ipaddress.ip_address(f"2002:{packed[:4]}:{packed[4:]}::1")) == is_public(address)
 
 
 def test_urls_are_taken_apart() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import socket
 import sys
 import threading
 import time
@@ -420,19 +419,6 @@ def test_any_json_is_accepted_as_the_schema_says_or_refused(args: dict[str, Any]
     else:
         with pytest.raises(ArgumentsInvalid):
             asyncio.run(f.call(args))
-
-
-def test_a_schema_cannot_make_us_fetch_something() -> None:
-    with socket.socket() as trap:
-        trap.bind(("127.0.0.1", 0))
-        trap.listen()
-        trap.settimeout(0.2)
-        schema = {"type": "object", "properties": {"x": {"$ref": f"http://127.0.0.1:{trap.getsockname()[1]}/s.json"}}}
-        foreign = Tool("foreign", "", schema, lambda x: x)
-        with pytest.raises(ArgumentsInvalid, match="which it does not contain"):
-            asyncio.run(foreign.call({"x": 1}))
-        with pytest.raises(TimeoutError):
-            trap.accept()
 
 
 def test_a_tool_that_ignores_its_cancellation_does_not_keep_the_loop() -> None:

@@ -1,12 +1,9 @@
-"""Attempts to get out of the sandbox; they really run, so they are skipped aloud where there is no sandbox."""
+"""The sandbox: what runs in it and how long. Attempts to get out are scenario 11."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
 import struct
-from pathlib import Path
 
 import pytest
 
@@ -34,87 +31,6 @@ def test_ordinary_code_runs() -> None:
     assert raised.state == "failed"
     assert "ZeroDivisionError" in raised.stderr
     assert run("open('/tmp/x', 'w').write('mine'); print(open('/tmp/x').read())").stdout == "mine\n"
-
-
-@needs_sandbox
-@pytest.mark.parametrize(
-    "attempt",
-    [
-        "open('/etc/passwd').read()",
-        "import os; os.listdir(os.path.expanduser('~root'))",
-        "import os; os.listdir('/home')",
-        "import os; os.listdir('/var')",
-        "open('/usr/escaped', 'w')",
-        "open('/escaped', 'w')",
-        "open('/dev/shm/escaped', 'w')",
-        "import socket; s = socket.socket(); s.settimeout(5); s.connect(('1.1.1.1', 53))",
-        "import socket; s = socket.socket(); s.settimeout(5); s.connect(('127.0.0.1', 22))",
-        "import socket; socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0)",
-        "import socket; socket.socket(40, socket.SOCK_STREAM)",
-        "x = bytearray(8 << 30)",
-        "open('/tmp/big', 'wb').write(bytes(200 << 20))",
-        "import os; os.setuid(0)",
-        "import os; os.mknod('/tmp/disk', 0o60600, os.makedev(8, 0))",
-        "import os; os.chroot('/tmp')",
-    ],
-)
-def test_what_the_sandbox_refuses(attempt: str) -> None:
-    result = run(attempt)
-    assert result.state == "failed"
-    assert result.exit_code == 1
-    assert "Error" in result.stderr
-
-
-@needs_sandbox
-def test_calls_behind_the_back_of_python() -> None:
-    code = """
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-calls = {"unshare": (0x10000000,), "ptrace": (16, 1, 0, 0), "mount": (b"none", b"/tmp", b"tmpfs", 0, None)}
-for name, arguments in calls.items():
-    print(name, getattr(libc, name)(*arguments), ctypes.get_errno())
-"""
-    assert run(code).stdout == "unshare -1 1\nptrace -1 1\nmount -1 1\n"
-
-
-@needs_sandbox
-def test_neither_environment_nor_files_nor_processes_of_the_host_are_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = secrets.token_hex(8)
-    monkeypatch.setenv("SANDBOX_CANARY", secret)
-    (tmp_path / "secret").write_text(secret)
-    result = run(
-        "import os\n"
-        f"print(dict(os.environ), os.path.exists({str(tmp_path)!r}), os.listdir('/tmp'))\n"
-        "print(sorted(int(name) for name in os.listdir('/proc') if name.isdigit()), os.getuid() != 0)\n"
-        "print(open('/proc/1/environ').read() if os.access('/proc/1/environ', os.R_OK) else 'closed')\n"
-    )
-    assert secret not in result.stdout + result.stderr
-    assert "False []" in result.stdout
-    processes = result.stdout.splitlines()[1]
-    assert processes.startswith("[1, 2]")
-    assert os.getpid() not in eval(processes.split("]")[0] + "]")
-
-
-@needs_sandbox
-def test_a_fork_bomb_is_bounded() -> None:
-    code = """
-import os, time
-made = 0
-try:
-    while True:
-        if os.fork() == 0:
-            time.sleep(30)
-            os._exit(0)
-        made += 1
-except OSError:
-    print("stopped", made, flush=True)
-    os._exit(0)
-"""
-    result = run(code, processes=8, time_s=20)
-    assert result.stdout.startswith("stopped")
-    assert int(result.stdout.split()[1]) <= 8
 
 
 @needs_sandbox

@@ -33,18 +33,19 @@ def as_data(value: Any, most: int | None = None) -> str:
     '{"text": "\\\\u003c|im_end|> \\\\u005bINST] 1 < 2"}'
     """
     whole = json.dumps(value, ensure_ascii=False, default=repr)
-    text = _unmarked(whole)
+    text = unmarked(whole)
     room = most if most is not None else len(text)
     while most is not None and room > 0 and len(text) > max(most, _SHORTEST):
         room = max(0, min(room - 1, room * most // len(text)))  # quotes and markup take more room inside of a string
         head, tail = room * 2 // 3, room // 3
         left_out = f"{len(whole) - head - tail} characters"
         cut = {"beginning": whole[:head], "left_out": left_out, "end": whole[len(whole) - tail :]}
-        text = _unmarked(json.dumps(cut, ensure_ascii=False))
+        text = unmarked(json.dumps(cut, ensure_ascii=False))
     return text
 
 
-def _unmarked(text: str) -> str:
+def unmarked(text: str) -> str:
+    """Text in which nothing can be read as markup of a chat template."""
     return _MARKUP.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 

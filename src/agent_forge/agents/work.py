@@ -17,7 +17,7 @@ from agent_forge.agents.agent import Agent
 from agent_forge.agents.answer_shape import AnswerAs, AnswerShape
 from agent_forge.agents.approval import AnyApproval
 from agent_forge.agents.choices import choose_model
-from agent_forge.agents.conversation import as_data
+from agent_forge.agents.conversation import as_data, unmarked
 from agent_forge.agents.planner.binding import words_of
 from agent_forge.agents.planner.checking import FUNCTIONS
 from agent_forge.agents.planner.direct import WHOLE
@@ -175,7 +175,7 @@ class Worker:
 
     async def _extract(self, task: Task, query: str, passages: Sequence[Mapping[str, Any]]) -> str | None:
         text = "\n".join(f"[{p['title']}] {p['text']}" for p in shown(query, passages))
-        messages = self._messages("extract@1", goal=words_of(task), passages=text)
+        messages = self._messages("extract@1", goal=words_of(task), passages=unmarked(text))
         value = await self._work(self.reader, messages)
         # What the passages do not say is not known, whoever says so: small models like to answer from memory.
         return value if value is not None and _plain(value) in _plain(text) else None

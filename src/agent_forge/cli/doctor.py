@@ -245,7 +245,7 @@ def _endpoint(url: str) -> Finding:
         return Finding(name, False, f"refused: HTTP {response.status_code}", f"Set {API_KEY}")
     return Finding(
         name,
-        response.status_code < 400,
+        response.is_success,  # a redirect would not be followed
         f"responds with HTTP {response.status_code}",
         None if response.is_success else fix,
     )

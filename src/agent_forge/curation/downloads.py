@@ -121,9 +121,9 @@ def _download(url: str, timeout_s: float) -> bytes:
     import httpx
 
     try:
-        response = httpx.get(url, timeout=timeout_s, follow_redirects=True)
+        response = httpx.get(url, timeout=timeout_s)  # no redirects: none of the addresses has one
         response.raise_for_status()
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise DataError(
             f"the download failed ({type(error).__name__}: {error})",
             where=url,

@@ -57,7 +57,7 @@ class Endpoint:
             )
             response.raise_for_status()
             return str(response.json()["choices"][0]["message"]["content"] or "")
-        except (httpx.HTTPError, ValueError, KeyError, IndexError, TypeError) as error:
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError, IndexError, TypeError) as error:
             raise ModelError(
                 f"no usable answer ({type(error).__name__}: {without_credentials(str(error))})",
                 where=without_credentials(self.url),

@@ -211,6 +211,8 @@ def _command(limits: SandboxLimits, code_fd: int, rules_fd: int | None) -> list[
         *_system(),
         *python_binds,
         *("--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"),
+        # The first process is bubblewrap's, without our limits: who could write to its memory would be rid of them.
+        *("--tmpfs", "/proc/1", "--remount-ro", "/proc/1"),
         *("--size", str(limits.tmp_mb << 20), "--perms", "1777", "--tmpfs", "/tmp"),  # noqa: S108  the sandbox's own
         *("--perms", "0444", "--ro-bind-data", str(code_fd), CODE, "--remount-ro", "/", "--chdir", "/tmp"),  # noqa: S108
         *(("--seccomp", str(rules_fd)) if rules_fd is not None else ()),

@@ -2,7 +2,8 @@
 
 Namespaces already keep the code away from files, processes and the network; this takes away the calls with which it
 could look for holes in the kernel: new namespaces, mounts, tracing, kernel modules, and sockets that no network
-namespace contains (vsock, netlink).
+namespace contains (vsock, netlink). Memory that is outside a process (nameless files, shared memory) is refused too,
+since no limit would hold for it.
 """
 
 from __future__ import annotations
@@ -33,10 +34,12 @@ _REFUSED: dict[str, tuple[int, int | None]] = {
     "swapon": (167, 224), "swapoff": (168, 225), "reboot": (169, 142), "quotactl": (179, 60),
     "acct": (163, 89), "settimeofday": (164, 170), "clock_settime": (227, 112),
     "adjtimex": (159, 171), "personality": (135, 92), "kcmp": (312, 272), "modify_ldt": (154, None),
+    # Memory that no limit of the process counts.
+    "memfd_create": (319, 279), "shmget": (29, 194), "msgget": (68, 186),
 }
 # fmt: on
-# The same numbers on both: io_uring_*, the new mount calls, pidfd_getfd.
-_REFUSED_EVERYWHERE = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442)
+# The same numbers on both: io_uring_*, the new mount calls, pidfd_getfd, memfd_secret.
+_REFUSED_EVERYWHERE = (425, 426, 427, 428, 429, 430, 431, 432, 433, 438, 442, 447)
 # By machine: the audit architecture, clone, socket, and the column of `_REFUSED`.
 MACHINES = {"x86_64": (0xC000003E, 56, 41, 0), "aarch64": (0xC00000B7, 220, 198, 1)}
 _CLONE3 = 435  # its flags are behind a pointer; without it the C library uses clone

@@ -12,9 +12,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 from agent_forge.errors import MissingExtraError, TraceError, UsageError
 from agent_forge.files import atomic_write
@@ -22,6 +20,7 @@ from agent_forge.traces.otlp import write_request
 from agent_forge.traces.rows import PLAIN
 from agent_forge.traces.span import Span
 from agent_forge.traces.values import to_json
+from agent_forge.urls import without_credentials
 
 Traces = Iterable[list[Span]]
 Writer = Callable[[Traces, Path], int]
@@ -142,19 +141,20 @@ def send_otlp(
 
 
 def _post(url: str, spans: list[Span], headers: dict[str, str], protobuf: bool, timeout_s: float) -> None:
+    import httpx
+
+    shown = without_credentials(url)
     if protobuf:
         from agent_forge.traces.otlp_protobuf import write_protobuf
 
         body, kind = write_protobuf(spans), "application/x-protobuf"
     else:
         body, kind = json.dumps(write_request(spans)).encode(), "application/json"
-    request = Request(url, body, {"Content-Type": kind, **headers})  # noqa: S310 (the scheme has been checked)
-    try:
-        with urlopen(request, timeout=timeout_s) as answer:  # noqa: S310
-            answer.read()
-    except HTTPError as error:
-        text = error.read(500).decode("utf-8", "replace").strip()
-        raise TraceError(f"the endpoint answered {error.code}: {text or error.reason}", where=url) from error
-    except (URLError, OSError) as error:
-        reason = getattr(error, "reason", error)
-        raise TraceError(f"the endpoint cannot be reached: {reason}", where=url, fix="Check that it runs") from error
+    try:  # redirects are not followed: they would carry the headers, which may hold a key, to another server
+        answer = httpx.post(url, content=body, headers={"Content-Type": kind, **headers}, timeout=timeout_s)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        reason = without_credentials(str(error)) or type(error).__name__
+        raise TraceError(f"the endpoint cannot be reached: {reason}", where=shown, fix="Check that it runs") from error
+    if not answer.is_success:
+        text = answer.text[:500].strip() or answer.reason_phrase
+        raise TraceError(f"the endpoint answered {answer.status_code}: {text}", where=shown)

@@ -7,12 +7,12 @@ second failure raises PlanningFailed.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from agent_forge.agents.complexity import Complexity, complexity
+from agent_forge.agents.conversation import as_data, unmarked
 from agent_forge.agents.planner.binding import bind_task, bind_tools
 from agent_forge.agents.planner.checking import Checker
 from agent_forge.agents.planner.direct import whole_task
@@ -85,7 +85,8 @@ class ModelPlanner:
 
         `faults` are what was wrong with the attempt before.
         """
-        told = [f"{name}: {json.dumps(value, ensure_ascii=False, default=repr)}" for name, value in results.items()]
+        refused = [f"the last attempt to mend it was refused: {fault}" for fault in faults]
+        told = [f"{name}: {as_data(value)}" for name, value in results.items()]
         messages: list[Message] = [
             *template(MEND).messages(
                 request=request,
@@ -93,7 +94,7 @@ class ModelPlanner:
                 plan=to_xml(plan),
                 results="\n".join(line if len(line) <= _SHOWN_RESULT else f"{line[:_SHOWN_RESULT]}…" for line in told),
                 failed=failed,
-                error="; ".join([error, *(f"the last attempt to mend it was refused: {fault}" for fault in faults)]),
+                error=unmarked("; ".join([error, *refused])),
             )
         ]
         completion = await self.client.complete(messages, temperature=0.0, max_tokens=self.max_tokens)

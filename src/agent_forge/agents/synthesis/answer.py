@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from agent_forge.agents.conversation import as_data
 from agent_forge.agents.planner.prompts import template
 from agent_forge.inference import ModelClient, TokenUsage
 from agent_forge.plans import Plan
@@ -65,7 +66,7 @@ async def synthesise(
         return Answer(text, observation, "rules")
     if model is None or all(value is None for value in values):
         return Answer(None, observation, "rules")
-    final = json.dumps(dict(zip(last, values, strict=True)), ensure_ascii=False, default=repr)
+    final = as_data(dict(zip(last, values, strict=True)))
     messages = template(TEMPLATE).messages(request=request, observations=final)
     completion = await model.complete(messages, temperature=0.0, max_tokens=256)
     return Answer(parse_answer(completion.text), observation, model.name, completion.usage)

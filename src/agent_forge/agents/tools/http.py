@@ -71,7 +71,7 @@ class Fetcher:
         request = client.build_request("GET", pinned, headers=headers, extensions={"sni_hostname": host})
         try:
             response = await client.send(request, stream=True)
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL) as error:  # the second for a redirect to what is not a URL
             raise ToolError(f"the request failed: {error or type(error).__name__}", where=url[:200]) from error
         try:
             return await self._answer(response, parsed)
