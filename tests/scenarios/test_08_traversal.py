@@ -184,7 +184,7 @@ async def called(app: Any, method: str, path: str) -> tuple[int, bytes]:
 async def fuzz_routes(app: Starlette, place: Path) -> tuple[int, int]:
     """Every route that takes a name, with names that lead elsewhere: how many of them, and requests in all."""
     routes = [(route.path, method) for route in app.routes if "{" in route.path for method in sorted(route.methods)]  # type: ignore[attr-defined]
-    tried = names()[:: COUNT // times(10, 250)]
+    tried, requests = names()[:: COUNT // times(10, 200)], 0
     for path, method in routes:
         for name in ["some", *tried]:
             ways = {quote(name, safe=""), quote(name), quote(quote(name, safe=""))}
@@ -195,7 +195,8 @@ async def fuzz_routes(app: Starlette, place: Path) -> tuple[int, int]:
                     assert leads_outside(opened, place) == [], (path, way)
                 assert b"the secret" not in body, (path, way)
                 assert status < 500, (method, path, way, status, body[:200])
-    return len(routes), len(routes) * len(tried)
+                requests += 1
+    return len(routes), requests
 
 
 @pytest.mark.untraced
@@ -216,7 +217,7 @@ def test_a_route_that_joins_paths_is_caught(place: Path) -> None:
         except (OSError, ValueError):
             return Response(status_code=404)
 
-    with pytest.raises(AssertionError, match="secret|passwd"):
+    with pytest.raises(AssertionError, match=r"secret|passwd"):
         asyncio.run(fuzz_routes(Starlette(routes=[Route("/files/{name:path}", join)]), place))
 
 
