@@ -74,8 +74,9 @@ def decoder(draw: random.Random) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = random_folder(Path(name), draw.randrange(1 << 30))
         config = json.loads((folder / "config.json").read_text())
+        packing = config["quantization_config"]
         if draw.random() < 0.4:
-            part = draw.choice([config, *config["quantization_config"]["matrices"].values()])
+            part = draw.choice([config, packing, *packing["matrices"].values()])
             part[draw.choice(sorted(part))] = draw.choice(
                 [0, 1, -1, 3, 7, 64, 1 << 20, 1 << 40, 1.5, None, "x", [], {}]
             )
@@ -85,7 +86,7 @@ def decoder(draw: random.Random) -> None:
         if draw.random() < 0.5:  # other weights, NaN and codes that are none among them; the header is scenario 6's
             data = data[:start] + draw.randbytes(len(data) - start)
             weights.write_bytes(data)
-            config["quantization_config"]["files"] = {weights.name: hashlib.sha256(data).hexdigest()}
+            packing["files"] = {weights.name: hashlib.sha256(data).hexdigest()}
         (folder / "config.json").write_text(json.dumps(config))
         with suppress(AgentForgeError):
             model = PackedModel.load(folder)

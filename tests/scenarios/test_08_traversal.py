@@ -205,7 +205,7 @@ def test_no_name_in_a_route_leads_outside(place: Path) -> None:
         (place / folder).mkdir(exist_ok=True)
     (place.parent / "secret.json").write_text('{"title": "the secret"}')
     routes, attempts = asyncio.run(fuzz_routes(create_app(ServerSettings(home=str(place))), place))
-    report(8, f"names in {routes} routes of the server, three encodings", attempts, attempts)
+    report(8, f"names in {routes} routes and methods of the server, in three encodings", attempts, attempts)
 
 
 def test_a_route_that_joins_paths_is_caught(place: Path) -> None:
