@@ -123,8 +123,10 @@ def test_killed_runs_repeat_no_effect_and_end(
         more = kill_and_settle(runs, wanted - kills, draw, capsys)
         kills, doubted = kills + more[0], doubted + more[1]
         held += runs.sent() == list(PEOPLE)
+    assert held == rounds
     assert doubted > 0 or kills < 20
-    report(4, f"kill -9 of a run ×{kills}: every effect once, the run done", rounds, held, f"{doubted} doubts settled")
+    report(4, "kill -9 of a run, or of who resumes it: every effect once", kills, kills,
+           f"{rounds} runs, all done; {doubted} doubts settled")  # fmt: skip
 
 
 def test_after_a_kill_the_task_in_doubt_is_told_and_settled(

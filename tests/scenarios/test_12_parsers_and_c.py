@@ -234,7 +234,7 @@ def sanitized(what: str, count: int) -> subprocess.CompletedProcess[str]:
     )
 
 
-C = {"entropy": (60, 20_000), "decoder": (15, 2000), "products": (0, 5000), "merging": (20, 1000)}
+C = {"entropy": (60, 20_000), "decoder": (15, 1000), "products": (0, 5000), "merging": (20, 1000)}
 
 
 @pytest.mark.parametrize("what", [what for what in C if times(*C[what])])  # "products" takes three builds
