@@ -22,6 +22,7 @@ import os
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar, Union
@@ -427,13 +428,10 @@ def _scalar(hint: Any, value: Any) -> Any:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a text; people mean the number
-        try:
+    # YAML 1.1 reads 1e-3 as a text; people mean the number
+    if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        with suppress(ValueError, OverflowError):
             return float(value)
-        except ValueError:
-            pass
     raise _Wrong(f"expected a number, got {_shown(value)}")
 
 
@@ -451,7 +449,7 @@ def _check_bounds(bounds: Mapping[str, Any], value: Any) -> None:
         return
     low, high, above = bounds.get("at_least"), bounds.get("at_most"), bounds.get("above")
     bounded = low is not None or high is not None or above is not None
-    if bounded and math.isnan(value):
+    if bounded and isinstance(value, float) and math.isnan(value):
         raise _Wrong("must be a number, not nan")
     if low is not None and value < low:
         raise _Wrong(f"must be at least {low}, got {value}")

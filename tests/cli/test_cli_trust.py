@@ -1,4 +1,4 @@
-"""What is refused, asked, resumed and settled at the command line."""
+"""What is refused and asked at the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import select
-import signal
 import subprocess
 import sys
 import time
@@ -18,8 +17,6 @@ import pytest
 from agent_forge.cli import run
 
 TOOLS = '''
-import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +48,6 @@ def get_weather(city: str) -> str:
 def send(to: str, text: str = "hello") -> str:
     """Sends a message to someone."""
     note(f"send {to} {text}")
-    if os.environ.get("SLOW"):
-        time.sleep(60)
     return "sent"
 '''
 
@@ -175,34 +170,6 @@ def test_a_waiting_run_is_shown_approved_rejected_and_cancelled(
     assert run(["runs", "cancel", result["run"]]) == 2
     code, result = printed(capsys, "run", "--plan", plan, "--tools", tools, "--approve", "all")
     assert (code, result["state"]) == (0, "done")
-
-
-def test_after_a_kill_the_task_in_doubt_is_settled(
-    tools: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plan = write_plan(
-        tmp_path,
-        {"id": "a", "action": "send", "args": {"to": "ann"}},
-        {"id": "b", "action": "get_weather", "args": {"city": "{a}"}},
-    )
-    command = [sys.executable, "-m", "agent_forge", "run", "--plan", plan, "--tools", tools, "--approve", "all"]
-    process = subprocess.Popen(command, env={**os.environ, "SLOW": "1"}, stderr=subprocess.DEVNULL)
-    end = time.monotonic() + 60
-    while not log(tools) and time.monotonic() < end:
-        time.sleep(0.02)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    (name,) = [each["run"] for each in printed(capsys, "runs", "ls")[1]["runs"]]
-    assert run(["run", "--resume", name]) == 1
-    told = capsys.readouterr().err
-    assert f"run --resume {name} --settle a=done:VALUE" in told
-    assert run(["run", "--resume", name, "--settle", "b=retry"]) == 2
-    assert run(["run", "--resume", name, "--settle", "nonsense"]) == 2
-    capsys.readouterr()
-    code, result = printed(capsys, "run", "--resume", name, "--settle", "a=done:sent by hand")
-    assert code == 0
-    assert result["tasks"]["a"]["result"] == "sent by hand"
-    assert log(tools) == ["send ann hello", "weather sent by hand"]
 
 
 def test_a_terminal_is_asked(tools: str, tmp_path: Path) -> None:

@@ -181,3 +181,20 @@ def _byte_letters() -> dict[int, str]:
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}
+
+
+def random_folder(folder: Path, seed: int) -> Path:
+    """A model of random shape: grouped queries, biases, tied or not, every layout and embedding."""
+    draw = np.random.default_rng(seed)
+    pick = lambda *choices: choices[draw.integers(len(choices))]  # noqa: E731
+    how = {"kind": pick("2bit", "1.6bit", "4level"), "embedding": pick("int8", "int4", "fp16", None)}
+    how |= {"group": pick(None, 16, 40), "half": pick(True, False), "num_hidden_layers": pick(1, 2, 3), "seed": seed}
+    how |= {"vocab_size": int(draw.integers(60, 300)), "intermediate_size": int(draw.integers(10, 150))}
+    groups, shared, width = pick(1, 2, 3), pick(1, 2, 4), pick(4, 8, 16, 20)
+    how |= {"num_attention_heads": groups * shared, "num_key_value_heads": groups}
+    if pick(True, False, False):
+        how |= {"hidden_size": groups * shared * width, "embedding_rank": groups * shared * width // pick(1, 2)}
+        how |= {"sliding_window": pick(4, 16, 64), "qk_norm": pick(True, False), "memory_layers": pick([], [0])}
+        return cognate_folder(folder, **how)
+    how |= {"head_dim": width, "hidden_size": groups * shared * pick(width, 6, 13)}
+    return llama_folder(folder, tied=pick(True, False), bias=pick(True, False), **how)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from packed_folders import cognate_folder, llama_folder
+from packed_folders import random_folder
 
 torch = pytest.importorskip("torch")
 from tests_packed_tiny import cognate, llama, ternarised  # noqa: E402
@@ -77,23 +77,6 @@ def test_the_logits_are_those_of_transformers(
             assert np.abs(last - expected[part.stop - 1]).max() < 0.05 * np.abs(expected).max()
     # the weights moved into one piece of memory, and the model still works
     assert np.array_equal(transformers_logits(model, IDS), expected)
-
-
-def random_folder(folder: Path, seed: int) -> Path:
-    """A model of random shape: grouped queries, biases, tied or not, every layout and embedding."""
-    draw = np.random.default_rng(seed)
-    pick = lambda *choices: choices[draw.integers(len(choices))]  # noqa: E731
-    how = {"kind": pick("2bit", "1.6bit", "4level"), "embedding": pick("int8", "int4", "fp16", None)}
-    how |= {"group": pick(None, 16, 40), "half": pick(True, False), "num_hidden_layers": pick(1, 2, 3), "seed": seed}
-    how |= {"vocab_size": int(draw.integers(60, 300)), "intermediate_size": int(draw.integers(10, 150))}
-    groups, shared, width = pick(1, 2, 3), pick(1, 2, 4), pick(4, 8, 16, 20)
-    how |= {"num_attention_heads": groups * shared, "num_key_value_heads": groups}
-    if pick(True, False, False):
-        how |= {"hidden_size": groups * shared * width, "embedding_rank": groups * shared * width // pick(1, 2)}
-        how |= {"sliding_window": pick(4, 16, 64), "qk_norm": pick(True, False), "memory_layers": pick([], [0])}
-        return cognate_folder(folder, **how)
-    how |= {"head_dim": width, "hidden_size": groups * shared * pick(width, 6, 13)}
-    return llama_folder(folder, tied=pick(True, False), bias=pick(True, False), **how)
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -4,22 +4,22 @@ the memory of a small process, and nothing in it ever runs."""
 from __future__ import annotations
 
 import json
-import os
 import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scenario import report, times
 
 from agent_forge.errors import AgentForgeError, CheckpointError, ModelError
 from agent_forge.inference.gguf_file import GgufFile
 from agent_forge.inference.loading import check_folder, load_model, load_tokenizer
 from agent_forge.inference.safetensors_file import read_header
 
-LONG = os.environ.get("AGENT_FORGE_SCENARIOS") == "long"
 PLANTED = "import pathlib\npathlib.Path({mark!r}).write_text('ran')\n"
 
 
@@ -238,7 +238,9 @@ def mutations(sound: bytes, count: int) -> list[bytes]:
 
 @pytest.mark.untraced
 @pytest.mark.parametrize("read", [GgufFile, read_header], ids=["gguf", "safetensors"])
-def test_damaged_files_are_read_or_refused(tmp_path: Path, read: Callable[[Path], Any]) -> None:
+def test_damaged_files_are_read_or_refused(
+    tmp_path: Path, read: Callable[[Path], Any], request: pytest.FixtureRequest
+) -> None:
     keys = text(b"a") + struct.pack("<IIQ3I", 9, 4, 3, 1, 2, 3) + text(b"b") + struct.pack("<I", 8) + text(b"c")
     sound = {
         GgufFile: gguf(keys, tensor(b"t", [2, 3]) + tensor(b"u", [4]), counts=(2, 2)) + bytes(128),
@@ -247,9 +249,10 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path, read: Callable[[Path]
     file = tmp_path / "m"
     file.write_bytes(sound)
     read(file)
-    for damaged in mutations(sound, 20_000 if LONG else 500):
+    held = 0
+    for damaged in mutations(sound, times(500, 20_000)):
         file.write_bytes(damaged)
-        try:
+        with suppress(AgentForgeError):
             read(file)
-        except AgentForgeError:
-            continue
+        held += 1
+    report(6, f"damaged headers: {request.node.callspec.id}", held, held, "read or refused with a typed error")

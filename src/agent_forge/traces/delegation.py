@@ -151,13 +151,13 @@ def read_log(path: str | Path) -> list[Span]:
     for number, line in _numbered(path):
         try:
             data = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if line.startswith(b"{") and not line.rstrip().endswith(b"}"):
                 continue
             raise TraceError(f"line {number} is not a span ({error})", where=str(path)) from error
         try:
             span = Span.from_dict(data) if "span_id" in data and "trace_id" in data else from_one_shot(data)
-        except (ValueError, TypeError, AttributeError, TraceError) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, TraceError) as error:
             raise TraceError(f"line {number} is not a span ({error})", where=str(path)) from error
         spans[span.trace_id, span.span_id] = span
     return sorted(spans.values(), key=lambda span: (span.start_ns, span.span_id))

@@ -194,12 +194,12 @@ class Span:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Span:
         """The inverse of `to_dict`. Raises TraceError where a field is missing, unknown or not of its type."""
+        values = {name: value for name, value in data.items() if value is not None}
         unknown = set(data) - _FIELDS
-        missing = {"trace_id", "span_id", "name"} - set(data)
+        missing = {"trace_id", "span_id", "name"} - set(values)
         if unknown or missing:
             fault = f"has no {sorted(missing)[0]!r}" if missing else f"has an unknown field {sorted(unknown)[0]!r}"
             raise TraceError(f"the span {fault}", fix=f"Fields are {', '.join(FIELDS)}")
-        values = {name: value for name, value in data.items() if value is not None}
         for name, value in values.items():
             if name in _CHECKS and not _CHECKS[name][1](value):
                 raise TraceError(f"the span's {name} is not {_CHECKS[name][0]}: {str(value)[:40]!r}")

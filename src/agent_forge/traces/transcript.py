@@ -42,6 +42,7 @@ _SECRET = re.compile(
 # Lines that the rules file (agents/data/delegation-rules.md) has the delegating agent add to the task.
 _CATEGORY = re.compile(r"^[ \t]*category:[ \t]*([\w./-]{1,60})[ \t]*$", re.IGNORECASE | re.MULTILINE)
 _ASSESSMENT = re.compile(r"^[ \t]*assessment:[ \t]*(.{1,200})$", re.IGNORECASE | re.MULTILINE)
+_TOKENS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _GRADE = re.compile(r"(complexity|criticality|uncertainty)\s{0,9}[=:]\s{0,9}(low|medium|high)", re.IGNORECASE)
 
 
@@ -52,7 +53,7 @@ def read_transcript(path: str) -> dict[str, Any]:
         for line in _lines(path, reading):
             try:
                 entry = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 reading.facts["damaged_lines"] = reading.facts.get("damaged_lines", 0) + 1
                 continue
             if isinstance(entry, dict):
@@ -82,7 +83,7 @@ class _Reading:
         self.facts: dict[str, Any] = {}
         self.tools: list[dict[str, Any]] = []
         self.called: dict[str, tuple[int, dict[str, Any]]] = {}  # tool_use id → its time, and its entry in `tools`
-        self.usage: dict[str, dict[str, Any]] = {}  # message id → its largest usage
+        self.usage: dict[str, dict[str, int]] = {}  # message id → its largest usage
         self.finished: set[str] = set()
         self.models: dict[str, int] = {}
 
@@ -108,13 +109,14 @@ class _Reading:
         if failed:
             self.facts["error"] = _text(message.get("content"))
         model = message.get("model")
-        if model and model != "<synthetic>":  # Claude Code's own messages, about errors
+        if isinstance(model, str) and model and model != "<synthetic>":  # Claude Code's own messages, about errors
             self.models[model] = self.models.get(model, 0) + 1
         name, usage = str(message.get("id") or len(self.usage)), message.get("usage")
         if isinstance(usage, dict) and model != "<synthetic>":
+            counts = {kind: usage[kind] for kind in _TOKENS if type(usage.get(kind)) is int}
             seen = self.usage.get(name)
-            if seen is None or (usage.get("output_tokens") or 0) >= (seen.get("output_tokens") or 0):
-                self.usage[name] = usage
+            if seen is None or counts.get("output_tokens", 0) >= seen.get("output_tokens", 0):
+                self.usage[name] = counts
             if message.get("stop_reason"):
                 self.finished.add(name)
         text = _text(message.get("content"))
@@ -145,10 +147,7 @@ class _Reading:
             return facts
         facts["tools"] = self.tools
         if self.usage:
-            facts["usage"] = {
-                name: sum(usage.get(name) or 0 for usage in self.usage.values())
-                for name in ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-            }
+            facts["usage"] = {kind: sum(counts.get(kind, 0) for counts in self.usage.values()) for kind in _TOKENS}
             facts["unfinished_messages"] = len(self.usage) - len(self.finished)
         return facts
 

@@ -61,7 +61,8 @@ static inline float exponential(float x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    union { int32_t i; float f; } two_to_n = {((int32_t)n + 127) << 23};
+    const int32_t whole = n == n ? (int32_t)n : 0; /* not a number: p is not either */
+    union { int32_t i; float f; } two_to_n = {(whole + 127) << 23};
     return p * two_to_n.f;
 }
 

@@ -17,6 +17,7 @@ from agent_forge.inference.packed.compiled import CompiledModel, why_not_compile
 from agent_forge.inference.packed.history import STRIDE, History
 from agent_forge.inference.packed.network import FORMAT, METHOD, Network, network_of, why_no_network
 from agent_forge.inference.packed.plain import PlainModel
+from agent_forge.inference.packed.rotary import rope_of
 from agent_forge.inference.safetensors_file import check_files, read_arrays
 
 WEIGHTS = "model.safetensors"
@@ -163,9 +164,10 @@ def read_config(folder: Path) -> dict[str, Any]:
         packing = config["quantization_config"]
         if packing["quant_method"] != METHOD:
             raise ValueError(f"the format is {packing['quant_method']}")
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        refuse_newer(packing.get("format", FORMAT))
+        rope_of(config), dict(packing.get("files") or {})  # both are objects
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"not a packed model: {error}", where=str(folder)) from error
-    refuse_newer(packing.get("format", FORMAT))
     return dict(config)
 
 

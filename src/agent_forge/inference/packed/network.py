@@ -155,12 +155,12 @@ def why_no_network(config: Mapping[str, Any]) -> str | None:
 def network_of(config: Mapping[str, Any], arrays: Mapping[str, Any]) -> Network:
     """The network of a model that `why_no_network` does not refuse. Raises CheckpointError where the arrays are not
     those that config.json describes."""
-    weights = NamedWeights(arrays, config.get("quantization_config") or {})
     try:
+        weights = NamedWeights(arrays, config.get("quantization_config") or {})
         network = (_llama if config["model_type"] == "llama" else _cognate)(config, weights)
         network.angles(1)  # settings of the rotary positions that are missing show here
         return network
-    except (KeyError, TypeError, ValueError, AttributeError, ZeroDivisionError, UsageError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, UsageError) as error:
         raise CheckpointError(f"{FIT}: {error!r}", fix="The folder is damaged") from error
 
 
