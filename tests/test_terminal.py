@@ -149,5 +149,6 @@ def test_commands_print_by_way_of_what_cleans() -> None:
         and ast.unparse(node.func) in {"click.echo", "click.secho", "print", "sys.stdout.write"}
     }
     assert direct == {
-        "_output.py", "_app.py", "bench.py", "completion.py", "data.py", "delegation.py", "page.py", "plan.py"
+        "_output.py", "_app.py", "bench.py", "chat.py", "completion.py", "data.py", "delegation.py", "page.py",
+        "plan.py",
     }  # fmt: skip

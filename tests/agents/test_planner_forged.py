@@ -88,9 +88,9 @@ def test_a_request_that_no_tool_serves_is_refused_and_nothing_is_called(tmp_path
 def test_a_plan_it_is_not_sure_of_is_shown_but_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(forged.PlanModel, "probability", lambda self, confidence: 0.05)
     monkeypatch.setattr("agent_forge.agents.request_run.RequestRun._by_rules", _raise)
-    assert plan("Play Bohemian Rhapsody by Queen", tools=TOOLS)["s1"].action == "play_song"
+    assert plan("Play Bohemian Rhapsody by Queen", tools=TOOLS, planner="forged")["s1"].action == "play_song"
     with pytest.raises(PlanRefused, match="5% of such plans are right"):
-        run("Play Bohemian Rhapsody by Queen", tools=TOOLS, home=tmp_path)
+        run("Play Bohemian Rhapsody by Queen", tools=TOOLS, planner="forged", home=tmp_path)
     assert not CALLED
 
 

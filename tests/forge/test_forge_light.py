@@ -50,6 +50,8 @@ print(hasattr(sys.modules["transformers"], "AutoConfig"))
 
 AUTO = """
 import sys
+from types import SimpleNamespace
+utils = SimpleNamespace(logging=SimpleNamespace(disable_progress_bar=lambda: None))
 class AutoModelForCausalLM:
     def from_pretrained(*_, **__):
         print("agent_forge.forge" in sys.modules)
@@ -67,4 +69,5 @@ from agent_forge.agents import model
 model({str(tmp_path)!r})._load()
 """
     (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes((2).to_bytes(8, "little") + b"{}")
     assert printed(code) == ["True", "True"]

@@ -29,11 +29,12 @@ from agent_forge.agents.tools import calculator
 from agent_forge.agents.tools.docstring import read_docstring
 from agent_forge.agents.tools.tables import query_csv
 from agent_forge.cli import _options
-from agent_forge.curation import difficulties, plan_sets, replace
+from agent_forge.curation import difficulties, plan_sets
 from agent_forge.curation.generate import _parse
 from agent_forge.forge.corpus import Leaks
 from agent_forge.forge.merging.layout import LAYER
 from agent_forge.inference.tool_calls import split_calls
+from agent_forge.pii import replace
 from agent_forge.plans import Plan, Task, parse_plan, references
 from agent_forge.plans.calls import read_call
 from agent_forge.traces import masking, transcript
@@ -72,7 +73,7 @@ CALLERS: dict[str, tuple[Caller, ...]] = {
     "curation.difficulties": (lambda text: difficulties.features({"question": text, "answer": text}),),
     "curation.generate": (_parse,),
     "curation.plan_sets": (_worfbench,),
-    "curation": (replace.scrub_text, lambda text: replace.mask_pii({"note": text, text[:50]: text})),
+    "pii": (replace.scrub_text, lambda text: replace.mask_pii({"note": text, text[:50]: text})),
     "forge.corpus": (lambda text: Leaks([text]).found_in(text),),
     "forge.merging.layout": (LAYER.fullmatch,),
     "inference.tool_calls": (lambda text: split_calls(text, ["find"]),),

