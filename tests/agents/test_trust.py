@@ -287,6 +287,17 @@ def test_side_effects_wait_by_default_and_go_on_later() -> None:
     assert DONE == [("read_csv", {"path": "sales.csv"}), ("delete_file", {"path": "older.txt"})]
 
 
+def test_a_short_request_to_a_model_waits_too() -> None:
+    """It is planned, not left to an agent, whose turn could not wait."""
+    request = "Delete the file old/report.txt"
+    with chat_server(told(graph([("delete_file", {"path": "old/report.txt"})]))) as server:
+        result = run(request, tools=TOOLS, model=client(server))
+    assert result.state == "waiting"
+    assert DONE == []
+    assert run(resume=result.run, tools=TOOLS, model=client(server), approve={"s1": True}).tasks["s1"].state == "done"
+    assert DONE == [("delete_file", {"path": "old/report.txt"})]
+
+
 def test_nobody_all_or_a_function_may_approve() -> None:
     request = "Delete tmp.log"
     assert run(request, tools=TOOLS, planner="rules", approve="none").tasks["s1"].state == "denied"

@@ -160,6 +160,8 @@ async def _carry_out(
     box = allowed_tools(profile, None if tools is None else choose_tools(tools))
     reads = tools is None or isinstance(request_or_plan, str)
     client = choose_model(model if model is not None else profile.model)
+    if strategy == "auto" and approve == "ask" and agent is None and any(tool.side_effects for tool in box):
+        strategy = "graph"  # a plan that waits for an approval survives a restart, an agent's turn does not
     chosen = choose_planner(planner, client, strategy, bundled=tools is None)
     if strategy == "react":
         profile, repairs = replace(profile, limits=replace(profile.limits, calls=1)), 0  # it mends its own work

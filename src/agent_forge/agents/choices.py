@@ -60,7 +60,7 @@ def choose_planner(
 
     With the `bundled` tools the rules plan, for they know those; with a model, where they read the whole question.
     `strategy`: "react" leaves the whole request to an agent, one call per turn; "graph" always plans; "auto" plans
-    unless a model behind a URL is given a request of one or two steps, which an agent then does.
+    unless a model behind a URL is given a request of one or two steps and no tool waits for approval: an agent does it.
     """
     if strategy not in STRATEGIES:
         raise UsageError(f"there is no strategy {strategy!r}", fix=f"Choose one of {', '.join(STRATEGIES)}")
