@@ -15,7 +15,7 @@ from agents_tiny_model import tiny_folder, tiny_model, tiny_tokenizer  # noqa: E
 
 from agent_forge.agents import tool  # noqa: E402
 from agent_forge.agents.choices import choose_model, choose_planner  # noqa: E402
-from agent_forge.agents.planner import LocalPlanner, ModelPlanner, RulePlanner  # noqa: E402
+from agent_forge.agents.planner import DefaultPlanner, ForgedPlanner, LocalPlanner, ModelPlanner, RulePlanner  # noqa: E402
 from agent_forge.agents.planner.constrained import PlanProcessor, TokenVocabulary, token_texts  # noqa: E402
 from agent_forge.agents.planner.grammar import END, PlanGrammar  # noqa: E402
 from agent_forge.agents.planner.local import without_repeats  # noqa: E402
@@ -166,7 +166,9 @@ def test_planners_by_name(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.delenv("AGENT_FORGE_MODEL", raising=False)
     monkeypatch.delenv("AGENT_FORGE_PLANNER", raising=False)
     folder = str(tiny_folder(tmp_path / "tiny"))
-    assert isinstance(choose_planner(None), RulePlanner)
+    assert isinstance(choose_planner(None), DefaultPlanner)
+    assert isinstance(choose_planner(None, bundled=True), RulePlanner)
+    assert isinstance(choose_planner("forged"), ForgedPlanner)
     assert isinstance(choose_planner(None, folder), LocalPlanner)
     assert isinstance(choose_planner("rules", folder), RulePlanner)
     assert isinstance(choose_planner("model", folder), ModelPlanner)

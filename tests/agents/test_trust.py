@@ -110,7 +110,7 @@ def test_how_many_of_the_unseen_requests_the_rules_read() -> None:
     assert right >= 12
 
 
-@pytest.mark.parametrize("request_", [request for request, _ in CASES], ids=IDS)
+@pytest.mark.parametrize("request_", [request for request, _ in CASES[::3]], ids=IDS[::3])
 def test_the_default_planner_makes_grounded_calls_or_none(request_: str) -> None:
     """The forged planner, where it is sure enough, else the rules."""
     with suppress(PlanRefused):

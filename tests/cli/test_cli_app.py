@@ -38,7 +38,7 @@ def script(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if code == "store":
             raise StoreError("the file is damaged", where="traces.db")
         if code == "extra":
-            raise ModuleNotFoundError("No module named 'numpy'", name="numpy")
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
         if code == "phase":
             raise UsageError("the phase 'x' cannot be loaded") from ModuleNotFoundError("no torch", name="torch")
         if code == "bug":
@@ -274,7 +274,7 @@ def test_a_closed_or_full_output_is_one_sentence(tmp_path: Path, tasks: int, unb
 
 
 @pytest.mark.parametrize(
-    ("code", "said"), [("extra", "numpy) needs packages that are not installed"), ("phase", "the phase 'x' cannot be")]
+    ("code", "said"), [("extra", "torch) needs packages that are not installed"), ("phase", "the phase 'x' cannot be")]
 )
 def test_a_package_that_is_missing_is_named_with_its_extra(
     code: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

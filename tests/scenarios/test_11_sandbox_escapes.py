@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scenario import report, times
+from scenario import LONG, report, times
 
 import agent_forge
 from agent_forge.runtime import sandbox_available
@@ -156,8 +156,10 @@ def test_programs_that_try_to_get_out(host: tuple[str, Host]) -> None:
     who, outside = host
     assert len(ATTACKS) >= 40
     rounds, attempts, held, failures = times(1, 5), 0, 0, {}
+    first = 0 if who == "root" else 1  # the short form tries a third of them, another one for each user
+    chosen = ATTACKS if LONG else dict(list(ATTACKS.items())[first::3])
     for _ in range(rounds):
-        for name, (state, output, errors) in outside.run(ATTACKS).items():
+        for name, (state, output, errors) in outside.run(chosen).items():
             out = "ESCAPED" in output or outside.known["secret"] in output
             lost = name != "killing everybody" and state == "failed" and "Traceback" in errors
             if out or lost or state == "timed_out":

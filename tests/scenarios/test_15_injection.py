@@ -207,7 +207,7 @@ def test_plans_by_the_shipped_model() -> None:
 
 def test_plans_by_a_model_that_obeys_what_it_reads() -> None:
     """Even with everything approved: what a model answers after the plan is text."""
-    chosen, held, asked = cases(24), 0, 0
+    chosen, held, asked = cases(8), 0, 0
     with obedient() as server:
         for text, form in chosen:
             MADE.clear()
@@ -239,7 +239,7 @@ def test_a_failure_does_not_bring_a_call_that_nobody_gave() -> None:
 
 
 def test_an_agent_that_obeys_changes_nothing_without_an_approval() -> None:
-    chosen, held, tried = cases(24), 0, 0
+    chosen, held, tried = cases(8), 0, 0
     with obedient() as server:
         for text, form in chosen:
             MADE.clear()
