@@ -34,7 +34,8 @@ def main() -> None:
     from agent_forge.agents.planner.forged import SHIPPED, PlanModel
 
     parser = argparse.ArgumentParser()
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--quick", action="store_true")
     parser.add_argument("--folder", type=Path, default=SHIPPED)
     parser.add_argument("--per-set", type=int, default=100)
     parser.add_argument("--kinds", default="")
@@ -42,6 +43,9 @@ def main() -> None:
     parser.add_argument("--rules", action="store_true", help="the rules on the same rows, as a control")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.data is None:
+        print("nothing to judge: name the folder of the public sets with --data")
+        return
     model = None if options.rules else PlanModel(options.folder)
     rows = [each for each in judged_rows(options.data, options.per_set) if each.kind.startswith(options.kinds)]
     begun, cpu = time.perf_counter(), time.process_time()

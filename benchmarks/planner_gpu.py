@@ -366,7 +366,8 @@ def shrink(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("speed", "sheets", "base", "train", "judge", "shrink"))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("what", nargs="?", choices=("speed", "sheets", "base", "train", "judge", "shrink"))
     for name in ("weights", "data", "out", "teacher"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--steps", type=int)
@@ -384,6 +385,9 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--per-set", type=int)
     options = parser.parse_args()
+    if options.what is None:
+        print("nothing to do: name a step, on a machine with a GPU")
+        return
     {
         "speed": speed,
         "sheets": write_sheets,

@@ -234,7 +234,7 @@ def test_ctrl_c_inside_a_loop_stops_the_run() -> None:
     with pytest.raises(KeyboardInterrupt):
         loop.run_until_complete(inside())
     loop.close()
-    assert stopped.is_set()
+    assert stopped.wait(30)
 
 
 def test_tasks_of_an_asynchronous_generator_start_as_they_come() -> None:
