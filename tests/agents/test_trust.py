@@ -39,6 +39,9 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     DONE.clear()
 
 
+pytestmark = pytest.mark.untraced  # thirty requests, six ways
+
+
 def said(value: Any, request: str) -> bool:
     if isinstance(value, list):
         return all(said(each, request) for each in value)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scenario import Serve, report, times
+from scenario import LONG, Serve, report, times
 
 from agent_forge.server.app import create_app
 from agent_forge.server.settings import ServerSettings
@@ -40,8 +40,8 @@ def test_every_route_asks_who_calls(tmp_path: Path) -> None:
         key = {"Authorization": f"Bearer {TOKEN}"}
         document = client.get("/openapi.json", headers=key).json()
         paths = all_paths(document)
-        for path in paths:
-            for method in METHODS:
+        for number, path in enumerate(paths):
+            for method in METHODS if LONG else METHODS[number % 3 :: 3]:  # in turn, so that every one is tried
                 tries = [({"Host": host, **key}, (403,)) for host in HOSTS[: times(1, 4)]]
                 tries += [({"Origin": origin, **key}, (400, 403)) for origin in ORIGINS[: times(1, 4)]]
                 if path not in OPEN:
