@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agent_forge.agents.planner.schemas import plain_schema
 from agent_forge.agents.planner.tools import ToolIndex
+from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.learning.datasets import read_set, read_sgd, seal_tools, ultratool_tools
 from agent_forge.learning.rows import PlanRow
 from agent_forge.tasks.calls import accepted_calls, score_calls

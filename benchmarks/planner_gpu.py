@@ -247,12 +247,13 @@ def base(options: argparse.Namespace) -> None:
 def judge(model: Any, words: str, end: int, data: Path, per_set: int | None, out: Path | None = None) -> dict[str, Any]:
     import torch
     from _planner_tests import judged_rows, keep_written, summary, write_plans
-    from llguidance import LLTokenizer
     from tokenizers import Tokenizer
+
+    from agent_forge.inference.grammar import GrammarVocabulary
 
     begun = time.perf_counter()
     rows = judged_rows(data, per_set)
-    vocabulary = LLTokenizer(words, eos_token=end)
+    vocabulary = GrammarVocabulary(Tokenizer.from_str(words), ends=[end])
     device = next(model.parameters()).device
     with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
         writers = write_plans(

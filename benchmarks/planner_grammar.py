@@ -184,7 +184,7 @@ def try_case(vocabulary: Any, seed: int, tally: Tally) -> None:
     for _ in range(3_000):
         if writer.ended:
             break
-        writer.choose(noise.normal(0, 3, vocabulary.vocab_size).astype(np.float32))
+        writer.choose(noise.normal(0, 3, vocabulary.size).astype(np.float32))
     tally.counts["ended" if writer.ended else "not ended"] += 1
     for number, call in enumerate(writer.calls, 1):
         judge(call, number, functions, request, tally)
@@ -241,7 +241,9 @@ def byte_vocabulary() -> str:
 
 
 def main() -> None:
-    from llguidance import LLTokenizer
+    from tokenizers import Tokenizer
+
+    from agent_forge.inference.grammar import GrammarVocabulary
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--cases", type=int, default=10_000)
@@ -249,7 +251,7 @@ def main() -> None:
     parser.add_argument("--tokenizer", help="tokenizer.json of a planner; by default a small one made here")
     options = parser.parse_args()
     words = Path(options.tokenizer).read_text(encoding="utf-8") if options.tokenizer else byte_vocabulary()
-    vocabulary = LLTokenizer(words, eos_token=0)
+    vocabulary = GrammarVocabulary(Tokenizer.from_str(words), ends=[0])
     tally = Tally(Counter({"invalid": 0, "ungrounded": 0, "not ended": 0}))
     begun = time.process_time()
     for case in range(options.cases):

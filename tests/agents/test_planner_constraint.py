@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from agent_forge.agents.grounding import Mentions
 from agent_forge.agents.planner.constraint import faulty, line_grammar, settled
 from agent_forge.agents.planner.writer import MOST_CALLS, PlanWriter
+from agent_forge.inference.grammar import Grammar, GrammarVocabulary
 
 llguidance = pytest.importorskip("llguidance")
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "planner_grammar.py"
@@ -36,7 +38,7 @@ def fuzz() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def vocabulary(fuzz: ModuleType) -> Any:
-    return llguidance.LLTokenizer(fuzz.byte_vocabulary(), eos_token=0)
+    return GrammarVocabulary(Tokenizer.from_str(fuzz.byte_vocabulary()), ends=[0])
 
 
 @pytest.fixture(scope="module")
@@ -47,12 +49,12 @@ def fits(vocabulary: Any) -> Callable[..., bool]:
         line: str, tools: list[dict[str, Any]], request: str, earlier: list[dict[str, Any]] | None = None
     ) -> bool:
         grammar = line_grammar(tools, Mentions(request), earlier or [])
-        matcher = llguidance.LLMatcher(vocabulary, grammar, log_level=0)
-        assert not matcher.is_error(), matcher.get_error()
-        tokens = vocabulary.tokenize_str(line)
-        return bool(matcher.validate_tokens(tokens) == len(tokens) and matcher.consume_tokens(tokens)) and bool(
-            matcher.is_accepting()
-        )
+        walk = vocabulary.start(Grammar(grammar))
+        for token in vocabulary.tokens(line):
+            if not walk.allowed()[token]:
+                return False
+            walk.advance(token)
+        return bool(walk.may_stop)
 
     return check
 
@@ -65,8 +67,8 @@ def tool(name: str = "f", required: list[str] | None = None, **properties: Any) 
 def written(vocabulary: Any, tools: list[dict[str, Any]], request: str, line: str) -> PlanWriter:
     """The writer of a model that wants to write this text, and then nothing more."""
     writer = PlanWriter(vocabulary, tools, request)
-    for token in [*vocabulary.tokenize_str(line), vocabulary.eos_token]:
-        logits = np.zeros(vocabulary.vocab_size)
+    for token in [*vocabulary.tokens(line), vocabulary.ends[0]]:
+        logits = np.zeros(vocabulary.size)
         logits[token] = 50.0
         writer.choose(logits)
     assert writer.ended
@@ -239,8 +241,8 @@ def test_names_that_no_line_can_hold_are_not_offered(fits: Callable[..., bool]) 
 def test_a_plan_ends_after_so_many_calls(vocabulary: Any) -> None:
     tools = [tool("f", ["on"], on={"type": "boolean"})]
     writer = PlanWriter(vocabulary, tools, "do it", refuse_above=1.0)
-    logits = np.zeros(vocabulary.vocab_size)
-    logits[vocabulary.eos_token] = -50.0
+    logits = np.zeros(vocabulary.size)
+    logits[vocabulary.ends[0]] = -50.0
     while not writer.ended:
         writer.choose(logits)
     assert len(writer.calls) == len(writer.confidences) == MOST_CALLS
@@ -249,11 +251,11 @@ def test_a_plan_ends_after_so_many_calls(vocabulary: Any) -> None:
 @pytest.mark.parametrize(("none", "refused"), [(0.3, False), (0.7, True)])
 def test_a_request_is_refused_above_the_threshold(vocabulary: Any, none: float, refused: bool) -> None:
     writer = PlanWriter(vocabulary, [tool("f")], "do it", refuse_above=0.5)
-    logits = np.full(vocabulary.vocab_size, -100.0)
-    logits[vocabulary.tokenize_str("1")[0]] = np.log(1 - none)
-    logits[vocabulary.tokenize_str("none")[0]] = np.log(none)
+    logits = np.full(vocabulary.size, -100.0)
+    logits[vocabulary.tokens("1")[0]] = np.log(1 - none)
+    logits[vocabulary.tokens("none")[0]] = np.log(none)
     writer.choose(logits)
     assert writer.none_probability == pytest.approx(none)
     while not writer.ended:
-        writer.choose(np.arange(vocabulary.vocab_size, 0, -1.0))  # the end first, of what is allowed
-    assert writer.none == refused
+        writer.choose(np.arange(vocabulary.size, 0, -1.0))  # the end first, of what is allowed
+    assert (not writer.calls) == refused

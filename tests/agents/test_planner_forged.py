@@ -13,7 +13,7 @@ import pytest
 from agent_forge import plan, run, tool
 from agent_forge.agents.choices import choose_planner
 from agent_forge.agents.planner import ForgedPlanner, PlanningFailed, PlanRefused, forged
-from agent_forge.agents.planner.schemas import plain_schema
+from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.cli import run as command
 
 CALLED: list[tuple[str, dict[str, Any]]] = []
@@ -179,3 +179,15 @@ def test_schemas_in_the_wild_are_read_as_json_schema() -> None:
     assert "$ref" not in json.dumps(plain)
     jsonschema.Draft202012Validator.check_schema(plain)
     jsonschema.validate({"unit": "C", "point": [1.5, 2], "tree": {"left": {}}}, plain)
+
+
+def test_tools_described_in_a_file_may_name_types_as_python_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = {"type": "dict", "properties": {"city": {"type": "str"}, "days": {"type": "int"}}, "required": ["city"]}
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([{"name": "get_weather", "description": "The weather in a city", "parameters": schema}]))
+    assert command(["plan", "Get the weather in Oslo", "--tools", str(file), "--planner", "forged", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [(task["action"], task["args"]) for task in document["tasks"]] == [("get_weather", {"city": "Oslo"})]
+    assert document["missing"] == []

@@ -134,12 +134,21 @@ class GrammarVocabulary:
         if ends is None:
             end = getattr(tokenizer, "eos_token_id", None)
             ends = () if end is None else (end,)
+        self.ends = tuple(sorted(ends))  # tokens that end an answer
         self.size = max(size or 0, copy.get_vocab_size(with_added_tokens=True))
         try:
-            self._tokens = LLTokenizer(copy.to_str(), n_vocab=self.size, eos_token=sorted(ends) or None)
+            self._tokens = LLTokenizer(copy.to_str(), n_vocab=self.size, eos_token=list(self.ends) or None)
         except ValueError as error:
             raise UsageError(f"grammars cannot use this tokenizer: {_first_line(str(error))}") from error
         self._matchers: dict[Grammar, Any] = {}
+
+    def tokens(self, text: str) -> list[int]:
+        """A text as the tokenizer writes it."""
+        return list(self._tokens.tokenize_str(text))
+
+    def text(self, tokens: Iterable[int]) -> str:
+        """What tokens stand for."""
+        return str(self._tokens.decode_str(list(tokens)))
 
     def start(self, grammar: Grammar) -> GrammarWalk:
         """The beginning of an answer. Raises SchemaUnsupported."""

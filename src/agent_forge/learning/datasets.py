@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.agents.grounding import as_number
-from agent_forge.agents.planner.schemas import JSON_TYPES
+from agent_forge.agents.tools.schemas import JSON_TYPES
 from agent_forge.errors import DataError
 from agent_forge.learning.rows import PlanRow
 

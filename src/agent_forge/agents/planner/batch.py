@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_forge.agents.planner.interface import Planner, PlanningFailed
-from agent_forge.agents.planner.schemas import plain_schema
 from agent_forge.agents.planner.tools import ToolSpec
+from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.errors import UsageError
 from agent_forge.plans import Plan, find_references, whole_reference
 

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.planner.checking import Missing, PlanRefused
 from agent_forge.agents.planner.interface import PlanningFailed, check_length
-from agent_forge.agents.planner.schemas import plain_schema
 from agent_forge.agents.planner.script import Function, is_reference, request_text, tools_text
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
+from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.errors import CheckpointError
 from agent_forge.plans import Plan, Provenance, Task
 from agent_forge.plans.references import literal
@@ -43,16 +43,14 @@ class PlanModel:
     """A packed model that was trained to write plans, with its tokenizer and the grammar's view of it."""
 
     def __init__(self, folder: Path) -> None:
-        from llguidance import LLTokenizer
-        from tokenizers import Tokenizer
-
+        from agent_forge.inference.grammar import GrammarVocabulary
         from agent_forge.inference.packed import PackedModel
+        from agent_forge.inference.tokenizer import FolderTokenizer
 
         self.model = PackedModel.load(folder)
-        words = (folder / "tokenizer.json").read_text(encoding="utf-8")
-        self.tokenizer = Tokenizer.from_str(words)
+        self.tokenizer = FolderTokenizer(folder).backend_tokenizer
         ends = self.model.generation_config.eos_token_id
-        self.vocabulary = LLTokenizer(words, eos_token=ends[0] if isinstance(ends, list) else ends)
+        self.vocabulary = GrammarVocabulary(self.tokenizer, ends=ends if isinstance(ends, list) else [ends])
         card = folder / CARD
         self.card: dict[str, Any] = json.loads(card.read_text(encoding="utf-8")) if card.is_file() else {}
         self._prefixes: OrderedDict[str, Any] = OrderedDict()
@@ -134,7 +132,8 @@ class ForgedPlanner:
         is one task without an action."""
         check_length(request)
         model = plan_model(self.folder)
-        writer = self.write(request, [function_of(tool) for tool in tools])
+        functions = [function_of(tool) for tool in shown_tools(request, tools)]
+        writer = model.write(request, functions, refuse_above=self.refuse_above)
         sure = model.probability(min(writer.confidences)) if writer.calls else writer.none_probability
         provenance = Provenance(
             request,
@@ -154,33 +153,19 @@ class ForgedPlanner:
 
     def refuse_unsure(self, plan: Plan) -> None:
         """Raises PlanRefused for a plan of its own that is too seldom right to be run."""
-        made = plan.provenance
-        if made is not None and made.planner == self.name and not self.is_sure(plan) and any(t.action for t in plan):
-            why = f"the planner is not sure of this plan: {made.confidence:.0%} of such plans are right"
-            raise PlanRefused([Missing(None, None, why)], made.request)
-
-    def write(self, request: str, functions: Sequence[Function]) -> PlanWriter:
-        """The calls for a request, over tools given as function schemas."""
-        shown = nearest(request, functions)
-        return plan_model(self.folder).write(request, shown, refuse_above=self.refuse_above)
+        origin = plan.provenance
+        if origin is None or origin.planner != self.name or self.is_sure(plan) or all(t.action is None for t in plan):
+            return
+        why = f"the planner is not sure of this plan: {origin.confidence:.0%} of such plans are right"
+        raise PlanRefused([Missing(None, None, why)], origin.request)
 
 
-def nearest(request: str, functions: Sequence[Function]) -> Sequence[Function]:
-    """The functions that the model is shown: all of them where they are few, in their own order."""
-    if len(functions) <= SHOWN_TOOLS:
-        return functions
-    specs = [_Spec(function) for function in functions]
-    names = {spec.name for spec in ToolIndex.of(specs).nearest(request, SHOWN_TOOLS)}
-    return [function for function in functions if function["name"] in names]
-
-
-class _Spec:
-    """A function schema as the index of tools takes it."""
-
-    def __init__(self, function: Function) -> None:
-        self.name: str = function["name"]
-        self.description: str = function.get("description") or ""
-        self.schema: Mapping[str, Any] = function.get("parameters") or {}
+def shown_tools(request: str, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
+    """The tools that the model reads: all of them where they are few, in their own order."""
+    if len(tools) <= SHOWN_TOOLS:
+        return list(tools)
+    names = {tool.name for tool in ToolIndex.of(tools).nearest(request, SHOWN_TOOLS)}
+    return [tool for tool in tools if tool.name in names]
 
 
 def function_of(tool: ToolSpec) -> Function:

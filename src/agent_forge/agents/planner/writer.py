@@ -12,14 +12,15 @@ import numpy as np
 from agent_forge.agents.grounding import Mentions
 from agent_forge.agents.planner.constraint import line_grammar, settled
 from agent_forge.agents.planner.script import MISSING, Function, read_line
+from agent_forge.inference.grammar import Grammar, GrammarVocabulary
 
 MOST_CALLS = 12
 
 
 @lru_cache(maxsize=4)
-def open_tokens(vocabulary: Any) -> tuple[frozenset[int], int, int]:
+def open_tokens(vocabulary: GrammarVocabulary) -> tuple[frozenset[int], int, int]:
     """The tokens that begin with `?`, and `=` and `="`: before a text, a bare `=` already says that it is missing."""
-    texts = [vocabulary.decode_str([token]) for token in range(vocabulary.vocab_size)]
+    texts = [vocabulary.text([token]) for token in range(vocabulary.size)]
     asking = frozenset(token for token, text in enumerate(texts) if text.startswith(MISSING))
     return asking, texts.index("="), texts.index('="') if '="' in texts else -1
 
@@ -28,11 +29,11 @@ def open_tokens(vocabulary: Any) -> tuple[frozenset[int], int, int]:
 class PlanWriter:
     """One plan in the making. Feed it the logits after the prompt, then those after each token it chose.
 
-    `vocabulary` is llguidance's view of the tokenizer. `choose` gives the next token, or None at the end. Probabilities
+    `choose` gives the next token, or None at the end. Probabilities
     are over the allowed tokens alone; where there is one choice, there is nothing to be unsure of.
     """
 
-    vocabulary: Any
+    vocabulary: GrammarVocabulary
     functions: Sequence[Function]
     request: str
     refuse_above: float = 0.5  # probability of `none` from which on a request is refused
@@ -51,24 +52,15 @@ class PlanWriter:
         self._asking, self._equals, self._quote = open_tokens(self.vocabulary)
         self._begin_line()
 
-    @property
-    def none(self) -> bool:
-        return self.ended and not self.calls
-
     def _begin_line(self) -> None:
-        from llguidance import LLMatcher
-
         earlier = [self._by_name[call["tool"]] for call in self.calls]
-        self._matcher = LLMatcher(self.vocabulary, line_grammar(self.functions, self._said, earlier), log_level=0)
-        if self._matcher.is_error():
-            raise ValueError(self._matcher.get_error())
+        self._walk = self.vocabulary.start(Grammar(line_grammar(self.functions, self._said, earlier)))
         self._line: list[int] = []
         self._least = 1.0
 
     def choose(self, logits: np.ndarray) -> int | None:
         """The next token. `logits` [vocabulary] are not changed."""
-        allowed = np.unpackbits(np.frombuffer(self._matcher.compute_bitmask(), np.uint8), bitorder="little")
-        options = np.flatnonzero(allowed[: len(logits)])
+        options = np.flatnonzero(self._walk.allowed()[: len(logits)])
         if len(options) == 0:
             self.ended = True
             return None
@@ -94,7 +86,7 @@ class PlanWriter:
 
     def _decide_none(self, options: np.ndarray, weights: np.ndarray) -> None:
         """The first token already says whether any tool serves: `none` against the number of the first call."""
-        first = self.vocabulary.tokenize_str("1")[0]
+        first = self.vocabulary.tokens("1")[0]
         place = int(np.searchsorted(options, first))
         serve = float(weights[place]) if place < len(options) and options[place] == first else 0.0
         self.none_probability = 1.0 - serve
@@ -104,14 +96,14 @@ class PlanWriter:
             weights[options == first] = 0.0
 
     def _take(self, token: int) -> int | None:
-        if token == self.vocabulary.eos_token:
+        if token in self.vocabulary.ends:
             self.ended = True
             return None
-        self._matcher.consume_token(token)
+        self._walk.advance(token)
         self._line.append(token)
         self.written_tokens += 1
-        if self._matcher.is_stopped() or self._matcher.is_accepting():
-            line = self.vocabulary.decode_str(self._line)
+        if self._walk.finished or self._walk.may_stop:
+            line = self.vocabulary.text(self._line)
             self.text += line
             call = read_line(line)
             call = call and settled(call, self._by_name[call["tool"]], self._said)

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.agents.tools.tool import Tool, described, did_you_mean, tool
 from agent_forge.errors import ToolError
 
@@ -105,7 +106,8 @@ def _described_in(path: Path) -> list[Tool]:
         entries = document["tools"] if isinstance(document, dict) else document
         functions = [entry.get("function", entry) for entry in entries]
         tools = [
-            described(each["name"], each.get("description") or "", each.get("parameters") or {}) for each in functions
+            described(each["name"], each.get("description") or "", plain_schema(each.get("parameters") or {}))
+            for each in functions
         ]
     except OSError as error:
         raise ToolError(f"it cannot be read: {error.strerror}", where=str(path)) from error

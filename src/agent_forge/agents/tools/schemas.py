@@ -1,4 +1,4 @@
-"""Tools' schemas as the planner reads them: references resolved, types by the names of JSON Schema."""
+"""Schemas of tools as they come: references resolved, types by the names of JSON Schema."""
 
 from __future__ import annotations
 
