@@ -20,6 +20,7 @@ import pytest
 
 import agent_forge
 from agent_forge import Plan, Task, aplan, arun, plan, run, tool
+from agent_forge.agents import front
 from agent_forge.agents.api import Result
 from agent_forge.agents.choices import choose_tools
 from agent_forge.agents.planner import PlanRefused, RulePlanner
@@ -235,6 +236,35 @@ def test_ctrl_c_inside_a_loop_stops_the_run() -> None:
         loop.run_until_complete(inside())
     loop.close()
     assert stopped.wait(30)
+
+
+@pytest.mark.parametrize("launched", [True, False])
+def test_ctrl_c_while_the_thread_starts_stops_the_run_too(monkeypatch: pytest.MonkeyPatch, launched: bool) -> None:
+    began, stopped = threading.Event(), threading.Event()
+
+    async def forever() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            if launched:
+                super().start()
+                began.wait()
+            raise KeyboardInterrupt
+
+    async def inside() -> None:
+        work = forever()
+        with pytest.raises(KeyboardInterrupt):
+            front.blocking(work)
+        work.close()
+
+    monkeypatch.setattr(front, "Thread", Interrupted)
+    asyncio.run(inside())
+    assert stopped.is_set() == began.is_set() == launched
 
 
 def test_tasks_of_an_asynchronous_generator_start_as_they_come() -> None:

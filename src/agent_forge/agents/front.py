@@ -56,6 +56,9 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
     result: Future[T] = Future()
 
     async def main() -> T:
+        if not started.set_running_or_notify_cancel():  # interrupted before it began
+            work.close()
+            raise asyncio.CancelledError
         task = asyncio.ensure_future(work)
         started.set_result((asyncio.get_running_loop(), task))
         return await task
@@ -67,13 +70,15 @@ def blocking(work: Coroutine[Any, Any, T]) -> T:
             result.set_exception(error)
 
     thread = Thread(target=copy_context().run, args=(target,), name="agent-forge-run", daemon=True)
-    thread.start()
     try:
+        thread.start()  # in here as well: the work may be under way before this returns
         return result.result()
     except KeyboardInterrupt:
-        loop, task = started.result()
-        if not result.done():
-            loop.call_soon_threadsafe(task.cancel)
+        if not started.cancel():
+            loop, task = started.result()
+            if not result.done():
+                loop.call_soon_threadsafe(task.cancel)
         raise
     finally:
-        thread.join()
+        if thread.is_alive():
+            thread.join()
