@@ -1,1 +1,5 @@
 """What can be practised and checked: task families, their checkers, and the judges of plans and calls."""
+
+from agent_forge.tasks.family import LEVELS, Draft, Exercise, Family, Verdict, families, family, task_family
+
+__all__ = ["LEVELS", "Draft", "Exercise", "Family", "Verdict", "families", "family", "task_family"]
