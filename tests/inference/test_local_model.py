@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from agent_forge.errors import MissingExtraError, ModelError, UsageError  # noqa
 from agent_forge.inference import Completion, Request, TokenUsage, model, use_recorder  # noqa: E402
 from agent_forge.inference.gguf_file import GgufFile  # noqa: E402
 from agent_forge.inference.llama_gguf import load_gguf, smollm2_file  # noqa: E402
+from agent_forge.inference.loading import load_model  # noqa: E402
 from agent_forge.inference.local_model import LocalModel, end_tokens, read_tool_calls  # noqa: E402
 from agent_forge.inference.text import TextWriter  # noqa: E402
 from agent_forge.traces import Recorder, Store  # noqa: E402
@@ -424,3 +426,33 @@ def test_requests_with_the_same_content_have_the_same_digest() -> None:
     same = Request(({"content": "a", "role": "user"},), temperature=0.5)
     assert one.digest == same.digest
     assert one.digest != Request(one.messages).digest
+
+
+def test_two_threads_that_load_models_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While transformers loads, `tie_weights` does nothing in the whole process; two loads at once would leave it so."""
+    import transformers
+
+    shape = transformers.LlamaConfig(
+        vocab_size=64,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        tie_word_embeddings=True,
+    )
+    transformers.LlamaForCausalLM(shape).save_pretrained(tmp_path)
+    load, inside = transformers.AutoModelForCausalLM.from_pretrained, threading.Semaphore(1)
+
+    def watched(*args: Any, **options: Any) -> Any:
+        assert inside.acquire(blocking=False), "two loads overlap"
+        try:
+            return load(*args, **options)
+        finally:
+            inside.release()
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", watched)
+    with ThreadPoolExecutor(4) as pool:
+        models = list(pool.map(lambda _: load_model(tmp_path), range(8)))
+    assert all(model.lm_head.weight is model.model.embed_tokens.weight for model in models)
+    tied = transformers.LlamaForCausalLM(shape)
+    assert tied.lm_head.weight is tied.model.embed_tokens.weight

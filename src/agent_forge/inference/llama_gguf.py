@@ -11,6 +11,7 @@ from typing import Any
 
 from agent_forge.errors import MissingExtraError, ModelError
 from agent_forge.inference.gguf_file import GgufFile
+from agent_forge.inference.loading import ONE_AT_A_TIME
 
 SMOLLM2 = "SmolLM2-135M-Instruct.Q4_1.gguf"
 
@@ -95,7 +96,7 @@ def _model(file: GgufFile) -> Any:
         raise MissingExtraError("a model in this process", "local") from error
     library: Any = transformers  # much of it has no types
     config = library.LlamaConfig(**_shape(file))
-    with torch.device("meta"):
+    with ONE_AT_A_TIME, torch.device("meta"):
         model = library.LlamaForCausalLM(config)
     state = {str(_name(name)): torch.from_numpy(_weights(file, name, config)) for name in file.tensors}
     # Rotary frequencies are computed, not stored: a model built on "meta" needs its rotary buffers rebuilt below.
@@ -103,7 +104,8 @@ def _model(file: GgufFile) -> Any:
         missing, _ = model.load_state_dict(state, strict=False, assign=True)
     except RuntimeError as error:
         raise ModelError(f"the tensors do not fit the settings: {error}", where=str(file.path)) from error
-    model.tie_weights()
+    with ONE_AT_A_TIME:
+        model.tie_weights()
     lacking = [name for name in missing if model.get_parameter(name).is_meta]
     if lacking:
         raise ModelError(f"the tensor for {lacking[0]} is missing", where=str(file.path))

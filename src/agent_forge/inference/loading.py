@@ -7,6 +7,7 @@ never from a pickle. What the folder claims is checked against its files before 
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -22,6 +23,9 @@ MOST_NESTING = 32
 _SETTINGS = ("config.json", "tokenizer_config.json", "generation_config.json", "processor_config.json")
 # Weights per byte on disk: the densest format we write has five or so.
 _MOST_PER_BYTE = 100
+# While transformers loads a model it replaces methods of its base class for the whole process. Two loads that overlap
+# put back each other's replacements, and from then on no model ties its embeddings.
+ONE_AT_A_TIME = threading.RLock()
 
 
 def load_model(folder: str | Path, *, dtype: Any = None, config: Any = None) -> Any:
@@ -57,9 +61,10 @@ def _transformers() -> Any:
 def _load(name: str, folder: str | Path, **options: Any) -> Any:
     transformers = _transformers()
     try:
-        return getattr(transformers, name).from_pretrained(
-            folder, trust_remote_code=False, local_files_only=True, **options
-        )
+        with ONE_AT_A_TIME:
+            return getattr(transformers, name).from_pretrained(
+                folder, trust_remote_code=False, local_files_only=True, **options
+            )
     except Exception as error:  # a foreign library on foreign files: it raises whatever its parts raise
         what = f"the {'tokenizer' if 'Tok' in name else 'model'} cannot be loaded: {str(error)[:300]}"
         raise CheckpointError(what, where=str(folder)) from error
