@@ -429,7 +429,7 @@ def test_requests_with_the_same_content_have_the_same_digest() -> None:
 
 
 def test_two_threads_that_load_models_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While transformers loads, `tie_weights` does nothing in the whole process; two loads at once would leave it so."""
+    """While transformers loads, `tie_weights` does nothing in the whole process; two at once would leave it so."""
     import transformers
 
     shape = transformers.LlamaConfig(
