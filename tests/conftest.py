@@ -33,6 +33,7 @@ os.environ.update(COLUMNS="80", LINES="24")
 settings.register_profile(
     "same",
     derandomize=True,
+    max_examples=40,
     deadline=None,
     database=None,
     phases=(Phase.explicit, Phase.generate, Phase.target, Phase.shrink),

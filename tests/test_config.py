@@ -124,6 +124,7 @@ def test_a_number_may_be_written_as_yaml_1_2_has_it() -> None:
     assert parse(Training, "optimizer: {lr: 1e-3}").optimizer.lr == 1e-3
 
 
+@pytest.mark.untraced
 def test_an_alias_bomb_and_deep_nesting_are_refused() -> None:
     bomb = "a: &a [x, x, x, x, x, x, x, x, x]\n"
     for name, inner in zip("bcdefgh", "abcdefg", strict=True):

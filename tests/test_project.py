@@ -56,6 +56,7 @@ def test_no_import_knot_has_more_than_four_modules() -> None:
     assert knots == []
 
 
+@pytest.mark.untraced
 def test_only_one_module_loads_models_with_transformers() -> None:
     """Whoever calls `from_pretrained` elsewhere may run code that came with a model folder."""
     callers = {

@@ -343,10 +343,10 @@ def test_the_work_follows_the_size(tiny, monkeypatch) -> None:
 
 def test_losses_that_were_not_measured_follow_the_distortion(tiny, text) -> None:
     """Inferred losses are of the size of measured ones, and grow with the distortion."""
-    search = Compressor(tiny, text, replace(FAST, questions=0, trial_tokens=960))
+    search = Compressor(tiny, text, replace(FAST, questions=0, trial_tokens=320))
     search.calibrate()
     for measured in (1, 2):
-        guessed = Compressor(tiny, text, replace(FAST, questions=0, trial_tokens=960, measured=measured))
+        guessed = Compressor(tiny, text, replace(FAST, questions=0, trial_tokens=320, measured=measured))
         guessed.calibrate()
         away = []
         for name, trials in search.trials.items():

@@ -57,13 +57,13 @@ def learn(model: torch.nn.Module, tokenizer: object, texts: list[str], steps: in
     model.eval()
 
 
-def make_family(folder: Path) -> dict[str, Path]:
+def make_family(folder: Path, *, steps: int = 60) -> dict[str, Path]:
     """base, two specialists of the same shape, and `adaptive`, which has a second loop and a halting head."""
     texts, questions = stories(80, 11), [f"Question: {q}\nAnswer: {a}" for q, a in sums(120, 12)]
     tokenizer = train_tokenizer([*texts, *questions], 300)
     torch.manual_seed(0)
     base = CognateForCausalLM(config(len(tokenizer)))
-    learn(base, tokenizer, [*texts[:20], *questions[:30]], 80, 3e-3)
+    learn(base, tokenizer, [*texts[:20], *questions[:30]], steps + 20, 3e-3)
     folders = {}
     for name, rows, changes in (
         ("base", None, {}),
@@ -75,7 +75,7 @@ def make_family(folder: Path) -> dict[str, Path]:
         model = CognateForCausalLM(config(len(tokenizer), **changes))
         model.load_state_dict(base.state_dict(), strict=False)
         if rows is not None:
-            learn(model, tokenizer, rows, 60, 1.5e-3)
+            learn(model, tokenizer, rows, steps, 1.5e-3)
         folders[name] = folder / name
         model.save_pretrained(folders[name])
         tokenizer.save_pretrained(folders[name])

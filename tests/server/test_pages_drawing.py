@@ -36,7 +36,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[str], list[tuple[str, str]]]:
     return nodes, draw(st.lists(st.sampled_from(pairs), max_size=30)) if pairs else []
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(graphs())
 def test_a_layout_keeps_its_promises(graph: tuple[list[str], list[tuple[str, str]]]) -> None:
     nodes, edges = graph

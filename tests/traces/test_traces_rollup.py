@@ -6,6 +6,7 @@ import gzip
 import math
 from collections import defaultdict
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -64,32 +65,28 @@ def brute_force(spans: list[Span], by: tuple[str, ...]) -> dict[tuple[object, ..
     return found
 
 
-@pytest.mark.parametrize("by", [("agent",), ("name", "status"), BY])
-@pytest.mark.parametrize(
-    "window",
-    [
-        (None, None),
-        (START + HOUR // 3, START + 55 * HOUR + 7),
-        (START + 5, START + 50),
-        (START + 3 * HOUR, START + 9 * HOUR),
-        (START + 30 * HOUR, None),
-        (None, START + 26 * HOUR + 1),
-    ],
-)
-def test_aggregates_are_those_of_a_loop(
-    store: Store, by: tuple[str, ...], window: tuple[int | None, int | None]
-) -> None:
+WINDOWS = [
+    (None, None),
+    (START + HOUR // 3, START + 55 * HOUR + 7),
+    (START + 5, START + 50),
+    (START + 3 * HOUR, START + 9 * HOUR),
+    (START + 30 * HOUR, None),
+    (None, START + 26 * HOUR + 1),
+]
+
+
+def test_aggregates_are_those_of_a_loop(store: Store) -> None:
     spans = randoms(400)
     spans += [make(n, trace=n, start_ns=START + n - 9000) for n in range(9000, 9060)]  # dense at the window's edges
     store.add_many(spans, batch=70)
-    since, until = window
-    inside = [s for s in spans if (since is None or s.start_ns >= since) and (until is None or s.start_ns < until)]
-    wanted = brute_force(inside, by)
-    found = store.aggregate(by, since=since, until=until)
-    assert {tuple(a.group.values()) for a in found} == set(wanted)
-    for a in found:
-        sums = [a.spans, a.errors, a.duration_s, a.input_tokens, a.output_tokens, a.cost, a.reward_n, a.reward_sum]
-        assert sums == pytest.approx(wanted[tuple(a.group.values())], rel=1e-9)
+    for by, (since, until) in product([("agent",), ("name", "status"), BY], WINDOWS):
+        inside = [s for s in spans if (since is None or s.start_ns >= since) and (until is None or s.start_ns < until)]
+        wanted = brute_force(inside, by)
+        found = store.aggregate(by, since=since, until=until)
+        assert {tuple(a.group.values()) for a in found} == set(wanted), (by, since, until)
+        for a in found:
+            sums = [a.spans, a.errors, a.duration_s, a.input_tokens, a.output_tokens, a.cost, a.reward_n, a.reward_sum]
+            assert sums == pytest.approx(wanted[tuple(a.group.values())], rel=1e-9), (by, since, until)
 
 
 def test_only_some_groups(store: Store) -> None:
