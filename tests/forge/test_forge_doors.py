@@ -69,8 +69,9 @@ def test_compress_is_one_thing_in_three_places(family, tmp_path: Path, capsys) -
     }  # the rest, the work too, is left to the defaults
     python = forge.compress(family["base"], tmp_path / "python", **config)
     options = ["--data", stories, "--held-out", "0.3", "--max-ppl-increase", "50%", "--codecs", "integer"]
+    options += ["--tries", "1", "--length", "32", "--set", "recovery_steps=2"]
     command = by_command(
-        "compress", str(family["base"]), str(tmp_path / "command"), *options, "--tries", "1", "--length", "32", "--set", "recovery_steps=2",
+        "compress", str(family["base"]), str(tmp_path / "command"), *options,
         capsys=capsys,
     )  # fmt: skip
     pipeline = by_pipeline("compression", config, [family["base"]], tmp_path / "home")
