@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 _FENCE = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
+_MOST_DIGITS = 100
 _NUMBER = re.compile(r"[-+]?(?:\d[\d,' ]*)?\.?\d+(?:[eE][-+]?\d+)?")
 
 
@@ -44,18 +45,18 @@ def _json_in(text: str) -> Any:
     for candidate in candidates:
         try:
             return json.loads(candidate)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     if starts:
         try:
             return json.JSONDecoder().raw_decode(text[min(starts) :])[0]
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
     return _NOTHING
 
 
 def number(value: Any) -> Decimal | None:
-    """A number however it is written, exactly, or None.
+    """A number however it is written, exactly, or None; infinity is none.
 
     >>> number("1,234.50 EUR"), number(3), number("none")
     (Decimal('1234.50'), Decimal('3'), None)
@@ -66,6 +67,8 @@ def number(value: Any) -> Decimal | None:
     if len(found) != 1:
         return None
     try:
-        return Decimal(re.sub(r"[,' ]", "", found[0]))
+        value = Decimal(re.sub(r"[,' ]", "", found[0]))
     except InvalidOperation:
         return None
+    # "1e999999" would overflow whatever is computed with it
+    return value if value.is_finite() and abs(value.adjusted()) < _MOST_DIGITS else None
