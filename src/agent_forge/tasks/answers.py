@@ -72,3 +72,12 @@ def number(value: Any) -> Decimal | None:
         return None
     # "1e999999" would overflow whatever is computed with it
     return value if value.is_finite() and abs(value.adjusted()) < _MOST_DIGITS else None
+
+
+def code_in(text: str) -> str:
+    """A program as a model writes it: the text itself, or its fenced blocks.
+
+    >>> code_in("Here it is:\\n```python\\nx = 1\\n```")
+    'x = 1\\n'
+    """
+    return "\n".join(_FENCE.findall(text)) or text
