@@ -148,7 +148,8 @@ TESTS: list[tuple[dict[str, Any], list[str], float | None]] = [
     (
         ROOT,
         [
-            "try:\n    root(-1)\nexcept ValueError:\n    pass\nelse:\n    assert False\nassert [root(0), root(3)] == [0, 9]"
+            "try:\n    root(-1)\n    assert root is None\nexcept ValueError:\n    pass",
+            "assert [root(0), root(3)] == [0, 9]",
         ],
         1,
     ),

@@ -1,4 +1,4 @@
-"""Calls functions that a model wrote, in the sandbox. What they return comes out; what they should return never goes in.
+"""Calls functions that a model wrote, in the sandbox: their values come out, the right values never go in.
 
 Nothing in the sandbox knows the right values, so a program gains nothing by exiting early, printing "ok", replacing
 `assert` or reading the files around it: the values are compared out here. One sandbox serves many programs, each in
