@@ -59,11 +59,11 @@ def _texts(value: Any) -> list[str]:
 def missed(name: str, change: Callable[[Any, random.Random], Any] = changed, count: int = 1000) -> list[Any]:
     """Of so many changed answers, those that the checker still calls right."""
     rng = random.Random(name)
-    pool = list(exercises(name, 50))
+    pool = [(exercise, exercise.solution()) for exercise in exercises(name, 50)]
     result = []
     for _ in range(count):
-        exercise = rng.choice(pool)
-        answer = change(exercise.solution(), rng)
+        exercise, solution = rng.choice(pool)
+        answer = change(solution, rng)
         if exercise.check(answer).correct:
             result.append((exercise.seed, exercise.level, answer))
     return result
