@@ -7,7 +7,7 @@
 For every set: node F1, edge F1, exact match and parallelism regret (planned over gold critical path; 1.0 is as parallel
 as gold, below 1 the plan is missing steps), mean ± standard error over the held-out rows (4 of 10, by a hash of the
 row's id). Nodes match by tool name if the gold names tools, else greedily by word F1 >= 0.3; see
-agent_forge/agents/planner/score.py. The control copies the plan of the most similar row that is not held out (TF-IDF).
+agent_forge/tasks/plan_score.py. The control copies the plan of the most similar row that is not held out (TF-IDF).
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from _gold_plans import DATA, SETS, GoldPlan, load
 
 from agent_forge import Plan
 from agent_forge.agents.complexity import complexity
-from agent_forge.agents.language import content_words
-from agent_forge.agents.planner import Graph, LocalPlanner, PlanScore, RulePlanner, score
+from agent_forge.agents.planner import LocalPlanner, RulePlanner
+from agent_forge.tasks.plan_score import Graph, PlanScore, score
+from agent_forge.tasks.words import content_words
 
 METRICS = ("node_f1", "edge_f1", "exact", "regret")
 QUICK = ("break_high", "ultratool", "nestful", "asynchow")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent_forge.agents.language import clauses, content_words, plain, sentences, words
+from agent_forge.agents.language import clauses, plain, sentences
+from agent_forge.tasks.words import content_words, words
 
 
 def texts(request: str) -> list[str]:

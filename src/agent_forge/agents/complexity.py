@@ -16,7 +16,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from agent_forge.agents.language import clauses, sentences, squeeze, word_set, words
+from agent_forge.agents.language import clauses, sentences, squeeze
+from agent_forge.tasks.words import word_set, words
 
 GRAPH_FROM = 3
 

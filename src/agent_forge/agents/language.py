@@ -13,7 +13,8 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_WORD = re.compile(r"[^\W_]+(?:['’.\-][^\W_]+)*")
+from agent_forge.tasks.words import WORD, word_set
+
 _SENTENCE_END = re.compile(r"(?<=[.?!])[\"'”’)]*\s+(?=[\"'“(]?[A-Z0-9])|\n+")
 _ABBREVIATION = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|v|etc|e\.g|i\.e|No|Vol|Inc|Ltd|Co|U\.S|U\.K)\.$")
 _QUOTATION = r"\"[^\"\n]*\"|“[^“”\n]*”|(?<!\w)'[^'\n]*'(?!\w)"
@@ -21,19 +22,6 @@ _QUOTED = re.compile(rf"{_QUOTATION}|\([^()\n]*\)|https?://\S+")
 _BLANKS = re.compile(rf"({_QUOTATION})|\s+")
 _RUN_OF_BLANKS = re.compile(r"\s\s|[^\S ]")
 
-
-def word_set(text: str) -> frozenset[str]:
-    """The words of a text as a set, for tables of words."""
-    return frozenset(text.split())
-
-
-STOP_WORDS = word_set(
-    """a an the this that these those some any each every all both of in on at to for from by with as into about
-    over between during and or but nor so than then also if is are was were be been being am do does did done
-    has have had having can could will would shall should may might must not no it its he she him her his hers
-    they them their theirs we us our you your i me my mine who whom whose which what where when why how there
-    here please return same other another such one ones up out off own more most"""
-)
 
 # Verbs that begin a step. Data, not grammar: such a word only counts where a clause may begin.
 VERBS = word_set(
@@ -96,29 +84,6 @@ class Clause:
     asks: bool = False  # it began with a request ("could you", "I need to"), which `text` no longer contains
 
 
-def words(text: str) -> list[str]:
-    """Lower-case words; apostrophes, hyphens and dots inside a word are kept.
-
-    >>> words("Who's older: Ann or U.S. Grant?")
-    ["who's", 'older', 'ann', 'or', 'u.s', 'grant']
-    """
-    return [word.lower() for word in _WORD.findall(text)]
-
-
-def stem(word: str) -> str:
-    """A light stem: enough to let "films" meet "film" and "directed" meet "director"."""
-    word = re.sub(r"['’]s?$", "", word)
-    for suffix in ("ing", "ors", "ers", "ies", "ed", "or", "er", "es", "s", "e"):
-        if word.endswith(suffix) and len(word) - len(suffix) >= 3:
-            return word[: -len(suffix)]
-    return word
-
-
-def content_words(text: str) -> list[str]:
-    """Stems of the words that are not stop words, in order, with repeats."""
-    return [stem(word) for word in words(text) if word not in STOP_WORDS]
-
-
 def squeeze(text: str) -> str:
     """The text without blank lines, and with one space for every run of blanks outside quotation marks.
 
@@ -165,7 +130,7 @@ def clauses(text: str, verbs: Iterable[str] = ()) -> list[Clause]:
     for sentence in sentences(text):
         for number, (part, marker) in enumerate(_split(sentence, starters)):
             step = plain(part)
-            if not _WORD.search(step):
+            if not WORD.search(step):
                 continue
             joined_by = marker if number else "."
             if _THEN.match(part):
@@ -185,7 +150,7 @@ def _split(sentence: str, verbs: frozenset[str]) -> list[tuple[str, str]]:
         if m.start() > 0
     ]
     # Before the first verb "and" joins nouns ("the order and search logs").
-    first_verb = next((m.end() for m in _WORD.finditer(masked) if m.group().lower() in verbs), len(masked))
+    first_verb = next((m.end() for m in WORD.finditer(masked) if m.group().lower() in verbs), len(masked))
     for match in _JOIN.finditer(masked, first_verb):
         if match.group(1).lower() in verbs:
             cuts.append((match.start(), match.end(), "and"))

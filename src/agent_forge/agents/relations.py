@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from agent_forge.agents.language import word_set
+from agent_forge.tasks.words import word_set
 
 # A role leads from one thing to a person or thing that can be looked up in turn.
 ROLES = word_set(

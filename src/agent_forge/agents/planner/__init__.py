@@ -12,17 +12,14 @@ from agent_forge.agents.planner.local import LocalPlanner
 from agent_forge.agents.planner.model import ModelPlanner, Writing
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.rule import RulePlanner, RulesFirst
-from agent_forge.agents.planner.score import Graph, PlanScore, score
 
 __all__ = [
     "DefaultPlanner",
     "ForgedPlanner",
-    "Graph",
     "LocalPlanner",
     "Missing",
     "ModelPlanner",
     "PlanRefused",
-    "PlanScore",
     "Planner",
     "PlanningFailed",
     "ReactPlanner",
@@ -31,7 +28,6 @@ __all__ = [
     "Writing",
     "bind_tools",
     "check",
-    "score",
     "template",
     "what_is_missing",
 ]

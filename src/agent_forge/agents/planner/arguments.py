@@ -15,8 +15,9 @@ from itertools import islice
 from typing import Any
 
 from agent_forge.agents.grounding import CURRENCIES, MONTH, Mentions
-from agent_forge.agents.language import STOP_WORDS, VERBS, content_words, stem, word_set
+from agent_forge.agents.language import VERBS
 from agent_forge.agents.planner.tools import ToolSpec, split_name
+from agent_forge.tasks.words import STOP_WORDS, content_words, stem, word_set
 
 MOST_PHRASES = 1000  # in one clause
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from agent_forge.agents.actions import ANSWER, CHOICES, OPERATIONS, SEARCH, Combine, LookUp, Meaning
 from agent_forge.agents.language import VERBS
-from agent_forge.agents.language import words as words_in
 from agent_forge.agents.planner.arguments import arguments
 from agent_forge.agents.planner.direct import WHOLE
 from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.agents.relations import NOUNS, canonical
 from agent_forge.plans import Plan, Task, find_references, whole_reference
+from agent_forge.tasks.words import words as words_in
 
 LONGEST_GOAL = 2000  # characters; longer texts are not goals in our words
 

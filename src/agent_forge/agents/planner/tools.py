@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from agent_forge.agents.language import content_words
+from agent_forge.tasks.words import content_words
 
 THRESHOLD = 0.15  # minimum similarity of a clause and its tool, tuned on rows that are not held out
 VERB_BONUS = 0.1  # for a tool whose name contains the first word of the clause

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 
-from agent_forge.agents.language import word_set
 from agent_forge.agents.planner.rules.draft import Draft
 from agent_forge.agents.relations import COMPARISONS, MEASURE_OF, ROLES, SHARED, canonical
+from agent_forge.tasks.words import word_set
 
 _AUX = r"(?:is|are|was|were|do|does|did|has|have|had|can|could|will|would)"
 _CHOICE = re.compile(

@@ -11,10 +11,11 @@ import re
 from itertools import pairwise
 
 from agent_forge.agents.complexity import listed_items
-from agent_forge.agents.language import VERBS, Clause, clauses, content_words, stem, word_set, words
+from agent_forge.agents.language import VERBS, Clause, clauses
 from agent_forge.agents.planner.arguments import arguments
 from agent_forge.agents.planner.rules.draft import Draft, Step, tidy
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
+from agent_forge.tasks.words import content_words, stem, word_set, words
 
 _PRONOUNS = word_set("it its them they their this that these those such him her his")
 _RESULTS = word_set("result results output outcome resulting above available booked chosen selected obtained found")

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agent_forge.agents.language import content_words
+from agent_forge.tasks.words import content_words
 
 THRESHOLD = 0.3
 _REFERENCE = re.compile(r"#\d+|\{[\w.\[\]]+\}")

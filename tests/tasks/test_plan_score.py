@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from agent_forge.agents.planner.score import Graph, f1, longest_path, match_texts, match_tools, score
+from agent_forge.tasks.plan_score import Graph, f1, longest_path, match_texts, match_tools, score
 
 
 def test_the_same_graph_is_perfect() -> None:
