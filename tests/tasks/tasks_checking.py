@@ -43,7 +43,7 @@ def changed(answer: Any, rng: random.Random) -> Any:
     value = inside[path[-1]]
     if isinstance(value, str):
         texts = [text for text in _texts(answer) if text != value] or [value + "x"]
-        inside[path[-1]] = rng.choice([*texts, value[:-1], value + "1"])
+        inside[path[-1]] = rng.choice([*texts, value + "1", *([value[:-1]] if value else [])])
     else:
         inside[path[-1]] = value + rng.choice((-100, -1, 1, 2, 10))
     return answer

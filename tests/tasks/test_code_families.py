@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tasks_checking import LEVELS, exercises
 
+from agent_forge.errors import UsageError
 from agent_forge.runtime.sandbox import sandbox_available
 from agent_forge.tasks import family
 from agent_forge.tasks.execution import Calls, call_all
@@ -214,6 +215,25 @@ def test_solvers_are_right_and_changed_tests_are_refused() -> None:
         wrong = rng.choice([f"{right} + {right}x", f"[{right}]", "None", f"not ({left[7:]})", f"({right}, 0)"])
         changed.append(({"tests": [*tests[:place], f"{left} == {wrong}", *tests[place + 1 :]]}, expected))
     assert [pair for pair, verdict in zip(changed, qa.check_all(changed), strict=True) if verdict.score > 0] == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\ndef f(value):\n    return os.getpid()",
+        "def f(value):\n    return open('/etc/hostname').read()",
+        "def f(value):\n    return value.__class__",
+        "def f(value):\n    return __import__('os')",
+        "def f(value):\n    while True:\n        value = value",
+        "def f(value):\n    return (lambda: 1)()",
+        "def f(value):\n    return f'{value}'",
+        "eval('1')",
+    ],
+)
+def test_only_functions_of_ours_run_outside_the_sandbox(source: str) -> None:
+    """`expected` may come from a file of scenarios: what it brings as source is not to be trusted."""
+    with pytest.raises(UsageError, match="not one of those drawn"):
+        mutants({"source": source, "function": "f", "inputs": [[1]], "results": []})
 
 
 def test_mutants_differ_on_the_inputs_and_functions_grow() -> None:

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from agent_forge.errors import UsageError
+
 _NAMES = ("transform", "process", "convert", "adjust", "compute")
 # (takes, returns, what it does, as an expression of `value`); k is a small number, a and b are letters
 _STEPS = (
@@ -172,10 +174,31 @@ def _thresholds(rng: random.Random, level: float, name: str) -> Function:
     return Function(name, parameters, head + "; ".join(texts), source, inputs)
 
 
+# fmt: off
+_PARTS = (
+    ast.Module, ast.FunctionDef, ast.arguments, ast.arg, ast.Return, ast.Assign, ast.If, ast.Raise, ast.keyword,
+    ast.Compare, ast.BinOp, ast.UnaryOp, ast.ListComp, ast.GeneratorExp, ast.comprehension, ast.Call, ast.Subscript,
+    ast.Slice, ast.Name, ast.Attribute, ast.Constant, ast.expr_context, ast.operator, ast.unaryop, ast.cmpop,
+)
+_KNOWN = frozenset((
+    "sorted", "list", "dict", "fromkeys", "sum", "len", "max", "min", "ValueError", "reverse", "default",
+    "upper", "lower", "replace", "join", "split", "count", "value", "member", "n", "c", "word",
+))
+# fmt: on
+
+
 def run(source: str, name: str, inputs: Sequence[Sequence[Any]]) -> list[dict[str, Any]]:
-    """Runs a function of ours: for each call `{"value"}` or `{"raises"}`. Never for code that came from elsewhere."""
+    """Runs a function as they are drawn here: for each call `{"value"}` or `{"raises"}`.
+
+    It runs in this process, so anything that cannot be one of ours is refused: raises UsageError.
+    """
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        words = [getattr(node, field, None) for field in ("id", "attr", "arg")]
+        if not isinstance(node, _PARTS) or any(word is not None and word not in _KNOWN for word in words):
+            raise UsageError(f"this function is not one of those drawn by agent_forge.tasks: {source[:200]!r}")
     namespace: dict[str, Any] = {}
-    exec(compile(source, f"<{name}>", "exec"), namespace)  # noqa: S102
+    exec(compile(tree, f"<{name}>", "exec"), namespace)  # noqa: S102  checked above
     results: list[dict[str, Any]] = []
     for arguments in inputs:
         try:
@@ -187,10 +210,11 @@ def run(source: str, name: str, inputs: Sequence[Sequence[Any]]) -> list[dict[st
 
 def mutants(function: Mapping[str, Any]) -> list[str]:
     """Sources with one small mistake each, that show on at least one of the inputs."""
+    results = run(function["source"], function["function"], function["inputs"])
     different = [
         source
         for source in _all_mutants(function["source"])
-        if run(source, function["function"], function["inputs"]) != function["results"]
+        if run(source, function["function"], function["inputs"]) != results
     ]
     step = max(1, len(different) / MOST_MUTANTS)
     return [different[int(place * step)] for place in range(min(len(different), MOST_MUTANTS))]
