@@ -35,7 +35,7 @@ def by_sql(exercise: Exercise) -> list[Any]:
 
 
 def test_the_answers_are_those_of_sql() -> None:
-    for exercise in exercises("analyst", 200):
+    for exercise in exercises("analyst", 120):
         assert exercise.check({"answers": by_sql(exercise)}).correct, exercise.prompt
 
 

@@ -63,7 +63,7 @@ def reviewed(prompt: str) -> list[dict[str, Any]]:
 
 
 def test_vulnerabilities_are_where_a_review_by_rules_finds_them() -> None:
-    for exercise in exercises("security", 300):
+    for exercise in exercises("security", 150):
         verdict = exercise.check({"findings": reviewed(exercise.prompt)})
         assert verdict.correct, (exercise.prompt, verdict)
 
@@ -108,7 +108,7 @@ def defects_read(exercise: Exercise) -> list[dict[str, str]]:
 
 def test_defects_are_where_a_reader_finds_them() -> None:
     kinds = set()
-    for exercise in exercises("legal", 400):
+    for exercise in exercises("legal", 250):
         verdict = exercise.check({"defects": defects_read(exercise)})
         assert verdict.correct, (exercise.prompt, verdict)
         kinds |= {planted["kind"] for planted in exercise.expected["planted"]}

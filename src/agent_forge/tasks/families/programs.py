@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent_forge.tasks.execution import same_value
@@ -125,7 +125,7 @@ def programs(rng: random.Random, level: float) -> Draft:
     length = 1 + round(2 * level)
     while True:
         texts = rng.random() < 0.5
-        known = _TEXT_STEPS if texts else _LIST_STEPS
+        known: Mapping[str, Callable[[Any], Any]] = _TEXT_STEPS if texts else _LIST_STEPS
         steps = [rng.choice(list(known)) for _ in range(length)]
         size = 3 + round(4 * level)
         pool = (
@@ -133,8 +133,7 @@ def programs(rng: random.Random, level: float) -> Draft:
             if texts
             else [[rng.randrange(-9, 10) for _ in range(rng.randrange(2, size + 2))] for _ in range(9)]
         )
-        shorter = any(_agree(other, steps, pool) for other in _programs(list(known), length - 1))
-        shown = None if shorter else _telling(steps, pool, list(known))
+        shown = _telling(steps, pool, known)
         if shown is not None:
             break
     expected = {"steps": steps, "inputs": shown, "hidden": [value for value in pool if value not in shown]}
@@ -146,21 +145,22 @@ def programs(rng: random.Random, level: float) -> Draft:
     return Draft(prompt, expected)
 
 
-def _programs(steps: Sequence[str], most: int) -> Iterator[tuple[str, ...]]:
-    for length in range(most + 1):
-        yield from itertools.product(steps, repeat=length)
+def _telling(steps: Sequence[str], pool: Sequence[Any], known: Mapping[str, Callable[[Any], Any]]) -> list[Any] | None:
+    """Inputs that tell the steps from all others of at most their number that differ on any input of the pool.
 
-
-def _agree(one: Sequence[str], other: Sequence[str], inputs: Sequence[Any]) -> bool:
-    return all(perform(one, value) == perform(other, value) for value in inputs)
-
-
-def _telling(steps: Sequence[str], pool: Sequence[Any], known: Sequence[str]) -> list[Any] | None:
-    """Inputs that tell the steps from all others of their length that differ on any input; None if it takes many."""
+    None if that takes many inputs, or if fewer steps do the same.
+    """
+    target = perform(steps, pool[0])
+    ways: list[tuple[tuple[str, ...], Any]] = [((), pool[0])]
+    fitting = [()] if target == pool[0] else []
+    for _ in steps:
+        ways = [((*others, name), step(value)) for others, value in ways for name, step in known.items()]
+        fitting += [others for others, value in ways if value == target]
     shown = list(pool[:2])
-    for other in _programs(known, len(steps)):
-        if _agree(other, steps, shown):
-            different = next((value for value in pool if perform(other, value) != perform(steps, value)), None)
-            if different is not None:
-                shown.append(different)
+    for others in fitting:
+        different = [value for value in pool if perform(others, value) != perform(steps, value)]
+        if not different and len(others) < len(steps):
+            return None
+        if different and not any(value in shown for value in different):
+            shown.append(different[0])
     return shown if len(shown) <= 5 else None
