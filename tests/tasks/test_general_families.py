@@ -51,7 +51,7 @@ def test_word_problems_ask_for_what_their_expression_says() -> None:
     [
         (12, True), ("12", True), (12.0, True), ("12 apples", True), ("= 12", True), ("+12", True), ("1.2e1", True),
         ("012", True), (-12, False), (12.0001, False), ("12 or 13", False), ("twelve", False), ("", False),
-        ("1e999999", False), ("1 2", True), ("5 + 7", False), ("12%3", False),
+        ("1e999999", False), ("5 + 7", False), ("12%3", False),
     ],
 )  # fmt: skip
 def test_numbers(answer: Any, right: bool) -> None:

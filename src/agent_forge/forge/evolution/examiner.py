@@ -22,7 +22,7 @@ from torch import Tensor
 from agent_forge.errors import CheckpointError
 from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.evolution.fitness import RunningCost, Scores
-from agent_forge.forge.evolution.parents import Family, open_family
+from agent_forge.forge.evolution.parents import Parents, open_family
 from agent_forge.forge.evolution.settings import Evolve
 from agent_forge.forge.evolution.tasks import CHOICES, Item, TaskItems, TokenRow, read_tasks, rows_of
 from agent_forge.forge.merging import merge_tensors, open_folder, parse_recipe
@@ -123,7 +123,7 @@ class Examiner:
 
     def __init__(
         self,
-        family: Family,
+        family: Parents,
         tasks: Sequence[TaskItems],
         tokenizer: Any,
         *,

@@ -135,7 +135,7 @@ def accuracy(rows: np.ndarray) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     """The gate, the parent to beat, and the task on which the champion lost most."""
 
     gate: GateResult
@@ -159,7 +159,7 @@ class Verdict:
 
 def reach_verdict(
     yardstick: Yardstick, champion: ModelScores, parents: Mapping[str, ModelScores], worst_loss: float
-) -> Verdict:
+) -> GateVerdict:
     """Whether the champion beats the best parent on data that selected neither.
 
     The best parent is the best on the held-out data itself, which favours the parents. The champion passes if its
@@ -174,4 +174,4 @@ def reach_verdict(
     worst = min(changes, key=changes.__getitem__)
     if gate.passed and changes[worst] < -worst_loss:
         gate = replace(gate, verdict=NO_GAIN)
-    return Verdict(gate, best, worst, changes[worst])
+    return GateVerdict(gate, best, worst, changes[worst])

@@ -45,7 +45,7 @@ class Parent:
 
 
 @dataclass(frozen=True)
-class Family:
+class Parents:
     """The base and its parents."""
 
     base: Parent
@@ -72,7 +72,7 @@ class Family:
         return {member.name: member.checkpoint.digest for member in (self.base, *self.parents)}
 
 
-def open_family(base: Checkpoint, parents: Sequence[Checkpoint], *, project: bool, models: Path) -> Family:
+def open_family(base: Checkpoint, parents: Sequence[Checkpoint], *, project: bool, models: Path) -> Parents:
     """Checks the parents against the base. Raises HandoffError naming what differs.
 
     Projections are written under `models` as checkpoints of their own.
@@ -85,7 +85,7 @@ def open_family(base: Checkpoint, parents: Sequence[Checkpoint], *, project: boo
         unique = f"{name}-{number}" if counts[name] > 1 or name in RESERVED else name
         checked.append(_check(base, shapes, Parent(unique, item), project, models))
     own = next((parent for parent in checked if parent.checkpoint.digest == base.digest), None)
-    return Family(own or Parent("base", base), tuple(checked))
+    return Parents(own or Parent("base", base), tuple(checked))
 
 
 def _check(base: Checkpoint, shapes: Shapes, parent: Parent, project: bool, models: Path) -> Parent:

@@ -21,10 +21,10 @@ from agent_forge.errors import ConfigError
 from agent_forge.files import atomic_write
 from agent_forge.forge.checkpoint import CARD, Card, Metric, completed
 from agent_forge.forge.evolution.examiner import Examiner
-from agent_forge.forge.evolution.fitness import ModelScores, Verdict, Yardstick, reach_verdict
+from agent_forge.forge.evolution.fitness import GateVerdict, ModelScores, Yardstick, reach_verdict
 from agent_forge.forge.evolution.genome import start_genome
 from agent_forge.forge.evolution.jury import EvaluationLog, Jury
-from agent_forge.forge.evolution.parents import Family
+from agent_forge.forge.evolution.parents import Parents
 from agent_forge.forge.evolution.search import Evolution, Generation, Member, SearchHistory
 from agent_forge.forge.evolution.settings import Evolve
 from agent_forge.forge.merging import merge, parse_recipe, to_yaml
@@ -39,14 +39,14 @@ class Evolved:
     """The result of an evolution."""
 
     config: Evolve
-    family: Family
+    family: Parents
     history: SearchHistory
     recipe: str  # YAML
     champion: Path
     fitness: Mapping[str, float]  # on the selection data: parents, uniform average, champion
     held_out: Mapping[str, ModelScores]  # of the same, and of parents before their projection
     yardstick: Yardstick  # of the held-out data
-    verdict: Verdict
+    verdict: GateVerdict
     seconds: Mapping[str, float]
 
     def settle(self, phase: str, inputs: tuple[str, ...], data: Mapping[str, str], notes: str) -> Card:
@@ -149,7 +149,7 @@ def _write_champion(jury: Jury, history: SearchHistory, out: Path) -> tuple[str,
     return text, folder
 
 
-def rivals(family: Family) -> dict[str, Path]:
+def rivals(family: Parents) -> dict[str, Path]:
     """What the champion has to beat: base and parents; a projected parent also as it was."""
     folders = {}
     for member in family.members:

@@ -9,7 +9,7 @@ from agent_forge.agents.language import squeeze
 from agent_forge.agents.planner.rules.aggregation import aggregation
 from agent_forge.agents.planner.rules.bridge import LONGEST_QUESTION, bridge, single
 from agent_forge.agents.planner.rules.comparison import comparison
-from agent_forge.agents.planner.rules.draft import Draft
+from agent_forge.agents.planner.rules.draft import PlanDraft
 from agent_forge.agents.planner.rules.requests import instructions
 from agent_forge.agents.planner.tools import ToolIndex
 from agent_forge.plans.references import Reference, reads_as_name, split_text
@@ -19,7 +19,7 @@ __all__ = ["read"]
 _BRACES = re.compile(r"(?<!\{)\{+[^{}]*\}+")
 
 
-def read(request: str, tools: ToolIndex | None = None, *, searches: bool = True) -> Draft:
+def read(request: str, tools: ToolIndex | None = None, *, searches: bool = True) -> PlanDraft:
     """The draft of a request. A question is tried as comparison, aggregation, bridge and single look-up in turn; where
     nothing `searches`, it is for the tools like any other request."""
     text = squeeze(_BRACES.sub(lambda braces: _literal(braces.group()), request))

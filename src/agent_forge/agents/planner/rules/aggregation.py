@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from agent_forge.agents.planner.rules.draft import Draft
+from agent_forge.agents.planner.rules.draft import PlanDraft
 
 _DIFFERENCE = re.compile(
     r"^(?:by\s+)?how\s+(?:many|much)\s+(?P<how>more|fewer|less|larger|higher|longer|older)\s+(?P<a>.+?)\s+(?:than|compared (?:to|with))\s+(?P<b>.+?)\s*[?.]*$",
@@ -28,23 +28,23 @@ _NOT = re.compile(r"^how\s+(?:many|much)\s+(?:in\s+)?percent\w*\s+(?P<a>.*?)(?:\
                   r"^how\s+many\s+(?:in\s+)?percent\w*\s+.*?(?:weren't|aren't|isn't|wasn't|didn't)\s+(?P<c>.+?)[?.]*$", re.I)  # fmt: skip
 
 
-def aggregation(question: str) -> Draft | None:
+def aggregation(question: str) -> PlanDraft | None:
     """The plan of a counting question, or None."""
     return _complement(question) or _span(question) or _difference(question) or _count(question)
 
 
-def _complement(question: str) -> Draft | None:
+def _complement(question: str) -> PlanDraft | None:
     """ "How many percent were not German?" -> the percentage that were · 100 minus it"""
     match = _NOT.match(question)
     if not match:
         return None
-    draft = Draft("aggregation")
+    draft = PlanDraft("aggregation")
     part = draft.find(f"percent {match['a'] or ''} {match['b'] or match['c']}")
     draft.combine("difference", [100, part])
     return draft
 
 
-def _span(question: str) -> Draft | None:
+def _span(question: str) -> PlanDraft | None:
     """ "How many years after A did B?", "How long between A and B?" """
     match = _SPAN.match(question)
     if not match:
@@ -53,17 +53,17 @@ def _span(question: str) -> Draft | None:
     events = (_CLAUSE if after else _BETWEEN).match(match["rest"])
     if not events:
         return None
-    draft = Draft("aggregation")
+    draft = PlanDraft("aggregation")
     unit = "year" if (match["unit"] or "years").lower() in {"years", "decades"} else "date"
     draft.combine("difference", [draft.look_up(unit, events[side]) for side in "ab"])
     return draft
 
 
-def _difference(question: str) -> Draft | None:
+def _difference(question: str) -> PlanDraft | None:
     match = _DIFFERENCE.match(question)
     if not match:
         return None
-    draft = Draft("aggregation")
+    draft = PlanDraft("aggregation")
     amounts = (match["a"], _same_measure(match["a"], match["b"]))
     draft.combine("difference", [draft.find(_counted(amount)) for amount in amounts])
     return draft
@@ -84,11 +84,11 @@ def _same_measure(subject: str, other: str) -> str:
     return other if other.lower().startswith(noun.strip().lower()) else f"{noun.strip()} {other}"
 
 
-def _count(question: str) -> Draft | None:
+def _count(question: str) -> PlanDraft | None:
     match = _COUNT.match(question)
     if not match:
         return None
-    draft = Draft("aggregation")
+    draft = PlanDraft("aggregation")
     what = re.sub(r"\s+(?:are|were|is|was)\s+there\b", "", match["what"])
     draft.combine("sum" if match["op"] else "number", [draft.find(_counted(what))])
     return draft

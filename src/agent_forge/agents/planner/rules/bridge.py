@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from agent_forge.agents.planner.rules.draft import Draft
+from agent_forge.agents.planner.rules.draft import PlanDraft
 from agent_forge.agents.relations import KINSHIP, NOUNS, QUESTIONS, ROLES, canonical
 
 _KIN = "|".join(sorted(map(re.escape, KINSHIP), key=len, reverse=True))
@@ -51,9 +51,9 @@ _MAIN_VERB = re.compile(
 )
 
 
-def bridge(question: str) -> Draft | None:
+def bridge(question: str) -> PlanDraft | None:
     """The plan of a question that contains a description, or None if there is nothing to look up first."""
-    draft = Draft("bridge")
+    draft = PlanDraft("bridge")
     text = _fold_roles(draft, question)
     if not draft.steps:
         return _trailing_clause(question) or _modified_which(question) or _final_what(question)
@@ -61,9 +61,9 @@ def bridge(question: str) -> Draft | None:
     return draft
 
 
-def single(question: str) -> Draft:
+def single(question: str) -> PlanDraft:
     """A question of one look-up, or of the two hops that a kinship word hides."""
-    draft = Draft("look-up")
+    draft = PlanDraft("look-up")
     if len(question) <= LONGEST_QUESTION:
         _ask(draft, question)
     else:
@@ -71,7 +71,7 @@ def single(question: str) -> Draft:
     return draft
 
 
-def _fold_roles(draft: Draft, text: str) -> str:
+def _fold_roles(draft: PlanDraft, text: str) -> str:
     """Replaces the descriptions in the text, innermost first, by references to the steps that find them."""
     for _ in range(4):
         inner = _direct(text)
@@ -88,7 +88,7 @@ def _fold_roles(draft: Draft, text: str) -> str:
     return text
 
 
-def _fold_one(draft: Draft, text: str) -> str:
+def _fold_one(draft: PlanDraft, text: str) -> str:
     own = _OWN.search(text)
     if own:
         return text[: own.start()] + _hop(draft, own["r"], _entity(own["e"])) + text[own.end() :]
@@ -103,7 +103,7 @@ def _fold_one(draft: Draft, text: str) -> str:
     return text[: nested.start()] + _hop(draft, nested["r"], name) + (f" {tail['t']}" if tail else "")
 
 
-def _hop(draft: Draft, role: str, entity: str) -> str:
+def _hop(draft: PlanDraft, role: str, entity: str) -> str:
     for relation in KINSHIP.get(role.lower(), (canonical(role),)):
         entity = draft.look_up(relation, entity)
     return entity
@@ -113,7 +113,7 @@ def _direct(text: str) -> re.Match[str] | None:
     return _WHO_IS.match(text) or _WHO_IS_OWN.match(text)
 
 
-def _ask(draft: Draft, question: str) -> None:
+def _ask(draft: PlanDraft, question: str) -> None:
     """Adds the last step: the question about the remaining entity."""
     direct = _direct(question)
     if direct:
@@ -132,12 +132,12 @@ def _entity(text: str) -> str:
     return re.sub(r"^the\s+(?=film |movie |song )", "", text.strip(' ?.,"“”'), flags=re.IGNORECASE)
 
 
-def _trailing_clause(question: str) -> Draft | None:
+def _trailing_clause(question: str) -> PlanDraft | None:
     """ "What is the language of the country where X is spoken?" -> the country where X is spoken · the language of {s1}"""
     match = _RELATIVE.match(question)
     if not match or not _QUESTION_HEAD.match(match["head"]):
         return None
-    draft = Draft("bridge")
+    draft = PlanDraft("bridge")
     thing = draft.find(f"{match['np']}{match['rel']} {match['clause'].rstrip(' ?.')}")
     statement = re.sub(
         r"^(?:who|what|which|where)\s+(?:is|was|are|were)\s+(?=\S)", "", match["head"], flags=re.IGNORECASE
@@ -146,18 +146,18 @@ def _trailing_clause(question: str) -> Draft | None:
     return draft
 
 
-def _modified_which(question: str) -> Draft | None:
+def _modified_which(question: str) -> PlanDraft | None:
     """ "Which movie with music by H. J. did Rihanna play in?" -> the movie · {s1} that Rihanna did play in"""
     match = _WHICH_WITH.match(question)
     if not match:
         return None
-    draft = Draft("bridge")
+    draft = PlanDraft("bridge")
     thing = draft.find(match["np"])
     draft.find(f"{thing} that {match['rest']}")
     return draft
 
 
-def _final_what(question: str) -> Draft | None:
+def _final_what(question: str) -> PlanDraft | None:
     """ "The star of The Inkwell also starred in what 1993 movie?": the question word stands at the end."""
     match = _FINAL_WHAT.match(question)
     if not match or _QUESTION_HEAD.match(question) or len(match["stem"].split()) < 4:
@@ -165,7 +165,7 @@ def _final_what(question: str) -> Draft | None:
     verb = _MAIN_VERB.search(match["stem"])
     if not verb:
         return None
-    draft = Draft("bridge")
+    draft = PlanDraft("bridge")
     thing = draft.find(match["stem"][: verb.start()])
     draft.find(f"{match['np']} that {thing} {verb['v']}")
     return draft

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from agent_forge.agents.planner.rules.draft import Draft
+from agent_forge.agents.planner.rules.draft import PlanDraft
 from agent_forge.agents.relations import COMPARISONS, MEASURE_OF, ROLES, SHARED, canonical
 from agent_forge.tasks.words import word_set
 
@@ -53,13 +53,13 @@ _TYPE = re.compile(
 _INSIDE_NAMES = word_set("of the and de la von van in for a an to on at v. &")
 
 
-def comparison(question: str) -> Draft | None:
+def comparison(question: str) -> PlanDraft | None:
     """The plan of a question that compares two or more things, or None."""
     readings = (_choice, _common, _same_as, _pair, _both, _bare_choice, _out_of)
     return next((draft for draft in (reading(question) for reading in readings) if draft is not None), None)
 
 
-def _choice(question: str) -> Draft | None:
+def _choice(question: str) -> PlanDraft | None:
     """ "Which …, A or B?" """
     match = _CHOICE.match(question)
     if not match or len(match["head"].split()) < 2 or re.match(r"^(?:how|if|when|where)\b", match["head"], re.I):
@@ -71,7 +71,7 @@ def _choice(question: str) -> Draft | None:
     return _compare(match["head"], [_name(thing) for thing in things])
 
 
-def _out_of(question: str) -> Draft | None:
+def _out_of(question: str) -> PlanDraft | None:
     """ "Who was born first out of A and B?" """
     match = _OUT_OF.match(question)
     if not match or not re.match(r"^(?:who|which|what)\b", question, re.IGNORECASE) or not _how(match["head"]):
@@ -79,7 +79,7 @@ def _out_of(question: str) -> Draft | None:
     return _compare(match["head"], [_name(thing) for thing in _cut_at_and(match["things"])])
 
 
-def _bare_choice(question: str) -> Draft | None:
+def _bare_choice(question: str) -> PlanDraft | None:
     """ "Was A or B founded first?" """
     match = _BARE_CHOICE.match(question)
     if not match:
@@ -90,12 +90,12 @@ def _bare_choice(question: str) -> Draft | None:
     return _compare(f"which {match['aux']} {predicate}", [_name(match["a"]), name])
 
 
-def _compare(head: str, things: list[str]) -> Draft | None:
+def _compare(head: str, things: list[str]) -> PlanDraft | None:
     how = _how(head)
     if how is None:
         return _which_when(head, things) or _which_is_true(head, things)
     relation, operation = how
-    draft = Draft("comparison")
+    draft = PlanDraft("comparison")
     role = _ROLE_IN_HEAD.search(head)
     kind = re.match(r"^\s*(?:which|what)\s+(film|movie|song|book|album)\b", head, re.I)
     subjects = [f"{kind.group(1).lower()} {thing}" if kind else thing for thing in things]
@@ -115,7 +115,7 @@ def _how(head: str) -> tuple[str, str] | None:
     return None
 
 
-def _which_when(head: str, things: list[str]) -> Draft | None:
+def _which_when(head: str, things: list[str]) -> PlanDraft | None:
     """ "Who landed in Smerwick later, A or B?": when it was for each, then the earliest or latest."""
     order = re.search(r"\s+(?P<o>first|earlier|before|later|last|recently)\s*$", head, re.IGNORECASE)
     event = re.match(
@@ -128,22 +128,22 @@ def _which_when(head: str, things: list[str]) -> Draft | None:
     else:
         goals = [f"when {thing} {event['e']}" for thing in things]
     operation = "earliest" if order["o"].lower() in {"first", "earlier", "before"} else "latest"
-    draft = Draft("comparison")
+    draft = PlanDraft("comparison")
     draft.combine(operation, [draft.find(goal) for goal in goals], things)
     return draft
 
 
-def _which_is_true(head: str, things: list[str]) -> Draft | None:
+def _which_is_true(head: str, things: list[str]) -> PlanDraft | None:
     """ "Which artist was Italian, A or B?": a yes-or-no search for each."""
     match = re.match(rf"^(?:which|who|what)\b.*?\b(?P<p>{_AUX}\b.+)$", head, re.IGNORECASE)
     if not match:
         return None
-    draft = Draft("comparison")
+    draft = PlanDraft("comparison")
     draft.combine("true", [draft.find(f"if {thing} {match['p']}") for thing in things], things)
     return draft
 
 
-def _same_as(question: str) -> Draft | None:
+def _same_as(question: str) -> PlanDraft | None:
     """ "Does A have the same nationality as B?" """
     match = _SAME_AS.match(question)
     if not match:
@@ -151,7 +151,7 @@ def _same_as(question: str) -> Draft | None:
     return _pair(f"{match['aux']} {match['a']} and {match['b']} {match['verb']} the same {match['what']}?")
 
 
-def _pair(question: str) -> Draft | None:
+def _pair(question: str) -> PlanDraft | None:
     """ "Are A and B from the same country?" """
     match = _PAIR.match(question)
     if not match or ("same" not in match["tail"].lower() and "share" not in match["tail"].lower()):
@@ -162,7 +162,7 @@ def _pair(question: str) -> Draft | None:
         if not noun:
             return None
         relation = re.sub(r"\s+(?:as|to|in|by|of|for|at|on)$", "", noun["n"])
-    draft = Draft("comparison")
+    draft = PlanDraft("comparison")
     # "director of film X" is itself looked up first
     subjects = [draft.find(thing) if _ROLE_OF.match(thing) else thing for thing in _things(match["things"])]
     draft.combine("same", [draft.look_up(relation, subject) for subject in subjects])
@@ -192,7 +192,7 @@ def _cut_at_and(text: str) -> tuple[str, str]:
     return text[: best[0]], text[best[1] :]
 
 
-def _both(question: str) -> Draft | None:
+def _both(question: str) -> PlanDraft | None:
     """ "Are A and B both PREDICATE?", "Are both A and B PREDICATE?" """
     match = _BOTH.match(question)
     if match:
@@ -206,17 +206,17 @@ def _both(question: str) -> Draft | None:
         return None
     auxiliary = match["aux"].lower()
     singular = {"are": "is", "were": "was", "do": "does", "have": "has"}.get(auxiliary, auxiliary)
-    draft = Draft("comparison")
+    draft = PlanDraft("comparison")
     draft.combine("both", [draft.find(f"if {name} {singular} {tail}") for name in (_name(match["a"]), second)])
     return draft
 
 
-def _common(question: str) -> Draft | None:
+def _common(question: str) -> PlanDraft | None:
     """ "What profession do A and B have in common?" """
     match = _COMMON.match(question)
     if not match:
         return None
-    draft = Draft("comparison")
+    draft = PlanDraft("comparison")
     draft.combine("common", [draft.look_up(canonical(match["noun"]), _name(match[side])) for side in "ab"])
     return draft
 

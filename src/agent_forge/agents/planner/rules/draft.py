@@ -24,7 +24,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Draft:
+class PlanDraft:
     """The steps so far. Every method returns the reference to its step ("{s1}"), for use in later steps."""
 
     shape: str

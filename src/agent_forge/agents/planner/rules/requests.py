@@ -13,7 +13,7 @@ from itertools import pairwise
 from agent_forge.agents.complexity import listed_items
 from agent_forge.agents.language import VERBS, Clause, clauses
 from agent_forge.agents.planner.arguments import arguments
-from agent_forge.agents.planner.rules.draft import Draft, Step, tidy
+from agent_forge.agents.planner.rules.draft import PlanDraft, Step, tidy
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
 from agent_forge.tasks.words import content_words, stem, word_set, words
 
@@ -37,13 +37,13 @@ _ASKING = re.compile(
 )
 
 
-def instructions(request: str, tools: ToolIndex | None = None) -> Draft | None:
+def instructions(request: str, tools: ToolIndex | None = None) -> PlanDraft | None:
     """The plan of an instruction, or None if it has no words."""
     items = listed_items(request)
     if items:
         # Listed steps keep their order: a list does not say which of its steps could run together.
         before = [(), *((f"s{number}",) for number in range(1, len(items)))]
-        return Draft("list", [Step(tidy(item), after=after) for item, after in zip(items, before, strict=True)])
+        return PlanDraft("list", [Step(tidy(item), after=after) for item, after in zip(items, before, strict=True)])
     draft = _with_tools(request, tools) if tools is not None else None
     if draft is None or not draft.steps:
         draft = _free(request)
@@ -78,8 +78,8 @@ class _Steps:
         return ()
 
 
-def _free(request: str) -> Draft:
-    draft, steps = Draft("request"), _Steps()
+def _free(request: str) -> PlanDraft:
+    draft, steps = PlanDraft("request"), _Steps()
     for clause in clauses(request):
         after = steps.referred_to_by(clause.text)
         if not after and clause.joined_by == "then":
@@ -89,9 +89,9 @@ def _free(request: str) -> Draft:
     return draft
 
 
-def _with_tools(request: str, index: ToolIndex) -> Draft:
+def _with_tools(request: str, index: ToolIndex) -> PlanDraft:
     """Each clause that asks for something goes to the tool that fits best; the others describe the previous step."""
-    draft, steps = Draft("tools"), _Steps()
+    draft, steps = PlanDraft("tools"), _Steps()
     for clause in clauses(request, index.verbs):
         verb = words(clause.text)[0]
         asks = clause.asks or verb in VERBS or verb in index.verbs or _ASKING.match(clause.text)
