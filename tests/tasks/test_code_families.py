@@ -92,7 +92,7 @@ def test_a_program_that_attacks_its_neighbours_gains_nothing_and_harms_none() ->
         "def f():\n    return True\n"
     )
     results = call_all([Calls("def f():\n    return 5", "f", [[]]), Calls(attack, "f", [[]])])
-    assert results[0] in ([{"value": 5}], [{"value": True}])  # its own value, or none that would be right
+    assert results[0] == [{"value": 5}]
     assert builder.check_all([({"code": attack}, ABSOLUTE)])[0].score == 0
 
 

@@ -112,9 +112,9 @@ def call_all(programs: Sequence[Calls]) -> list[list[dict[str, Any]]]:
 
 
 def _lines(ran: SandboxResult, count: int) -> list[list[str]] | None:
-    """What each program wrote; None where that cannot be read, as the programs may write there too."""
+    """What each program wrote; None if one of them has killed the harness or written where that writes."""
     try:
-        read = json.loads(ran.stdout)
+        read = json.loads(ran.stdout) if ran.ok else None
     except (ValueError, RecursionError):
         return None
     fits = isinstance(read, list) and len(read) == count and all(isinstance(own, list) for own in read)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -97,7 +97,7 @@ def _measured(rows: Sequence[Row], measure: str, column: str) -> Decimal:
         raise ValueError("there are no rows")
     if measure == "mean":
         return Decimal(sum(values)) / len(values)
-    return Decimal({"sum": sum, "max": max, "min": min}[measure](values))
+    return Decimal(sum(values) if measure == "sum" else max(values) if measure == "max" else min(values))
 
 
 @task_family("analyst", check=check, solve=solve, schema=SCHEMA)
@@ -105,7 +105,7 @@ def analyst(rng: random.Random, level: float) -> Draft:
     """More rows, columns, questions and conditions as the level rises; then groups, products, and a second table."""
     columns = ["order", "region", *(["product"] if level > 0.3 else []), "units", *(["price"] if level > 0.5 else [])]
     count = 3 + round(15 * level)
-    draws = {
+    draws: dict[str, Callable[[], Any]] = {
         "region": lambda: rng.choice(_REGIONS[: 2 + round(3 * level)]),
         "product": lambda: rng.choice(_PRODUCTS[: 3 + round(5 * level)]),
         "units": lambda: rng.randrange(1, 10 + round(60 * level)),

@@ -117,7 +117,7 @@ def _undone(state: Deployment, step: Step) -> bool:
         return False
     if step["action"] in ("deploy", "migrate"):
         return version is not None and known[target] <= version
-    return step["action"] != "backup" and (target in state.stopped) == (step["action"] == "stop")
+    return bool(step["action"] != "backup" and (target in state.stopped) == (step["action"] == "stop"))
 
 
 def _state(expected: Mapping[str, Any], which: str) -> Deployment:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agent_forge.tasks.family import Draft, Verdict, task_family
@@ -17,6 +18,12 @@ _METRICS = {
     "requests_per_s": (200, 320, 5, 60, False),
     "error_percent": (0, 2, 8, 40, True),
 }
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    ">": operator.gt,
+    "<": operator.lt,
+    ">=": operator.ge,
+    "<=": operator.le,
+}
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -27,7 +34,7 @@ SCHEMA = {
                 "type": "object",
                 "properties": {
                     "metric": {"type": "string"},
-                    "comparison": {"enum": [">", "<", ">=", "<="]},
+                    "comparison": {"enum": list(_COMPARISONS)},
                     "threshold": {"type": "number"},
                     "minutes": {"type": "integer", "minimum": 1},
                 },
@@ -68,15 +75,10 @@ def fires(rule: Mapping[str, Any], values: Sequence[float]) -> list[int]:
     >>> fires({"comparison": ">", "threshold": 5, "minutes": 2}, [9, 1, 7, 8, 9])
     [3, 4]
     """
-    holds = {
-        ">": lambda value: value > rule["threshold"],
-        "<": lambda value: value < rule["threshold"],
-        ">=": lambda value: value >= rule["threshold"],
-        "<=": lambda value: value <= rule["threshold"],
-    }[rule["comparison"]]
+    holds = _COMPARISONS[rule["comparison"]]
     length, minutes = 0, []
     for minute, value in enumerate(values):
-        length = length + 1 if holds(value) else 0
+        length = length + 1 if holds(value, rule["threshold"]) else 0
         if length >= rule["minutes"]:
             minutes.append(minute)
     return minutes

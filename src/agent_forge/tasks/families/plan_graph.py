@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_forge.plans import Plan, PlanInvalid, plan_from_document
@@ -20,7 +20,7 @@ _CITIES = (
 # fmt: on
 _LOOKUPS = ("population", "area", "altitude")
 _WORLDS = 8
-_OPERATIONS = {
+_OPERATIONS: dict[str, tuple[Callable[[int, int], int], str]] = {
     "add": (operator.add, "the sum of {} and {}"),
     "subtract": (operator.sub, "the difference {} minus {}"),
     "multiply": (operator.mul, "the product of {} and {}"),

@@ -152,7 +152,7 @@ def _telling(steps: Sequence[str], pool: Sequence[Any], known: Mapping[str, Call
     """
     target = perform(steps, pool[0])
     ways: list[tuple[tuple[str, ...], Any]] = [((), pool[0])]
-    fitting = [()] if target == pool[0] else []
+    fitting: list[tuple[str, ...]] = [()] if target == pool[0] else []
     for _ in steps:
         ways = [((*others, name), step(value)) for others, value in ways for name, step in known.items()]
         fitting += [others for others, value in ways if value == target]
