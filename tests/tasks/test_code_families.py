@@ -70,6 +70,12 @@ PROGRAMS: list[tuple[dict[str, Any], str, float]] = [
     (ROOT, "class Bad(ValueError):\n    pass\ndef root(n):\n    if n < 0:\n        raise Bad\n    return n ** 2", 1),
     (ROOT, "def root(n):\n    if n < 0:\n        raise TypeError\n    return n ** 2", 2 / 3),
     (ROOT, "def root(n):\n    return n ** 2", 2 / 3),
+    (
+        ROOT,
+        "class ValueError(Exception):\n    pass\n"
+        "def root(n):\n    if n < 0:\n        raise ValueError\n    return n ** 2",
+        2 / 3,
+    ),
     (ROOT, "def root(n):\n    if n < 0:\n        return 'ValueError'\n    return n ** 2", 2 / 3),
 ]
 
@@ -165,6 +171,9 @@ TESTS: list[tuple[dict[str, Any], list[str], float | None]] = [
     (ABSOLUTE, [], 0),
     (ABSOLUTE, ["assert adjust(-7) = 7"], 0),
     (ABSOLUTE, ["def test_it(:"], 0),
+    (ABSOLUTE, ["assert " + "not " * 900 + "adjust(3)"], 0),
+    (ABSOLUTE, ["assert adjust(3) == 3 \ud800\0"], 0),
+    (ABSOLUTE, ["from solution import *", *GOOD.splitlines()], 1),
     # what tells the right function from the wrong ones without testing it
     (ABSOLUTE, ["import inspect\nassert 'abs' in inspect.getsource(adjust)"], 0),
     (ABSOLUTE, ["assert adjust.__code__.co_code"], 0),

@@ -146,7 +146,7 @@ BACKUP, MIGRATE, BACK = (
 STOP, START = {"action": "stop", "target": "api"}, {"action": "start", "target": "api"}
 
 
-def at(name: str, version: int) -> dict[str, Any]:
+def at(name: str, version: float) -> dict[str, Any]:
     return {"action": "deploy", "target": name, "version": version}
 
 
@@ -160,6 +160,7 @@ BACKWARD = [at("web", 1), STOP, at("api", 4), BACK, START]
         (FORWARD, BACKWARD, 1, ""),
         ([STOP, BACKUP, at("api", 5), MIGRATE, START, at("web", 2)], BACKWARD, 1, ""),  # another order
         ([BACKUP, *FORWARD, at("web", 2)], [*BACKWARD, BACKUP], 1, ""),  # what changes nothing harms nothing
+        ([*FORWARD[:3], at("api", 5.0), START, at("web", 2)], BACKWARD, 1, ""),  # an integer in JSON
         ([STOP, MIGRATE, at("api", 5), START, at("web", 2)], BACKWARD, 0, "no backup"),
         ([BACKUP, MIGRATE, at("api", 5), at("web", 2)], BACKWARD, 0, "api 4 needs database 1 to 1, not 2"),
         ([BACKUP, STOP, MIGRATE, at("api", 5), at("web", 2), START], BACKWARD, 0, "needs api, which is stopped"),

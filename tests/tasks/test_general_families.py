@@ -192,6 +192,9 @@ def plan(*tasks: tuple[Any, ...]) -> dict[str, Any]:
     }
 
 
+NESTED: list[Any] = []
+for _ in range(900):
+    NESTED = [NESTED]
 OSLO, LIMA = ("a", "area", {"city": "Oslo"}), ("b", "area", {"city": "Lima"})
 
 
@@ -221,6 +224,7 @@ OSLO, LIMA = ("a", "area", {"city": "Oslo"}), ("b", "area", {"city": "Lima"})
         (plan(("a", "area", {"town": "Oslo"})), False, "fails"),
         (plan(("a", "capital", {"city": "Oslo"})), False, "no tool"),
         (plan(OSLO, ("x", "add", {"a": "{a}"})), False, "fails"),
+        (plan(OSLO, ("x", "add", {"a": "{a}", "b": NESTED})), False, ""),
         (
             plan(
                 OSLO,

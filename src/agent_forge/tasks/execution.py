@@ -19,7 +19,9 @@ from agent_forge.runtime.sandbox import SandboxLimits, SandboxResult, run_python
 _CPU_S = 2  # for each program
 _WALL_S = 10
 _HARNESS = """
-import json, os, resource, select, signal, sys, time
+import builtins, json, os, resource, select, signal, sys, time
+
+BUILT_IN = [kind for kind in vars(builtins).values() if isinstance(kind, type)]
 
 def called(job, out):
     def tell(result):
@@ -34,7 +36,7 @@ def called(job, out):
         try:
             value = function(*arguments)
         except Exception as error:
-            tell({"raises": [kind.__name__ for kind in type(error).__mro__], "error": str(error)[:200]})
+            tell({"raises": [k.__name__ for k in type(error).__mro__ if k in BUILT_IN], "error": str(error)[:200]})
             continue
         try:
             text = json.dumps(value)

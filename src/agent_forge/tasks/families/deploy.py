@@ -86,14 +86,14 @@ def _changed(expected: Mapping[str, Any], state: Deployment, step: Step) -> Depl
         if target != DATABASE or version is None or abs(version - state[DATABASE]) > 1:
             return f"the {DATABASE} goes one version up or down at a time"
         risky = max(version, state[DATABASE]) in expected["loses_data"] and version != state[DATABASE]
-        return "there is no backup" if risky and not state.backup else state.with_version(DATABASE, version)
+        return "there is no backup" if risky and not state.backup else state.with_version(DATABASE, int(version))
     service = expected["services"].get(target)
     if service is None:
         return f"there is no service {target}"
     if action == "deploy":
         if version not in (service["version"], service["goal"]):
             return f"there is no version {version} of {target}"
-        return state.with_version(target, version)
+        return state.with_version(target, int(version))  # 2.0 is an integer in JSON
     if action == "stop" and service["always_up"]:
         return f"{target} may not be stopped"
     return replace(state, stopped=state.stopped | {target} if action == "stop" else state.stopped - {target})

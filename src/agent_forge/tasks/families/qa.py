@@ -148,28 +148,34 @@ def read_tests(tests: Sequence[str], function: str) -> tuple[str, str | None]:
     """
     try:
         tree = ast.parse("\n".join(tests))
+        fault = _refused(tree, function)
+        return ast.unparse(tree), fault
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return "", f"the tests are not Python: {error}"
+
+
+def _refused(tree: ast.Module, function: str) -> str | None:
+    """Why the tests are refused, or None. Takes out what has nothing to do here: imports of the function, `main`."""
     body = [node for node in tree.body if not _is_main(node)]
     tree.body = [node for node in body if not _imports(node, function)]
     if not tree.body:
-        return "", "there are no tests"
+        return "there are no tests"
     for node in ast.walk(tree):
         for word in _words(node):
             inner = isinstance(node, ast.Attribute) and word.startswith(("_", "f_", "gi_", "tb_", "co_", "cr_", "ag_"))
             if word in _REFUSED or "__" in word or inner:
-                return "", f"tests may not use {word!r}"
+                return f"tests may not use {word!r}"
         if isinstance(node, (ast.Import, ast.ImportFrom)) and not _allowed(node):
-            return "", f"tests may not import this: {ast.unparse(node)}"
+            return f"tests may not import this: {ast.unparse(node)}"
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             known = _MODULES.get(node.value.id)
             if known is not None and node.attr not in known:
-                return "", f"tests may not use {ast.unparse(node)}"
+                return f"tests may not use {ast.unparse(node)}"
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == function:
-            return "", f"the tests define {function} themselves"
+            return f"the tests define {function} themselves"
         if isinstance(node, ast.Name) and node.id == function and not isinstance(node.ctx, ast.Load):
-            return "", f"the tests assign {function}"
-    return ast.unparse(tree), None
+            return f"the tests assign {function}"
+    return None
 
 
 def _words(node: ast.AST) -> list[str]:
@@ -190,7 +196,8 @@ def _is_main(node: ast.stmt) -> bool:
 def _imports(node: ast.stmt, function: str) -> bool:
     """Whether it imports what is there anyway: pytest, or the function, from whatever file the model thinks of."""
     if isinstance(node, ast.ImportFrom):
-        return [alias.name for alias in node.names] == [function] and node.names[0].asname is None
+        names = [alias.name for alias in node.names]
+        return names == [function] or (names == ["*"] and node.module not in _MODULES)
     return isinstance(node, ast.Import) and [alias.name for alias in node.names] == ["pytest"]
 
 
