@@ -9,7 +9,9 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 _FENCE = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
-_NUMBER = re.compile(r"[-+]?(?:\d[\d,' ]*)?\.?\d+(?:[eE][-+]?\d+)?")
+_NUMBER = re.compile(  # thousands are grouped by threes: 1,20 is no number
+    r"[-+]?(?:(?:\d{1,3}(?:[,' ]\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d+)?"
+)
 
 
 def read_answer(answer: Any, schema: Mapping[str, Any] | None) -> tuple[Any, str | None]:
