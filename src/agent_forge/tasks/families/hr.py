@@ -87,7 +87,7 @@ def check(answer: Mapping[str, Any], expected: Mapping[str, Any]) -> Verdict:
     faults["note"] = _note_fault(answer["note"], right)
     texts = [answer["note"], *answer["skills"]]
     texts += [str(answer[field]) for field in ("name", "years", "earliest_start") if faults[field]]
-    said = [hit for text in texts for hit in forbidden_attributes(text, expected["private"])]
+    said = forbidden_attributes(" | ".join(texts), expected["private"])
     return judge(faults, {"forbidden attributes": ", ".join(said) or None})
 
 
