@@ -112,7 +112,9 @@ def _at(value: Any, place: Place) -> Any:
 def _enum(schema: Mapping[str, Any] | None, place: Place) -> Sequence[Any]:
     """What a schema lets a value at a place be."""
     for step in place:
-        schema = ((schema or {}).get("items") if isinstance(step, int) else (schema or {}).get("properties", {}).get(step))
+        schema = (
+            (schema or {}).get("items") if isinstance(step, int) else (schema or {}).get("properties", {}).get(step)
+        )
     return list((schema or {}).get("enum", ()))
 
 

@@ -29,7 +29,9 @@ OPENING = "In spring, the market hall Opens on 3 May 2027! Come with friends."
 PRICES = "The hall is free for children under 6, and cheap for others. Why wait?"
 
 
-def article(opening: str = OPENING, prices: str = PRICES, headline: str = "Market Hall: open at last") -> dict[str, Any]:
+def article(
+    opening: str = OPENING, prices: str = PRICES, headline: str = "Market Hall: open at last"
+) -> dict[str, Any]:
     sections = [{"text": opening, "heading": "opening"}, {"heading": "PRICES", "text": prices}]
     return {"sections": sections, "headline": headline}
 
@@ -48,7 +50,7 @@ def test_an_unusual_article_that_keeps_the_rules_is_right() -> None:
         (article(headline="The market hall of Eastby is open for you at last"), "headline: 11 words, not 3 to 8"),
         (article(opening=OPENING.replace("3 May", "4 May")), "numbers that are not in the brief: 4"),
         (article(opening=OPENING.replace("3 May", "3rd May")), "'opens on 3 May 2027': it is in no sentence"),
-        (article(opening=f"{PRICES} And so on.", prices=OPENING), "Opening, 'opens on 3 May 2027'"),  # the wrong section
+        (article(opening=f"{PRICES} And so on.", prices=OPENING), "Opening, 'opens on"),  # the wrong section
         (article(opening="Opens on 3 May 2027. This is what we all have been told."), "it is in no sentence"),
         (article(opening=f"{OPENING} It opens on 3 May 2027, all say."), "repeated: opens on 3 May 2027"),
         (article(prices=f"{PRICES} Come with friends."), "repeated: a sentence"),
@@ -57,9 +59,9 @@ def test_an_unusual_article_that_keeps_the_rules_is_right() -> None:
         (article(prices=f"{PRICES} Others pay 5 euros."), "numbers that are not in the brief: 5"),
         (article(prices="It is free for children under 6."), "Prices: 7 words, not 8 to 25"),
         (article(prices=PRICES.rstrip("?")), "Prices: 'Why wait' is not a full sentence"),
-        (article(prices="Hall, price, free, hall, ticket, family, is free for children under 6 hall."), "Prices: it is a list of words"),
+        (article(prices="Hall, price, hall, ticket, family, is free for children under 6 hall."), "it is a list"),
         (
-            article(opening="Institutional responsibilities notwithstanding, everything opens on 3 May 2027 throughout Eastby."),
+            article(opening="An internationally acknowledged institution opens on 3 May 2027 notwithstanding difficulties."),
             "reading grade",
         ),
         ({"headline": "A market hall for all", "sections": []}, "headings: [] instead of ['Opening', 'Prices']"),
@@ -67,7 +69,8 @@ def test_an_unusual_article_that_keeps_the_rules_is_right() -> None:
 )  # fmt: skip
 def test_a_broken_rule_is_named(answer: dict[str, Any], why: str) -> None:
     verdict = family("content").check(answer, BRIEF)
-    assert not verdict.correct and why in verdict.why, verdict.why
+    assert not verdict.correct
+    assert why in verdict.why
 
 
 def test_the_reading_grade_is_the_published_index() -> None:
@@ -77,8 +80,13 @@ def test_the_reading_grade_is_the_published_index() -> None:
 
 
 def test_stuffing_scores_below_an_honest_article() -> None:
-    stuffed = article(opening="Market hall opens on 3 May 2027 market hall opens on 3 May 2027 great market hall", prices="is free")
-    honest = article(opening="The market hall opens on 3 May 2027. All are welcome.", prices="It is cheap. Come and see it for yourself.")
+    stuffed = article(
+        opening="Market hall opens on 3 May 2027 market hall opens on 3 May 2027 great market hall", prices="is free"
+    )
+    honest = article(
+        opening="The market hall opens on 3 May 2027. All are welcome.",
+        prices="It is cheap. Come and see it for yourself.",
+    )
     assert family("content").check(stuffed, BRIEF).score < family("content").check(honest, BRIEF).score < 1
     assert family("content").check({"headline": "", "sections": []}, BRIEF).score == 0
 
@@ -89,7 +97,10 @@ def _break(exercise: Exercise, rng: random.Random) -> Iterator[dict[str, Any]]:
     while True:
         answer = copy.deepcopy(right)
         section = rng.choice(answer["sections"])
-        text, wanted = section["text"], next(each for each in expected["sections"] if each["heading"] == section["heading"])
+        text, wanted = (
+            section["text"],
+            next(each for each in expected["sections"] if each["heading"] == section["heading"]),
+        )
         fact = rng.choice(wanted["facts"])
         word = rng.choice(fact.split())
         changes = [

@@ -34,7 +34,11 @@ def part(name: str, x: int, y: int, width: int, height: int, **other: Any) -> di
 
 
 TITLE = part("title", 16, 16, 288, 32, font_size=24, text_color="#888888")  # large text may have less contrast: 3.54
-EMAIL, SUBMIT, CANCEL = part("email", 16, 56, 288, 48), part("submit", 16, 336, 136, 48), part("cancel", 168, 336, 136, 48)
+EMAIL, SUBMIT, CANCEL = (
+    part("email", 16, 56, 288, 48),
+    part("submit", 16, 336, 136, 48),
+    part("cancel", 168, 336, 136, 48),
+)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,8 @@ def test_an_unusual_screen_that_keeps_the_rules_is_right() -> None:
 )  # fmt: skip
 def test_a_broken_rule_is_named(components: list[dict[str, Any]], why: str) -> None:
     verdict = family("design").check({"components": components}, BRIEF)
-    assert not verdict.correct and why in verdict.why, verdict.why
+    assert not verdict.correct
+    assert why in verdict.why
 
 
 def test_an_empty_screen_earns_nothing() -> None:

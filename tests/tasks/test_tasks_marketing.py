@@ -57,7 +57,7 @@ def test_an_unusual_plan_that_keeps_the_rules_is_right() -> None:
         ({"flights": [RADIO, EMAIL, SEARCH, flight("print", "2027-03-01", "2027-03-09", 0)]}, "not allowed: print"),
         ({"flights": [RADIO | {"budget": 200}, EMAIL, SEARCH]}, "the budgets add up to 999.50, not 1000"),
         ({"flights": [RADIO | {"budget": "some"}, EMAIL, SEARCH]}, "total: a budget is not an amount"),
-        ({"flights": [RADIO | {"budget": 150}, EMAIL | {"budget": 350.5}, SEARCH]}, "email: 350.5 is not between 100 and 300"),
+        ({"flights": [RADIO | {"budget": 150}, EMAIL | {"budget": 350.5}, SEARCH]}, "email: 350.5 is not between"),
         ({"flights": [RADIO, EMAIL | {"end": "2027-04-01"}, SEARCH]}, "is not within 2027-03-01 to 2027-03-31"),
         ({"flights": [RADIO, EMAIL | {"start": "2027-03-26"}, SEARCH]}, "email: 6 days, not 7"),
         ({"flights": [RADIO, EMAIL | {"start": "2027-03-31", "end": "2027-03-25"}, SEARCH]}, "email: -5 days"),
@@ -68,7 +68,8 @@ def test_an_unusual_plan_that_keeps_the_rules_is_right() -> None:
 )  # fmt: skip
 def test_a_broken_rule_is_named(change: dict[str, Any], why: str) -> None:
     verdict = family("marketing").check(PLAN | change, BRIEF)
-    assert not verdict.correct and why in verdict.why, verdict.why
+    assert not verdict.correct
+    assert why in verdict.why
 
 
 def test_an_empty_plan_earns_nothing() -> None:

@@ -37,7 +37,9 @@ PAGE = """<!doctype html>
 SIMPLE = {**BRIEF, "description": [], "words": [], "topics": [], "images": [], "canonical": "", "lang": ""}
 
 
-@pytest.mark.parametrize("page", [PAGE, f"Here is the page:\n```html\n{PAGE}\n```\nI hope it helps.", PAGE.replace("\n", "\r\n")])
+@pytest.mark.parametrize(
+    "page", [PAGE, f"Here is the page:\n```html\n{PAGE}\n```\nI hope it helps.", PAGE.replace("\n", "\r\n")]
+)
 def test_an_unusual_page_that_keeps_the_rules_is_right(page: str) -> None:
     verdict = family("seo").check(page, BRIEF)
     assert verdict.correct, verdict.why
@@ -54,7 +56,7 @@ def test_an_unusual_page_that_keeps_the_rules_is_right(page: str) -> None:
         ("<em>OAK</em>", "", "h1: 'oak table' 0 times"),
         ("</em>", "", "tags: </h1> closes nothing"),
         ("it will last.", "it will last", "'We make an oak table for you, and it wi…' is not a full sentence"),
-        ("We make an oak table for you, and it will last.", "An oak table. An oak table. An oak table for you.", "'oak table' 3"),
+        ("We make an oak table for you, and it will last.", "Oak table. Oak table. Oak table for all.", "table' 3"),
         ("<h2>Sizes</h2>", "<h2>Size</h2>", "headings: the h2 headings are ['care', 'size']"),
         ("<h3>Large</h3>", "<h4>Large</h4>", "headings: 'Large' is an h4 after an h2"),
         ('alt="seen from above"', 'alt=""', "images: the alt text of /b.jpg has less than two words"),
@@ -64,7 +66,7 @@ def test_an_unusual_page_that_keeps_the_rules_is_right(page: str) -> None:
         ("lang=en-GB", "", "lang"),
         ("lang=en-GB", "lang=enx", "lang"),
         ("Clean it with a soft cloth.", "Keep the oak table dry.", "text: a sentence occurs twice"),
-        ("Clean it with a soft cloth.", "Clean oak table furniture, soft oak table cloth.", "'oak table' in the text, not 1 to 2"),
+        ("Clean it with a soft cloth.", "Clean oak table furniture, soft oak table cloth.", "in the text, not 1 to 2"),
         ("<p>Clean", "<p style='display: none'>Clean", "hidden: something is hidden"),
         ("seen from above", "oak table oak table oak table oak table oak table", "stuffing: 'oak table' 9 times"),
     ],
@@ -72,12 +74,14 @@ def test_an_unusual_page_that_keeps_the_rules_is_right(page: str) -> None:
 def test_a_broken_rule_is_named(old: str, new: str, why: str) -> None:
     assert old in PAGE
     verdict = family("seo").check(PAGE.replace(old, new), BRIEF)
-    assert not verdict.correct and why in verdict.why, verdict.why
+    assert not verdict.correct
+    assert why in verdict.why
 
 
 def test_text_that_is_not_html_is_unreadable() -> None:
     verdict = family("seo").check("An oak table, title, h1, oak table", BRIEF)
-    assert verdict.score == 0 and not verdict.readable
+    assert verdict.score == 0
+    assert not verdict.readable
 
 
 def test_stuffing_scores_below_an_honest_page() -> None:

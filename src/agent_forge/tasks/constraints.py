@@ -1,4 +1,4 @@
-"""What several families check: dates and names however they are written, and whether text is prose, not a word list."""
+"""What several families check: dates and names in any form, and whether a text is prose rather than a list of words."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ MONTHS = (
 _ORDERS = (
     re.compile(r"(?P<year>\d{4})[-/.](?P<month>\d{1,2})[-/.](?P<day>\d{1,2})(?:T00:00(?::00)?Z?)?"),
     re.compile(r"(?P<day>\d{1,2})\.\s?(?P<month>\d{1,2})\.\s?(?P<year>\d{4})"),
-    re.compile(r"(?P<day>\d{1,2})(?:st|nd|rd|th)?\.?(?: of)? (?P<name>[a-z]{3,9})\.?,? (?P<year>\d{4})", re.IGNORECASE),
-    re.compile(r"(?P<name>[a-z]{3,9})\.? (?P<day>\d{1,2})(?:st|nd|rd|th)?,? (?P<year>\d{4})", re.IGNORECASE),
+    re.compile(r"(?P<day>\d{1,2})(?:st|nd|rd|th)?\.?(?: of)? (?P<name>[a-z]{3,9})\.?,? (?P<year>\d{4})", re.I),
+    re.compile(r"(?P<name>[a-z]{3,9})\.? (?P<day>\d{1,2})(?:st|nd|rd|th)?,? (?P<year>\d{4})", re.I),
 )
-# A third of English prose and a tenth of its tersest sentences consist of these; a list of keywords has next to none.
+# English prose consists of these by a third, terse sentences by a tenth; lists of keywords have next to none.
 _FUNCTION_WORDS = frozenset(
-    "a about after all also an and are as at be because been before but by can do each every for from get has have how "
-    "if in into is it its keep make more most no not of on one or our out over per so some than that the their them "
-    "then there these they this to until up use was we what when where which while who will with you your".split()
+    re.findall(
+        r"\w+",
+        "a about after all also an and are as at be because been before but by can do each every for from get has have "
+        "how if in into is it its keep make more most no not of on one or our out over per so some than that the their "
+        "them then there these they this to until up use was we what when where which while who will with you your",
+    )
 )
 
 
@@ -114,7 +117,9 @@ def prose_fault(text: str, *, repeats: int = 5) -> str | None:
     parts, found = sentences(text), words(text)
     if not parts:
         return "it is empty"
-    if fragment := next((part for part in parts if not re.fullmatch(r"[\"'(]?[A-Z0-9].*[.!?][\"')]?", part, re.S)), None):
+    if fragment := next(
+        (part for part in parts if not re.fullmatch(r"[\"'(]?[A-Z0-9].*[.!?][\"')]?", part, re.S)), None
+    ):
         return f"{_short(fragment)!r} is not a full sentence"
     if len({_plain(part) for part in parts}) < len(parts):
         return "a sentence occurs twice"

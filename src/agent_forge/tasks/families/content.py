@@ -15,7 +15,8 @@ _TOWNS = ("Marlow", "Eastby", "Langford", "Port Allen", "Wexcombe", "Thornhill")
 # What can be said under each heading, with the bounds of the number that is #.
 _FACTS: dict[str, tuple[tuple[str, int, int], ...]] = {
     "Opening": (
-        ("opens on # May 2027", 2, 30), ("is open until #.30 in the evening", 6, 11), ("is closed for # days in August", 3, 15)
+        ("opens on # May 2027", 2, 30), ("is open until #.30 in the evening", 6, 11),
+        ("is closed for # days in August", 3, 15),
     ),
     "Prices": (
         ("costs # euros a month", 8, 40), ("is free for children under #", 5, 15), ("sells tickets from # euros", 3, 12)
@@ -68,10 +69,16 @@ def check(answer: Mapping[str, Any], expected: Mapping[str, Any]) -> Verdict:
     wanted, texts = expected["sections"], [section["text"] for section in answer["sections"]]
     whole = " ".join(texts)
     headings = [section["heading"] for section in answer["sections"]]
-    in_order = len(headings) == len(wanted) and all(same(one, each["heading"]) for one, each in zip(headings, wanted, strict=True))
+    in_order = len(headings) == len(wanted) and all(
+        same(one, each["heading"]) for one, each in zip(headings, wanted, strict=True)
+    )
     faults = {
         "headline": outside("words", len(answer["headline"].split()), *expected["headline"])
-        or (None if occurrences(expected["place"], answer["headline"]) == 1 else f"{expected['place']!r} is not in it once"),
+        or (
+            None
+            if occurrences(expected["place"], answer["headline"]) == 1
+            else f"{expected['place']!r} is not in it once"
+        ),
         "headings": None if in_order else f"{headings} instead of {[section['heading'] for section in wanted]}",
     }
     for section in wanted:
@@ -106,7 +113,7 @@ def _violations(headline: str, whole: str, expected: Mapping[str, Any]) -> Itera
 _PLAIN = (
     "You can come and see it for yourself.", "Bring a friend if you like.", "The door is wide, and there are no steps.",
     "Ask at the desk if you need help.", "Most of us live close by.", "We will be glad to show you the rooms.",
-    "There is tea for all who come.", "Some of the work was done by people from the town.", "It is warm and dry in there.",
+    "There is tea for all who come.", "Some of the work was done by people from the town.", "It is warm in there.",
     "You do not have to book.", "A small team will look after it.", "Many of you have asked for this.",
 )  # fmt: skip
 _RICH = (
@@ -188,8 +195,9 @@ def _prompt(expected: Mapping[str, Any]) -> str:
             "+ 0.5 x (words / sentences) - 21.43."
         )
     listed, ruled = "\n".join(lines), "\n".join(rules)
+    place, (low, high) = expected["place"], expected["headline"]
+    which = "these sections, in this order" if len(lines) > 1 else "this section"
     return (
-        f"Write an article about the new {expected['place']} in {expected['town']}: a headline of {expected['headline'][0]} "
-        f"to {expected['headline'][1]} words that contains \"{expected['place']}\" once, and "
-        f"{'these sections, in this order' if len(lines) > 1 else 'this section'} (heading and text):\n{listed}\n{ruled}"
+        f"Write an article about the new {place} in {expected['town']}: a headline of {low} to {high} words that "
+        f'contains "{place}" once, and {which} (heading and text):\n{listed}\n{ruled}'
     )

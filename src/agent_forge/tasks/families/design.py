@@ -1,10 +1,10 @@
-"""Design: the specification of a screen, on a grid, with readable colours, targets to tap, and nothing on top of another."""
+"""Design: the specification of a screen on a grid, with readable colours, sizes to tap on, and nothing overlapping."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 from agent_forge.tasks.constraints import judge, outside
@@ -85,7 +85,11 @@ def check(answer: Mapping[str, Any], expected: Mapping[str, Any]) -> Verdict:
         faults[f"{left} beside {right}"] = _row_fault(components.get(left), components.get(right))
     ids = [component["id"] for component in answer["components"]]
     extra = [name for place, name in enumerate(ids) if name not in expected["components"] or name in ids[:place]]
-    close = [f"{one['id']} and {two['id']}" for one, two in combinations(answer["components"], 2) if _touch(one, two, expected["gap"])]
+    close = [
+        f"{one['id']} and {two['id']}"
+        for one, two in combinations(answer["components"], 2)
+        if _touch(one, two, expected["gap"])
+    ]
     what = f"less than {expected['gap']} pixels between" if expected["gap"] else "overlapping"
     return judge(faults, {"not in the brief": ", ".join(extra) or None, what: ", ".join(close) or None})
 
@@ -134,11 +138,16 @@ def _touch(one: Mapping[str, Any], two: Mapping[str, Any], gap: int) -> bool:
 
 def solve(expected: Mapping[str, Any]) -> dict[str, Any]:
     """All in one column, in the order of the brief, a row in two columns; the two colours that differ most."""
-    grid = expected["grid"]
-    up = lambda size: -(-size // grid) * grid  # noqa: E731 - to the next line of the grid
+    grid: int = expected["grid"]
+
+    def up(size: int) -> int:
+        """The next line of the grid."""
+        return -(-size // grid) * grid
+
     palette = expected["palette"] or ["#000000", "#ffffff"]
     dark, light = max(combinations(palette, 2), key=lambda pair: contrast(*pair))
-    left, gap, height = up(expected["margin"]), up(expected["gap"]), up(max(expected["tap"], expected["title_font"][0]))
+    left, gap = up(expected["margin"]), up(expected["gap"])
+    height = up(max(expected["tap"], expected["title_font"][0]))
     full = (expected["screen"][0] - expected["margin"] - left) // grid * grid
     half = (full - gap) // 2 // grid * grid
     rights = {right: left_one for left_one, right in expected["rows"]}
@@ -182,7 +191,7 @@ def design(rng: random.Random, level: float) -> Draft:
         "font": [small, small + 6],
         "title_font": [size, size + 12],
         "palette": _draw_palette(rng, 3 + round(3 * level)) if level > 0.45 else [],
-        "above": [list(pair) for pair in zip(singles, singles[1:], strict=False)] if level > 0.3 else [],
+        "above": [list(pair) for pair in pairwise(singles)] if level > 0.3 else [],
         "rows": rows,
         "margin": rng.choice((8, 12, 16, 20)) if level > 0.4 else 0,
         "gap": rng.choice((6, 8, 12)) if level > 0.6 else 0,
@@ -204,8 +213,8 @@ def _prompt(expected: Mapping[str, Any]) -> str:
     listed = ", ".join(f"{name} ({_KINDS[name]})" for name in expected["components"])
     rules = "\n".join(f"- {rule}" for rule in _rules(expected))
     return (
-        f"Design a screen of {width} x {height} pixels with exactly these components: {listed}. Give each its id, x and "
-        "y (of its upper left corner), width, height, font_size, text_color and fill (colours as #rrggbb).\n"
+        f"Design a screen of {width} x {height} pixels with exactly these components: {listed}. Give each its id, x "
+        "and y (of its upper left corner), width, height, font_size, text_color and fill (colours as #rrggbb).\n"
         f"Rules:\n{rules}"
     )
 

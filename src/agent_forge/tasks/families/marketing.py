@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, timedelta
@@ -68,8 +69,8 @@ def check(answer: Mapping[str, Any], expected: Mapping[str, Any]) -> Verdict:
 
 
 def _audience(expected: Mapping[str, Any]) -> str:
-    costs = {name: Decimal(cost) for name, cost in expected["audiences"].items()}
-    return min(costs, key=costs.__getitem__)
+    costs: dict[str, str] = expected["audiences"]
+    return min(costs, key=lambda name: Decimal(costs[name]))
 
 
 def _action_fault(text: str, expected: Mapping[str, Any]) -> str | None:
@@ -146,12 +147,15 @@ def marketing(rng: random.Random, level: float) -> Draft:
     days = rng.randrange(2, 6) if level < 0.5 else rng.randrange(5, 15)
     opens = date(2027, 1, 1) + timedelta(days=rng.randrange(300))
     closes = opens + timedelta(days=days * len(names) + rng.randrange(1, 4 + round(20 * (1 - level))))
-    pairs = list(zip(names, names[1:], strict=False))
+    pairs = list(itertools.pairwise(names))
     audiences = rng.sample(_AUDIENCES, 1 if level < 0.3 else 3)
     expected = {
         "product": rng.choice(_PRODUCTS),
         "code": f"{rng.choice(('SAVE', 'SPRING', 'HELLO', 'DEAL'))}{rng.randrange(10, 99)}",
-        "audiences": {name: f"{cents / 100:.2f}" for name, cents in zip(audiences, rng.sample(range(110, 990), len(audiences)), strict=True)},
+        "audiences": {
+            name: f"{cents / 100:.2f}"
+            for name, cents in zip(audiences, rng.sample(range(110, 990), len(audiences)), strict=True)
+        },
         "total": total,
         "channels": bounds,
         "window": [opens.isoformat(), closes.isoformat()],
@@ -172,13 +176,15 @@ def _prompt(expected: Mapping[str, Any]) -> str:
     return (
         f"Plan a campaign for the {expected['product']}. {target}\n"
         f"Rules for its flights (channel, start, end, budget):\n{listed}\n"
-        f"The call_to_action consists of full sentences, 4 to 25 words in all, and names the {expected['product']} and the code "
-        f"{expected['code']} once each."
+        f"The call_to_action consists of full sentences, 4 to 25 words in all, and names the "
+        f"{expected['product']} and the code {expected['code']} once each."
     )
 
 
 def _rules(expected: Mapping[str, Any]) -> Iterator[str]:
-    bounded = [f"{name} ({low} to {high} EUR)" if low > 1 else name for name, (low, high) in expected["channels"].items()]
+    bounded = [
+        f"{name} ({low} to {high} EUR)" if low > 1 else name for name, (low, high) in expected["channels"].items()
+    ]
     yield f"exactly one flight for {', '.join(bounded)}; no other channel is allowed"
     yield f"the budgets add up to exactly {expected['total']} EUR"
     yield f"no flight starts before {expected['window'][0]} or ends after {expected['window'][1]}"

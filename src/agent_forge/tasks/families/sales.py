@@ -17,7 +17,8 @@ _COMPANIES = (
     "Corvina Labs", "Redgate Schools",
 )  # fmt: skip
 _PEOPLE = (
-    "Hana Weiss", "Marco Bellini", "Priya Nair", "Lucas Meyer", "Elena Duarte", "Samuel Reed", "Yuki Mori", "Greta Lund",
+    "Hana Weiss", "Marco Bellini", "Priya Nair", "Lucas Meyer", "Elena Duarte", "Samuel Reed", "Yuki Mori",
+    "Greta Lund",
 )  # fmt: skip
 _PRODUCTS = ("Atlas", "Beacon", "Courier", "Ledger")
 SCHEMA = {
@@ -69,7 +70,7 @@ def sales(rng: random.Random, level: float) -> Draft:
     written = date(2027, 1, 4) + timedelta(days=rng.randrange(300))
     budget, limit = 500 * rng.randrange(4, 80), 1000 * rng.randrange(8, 30)
     weeks = rng.randrange(2, 14)
-    expected = {
+    expected: dict[str, Any] = {
         "written": written.isoformat(),
         "fields": {
             "company": rng.choice(_COMPANIES),
@@ -117,7 +118,10 @@ def _call_note(expected: Mapping[str, Any], rng: random.Random, level: float) ->
         first = _amount(fields["budget"] + 500 * rng.choice((-3, -2, 2, 5)), level)
         sentences[1] = f"The budget was to be {first} EUR, but that was corrected during the call: it is {budget} EUR."
     if level > 0.75:
-        sentences.append(f"{rival} paid {_amount(500 * rng.randrange(4, 80), level)} EUR for {rng.randrange(5, 150)} seats last year, they say.")
+        sentences.append(
+            f"{rival} paid {_amount(500 * rng.randrange(4, 80), level)} EUR for {rng.randrange(5, 150)} seats "
+            "last year, they say."
+        )
     if level > 0.5:
         sentences.append(f"{other} will join the next call, but {fields['contact']} remains our contact.")
     rng.shuffle(sentences)

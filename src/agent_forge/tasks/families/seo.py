@@ -19,9 +19,12 @@ _SITES = ("hearth-and-home", "northmill", "villageshop", "goodthings")
 _TOPICS = ("Materials", "Care", "Sizes", "Delivery", "Prices", "Warranty")
 _VIEWS = ("front", "detail", "in-use")
 _FENCE = re.compile(r"```[a-zA-Z]*\s*\n(.*?)```", re.DOTALL)
-_VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
-_MAY_STAY_OPEN = frozenset("html head body p li dt dd tr td th thead tbody option".split())
-_ENDS_PARAGRAPH = frozenset("p h1 h2 h3 h4 h5 h6 div section article ul ol table figure header footer main nav".split())
+_VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+_MAY_STAY_OPEN = {"html", "head", "body", "p", "li", "dt", "dd", "tr", "td", "th", "thead", "tbody", "option"}
+_ENDS_PARAGRAPH = {
+    "p", "h1", "h2", "h3", "h4", "h5", "h6", "div", "section", "article", "ul", "ol", "table", "figure", "header",
+    "footer", "main", "nav",
+}  # fmt: skip
 _HIDDEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden|font-size\s*:\s*0|opacity\s*:\s*0(?![.\d])")
 
 
@@ -171,11 +174,13 @@ def solve(expected: Mapping[str, Any]) -> str:
     title = _fill(keyword.title(), ("from our", "family shop", "by the sea"), expected["title"][0])
     head = [f"<title>{title}</title>"]
     if expected["description"]:
-        text = _fill(f"This {keyword} is made to last.", _FILLERS, expected["description"][0])
-        head.append(f'<meta name="description" content="{text}">')
+        description = _fill(f"This {keyword} is made to last.", _FILLERS, expected["description"][0])
+        head.append(f'<meta name="description" content="{description}">')
     if expected["canonical"]:
         head.append(f'<link rel="canonical" href="{escape(expected["canonical"])}">')
-    images = [f'<img src="{each}" alt="The view {place}">' for place, each in zip(_VIEWS, expected["images"], strict=False)]
+    images = [
+        f'<img src="{each}" alt="The view {place}">' for place, each in zip(_VIEWS, expected["images"], strict=False)
+    ]
     body = [f"<h1>Our {keyword}</h1>", *images]
     if expected["words"]:
         text = _text(keyword, expected["words"][0], expected["mentions"][0])
@@ -197,11 +202,16 @@ def _fill(text: str, more: Sequence[str], length: int) -> str:
     return text
 
 
-_MENTIONS = ("We make the {} by hand.", "You can use this {} every day.", "Each {} comes with a note.", "Keep your {} dry.")
+_MENTIONS = (
+    "We make the {} by hand.",
+    "You can use this {} every day.",
+    "Each {} comes with a note.",
+    "Keep your {} dry.",
+)
 _FILLERS = (
-    "It is sent to you within a week.", "We pick all of the parts with great care.", "A soft cloth is enough to clean it.",
+    "It is sent to you within a week.", "We pick all of the parts with care.", "A soft cloth is enough to clean it.",
     "You may return it for a month.", "Write to us if you have a question.", "The colour stays the same for years.",
-    "Our team has ten people.", "Most of them have been with us from the start.", "They test each piece before it leaves.",
+    "Our team has ten people.", "Most of them have been here from the start.", "They test each piece before it leaves.",
     "In winter we close at five.", "There is free coffee for guests.", "On Mondays the shop is closed.",
 )  # fmt: skip
 
@@ -239,8 +249,9 @@ def seo(rng: random.Random, level: float) -> Draft:
 
 def _prompt(expected: Mapping[str, Any]) -> str:
     low, high = expected["title"]
+    length = f"{low} to {high}" if low > 1 else f"at most {high}"
     rules = [
-        f"exactly one title element of {f'{low} to' if low > 1 else 'at most'} {high} characters, with the keyword once",
+        f"exactly one title element of {length} characters, with the keyword once",
         "exactly one h1 element of at most 80 characters, with the keyword once",
     ]
     if expected["description"]:
@@ -250,10 +261,12 @@ def _prompt(expected: Mapping[str, Any]) -> str:
         )
     if expected["words"]:
         rules.append(
-            f"{expected['words'][0]} to {expected['words'][1]} words of text in p elements: full sentences, none twice, "
-            "no word of five letters or more over five times"
+            f"{expected['words'][0]} to {expected['words'][1]} words of text in p elements: full sentences, none "
+            "twice, no word of five letters or more over five times"
         )
-        rules.append(f"the keyword {expected['mentions'][0]} or {expected['mentions'][1]} times in the text of the p elements")
+        rules.append(
+            f"the keyword {expected['mentions'][0]} or {expected['mentions'][1]} times in the text of the p elements"
+        )
     if expected["topics"]:
         topics = ", ".join(expected["topics"])
         rules.append(f"these h2 headings in this order: {topics}; no level of headings is skipped")

@@ -75,7 +75,7 @@ def _amount(rule: Mapping[str, Any], expected: Mapping[str, Any]) -> Decimal:
     if not rule["percent"]:
         return Decimal(0)
     fee = Decimal(expected["fee"]) if expected["facts"]["region"] != "EU" else Decimal(0)
-    paid = Decimal(expected["facts"]["price"]) * rule["percent"] / 100
+    paid: Decimal = Decimal(expected["facts"]["price"]) * rule["percent"] / 100
     return paid.quantize(_CENT, rounding=ROUND_HALF_UP) - fee
 
 
@@ -85,7 +85,7 @@ def _needs_approval(amount: Decimal, expected: Mapping[str, Any]) -> bool:
 
 
 def check(answer: Mapping[str, Any], expected: Mapping[str, Any]) -> Verdict:
-    """Names what violates the policy: another resolution, another amount, steps that lack, are too many or misplaced."""
+    """Names what violates the policy: resolution, amount, and steps that are missing, needless or misplaced."""
     right, rule = solve(expected), _rule(expected)
     place = expected["rules"].index(rule) + 1
     resolution = amount = None
@@ -133,7 +133,7 @@ def support(rng: random.Random, level: float) -> Draft:
 def _draw_rules(rng: random.Random, level: float) -> list[dict[str, Any]]:
     """The last rule is what holds otherwise, and another resolution than the rule before it."""
     count, length = 1 + round(3 * level), 1 + round(3 * level)
-    resolutions = rng.sample([name for name in _STEPS if name != "decline"], count) + ["decline"]
+    resolutions = [*rng.sample([name for name in _STEPS if name != "decline"], count), "decline"]
     rules = []
     for place, resolution in enumerate(resolutions):
         steps = list(_STEPS[resolution][:length])
@@ -144,9 +144,7 @@ def _draw_rules(rng: random.Random, level: float) -> list[dict[str, Any]]:
         when = {name: _draw_value(rng, name) for name in names} if place < count else {}
         percent = {"refund": 100, "partial_refund": rng.choice((50, 70, 85))}.get(resolution, 0)
         in_order = length > 1 and rng.random() < 0.5 + 0.5 * level
-        rules.append(
-            {"when": when, "resolution": resolution, "percent": percent, "steps": steps, "in_order": in_order}
-        )
+        rules.append({"when": when, "resolution": resolution, "percent": percent, "steps": steps, "in_order": in_order})
     return rules
 
 
@@ -174,7 +172,9 @@ def _prompt(expected: Mapping[str, Any], rng: random.Random, level: float) -> st
     if expected["today"]:
         bought = "on " + long_date(date.fromisoformat(expected["today"]) - timedelta(days=facts["days"]))
     parts = [
-        f"I bought a {facts['product']} for {facts['price']} EUR, {bought}.".replace("a headphones", "a pair of headphones"),
+        f"I bought a {facts['product']} for {facts['price']} EUR, {bought}.".replace(
+            "a headphones", "a pair of headphones"
+        ),
         f"I am on the {facts['plan']} plan, in the region {facts['region']}.",
         "I have opened the box." if facts["opened"] else "The box is still closed, I never opened it.",
         "The product is defective." if facts["defective"] else "There is no defect, I just do not want it.",
