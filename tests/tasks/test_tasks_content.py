@@ -23,7 +23,7 @@ BRIEF: dict[str, Any] = {
         {"heading": "Prices", "words": [8, 25], "facts": ["is free for children under 6"]},
     ],
     "banned": ["great", "world-class"],
-    "grade": [-5, 8],
+    "grade": [-5, 6],
 }
 OPENING = "In spring, the market hall Opens on 3 May 2027! Come with friends."
 PRICES = "The hall is free for children under 6, and cheap for others. Why wait?"
@@ -61,7 +61,7 @@ def test_an_unusual_article_that_keeps_the_rules_is_right() -> None:
         (article(prices=PRICES.rstrip("?")), "Prices: 'Why wait' is not a full sentence"),
         (article(prices="Hall, price, hall, ticket, family, is free for children under 6 hall."), "it is a list"),
         (
-            article(opening="An internationally acknowledged institution opens on 3 May 2027 notwithstanding difficulties."),
+            article(opening="Internationally acknowledged institutional infrastructure opens on 3 May 2027."),
             "reading grade",
         ),
         ({"headline": "A market hall for all", "sections": []}, "headings: [] instead of ['Opening', 'Prices']"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from collections.abc import Iterator
@@ -37,9 +38,7 @@ PAGE = """<!doctype html>
 SIMPLE = {**BRIEF, "description": [], "words": [], "topics": [], "images": [], "canonical": "", "lang": ""}
 
 
-@pytest.mark.parametrize(
-    "page", [PAGE, f"Here is the page:\n```html\n{PAGE}\n```\nI hope it helps.", PAGE.replace("\n", "\r\n")]
-)
+@pytest.mark.parametrize("page", [PAGE, f"Here is the page:\n```html\n{PAGE}\n```\nI hope it helps.", json.dumps(PAGE)])
 def test_an_unusual_page_that_keeps_the_rules_is_right(page: str) -> None:
     verdict = family("seo").check(page, BRIEF)
     assert verdict.correct, verdict.why

@@ -138,7 +138,7 @@ def solve(expected: Mapping[str, Any]) -> dict[str, Any]:
 def _article(expected: Mapping[str, Any], fillers: Sequence[str]) -> dict[str, Any]:
     left, sections, start = list(fillers), [], f"The new {expected['place']}"
     for section in expected["sections"]:
-        parts = [f"{'It also' if place else start} {fact}." for place, fact in enumerate(section["facts"])]
+        parts = [f"It {fact}, too." if place else f"{start} {fact}." for place, fact in enumerate(section["facts"])]
         for filler in list(left):
             length = sum(len(part.split()) for part in parts)
             if length < section["words"][0] and length + len(filler.split()) <= section["words"][1]:

@@ -225,7 +225,7 @@ def _rules(expected: Mapping[str, Any]) -> Iterator[str]:
     edges = f", at least {expected['margin']} pixels from each edge" if expected["margin"] else ""
     yield f"all is within the screen{edges}"
     if len(names) > 1:
-        distance = f"between two components are at least {expected['gap']} pixels, horizontally or vertically"
+        distance = f"any two components are at least {expected['gap']} pixels apart, horizontally or vertically"
         yield distance if expected["gap"] else "nothing overlaps"
     if expected["tap"] and any(_KINDS[name] != "text" for name in names):
         yield f"inputs and buttons are at least {expected['tap']} pixels wide and high"

@@ -187,8 +187,8 @@ def _skills_text(own: Sequence[str], wished: Sequence[str], level: float) -> str
     if level < 0.7:
         return f"Skills: {', '.join(own)}.{wish}"
     return (
-        f"My daily work is {' and '.join(own[:2])}. At my last post I was asked to learn {wished[1]}, which I have "
-        f"not done yet. I was also trained in {', '.join(own[2:])}.{wish}"
+        f"In my daily work I rely on {' and '.join(own[:2])}. At my last post I was asked to learn {wished[1]}, "
+        f"which I have not done yet. I was also trained in {', '.join(own[2:])}.{wish}"
     )
 
 
@@ -201,13 +201,14 @@ def _prompt(expected: Mapping[str, Any], parts: Sequence[str]) -> str:
     if expected["hold"]:
         rule = "invite if all criteria are met, hold if exactly one is not, reject otherwise"
     listed = "\n".join(f"- {criterion}" for criterion in criteria)
+    names = ", ".join(criterion.split(":")[0] for criterion in criteria)
     months = "; both months of a span count, internships do not" if " to " in parts[-3] else ""
     return (
         "\n".join(parts) + f"\n\nCriteria:\n{listed}\n\n"
         f"Extract the applicant's name, years (of experience in all jobs together{months}), skills "
-        "(all that the applicant has, not those still to be learned) and earliest_start (YYYY-MM-DD). List the unmet "
-        f"criteria, if any, and decide: {rule}. Add a note of one sentence of at most 40 words with the years of "
-        "experience in digits and no other number. "
+        "(all that the applicant has, not those still to be learned) and earliest_start (YYYY-MM-DD). List the "
+        f"criteria that are unmet ({names}; none if all are met) and give the decision: {rule}. Add a note of at most "
+        "40 words in full sentences, with the years of experience in digits and no other number. "
         "Nowhere mention age, gender, nationality, religion, family, looks or health, nor refer to the applicant as he "
         "or she."
     )

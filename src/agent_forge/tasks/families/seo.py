@@ -10,6 +10,7 @@ from html import escape
 from html.parser import HTMLParser
 from typing import Any
 
+from agent_forge.tasks.answers import read_answer
 from agent_forge.tasks.constraints import judge, occurrences, outside, prose_fault, words
 from agent_forge.tasks.family import Draft, Verdict, task_family
 
@@ -98,6 +99,8 @@ class _Page(HTMLParser):
 
 def check(answer: str, expected: Mapping[str, Any]) -> Verdict:
     """Parses the page and checks it rule by rule; what is hidden or stuffed halves the score."""
+    if answer.lstrip().startswith('"'):  # the page as a JSON string
+        answer = read_answer(answer, {"type": "string"})[0] or answer
     fenced = _FENCE.search(answer)
     page = _Page(fenced[1] if fenced else answer)
     if not page.elements:
@@ -171,7 +174,7 @@ def _images_fault(page: _Page, sources: Sequence[str]) -> str | None:
 def solve(expected: Mapping[str, Any]) -> str:
     """A page that keeps all rules."""
     keyword = expected["keyword"]
-    title = _fill(keyword.title(), ("from our", "family shop", "by the sea"), expected["title"][0])
+    title = _fill(keyword.title(), ("from our family shop", "by the old harbour"), expected["title"][0])
     head = [f"<title>{title}</title>"]
     if expected["description"]:
         description = _fill(f"This {keyword} is made to last.", _FILLERS, expected["description"][0])
@@ -179,7 +182,7 @@ def solve(expected: Mapping[str, Any]) -> str:
     if expected["canonical"]:
         head.append(f'<link rel="canonical" href="{escape(expected["canonical"])}">')
     images = [
-        f'<img src="{each}" alt="The view {place}">' for place, each in zip(_VIEWS, expected["images"], strict=False)
+        f'<img src="{each}" alt="The {place} view">' for place, each in zip(_VIEWS, expected["images"], strict=False)
     ]
     body = [f"<h1>Our {keyword}</h1>", *images]
     if expected["words"]:

@@ -14,7 +14,7 @@ from agent_forge.tasks.answers import number
 from agent_forge.tasks.constraints import long_date
 from agent_forge.tasks.family import Draft, Verdict, task_family
 
-# What is done for each resolution, in a sensible order; harder policies name more of it.
+# What is done for each resolution, the most important first; harder policies name more of it.
 _STEPS = {
     "refund": ("issue_refund", "verify_order", "send_return_label", "send_confirmation"),
     "partial_refund": ("issue_refund", "verify_order", "request_photo", "send_confirmation"),
@@ -22,9 +22,14 @@ _STEPS = {
     "replacement": ("ship_replacement", "request_photo", "send_return_label", "send_confirmation"),
     "decline": ("explain_policy", "verify_order", "offer_discount", "close_ticket"),
 }
+_ORDER = (
+    "verify_order", "request_photo", "send_return_label", "issue_refund", "ship_replacement", "add_store_credit",
+    "explain_policy", "offer_discount", "send_confirmation", "close_ticket",
+)  # fmt: skip
 _APPROVAL, _REFUND = "manager_approval", "issue_refund"
-_ALL_STEPS = sorted({step for steps in _STEPS.values() for step in steps} | {_APPROVAL})
+_ALL_STEPS = sorted([*_ORDER, _APPROVAL])
 _PRODUCTS = ("headphones", "coffee machine", "desk lamp", "backpack", "keyboard", "blender", "camera", "drone")
+_CONDITIONS = ["days", "opened", "defective", "plan", "region"]
 _PLANS, _REGIONS = ("basic", "plus", "premium"), ("EU", "US", "Asia")
 _CENT = Decimal("0.01")
 _ASIDES = (
@@ -131,19 +136,21 @@ def support(rng: random.Random, level: float) -> Draft:
 
 
 def _draw_rules(rng: random.Random, level: float) -> list[dict[str, Any]]:
-    """The last rule is what holds otherwise, and another resolution than the rule before it."""
+    """No two with the same resolution or the same conditions; the last rule is what holds otherwise."""
     count, length = 1 + round(3 * level), 1 + round(3 * level)
     resolutions = [*rng.sample([name for name in _STEPS if name != "decline"], count), "decline"]
-    rules = []
+    rules: list[dict[str, Any]] = []
     for place, resolution in enumerate(resolutions):
-        steps = list(_STEPS[resolution][:length])
-        rng.shuffle(steps)
-        names = rng.sample(["days", "opened", "defective", "plan", "region"], 1 + (level > 0.35) + (level > 0.75))
-        if level <= 0.15:
-            names = ["days"]
-        when = {name: _draw_value(rng, name) for name in names} if place < count else {}
+        when: dict[str, Any] = {}
+        while place < count and (not when or when in [rule["when"] for rule in rules]):
+            names = rng.sample(_CONDITIONS, 1 + (level > 0.35) + (level > 0.75)) if level > 0.15 else ["days"]
+            when = {name: _draw_value(rng, name) for name in names}
         percent = {"refund": 100, "partial_refund": rng.choice((50, 70, 85))}.get(resolution, 0)
         in_order = length > 1 and rng.random() < 0.5 + 0.5 * level
+        steps = list(_STEPS[resolution][:length])
+        rng.shuffle(steps)
+        if in_order:
+            steps.sort(key=_ORDER.index)
         rules.append({"when": when, "resolution": resolution, "percent": percent, "steps": steps, "in_order": in_order})
     return rules
 
@@ -154,7 +161,7 @@ def _draw_value(rng: random.Random, name: str) -> Any:
 
 
 def _draw_facts(rng: random.Random, level: float) -> dict[str, Any]:
-    cents = rng.randrange(1_000, 20_000)
+    cents = rng.randrange(3_000, 20_000)
     return {
         "product": rng.choice(_PRODUCTS),
         "price": str(Decimal(cents - cents % (100 if level < 0.5 else 1)) / 100),
@@ -186,7 +193,8 @@ def _prompt(expected: Mapping[str, Any], rng: random.Random, level: float) -> st
     return (
         f"Policy (the first rule that applies decides):\n{_policy(expected)}\n\n{today}"
         f"Message of the customer: {' '.join([parts[0], *told, 'What can you do?'])}\n\n"
-        "Apply the policy. State the resolution, the refund_amount (0 if no money is paid back) and the steps to take."
+        "Apply the policy. State the resolution, the refund_amount (0 for store_credit, replacement and decline) and "
+        "the steps to take."
     )
 
 
