@@ -54,6 +54,7 @@ def test_an_unusual_page_that_keeps_the_rules_is_right(page: str) -> None:
         ("</h1>", "</h1><h1>Another oak table</h1>", "h1: 2 instead of one"),
         ("<em>OAK</em>", "", "h1: 'oak table' 0 times"),
         ("</em>", "", "tags: </h1> closes nothing"),
+        ("<em>", "<![x[<em>", "h1: "),
         ("it will last.", "it will last", "'We make an oak table for you, and it wi…' is not a full sentence"),
         ("We make an oak table for you, and it will last.", "Oak table. Oak table. Oak table for all.", "table' 3"),
         ("<h2>Sizes</h2>", "<h2>Size</h2>", "headings: the h2 headings are ['care', 'size']"),

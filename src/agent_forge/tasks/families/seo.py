@@ -50,8 +50,11 @@ class _Page(HTMLParser):
         self.hidden = False
         self.said = ""  # all text, that of descriptions and images included
         self._open: list[_Element] = []
-        self.feed(html)
-        self.close()
+        try:
+            self.feed(html)
+            self.close()
+        except AssertionError as error:  # how html.parser refuses a marked section such as <![x[
+            self.fault = str(error)
         for element in self._open:
             if element.tag not in _MAY_STAY_OPEN:
                 self.fault = self.fault or f"<{element.tag}> is not closed"
