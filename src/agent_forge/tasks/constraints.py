@@ -110,7 +110,7 @@ def prose_fault(text: str, *, repeats: int = 5) -> str | None:
 
     `repeats` is how often a word of five letters or more may occur.
 
-    >>> prose_fault("We keep a lamp for you until Friday.")
+    >>> prose_fault("We keep a lamp for you until Friday.") or prose_fault("It is so.")
     >>> prose_fault("Lamp offer sale lamp discount.")
     'it is a list of words, not sentences'
     """
@@ -123,9 +123,9 @@ def prose_fault(text: str, *, repeats: int = 5) -> str | None:
         return f"{_short(fragment)!r} is not a full sentence"
     if len({_plain(part) for part in parts}) < len(parts):
         return "a sentence occurs twice"
-    most, times = Counter(word for word in found if len(word) >= 5).most_common(1)[0] if found else ("", 0)
-    if times > repeats:
-        return f"{most!r} occurs {times} times"
+    for word, times in Counter(word for word in found if len(word) >= 5).most_common(1):
+        if times > repeats:
+            return f"{word!r} occurs {times} times"
     commas = sum(word.endswith((",", ";")) for word in text.split())
     if sum(word in _FUNCTION_WORDS for word in found) < len(found) / 10 or commas > len(found) / 3:
         return "it is a list of words, not sentences"
