@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from mutations import mutants, survivors
 
+import agent_forge.tasks
 from agent_forge.inference.grammar import schema_grammar
 from agent_forge.tasks import Exercise, family
 from agent_forge.tasks.family import digest
@@ -91,3 +92,8 @@ def test_answers_can_be_held_to_the_schema_while_they_are_written(name: str) -> 
     schema = family(name).schema
     if schema is not None:
         schema_grammar(schema)
+
+
+def test_families_stays_a_function_after_the_package_of_that_name_is_loaded() -> None:
+    assert set(DIGESTS) <= set(agent_forge.tasks.families())
+    assert "hr" in agent_forge.tasks.families()
