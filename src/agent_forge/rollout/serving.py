@@ -1,0 +1,130 @@
+"""Which policy serves a unit, and the span that says so.
+
+Asking never fails a request: where the store cannot be read, or the candidate is no longer what it was when the rollout
+was made, the baseline serves, and the assignment says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from agent_forge.database import is_url
+from agent_forge.errors import AgentForgeError
+from agent_forge.home import home as home_folder
+from agent_forge.rollout.bucketing import bucket
+from agent_forge.rollout.readings import ARM, ARMS, COVARIATE, ROLLOUT, STAGE, UNIT, exposure_name
+from agent_forge.rollout.rollouts import CURRENT, FILE, Fingerprint, Rollouts
+from agent_forge.settings import trace_store
+
+if TYPE_CHECKING:
+    from agent_forge.rollout.state import Rollout
+    from agent_forge.traces import Recorder, Span
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """Who serves a unit: the policy (None: nothing was ever promoted, the defaults serve), and the rollout or
+    experiment that says so. `why` is set where the candidate should serve but cannot."""
+
+    policy: str | None
+    unit: str
+    rollout: str | None = None
+    arm: str | None = None
+    stage: int = 0
+    share: float = 0.0
+    why: str | None = None
+
+
+def policy_for(
+    unit: str | int,
+    *,
+    rollout: str | None = None,
+    home: str | os.PathLike[str] | Rollouts | None = None,
+    fingerprint: Fingerprint | None = None,
+) -> Assignment:
+    """The policy that serves a unit: its arm in the rollout (by default the latest active one), else the current one.
+
+    It reads the store every time, so a rollback or a pause is seen by the next request. `fingerprint` is what a policy
+    consists of now; a candidate that differs from what was recorded when the rollout was made does not serve.
+    """
+    unit = str(unit)
+    rollouts = home if isinstance(home, Rollouts) else None
+    try:
+        if rollouts is None:
+            place = trace_store(home)  # type: ignore[arg-type]
+            if (place is None or not is_url(place)) and not (home_folder(place) / FILE).exists():
+                return Assignment(None, unit)  # nobody has ever rolled anything out
+            rollouts = Rollouts.open(home)  # type: ignore[arg-type]
+        found = rollouts.get(rollout) if rollout is not None else rollouts.active()
+        if found is None or found.state in ("promoted", "rolled_back"):
+            return Assignment(rollouts.current(), unit, rollout=None)
+        return _arm(found, unit, fingerprint)
+    except AgentForgeError as error:
+        log.warning("the baseline serves unit %s: %s", unit_digest(rollout or "", unit), error)
+        return Assignment(None, unit, why=str(error))
+    finally:
+        if rollouts is not None and rollouts is not home:
+            rollouts.close()
+
+
+def _arm(rollout: Rollout, unit: str, fingerprint: Fingerprint | None) -> Assignment:
+    chosen = bucket(rollout.name, unit) < rollout.share
+    arm, policy, why = ARMS[not chosen], rollout.candidate if chosen else rollout.baseline, None
+    if chosen and fingerprint is not None and (why := changed(rollout, fingerprint)) is not None:
+        log.warning("rollout %s: %s serves instead of %s: %s", rollout.name, rollout.baseline, policy, why)
+        arm, policy = "fallback", rollout.baseline  # in neither arm: it would dilute both
+    name = None if policy == CURRENT else policy
+    return Assignment(name, unit, rollout.name, arm, rollout.stage, rollout.share, why)
+
+
+def changed(rollout: Rollout, fingerprint: Fingerprint) -> str | None:
+    """How the candidate differs from what it was when the rollout was made; None if it does not."""
+    known = rollout.fingerprints.get(rollout.candidate)
+    if known is None:
+        return None
+    try:
+        now = fingerprint(rollout.candidate)
+    except AgentForgeError as error:
+        return str(error)
+    differs = [name for name in sorted({*known, *now}) if known.get(name) != now.get(name)]
+    return f"its {' and '.join(differs)} changed since the rollout was made" if differs else None
+
+
+def unit_digest(experiment: str, unit: str) -> str:
+    """What a trace says about a unit: enough to count it, nothing about who it is."""
+    return sha256(f"{len(experiment)}:{experiment}:unit:{unit}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def expose(recorder: Recorder, assignment: Assignment, *, covariate: float | None = None) -> Span | None:
+    """Records that a unit was served, as a span inside the current one, whose policy it sets.
+
+    `covariate` is a figure about the unit from before the rollout, such as its success rate last month, for experiments
+    that adjust for it.
+    """
+    from agent_forge.traces import current_span
+
+    around = current_span()
+    if around is not None and assignment.policy is not None:
+        around.policy = assignment.policy
+    if assignment.rollout is None:
+        return None
+    attributes: dict[str, Any] = {
+        ROLLOUT: assignment.rollout,
+        ARM: assignment.arm,
+        UNIT: unit_digest(assignment.rollout, assignment.unit),
+        STAGE: assignment.stage,
+    }
+    optional: Mapping[str, Any] = {COVARIATE: covariate, f"{ROLLOUT}.why": assignment.why}
+    attributes |= {name: value for name, value in optional.items() if value is not None}
+    span = recorder.start(
+        exposure_name(assignment.rollout), "observation", attributes=attributes, policy=assignment.policy
+    )
+    recorder.end(span)
+    return span
