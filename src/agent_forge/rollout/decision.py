@@ -98,13 +98,13 @@ def _waiting(rollout: Rollout, readings: Readings, gains: Mapping[str, Differenc
     """What a promotion still waits for, or None."""
     rails, stage = rollout.guardrails, readings.stage(rollout.stage)
     if rollout.share == 0:  # nobody has the candidate yet: there is nothing to compare, only time to wait for
-        return None if _elapsed(rollout, now_s) >= rails.min_time_s else _time_left(rollout, now_s)
+        return None if _elapsed(rollout, now_s) >= rails.min_days * DAY_S else _time_left(rollout, now_s)
     if readings.last_s is None:
         return "there is no data"
     if stage is None or min(stage.units) < rails.min_units:
         units = stage.units if stage is not None else (0, 0)
         return f"thin data: {units[0]} and {units[1]} units in this stage, {rails.min_units} needed in each arm"
-    if now_s - readings.last_s > rails.stale_s:
+    if now_s - readings.last_s > 3_600 * rails.stale_hours:
         return f"stale data: the latest unit is {(now_s - readings.last_s) / 3600:.1f} hours old"
     if (why := _mismatch(rollout.share, stage.units)) is not None:
         return why
@@ -115,7 +115,7 @@ def _waiting(rollout: Rollout, readings: Readings, gains: Mapping[str, Differenc
             return f"{name} is missing: {shares[0]:.0%} and {shares[1]:.0%} of the units have it"
         if max(counts) and (name not in gains or min(counts) < rails.min_units):
             return f"{name} is thin: {counts[0]} and {counts[1]} units have it, {rails.min_units} needed in each arm"
-    if _elapsed(rollout, now_s) < rails.min_time_s:
+    if _elapsed(rollout, now_s) < rails.min_days * DAY_S:
         return _time_left(rollout, now_s)
     for name, gain in gains.items():
         alpha, margin = rails.alpha_of(name), rails.margin_of(name)
@@ -129,8 +129,8 @@ def _elapsed(rollout: Rollout, now_s: float) -> float:
 
 
 def _time_left(rollout: Rollout, now_s: float) -> str:
-    days = (rollout.guardrails.min_time_s - _elapsed(rollout, now_s)) / DAY_S
-    return f"the stage has {days:.1f} of {rollout.guardrails.min_time_s / DAY_S:g} days to go"
+    days = rollout.guardrails.min_days - _elapsed(rollout, now_s) / DAY_S
+    return f"the stage has {days:.1f} of {rollout.guardrails.min_days:g} days to go"
 
 
 def _mismatch(share: float, units: Sequence[int]) -> str | None:

@@ -43,16 +43,16 @@ QUANTILES = {"latency_p50": 0.5, "latency_p95": 0.95}
 class Guardrails:
     """When a rollout goes on, waits and comes back. Raises UsageError for values that cannot be used."""
 
-    min_time_s: float = option(7 * DAY_S, help="Minimum time per stage, in seconds", at_least=0)
+    min_days: float = option(7.0, help="Minimum time per stage, in days", at_least=0)
     min_units: int = option(100, help="Minimum units per arm and stage", at_least=1)
     alpha: float = option(0.05, help="Probability of rolling back a candidate that is as good", above=0, at_most=0.4)
-    margin: float | None = option(None, help="Largest loss of success or reward to accept", above=0)
+    margin: float | None = option(None, help="Margin of success, reward and tool errors [default: 0.03]", above=0)
     primary: str = option("success", help="The metric that gets most of alpha")
     watch: tuple[str, ...] = option(tuple(METRICS), help="Metrics to compare")
     require: tuple[str, ...] = option(("success",), help="Metrics that must be there for a stage to end")
     coverage: float = option(0.8, help="Share of units that must have a required metric", at_least=0, at_most=1)
-    stale_s: float = option(2 * DAY_S, help="Age of the latest unit at which the data is stale", above=0)
-    window_s: float = option(3_600.0, help="Length of a window, in seconds", above=0)
+    stale_hours: float = option(48.0, help="Age of the latest unit, in hours, at which the data is stale", above=0)
+    window_minutes: float = option(60.0, help="Length of the windows that trips look at, in minutes", above=0)
     votes: int = option(3, help="Windows that must show a soft trip", at_least=1)
     windows: int = option(5, help="Windows that are looked at for soft trips", at_least=1)
 
@@ -64,6 +64,10 @@ class Guardrails:
             raise UsageError("the primary and the required metrics must be watched", fix="Add them to `watch`")
         if not 0 < self.alpha <= 0.4 or self.votes > self.windows:
             raise UsageError("alpha must lie in (0, 0.4], and votes must not exceed windows")
+
+    @property
+    def window_s(self) -> float:
+        return 60 * self.window_minutes
 
     def alpha_of(self, metric: str) -> float:
         """The metric's part of alpha: 60 % for the primary one, the rest in equal parts. They add up to alpha, so that

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from agent_forge.errors import StoreError, UsageError
 from agent_forge.home import home as home_folder
 from agent_forge.rollout.decision import decide
 from agent_forge.rollout.metrics import Guardrails
+from agent_forge.rollout.policies import FolderOf, fingerprint
 from agent_forge.rollout.readings import Readings
 from agent_forge.rollout.state import Rollout, RolloutDecision, check_stages, iso
 from agent_forge.settings import trace_store
@@ -29,7 +30,6 @@ FILE = "rollout.db"
 CURRENT = "current"
 NAME = re.compile(r"[\w.-]{1,100}")
 Source = Callable[[Rollout, float], Readings]
-Fingerprint = Callable[[str], Mapping[str, Any]]
 
 SCHEMA = Schema(
     name="rollout store",
@@ -150,13 +150,13 @@ class Rollouts:
         baseline: str = CURRENT,
         stages: tuple[float, ...] = (0.1, 0.5, 1.0),
         guardrails: Guardrails | None = None,
-        fingerprint: Fingerprint | None = None,
+        folder_of: FolderOf | None = None,
         now_s: float | None = None,
     ) -> Rollout:
         """A new rollout in its first stage. `current` as a baseline is the policy that is current now.
 
-        `fingerprint` tells what a policy consists of, to notice later that it has changed (see `serving`). Raises
-        UsageError if there is one of that name, or if it would compare a policy with itself.
+        `folder_of` finds the folders of registered models, to notice later that one has changed (see `policies`).
+        Raises UsageError if there is one of that name, or if it would compare a policy with itself.
         """
         if not NAME.fullmatch(name):
             raise UsageError(f"{name[:100]!r} is not a valid rollout name", fix="Use letters, digits, _ . and -")
@@ -165,7 +165,7 @@ class Rollouts:
             baseline = self.current() or CURRENT
         if candidate == baseline:
             raise UsageError(f"candidate and baseline are both {candidate!r}", fix="Name another --candidate")
-        known = {each: dict(fingerprint(each)) for each in (candidate, baseline)} if fingerprint else {}
+        known = {each: fingerprint(each, folder_of) for each in (candidate, baseline)}
         rollout = Rollout(name, candidate, baseline, stages, guardrails or Guardrails(), fingerprints=known)
         if rollout.share == 1:
             raise UsageError("a rollout needs a stage below 100 %", fix="Write for example --stages 10,50,100")

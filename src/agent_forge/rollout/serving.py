@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ from agent_forge.database import is_url
 from agent_forge.errors import AgentForgeError
 from agent_forge.home import home as home_folder
 from agent_forge.rollout.bucketing import bucket
+from agent_forge.rollout.policies import changes
 from agent_forge.rollout.readings import ARM, ARMS, COVARIATE, ROLLOUT, STAGE, UNIT, exposure_name
-from agent_forge.rollout.rollouts import CURRENT, FILE, Fingerprint, Rollouts
+from agent_forge.rollout.rollouts import CURRENT, FILE, Rollouts
 from agent_forge.settings import trace_store
 
 if TYPE_CHECKING:
@@ -26,12 +27,13 @@ if TYPE_CHECKING:
     from agent_forge.traces import Recorder, Span
 
 log = logging.getLogger(__name__)
+WhyNot = Callable[[str], str | None]  # why a policy cannot serve; None if it can
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
     """Who serves a unit: the policy (None: nothing was ever promoted, the defaults serve), and the rollout or
-    experiment that says so. `why` is set where the candidate should serve but cannot."""
+    experiment that says so. `why` is set where the candidate should serve and cannot."""
 
     policy: str | None
     unit: str
@@ -40,6 +42,7 @@ class Assignment:
     stage: int = 0
     share: float = 0.0
     why: str | None = None
+    folder: str | None = None  # of a policy that is a model
 
 
 def policy_for(
@@ -47,12 +50,13 @@ def policy_for(
     *,
     rollout: str | None = None,
     home: str | os.PathLike[str] | Rollouts | None = None,
-    fingerprint: Fingerprint | None = None,
+    why_not: WhyNot | None = None,
 ) -> Assignment:
     """The policy that serves a unit: its arm in the rollout (by default the latest active one), else the current one.
 
-    It reads the store every time, so a rollback or a pause is seen by the next request. `fingerprint` is what a policy
-    consists of now; a candidate that differs from what was recorded when the rollout was made does not serve.
+    It reads the store every time, so a rollback is seen by the next request. A candidate whose manifest, base,
+    tokenizer or template is not what it was when the rollout was made does not serve; nor does one that `why_not`
+    objects to.
     """
     unit = str(unit)
     rollouts = home if isinstance(home, Rollouts) else None
@@ -65,7 +69,7 @@ def policy_for(
         found = rollouts.get(rollout) if rollout is not None else rollouts.active()
         if found is None or found.state in ("promoted", "rolled_back"):
             return Assignment(rollouts.current(), unit, rollout=None)
-        return _arm(found, unit, fingerprint)
+        return _arm(found, unit, why_not)
     except AgentForgeError as error:
         log.warning("the baseline serves unit %s: %s", unit_digest(rollout or "", unit), error)
         return Assignment(None, unit, why=str(error))
@@ -74,27 +78,22 @@ def policy_for(
             rollouts.close()
 
 
-def _arm(rollout: Rollout, unit: str, fingerprint: Fingerprint | None) -> Assignment:
+def _arm(rollout: Rollout, unit: str, why_not: WhyNot | None) -> Assignment:
     chosen = bucket(rollout.name, unit) < rollout.share
     arm, policy, why = ARMS[not chosen], rollout.candidate if chosen else rollout.baseline, None
-    if chosen and fingerprint is not None and (why := changed(rollout, fingerprint)) is not None:
+    recorded = rollout.fingerprints.get(policy, {})
+    if chosen:
+        differs = changes(recorded)
+        why = f"its {' and '.join(differs)} changed since the rollout was made" if differs else None
+        if why is None and why_not is not None:
+            why = why_not(policy)
+    if why is not None:
         log.warning("rollout %s: %s serves instead of %s: %s", rollout.name, rollout.baseline, policy, why)
-        arm, policy = "fallback", rollout.baseline  # in neither arm: it would dilute both
+        arm, policy = "fallback", rollout.baseline  # in neither arm: it would dilute both, and the shares tell
+        recorded = rollout.fingerprints.get(policy, {})
     name = None if policy == CURRENT else policy
-    return Assignment(name, unit, rollout.name, arm, rollout.stage, rollout.share, why)
-
-
-def changed(rollout: Rollout, fingerprint: Fingerprint) -> str | None:
-    """How the candidate differs from what it was when the rollout was made; None if it does not."""
-    known = rollout.fingerprints.get(rollout.candidate)
-    if known is None:
-        return None
-    try:
-        now = fingerprint(rollout.candidate)
-    except AgentForgeError as error:
-        return str(error)
-    differs = [name for name in sorted({*known, *now}) if known.get(name) != now.get(name)]
-    return f"its {' and '.join(differs)} changed since the rollout was made" if differs else None
+    folder = recorded.get("folder")
+    return Assignment(name, unit, rollout.name, arm, rollout.stage, rollout.share, why, folder)
 
 
 def unit_digest(experiment: str, unit: str) -> str:
