@@ -27,6 +27,7 @@ from agent_forge.agents.choices import (
 )
 from agent_forge.agents.front import blocking, checked_names, signature_of
 from agent_forge.agents.planner.interface import make_plan
+from agent_forge.agents.policies import assign, strategy_by_flag
 from agent_forge.agents.profiles import AgentProfile, builtin_profiles, choose_profile
 from agent_forge.agents.request_run import RequestRun
 from agent_forge.agents.result import Result, RunUsage
@@ -91,6 +92,8 @@ async def arun(
     approve: AnyApproval = "ask",
     repairs: int = 2,
     settle: Mapping[str, tuple[str, Any]] | None = None,
+    unit: str | None = None,
+    rollout: str | None = None,
     on_event: OnEvent | None = None,
     update: Update | None = None,
     mend: Mend | None = None,
@@ -117,6 +120,8 @@ async def arun(
       and "none" decide at once; a mapping by task or a function answers True, False, or the arguments to change.
     - `repairs`: how often a model may mend the plan after a failure. A tool's own `fallback` is called before that.
     - `settle`: for `resume`, what became of tasks in doubt: ("done", RESULT), ("retry", None) or ("failed", None).
+    - `unit`: whom this is for (a user, a session). A rollout then decides by whom, the latest active one or the one
+      named `rollout`, and the trace says so (docs/rollout.md).
     - `home`: the folder for trace and journal; `record=False` writes neither; `resume`: the name of a run to continue.
     - `limits` replaces those that the tools state; `mask`, `sample`: as in `Recorder.from_settings`; others: `execute`.
 
@@ -148,6 +153,8 @@ async def _carry_out(
     approve: AnyApproval,
     repairs: int,
     settle: Mapping[str, tuple[str, Any]] | None,
+    unit: str | None,
+    rollout: str | None,
     **settings: Any,
 ) -> Result:
     if resume is not None:
@@ -156,10 +163,13 @@ async def _carry_out(
         model = model if model is not None else notes.get("model")
         agent = agent if agent is not None else notes.get("agent")
         request_or_plan = notes.get("request")
+    assignment, planner, strategy, model = assign(unit, rollout, home, planner, strategy, model)
     profile = choose_profile(agent)
     box = allowed_tools(profile, None if tools is None else choose_tools(tools))
     reads = tools is None or isinstance(request_or_plan, str)
     client = choose_model(model if model is not None else profile.model)
+    if strategy == "auto" and planner is None and agent is None:
+        strategy = strategy_by_flag(home, unit, client is not None) or strategy
     if strategy == "auto" and approve == "ask" and agent is None and any(tool.side_effects for tool in box):
         strategy = "graph"  # a plan that waits for an approval survives a restart, an agent's turn does not
     chosen = choose_planner(planner, client, strategy, bundled=tools is None)
@@ -168,6 +178,7 @@ async def _carry_out(
     request_run = RequestRun(
         box, client, request_or_plan, reads=reads, repairs=repairs, profile=profile, approve=approve
     )
+    request_run.assignment = assignment
     if settings["concurrency"] is None and (default := os.environ.get(variable("concurrency"))):
         settings["concurrency"] = int(default)
     settings["limits"] = settings["limits"] or limits_of(box, approval=approve != "all")

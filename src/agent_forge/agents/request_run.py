@@ -40,6 +40,7 @@ from agent_forge.traces import Recorder, Span
 
 if TYPE_CHECKING:
     from agent_forge.agents.team import Team
+    from agent_forge.rollout import Assignment
 
 
 class RequestRun:
@@ -64,6 +65,7 @@ class RequestRun:
         if isinstance(work, Plan) and work.provenance is not None:
             self.request = work.provenance.request
         self.profile = profile
+        self.assignment: Assignment | None = None  # who was chosen to do it, where a rollout says so
         self.worker: Worker | Team = Worker(box, client, profile=profile, reads=reads, approve=approve)
         self.warnings: list[str] = []
         self._begun = False
@@ -97,6 +99,10 @@ class RequestRun:
         inputs = {"request": self.request}
         scope = recorder.span(name, "run", inputs=inputs, agent=acting) if recorder else nullcontext()
         with scope as span, outermost(span):
+            if recorder is not None and self.assignment is not None:
+                from agent_forge.rollout import expose
+
+                expose(recorder, self.assignment)
             outcome, planned = await self._execute(planner, settings)
             result = await self._result(outcome, planned, span.trace_id if span else None)
             if span is not None:

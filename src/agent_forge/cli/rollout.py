@@ -10,6 +10,7 @@ import click
 from agent_forge.cli._options import home_option, json_option, open_store
 from agent_forge.cli._output import echo, json_out
 from agent_forge.cli._settings import read_settings, settings_options
+from agent_forge.cli.experiments import command as experiments
 from agent_forge.cli.flags import command as flags
 from agent_forge.rollout.metrics import Guardrails
 
@@ -32,6 +33,7 @@ def command() -> None:
 
 
 command.add_command(flags)
+command.add_command(experiments)
 
 
 @command.command()

@@ -63,6 +63,8 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 @click.option("--settle", multiple=True, metavar="TASK=HOW",
               help="With --resume, what became of a task in doubt: done:VALUE, retry or failed.")  # fmt: skip
 @click.option("--team", is_flag=True, help="Assign every task to an agent, by rules, measured trust and load.")
+@click.option("--unit", help="Whom this is for, e.g. a user: a rollout then decides which policy does it.")
+@click.option("--rollout", metavar="NAME", help="The rollout that decides [default: the latest active one].")
 @mask_option
 @sample_option
 @home_option

@@ -180,6 +180,8 @@ class Rollouts:
                 (name, rollout.state, json.dumps(rollout.to_json())),
             )
             _note(cursor, name, RolloutDecision(at_s, "create", why, figures))
+            if baseline not in (CURRENT, self._current(cursor)):  # so that it also serves after a rollback
+                _move_current(cursor, baseline, self._current(cursor), at_s)
         return rollout
 
     def step(self, name: str, source: Source, *, now_s: float | None = None) -> Rollout:
@@ -270,7 +272,7 @@ class Rollouts:
     # Policies
 
     def current(self) -> str | None:
-        """The policy that serves whoever is in no rollout; None until one was promoted."""
+        """The policy that serves whoever is in no rollout: the latest baseline or promoted candidate, if any."""
         with self.db.read() as cursor:
             return self._current(cursor)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -66,16 +67,35 @@ def policy_for(
             if (place is None or not is_url(place)) and not (home_folder(place) / FILE).exists():
                 return Assignment(None, unit)  # nobody has ever rolled anything out
             rollouts = Rollouts.open(home)  # type: ignore[arg-type]
+        if rollout is not None and (variant := _variant(rollouts, rollout, unit)) is not None:
+            return variant
         found = rollouts.get(rollout) if rollout is not None else rollouts.active()
         if found is None or found.state in ("promoted", "rolled_back"):
-            return Assignment(rollouts.current(), unit, rollout=None)
+            return Assignment(rollouts.current(), unit)
         return _arm(found, unit, why_not)
     except AgentForgeError as error:
-        log.warning("the baseline serves unit %s: %s", unit_digest(rollout or "", unit), error)
-        return Assignment(None, unit, why=str(error))
+        log.warning("the current policy serves unit %s: %s", unit_digest(rollout or "", unit), error)
+        current = None
+        with suppress(AgentForgeError):
+            current = rollouts.current() if rollouts is not None else None
+        return Assignment(current, unit, why=str(error))
     finally:
         if rollouts is not None and rollouts is not home:
             rollouts.close()
+
+
+def _variant(rollouts: Rollouts, name: str, unit: str) -> Assignment | None:
+    """The variant of a unit, if there is an experiment of that name."""
+    from agent_forge.rollout.experiments import experiments
+
+    if (found := experiments(rollouts).get(name)) is None:
+        return None
+    experiment, state = found
+    if state != "running":
+        return Assignment(rollouts.current(), unit)
+    variant = experiment.variant(unit)
+    share = experiment.variants[variant] / sum(experiment.variants.values())
+    return Assignment(None if variant == CURRENT else variant, unit, name, variant, 0, share)
 
 
 def _arm(rollout: Rollout, unit: str, why_not: WhyNot | None) -> Assignment:

@@ -165,6 +165,7 @@ RUN = closed(
         "timeout_s": nullable(_SECONDS),
         "on_failure": nullable({"enum": ["skip", "fail_fast", "continue"]}),
         "team": nullable({"type": "boolean"}),
+        "unit": nullable(NAME),
         "approve": nullable({"enum": ["ask", "all", "none"]}),
         "repairs": nullable({"type": "integer", "minimum": 0, "maximum": 20}),
         "budget": nullable(

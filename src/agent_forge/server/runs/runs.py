@@ -115,7 +115,7 @@ class Runs:
 
     def _options(self, body: Mapping[str, Any], model: Any) -> dict[str, Any]:
         settings = self._context.settings
-        names = ("planner", "concurrency", "timeout_s", "on_failure", "team", "approve", "repairs")
+        names = ("planner", "concurrency", "timeout_s", "on_failure", "team", "unit", "approve", "repairs")
         options = {name: body[name] for name in names if body.get(name) is not None}
         if body.get("budget"):
             from agent_forge.runtime import Budget
