@@ -80,7 +80,7 @@ def everywhere(home: Path) -> list[str]:
         f"/traces/{biggest.trace_id}",
         f"/traces/{biggest.trace_id}/{span}", "/sessions", "/sessions/monday", "/trust", "/forge", f"/forge/{session}",
         "/models", f"/models/{models[0].digest}", f"/models/compare?model={models[0].digest}&model={models[1].digest}",
-        "/data", "/data/rows",
+        "/data", "/data/rows", "/rollouts", "/policies", "/agents",
     ]  # fmt: skip
 
 
@@ -365,7 +365,8 @@ def test_empty_pages_name_the_command_that_fills_them(empty: TestClient) -> None
         "/": "agent-forge demo", "/runs": "agent-forge run", "/traces": "agent-forge traces import",
         "/forge": "agent-forge forge run nano", "/sessions": "agent-forge delegation install",
         "/trust": "agent-forge delegation verify", "/models": "agent-forge forge run nano",
-        "/data": "agent-forge data audit",
+        "/data": "agent-forge data audit", "/rollouts": "agent-forge rollout create",
+        "/policies": "agent-forge rollout create",
     }  # fmt: skip
     for path, command in commands.items():
         html = empty.get(path).text

@@ -32,8 +32,9 @@ MORE = ("q36", "q37", "q38", "q39", "q25", "q31")
 @click.command()
 @home_option
 @click.option("--latency", default=LATENCY_S, show_default=True, help="Simulated latency of a search, in seconds.")
+@click.option("--rollout", is_flag=True, help="Show rollouts instead: one promoted, one pulled back, and a true one.")
 @json_option
-def command(home: str | None, latency: float, as_json: bool) -> int:
+def command(home: str | None, latency: float, rollout: bool, as_json: bool) -> int:
     """Plan, run in parallel and trace real multi-hop questions, on bundled data.
 
     Without --home or AGENT_FORGE_HOME the traces go to a temporary folder.
@@ -41,6 +42,8 @@ def command(home: str | None, latency: float, as_json: bool) -> int:
     home = home or tempfile.mkdtemp(prefix="agent-forge-demo-")
     from rich.console import Console
 
+    if rollout:
+        return _rollouts(home, Console(stderr=as_json, highlight=False), as_json)
     from agent_forge.agents.tools.retrieval import bundled_questions
 
     console = Console(stderr=as_json, highlight=False)
@@ -58,8 +61,21 @@ def command(home: str | None, latency: float, as_json: bool) -> int:
         _table(rows, latency, console)
         console.print(f"Of all {len(questions)} bundled questions, run just now, {right} got the exact answer.")
         console.print(f"\nEvery run left a trace in {cell(home)}. Look at the first one:")
+        console.print(f"  {cell(call_again('demo', '--rollout', home=home))} shows rollouts.", soft_wrap=True)
         console.print(f"  {cell(call_again('traces', 'trajectory', first['trace'], home=home))}", soft_wrap=True)
     return 0 if all(row["state"] == "done" for row in rows) else 1
+
+
+def _rollouts(home: str, console: Console, as_json: bool) -> int:
+    from agent_forge.cli._demo_rollout import show_rollouts
+
+    rows = show_rollouts(home, console)
+    if as_json:
+        json_out({"home": home, "rollouts": rows})
+    else:
+        console.print(f"\nEvery decision with its figures: {cell(call_again('rollout', 'status', 'good', home=home))}")
+        console.print("The same as pages: `agent-forge serve`, then /rollouts", markup=False)
+    return 0
 
 
 def _tools(latency: float) -> list[Tool]:

@@ -28,7 +28,7 @@ MISMATCH_ALPHA = 1e-3  # of the check that both arms get their share of the unit
 def decide(rollout: Rollout, readings: Readings, now_s: float) -> RolloutDecision:
     """What to do with a rollout now. A pure function: the same state, readings and time give the same decision."""
     rails = rollout.guardrails
-    gains = {name: gain for name in rails.watch if (gain := _gain(name, readings)) is not None}
+    gains = {name: gain for name in rails.watch if (gain := _gain(name, readings, rails)) is not None}
     figures = _figures(rollout, readings, gains)
     soft = tuple(
         name
@@ -59,7 +59,7 @@ def decide(rollout: Rollout, readings: Readings, now_s: float) -> RolloutDecisio
     return decision("promote", f"not worse beyond the margins: {proof}")
 
 
-def _gain(metric: str, readings: Readings) -> Difference | None:
+def _gain(metric: str, readings: Readings, rails: Guardrails) -> Difference | None:
     rule = METRICS[metric]
     strata = []
     for stage in readings.stages:
@@ -67,7 +67,7 @@ def _gain(metric: str, readings: Readings) -> Difference | None:
         if metric not in QUANTILES:
             baseline = baseline.scaled(rule.tolerance)
         strata.append((candidate, baseline) if rule.better > 0 else (baseline, candidate))
-    return compare(strata, proportion=rule.proportion)
+    return compare(strata, proportion=rule.proportion, tuned_at=rails.tuned_at)
 
 
 def _is_enough(metric: str, readings: Readings, rails: Guardrails) -> bool:

@@ -50,6 +50,7 @@ class Guardrails:
     primary: str = option("success", help="The metric that gets most of alpha")
     watch: tuple[str, ...] = option(tuple(METRICS), help="Metrics to compare")
     require: tuple[str, ...] = option(("success",), help="Metrics that must be there for a stage to end")
+    tuned_at: int = option(1_000, help="Units at which the bounds are tightest", at_least=10)
     coverage: float = option(0.8, help="Share of units that must have a required metric", at_least=0, at_most=1)
     stale_hours: float = option(48.0, help="Age of the latest unit, in hours, at which the data is stale", above=0)
     window_minutes: float = option(60.0, help="Length of the windows that trips look at, in minutes", above=0)

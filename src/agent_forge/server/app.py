@@ -32,6 +32,7 @@ MODULES = (
     "agent_forge.server.runs.routes",
     "agent_forge.server.intake",
     "agent_forge.server.scores",
+    "agent_forge.server.rollouts",
     "agent_forge.server.openapi",
     "agent_forge.server.dashboard",
 )

@@ -204,6 +204,12 @@ _OPERATIONS: tuple[tuple[str, str, str, str, dict[int, JSON], str | None], ...] 
      {200: _response("Decided", OBJECT)}, "approval"),
     ("post", "/v1/traces/{trace}/reward", "reward_trace", "Score a trace or one of its spans from 0 to 1.",
      {200: _response("The score, the reward of the trace, and the credit of the agents", OBJECT)}, "reward"),
+    ("get", "/v1/rollouts", "list_rollouts", "List the rollouts and the current policy.",
+     {200: _response("Rollouts", _listing("rollouts", TEXT))}, None),
+    ("get", "/v1/rollouts/{name}", "get_rollout", "Get a rollout and its decisions.",
+     {200: _response("The rollout", OBJECT)}, None),
+    ("post", "/v1/rollouts/{name}/{action}", "change_rollout", "Pause, resume, promote or roll back a rollout.",
+     {200: _response("The rollout", OBJECT)}, "rollout"),
     ("post", f"{_RUN}/cancel", "cancel", "Stop a run.", {202: _response("It will stop", OBJECT)}, None),
 )  # fmt: skip
 _PATHS: dict[str, JSON] = {"/v1/traces": _TRACES}

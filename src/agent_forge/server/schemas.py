@@ -192,5 +192,13 @@ REWARD = closed(
     },
     "value",
 )
+ROLLOUT = closed({"why": nullable({"type": "string", "maxLength": 500})})
 
-BODIES = {"chat": CHAT, "completion": COMPLETION, "run": RUN, "approval": APPROVAL, "reward": REWARD}
+BODIES = {
+    "chat": CHAT,
+    "completion": COMPLETION,
+    "run": RUN,
+    "approval": APPROVAL,
+    "reward": REWARD,
+    "rollout": ROLLOUT,
+}

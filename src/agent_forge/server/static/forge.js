@@ -119,6 +119,8 @@ addEventListener("click", (event) => {
     const button = event.target.closest("[data-copy]");
     navigator.clipboard?.writeText($("code", button.parentElement).textContent);
     button.textContent = "Copied";
+  } else if (event.target.closest("[data-post]")) {
+    act(event.target.closest("[data-post]"));
   } else if (event.target.closest("[data-score]")) {
     score(event.target.closest("[data-score]"));
   } else {
@@ -188,6 +190,17 @@ async function score(button) {
   const form = button.closest("[data-score-at]"), status = $("[role=status]", form);
   const response = await fetch(form.dataset.scoreAt, {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ value: Number(button.dataset.score) }),
+  }).catch(() => null);
+  if (response?.ok) exchange(await page(location.href));
+  else status.textContent = response ? (await response.json()).error.message : "The server does not respond.";
+}
+
+// --- rollouts: pause, promote, roll back ---------------------------------------------------------------------------------
+
+async function act(button) {
+  const form = button.closest("[data-post-at]"), status = $("[role=status]", form);
+  const response = await fetch(`${form.dataset.postAt}/${button.dataset.post}`, {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ why: "from the dashboard" }),
   }).catch(() => null);
   if (response?.ok) exchange(await page(location.href));
   else status.textContent = response ? (await response.json()).error.message : "The server does not respond.";
