@@ -217,3 +217,15 @@ def test_a_bad_candidate_is_pulled_back_by_real_spans(tmp_path: Path) -> None:
         assert rollouts.step("r", TraceReadings(store)).state == "rolled_back"
     assert rollouts.decisions("r")[-1].why.startswith("a burst of errors")
     assert policy_for("user-1", home=rollouts).policy == "good"
+
+
+def test_the_demo_pulls_the_planted_candidate_back(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    from agent_forge.cli._demo_rollout import show_rollouts
+
+    (row,) = show_rollouts(str(tmp_path), Console(quiet=True), "planted")
+    assert (row["state"], row["share"]) == ("rolled_back", 0.0)
+    assert row["figures"]["success"]["candidate"] == 0
+    assert row["figures"]["success"]["baseline"] == 1
+    assert Rollouts.open(tmp_path).current() == "rules"

@@ -388,11 +388,11 @@ def test_static_files_may_be_kept_for_ever_by_their_content(empty: TestClient) -
 
 
 def test_a_new_page_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "rollouts.py").write_text(
+    (tmp_path / "weather.py").write_text(
         "from agent_forge.server.dashboard import DashboardPage, page_routes\n"
         "def data(context, request): return {'error': {'message': 'soon', 'status': 200}}\n"
-        "def routes(context): return page_routes(context, '/rollouts', 'error.html', data)\n"
-        "PAGE = DashboardPage('Rollouts', '/rollouts', 'l', 55, routes)\n"
+        "def routes(context): return page_routes(context, '/weather', 'error.html', data)\n"
+        "PAGE = DashboardPage('Weather', '/weather', 'w', 52, routes)\n"
     )
     monkeypatch.setattr(pages, "__path__", [*pages.__path__, str(tmp_path)])
     dashboard.pages.cache_clear()
@@ -400,9 +400,9 @@ def test_a_new_page_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         client = TestClient(
             create_app(ServerSettings(home=str(tmp_path), log_level="error")), base_url="http://127.0.0.1"
         )
-        names = [found.get("data-key") for found in Tags(client.get("/rollouts", headers=HTML).text).all("a")]
-        assert names.index("m") < names.index("l") < names.index("d")
-        assert client.get("/rollouts.json").json()["error"]["message"] == "soon"
+        names = [found.get("data-key") for found in Tags(client.get("/weather", headers=HTML).text).all("a")]
+        assert names.index("m") < names.index("w") < names.index("d")
+        assert client.get("/weather.json").json()["error"]["message"] == "soon"
     finally:
         monkeypatch.undo()
         dashboard.pages.cache_clear()

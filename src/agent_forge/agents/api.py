@@ -110,25 +110,21 @@ async def arun(
     """Carries out a request in words, a Plan, tasks, or an asynchronous iterable of tasks, which start as they come.
 
     - `tools`: a Toolbox, tools or functions, or a module or file of tools; by default bundled search and calculator.
-    - `model`: a ModelClient or `http://host:port/v1#name`; without one, the forged planner and rules do it.
-    - `planner`: a Planner, or "rules", "forged", "model", "local".
-    - `strategy`: "graph" plans and runs the tasks in parallel, "react" leaves the request to an agent that makes one
-      call per turn, "auto" decides by the request (docs/agents.md).
+    - `model`: a ModelClient or `http://host:port/v1#name`; `planner`: a Planner, "rules", "forged", "model", "local".
+    - `strategy`: "graph" plans, "react" is an agent with one call per turn, "auto" decides by request (docs/agents.md).
     - `agent`: the profile that acts: an AgentProfile, a bundled name or a YAML file; by default `default`.
     - `team`: assign every task to an agent by rules, measured trust and load: True for the built-in profiles, or yours.
     - `approve`: tools with side effects wait for it. "ask" ends the run as "waiting" where nobody can be asked, "all"
       and "none" decide at once; a mapping by task or a function answers True, False, or the arguments to change.
     - `repairs`: how often a model may mend the plan after a failure. A tool's own `fallback` is called before that.
     - `settle`: for `resume`, what became of tasks in doubt: ("done", RESULT), ("retry", None) or ("failed", None).
-    - `unit`: whom this is for (a user, a session). A rollout then decides by whom, the latest active one or the one
-      named `rollout`, and the trace says so (docs/rollout.md).
+    - `unit`: whom this is for; `rollout`, or the latest active one, then decides who does it (docs/rollout.md).
     - `home`: the folder for trace and journal; `record=False` writes neither; `resume`: the name of a run to continue.
     - `limits` replaces those that the tools state; `mask`, `sample`: as in `Recorder.from_settings`; others: `execute`.
 
-    A model's plan is carried out while it is being written; if it turns out invalid, or calls a tool with a value that
-    nobody gave, it is written once more, finished work is reused, and after that the rules plan. The result reports
-    failed tasks. Raises UsageError, PlanInvalid, PlanRefused or ToolError before anything runs, and ModelError or
-    PlanningFailed if there is no plan.
+    A model's plan is carried out while it is being written; an invalid one, or one that calls a tool with a value that
+    nobody gave, is written once more, finished work is reused, and then the rules plan. Raises UsageError, PlanInvalid,
+    PlanRefused or ToolError before anything runs, else ModelError or PlanningFailed; the result reports failed tasks.
     """
     return await _carry_out(**locals())
 
@@ -153,8 +149,6 @@ async def _carry_out(
     approve: AnyApproval,
     repairs: int,
     settle: Mapping[str, tuple[str, Any]] | None,
-    unit: str | None,
-    rollout: str | None,
     **settings: Any,
 ) -> Result:
     if resume is not None:
@@ -163,6 +157,7 @@ async def _carry_out(
         model = model if model is not None else notes.get("model")
         agent = agent if agent is not None else notes.get("agent")
         request_or_plan = notes.get("request")
+    unit, rollout = settings.pop("unit"), settings.pop("rollout")
     assignment, planner, strategy, model = assign(unit, rollout, home, planner, strategy, model)
     profile = choose_profile(agent)
     box = allowed_tools(profile, None if tools is None else choose_tools(tools))
@@ -177,14 +172,12 @@ async def _carry_out(
         profile, repairs = replace(profile, limits=replace(profile.limits, calls=1)), 0  # it mends its own work
     request_run = RequestRun(
         box, client, request_or_plan, reads=reads, repairs=repairs, profile=profile, approve=approve
-    )
-    request_run.assignment = assignment
+    ).served_by(assignment)
     if settings["concurrency"] is None and (default := os.environ.get(variable("concurrency"))):
         settings["concurrency"] = int(default)
     settings["limits"] = settings["limits"] or limits_of(box, approval=approve != "all")
-    settings["approve"] = approver(approve)
+    settings |= {"approve": approver(approve), "known": settings["known"] or {}}
     settings["run_id"] = settings["run_id"] or new_run_id()
-    settings["known"] = settings["known"] or {}
     if team:
         request_run.use_team(builtin_profiles() if team is True else team, home)
     recorded = recording(home, record, recorder, mask, sample)

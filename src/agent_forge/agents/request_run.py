@@ -65,11 +65,16 @@ class RequestRun:
         if isinstance(work, Plan) and work.provenance is not None:
             self.request = work.provenance.request
         self.profile = profile
-        self.assignment: Assignment | None = None  # who was chosen to do it, where a rollout says so
+        self.assignment: Assignment | None = None
         self.worker: Worker | Team = Worker(box, client, profile=profile, reads=reads, approve=approve)
         self.warnings: list[str] = []
         self._begun = False
         self._repairs = repairs if client is not None else 0  # how often a failed run may still be mended
+
+    def served_by(self, assignment: Assignment | None) -> RequestRun:
+        """Records who was chosen to do it, where a rollout says so. Returns the run."""
+        self.assignment = assignment
+        return self
 
     def use_team(self, profiles: Mapping[str, AgentProfile], home: str | os.PathLike[str] | None) -> None:
         """Lets a team of agents carry out the tasks."""

@@ -82,7 +82,8 @@ def _roll_out(
     figures = {metric: last["figures"][metric] for metric in watch if metric in last["figures"]}
     console.print(f"  [bold]{rollout.state.replace('_', ' ')}[/] after {served} visitors: {cell(last['why'])}")
     for metric, figure in figures.items():
-        console.print(f"  [dim]{metric}: candidate {figure['candidate']:.3f}, rules {figure['baseline']:.3f}[/]")
+        what = "share above 1.2 × the rules' median latency" if metric == "latency_p50" else metric
+        console.print(f"  [dim]{what}: candidate {figure['candidate']:.3f}, rules {figure['baseline']:.3f}[/]")
     seconds = time.perf_counter() - started
     return {"rollout": name, "candidate": candidate, "state": rollout.state, "share": rollout.share,
             "units": served, "seconds": seconds, "why": last["why"], "figures": figures}  # fmt: skip

@@ -95,9 +95,9 @@ class TraceReadings:
                 safety[span.trace_id] = min(value, safety.get(span.trace_id, 1.0))
         runs = []
         for summary in self._summaries(exposure_name(name)):
-            if (span := exposures.get(summary.trace_id)) is not None:
+            if summary.trace_id in exposures:  # one may have come in between the two queries
                 values = _values(summary, summary.trace_id in failed_tools)
-                runs.append(_exposed(span, values, safety.get(summary.trace_id)))
+                runs.append(_exposed(exposures[summary.trace_id], values, safety.get(summary.trace_id)))
         return runs
 
     def _spans(self, **filters: Any) -> Iterator[Span]:

@@ -53,7 +53,7 @@ Watch = Callable[[Context, str], str]  # a text that changes whenever the thing 
 class DashboardPage:
     """An entry of the navigation: its name, address, the key that goes there after `g`, and its routes.
 
-    To add a page, add a module to `server/pages` with `PAGE = DashboardPage("Rollouts", "/rollouts", "o", 60, routes)`,
+    To add a page, add a module to `server/pages` with `PAGE = DashboardPage("Weather", "/weather", "w", 60, routes)`,
     and a template.
     """
 
