@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agent_forge.agents.choices import PLANNERS, STRATEGIES, AnyModel, AnyPlanner, Strategy, choose_model
 from agent_forge.errors import AgentForgeError
-from agent_forge.home import home as home_folder
+from agent_forge.home import home_path
 from agent_forge.settings import trace_store
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _has_flags(home: str | os.PathLike[str] | None) -> bool:
     place = trace_store(home)
     if place is not None and "://" in os.fspath(place):
         return True
-    folder = home_folder(place)
+    folder = home_path(place)
     return bool(os.environ.get("AGENT_FORGE_FLAGS")) or any(
         (folder / name).exists() for name in ("flags.yaml", "rollout.db")
     )

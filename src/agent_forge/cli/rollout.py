@@ -176,7 +176,8 @@ def assign(unit: str, rollout: str | None, home: str | None, as_json: bool) -> i
 
 
 def registered_folder(policy: str, home: str | None) -> Path | None:
-    """The folder of a registered model whose digest begins so; None for any other name."""
+    """The folder of a registered model whose digest begins so, which is pinned: cleanup must leave it for a rollback.
+    None for any other name."""
     from agent_forge.errors import UsageError
     from agent_forge.home import home as home_folder
 
@@ -185,10 +186,13 @@ def registered_folder(policy: str, home: str | None) -> Path | None:
         return None
     from agent_forge.forge.registry import Registry
 
+    registry = Registry(folder)
     try:
-        return Registry(folder).find(policy).path
+        entry = registry.find(policy)
     except UsageError:
         return None
+    registry.pin(entry.digest)
+    return entry.path
 
 
 def _rollouts(home: str | None) -> Rollouts:

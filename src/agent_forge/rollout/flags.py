@@ -27,7 +27,7 @@ from agent_forge.config import as_dict, build, parse
 from agent_forge.database import is_url
 from agent_forge.errors import AgentForgeError, ConfigError, UsageError
 from agent_forge.files import file_digest
-from agent_forge.home import home as home_folder
+from agent_forge.home import home_path
 from agent_forge.rollout.bucketing import bucket
 from agent_forge.rollout.rollouts import FILE as STORE
 from agent_forge.rollout.rollouts import Rollouts
@@ -142,7 +142,7 @@ class Flags:
         self._home = home
         place = trace_store(home)
         self._url = place if place is not None and is_url(place) else None
-        folder = home_folder(None if self._url else place)
+        folder = home_path(None if self._url else place)
         self._file = Path(os.environ.get("AGENT_FORGE_FLAGS") or folder / FILE)
         self._store = folder / STORE
         self._rollouts: Rollouts | None = None

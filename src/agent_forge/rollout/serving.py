@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent_forge.database import is_url
 from agent_forge.errors import AgentForgeError
-from agent_forge.home import home as home_folder
+from agent_forge.home import home_path
 from agent_forge.rollout.bucketing import bucket
 from agent_forge.rollout.policies import changes
 from agent_forge.rollout.readings import ARM, ARMS, COVARIATE, ROLLOUT, STAGE, UNIT, exposure_name
@@ -64,7 +64,7 @@ def policy_for(
     try:
         if rollouts is None:
             place = trace_store(home)  # type: ignore[arg-type]
-            if (place is None or not is_url(place)) and not (home_folder(place) / FILE).exists():
+            if (place is None or not is_url(place)) and not (home_path(place) / FILE).exists():
                 return Assignment(None, unit)  # nobody has ever rolled anything out
             rollouts = Rollouts.open(home)  # type: ignore[arg-type]
         if rollout is not None and (variant := _variant(rollouts, rollout, unit)) is not None:

@@ -18,7 +18,7 @@ MOST_EDGES = 4_000
 SIGNS = {
     "done": "✓", "completed": "✓", "skipped": "↷", "failed": "✗", "error": "✗", "timed_out": "⏱", "denied": "⊘",
     "cancelled": "⊘", "running": "●", "started": "●", "no gain": "=", "in_doubt": "?", "interrupted": "!",
-    "paused": "‖", "ok": "✓",
+    "paused": "‖", "ok": "✓", "promoted": "✓", "rolled_back": "↶", "damaged": "!",
 }  # fmt: skip
 
 
