@@ -1,4 +1,4 @@
-"""`agent-forge demo --rollout`: three rollouts on the bundled questions, their traffic really routed and measured.
+"""`agent-forge demo --rollouts`: three rollouts on the bundled questions, their traffic really routed and measured.
 
 A candidate that is as good goes to everyone, a planted bad one comes back, and the forged planner meets the rules. Each
 unit asks one of the questions; its bucket decides who answers; its answer is compared with the data set's; every few

@@ -32,9 +32,9 @@ MORE = ("q36", "q37", "q38", "q39", "q25", "q31")
 @click.command()
 @home_option
 @click.option("--latency", default=LATENCY_S, show_default=True, help="Simulated latency of a search, in seconds.")
-@click.option("--rollout", is_flag=True, help="Show rollouts instead: one promoted, one pulled back, and a true one.")
+@click.option("--rollouts", is_flag=True, help="Show rollouts instead: one promoted, one pulled back, and a true one.")
 @json_option
-def command(home: str | None, latency: float, rollout: bool, as_json: bool) -> int:
+def command(home: str | None, latency: float, rollouts: bool, as_json: bool) -> int:
     """Plan, run in parallel and trace real multi-hop questions, on bundled data.
 
     Without --home or AGENT_FORGE_HOME the traces go to a temporary folder.
@@ -42,7 +42,7 @@ def command(home: str | None, latency: float, rollout: bool, as_json: bool) -> i
     home = home or tempfile.mkdtemp(prefix="agent-forge-demo-")
     from rich.console import Console
 
-    if rollout:
+    if rollouts:
         return _rollouts(home, Console(stderr=as_json, highlight=False), as_json)
     from agent_forge.agents.tools.retrieval import bundled_questions
 
@@ -60,8 +60,8 @@ def command(home: str | None, latency: float, rollout: bool, as_json: bool) -> i
     else:
         _table(rows, latency, console)
         console.print(f"Of all {len(questions)} bundled questions, run just now, {right} got the exact answer.")
+        console.print(f"See rollouts next: {cell(call_again('demo', '--rollouts', home=home))}", soft_wrap=True)
         console.print(f"\nEvery run left a trace in {cell(home)}. Look at the first one:")
-        console.print(f"  {cell(call_again('demo', '--rollout', home=home))} shows rollouts.", soft_wrap=True)
         console.print(f"  {cell(call_again('traces', 'trajectory', first['trace'], home=home))}", soft_wrap=True)
     return 0 if all(row["state"] == "done" for row in rows) else 1
 

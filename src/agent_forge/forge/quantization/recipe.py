@@ -37,7 +37,7 @@ class QATRecipe:
     start: Literal["feedback", "fitted", "plain"] = option(
         "feedback", help="Where learned scales start: GPTQ's rounding, scales fitted to the inputs, or to the weights"
     )
-    stages: int = option(8, help="Steps in which the strength rises", at_least=1)
+    stages: int = option(8, help="Steps in which the strength rises", at_least=1, flag="--strength-stages")
     rise: float = option(
         0.25, help="Share of the run over which the strength rises (0: full strength at once)", at_least=0, at_most=1
     )
