@@ -266,7 +266,7 @@ def test_two_controllers_make_one_decision_each_time(rollouts: Rollouts, place: 
     arms = Arms()
     days(rollouts, arms, 6)
     arms.serve(rollouts.get("r"), 7 * DAY_S)
-    meet = threading.Barrier(2, timeout=30)
+    meet = threading.Barrier(2, timeout=300)
     waited = threading.local()
 
     def source(rollout: Rollout, now_s: float) -> Readings:
