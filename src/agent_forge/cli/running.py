@@ -264,15 +264,19 @@ def _interrupted(name: str, home: str | None) -> str:
 
 def _print(result: Result, home: str | None) -> None:
     """The answer, or the results of a plan, on stdout; statistics on stderr."""
+    from agent_forge.runtime.result import FINE
+
     if result.request is not None:
         echo(result.answer or "unknown")
     else:
         for name, task in result.tasks.items():
+            if name in result.outcome.parts or task.state == "not_needed":
+                continue
             echo(f"{name}: {task.result if task.ok else f'[{task.state}] {task.error}'}")
     for name, evidence in result.evidence.items():
         echo(f"  {name}: {result.tasks[name].result}  ({evidence.source})", err=True)
     for name, task in result.tasks.items():
-        if not task.ok and result.request is not None:
+        if task.state not in FINE and result.request is not None:
             echo(f"  {name}: {task.state}: {task.error}", err=True)
     for warning in result.warnings:
         echo(f"  warning: {warning}", err=True)

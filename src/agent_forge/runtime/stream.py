@@ -120,6 +120,10 @@ class TaskStream:
     def _admit(self, task: Task) -> None:
         run, board, name = self._run, self._board, task.id
         needs = list(task.needs(self._tasks))
+        if (owner := run.flow.stands_in_for(name)) is not None:
+            needs.append(owner)
+        if task.control is not None or task.for_each is not None:
+            run.flow.register(self._tasks, [name])
         group = task.parent
         while group is not None and group in board.children:  # what the groups around it wait for holds it back too
             needs += self._tasks[group].needs(self._tasks)
@@ -151,6 +155,7 @@ class TaskStream:
             self._dependents[dep].remove(name)
         self._needs[name] = ()
         self._board.children[name] = []
+        self._board.special.add(name)
         self._board.missing[name] = 1  # more children may come until the stream ends
 
     def _rank(self, name: str) -> None:
