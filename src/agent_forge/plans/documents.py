@@ -220,7 +220,7 @@ class _Entry:
         if not isinstance(value, types) or isinstance(value, bool):
             self.fault(f"has a {field} that is {_kind(value)}, not {expected}")
             return None
-        if field == "do":
+        if field == "do" and isinstance(value, list):
             return self.parts(value)
         return str(value) if field == "parent" else value
 

@@ -110,7 +110,7 @@ class Plan:
 
     def _check_parts(self, limits: PlanLimits, outer: Collection[str]) -> list[PlanFault]:
         """What is wrong with the tasks inside `do`."""
-        faults = []
+        faults: list[PlanFault] = []
         size = len(self.tasks)
         for task in [self.tasks[name] for name in self.flow if self.tasks[name].do]:
             size += len(task.do)

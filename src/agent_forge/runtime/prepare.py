@@ -219,7 +219,9 @@ class Preparation:
         coming = None if source is None or source in self._board.results else self._board.places.get(source)
         before = coming.spread if isinstance(coming, Job) else None
         try:
-            values = elements(self._board, job.task, self._settings.most_items, before and before.items)
+            values = elements(
+                self._board, job.task, self._settings.most_items, None if before is None else before.items
+            )
         except ValueError as error:
             self._run.settle(job, "failed", str(error))
             return
@@ -252,6 +254,7 @@ class Preparation:
         """Gives a `for_each` the element that it has been waiting for, if that has come."""
         item = fan.items[source.item]
         # One that failed, but whose list goes on without it, counts when the list is there.
+        assert source.fan is not None
         if fan.whole.state != PARKED or (source.state != "done" and source.fan.whole.state != "done"):
             return
         fan.values[item.item] = source.result
