@@ -333,7 +333,7 @@ def test_rules_and_commands_follow_the_log(project, capsys):
     delegation("rules", "--write")
     after = rules_path(project).read_text()
     assert after.startswith(before)
-    assert "- code: give it to Explore [0.8" in after
+    assert "- code: give it to Explore [0.77, n=20, 0.62 to 0.90], not to Plan [0.23, n=20" in after
     delegation("export", "out.jsonl", "--json")
     assert document(capsys)["delegations"] == 40
     delegation("install", "--remove")

@@ -269,7 +269,7 @@ def _rules_text(spans: list[Span]) -> str:
     learned = learned_rules(spans)
     if not learned:
         return text
-    head = "**Who does what**, from this project's log (mean reward, delegations that count, and its 90 % interval):"
+    head = "**Who does what**, from this project's log (expected reward, delegations that count, 90 % interval):"
     return f"{text}\n{head}\n\n" + "".join(f"- {line}\n" for line in learned)
 
 
