@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Iterable, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,10 @@ from agent_forge.runtime import Budget, Limits, Retry, Workers, new_run_id
 from agent_forge.runtime.options import Mend, OnEvent, Update
 from agent_forge.settings import trace_store, variable
 from agent_forge.traces import Recorder
+
+if TYPE_CHECKING:
+    from agent_forge.agents.tools import Toolbox
+    from agent_forge.agents.tools.cache import ResultCache
 
 __all__ = ["Result", "RunUsage", "aplan", "arun", "plan", "run"]
 
@@ -75,6 +80,7 @@ async def arun(
     strategy: Strategy = "auto",
     agent: AgentProfile | str | os.PathLike[str] | None = None,
     team: bool | Mapping[str, AgentProfile] = False,
+    cache: bool = False,
     home: str | os.PathLike[str] | None = None,
     resume: str | None = None,
     record: bool = True,
@@ -104,7 +110,7 @@ async def arun(
     most_items: int = 10_000,
     seed: int | None = None,
 ) -> Result:
-    """Carries out a request in words, a Plan, tasks, or an asynchronous iterable of tasks, which start as they come.
+    """Carries out a request in words, a Plan, tasks, or an asynchronous iterable of tasks, as `execute` does.
 
     - `tools`: a Toolbox, tools or functions, or a module or file of tools; by default bundled search and calculator.
     - `model`: a ModelClient or `http://host:port/v1#name`; without one, the forged planner and rules do it.
@@ -118,12 +124,11 @@ async def arun(
     - `repairs`: how often a model may mend the plan after a failure. A tool's own `fallback` is called before that.
     - `settle`: for `resume`, what became of tasks in doubt: ("done", RESULT), ("retry", None) or ("failed", None).
     - `home`: the folder for trace and journal; `record=False` writes neither; `resume`: the name of a run to continue.
-    - `limits` replaces those that the tools state; `mask`, `sample`: as in `Recorder.from_settings`; others: `execute`.
+    - `limits` replaces the tools' own; `cache` keeps results of `pure` tools; `mask`, `sample`: see `Recorder`.
 
-    A model's plan is carried out while it is being written; if it turns out invalid, or calls a tool with a value that
-    nobody gave, it is written once more, finished work is reused, and after that the rules plan. The result reports
-    failed tasks. Raises UsageError, PlanInvalid, PlanRefused or ToolError before anything runs, and ModelError or
-    PlanningFailed if there is no plan.
+    A model's plan is carried out while it is being written; one that is invalid, or calls a tool with a value that
+    nobody gave, is written once more, reusing finished work, and after that the rules plan. Raises UsageError,
+    PlanInvalid, PlanRefused or ToolError before anything runs; ModelError or PlanningFailed if there is no plan.
     """
     return await _carry_out(**locals())
 
@@ -139,6 +144,7 @@ async def _carry_out(
     strategy: Strategy,
     agent: AgentProfile | str | os.PathLike[str] | None,
     team: bool | Mapping[str, AgentProfile],
+    cache: bool,
     home: str | os.PathLike[str] | None,
     resume: str | None,
     record: bool,
@@ -158,6 +164,7 @@ async def _carry_out(
         request_or_plan = notes.get("request")
     profile = choose_profile(agent)
     box = allowed_tools(profile, None if tools is None else choose_tools(tools))
+    box, results = _with_results(box, home) if cache else (box, None)
     reads = tools is None or isinstance(request_or_plan, str)
     client = choose_model(model if model is not None else profile.model)
     if strategy == "auto" and approve == "ask" and agent is None and any(tool.side_effects for tool in box):
@@ -171,13 +178,13 @@ async def _carry_out(
     if settings["concurrency"] is None and (default := os.environ.get(variable("concurrency"))):
         settings["concurrency"] = int(default)
     settings["limits"] = settings["limits"] or limits_of(box, approval=approve != "all")
-    settings["approve"] = approver(approve)
     settings["run_id"] = settings["run_id"] or new_run_id()
-    settings["known"] = settings["known"] or {}
+    settings |= {"approve": approver(approve), "known": settings["known"] or {}}
     if team:
         request_run.use_team(builtin_profiles() if team is True else team, home)
     recorded = recording(home, record, recorder, mask, sample)
-    with recorded as active, use_recorder(active), journal_of(home, record) as journal:
+    done = nullcontext() if results is None else closing(results)
+    with recorded as active, use_recorder(active), journal_of(home, record) as journal, done:
         settings |= {"recorder": active, "journal": journal}
         if resume is not None:
             result = await request_run.resume(resume, settings | {"settle": settle})
@@ -185,8 +192,17 @@ async def _carry_out(
             if record:
                 settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model, agent)
             result = await request_run.carry_out(chosen, settings)
+    result.warnings.extend(results.warnings if results is not None else ())
     result.recorded = recorder if recorder is not None else trace_store(home)
     return result
+
+
+def _with_results(box: Toolbox, home: str | os.PathLike[str] | None) -> tuple[Toolbox, ResultCache]:
+    """The tools with a cache of results."""
+    from agent_forge.agents.tools.cache import ResultCache  # only for those who want one
+
+    results = ResultCache(home)
+    return results.wrap(box), results
 
 
 @signature_of(arun)

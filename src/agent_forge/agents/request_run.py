@@ -269,7 +269,7 @@ class RequestRun:
         return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls, cost)
 
 
-def _left_open(task: Task, names: Collection[str]) -> Task:
+def _left_open(task: Task, names: Collection[str | None]) -> Task:
     """The task without its call, if it is among those that a model is to carry out; so with the tasks in its `do`."""
     if task.control is not None and task.do:
         parts = tuple(_left_open(part, names) for part in task.do)

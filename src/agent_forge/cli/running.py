@@ -63,6 +63,7 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 @click.option("--settle", multiple=True, metavar="TASK=HOW",
               help="With --resume, what became of a task in doubt: done:VALUE, retry or failed.")  # fmt: skip
 @click.option("--team", is_flag=True, help="Assign every task to an agent, by rules, measured trust and load.")
+@click.option("--cache", is_flag=True, help="Keep the results of tools marked pure for later runs, and use them.")
 @mask_option
 @sample_option
 @home_option
