@@ -108,15 +108,15 @@ async def arun(
     stream_idle_s: float = 300.0,
     grace_s: float = 5.0,
     most_items: int = 10_000,
+    most_rounds: int = 100,
+    most_parts: int = 100_000,
     seed: int | None = None,
 ) -> Result:
     """Carries out a request in words, a Plan, tasks, or an asynchronous iterable of tasks, as `execute` does.
 
     - `tools`: a Toolbox, tools or functions, or a module or file of tools; by default bundled search and calculator.
-    - `model`: a ModelClient or `http://host:port/v1#name`; without one, the forged planner and rules do it.
-    - `planner`: a Planner, or "rules", "forged", "model", "local".
-    - `strategy`: "graph" plans and runs the tasks in parallel, "react" leaves the request to an agent that makes one
-      call per turn, "auto" decides by the request (docs/agents.md).
+    - `model`: a ModelClient or `http://host:port/v1#name`; `planner`: a Planner, "rules", "forged", "model", "local".
+    - `strategy`: "graph" runs a plan in parallel, "react" an agent with one call per turn, "auto" decides.
     - `agent`: the profile that acts: an AgentProfile, a bundled name or a YAML file; by default `default`.
     - `team`: assign every task to an agent by rules, measured trust and load: True for the built-in profiles, or yours.
     - `approve`: tools with side effects wait for it. "ask" ends the run as "waiting" where nobody can be asked, "all"

@@ -65,7 +65,6 @@ class Task:
         limit: int | None = None,
         meta: Mapping[str, JSON] | None = None,
         control: Control | None = None,
-        *,
         when: str | None = None,
         until: str | None = None,
         fallback: Iterable[str] = (),

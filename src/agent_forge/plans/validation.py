@@ -86,7 +86,8 @@ def edges_between(
     vocabulary = Vocabulary(Names(tasks, outer) if outer else tasks, unread)
     edge_count = reference_count = 0
     for name, task in tasks.items():
-        wrong = [] if _plain(task) else field_faults(task, limits)
+        plain = _plain(task)
+        wrong = [] if plain else field_faults(task, limits)
         faults.extend(wrong)
         before = task.depends_on
         if not _all_exist(before, tasks) or (len(before) > 1 and len(set(before)) < len(before)):
@@ -97,8 +98,8 @@ def edges_between(
                 if other not in existing and other not in unread and not _all_exist((other,), outer)
             )
             before = existing
-        controlled = task.control is not None
-        if not wrong and ("{" in task.goal or task.args or task.for_each is not None or controlled):
+        if not wrong and ("{" in task.goal or (not plain and _refers(task))):
+            controlled = task.control is not None
             references, wrong = references_of(task, vocabulary)
             faults.extend(wrong)
             reference_count += len(references)
@@ -232,6 +233,10 @@ def _plain(task: Task) -> bool:
     if task.args or task.meta or task.action is not None or task.parent is not None or task.control is not None:
         return False
     return type(task.goal) is str and task.goal.isascii() and task.for_each is None and task.limit is None
+
+
+def _refers(task: Task) -> bool:
+    return bool(task.args) or task.for_each is not None or task.control is not None
 
 
 def _all_exist(names: Sequence[str], tasks: Collection[str]) -> bool:

@@ -78,7 +78,10 @@ class Flow:
                 board.special.add(name)
             for other in (*task.first_of, *task.fallback):
                 self._owners[other] = name
-                board.covered.add(other)
+                if other not in board.covered:
+                    board.covered.add(other)
+                    end = board.outcome(other)  # in a plan that is still being written it may have ended before
+                    board.undone -= end is not None and end.state not in FINE
             board.special.update(task.fallback)
             if task.for_each is not None:
                 self._link(task, tasks)

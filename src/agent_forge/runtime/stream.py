@@ -182,7 +182,8 @@ class TaskStream:
             for task in children:
                 self._fail(task, f"there is no task {task.parent!r}, which it names as its parent")
         try:
-            board.plan = Plan(self._tasks.values())
+            # The tasks in a `do` join those of the stream when they start.
+            board.plan = Plan(task for name, task in self._tasks.items() if name not in board.parts)
         except PlanInvalid as invalid:
             reported = {fault.message for fault in run.faults}
             run.faults.extend(fault for fault in invalid.errors if fault.message not in reported)
