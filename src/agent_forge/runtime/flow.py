@@ -175,9 +175,7 @@ class Flow:
             return
         owner = self._owners.get(name)
         if owner is not None and owner in self._failing:
-            failing = self._failing[owner]
-            if not self._fall_back(failing.job):
-                self._run.settle(failing.job, failing.state, failing.why, failing.error)
+            self._go_on(self._failing[owner])
         elif owner is not None and owner in board.tasks and board.is_pending(owner):
             others = board.tasks[owner].first_of
             if others and (name in board.results or all(board.outcome(other) is not None for other in others)):
@@ -206,11 +204,25 @@ class Flow:
                 self._watch.failing(job, state)
         return self._fall_back(job)
 
+    def came(self, name: str | None = None) -> None:
+        """A task of a plan that is being written has come, or (None) no more will: that may be what a failed task has
+        been waiting for."""
+        for failing in list(self._failing.values()):
+            if name is None or name in failing.job.task.fallback:
+                self._go_on(failing)
+
+    def _go_on(self, failing: Failing) -> None:
+        if not self._fall_back(failing.job):
+            self._run.settle(failing.job, failing.state, failing.why, failing.error)
+
     def _fall_back(self, job: Job) -> bool:
         board = self._board
         for name in job.task.fallback:
             outcome = board.outcome(name)
-            if name not in board.tasks or (outcome is not None and outcome.state != "done"):
+            if name not in board.needs and board.growing:  # it may still come
+                job.state = PARKED
+                return True
+            if name not in board.needs or (outcome is not None and outcome.state != "done"):
                 continue
             if outcome is not None:
                 del self._failing[job.id]

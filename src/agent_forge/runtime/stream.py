@@ -149,6 +149,7 @@ class TaskStream:
             if run.agenda.ordered:
                 self._rank(name)
             run.place(name)
+        run.flow.came(name)
 
     def _make_group(self, name: str) -> None:
         for dep in self._needs[name]:  # its children wait for these in its place
@@ -192,6 +193,7 @@ class TaskStream:
             run.watch.replanned(board.plan, [])
         board.growing = False
         run.whole.set()
+        run.flow.came()
         for name in board.children:
             board.missing[name] -= 1
             run.place(name)
