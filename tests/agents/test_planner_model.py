@@ -13,7 +13,6 @@ from agents_chat_server import ChatServer, Reply, chat, chat_server, event, repl
 
 from agent_forge.agents import tool
 from agent_forge.agents.api import arun, run
-from agent_forge.agents.decompose import decompose
 from agent_forge.agents.planner import ModelPlanner, PlanningFailed, bind_tools, template
 from agent_forge.agents.planner.prompts import names
 from agent_forge.agents.planner.tools import describe
@@ -21,7 +20,7 @@ from agent_forge.agents.tools import Toolbox
 from agent_forge.agents.work import Worker
 from agent_forge.errors import ModelError, UsageError
 from agent_forge.inference import OpenAICompatible
-from agent_forge.plans import ChangeBudget, Plan, Task, parse_plan
+from agent_forge.plans import Plan, Task, parse_plan
 from agent_forge.runtime import Budget
 
 REQUEST = "Fetch the sales, fetch the costs, and compare both, then write a report"
@@ -265,7 +264,7 @@ def test_what_the_rules_cannot_compare_goes_to_the_model() -> None:
 
 
 def test_templates_are_versioned_and_complete() -> None:
-    assert {"plan-lines@1", "plan-graph@1", "plan-local@1", "repair@1", "expand@1", "answer@1"} <= set(names())
+    assert {"plan-lines@1", "plan-graph@1", "plan-local@1", "repair@1", "answer@1"} <= set(names())
     assert template("plan-lines@1").name == "plan-lines@1"
     with pytest.raises(UsageError, match=r"no prompt template 'x@9'"):
         template("x@9")
@@ -291,43 +290,6 @@ def test_goals_that_name_a_tool_are_bound_to_it() -> None:
     assert bound["b"].action is None
     assert (bound["c"].action, bound["c"].args) == ("send", {"text": "{a}"})
     assert describe([]) == ""
-
-
-def _decompose(server: ChatServer, plan: Plan, **options: Any) -> Any:
-    return asyncio.run(decompose(plan, client(server), request="Build it", **options))
-
-
-TWO = "<plan>\nTask 1: first | Dependencies: none\nTask 2: use {task_1} | Dependencies: Task 1\n</plan>"
-
-
-def test_decompose_expands_until_atomic() -> None:
-    with chat_server(reply(chat(TWO)), reply(chat("ATOMIC")), reply(chat("Atomic."))) as server:
-        done = _decompose(server, Plan([Task("a", "big"), Task("b", "after", action="x", depends_on=["a"])]))
-    assert list(done.plan.tasks) == ["a", "a.1", "a.2", "b"]
-    assert done.plan.dependencies["a.2"] == ("a.1",)
-    assert done.plan["a.2"].goal == 'use {"a.1"}'
-    assert done.atomic == ["a.1", "a.2"]
-    assert (done.calls, done.usage.input_tokens, done.stopped) == (3, 21, None)
-
-
-def test_decompose_stops_at_its_budgets_before_asking() -> None:
-    with chat_server(reply(chat(TWO))) as server:
-        calls = _decompose(server, Plan([Task("a", "big")]), budget=ChangeBudget(calls=2))
-        asked = len(server.requests)
-        depth = _decompose(server, Plan([Task("a", "big")]), budget=ChangeBudget(depth=1))
-    assert asked == 2
-    assert "2 model calls" in (calls.stopped or "")
-    assert len(depth.plan) == 3
-    assert set(depth.refused) == {"a.1", "a.2"}
-
-
-def test_decompose_leaves_a_task_whose_parts_are_no_plan() -> None:
-    one = "<plan>\nTask 1: the same | Dependencies: none\n</plan>"
-    for text in (CYCLE, one, "no idea"):
-        with chat_server(reply(chat(text))) as server:
-            done = _decompose(server, Plan([Task("a", "big")]))
-        assert list(done.plan.tasks) == ["a"]
-        assert set(done.refused) == {"a"}
 
 
 def endless(handler: Any) -> None:

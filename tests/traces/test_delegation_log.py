@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shlex
 import subprocess
 import sys
@@ -16,11 +17,18 @@ from agent_forge.traces.delegation import (
     from_one_shot,
     hook_command,
     install,
+    install_commands,
+    learned_rules,
     log_path,
     read_log,
+    rules_path,
     settings_path,
+    to_one_shot,
     uninstall,
+    uninstall_files,
     verify,
+    write_one_shot,
+    write_rules,
 )
 from agent_forge.traces.dependencies import dependencies
 from agent_forge.traces.performance import performance
@@ -190,21 +198,118 @@ def test_a_line_whose_writer_died_does_not_cost_the_others(tmp_path):
     assert [span.agent for span in read_log(path)] == ["A", "B"]
 
 
-def test_one_shot_lines_are_read_without_their_keyword_rewards(tmp_path):
-    old = {
-        "timestamp": "2026-02-20T10:00:05Z", "span_id": "8b6c", "session_id": "s1", "agent_type": "Explore",
-        "model": "haiku", "task_input": "find it", "task_output": "Process crashed and was aborted",
-        "tool_sequence": ["Glob", "Read"], "tool_calls_count": 2, "duration_ms": 5000, "result": "success",
-        "assessment": {"complexity": "medium", "criticality": "low"}, "reward": 1.0,
-    }  # fmt: skip
-    (span,) = read_log(write_log(tmp_path, json.dumps(old)))
-    assert (span.agent, span.model, span.session, span.duration_s) == ("Explore", "haiku", "s1", 5.0)
-    assert (span.reward, span.status) == (None, "unset")
-    assert span.attributes == {"agent_forge.tools": ["Glob", "Read"], "agent_forge.tool_calls": 2}
-    bare = from_one_shot({"timestamp": "2026-02-20T10:00:05Z", "agent_type": "Plan", "model": "unknown"})
-    assert (bare.model, bare.session, bare.duration_s) == (None, "unknown", 0)
+ONE_SHOT = {
+    "timestamp": "2026-02-20T10:00:05Z", "span_id": "8b6c", "session_id": "s1", "agent_type": "Explore",
+    "model": "haiku", "task_input": "find it", "task_output": "Process crashed and was aborted",
+    "tool_sequence": ["Glob", "Read", "Read", "Grep"], "tool_calls_count": 4, "duration_ms": 12340, "result": "success",
+    "assessment": {"complexity": "medium", "criticality": "low"}, "reward": 1.0,
+}  # fmt: skip
+
+
+def test_a_one_shot_log_is_read_and_written_back(tmp_path):
+    bare = {"timestamp": "2026-02-20T11:00:05+00:00", "agent_type": "Plan", "model": "unknown", "note": "of our own"}
+    failed = {**ONE_SHOT, "span_id": "8b6d", "result": "failure", "reward": 0.0, "timestamp": "2026-02-20T10:30:00Z"}
+    path = write_log(tmp_path, *map(json.dumps, (ONE_SHOT, failed, bare)))
+    one, two, three = spans = read_log(path)
+    assert (one.agent, one.model, one.session, one.duration_s) == ("Explore", "haiku", "s1", 12.34)
+    assert (one.reward, one.status, two.reward, two.status) == (1.0, "ok", 0.0, "error")
+    assert (three.model, three.session, three.duration_s, three.reward) == (None, "unknown", 0, None)
+    assert assemble([one]).tools == ["Glob", "Read", "Read", "Grep"]
+    out = tmp_path / "back.jsonl"
+    assert write_one_shot(spans, out) == 3
+    assert [json.loads(line) for line in out.read_text().splitlines()] == [ONE_SHOT, failed, bare]
+    verify(tmp_path, one.span_id, exit_code(1))
+    (changed, *_) = (to_one_shot(span) for span in read_log(path))
+    assert changed == {**ONE_SHOT, "reward": 0.0, "result": "failure"}
+
+
+def test_what_a_one_shot_line_cannot_say_is_refused():
     with pytest.raises(TraceError, match="timestamp"):
         from_one_shot({"timestamp": "later", "agent_type": "Plan"})
+    with pytest.raises(TraceError, match="reward"):
+        from_one_shot({**ONE_SHOT, "reward": "high"})
+
+
+def test_our_own_spans_are_written_as_one_shot_lines_too(tmp_path):
+    path = write_log(
+        tmp_path, span_line("A", 1, reward=0.5, inputs="x" * 300, attributes={"agent_forge.tools": ["Read"]})
+    )
+    (line,) = (to_one_shot(span) for span in read_log(path))
+    assert (line["agent_type"], line["reward"], line["result"], line["duration_ms"]) == ("A", 0.5, "partial", 1000)
+    assert (len(line["task_input"]), line["tool_sequence"]) == (200, ["Read"])
+    again = from_one_shot(line)
+    assert (again.agent, again.reward, again.start_ns, again.end_ns) == ("A", 0.5, 10**9, 2 * 10**9)
+
+
+# -- what the log teaches ----------------------------------------------------------------------------------------------
+
+
+def delegations(rewards, category="code"):
+    """Lines of a log: each agent with its rewards, in turn."""
+    lines = []
+    for agent, values in rewards.items():
+        for number, reward in enumerate(values):
+            line = span_line(f"{agent}-{number}", number, category=category, model="m", reward=reward)
+            lines.append(json.dumps({**json.loads(line), "agent": agent}))
+    return lines
+
+
+def drawn(seed, share, count):
+    generator = random.Random(seed)
+    return [float(generator.random() < share) for _ in range(count)]
+
+
+def test_a_planted_difference_changes_the_rules_and_the_routing_as_far_as_counts_allow(tmp_path):
+    for count, told in ((4, False), (12, True), (40, True)):  # four each are not enough, whatever they say
+        planted = {"ada": [0.0] * count, "bob": [1.0] * count}
+        spans = read_log(write_log(tmp_path, *delegations(planted)))
+        lines = learned_rules(spans)
+        assert len(lines) == told
+        if told:
+            assert lines[0].startswith("code: give it to bob (m) [")
+            assert "not to ada (m) [" in lines[0]
+            assert f"n={count}" in lines[0]
+        table = TrustTable(explore=0.0, half_life_s=None)
+        table.observe_spans(spans)
+        chosen = table.choose([("ada", "m"), ("bob", "m")], "code", random.Random(0))
+        assert chosen.candidate[0] == ("bob" if told else "ada")
+
+
+def test_equal_specialists_change_nothing(tmp_path):
+    told = moved = 0
+    for seed in range(40):
+        equal = {"ada": drawn(seed, 0.7, 30), "bob": drawn(seed + 1000, 0.7, 30)}
+        spans = read_log(write_log(tmp_path, *delegations(equal)))
+        told += len(learned_rules(spans))
+        table = TrustTable(explore=0.0, half_life_s=None)
+        table.observe_spans(spans)
+        moved += table.choose([("ada", "m"), ("bob", "m")], "code", random.Random(0)).candidate[0] != "ada"
+    assert told <= 1  # of 40: the bounds hold in 19 of 20 cases each, and both must fail
+    assert moved <= 1
+
+
+# -- commands and rules ------------------------------------------------------------------------------------------------
+
+
+def test_commands_and_rules_are_ours_to_change_and_others_are_not(tmp_path):
+    own = tmp_path / ".claude" / "commands" / "delegation-stats.md"
+    own.parent.mkdir(parents=True)
+    own.write_text("mine")
+    changed = install_commands(tmp_path)
+    assert [path.name for path in changed] == ["delegation-log.md", "delegation-trajectory.md"]
+    assert install_commands(tmp_path) == []
+    assert own.read_text() == "mine"
+    assert "!`agent-forge delegation trajectory`" in changed[1].read_text()
+    assert write_rules(tmp_path, "text\n")
+    assert not write_rules(tmp_path, "text\n")
+    assert write_rules(tmp_path, "other\n")
+    assert {path.name for path in uninstall_files(tmp_path)} == {
+        "delegation-log.md", "delegation-trajectory.md", "delegation.md",
+    }  # fmt: skip
+    assert own.read_text() == "mine"
+    rules_path(tmp_path).write_text("my rules")
+    with pytest.raises(ConfigError, match="not one that we wrote"):
+        write_rules(tmp_path, "text\n")
 
 
 # -- verdicts ----------------------------------------------------------------------------------------------------------

@@ -313,6 +313,33 @@ def test_delegation_trajectory_is_of_the_last_session(project, capsys):
         delegation("trajectory", "--session", "none")
 
 
+def test_rules_and_commands_follow_the_log(project, capsys):
+    from agent_forge.traces.delegation import log_path, rules_path
+
+    delegation("install", "--json")
+    files = document(capsys)["files"]
+    assert [file.rsplit("/", 1)[1] for file in files] == [
+        "delegation-log.md", "delegation-stats.md", "delegation-trajectory.md", "delegation.md",
+    ]  # fmt: skip
+    before = rules_path(project).read_text()
+    delegation("rules")
+    assert before.endswith(capsys.readouterr().out)  # two delegations teach nothing
+    spans = [
+        make(f"{letter}{number}", number, number + 1, kind="agent", agent=agent, category="code", reward=reward)
+        for letter, agent, reward in (("a", "Plan", 0.1), ("b", "Explore", 0.9))
+        for number in range(20)
+    ]
+    log_path(project).write_text("".join(json.dumps(span.to_dict()) + "\n" for span in spans))
+    delegation("rules", "--write")
+    after = rules_path(project).read_text()
+    assert after.startswith(before)
+    assert "- code: give it to Explore [0.77, n=20, 0.62 to 0.90], not to Plan [0.23, n=20" in after
+    delegation("export", "out.jsonl", "--json")
+    assert document(capsys)["delegations"] == 40
+    delegation("install", "--remove")
+    assert not rules_path(project).exists()
+
+
 def test_delegation_stats_json(project, capsys):
     delegation("stats", "--json")
     found = document(capsys)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterable, Iterable, Mapping
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +40,10 @@ from agent_forge.runtime import Budget, Limits, Retry, Workers, new_run_id
 from agent_forge.runtime.options import Mend, OnEvent, Update
 from agent_forge.settings import trace_store, variable
 from agent_forge.traces import Recorder
+
+if TYPE_CHECKING:
+    from agent_forge.agents.tools import Toolbox
+    from agent_forge.agents.tools.cache import ResultCache
 
 __all__ = ["Result", "RunUsage", "aplan", "arun", "plan", "run"]
 
@@ -76,6 +81,7 @@ async def arun(
     strategy: Strategy = "auto",
     agent: AgentProfile | str | os.PathLike[str] | None = None,
     team: bool | Mapping[str, AgentProfile] = False,
+    cache: bool = False,
     home: str | os.PathLike[str] | None = None,
     resume: str | None = None,
     record: bool = True,
@@ -105,13 +111,15 @@ async def arun(
     stream_idle_s: float = 300.0,
     grace_s: float = 5.0,
     most_items: int = 10_000,
+    most_rounds: int = 100,
+    most_parts: int = 100_000,
     seed: int | None = None,
 ) -> Result:
-    """Carries out a request in words, a Plan, tasks, or an asynchronous iterable of tasks, which start as they come.
+    """Carries out a request in words, a Plan, tasks, or an asynchronous iterable of tasks, as `execute` does.
 
     - `tools`: a Toolbox, tools or functions, or a module or file of tools; by default bundled search and calculator.
     - `model`: a ModelClient or `http://host:port/v1#name`; `planner`: a Planner, "rules", "forged", "model", "local".
-    - `strategy`: "graph" plans, "react" is an agent with one call per turn, "auto" decides by request (docs/agents.md).
+    - `strategy`: "graph" runs a plan in parallel, "react" an agent with one call per turn, "auto" decides.
     - `agent`: the profile that acts: an AgentProfile, a bundled name or a YAML file; by default `default`.
     - `team`: assign every task to an agent by rules, measured trust and load: True for the built-in profiles, or yours.
     - `approve`: tools with side effects wait for it. "ask" ends the run as "waiting" where nobody can be asked, "all"
@@ -120,7 +128,7 @@ async def arun(
     - `settle`: for `resume`, what became of tasks in doubt: ("done", RESULT), ("retry", None) or ("failed", None).
     - `unit`: whom this is for; `rollout`, or the latest active one, then decides who does it (docs/rollout.md).
     - `home`: the folder for trace and journal; `record=False` writes neither; `resume`: the name of a run to continue.
-    - `limits` replaces those that the tools state; `mask`, `sample`: as in `Recorder.from_settings`; others: `execute`.
+    - `limits` replaces the tools' own; `cache` keeps results of `pure` tools; `mask`, `sample`: see `Recorder`.
 
     A model's plan is carried out while it is being written; an invalid one, or one that calls a tool with a value that
     nobody gave, is written once more, finished work is reused, and then the rules plan. Raises UsageError, PlanInvalid,
@@ -140,6 +148,7 @@ async def _carry_out(
     strategy: Strategy,
     agent: AgentProfile | str | os.PathLike[str] | None,
     team: bool | Mapping[str, AgentProfile],
+    cache: bool,
     home: str | os.PathLike[str] | None,
     resume: str | None,
     record: bool,
@@ -161,6 +170,7 @@ async def _carry_out(
     assignment, planner, strategy, model = assign(unit, rollout, home, planner, strategy, model)
     profile = choose_profile(agent)
     box = allowed_tools(profile, None if tools is None else choose_tools(tools))
+    box, results = _with_results(box, home) if cache else (box, None)
     reads = tools is None or isinstance(request_or_plan, str)
     client = choose_model(model if model is not None else profile.model)
     if strategy == "auto" and planner is None and agent is None:
@@ -181,7 +191,8 @@ async def _carry_out(
     if team:
         request_run.use_team(builtin_profiles() if team is True else team, home)
     recorded = recording(home, record, recorder, mask, sample)
-    with recorded as active, use_recorder(active), journal_of(home, record) as journal:
+    done = nullcontext() if results is None else closing(results)
+    with recorded as active, use_recorder(active), journal_of(home, record) as journal, done:
         settings |= {"recorder": active, "journal": journal}
         if resume is not None:
             result = await request_run.resume(resume, settings | {"settle": settle})
@@ -189,8 +200,17 @@ async def _carry_out(
             if record:
                 settings["notes"] = notes_of(settings["run_id"], request_run.request, tools, model, agent)
             result = await request_run.carry_out(chosen, settings)
+    result.warnings.extend(results.warnings if results is not None else ())
     result.recorded = recorder if recorder is not None else trace_store(home)
     return result
+
+
+def _with_results(box: Toolbox, home: str | os.PathLike[str] | None) -> tuple[Toolbox, ResultCache]:
+    """The tools with a cache of results."""
+    from agent_forge.agents.tools.cache import ResultCache  # only for those who want one
+
+    results = ResultCache(home)
+    return results.wrap(box), results
 
 
 @signature_of(arun)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -159,7 +159,7 @@ class RequestRun:
             raise PlanRefused(missing, request, model)
         if not missing:
             return plan
-        tasks = (replace(task, action=None, args={}) if task.id in open_tasks else task for task in plan)
+        tasks = (_left_open(task, open_tasks) for task in plan)
         left = Plan(tasks, version=plan.version)
         return left if plan.provenance is None else left.with_provenance(plan.provenance)
 
@@ -280,14 +280,24 @@ class RequestRun:
         return RunUsage(tokens.input_tokens, tokens.output_tokens, calls, self.worker.tool_calls, cost)
 
 
+def _left_open(task: Task, names: Collection[str | None]) -> Task:
+    """The task without its call, if it is among those that a model is to carry out; so with the tasks in its `do`."""
+    if task.control is not None and task.do:
+        parts = tuple(_left_open(part, names) for part in task.do)
+        return replace(task, control=replace(task.control, do=parts))
+    return replace(task, action=None, args={}) if task.id in names else task
+
+
 def _waiting_calls(outcome: RunResult) -> list[dict[str, Any]]:
     """The calls that wait for an approval, with the arguments that they would be made with."""
     waiting = [] if outcome.plan is None else [name for name, task in outcome.tasks.items() if task.state == "waiting"]
     calls = []
     for name in waiting:
         assert outcome.plan is not None
-        task = outcome.plan[name]
-        args = dict(task.args) if task.for_each else resolve(dict(task.args), outcome.results, ids=outcome.plan.tasks)
+        task = outcome.parts.get(name) or outcome.plan[name]
+        args = dict(task.args)
+        if task.for_each is None:
+            args = resolve(args, outcome.results, ids=outcome.plan.tasks)
         calls.append({"task": name, "tool": task.action, "args": args, "state": "waiting"})
     return calls
 

@@ -64,7 +64,8 @@ def team_router(
         table.observe_store(store)
 
     def trust(agent: str, category: str) -> float | None:
-        return table.lower_bound(agent, models[agent], category)
+        able = [(name, models[name]) for name, profile in agents.items() if category in profile.task_types]
+        return table.standing(able, category).get((agent, models[agent]))
 
     return Router(agents.values(), trust=trust, fallback=["writer"] if "writer" in agents else [])
 

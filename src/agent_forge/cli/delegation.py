@@ -34,23 +34,37 @@ def command() -> None:
 @click.option("--local", is_flag=True, help="Use settings.local.json, which is not shared with others.")
 @click.option("--portable", is_flag=True, help="Call `agent-forge` from the PATH: slower, works on every machine.")
 @click.option("--no-text", is_flag=True, help="Record figures only, not the text of tasks and answers.")
-@click.option("--remove", is_flag=True, help="Remove the hook.")
+@click.option("--remove", is_flag=True, help="Remove the hook, and the commands and rules that were added with it.")
 @json_option
 def install_(project: str, local: bool, portable: bool, no_text: bool, remove: bool, as_json: bool) -> None:
-    """Add the SubagentStop hook to the settings of a project; other settings stay."""
-    from agent_forge.traces.delegation import install, log_path, settings_path, uninstall
+    """Add the SubagentStop hook to the settings of a project; other settings stay.
 
-    path = settings_path(project, local=local)
+    Also adds the slash commands /delegation-log, /delegation-stats and /delegation-trajectory, and the rules file
+    .claude/rules/delegation.md. Files of your own with these names are left alone.
+    """
+    from agent_forge.traces import delegation
+
+    path, log, rules = (
+        delegation.settings_path(project, local=local),
+        delegation.log_path(project),
+        delegation.rules_path(project),
+    )
     if remove:
-        changed = uninstall(project, local=local)
+        changed = delegation.uninstall(project, local=local)
+        files = delegation.uninstall_files(project)
         message = f"the hook was removed from {path}" if changed else f"there was no hook in {path}"
     else:
-        changed = install(project, local=local, portable=portable, keep_text=not no_text)
-        message = f"the hook is {'now' if changed else 'already'} in {path}; it writes {log_path(project)}"
+        changed = delegation.install(project, local=local, portable=portable, keep_text=not no_text)
+        files = delegation.install_commands(project)
+        if not rules.exists() and delegation.write_rules(project, _rules_text(_spans(project) if log.exists() else [])):
+            files.append(rules)
+        message = f"the hook is {'now' if changed else 'already'} in {path}; it writes {log}"
     if as_json:
-        json_out({"changed": changed, "settings": str(path), "log": str(log_path(project))})
+        json_out({"changed": changed, "settings": str(path), "log": str(log), "files": [str(file) for file in files]})
     else:
         echo(message, err=True)
+        for file in files:
+            echo(f"{'removed' if remove else 'wrote'} {file}", err=True)
 
 
 @command.command("hook")
@@ -127,15 +141,21 @@ def trajectory(project: str, session: str | None, strategy: str, outcome: float 
     show_trajectory(assemble(chosen), strategy, outcome, as_json)
 
 
+verified_option = click.option(
+    "--verified", is_flag=True, help="Only count rewards that came from a check, not those of a ONE_SHOT log."
+)
+
+
 @command.command("stats")
 @project_option
+@verified_option
 @json_option
-def stats(project: str, as_json: bool) -> None:
+def stats(project: str, verified: bool, as_json: bool) -> None:
     """Show how well each kind of subagent does, which to trust, and how accurate that was."""
     from agent_forge.traces.performance import performance
     from agent_forge.traces.trust import TrustTable, replay
 
-    spans = _spans(project)
+    spans = _counted(_spans(project), verified)
     rows = performance(spans)
     table = TrustTable()
     table.observe_spans(spans)
@@ -205,10 +225,61 @@ def import_(project: str, home: str | None, as_json: bool) -> None:
         echo(f"{len(spans)} delegations, {added} new spans in {where}", err=True)
 
 
+@command.command("export")
+@click.argument("out", type=click.Path(dir_okay=False))
+@project_option
+@json_option
+def export(out: str, project: str, as_json: bool) -> None:
+    """Write the delegations to OUT as a ONE_SHOT log (v12.2)."""
+    from agent_forge.traces.delegation import write_one_shot
+
+    count = write_one_shot(_spans(project), out)
+    if as_json:
+        json_out({"delegations": count, "out": out})
+    else:
+        echo(f"{count} delegations in {out}", err=True)
+
+
 @command.command("rules")
-def rules() -> None:
-    """Print a short set of rules for a coding agent (for CLAUDE.md or AGENTS.md)."""
+@project_option
+@verified_option
+@click.option("--write", is_flag=True, help="Write them to .claude/rules/delegation.md of the project.")
+def rules(project: str, verified: bool, write: bool) -> None:
+    """Print rules for a coding agent (for CLAUDE.md or AGENTS.md): how to delegate, and who does what best.
+
+    Who does what comes from the log, as far as its counts tell the subagents apart.
+    """
+    from agent_forge.traces.delegation import log_path, rules_path, write_rules
+
+    spans = _counted(_spans(project), verified) if log_path(project).exists() else []
+    text = _rules_text(spans)
+    if write:
+        changed = write_rules(project, text)
+        echo(f"{rules_path(project)} {'was written' if changed else 'is up to date'}", err=True)
+    else:
+        sys.stdout.write(text)
+
+
+def _rules_text(spans: list[Span]) -> str:
     from importlib import resources
 
+    from agent_forge.traces.delegation import learned_rules
+
     text = resources.files("agent_forge.agents").joinpath("data/delegation-rules.md").read_text(encoding="utf-8")
-    sys.stdout.write(text)
+    learned = learned_rules(spans)
+    if not learned:
+        return text
+    head = "**Who does what**, from this project's log (expected reward, delegations that count, 90 % interval):"
+    return f"{text}\n{head}\n\n" + "".join(f"- {line}\n" for line in learned)
+
+
+def _counted(spans: list[Span], verified: bool) -> list[Span]:
+    """The spans, with --verified without the rewards that a ONE_SHOT log came with."""
+    from dataclasses import replace
+
+    from agent_forge.traces.delegation import ORIGINAL
+
+    if not verified:
+        return spans
+    guessed = [ORIGINAL in span.attributes and "agent_forge.verification" not in span.attributes for span in spans]
+    return [replace(span, reward=None) if guess else span for span, guess in zip(spans, guessed, strict=True)]

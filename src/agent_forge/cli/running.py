@@ -65,6 +65,7 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 @click.option("--team", is_flag=True, help="Assign every task to an agent, by rules, measured trust and load.")
 @click.option("--unit", help="Whom this is for, e.g. a user: a rollout then decides which policy does it.")
 @click.option("--rollout", metavar="NAME", help="The rollout that decides [default: the latest active one].")
+@click.option("--cache", is_flag=True, help="Keep the results of tools marked pure for later runs, and use them.")
 @mask_option
 @sample_option
 @home_option
@@ -266,15 +267,19 @@ def _interrupted(name: str, home: str | None) -> str:
 
 def _print(result: Result, home: str | None) -> None:
     """The answer, or the results of a plan, on stdout; statistics on stderr."""
+    from agent_forge.runtime.result import FINE
+
     if result.request is not None:
         echo(result.answer or "unknown")
     else:
         for name, task in result.tasks.items():
+            if name in result.outcome.parts or task.state == "not_needed":
+                continue
             echo(f"{name}: {task.result if task.ok else f'[{task.state}] {task.error}'}")
     for name, evidence in result.evidence.items():
         echo(f"  {name}: {result.tasks[name].result}  ({evidence.source})", err=True)
     for name, task in result.tasks.items():
-        if not task.ok and result.request is not None:
+        if task.state not in FINE and result.request is not None:
             echo(f"  {name}: {task.state}: {task.error}", err=True)
     for warning in result.warnings:
         echo(f"  warning: {warning}", err=True)

@@ -76,7 +76,8 @@ def _print_run(stored: StoredRun, home: str | None) -> None:
     if request := line.notes.get("request"):
         echo(f"request: {request}")
     for name, task in stored.tasks.items():
-        what = question(stored.plan[name]) if stored.plan is not None and name in stored.plan else ""
+        planned = stored.planned(name)
+        what = "" if planned is None else question(planned)
         end = f" → {task.result}" if task.state == "done" else f": {task.error}" if task.error else ""
         echo(f"  {name}  {task.state:9} {what}{end}")
     for name in stored.in_doubt:

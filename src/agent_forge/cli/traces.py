@@ -210,7 +210,8 @@ def _component(text: str) -> tuple[str, float]:
 @home_option
 @json_option
 def import_(files: tuple[str, ...], home: str | None, as_json: bool) -> None:
-    """Store the spans of FILES: OTLP/JSON (one request, or one per line) or our own JSON lines, gzipped or not.
+    """Store the spans of FILES: OTLP/JSON (one request, or one per line), our own JSON lines, trajectory records or
+    trace logs, gzipped or not.
 
     A file that cannot be read completely is refused as a whole. Importing a file again adds nothing.
     """
@@ -228,8 +229,8 @@ def import_(files: tuple[str, ...], home: str | None, as_json: bool) -> None:
 
 @command.command("export")
 @click.argument("out", type=click.Path())
-@click.option("--format", "format_", default="otlp", show_default=True, metavar="NAME",
-              help="otlp, jsonl, parquet, messages, sharegpt, dpo or agent-lightning.")  # fmt: skip
+@click.option("--format", "format_", default="otlp", show_default=True, metavar="NAME", help=
+              "otlp, jsonl, parquet, trajectory, trace-log, messages, sharegpt, dpo or agent-lightning.")  # fmt: skip
 @filter_options
 @click.option("--json-body", is_flag=True, help="Send OTLP as JSON rather than protobuf (OUT is a URL).")
 @home_option

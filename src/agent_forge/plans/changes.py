@@ -12,8 +12,8 @@ from typing import Any
 
 from agent_forge.errors import PlanError
 from agent_forge.plans.plan import Plan
-from agent_forge.plans.references import split_text
-from agent_forge.plans.task import Task
+from agent_forge.plans.references import ITEM, LAST, rename_heads
+from agent_forge.plans.task import Control, Task
 
 
 class ChangeRefused(PlanError):
@@ -166,18 +166,28 @@ def renamed(task: Task, names: Mapping[str, str]) -> Task:
 
     >>> renamed(Task("b", "use {a.x}", args={"q": ["{a}", "{{a}}"]}, depends_on=["a"]), {"a": "c"})
     Task(id='b', goal='use {c.x}', action=None, args={'q': ['{c}', '{{a}}']}, depends_on=('c',), parent=None, \
-for_each=None, limit=None, meta={})
+for_each=None, limit=None, meta={}, control=None)
     """
+    # `item` and `last` belong to the innermost task that has them.
+    own = {ITEM} if task.for_each is not None else {LAST} if task.until is not None else set()
+    inner = {old: new for old, new in names.items() if old not in own}
 
-    def other(value: Any) -> Any:
-        if isinstance(value, str) and "{" in value:
-            for piece in split_text(value):
-                if not isinstance(piece, str) and piece.head in names:
-                    value = value.replace(piece.source or str(piece), str(replace(piece, head=names[piece.head])))
-            return value
+    def other(value: Any, names: Mapping[str, str] = inner) -> Any:
+        if isinstance(value, str):
+            return rename_heads(value, names)
         if isinstance(value, Mapping):
             return {key: other(each) for key, each in value.items()}
         return [other(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+    control = task.control
+    if control is not None:
+        control = Control(
+            other(control.when, names),
+            other(control.until),
+            tuple(names.get(name, name) for name in control.fallback),
+            tuple(names.get(name, name) for name in control.first_of),
+            tuple(renamed(part, inner) for part in control.do),
+        )
 
     return replace(
         task,
@@ -186,7 +196,8 @@ for_each=None, limit=None, meta={})
         args=other(task.args),
         depends_on=tuple(names.get(name, name) for name in task.depends_on),
         parent=names.get(task.parent, task.parent) if task.parent is not None else None,
-        for_each=other(task.for_each),
+        for_each=other(task.for_each, names),
+        control=control,
     )
 
 

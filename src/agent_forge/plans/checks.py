@@ -7,8 +7,9 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from agent_forge.plans.conditions import ConditionError, condition
 from agent_forge.plans.faults import PlanFault, PlanLimits
-from agent_forge.plans.references import ITEM, Reference, reads_as_name, split_text, strings_in, whole_reference
+from agent_forge.plans.references import ITEM, LAST, Reference, reads_as_name, split_text, strings_in, whole_reference
 from agent_forge.plans.task import Task
 
 _BRACE_WORD = re.compile(r'(?<!\{)\{[ \t]{0,3}(\w[\w-]*)(?=[.\[]|$)|(?<!\{)\{([^{},"]*,[^{}"]*)\}')
@@ -52,10 +53,46 @@ def field_faults(task: Task, limits: PlanLimits) -> list[PlanFault]:
             faults.extend(f"{name}: {what}" for what in _value_faults(value, limits.nesting))
     if isinstance(task.for_each, str) and whole_reference(task.for_each) is None:
         faults.append(f"for_each must be one reference to a list, such as {{s1.rows}}, not {task.for_each!r}")
+    if task.control is not None:
+        faults.extend(_control_faults(task))
     return [
         PlanFault("too_large" if _TOO_DEEP in what else "malformed", f"task {task.id!r}: {what}", task.id)
         for what in faults
     ]
+
+
+def _control_faults(task: Task) -> list[str]:
+    """What is wrong with the control flow of one task, taken by itself."""
+    faults = []
+    for name in ("when", "until"):
+        text = getattr(task, name)
+        if text is not None and not isinstance(text, str):
+            faults.append(f"{name} must be text, not {type(text).__name__}")
+        elif text is not None:
+            try:
+                condition(text)
+            except ConditionError as error:
+                faults.append(f"{name}: {error}")
+    for name in ("fallback", "first_of"):
+        names = getattr(task, name)
+        if not all(isinstance(each, str) for each in names):
+            faults.append(f"{name} must be a list of ids")
+        elif len(set(names)) < len(names):
+            faults.append(f"{name} names a task twice")
+    if not all(isinstance(part, Task) for part in task.do):
+        faults.append("do must be a list of tasks")
+    elif any(part.parent is not None for part in task.do):
+        faults.append("the tasks in do cannot have a parent; put do inside do instead")
+    if task.do and (task.action is not None or task.args):
+        faults.append("it has do, so it is not called: leave out action and args")
+    if task.until is not None and task.for_each is not None:
+        faults.append("it has for_each and until; put one of them on a task in its do")
+    called = task.action is not None or task.args or task.do or not set(task.depends_on) <= set(task.first_of)
+    if task.first_of and (called or task.for_each is not None or task.until is not None or task.when is not None):
+        faults.append(
+            "a first_of only waits for its tasks: leave out action, args, depends_on, for_each, when, until, do"
+        )
+    return faults
 
 
 def id_fault(name: Any, limits: PlanLimits) -> str | None:
@@ -78,22 +115,30 @@ def referring_texts(task: Task) -> list[tuple[str, str]]:
         texts.extend((f"args.{path}", text) for path, text in strings_in(task.args) if "{" in text)
     if task.for_each is not None:
         texts.append(("for_each", task.for_each))
+    if task.control is not None:
+        conditions = (("when", task.when), ("until", task.until))
+        texts.extend((place, text) for place, text in conditions if text is not None)
     return texts
 
 
 def references_of(task: Task, vocabulary: Vocabulary) -> tuple[list[tuple[str, Reference]], list[PlanFault]]:
     """The references of a task as (place, reference), and what is wrong with those that are not usable.
 
-    A head that is an id of the plan makes a reference. `item` is one inside a `for_each` task. Any other head is a
-    fault where a value is expected (`args`, `for_each`) and the head reads like a name, and anywhere when it differs
-    from an id only in its number or its case (`{s9}` beside s1). Everything else is text.
+    A head that is an id of the plan makes a reference. `item` is one inside a `for_each` task, `last` inside one with
+    `until`, whose condition may name the task itself and those in its `do`. Any other head is a fault where a value is
+    expected (`args`, `for_each`, conditions) and the head reads like a name, and anywhere when it differs from an id
+    only in its number or its case (`{s9}` beside s1). Everything else is text.
     """
+    own = {ITEM} if task.for_each is not None else {LAST} if task.until is not None else set()
+    inner = {*own, task.id, *(part.id for part in task.do)}
     references: list[tuple[str, Reference]] = []
     faults: list[PlanFault] = []
     for place, text in referring_texts(task):
         pieces = split_text(text)
         for piece in pieces:
-            if isinstance(piece, str) or (piece.head == ITEM and task.for_each is not None and place != "for_each"):
+            if isinstance(piece, str) or (piece.head in own and place not in ("for_each", "when")):
+                continue
+            if place == "until" and piece.head in inner:
                 continue
             if piece.head in vocabulary.ids:
                 references.append((place, piece))

@@ -17,8 +17,10 @@ from agent_forge.plans.plan import Plan
 from agent_forge.plans.task import Task
 from agent_forge.plans.yaml_text import read_yaml
 
-_FIELDS = ("id", "goal", "action", "args", "depends_on", "parent", "for_each", "limit", "meta")
+_FIELDS = ("id", "goal", "action", "args", "depends_on", "parent", "for_each", "limit", "meta", "when", "until",
+           "fallback", "first_of", "do")  # fmt: skip
 _SYNONYMS = {"description": "goal", "dependencies": "depends_on", "depends": "depends_on", "tool": "action"}
+_IDS = ("depends_on", "fallback", "first_of")
 _STEP_FIELDS = ("id", "name", "type", "description", "depends_on", "config")
 _STEP_TYPES = ("task", "agent", "parallel")
 _SHAPES: dict[str, tuple[tuple[type, ...], str]] = {
@@ -29,6 +31,9 @@ _SHAPES: dict[str, tuple[tuple[type, ...], str]] = {
     "for_each": ((str,), "a reference"),
     "limit": ((int,), "a number"),
     "meta": ((dict,), "an object"),
+    "when": ((str,), "a condition"),
+    "until": ((str,), "a condition"),
+    "do": ((list,), "a list of tasks"),
 }
 
 
@@ -72,6 +77,15 @@ def plan_from_document(document: Any, limits: PlanLimits = TEXT_LIMITS) -> Plan:
         else:
             tasks.append(task)
     return Plan.parsed(tasks, (), faults, limits, unread)
+
+
+def parts_from_json(value: Any) -> list[Task]:
+    """The tasks of a `do` that stands as JSON in another format; raises `NotJson`."""
+    reader = _Entry({"id": "", "do": value}, 1)
+    task = reader.task()
+    if reader.faults:
+        raise NotJson("; ".join(fault.message.removeprefix("task '' has in its do: ") for fault in reader.faults))
+    return list(task.do)
 
 
 def to_document(plan: Plan) -> dict[str, Any]:
@@ -159,8 +173,9 @@ class _Entry:
 
     allowed: tuple[str, ...] = (*_FIELDS, *_SYNONYMS)
 
-    def __init__(self, entry: Any, number: int) -> None:
+    def __init__(self, entry: Any, number: int, depth: int = 0) -> None:
         self.faults: list[PlanFault] = []
+        self.depth = depth  # of `do` around it
         self.where = f"task number {number}"
         self.name: str | None = None
         if not isinstance(entry, Mapping):
@@ -199,13 +214,26 @@ class _Entry:
         return Task(self.name or "", **fields)
 
     def value(self, field: str, value: Any) -> Any:
-        if field == "depends_on":
+        if field in _IDS:
             return self.dependencies(value)
         types, expected = _SHAPES[field]
         if not isinstance(value, types) or isinstance(value, bool):
             self.fault(f"has a {field} that is {_kind(value)}, not {expected}")
             return None
+        if field == "do" and isinstance(value, list):
+            return self.parts(value)
         return str(value) if field == "parent" else value
+
+    def parts(self, entries: list[Any]) -> list[Task]:
+        """The tasks of a `do`."""
+        if self.depth >= TEXT_LIMITS.depth:
+            self.fault(f"has do nested more than {TEXT_LIMITS.depth} deep")
+            return []
+        readers = [_Entry(entry, number, self.depth + 1) for number, entry in enumerate(entries, 1)]
+        tasks = [reader.task() for reader in readers]
+        for fault in (fault for reader in readers for fault in reader.faults):
+            self.fault(f"has in its do: {fault.message}")
+        return tasks
 
     def dependencies(self, value: Any) -> tuple[str, ...]:
         listed = value if isinstance(value, list) else [value]

@@ -11,7 +11,7 @@ _WIDTH = 70
 
 
 def to_mermaid(plan: Plan) -> str:
-    """The plan as a Mermaid flow chart; groups are subgraphs, arrows join the leaves.
+    """The plan as a Mermaid flow chart; groups and the tasks in a `do` are subgraphs, arrows join the leaves.
 
     >>> print(to_mermaid(Plan([Task("s1", "Find it"), Task("s2", "Use {s1}")])))
     flowchart TD
@@ -19,7 +19,8 @@ def to_mermaid(plan: Plan) -> str:
       n1["s2: Use {s1}"]
       n0 --> n1
     """
-    number = {name: f"n{index}" for index, name in enumerate(plan.tasks)}
+    tasks = {**plan.tasks, **{part.id: part for name in plan.flow for part in plan[name].parts()}}
+    number = {name: f"n{index}" for index, name in enumerate(tasks)}
     rows = ["flowchart TD"]
     waiting: list[tuple[str | None, int]] = [(name, 1) for name in reversed(plan.tasks) if plan[name].parent is None]
     while waiting:
@@ -27,15 +28,22 @@ def to_mermaid(plan: Plan) -> str:
         if name is None:
             rows.append("  " * depth + "end")
             continue
-        children = plan.children(name)
-        shape = f'{number[name]}["{_label(plan[name])}"]'
+        children = plan.children(name) if name in plan else ()
+        children = children or tuple(part.id for part in tasks[name].do)
+        shape = f'{number[name]}["{_label(tasks[name])}"]'
         rows.append("  " * depth + (f"subgraph {shape}" if children else shape))
         if children:
             waiting.append((None, depth))
             waiting.extend((child, depth + 1) for child in reversed(children))
-    rows.extend(
-        f"  {number[before]} --> {number[after]}" for after, needs in plan.dependencies.items() for before in needs
-    )
+    edges = dict(plan.dependencies)
+    for task in (task for task in tasks.values() if task.do):
+        inside = {part.id for part in task.do}
+        edges.update((part.id, tuple(name for name in part.needs(inside) if name in inside)) for part in task.do)
+    stands_in = {other: task.id for task in tasks.values() for other in task.fallback}
+    for after, needs in edges.items():
+        rows += [f"  {number[before]} --> {number[after]}" for before in needs if stands_in.get(after) != before]
+        if after in stands_in:
+            rows.append(f"  {number[stands_in[after]]} -. if it fails .-> {number[after]}")
     return "\n".join(rows)
 
 
@@ -81,7 +89,21 @@ def _row(plan: Plan, name: str) -> str:
     task = plan[name]
     needs = plan.dependencies.get(name, task.depends_on)
     arrow = f"  ← {', '.join(needs[:8])}{', …' if len(needs) > 8 else ''}" if needs else ""
-    return f"{name}  {_short(task.goal or task.action or '')}{arrow}".rstrip()
+    flow = "".join(f"  [{field} {_short(text)}]" for field, text in _flow(task))
+    return f"{name}  {_short(task.goal or task.action or '')}{flow}{arrow}".rstrip()
+
+
+def _flow(task: Task) -> list[tuple[str, str]]:
+    """The control flow of a task, for people."""
+    fields = {
+        "when": task.when,
+        "for each": task.for_each,
+        "until": task.until,
+        "fallback": ", ".join(task.fallback),
+        "first of": ", ".join(task.first_of),
+        "do": ", ".join(part.id for part in task.do),
+    }
+    return [(field, text) for field, text in fields.items() if text]
 
 
 def _short(text: str) -> str:
@@ -92,6 +114,7 @@ def _short(text: str) -> str:
 def _label(task: Task) -> str:
     goal = _short(task.goal or task.action or "")
     text = f"{task.id}: {goal}" if goal else task.id
+    text += "".join(f" ({field} {_short(value)})" for field, value in _flow(task) if field not in ("fallback", "do"))
     for mark, code in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;"), ("`", "#96;")):
         text = text.replace(mark, code)
     return text

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_forge.plans.calls import NotACall, read_call_at
+from agent_forge.plans.documents import parts_from_json
 from agent_forge.plans.faults import PlanFault
 from agent_forge.plans.json_text import NotJson, read_json_at
 from agent_forge.plans.line_words import STRING, NotAList, numbered_id, read_dependencies, unquoted
@@ -38,6 +39,12 @@ _KEYS = {
     "for_each": r"for[ \t_-]?each",
     "limit": r"limit",
     "meta": r"meta",
+    # Words that prose uses too: only with a value that can be one.
+    "when": rf"(?:only[ \t]+)?when(?={_MARKS}[ \t]*[:=][^|\n]*\{{)",
+    "until": rf"(?:repeat[ \t]+)?until(?={_MARKS}[ \t]*[:=][^|\n]*\{{)",
+    "fallback": r"fallbacks?",
+    "first_of": r"first[ \t_-]?of",
+    "do": rf"do(?={_MARKS}[ \t]*[:=]{_MARKS}[ \t]*\[)",
 }
 _KEY = "|".join(f"(?P<{name}>{words})" for name, words in _KEYS.items())
 FIELD = re.compile(rf"\|[ \t]*{_MARKS}(?:{_KEY}){_MARKS}[ \t]*[:=]{_MARKS}[ \t]*", re.IGNORECASE)
@@ -192,6 +199,16 @@ class LineReader:
             if not isinstance(value, dict):
                 raise NotJson('an object is expected, such as {"key": 1}')
             return {name: value}, end
+        if name == "do":
+            value, end = read_json_at(text, start)
+            return {name: parts_from_json(value)}, end
+        if name in ("when", "until") and text.startswith('"', start):
+            try:
+                value, end = read_json_at(text, start)
+            except NotJson:
+                value, end = None, start
+            if isinstance(value, str) and (end == len(text.rstrip()) or FIELD.match(text[end:].lstrip())):
+                return {name: value}, end
         if name == "action":
             if text.startswith('"', start):
                 value, end = read_json_at(text, start)
@@ -202,8 +219,10 @@ class LineReader:
         return {name: self._short_value(name, text[start:end].strip())}, end
 
     def _short_value(self, name: str, value: str) -> Any:
-        if name == "depends_on":
+        if name in ("depends_on", "fallback", "first_of"):
             return tuple(read_dependencies(value, self._word))
+        if name in ("when", "until"):
+            return value
         if name == "limit":
             if not re.fullmatch(r"\d{1,10}", value):
                 raise NotAList(f"{value!r} is not a whole number")

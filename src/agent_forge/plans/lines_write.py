@@ -14,6 +14,7 @@ from agent_forge.plans.task import Task
 
 _AVOID = "<|"
 _PLAIN_TEXT = re.compile(r"[^\n\r|<\x85\u2028]*")
+_PLAIN_CONDITION = re.compile(r'[^\s"](?:(?!<[/!?A-Za-z])[^\n\r\v\f|\x1c-\x1e\x85\u2028\u2029])*(?<!\s)')
 _PLAIN_ACTION = re.compile(r"[^\W\d][\w.:-]*")
 _PLAIN_GOAL = re.compile(r'[^\s"*`<](?:[^\n\r\v\f<\x1c-\x1e\x85\u2028\u2029]*[^\s<|])?')
 
@@ -58,6 +59,15 @@ def _line(task: Task, twins: set[str]) -> str:
         parts.append(f"Limit: {task.limit}")
     if task.meta:
         parts.append(f"Meta: {json_line(task.meta, _AVOID)}")
+    if task.control is not None:
+        for label, text in (("When", task.when), ("Repeat until", task.until)):
+            if text is not None:
+                parts.append(f"{label}: {_plain_or_json(text, _PLAIN_CONDITION)}")
+        for label, names in (("Fallback", task.fallback), ("First of", task.first_of)):
+            if names:
+                parts.append(f"{label}: {', '.join(map(written, names))}")
+        if task.do:
+            parts.append(f"Do: {json_line([part.as_dict() for part in task.do], _AVOID)}")
     return " | ".join(parts)
 
 

@@ -13,7 +13,17 @@ from agent_forge.plans.faults import PlanFault, PlanLimits, raise_for
 from agent_forge.plans.groups import Groups, leaf_edges
 from agent_forge.plans.provenance import Provenance
 from agent_forge.plans.task import Task
-from agent_forge.plans.validation import Collected, collect, cycle_faults, edges_between, edges_outside, parent_faults
+from agent_forge.plans.validation import (
+    Collected,
+    collect,
+    cycle_faults,
+    edges_between,
+    edges_outside,
+    parent_faults,
+    role_faults,
+    visible,
+    waiting_edges,
+)
 
 _LIMITS = PlanLimits()
 
@@ -31,7 +41,8 @@ class Plan:
     """
 
     __slots__ = (
-        "_groups", "_order", "composites", "dependencies", "dependents", "leaves", "provenance", "tasks", "version",
+        "_groups", "_order", "composites", "dependencies", "dependents", "flow", "leaves", "provenance", "tasks",
+        "version",
     )  # fmt: skip
 
     tasks: dict[str, Task]
@@ -39,6 +50,7 @@ class Plan:
     dependents: dict[str, tuple[str, ...]]
     leaves: tuple[str, ...]
     composites: tuple[str, ...]
+    flow: tuple[str, ...]  # the tasks with control flow or `for_each`
     version: int
     provenance: Provenance | None
 
@@ -49,8 +61,10 @@ class Plan:
         limits: PlanLimits = _LIMITS,
         version: int = 1,
         provenance: Provenance | None = None,
+        outer: Collection[str] = (),
     ) -> None:
-        raise_for(self._build(collect(tasks, limits), limits))
+        """`outer` are ids of tasks around a sub-plan, which its tasks may refer to and do not wait for."""
+        raise_for(self._build(collect(tasks, limits), limits, outer=outer))
         self.version = version
         self.provenance = provenance
 
@@ -79,14 +93,34 @@ class Plan:
         raise_for(sorted([*faults, *located], key=lambda fault: fault.line or 0))
         return plan
 
-    def _build(self, collected: Collected, limits: PlanLimits, unread: Collection[str] = ()) -> list[PlanFault]:
+    def _build(
+        self, collected: Collected, limits: PlanLimits, unread: Collection[str] = (), outer: Collection[str] = ()
+    ) -> list[PlanFault]:
         self.tasks, faults = collected.tasks, collected.faults
         if not self.tasks:
             return faults or [PlanFault("empty_plan", "the plan has no task")]
-        stated, wrong = edges_between(self.tasks, limits, unread)
+        stated, flow, wrong = edges_between(self.tasks, limits, unread, outer)
+        self.flow = tuple(flow)
         faults = [*faults, *wrong, *self._group(stated, limits)]
         if not any(fault.code == "too_large" for fault in faults):
             faults.extend(self._connect())
+        if flow:
+            faults.extend(self._check_parts(limits, outer))
+        return faults
+
+    def _check_parts(self, limits: PlanLimits, outer: Collection[str]) -> list[PlanFault]:
+        """What is wrong with the tasks inside `do`."""
+        faults: list[PlanFault] = []
+        size = len(self.tasks)
+        for task in [self.tasks[name] for name in self.flow if self.tasks[name].do]:
+            size += len(task.do)
+            if limits.depth < 1 or size > limits.tasks:
+                what = "do is nested too deeply" if limits.depth < 1 else f"more than {limits.tasks} tasks"
+                return [*faults, PlanFault("too_large", f"task {task.id!r}: {what}", task.id)]
+            inside = Plan.__new__(Plan)
+            deeper = replace(limits, depth=limits.depth - 1)
+            wrong = inside._build(collect(task.do, limits), deeper, outer=visible(self.tasks, outer, task))
+            faults += [PlanFault(fault.code, f"in task {task.id!r}: {fault.message}", task.id) for fault in wrong]
         return faults
 
     def _group(self, stated: dict[str, tuple[str, ...]], limits: PlanLimits) -> list[PlanFault]:
@@ -116,9 +150,14 @@ class Plan:
         dependents = graph.invert(self.dependencies)
         self._order = graph.topological(self.dependencies, dependents)
         self.dependents = {name: tuple(after) for name, after in dependents.items()}
-        if len(self._order) == len(self.dependencies):
+        if len(self._order) < len(self.dependencies):
+            return cycle_faults("tasks wait for each other", self.dependencies, self._order)
+        if not self.flow:
             return []
-        return cycle_faults("tasks wait for each other", self.dependencies, self._order)
+        waiting = waiting_edges(self.tasks, self.flow, self.dependencies)
+        order = self._order if waiting is self.dependencies else graph.topological(waiting, graph.invert(waiting))
+        faults = cycle_faults("tasks wait for each other's fallbacks", waiting, order)
+        return faults + role_faults(self.tasks, self.flow, self.dependencies, self.dependents)
 
     def with_provenance(self, provenance: Provenance) -> Plan:
         """The same plan, with where it comes from. Plans that differ only in this are equal."""

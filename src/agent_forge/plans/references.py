@@ -1,7 +1,7 @@
 """References to other tasks' results: `{s1}` and `{s1.path[0].field}`.
 
     reference := "{" head step* "}"          one pair of braces, blanks allowed just inside
-    head      := word | "quoted word"        the id of a task, or `item` inside a `for_each` task
+    head      := word | "quoted word"        the id of a task, `item` inside `for_each`, `last` inside `until`
     step      := .name | [number] | ["key"]
 
 A reference is looked up in real results, it is not text replacement: "$15", "{}", "{not a ref}" and '{"json": 1}' are
@@ -25,6 +25,7 @@ _STEP = re.compile(rf"\.([^\W\d][\w-]*)|\[(-?\d+)\]|\[({_STRING})\]")
 _PLAIN_HEAD = re.compile(r"\w[\w-]*")
 _PLAIN_NAME = re.compile(r"[^\W\d][\w-]*")
 ITEM = "item"
+LAST = "last"  # inside a task with `until`: the result of the round before
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,23 @@ def split_text(text: str) -> list[str | Reference]:
     if pending:
         pieces.append(pending)
     return pieces
+
+
+def rename_heads(text: str, names: Mapping[str, str]) -> str:
+    """The text with other ids in its references; escapes stay as they are.
+
+    >>> rename_heads("{a.x} and {{a}}", {"a": "b[0].a"})
+    '{"b[0].a".x} and {{a}}'
+    """
+
+    def other(match: re.Match[str]) -> str:
+        opening, head, path, closing = match.groups()
+        reference = _reference(head, path, "")
+        if min(len(opening), len(closing)) > 1 or reference.head not in names:
+            return match.group()
+        return opening[1:] + str(Reference(names[reference.head], reference.path)) + closing[1:]
+
+    return _EXPRESSION.sub(other, text) if "{" in text else text
 
 
 def find_references(value: Any) -> list[Reference]:

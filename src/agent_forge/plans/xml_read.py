@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent_forge.plans.calls import NotACall, looks_like_call, read_call
+from agent_forge.plans.documents import parts_from_json
 from agent_forge.plans.faults import PlanFault, PlanLimits
 from agent_forge.plans.json_text import NotJson, read_json
 from agent_forge.plans.references import braced
@@ -36,7 +37,8 @@ _NAMES = {
     "tool": "action",
     "description": "goal",
 }
-_KNOWN = ("id", "depends", "goal", "action", "args", "parent", "for_each", "limit", "meta")
+_KNOWN = ("id", "depends", "goal", "action", "args", "parent", "for_each", "limit", "meta", "when", "until", "fallback",
+          "first_of", "do")  # fmt: skip
 
 
 class Broken(ValueError):
@@ -262,6 +264,14 @@ def _task(name: str, attributes: dict[str, str], body: str) -> Task:
         fields["limit"] = int(attributes["limit"])
     if "for_each" in attributes:
         fields["for_each"] = braced(exact_text(attributes["for_each"]))
+    for key in ("when", "until"):
+        if key in attributes:
+            fields[key] = exact_text(attributes[key])
+    for key in ("fallback", "first_of"):
+        if key in attributes:
+            fields[key] = read_ids(attributes[key])
+    if "do" in attributes:
+        fields["do"] = parts_from_json(read_json(attributes["do"]))
     return Task(name, **{**fields, "goal": fields["goal"] or "", "parent": attributes.get("parent")})
 
 

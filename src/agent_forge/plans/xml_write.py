@@ -55,6 +55,13 @@ def _node(task: Task) -> str:
         attributes["limit"] = str(task.limit)
     if task.meta:
         attributes["meta"] = json_line(task.meta, _NOT_XML)
+    if task.control is not None:
+        conditions = (("when", task.when), ("until", task.until))
+        attributes.update((name, _exact(text)) for name, text in conditions if text is not None)
+        lists = (("fallback", task.fallback), ("first_of", task.first_of))
+        attributes.update((name, ",".join(map(_id, names))) for name, names in lists if names)
+        if task.do:
+            attributes["do"] = json_line([part.as_dict() for part in task.do], _NOT_XML)
     written = " ".join(f'{name}="{value.translate(_IN_ATTRIBUTES)}"' for name, value in attributes.items())
     return f"<node {written}>{body.translate(_IN_TEXT)}</node>" if body else f"<node {written}/>"
 

@@ -10,11 +10,10 @@ from agent_forge.errors import PlanError
 from agent_forge.plans import Plan, Task, replan
 from agent_forge.plans.changes import renamed
 from agent_forge.runtime.job import Job
-from agent_forge.runtime.result import TaskResult, Times, done_between
+from agent_forge.runtime.result import FINE, TaskResult, Times, done_between
 
 # A group ends in the first of these states that one of its leaves ended in.
-_GRAVEST = ("failed", "timed_out", "in_doubt", "denied", "waiting", "cancelled", "not_started", "skipped", "done",
-            "replaced")  # fmt: skip
+_GRAVEST = ("failed", "timed_out", "in_doubt", "denied", "waiting", "cancelled", "not_started", "skipped", *FINE)
 Place = Job | Times | TaskResult | None
 
 
@@ -41,12 +40,17 @@ class Board:
         self.results: dict[str, Any] = {}
         self.children: dict[str, list[str]] = {}  # of the groups of a streamed plan
         self.composites: Composites | None = None  # of a plan that is whole
+        self.special: set[str] = set()  # tasks with control flow, and groups of a streamed plan
+        self.covered: set[str] = set()  # tasks whose end only counts for another: in its first_of, fallback or do
+        self.parts: dict[str, Task] = {}  # those of them that are in a `do`
+        self.followed = False  # somebody is to be told when a task ends
         self._origin = origin
 
     def adopt(self, plan: Plan) -> None:
         """The plan that holds from now on."""
         self.plan, self.tasks, self.needs, self.dependents = plan, plan.tasks, plan.dependencies, plan.dependents
-        self.composites = Composites(plan, self.results) if plan.composites else None
+        self.composites = Composites(plan, self.results, self.places) if plan.composites else None
+        self.followed = self.followed or self.composites is not None
 
     @property
     def is_open(self) -> bool:
@@ -80,9 +84,9 @@ class Board:
         changes nothing, if the plan lacks or alters a task that runs or ran; one that was skipped may
         go or change.
         """
-        outcomes = self.outcomes()
-        started = [*self.under_way(), *(name for name in outcomes if outcomes[name].state != "skipped")]
-        for name in started:
+        outcomes = {name: outcome for name, outcome in self.outcomes().items() if name not in self.parts}
+        begun = [name for name in self.under_way() if name not in self.parts]
+        for name in [*begun, *(name for name in outcomes if outcomes[name].state != "skipped")]:
             if name not in plan.dependencies:
                 raise PlanError(f"the new plan lacks task {name!r}, which has started", fix="Keep what has started")
             if self._is_changed(plan, name):
@@ -93,12 +97,25 @@ class Board:
             self.closed -= 1
             self.undone -= 1
         new = [task for name, task in plan.tasks.items() if name not in self.tasks]
+        inside = {name: (self.needs[name], self.dependents[name]) for name in self.parts}
         self.adopt(plan)
-        self.missing = {
+        self.missing = {name: left for name, left in self.missing.items() if name in inside} | {
             name: sum(1 for dep in deps if dep not in outcomes or not lets_pass(outcomes[dep]))
             for name, deps in plan.dependencies.items()
         }
+        for name, (needs, dependents) in inside.items():
+            self.add_part(self.parts[name], needs, dependents)
         return new
+
+    def add_part(self, task: Task, needs: tuple[str, ...], dependents: Sequence[str]) -> None:
+        """A task in the `do` of another joins the run."""
+        if self.plan is not None and self.tasks is self.plan.tasks:  # the plan itself never changes
+            self.tasks, self.needs = dict(self.tasks), dict(self.needs)
+            self.dependents = dict(self.dependents)
+        self.parts[task.id] = task
+        for table, value in ((self.tasks, task), (self.needs, needs), (self.dependents, dependents)):
+            assert isinstance(table, dict)
+            table[task.id] = value
 
     def _is_changed(self, plan: Plan, name: str) -> bool:
         return plan.tasks[name] != self.tasks[name] or set(plan.dependencies[name]) != set(self.needs[name])
@@ -113,7 +130,7 @@ def mended(board: Board, failed: str, failing: Collection[str], tasks: Sequence[
     plan = board.plan
     assert plan is not None
     ended = [name for name, outcome in board.outcomes().items() if outcome.state != "skipped"]
-    begun = {*board.under_way(), *ended}
+    begun = {*board.under_way(), *ended} - board.parts.keys()
     again = [task.id for task in tasks if task.id in failing and task != plan.tasks[task.id]]
     names = {name: next(other for n in count(2) if (other := f"{name}_{n}") not in plan) for name in again}
     new = [renamed(task, names) for task in tasks if task.id not in begun or task.id in names]
@@ -131,8 +148,9 @@ class Composites:
     Counts down the children of each; the result of a finished group is its children's results by id.
     """
 
-    def __init__(self, plan: Plan, results: dict[str, Any]) -> None:
+    def __init__(self, plan: Plan, results: dict[str, Any], places: Mapping[str, Place]) -> None:
         self._plan = plan
+        self._places = places
         self._results = results  # of the run; those of groups are added
         self._left = {name: len(plan.children(name)) for name in plan.composites}
 
@@ -144,10 +162,14 @@ class Composites:
             if self._left[name]:
                 return
             results, children = self._results, self._plan.children(name)
-            if all(child in results for child in children):
-                results[name] = {child: results[child] for child in children}
+            if all(child in results or self._is_needless(child) for child in children):
+                results[name] = {child: results[child] for child in children if child in results}
             yield name, "done" if name in results else "failed"
             name = self._plan.tasks[name].parent
+
+    def _is_needless(self, name: str) -> bool:
+        place = self._places.get(name)
+        return isinstance(place, TaskResult) and place.state == "not_needed"
 
     def outcome(self, name: str, leaves: Mapping[str, TaskResult]) -> TaskResult:
         """How a group ended, from how its leaves did."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from collections import ChainMap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agent_forge.plans import Task, find_references, resolve
 from agent_forge.runtime.board import Board
 from agent_forge.runtime.job import Job
-
-ITEM = "item"  # what an element of a `for_each` task calls its value
 
 
 def inputs_of(board: Board, job: Job) -> dict[str, Any]:
@@ -21,7 +19,9 @@ def inputs_of(board: Board, job: Job) -> dict[str, Any]:
     if board.composites is not None:
         inputs.update((name, results[name]) for name in job.task.needs(board.tasks) if name in results)
     if job.fan is not None:
-        inputs[ITEM] = job.fan.values[job.item]
+        # Whether the whole list is there by now depends on the moment; the element is what it is for.
+        inputs.pop(job.fan.source or "", None)
+        inputs[job.fan.name] = job.fan.values[job.item]
     return inputs
 
 
@@ -30,7 +30,7 @@ def resolved(board: Board, job: Job) -> Task:
     task = job.task
     results: Mapping[str, Any] = board.results
     if job.fan is not None:
-        results = ChainMap({ITEM: job.fan.values[job.item]}, board.results)
+        results = ChainMap({job.fan.name: job.fan.values[job.item]}, board.results)
     return Task(
         task.id,
         resolve(task.goal, results, ids=board.tasks) if "{" in task.goal else task.goal,
@@ -41,15 +41,16 @@ def resolved(board: Board, job: Job) -> Task:
         task.for_each,
         task.limit,
         task.meta,
+        task.control,
     )
 
 
-def elements(board: Board, task: Task, most: int) -> list[Any]:
-    """The list that a `for_each` task is spread over.
+def elements(board: Board, task: Task, most: int, coming: Sequence[Any] | None = None) -> list[Any]:
+    """The list that a `for_each` task is spread over; of one whose elements are still `coming`, only its length.
 
     Raises ReferenceUnresolved, and ValueError for a value that is not a list or has too many elements.
     """
-    values = resolve(task.for_each, board.results, ids=board.tasks)
+    values = resolve(task.for_each, board.results, ids=board.tasks) if coming is None else [None] * len(coming)
     if not isinstance(values, (list, tuple)):
         raise ValueError(f"for_each {task.for_each} is of type {type(values).__name__}, not a list")
     limit = most if task.limit is None else task.limit

@@ -14,7 +14,7 @@ from agent_forge.runtime.budget import Budget
 from agent_forge.runtime.crew import Crew
 from agent_forge.runtime.limits import Limits, Retry
 from agent_forge.runtime.options import Approve, Handler, Mend, OnEvent, RunSettings, Update
-from agent_forge.runtime.result import ENDED, RunResult, TaskResult, TaskResults
+from agent_forge.runtime.result import ENDED, FINE, RunResult, TaskResult, TaskResults
 from agent_forge.runtime.run import Run
 from agent_forge.runtime.stream import TaskStream
 
@@ -142,9 +142,9 @@ def outcome_of(run: Run) -> RunResult:
     tasks: Mapping[str, TaskResult] = TaskResults(board.needs, board.places, board.results, run.origin)
     state, error = _state(run, tasks)
     if plan is not None and plan.composites:
-        composites = board.composites or Composites(plan, board.results)
+        composites = board.composites or Composites(plan, board.results, board.places)
         groups = {name: composites.outcome(name, tasks) for name in plan.composites}
-        tasks = {name: groups[name] if name in groups else tasks[name] for name in plan.tasks}
+        tasks = {name: groups[name] if name in groups else tasks[name] for name in [*plan.tasks, *board.parts]}
     return RunResult(
         run.name,
         state,
@@ -158,6 +158,7 @@ def outcome_of(run: Run) -> RunResult:
         run.faults,
         run.life.warnings,
         {} if plan is not None else board.needs,
+        board.parts,
     )
 
 
@@ -168,14 +169,15 @@ def _state(run: Run, tasks: Mapping[str, TaskResult]) -> tuple[str, str | None]:
         return run.stopping, run.error
     if run.faults:
         return "failed", str(run.faults[0])
-    if any(task.state == "waiting" for task in tasks.values()):
+    own = {name: task for name, task in tasks.items() if name not in run.board.covered}
+    if any(task.state == "waiting" for task in own.values()):
         names = ", ".join(repr(name) for name, task in tasks.items() if task.state == "waiting")
         return "waiting", f"waiting for an approval: {names}"
-    if any(task.state == "not_started" for task in tasks.values()):
+    if any(task.state == "not_started" for task in own.values()):
         return "over_budget", run.error
-    # The first task that failed by itself explains the run; those it took with it do not.
-    bad = [(name, task) for name, task in tasks.items() if task.state not in ("done", "skipped", "replaced")]
-    bad = bad or [(name, task) for name, task in tasks.items() if task.state not in ("done", "replaced")]
+    # The first task that failed by itself explains the run; those it took with it do not, nor one that another covers.
+    bad = [(name, task) for name, task in own.items() if task.state not in (*FINE, "skipped")]
+    bad = bad or [(name, task) for name, task in own.items() if task.state not in FINE]
     name, task = min(bad, key=lambda pair: pair[1].ended_s if pair[1].ended_s is not None else 0.0)
     return "failed", f"task {name!r} {ENDED[task.state]}: {task.error}"
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from agent_forge.plans import Task
+from agent_forge.plans.references import ITEM, LAST
 from agent_forge.runtime.limits import Gate
 from agent_forge.runtime.result import TaskResult, Usage
 from agent_forge.runtime.terms import Terms
@@ -19,6 +20,7 @@ PARKED = "parked"  # waits for an approval, an identical call, its elements, the
 READY = "ready"  # waits for a slot
 RUNNING = "running"
 OPEN_STATES = frozenset((PENDING, PARKED, READY, RUNNING))
+PART = -2  # in place of the index of an element: a task in the `do` of another
 
 
 class JobOwner(Protocol):
@@ -42,6 +44,7 @@ class JobOwner(Protocol):
     def stop(self, state: str, why: str) -> None: ...
     def break_off(self, error: BaseException) -> None: ...
     def check_end(self) -> None: ...
+    def adopt(self, known: Mapping[str, TaskResult]) -> None: ...
 
 
 class Flight:
@@ -101,6 +104,8 @@ class Job:
     flight: Flight | None = None
     fan: Fan | None = None  # set on one element of a `for_each` task, with its index
     item = -1
+    within: Job | None = None  # set on a task in a `do`: the task, element or round that it is a part of
+    ends_as: str | None = None  # the state that its cancellation ends in, when that is not "cancelled"
     spread: Fan | None = None  # set on the `for_each` task itself
     key: Any = None  # of an identical call
     followers: list[Job] | None = None
@@ -124,6 +129,11 @@ class Job:
         self.started: float | None = None
         self.ended: float | None = None
 
+    def take_over(self, outcome: TaskResult) -> None:
+        """Ends as an earlier process has left it."""
+        self.state, self.result, self.error = outcome.state, outcome.result, outcome.error
+        self.attempts, self.usage, self.reused = outcome.attempts, outcome.usage, True
+
     def outcome(self, origin: float) -> TaskResult:
         """The job as the caller sees it; `origin` is the clock at the start of the run."""
         started, ended = self.started, self.ended
@@ -143,21 +153,40 @@ class Job:
 
 
 class Fan:
-    """A `for_each` task under way: one job per element. Its result is the list of theirs, in order."""
+    """A `for_each` task under way: one job per element. Its result is the list of theirs, in order.
+
+    A task with `until` is one too: one job per round, each made when the one before has ended.
+    """
 
     def __init__(self, whole: Job, values: list[Any]) -> None:
         self.whole = whole
         self.values = values
         self.items = [self._item(index) for index in range(len(values))]
         self.left = len(values)  # elements that have not ended
+        self.source: str | None = None  # the task whose elements it is spread over, and not just its result
+        self.followers: list[Fan] = []  # those that are spread over the elements of this one
+
+    @property
+    def name(self) -> str:
+        """What the value of an element is called inside it."""
+        return ITEM if self.whole.task.until is None else LAST
+
+    def add(self, value: Any) -> Job:
+        """One more round."""
+        self.values.append(value)
+        self.items.append(self._item(len(self.items)))
+        self.left += 1
+        return self.items[-1]
 
     def _item(self, index: int) -> Job:
         whole, task, terms = self.whole, self.whole.task, self.whole.terms
         part = Task(
-            f"{task.id}[{index}]", task.goal, task.action, task.args, task.depends_on, task.parent, meta=task.meta
-        )
-        # The approval was given for the whole.
-        job = Job(whole.run, part, whole.deps, Terms(terms.timeout_s, terms.retry, terms.side_effects, terms.memo))
+            f"{task.id}[{index}]", task.goal, task.action, task.args, task.depends_on, task.parent, meta=task.meta,
+            do=task.do,
+        )  # fmt: skip
+        # The approval was given for the whole. A round repeats the call of the one before, so none is shared.
+        memo = terms.memo and task.until is None
+        job = Job(whole.run, part, whole.deps, Terms(terms.timeout_s, terms.retry, terms.side_effects, memo))
         job.fan, job.item = self, index
         job.rank, job.gate = whole.rank, whole.gate
         return job

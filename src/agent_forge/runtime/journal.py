@@ -57,7 +57,7 @@ _INSERTS = [
     (rows, f"INSERT INTO task_log VALUES {','.join(['(?,?,?,?,?,?,?,?,?,?,?)'] * rows)}")  # noqa: S608 (constants)
     for rows in (256, 64, 16, 4, 1)
 ]
-_COUNT = "(SELECT count(DISTINCT task) FROM task_log WHERE run = runs.id AND item < 0 AND state {})"
+_COUNT = "(SELECT count(DISTINCT task) FROM task_log WHERE run = runs.id AND item = -1 AND state {})"
 _SUMMARY = (
     f"SELECT run, state, created_s, ended_s, tasks, {_COUNT.format('= ?')}, error, {_COUNT.format('IN (?, ?, ?, ?)')},"  # noqa: S608
     " trace_id, id, notes FROM runs"
@@ -289,6 +289,10 @@ class RunLog:
         )
         self._seq += 1
 
+    def noted(self, job: Job, state: str) -> None:
+        """What holds of a job until its end is written."""
+        self._append(job, state, None)
+
     def known(self, name: str, outcome: TaskResult) -> None:
         """A result that was there before the run."""
         self._note(name, outcome.state, outcome.result)
@@ -361,7 +365,7 @@ def _plan_text(plan: Plan) -> str:
 
 def _task_text(task: Task) -> str:
     """A task as JSON: the encoding of `as_dict`, put together by hand where there is little in it."""
-    if task.args or task.meta or task.parent or task.for_each or task.limit is not None:
+    if task.args or task.meta or task.parent or task.for_each or task.limit is not None or task.control is not None:
         return _encode(task.as_dict())
     name, goal = encode_basestring_ascii(task.id), encode_basestring_ascii(task.goal)
     action = "" if task.action is None else f'"action": {encode_basestring_ascii(task.action)}, '

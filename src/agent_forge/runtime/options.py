@@ -58,7 +58,9 @@ class RunSettings:
     order: str = "critical_path"
     stream_idle_s: float = 300.0
     grace_s: float = 5.0
-    most_items: int = 10_000
+    most_items: int = 10_000  # elements of a `for_each` without a limit of its own
+    most_rounds: int = 100  # rounds of an `until` without a limit of its own
+    most_parts: int = 100_000  # tasks that the `do`s of a run make, all together
     seed: int | None = None
     notes: Mapping[str, Any] | None = None  # JSON that the journal keeps for whoever resumes the run
 
@@ -91,6 +93,9 @@ class RunSettings:
             "memo": self.memo,
             "order": self.order,
             "seed": self.seed,
+            "most_items": self.most_items,
+            "most_rounds": self.most_rounds,
+            "most_parts": self.most_parts,
             "budget": None if self.budget is None else asdict(self.budget),
             "retry": retry,
         }

@@ -14,11 +14,13 @@ from inspect import isawaitable
 from typing import Any
 
 from agent_forge.plans import Plan, ReferenceUnresolved
+from agent_forge.plans.task import Control
 from agent_forge.runtime.agenda import Queue
 from agent_forge.runtime.board import Board
 from agent_forge.runtime.calls import call_key, elements, inputs_of, resolved
 from agent_forge.runtime.crew import Crew
-from agent_forge.runtime.job import OPEN_STATES, PARKED, PENDING, READY, RUNNING, Fan, Job, JobOwner
+from agent_forge.runtime.flow import Flow
+from agent_forge.runtime.job import OPEN_STATES, PARKED, PART, PENDING, READY, RUNNING, Fan, Job, JobOwner
 from agent_forge.runtime.lifetime import Lifetime
 from agent_forge.runtime.options import RunSettings, ranks_of
 from agent_forge.runtime.result import TaskResult, error_text
@@ -39,7 +41,8 @@ class Preparation:
         self._board = board
         self._life = life
         self._watch = watch
-        self._terms = TermsOf(crew.agenda.limits, settings.timeout_s, settings.retry, settings.memo)
+        self.flow = Flow(run, settings, self, board, life, watch)
+        self.terms_of = TermsOf(crew.agenda.limits, settings.timeout_s, settings.retry, settings.memo).of
         self.queue = Queue(self._in_turn, crew.agenda.ordered)
         self.ranks: dict[str, float] = {}
         self.stored_items: Mapping[str, Mapping[int, TaskResult]] = {}  # elements that an earlier process finished
@@ -59,11 +62,13 @@ class Preparation:
         if isinstance(job, Job):
             return job
         task = board.tasks[name]
-        board.places[name] = job = Job(self._run, task, board.needs[name], self._terms.of(task))
+        board.places[name] = job = Job(self._run, task, board.needs[name], self.terms_of(task))
         if self._agenda.gated:
             job.gate = self._agenda.gate(task.action)
         if self.ranks:
             job.rank = self.ranks.get(name, 1.0)
+        elif board.parts and name in board.parts:
+            job.item = PART
         return job
 
     def ready(self, name: str) -> None:
@@ -84,7 +89,7 @@ class Preparation:
         if board.places[name] is not None:
             return None
         task = board.tasks[name]
-        board.places[name] = job = Job(self._run, task, board.needs[name], self._terms.of(task))
+        board.places[name] = job = Job(self._run, task, board.needs[name], self.terms_of(task))
         if self._is_plain(job):
             job.state = READY
             return job
@@ -93,10 +98,10 @@ class Preparation:
 
     def _is_plain(self, job: Job) -> bool:
         """Whether there is nothing to work out before the handler is called: so it is with most tasks."""
-        task, terms, children = job.task, job.terms, self._board.children
+        task, terms, special = job.task, job.terms, self._board.special
         if task.args or "{" in task.goal or task.for_each is not None or terms.approval or terms.fault is not None:
             return False
-        return not children or job.id not in children
+        return not special or job.id not in special
 
     def prepare(self, job: Job) -> None:
         """Works out what a job is to call. It may end at once and make others ready: a loop, so that a long chain of
@@ -117,6 +122,8 @@ class Preparation:
         """Takes a pending job whose inputs are there to the queue, to a park, or to its end."""
         job.state = PARKED
         children, results = self._board.children, self._board.results
+        if job.fan is None and job.id in self._board.special and self.flow.before(job):
+            return
         if job.terms.fault is not None:
             self._run.settle(job, "failed", job.terms.fault)
         elif job.id in children:  # a group of a streamed plan: its children are its inputs
@@ -160,6 +167,8 @@ class Preparation:
             if job.task.for_each is not None and job.fan is None:
                 self._fan_out(job)
                 return
+            if job.task.control is not None and self._controlled(job, job.task.control):
+                return
             job.call = resolved(board, job)
         except ReferenceUnresolved as error:
             missing = error.reason == "no_result" and error.reference.head in board.tasks
@@ -167,6 +176,14 @@ class Preparation:
             return
         if not self._joined(job):
             self._agenda.put(self.queue, job)
+
+    def _controlled(self, job: Job, control: Control) -> bool:
+        """Whether a job is not called itself: it is repeated, or others are carried out in its place."""
+        if control.until is not None:
+            self.flow.repeat(job)
+        elif control.do:
+            self.flow.expand(job)
+        return control.until is not None or bool(control.do)
 
     # Identical calls are made once
 
@@ -198,30 +215,53 @@ class Preparation:
 
     def _fan_out(self, job: Job) -> None:
         """Spreads a task over its list; elements that an earlier process finished are not called again."""
+        source = self.flow.source(job)
+        coming = None if source is None or source in self._board.results else self._board.places.get(source)
+        before = coming.spread if isinstance(coming, Job) else None
         try:
-            values = elements(self._board, job.task, self._settings.most_items)
+            values = elements(
+                self._board, job.task, self._settings.most_items, None if before is None else before.items
+            )
         except ValueError as error:
             self._run.settle(job, "failed", str(error))
             return
         job.state = PARKED
         job.started = self._life.clock()
         job.spread = fan = Fan(job, values)
-        job.wake = partial(self._stop_fan, fan)
+        job.wake = partial(self.stop_fan, fan)
+        fan.source = source
         if self._watch is not None:
             self._watch.spread(job)
         stored = self.stored_items.get(job.id, {})
         for item in fan.items:
             outcome = stored.get(item.item)
             if outcome is not None:
-                item.state, item.result, item.error = outcome.state, outcome.result, outcome.error
-                item.attempts, item.usage, item.reused = outcome.attempts, outcome.usage, True
+                item.take_over(outcome)
                 fan.left -= 1
-        if not fan.left:
+        if not fan.left and before is None:
             self._end_fan(fan)
             return
+        if before is not None:
+            before.followers.append(fan)
         for item in fan.items:
-            if item.state == PENDING:
+            if before is not None:
+                self._feed(fan, before.items[item.item])
+            elif item.state == PENDING:
                 self.prepare(item)
+        self.flow.spread(fan)
+
+    def _feed(self, fan: Fan, source: Job) -> None:
+        """Gives a `for_each` the element that it has been waiting for, if that has come."""
+        item = fan.items[source.item]
+        # One that failed, but whose list goes on without it, counts when the list is there.
+        assert source.fan is not None
+        if fan.whole.state != PARKED or (source.state != "done" and source.fan.whole.state != "done"):
+            return
+        fan.values[item.item] = source.result
+        if item.state == PENDING:
+            self.prepare(item)
+        elif not fan.left:  # all of it was there before this run
+            self._end_fan(fan)
 
     def item_ended(self, fan: Fan, item: Job) -> None:
         """One element of a `for_each` task has ended."""
@@ -231,11 +271,16 @@ class Preparation:
             outcome = self._board.outcome(whole.id)
             if outcome is not None and outcome.items is not None:
                 outcome.items[item.item] = item.outcome(self._life.origin)
+        elif whole.task.until is not None:
+            self.flow.round_ended(fan, item)
         elif item.state != "done" and self._settings.on_failure == "fail_fast":
-            self._stop_fan(fan)
+            self.stop_fan(fan)
             self._run.settle(whole, item.state, f"{item.id}: {item.error}", item.exception)
         elif not fan.left:
             self._end_fan(fan)
+        for follower in list(fan.followers):
+            for each in [item] if whole.state == PARKED else fan.items:
+                self._feed(follower, each)
 
     def _end_fan(self, fan: Fan) -> None:
         bad = [item for item in fan.items if item.state != "done"]
@@ -245,7 +290,7 @@ class Preparation:
         else:
             self._run.done(fan.whole, [item.result for item in fan.items])
 
-    def _stop_fan(self, fan: Fan) -> None:
+    def stop_fan(self, fan: Fan) -> None:
         """Ends the elements that have not started and cancels those that run."""
         for item in fan.items:
             if item.state in OPEN_STATES and item.state != RUNNING:

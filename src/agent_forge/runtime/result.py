@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agent_forge.errors import AgentForgeError
 
 if TYPE_CHECKING:
-    from agent_forge.plans import Plan, PlanFault
+    from agent_forge.plans import Plan, PlanFault, Task
 
 # How a task can end. Only "done" has a result.
 TASK_STATES: dict[str, str] = {
@@ -25,7 +25,9 @@ TASK_STATES: dict[str, str] = {
     "not_started": "the budget did not allow it",
     "waiting": "it needs an approval, and nobody was there to ask: resume the run to decide",
     "replaced": "it failed, and other tasks took its place",
+    "not_needed": "its condition was false, another of a `first_of` was faster, or what it stands in for did not fail",
 }
+FINE = ("done", "replaced", "not_needed")  # ends that do not fail the run
 FAILURES = ("failed", "timed_out", "denied", "in_doubt")  # what fails by itself, not because of another
 # The same in a sentence: "it needs 'a', which ...".
 ENDED = {
@@ -38,10 +40,11 @@ ENDED = {
     "not_started": "was not started",
     "waiting": "waits for an approval",
     "replaced": "was replaced",
+    "not_needed": "was not needed",
 }
 # How a run can end.
 RUN_STATES: dict[str, str] = {
-    "done": "every task is done, or was replaced by others that are",
+    "done": "every task is done, was not needed, or was replaced by others that are",
     "waiting": "all is done that can be done without an approval",
     "failed": "at least one task is not done, or the plan itself was faulty",
     "cancelled": "it was asked to stop",
@@ -178,6 +181,7 @@ class RunResult:
     faults: list[PlanFault] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # where there is no plan to ask
+    parts: Mapping[str, Task] = field(default_factory=dict)  # tasks in a `do`, as they were carried out (`s3[2].a`)
 
     def __repr__(self) -> str:
         # Short and quick: asyncio.run formats the result of its task, and this one may hold 100,000 of them.
@@ -198,7 +202,19 @@ class RunResult:
         """The longest chain of dependent tasks, each with the time it really took: no schedule can be faster."""
         if self.plan is None:
             return longest_chain_s(self.needs, self.tasks)
-        return self.plan.critical_path_length({name: self.tasks[name].duration_s for name in self.plan.leaves})
+        durations = {name: self.tasks[name].duration_s for name in self.plan.leaves}
+        if self.plan.flow:
+            durations = {name: self._own_s(name) for name in durations}
+        return self.plan.critical_path_length(durations)
+
+    def _own_s(self, name: str) -> float:
+        """How long a task took after the last that it waits for: a `for_each` over the elements of another begins
+        before that has ended, and so does a fallback."""
+        task, plan = self.tasks[name], self.plan
+        if task.started_s is None or task.ended_s is None or task.state == "not_needed" or plan is None:
+            return 0.0
+        ends = [self.tasks[need].ended_s or 0.0 for need in plan.dependencies[name]]
+        return max(0.0, task.ended_s - max([task.started_s, *ends]))
 
     def counts(self) -> dict[str, int]:
         """How many tasks ended in each state."""

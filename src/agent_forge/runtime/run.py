@@ -31,9 +31,11 @@ from agent_forge.runtime.journal import RunLog
 from agent_forge.runtime.lifetime import STOP, TIMEOUT, Lifetime
 from agent_forge.runtime.options import Handler, RunSettings
 from agent_forge.runtime.prepare import Preparation
-from agent_forge.runtime.result import ENDED, FAILURES, TaskResult, Usage, error_text
+from agent_forge.runtime.result import ENDED, FAILURES, FINE, TaskResult, Usage, error_text
 from agent_forge.runtime.stored import StoredRun
 from agent_forge.runtime.watch import Watch
+
+FALLS_BACK = ("failed", "timed_out")  # ends after which a task's fallbacks are tried
 
 
 class Run:
@@ -61,6 +63,7 @@ class Run:
         self._mending = asyncio.Lock()
         self._failing: dict[str, TaskResult] = {}  # tasks that failed, until it is known whether that is mended
         self.preparation = Preparation(self, settings, crew, self.board, self.life, self.watch)
+        self.flow = self.preparation.flow
         self._handler = handler if settings.workers is None else partial(settings.workers.call, handler)
         self._rng = random.Random(settings.seed)
         self._limited = not self.agenda.unlimited or self.ledger is not None  # a slot or a budget to be given back
@@ -73,16 +76,32 @@ class Run:
         self.whole.set()
         self.preparation.rank(plan)
         board.adopt(plan)
-        reused = [name for name in known if name in plan.dependencies]
-        for name in reused:
-            self.take_over(name, known[name])
-        for name in reused:
-            self.pass_on(name, known[name])
+        if plan.flow:
+            self.flow.register(plan.tasks, plan.flow)
+        self.adopt({name: known[name] for name in known if name in plan.dependencies})
         if not self.stopping:
             for name in [name for name, deps in plan.dependencies.items() if not deps]:
                 if name not in board.places:
                     self.preparation.ready(name)
         self.check_end()
+
+    def adopt(self, known: Mapping[str, TaskResult]) -> None:
+        """Takes over the ends of some tasks of the board, then does with the others what follows from them."""
+        board = self.board
+        failed = [name for name in known if known[name].state in FALLS_BACK and board.tasks[name].fallback]
+        ended = {name: outcome for name, outcome in known.items() if name not in failed}
+        for name, outcome in ended.items():
+            self.take_over(name, outcome)
+        for name, outcome in ended.items():
+            self.pass_on(name, outcome)
+        for name in ended if board.followed else ():
+            if board.tasks[name].first_of and name in board.results:
+                self.flow.lose(name)
+            self.flow.ended(name)
+        for name in failed:
+            job = self.preparation.job(name)
+            job.attempts = known[name].attempts
+            self.settle(job, known[name].state, known[name].error or "")
 
     def take_over(self, name: str, outcome: TaskResult) -> None:
         """A task that has ended before this run: its result is there, or it is in doubt."""
@@ -93,12 +112,14 @@ class Run:
         if outcome.state == "done":
             board.results[name] = outcome.result
         else:
-            board.undone += outcome.state != "replaced"
-        self._closed(name)
+            board.undone += outcome.state not in FINE and name not in board.covered
+        board.closed += 1
+        self._leaf_ended(name)
 
     def recall(self, stored: StoredRun) -> None:
         """Takes over what an earlier process of this run used and finished in part."""
         self.preparation.stored_items = stored.items
+        self.flow.stored_parts = stored.ended
         self.usage = usage = stored.usage
         if self.ledger is not None:
             self.ledger.used.add(usage.tokens, usage.cost, usage.calls)
@@ -107,6 +128,7 @@ class Run:
         """Carries on with `plan`. Raises PlanError, and changes nothing, if it touches a task that has started."""
         new = self.board.change(plan, self.lets_pass)
         self.preparation.rank(plan)
+        self.flow.register(plan.tasks, plan.flow)
         if self.board.composites is not None:
             for name in self.board.outcomes():
                 self._leaf_ended(name)
@@ -120,10 +142,15 @@ class Run:
         board = self.board
         if not board.is_pending(name):
             return
+        if board.tasks[name].first_of:
+            for dep in [dep for dep in board.needs[name] if board.outcome(dep) is not None]:
+                self.flow.ended(dep)
+            return
         for dep in board.needs[name]:
             outcome = board.outcome(dep)
             if outcome is not None and not self.lets_pass(outcome):
-                self.settle(self.preparation.job(name), "skipped", f"it needs {dep!r}, which {ENDED[outcome.state]}")
+                state = "not_needed" if outcome.state == "not_needed" else "skipped"
+                self.settle(self.preparation.job(name), state, f"it needs {dep!r}, which {ENDED[outcome.state]}")
                 return
         if not board.missing.get(name, len(board.needs[name])):
             self.preparation.ready(name)
@@ -247,7 +274,7 @@ class Run:
         if reason == TIMEOUT:
             self._failed(job, "timed_out", _limit_text(job), error)
         elif reason == STOP:
-            self.settle(job, "cancelled", self.error or "it was asked to stop", error)
+            self.settle(job, job.ends_as or "cancelled", self.error or "it was asked to stop", error)
         elif isinstance(error, asyncio.CancelledError):
             self.settle(job, "cancelled", "its handler was cancelled from outside of the run", error)
         else:
@@ -271,7 +298,9 @@ class Run:
         """A task failed for good: the caller may mend the rest of the plan, or change it, before that takes effect."""
         settings = self.settings
         outcome = TaskResult(state, error=why, exception=error)
-        if self.stopping is not None or job.fan is not None:
+        if job.spread is not None:
+            self.flow.withdraw(job.spread)
+        if self.stopping is not None or job.fan is not None or job.id in self.board.covered or job.task.fallback:
             self.settle(job, state, why, error)
         elif settings.mend is not None and state in ("failed", "timed_out"):
             self.life.chore(self._mend(job, outcome))
@@ -360,6 +389,13 @@ class Run:
 
     def settle(self, job: Job, state: str, why: str, error: BaseException | None = None) -> None:
         """Ends a task that is not done, and does with the others what the failure policy says."""
+        if job.fan is None and self.stopping is None:
+            if job.spread is not None:
+                self.flow.withdraw(job.spread)
+            if state in FALLS_BACK and job.task.fallback:
+                self._unshare(job, state, why)
+                if self.flow.fall_back(job, state, why, error):
+                    return
         self._end_one(job, state, why, error)
         if job.fan is None:
             self.pass_on(job.id, job.outcome(self.origin))
@@ -379,24 +415,27 @@ class Run:
             self.preparation.item_ended(job.fan, job)
             return
         self.board.places[job.id] = job.outcome(self.origin)
-        self.board.undone += state != "replaced"
+        self.board.undone += state not in FINE and job.id not in self.board.covered
         self._closed(job.id)
 
     def _closed(self, name: str) -> None:
         """A task has ended, and with it perhaps the groups around it."""
         self.board.closed += 1
-        if self.board.composites is not None:
+        if self.board.followed:
             self._leaf_ended(name)
+            self.flow.ended(name)
 
     def _leaf_ended(self, name: str) -> None:
-        if self.board.composites is not None:
+        if self.board.composites is not None and name not in self.board.parts:
             for group, state in self.board.composites.leaf_ended(name):
                 if self.watch is not None:
                     self.watch.group_ended(group, state)
 
     def lets_pass(self, outcome: TaskResult) -> bool:
         """Whether those that wait for a task that ended so may go on."""
-        return outcome.state == "done" or (self.settings.on_failure == "continue" and outcome.state != "not_started")
+        if outcome.state == "done":
+            return True
+        return self.settings.on_failure == "continue" and outcome.state not in ("not_started", "not_needed")
 
     def pass_on(self, name: str, outcome: TaskResult) -> None:
         """What the end of a task means for those that wait for it."""
@@ -408,17 +447,26 @@ class Run:
                 board.missing[other] = board.missing.get(other, len(board.needs[other])) - 1
                 if board.missing[other] <= 0 and board.is_pending(other):
                     self.preparation.ready(other)
-        elif self.settings.on_failure == "fail_fast" and outcome.state in FAILURES:
+        elif self.settings.on_failure == "fail_fast" and outcome.state in FAILURES and name not in board.covered:
             self.stop("failed", f"task {name!r} {ENDED[outcome.state]}: {outcome.error}")
         else:  # skips exactly its descendants
-            state = "not_started" if outcome.state == "not_started" else "skipped"
+            state = outcome.state if outcome.state in ("not_started", "not_needed") else "skipped"
             why = f"it needs {name!r}, which {ENDED[outcome.state]}"
             waiting = list(board.dependents.get(name, ()))
             while waiting:
                 other = waiting.pop()
-                if board.is_pending(other) and other in board.tasks:
+                if board.is_pending(other) and other in board.tasks and not board.tasks[other].first_of:
                     self._end_one(self.preparation.job(other), state, why)
                     waiting.extend(board.dependents.get(other, ()))
+
+    def _unshare(self, job: Job, state: str, why: str) -> None:
+        """A call has failed whose task may still be done: whoever asked for the same call has no part in that."""
+        job.state, job.error = state, why
+        if job.key is not None:
+            self.preparation.call_failed(job)
+            job.key = None
+        if job.followers is not None:
+            self._share(job)
 
     def _share(self, job: Job) -> None:
         """Gives the end of a call to the tasks that asked for the same one."""
@@ -463,15 +511,7 @@ class Run:
 
     def cancel_task(self, name: str, why: str = "it was asked to stop") -> None:
         """Cancels one task; the others go on as the failure policy says."""
-        if self.board.outcome(name) is not None:
-            return
-        job = self.preparation.job(name)
-        if job.state == RUNNING:
-            self.life.stop(job)
-        else:
-            if job.wake is not None:
-                job.wake()
-            self.settle(job, "cancelled", why)
+        self.flow.drop(name, "cancelled", why)
         self.crew.cover()
 
     def break_off(self, error: BaseException) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -76,7 +76,7 @@ class TaskRecord:
         )
         if self.state == "done":
             outcome.result = self.result
-        elif self.state == "replaced" or self.settled:
+        elif self.state in ("replaced", "not_needed") or self.settled:
             outcome.error = self.error
         elif not self.side_effects or self.started_s is None:
             return None  # nothing happened that must not happen twice
@@ -93,13 +93,21 @@ class TaskRecord:
 
 @dataclass(slots=True)
 class StoredRun:
-    """One run: its plan as far as it was written, its settings, and its tasks in the order of the plan."""
+    """One run: its plan as far as it was written, its settings, and its tasks in the order of the plan, then those that
+    were in a `do` (`s3[2].a`)."""
 
     summary: RunSummary
     plan: Plan | None
     settings: dict[str, Any]
     tasks: dict[str, TaskRecord]
     next_seq: int  # where its log continues
+
+    def planned(self, name: str) -> Task | None:
+        """The task of the plan that one of `tasks` is, or comes from: `a` for `s3[2].a`."""
+        if self.plan is None or name in self.plan:
+            return None if self.plan is None else self.plan[name]
+        parts = (part for task in self.plan for part in task.parts())
+        return next((part for part in parts if name.endswith(f".{part.id}")), None)
 
     @property
     def ended(self) -> dict[str, TaskResult]:
@@ -192,16 +200,20 @@ def stored_run(summary: RunSummary, plan: str | None, settings: str, log: Sequen
     for row in log:
         task, item, state = row[2:5]
         if state == "planned":
-            planned.append(Task(**json.loads(row[9])))
+            planned.append(Task.from_dict(json.loads(row[9])))
         elif item < 0:
             records[task] = _record(row, summary.state)
         else:
             items.setdefault(task, {})[item] = _record(row, summary.state)
     if plan is not None:
-        planned = [Task(**entry) for entry in json.loads(plan)["tasks"]]
+        planned = [Task.from_dict(entry) for entry in json.loads(plan)["tasks"]]
     whole = Plan(planned) if planned else None
-    # A plan that was changed may have lost tasks that the log still has.
-    tasks = {name: records.get(name) or TaskRecord("waiting") for name in (records if whole is None else whole.leaves)}
+    # A plan that was changed may have lost tasks that the log still has; the tasks in a `do` are in the log alone.
+    names: Iterable[str] = records
+    if whole is not None:
+        around = tuple(f"{name}{mark}" for name in whole.flow if whole[name].do for mark in "[.")
+        names = dict.fromkeys([*whole.leaves, *(name for name in (*records, *items) if name.startswith(around))])
+    tasks = {name: records.get(name) or TaskRecord("waiting") for name in names}
     for name in items.keys() & tasks.keys():
         tasks[name].items = items[name]
         if tasks[name].state == "waiting" and summary.state == "running":

@@ -120,6 +120,10 @@ class TaskStream:
     def _admit(self, task: Task) -> None:
         run, board, name = self._run, self._board, task.id
         needs = list(task.needs(self._tasks))
+        if (owner := run.flow.stands_in_for(name)) is not None:
+            needs.append(owner)
+        if task.control is not None or task.for_each is not None:
+            run.flow.register(self._tasks, [name])
         group = task.parent
         while group is not None and group in board.children:  # what the groups around it wait for holds it back too
             needs += self._tasks[group].needs(self._tasks)
@@ -145,12 +149,14 @@ class TaskStream:
             if run.agenda.ordered:
                 self._rank(name)
             run.place(name)
+        run.flow.came(name)
 
     def _make_group(self, name: str) -> None:
         for dep in self._needs[name]:  # its children wait for these in its place
             self._dependents[dep].remove(name)
         self._needs[name] = ()
         self._board.children[name] = []
+        self._board.special.add(name)
         self._board.missing[name] = 1  # more children may come until the stream ends
 
     def _rank(self, name: str) -> None:
@@ -177,7 +183,8 @@ class TaskStream:
             for task in children:
                 self._fail(task, f"there is no task {task.parent!r}, which it names as its parent")
         try:
-            board.plan = Plan(self._tasks.values())
+            # The tasks in a `do` join those of the stream when they start.
+            board.plan = Plan(task for name, task in self._tasks.items() if name not in board.parts)
         except PlanInvalid as invalid:
             reported = {fault.message for fault in run.faults}
             run.faults.extend(fault for fault in invalid.errors if fault.message not in reported)
@@ -186,6 +193,7 @@ class TaskStream:
             run.watch.replanned(board.plan, [])
         board.growing = False
         run.whole.set()
+        run.flow.came()
         for name in board.children:
             board.missing[name] -= 1
             run.place(name)

@@ -92,7 +92,8 @@ class Watch:
     def _open_span(self, job: Job) -> None:
         assert self._recorder is not None
         call, spans, fan = job.call or job.task, self._spans, job.fan
-        parent = self._span if fan is None else fan.whole.span
+        parent = self._span if job.within is None else job.within.span
+        parent = parent if fan is None else fan.whole.span
         span = self._recorder.begin(call.action or call.id, "task", parent, call.args or None)
         span.attributes["task"] = call.id
         if call.goal:
@@ -180,6 +181,21 @@ class Watch:
         if self._recorder is not None:
             self._open_span(job)
         self._emit("started", job.id)
+
+    def failing(self, job: Job, state: str) -> None:
+        """A task has failed, and waits for its fallback: if the process dies, that much is known."""
+        if self._log is not None and self.broken is None:
+            self._log.noted(job, state)
+            self._commit_soon()
+
+    def withdrawn(self, job: Job) -> None:
+        """A `for_each` that had begun is pending again: what its elements gave does not count."""
+        if self._log is not None and self.broken is None and job.spread is not None:
+            for item in job.spread.items:
+                self._log.noted(item, "withdrawn")
+            self._commit_soon()
+        if self._recorder is not None and job.span is not None:
+            self._recorder.end(job.span, error=job.error)
 
     def planned(self, task: Task) -> None:
         """A task came from a stream."""

@@ -2,7 +2,7 @@
 
 The log, `.claude/delegation-log.jsonl`, is an interchange file: one span per line, appended under a file lock. A line
 replaces an earlier one with the same span id, so a later verdict is appended, never edited in. Lines of the older
-ONE_SHOT log are read too, without their rewards, which came from keywords.
+ONE_SHOT log are read too, and can be written back.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from agent_forge.files import atomic_write
 from agent_forge.traces import transcript
 from agent_forge.traces.reward import Verification, reward_of
 from agent_forge.traces.span import Span
+from agent_forge.traces.trust import Candidate, TrustTable
 
 EVENT = "SubagentStop"
 TIMEOUT_S = 10
@@ -41,6 +42,72 @@ def hook_command(*, portable: bool = False, keep_text: bool = True) -> str:
     """The command for the settings: this interpreter on the hook file, or (portable) `agent-forge` from the path."""
     fast = shlex.join([sys.executable, "-I", "-S", str(Path(transcript.__file__))])
     return (PORTABLE if portable else fast) + ("" if keep_text else " --no-text")
+
+
+# Slash commands for the coding agent: each runs one of ours and says what its output is for.
+COMMANDS = {
+    "delegation-log": ("ls --limit 20", "The latest delegations", "Name those that failed or were not verified."),
+    "delegation-stats": (
+        "stats",
+        "Which subagent does what how well",
+        "Sum it up in a few lines, then run `agent-forge delegation rules --write`, which writes what the counts show "
+        "into .claude/rules/delegation.md.",
+    ),
+    "delegation-trajectory": (
+        "trajectory",
+        "The delegations of this session in order",
+        "Say which was on the critical path, which tools were used, and what could have run in parallel.",
+    ),
+}
+MARK = "<!-- written by `agent-forge delegation install` -->"
+
+
+def rules_path(project: str | Path) -> Path:
+    """The delegation rules of a project folder, which its coding agent reads."""
+    return Path(project) / ".claude" / "rules" / "delegation.md"
+
+
+def write_rules(project: str | Path, text: str) -> bool:
+    """Writes the rules into a project; returns whether they changed. Raises ConfigError for a file that is not ours."""
+    return _write_ours(rules_path(project), f"{MARK}\n{text}")
+
+
+def install_commands(project: str | Path) -> list[Path]:
+    """Adds the slash commands to a project; returns the files that changed. One of the user's own is left alone."""
+    changed = []
+    for name, (call, title, then) in COMMANDS.items():
+        path = Path(project) / ".claude" / "commands" / f"{name}.md"
+        text = (
+            f"---\ndescription: {title}\nallowed-tools: Bash(agent-forge delegation:*)\n---\n{MARK}\n"
+            f"!`agent-forge delegation {call}`\n\n{then}\n"
+        )
+        if (not path.exists() or _is_marked(path)) and _write_ours(path, text):
+            changed.append(path)
+    return changed
+
+
+def uninstall_files(project: str | Path) -> list[Path]:
+    """Removes the slash commands and the rules that we wrote; returns what was removed."""
+    commands = [Path(project) / ".claude" / "commands" / f"{name}.md" for name in COMMANDS]
+    ours = [path for path in (*commands, rules_path(project)) if _is_marked(path)]
+    for path in ours:
+        path.unlink()
+    return ours
+
+
+def _is_marked(path: Path) -> bool:
+    return path.is_file() and MARK in path.read_text(encoding="utf-8", errors="replace")
+
+
+def _write_ours(path: Path, text: str) -> bool:
+    if path.exists() and not _is_marked(path):
+        raise ConfigError("the file is not one that we wrote", where=str(path), fix="Move it, or edit it by hand")
+    if path.exists() and path.read_text(encoding="utf-8") == text:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        file.write(text)
+    return True
 
 
 def install(project: str | Path, *, local: bool = False, portable: bool = False, keep_text: bool = True) -> bool:
@@ -177,10 +244,13 @@ def _numbered(path: str | Path) -> Iterator[tuple[int, bytes]]:
 
 
 _ONE_SHOT = ("timestamp", "agent_type")
+ORIGINAL = "agent_forge.one_shot"  # the attribute that holds the line a span was read from
+_STATUS = {"success": "ok", "partial": "unset", "failure": "error"}
 
 
 def from_one_shot(data: Mapping[str, Any]) -> Span:
-    """A line of a ONE_SHOT v12 log as a span, without `reward` and `result`, which came from keywords."""
+    """A line of a ONE_SHOT v12 log as a span. Its reward counts as it stands; `ORIGINAL` among the attributes tells it
+    from one that came from a check (ONE_SHOT's own hook took it from keywords in the answer)."""
     missing = [name for name in _ONE_SHOT if name not in data]
     end_ns = transcript.time_ns(data.get("timestamp"))
     if missing or end_ns is None:
@@ -190,7 +260,11 @@ def from_one_shot(data: Mapping[str, Any]) -> Span:
     attributes = {
         "agent_forge.tools": data.get("tool_sequence"),
         "agent_forge.tool_calls": data.get("tool_calls_count"),
+        ORIGINAL: dict(data),
     }
+    reward = data.get("reward")
+    if reward is not None and not (type(reward) in (int, float) and 0 <= reward <= 1):
+        raise TraceError(f"has the reward {reward!r:.40}, which does not lie in [0, 1]")
     return Span(
         transcript._digest("session", session, 32),
         transcript._digest("agent", f"{session}/{data.get('span_id') or json.dumps(dict(data), sort_keys=True)}", 16),
@@ -205,7 +279,52 @@ def from_one_shot(data: Mapping[str, Any]) -> Span:
         model=data.get("model") if data.get("model") != "unknown" else None,
         session=session,
         assessment=data.get("assessment"),
+        status=_STATUS.get(str(data.get("result")), "unset"),
+        reward=reward,
     )
+
+
+def to_one_shot(span: Span) -> dict[str, Any]:
+    """A delegation as a line of a ONE_SHOT v12 log; one that was read from such a line is that line, with a later
+    verdict in place of its reward and result."""
+    original = span.attributes.get(ORIGINAL)
+    line = dict(original) if isinstance(original, Mapping) else _new_one_shot(span)
+    if span.reward is not None and span.reward != line.get("reward"):
+        line["reward"] = span.reward
+        line["result"] = "success" if span.reward >= 0.75 else "partial" if span.reward >= 0.25 else "failure"
+    return line
+
+
+def _new_one_shot(span: Span) -> dict[str, Any]:
+    ended = datetime.fromtimestamp((span.end_ns or span.start_ns) / 1e9, timezone.utc)
+    line = {
+        "timestamp": ended.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "span_id": span.span_id,
+        "session_id": span.session,
+        "agent_type": span.agent,
+        "model": span.model,
+        "task_input": _short(span.inputs),
+        "task_output": _short(span.outputs),
+        "tool_sequence": span.attributes.get("agent_forge.tools"),
+        "tool_calls_count": span.attributes.get("agent_forge.tool_calls"),
+        "duration_ms": None if span.duration_s is None else round(span.duration_s * 1000),
+        "result": "failure" if span.status == "error" else None,
+        "assessment": span.assessment,
+    }
+    return {name: value for name, value in line.items() if value is not None}
+
+
+def _short(value: Any) -> str | None:
+    text = value if isinstance(value, str) else None if value is None else json.dumps(value, ensure_ascii=False)
+    return None if text is None else text[:200]
+
+
+def write_one_shot(spans: Iterable[Span], out: str | Path) -> int:
+    """Writes delegations as a ONE_SHOT log, completely or not at all; returns their number."""
+    lines = [json.dumps(to_one_shot(span), ensure_ascii=False) for span in spans]
+    with atomic_write(Path(out)) as file:
+        file.writelines(f"{line}\n" for line in lines)
+    return len(lines)
 
 
 def verify(project: str | Path, span_id: str, verification: Verification) -> Span:
@@ -231,6 +350,37 @@ def verify(project: str | Path, span_id: str, verification: Verification) -> Spa
         span.status = "ok" if span.reward >= 0.5 else "error"
     transcript.append_line(str(path), json.dumps(span.to_dict(), ensure_ascii=False, separators=(",", ":")))
     return span
+
+
+def learned_rules(spans: Iterable[Span], table: TrustTable | None = None) -> list[str]:
+    """Who should do what, a line per category in which the counts tell two subagents apart; otherwise nothing.
+
+    One is better than another if the lower bound of its mean reward is above the other's upper bound.
+    """
+    table = table or TrustTable()
+    table.observe_spans(spans)
+    categories: dict[str, list[Candidate]] = {}
+    for row in table.rows():
+        if row["lower_bound"] is not None and row["category"] is not None:
+            categories.setdefault(row["category"], []).append((row["agent"], row["model"]))
+    lines = []
+    for category, candidates in sorted(categories.items()):
+        standing = table.standing(candidates, category)
+        best = max(bound for bound in standing.values() if bound is not None)
+        good = [candidate for candidate in candidates if standing[candidate] == best]
+        bad = [candidate for candidate in candidates if candidate not in good]
+        if bad:
+            use, avoid = ([_figures(table, each, category) for each in group] for group in (good, bad))
+            lines.append(f"{category}: give it to {' or '.join(use)}, not to {' or '.join(avoid)}")
+    return lines
+
+
+def _figures(table: TrustTable, candidate: Candidate, category: str) -> str:
+    agent, model = candidate
+    belief = table.belief(agent, model, category)
+    low, high = table.lower_bound(agent, model, category), table.upper_bound(agent, model, category)
+    name = f"{agent} ({model})" if model else str(agent)
+    return f"{name} [{belief.mean:.2f}, n={belief.count:.0f}, {low:.2f} to {high:.2f}]"
 
 
 _VERDICT = ("agent_forge.verification", "agent_forge.verified_at")

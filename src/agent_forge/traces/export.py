@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from agent_forge.errors import MissingExtraError, TraceError, UsageError
 from agent_forge.files import atomic_write
 from agent_forge.traces.otlp import write_request
+from agent_forge.traces.records import to_trace_log, to_trajectory, write_records
 from agent_forge.traces.rows import PLAIN
 from agent_forge.traces.span import Span
 from agent_forge.traces.values import to_json
@@ -107,6 +108,8 @@ FORMATS: dict[str, Writer] = {
     "jsonl": write_jsonl,
     "otlp": write_otlp,
     "parquet": write_parquet,
+    "trajectory": partial(write_records, to_trajectory),
+    "trace-log": partial(write_records, to_trace_log),
     **{name: partial(_dataset, name) for name in ("messages", "sharegpt", "dpo", "agent-lightning")},
 }
 

@@ -1,4 +1,4 @@
-"""Trace files: OTLP/JSON as collectors and exporters write it, and our own JSON lines."""
+"""Trace files: OTLP/JSON as collectors and exporters write it, our own JSON lines, and two older forms (`records`)."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import IO, Any, TypeVar
 
 from agent_forge.errors import AgentForgeError, DataError, TraceError
 from agent_forge.traces.otlp import read_request, read_rows
+from agent_forge.traces.records import is_record, read_record
 from agent_forge.traces.rows import Row, to_rows
 from agent_forge.traces.span import Span
 from agent_forge.traces.store import BATCH, Store
@@ -26,8 +27,8 @@ T = TypeVar("T")
 
 
 def read_file(path: str | Path) -> Iterator[Span]:
-    """The spans of a file: one OTLP request, a request per line, our own JSON lines, or a JSON array of either, gzipped
-    or not (whatever its name).
+    """The spans of a file: one OTLP request, a request per line, our own JSON lines, trajectory records, trace logs, or
+    a JSON array of any of them, gzipped or not (whatever its name).
 
     Raises DataError, naming the line, for anything else; it may have yielded spans by then.
     """
@@ -111,11 +112,13 @@ def _read_document(document: Any, where: str, read: Callable[[Any], list[T]]) ->
 
 
 def _spans_of(document: Any) -> list[Span]:
+    if is_record(document):
+        return read_record(document)
     return [Span.from_dict(restore(document))] if _is_ours(document) else read_request(document)
 
 
 def _rows_of(document: Any) -> list[Row]:
-    return to_rows(_spans_of(document)) if _is_ours(document) else read_rows(document)
+    return to_rows(_spans_of(document)) if _is_ours(document) or is_record(document) else read_rows(document)
 
 
 def _is_ours(document: Any) -> bool:

@@ -104,8 +104,16 @@ class Trajectory:
 
     @property
     def tools(self) -> list[str]:
-        """The names of the tools in the order of their calls."""
-        return [str(span.attributes.get("gen_ai.tool.name") or span.name) for span in self.spans if span.kind == "tool"]
+        """The names of the tools in the order of their calls: those of the tool spans, and those that an agent whose
+        calls have no spans, such as a delegation, is said to have used."""
+        names: list[str] = []
+        for span in self.spans:
+            listed = span.attributes.get("agent_forge.tools")
+            if span.kind == "tool":
+                names.append(str(span.attributes.get("gen_ai.tool.name") or span.name))
+            elif isinstance(listed, list) and not self.graph.children.get(span.span_id):
+                names += map(str, listed)
+        return names
 
     @property
     def cost(self) -> float | None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from agent_forge.traces.store import Store
 
 Cell = tuple[str | None, ...]  # (agent, model, category), (agent, model) or ()
+Candidate = tuple[str | None, str | None]  # (agent, model)
 
 DAY_S = 86_400.0
 
@@ -202,17 +203,40 @@ class TrustTable:
         belief = self.belief(agent, model, category)
         return belief.quantile(self.level) if belief.count >= self.minimum else None
 
-    def choose(
-        self, candidates: Sequence[tuple[str | None, str | None]], category: str | None, rng: random.Random
-    ) -> Choice:
+    def upper_bound(self, agent: str | None, model: str | None, category: str | None) -> float | None:
+        """The upper credible bound of the mean reward; None while fewer than `minimum` observations count."""
+        belief = self.belief(agent, model, category)
+        return belief.quantile(1 - self.level) if belief.count >= self.minimum else None
+
+    def standing(self, candidates: Sequence[Candidate], category: str | None) -> dict[Candidate, float | None]:
+        """The lower bound of each candidate, as far as the counts tell them apart: one whose upper bound reaches the
+        best lower bound may be as good as the best, and stands with it. None for those without enough evidence.
+
+        >>> table = TrustTable(minimum=3)
+        >>> for reward in (1.0, 1.0, 0.0, 1.0):
+        ...     table.observe("Explore", "haiku", "search", reward=reward, time_s=0.0)
+        ...     table.observe("Plan", "opus", "search", reward=1.0, time_s=0.0)
+        >>> len(set(table.standing([("Explore", "haiku"), ("Plan", "opus")], "search").values()))
+        1
+        """
+        bounds = {candidate: self.lower_bound(*candidate, category) for candidate in candidates}
+        best = max((bound for bound in bounds.values() if bound is not None), default=None)
+        for candidate, bound in bounds.items():
+            upper = None if bound is None else self.upper_bound(*candidate, category)
+            if upper is not None and best is not None and upper >= best:
+                bounds[candidate] = best
+        return bounds
+
+    def choose(self, candidates: Sequence[Candidate], category: str | None, rng: random.Random) -> Choice:
         """Chooses one of several (agent, model).
 
-        At random for the share `explore`; otherwise the best lower bound, or the first candidate (the caller's
-        preference) while no candidate has a bound. Raises UsageError without candidates.
+        At random for the share `explore`; otherwise the best lower bound, the caller's order deciding between those
+        that the counts do not tell apart, or the first candidate while none has a bound. Raises UsageError without
+        candidates.
         """
         if not candidates:
             raise UsageError("there is no candidate to choose from")
-        bounds = {candidate: self.lower_bound(*candidate, category) for candidate in candidates}
+        bounds = self.standing(candidates, category)
         if rng.random() < self.explore:
             drawn = candidates[rng.randrange(len(candidates))]
             return Choice(drawn, "explore", bounds[drawn])

@@ -48,7 +48,10 @@ def bind_task(task: Task, tools: Sequence[ToolSpec], *, reads: bool = True) -> T
     >>> bind_task(Task("s3", "difference of {s1} and {s2}"), ()).args
     {'operation': 'difference', 'operands': ['{s1}', '{s2}']}
     """
-    if task.action not in (None, SEARCH, ANSWER) or task.meta.get(WHOLE):
+    if task.control is not None and task.do:
+        parts = tuple(bind_task(part, tools, reads=reads) for part in task.do)
+        return task if parts == task.do else replace(task, control=replace(task.control, do=parts))
+    if task.action not in (None, SEARCH, ANSWER) or task.meta.get(WHOLE) or task.first_of:
         return task
     names = {tool.name: tool for tool in tools}
     if task.action is None and (bound := _call_of_a_tool(task, names)) is not None:

@@ -138,6 +138,8 @@ class Checker:
 
     def of_task(self, task: Task) -> list[Missing]:
         """What keeps one task from being carried out."""
+        if task.do or task.first_of:  # not called itself
+            return [each for part in task.do for each in self.of_task(part)]
         action = task.action
         tool = self._tools.get(action or "")
         if tool is not None and (action not in (LOOK_UP, COMBINE) or not tool.name_faults(task.args)):

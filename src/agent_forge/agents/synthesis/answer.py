@@ -58,7 +58,8 @@ async def synthesise(
     <answer>Oslo</answer>
     """
     observation = json.dumps(dict(results), ensure_ascii=False, default=repr)
-    last = [name for name in plan.leaves if not plan.dependents[name]]
+    stand_ins = {other for name in plan.flow for other in plan[name].fallback}
+    last = [name for name in plan.leaves if not plan.dependents[name] and name not in stand_ins]
     values = [results.get(name) for name in last]
     if len(values) == 1 and isinstance(values[0], (str, int, float, bool)):
         value = values[0]

@@ -61,6 +61,8 @@ class Tool:
     retries: int = 0
     threaded: bool = True
     fallback: str | None = None
+    pure: bool = False
+    version: str = ""
     shapes: Mapping[str, Shape] = field(default_factory=dict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -276,6 +278,8 @@ def tool(
     retries: int = 0,
     threaded: bool = True,
     fallback: str | None = None,
+    pure: bool = False,
+    version: str = "",
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
     """Turns a typed function, sync or async, into a Tool.
@@ -291,7 +295,9 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     cached and not repeated after a crash), `fallback` (the tool that is called with the same arguments if this one
     fails), `cache` (identical calls in a run share a result; True unless it has side effects), `concurrency` and
     `rate` (calls at the same time, calls per second), `timeout_s` and `retries` per call, `threaded` (False for a
-    blocking function that is quick enough for the event loop).
+    blocking function that is quick enough for the event loop), `pure` (its result follows from its arguments alone:
+    with `run(cache=True)` it is kept for later runs) and `version` (of what it computes; a digest of its source by
+    default).
 
     Raises UnsupportedAnnotation or ToolError for a function that cannot be a tool.
     """
@@ -328,6 +334,8 @@ def _options(where: str, options: dict[str, Any]) -> dict[str, Any]:
     side_effects = bool(options.get("side_effects"))
     if options.get("cache") and side_effects:
         raise ToolError("a tool with side effects cannot share results", where=where, fix="Drop cache=True")
+    if options.get("pure") and side_effects:
+        raise ToolError("a tool with side effects is not pure", where=where, fix="Drop pure=True")
     for key in ("concurrency", "rate", "timeout_s"):
         if options.get(key) is not None and not options[key] > 0:
             raise ToolError(f"{key} must be above 0, got {options[key]!r}", where=where)

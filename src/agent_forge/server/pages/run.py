@@ -194,10 +194,9 @@ def _tasks(
     record: StoredRun, spans: Mapping[str, Span], trajectory: Trajectory | None, credit: Mapping[str, float]
 ) -> dict[str, dict[str, Any]]:
     now_s = time.time() - record.summary.created_s
-    plan = record.plan.tasks if record.plan is not None else {}
     tasks = {}
     for name, logged in record.tasks.items():
-        task, span = plan.get(name), spans.get(name)
+        task, span = record.planned(name), spans.get(name)
         inner = _inside(trajectory, span)
         running = logged.state == "running" and logged.started_s is not None
         tasks[name] = {

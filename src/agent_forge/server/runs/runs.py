@@ -77,13 +77,21 @@ class Runs:
         changing = {tool.name for tool in choose_tools(self._context.settings.tools) if tool.side_effects}
         found = {}
         for each, record in stored.tasks.items():
-            task = stored.plan[each]
-            ready = all(stored.tasks[need].state == "done" for need in stored.plan.dependencies[each])
-            if record.state == "waiting" and ready and (task.action in changing or task.meta.get("approval")):
+            task = stored.planned(each)
+            needs = stored.plan.dependencies.get(each, ())
+            ready = task is not None and all(stored.tasks[need].state in ("done", "not_needed") for need in needs)
+            if (
+                task is not None
+                and record.state == "waiting"
+                and ready
+                and (task.action in changing or task.meta.get("approval"))
+            ):
                 args = dict(task.args)
                 found[each] = {
                     "tool": task.action,
-                    "args": args if task.for_each else resolve(args, stored.results, ids=stored.plan.tasks),
+                    "args": args
+                    if task.for_each or each not in stored.plan
+                    else resolve(args, stored.results, ids=stored.plan.tasks),
                 }
         return found
 
