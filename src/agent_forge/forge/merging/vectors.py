@@ -167,7 +167,7 @@ def extract_lora(base: str, tuned: str, out: str | Path, rank: int = 16, beside:
     if not factored:
         raise CheckpointError("no matrix of a layer differs from the base", where=tuned)
     modules = sorted({name.rsplit(".", 2)[-2] for name in energy})
-    _write_adapter(Path(out), factored, rank, first, modules, transposed)
+    write_adapter(Path(out), factored, rank, str(first.folder), modules, transposed)
     return Extraction(Path(out), rank, energy, tuple(left_out))
 
 
@@ -194,18 +194,25 @@ def factors(vector: Array, rank: int) -> tuple[Array, Array, float]:
     return np.ascontiguousarray(down, np.float32), np.ascontiguousarray(up, np.float32), share
 
 
-def _write_adapter(
-    out: Path, tensors: dict[str, Array], rank: int, base: ModelFolder, modules: list[str], transposed: bool
+def write_adapter(
+    out: Path,
+    tensors: dict[str, Array],
+    rank: int,
+    base: str,
+    modules: list[str],
+    transposed: bool,
+    alpha: float | None = None,
 ) -> None:
+    """Writes matrices A and B by their PEFT names; `alpha` is the rank where none is given (the product as it is)."""
     from safetensors.numpy import save
 
     out.mkdir(parents=True, exist_ok=True)
     config = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": str(base.folder),
+        "base_model_name_or_path": base,
         "r": rank,
-        "lora_alpha": rank,
+        "lora_alpha": rank if alpha is None else alpha,
         "lora_dropout": 0.0,
         "bias": "none",
         "target_modules": modules,
@@ -324,14 +331,19 @@ class Adapter:
     def __contains__(self, tensor: str) -> bool:
         return tensor in self.modules
 
-    def product(self, tensor: str) -> Array:
-        """B A alpha / r, or alpha / sqrt(r) for rank-stabilised LoRA; r is the matrix's own (`rank_pattern`)."""
+    def parts(self, tensor: str) -> tuple[Array, Array, float]:
+        """A [r, in], B [out, r] and the scale of their product: alpha / r, or alpha / sqrt(r) for rank-stabilised LoRA;
+        r is the matrix's own (`rank_pattern`)."""
         module = self.modules[tensor]
         names = [f"{module}.lora_{end}.weight" for end in "AB"]
-        parts = [as_floats(self.file.bytes_of(name), self.file.tensors[name]) for name in names]
-        down, up = (part.astype(np.float64) for part in parts)
+        down, up = (as_floats(self.file.bytes_of(name), self.file.tensors[name]) for name in names)
         rank = len(down) ** 0.5 if self.config.get("use_rslora") else len(down)
-        whole = self._alpha(module) / rank * (up @ down)
+        return down, up, self._alpha(module) / rank
+
+    def product(self, tensor: str) -> Array:
+        """B A times its scale, as the base stores the matrix."""
+        down, up, scale = self.parts(tensor)
+        whole = scale * (up.astype(np.float64) @ down.astype(np.float64))
         return whole.T if self.config.get("fan_in_fan_out") else whole
 
 

@@ -1,0 +1,150 @@
+"""LoRA adapters (2106.09685) for any causal language model: put in, trained, merged, and kept as PEFT files.
+
+    add_adapter(model, LoraSettings(rank=16))      # from here on only A and B learn
+    train(model, data, settings)
+    save_adapter(model, "adapter", base="models/mine")
+    merge_adapter(model)                           # W + B A alpha / r, a plain model again
+
+The files are those of PEFT (adapter_config.json, adapter_model.safetensors). `vectors apply` adds them to a model
+folder without loading it; `load_adapter` puts them into a model in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from agent_forge.config import option
+from agent_forge.errors import UsageError
+from agent_forge.forge.merging.layout import LAYER
+from agent_forge.forge.merging.sources import ModelFolder, Spec
+from agent_forge.forge.merging.vectors import PREFIX, Adapter, write_adapter
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """What the adapter changes, and how far. As in PEFT, the product is scaled by `alpha` / `rank`."""
+
+    rank: int = option(16, help="Rank of the adapter", at_least=1)
+    alpha: float = option(32.0, help="Scale of the adapter, divided by its rank", above=0)
+    targets: tuple[str, ...] = option((), help="Names of the layers it changes, e.g. q_proj,v_proj [default: all]")
+
+
+class LoraLinear(nn.Module):
+    """x W^T + scale (x A^T) B^T with W fixed. B starts at zero, so that the model begins as it was."""
+
+    def __init__(self, base: nn.Module, down: Tensor, up: Tensor, scale: float) -> None:
+        super().__init__()
+        self.base = base
+        self.lora_A, self.lora_B = nn.Parameter(down), nn.Parameter(up)  # [r, in], [out, r]
+        self.scale = scale
+
+    def forward(self, x: Tensor) -> Tensor:
+        low = nn.functional.linear(nn.functional.linear(x, self.lora_A), self.lora_B)
+        output: Tensor = self.base(x) + self.scale * low
+        return output
+
+
+def matrix_shape(module: nn.Module) -> tuple[int, int] | None:
+    """(out, in) of a layer that an adapter can change, else None. GPT-2's Conv1D stores its matrix as [in, out]."""
+    if isinstance(module, nn.Linear):
+        return module.out_features, module.in_features
+    return tuple(reversed(module.weight.shape)) if _is_transposed(module) else None  # type: ignore[return-value]
+
+
+def _is_transposed(module: nn.Module) -> bool:
+    return type(module).__name__ == "Conv1D" and isinstance(getattr(module, "nf", None), int)
+
+
+def add_adapter(model: Any, settings: LoraSettings | None = None) -> list[str]:
+    """Puts a new adapter into the layers that the settings name, by default all matrices inside the network (not the
+    embedding, nor the head), and fixes every other weight. Returns the layers' names. Raises UsageError."""
+    chosen = settings or LoraSettings()
+    _refuse_second(model)
+    layers: dict[str, tuple[Tensor, Tensor, float]] = {}
+    for name, module in model.named_modules():
+        shape = matrix_shape(module)
+        if shape is None or not LAYER.fullmatch(f"{name}.weight"):
+            continue
+        if chosen.targets and name.rpartition(".")[2] not in chosen.targets:
+            continue
+        like: Tensor = module.weight  # type: ignore[assignment]
+        down, up = like.new_empty(chosen.rank, shape[1]), like.new_zeros(shape[0], chosen.rank)
+        nn.init.kaiming_uniform_(down, a=5**0.5)  # as PEFT does
+        layers[name] = (down, up, chosen.alpha / chosen.rank)
+    if not layers:
+        what = f"no layer is named {' or '.join(chosen.targets)}" if chosen.targets else "no layer has a matrix"
+        raise UsageError(f"the adapter has nothing to change: {what}", where=type(model).__name__)
+    _put_in(model, layers)
+    return list(layers)
+
+
+def _refuse_second(model: nn.Module) -> None:
+    if any(True for _ in adapted_layers(model)):
+        raise UsageError("the model has an adapter already", fix="Merge it first: merge_adapter(model)")
+
+
+def _put_in(model: nn.Module, layers: dict[str, tuple[Tensor, Tensor, float]]) -> None:
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    for name, (down, up, scale) in layers.items():
+        model.set_submodule(name, LoraLinear(model.get_submodule(name), down, up, scale))
+
+
+def adapted_layers(model: nn.Module) -> Iterator[tuple[str, LoraLinear]]:
+    """The layers with an adapter, by name."""
+    for name, module in model.named_modules():
+        if isinstance(module, LoraLinear):
+            yield name, module
+
+
+@torch.no_grad()
+def merge_adapter(model: nn.Module) -> None:
+    """Adds the products to the matrices, in place: a plain model, all of whose weights learn again."""
+    for name, layer in list(adapted_layers(model)):
+        product = layer.scale * (layer.lora_B.double() @ layer.lora_A.double())
+        weight: Tensor = layer.base.weight  # type: ignore[assignment]
+        weight.copy_(weight.double() + (product.T if _is_transposed(layer.base) else product))
+        model.set_submodule(name, layer.base)
+    for parameter in model.parameters():
+        parameter.requires_grad_(True)
+
+
+def save_adapter(model: Any, folder: str | os.PathLike[str], base: str | os.PathLike[str] = "") -> Path:
+    """Writes the adapter as PEFT does; `base` is the model that the files name. Raises UsageError without one."""
+    layers = dict(adapted_layers(model))
+    if not layers:
+        raise UsageError("the model has no adapter to save", fix="Add one: add_adapter(model)")
+    first = next(iter(layers.values()))
+    rank, transposed = len(first.lora_A), _is_transposed(first.base)
+    tensors = {}
+    for name, layer in layers.items():
+        for end, weight in (("A", layer.lora_A), ("B", layer.lora_B)):
+            tensors[f"{PREFIX}{name}.lora_{end}.weight"] = weight.detach().float().cpu().contiguous().numpy()
+    modules = sorted({name.rpartition(".")[2] for name in layers})
+    write_adapter(Path(folder), tensors, rank, str(base), modules, transposed, alpha=first.scale * rank)
+    return Path(folder)
+
+
+def load_adapter(model: Any, folder: str | os.PathLike[str]) -> list[str]:
+    """Puts an adapter from PEFT's files into a model in memory; returns the layers' names. Raises CheckpointError for
+    one that is damaged, does not fit, or holds more than products of two matrices."""
+    _refuse_second(model)
+    weights = {
+        name: Spec("F32", tuple(tensor.shape)) for name, tensor in model.state_dict().items() if LAYER.fullmatch(name)
+    }
+    adapter = Adapter.open(Path(folder), ModelFolder(type(model).__name__, None, {}, weights))
+    layers = {}
+    for tensor in adapter.modules:
+        down, up, scale = adapter.parts(tensor)
+        name = tensor.removesuffix(".weight")
+        like: Tensor = model.get_submodule(name).weight
+        layers[name] = (torch.from_numpy(down).to(like), torch.from_numpy(up).to(like), scale)
+    _put_in(model, layers)
+    return list(layers)
