@@ -25,15 +25,17 @@ from agent_forge.agents.planner import (
 )
 from agent_forge.agents.planner.binding import bind_task
 from agent_forge.agents.planner.checking import Checker
+from agent_forge.agents.planner.forged import function_of, shown_tools
 from agent_forge.agents.planner.interface import make_plan, total
 from agent_forge.agents.profiles import DEFAULT, AgentProfile
 from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.synthesis import Answer, synthesise
 from agent_forge.agents.tools import Toolbox
-from agent_forge.agents.turns import outermost
+from agent_forge.agents.turns import keep_schemas, outermost
 from agent_forge.agents.work import Worker
 from agent_forge.errors import AgentForgeError, ModelError, PlanError, UsageError
 from agent_forge.inference import ModelClient, TokenUsage
+from agent_forge.inference.client import digest_of
 from agent_forge.plans import Plan, PlanInvalid, Task, resolve, to_xml
 from agent_forge.runtime import RunResult, RunSettings, TaskResult, execute, new_run_id, resume
 from agent_forge.traces import Recorder, Span
@@ -69,6 +71,7 @@ class RequestRun:
         self.worker: Worker | Team = Worker(box, client, profile=profile, reads=reads, approve=approve)
         self.warnings: list[str] = []
         self._begun = False
+        self._recorded: list[Any] = []  # the tasks of the plan that a span of its own holds
         self._repairs = repairs if client is not None else 0  # how often a failed run may still be mended
 
     def served_by(self, assignment: Assignment | None) -> RequestRun:
@@ -112,9 +115,26 @@ class RequestRun:
             result = await self._result(outcome, planned, span.trace_id if span else None)
             if span is not None:
                 span.outputs = {"answer": result.answer, "state": result.state}
+                self._keep_plan(span, outcome)
                 if not result.ok:  # nothing was raised, but whatever learns from traces must see the failure
                     span.status, span.error = "error", result.error
         return result
+
+    def _keep_plan(self, span: Span, outcome: RunResult) -> None:
+        """What a training row needs beside the request: the tools, those nearest to the request and those that were
+        used, and the plan that ran where no span of its own holds it (`agent_forge.learning.traces`)."""
+        if self.request is None or outcome.plan is None:
+            return
+        used = {task.action for task in outcome.plan}
+        near = {tool.name for tool in shown_tools(self.request, tuple(self.box))}
+        functions = [function_of(tool) for tool in self.box if tool.name in near | used]
+        if functions:
+            digest = digest_of(functions)
+            keep_schemas(span, functions, digest)
+            span.attributes["tools_digest"] = digest
+        tasks = [task.as_dict() for task in outcome.plan]
+        if tasks != self._recorded:
+            span.outputs["tasks"] = tasks
 
     async def _execute(self, planner: Any, settings: dict[str, Any]) -> tuple[RunResult, Plan | None]:
         if isinstance(self.work, AsyncIterable):
@@ -223,6 +243,7 @@ class RequestRun:
             planned = await make_plan(planner, self.work, tuple(self.box))
             if span is not None:
                 _describe(span, planned)
+                self._recorded = span.outputs["tasks"]
         return planned
 
     async def _execute_stream(self, planner: ModelPlanner, settings: dict[str, Any]) -> tuple[RunResult, Plan | None]:

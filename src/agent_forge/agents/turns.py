@@ -102,6 +102,11 @@ def outermost(span: Span | None) -> Iterator[None]:
         _outermost.reset(token)
 
 
+def keep_schemas(span: Span, specs: Sequence[Any], digest: str) -> None:
+    """Keeps schemas of tools in a span, once per digest, so that a trace can become a training row."""
+    span.attributes.setdefault("tool_schemas", {})[digest] = list(specs)
+
+
 class AgentWork:
     """One request under way. `messages[request_at]` is the request."""
 
@@ -454,7 +459,7 @@ class AgentWork:
             return
         digest = self.agent.digest
         root = _outermost.get() or span
-        root.attributes.setdefault("tool_schemas", {})[digest] = list(self.agent.specs)
+        keep_schemas(root, self.agent.specs, digest)
         span.attributes["tools_digest"] = digest
         with outermost(root), tools_recorded(digest):
             yield
