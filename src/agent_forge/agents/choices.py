@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any, Literal
 
 from agent_forge.agents.planner import (
@@ -55,8 +56,8 @@ def choose_model(model: AnyModel) -> ModelClient | None:
 def choose_planner(
     planner: AnyPlanner, model: AnyModel = None, strategy: Strategy = "auto", *, bundled: bool = False
 ) -> Planner:
-    """The planner of that name; by default $AGENT_FORGE_PLANNER, else the model's if there is one, else the forged
-    planner, which comes with the package.
+    """The planner of that name, or a trained one by its folder; by default $AGENT_FORGE_PLANNER, else the model's if
+    there is one, else the forged planner, which comes with the package.
 
     With the `bundled` tools the rules plan, for they know those; with a model, where they read the whole question.
     `strategy`: "react" leaves the whole request to an agent, one call per turn; "graph" always plans; "auto" plans
@@ -75,8 +76,10 @@ def choose_planner(
     name = planner or os.environ.get(variable("planner"))
     if name is not None and not isinstance(name, str):
         return name
+    if name is not None and name not in PLANNERS and (Path(name) / "config.json").is_file():
+        return ForgedPlanner(Path(name))
     if name not in {None, *PLANNERS}:
-        raise UsageError(f"there is no planner {name!r}", fix=f"Choose one of {', '.join(PLANNERS)}")
+        raise UsageError(f"there is no planner {name!r}", fix=f"Choose one of {', '.join(PLANNERS)}, or a folder")
     if name == "rules":
         return RulePlanner()
     if name == "forged":

@@ -13,27 +13,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from agent_forge.config import option
 from agent_forge.errors import UsageError
 from agent_forge.forge.merging.layout import LAYER
 from agent_forge.forge.merging.sources import ModelFolder, Spec
 from agent_forge.forge.merging.vectors import PREFIX, Adapter, write_adapter
-
-
-@dataclass(frozen=True)
-class LoraSettings:
-    """What the adapter changes, and how far. As in PEFT, the product is scaled by `alpha` / `rank`."""
-
-    rank: int = option(16, help="Rank of the adapter", at_least=1)
-    alpha: float = option(32.0, help="Scale of the adapter, divided by its rank", above=0)
-    targets: tuple[str, ...] = option((), help="Names of the layers it changes, e.g. q_proj,v_proj [default: all]")
+from agent_forge.forge.training.settings import LoraSettings
 
 
 class LoraLinear(nn.Module):

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from agent_forge.forge.gates import GateResult
     from agent_forge.forge.merging.engine import MergeReport
     from agent_forge.forge.merging.settings import MergeSettings
+    from agent_forge.forge.phases import Phase
     from agent_forge.forge.phases.cognate import Cognate
     from agent_forge.forge.phases.specialise import Specialise
     from agent_forge.forge.quantization.job import QuantizeReport
@@ -44,7 +45,7 @@ T = TypeVar("T")
 Folder = str | os.PathLike[str]
 
 
-def _settings(cls: type[T], settings: T | None, fields: dict[str, Any], door: str) -> T:
+def settings_for(cls: type[T], settings: T | None, fields: dict[str, Any], door: str) -> T:
     """The settings with some fields changed, checked like a file: an unknown field names the nearest."""
     stated = {} if settings is None else as_dict(settings)
     return build(cls, {**stated, **as_dict(fields)}, door)
@@ -64,21 +65,25 @@ def train(
     `accepted` says whether it passed the gate: it must be clearly better on held-out text than its base, or than the
     byte frequencies of its text. What was trained is in `out` either way.
     """
-    from agent_forge.forge.phases import Work, cognate, specialise
+    from agent_forge.forge.phases import cognate, specialise
 
     kind = cognate if base is None else specialise
-    config: Any = _settings(kind.PHASE.config, settings, fields, "train")
-    target = Path(out)
-    if target.exists():
-        raise UsageError("the folder exists already", where=str(target), fix="Name one that does not")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    inputs = [] if base is None else [find_model(base)]
-    with tempfile.TemporaryDirectory(prefix=".training-", dir=target.parent) as place:
-        work = Work("train", config, inputs, seed, Path(place) / "work", Path(place) / "models", tell)
-        outcome = kind.run(work)
+    config: Any = settings_for(kind.PHASE.config, settings, fields, "train")
+    return run_into(kind.PHASE, config, [] if base is None else [find_model(base)], Path(out), seed, tell)
+
+
+def run_into(kind: Phase, config: Any, inputs: Sequence[Checkpoint], out: Path, seed: int, tell: Tell) -> TrainReport:
+    """Runs a phase that trains, and puts what it made into the new folder `out`."""
+    from agent_forge.forge.phases import Work
+
+    if out.exists():
+        raise UsageError("the folder exists already", where=str(out), fix="Name one that does not")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".training-", dir=out.parent) as place:
+        outcome = kind.run(Work("train", config, inputs, seed, Path(place) / "work", Path(place) / "models", tell))
         assert outcome.checkpoint is not None
-        outcome.checkpoint.path.rename(target)
-    return TrainReport(target, outcome.checkpoint.digest, outcome.gate, find_model(target))
+        outcome.checkpoint.path.rename(out)
+    return TrainReport(out, outcome.checkpoint.digest, outcome.gate, find_model(out))
 
 
 @dataclass(frozen=True)
@@ -114,7 +119,7 @@ def merge(
     from agent_forge.forge.merging.settings import MergeSettings
 
     return merge_models(
-        [find_model(one) for one in models], Path(out), _settings(MergeSettings, settings, fields, "merge")
+        [find_model(one) for one in models], Path(out), settings_for(MergeSettings, settings, fields, "merge")
     )
 
 
@@ -133,7 +138,7 @@ def evolve(
     from agent_forge.forge.evolution.run import check_parents
     from agent_forge.forge.evolution.settings import Evolve
 
-    config = _settings(Evolve, settings, fields, "evolve")
+    config = settings_for(Evolve, settings, fields, "evolve")
     check_parents(config)
     parents = [find_model(parent) for parent in config.parents]
     base = parents[0] if config.base is None else find_model(config.base)
@@ -158,7 +163,7 @@ def quantize(
     from agent_forge.forge.quantization.job import quantise_folder
     from agent_forge.forge.quantization.settings import QuantizeSettings
 
-    config = _settings(QuantizeSettings, settings, fields, "quantize")
+    config = settings_for(QuantizeSettings, settings, fields, "quantize")
     copy = None if dense is None else Path(dense)
     return quantise_folder(find_model(model), Path(out), config, dense=copy, device=device, seed=seed, tell=tell)
 
@@ -179,7 +184,7 @@ def compress(
     from agent_forge.forge.compression.job import compress_folder
     from agent_forge.forge.compression.settings import CompressSettings
 
-    config = _settings(CompressSettings, settings, fields, "compress")
+    config = settings_for(CompressSettings, settings, fields, "compress")
     return compress_folder(find_model(model), Path(out), config, seed=seed, tell=tell)
 
 
@@ -191,7 +196,7 @@ def evaluate(
     from agent_forge.forge.evaluation.settings import EvaluateSettings
     from agent_forge.forge.evaluation.suite import EvaluationReport, evaluate_suite
 
-    config = _settings(EvaluateSettings, settings, fields, "evaluate")
+    config = settings_for(EvaluateSettings, settings, fields, "evaluate")
     data = config.data or os.environ.get("AGENT_FORGE_DATA")
     if data is None or not Path(data).expanduser().exists():
         what = "no questions are named" if data is None else f"there is no file or folder {data!r}"
@@ -212,9 +217,9 @@ def evaluate(
 
 def export(model: ModelName, out: Folder, settings: ExportSettings | None = None, **fields: Any) -> ExportReport:
     """Verifies a model and writes it to the new folder `out`, with a README made from its card."""
-    return export_model(find_model(model), out, _settings(ExportSettings, settings, fields, "export"), Registry())
+    return export_model(find_model(model), out, settings_for(ExportSettings, settings, fields, "export"), Registry())
 
 
 def load(model: ModelName, settings: LoadSettings | None = None, **fields: Any) -> OpenedModel:
     """The model with its tokenizer, in memory."""
-    return load_model(model, _settings(LoadSettings, settings, fields, "load"))
+    return load_model(model, settings_for(LoadSettings, settings, fields, "load"))

@@ -48,7 +48,8 @@ class Generator:
     """A seeded source of rows over a catalogue. Functions with the same `field` count as near to each other.
 
     `seen` are values of real rows by parameter name, used beside the built-in ones; `restyle` changes the naming, the
-    order of parameters and their types, for a model that is to serve tools it has never seen.
+    order of parameters and their types, for a model that is to serve tools it has never seen. `whole` is the share of
+    sheets that show the first tools in their own order, as a user has them; `held_out` as in `Phrasing`.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class Generator:
         seen: Mapping[str, Sequence[Any]] | None = None,
         restyle: bool = False,
         shown: Sequence[int] = SHOWN,
+        whole: float = 0.0,
+        held_out: bool | None = None,
     ) -> None:
         if not functions:
             raise DataError("there are no tools to make requests for", fix="Give at least one function schema")
@@ -67,7 +70,8 @@ class Generator:
         self.rng = random.Random(seed)
         self.mix = mix or Mix()
         self.values = Values(self.rng, seen or {})
-        self.say = Phrasing(self.rng)
+        self.say = Phrasing(self.rng, held_out)
+        self.whole = whole
         self.restyle = restyle
         self.shown = shown
         self.by_field: dict[Any, list[Function]] = defaultdict(list)
@@ -119,6 +123,8 @@ class Generator:
 
     def _tools(self) -> list[Function]:
         """A list of tools: some of one field, some from anywhere, no two that could serve the same request."""
+        if self.whole and self.rng.random() < self.whole:
+            return self.functions[: max(self.shown)]
         most = min(self.rng.choice(self.shown), len(self.functions))
         first = self.rng.choice(self.functions)
         near = self.by_field[first.get("field")]
@@ -162,7 +168,7 @@ class Generator:
         for drawn in draws[1:]:
             if self.rng.random() < 0.6:  # only what differs is said again
                 parts = [self.say.slot(name, value) for name, value in drawn.items() if value != first[name]]
-                again = self.rng.choice(
+                again = self.say.pick(
                     (
                         "do the same {}",
                         "the same {}",
@@ -186,7 +192,7 @@ class Generator:
         if len(values) < 2:
             return None
         words = [self.say.quoted(each) for each in values]
-        said = ", ".join(words[:-1]) + self.rng.choice((" and ", " and ", ", and ", " as well as ")) + words[-1]
+        said = ", ".join(words[:-1]) + self.say.pick((" and ", " and ", ", and ", " as well as ")) + words[-1]
         together = Value(None, said, "plural" if values[0].kind in ("integer", "number") else values[0].kind)
         clause = self.say.clause(function, {**first, name: replace(together, quoted=False)})
         return [call_of(function, {**first, name: each}) for each in values], self.say.joined([clause])

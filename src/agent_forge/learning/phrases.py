@@ -28,10 +28,18 @@ _GENERIC = (
 
 
 class Phrasing:
-    """Says calls in words."""
+    """Says calls in words. A quarter of all forms can be kept apart: with `held_out` True only these are used, with
+    False only the others, so that a model is judged on wordings that it did not learn from."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
+    def __init__(self, rng: random.Random, held_out: bool | None = None) -> None:
+        self.rng, self.held_out = rng, held_out
+
+    def pick(self, forms: Sequence[Any]) -> Any:
+        """One of the forms."""
+        if self.held_out is not None:
+            some = list(dict.fromkeys(forms))  # some stand there twice, to be drawn more often
+            forms = [each for place, each in enumerate(some) if (place % 4 == 1) == self.held_out] or forms
+        return self.rng.choice(forms)
 
     def intent(self, function: Mapping[str, Any]) -> str:
         """What a tool does, in the imperative: from its description, or from its name."""
@@ -58,14 +66,14 @@ class Phrasing:
 
     def reworded(self, text: str) -> str:
         return " ".join(
-            self.rng.choice(SYNONYMS[word]) if word in SYNONYMS and self.rng.random() < 0.35 else word
+            self.pick(SYNONYMS[word]) if word in SYNONYMS and self.rng.random() < 0.35 else word
             for word in text.split(" ")
         )
 
     def pointing(self, field: str) -> str:
         """Words for an argument that is an earlier result."""
         label = words_of(field)
-        return self.rng.choice(
+        return self.pick(
             (
                 f"using that {label}",
                 f"with the {label} you get",
@@ -83,7 +91,7 @@ class Phrasing:
 
     def correction(self, name: str, value: Value) -> str:
         said, label = self.quoted(value), words_of(name)
-        return self.rng.choice(
+        return self.pick(
             (
                 f"No, make that {said}.",
                 f"Sorry, I meant {said}.",
@@ -102,7 +110,7 @@ class Phrasing:
             if value.kind == "message" and roll < 0.5 and value.said == value.value:
                 return f"'{value.said}'" if "'" not in value.said else f'"{value.said}"'
             return value.said.lower() if roll < 0.04 and value.kind in ("city", "person", "cuisine") else value.said
-        mark = self.rng.choice("'\"") if "'" not in value.said else '"'
+        mark = self.pick("'\"") if "'" not in value.said else '"'
         return f"{mark}{value.said}{mark}"
 
     def slot(self, name: str, value: Value) -> str:
@@ -113,7 +121,7 @@ class Phrasing:
             thing = re.sub(r"^(?:is|has|include|includes|use|with|show|get|need|requires?) ", "", label)
             yes = (f"including {thing}", f"with {thing}", f"and {label}", f"with {thing} enabled", f"{thing} please")
             no = (f"without {thing}", f"but no {thing}", f"excluding {thing}", f"with {thing} off", f"{label} false")
-            return self.rng.choice(yes if value.value else no)
+            return self.pick(yes if value.value else no)
         forms: Sequence[str] = AGREED
         ends = next((_ENDS_OF[word] for word in words if word in _ENDS_OF), None)
         if (
@@ -134,7 +142,7 @@ class Phrasing:
             )
         elif value.kind in BY_KIND and self.rng.random() < 0.7:
             forms = BY_KIND[value.kind]
-        return self.rng.choice(forms).format(p=label, v=self.quoted(value))
+        return self.pick(forms).format(p=label, v=self.quoted(value))
 
     def clause(self, function: Mapping[str, Any], drawn: Mapping[str, Value], extra: Sequence[str] = ()) -> str:
         """One call as a clause without end mark. `extra` are words for arguments that come from elsewhere."""
@@ -152,9 +160,9 @@ class Phrasing:
         slots = [self.slot(name, value) for name, value in rest.items()] + [each for each in extra if each]
         self.rng.shuffle(slots)
         if len(slots) > 2 and self.rng.random() < 0.5:
-            tail = ", ".join(slots[:-1]) + self.rng.choice((" and ", ", ", ", and ")) + slots[-1]
+            tail = ", ".join(slots[:-1]) + self.pick((" and ", ", ", ", and ")) + slots[-1]
         else:
-            tail = self.rng.choice((" ", " ", ", ", " and ")).join(slots)
+            tail = self.pick((" ", " ", ", ", " and ")).join(slots)
         return self.mood(intent, tail, rest)
 
     def mood(self, intent: str, tail: str, rest: Mapping[str, Value]) -> str:
@@ -167,7 +175,7 @@ class Phrasing:
         end = f" {tail}" if tail else ""
         if verb in ASKING and thing and roll < 0.5:
             thing = thing if re.match(r"(?:the|a|an|all|any|some|information|details)\b", thing) else f"the {thing}"
-            form = self.rng.choice(
+            form = self.pick(
                 (
                     "what is {}",
                     "what's {}",
@@ -185,7 +193,7 @@ class Phrasing:
                 )
             )
             return form.format(f"{thing}{end}")
-        form = self.rng.choice(
+        form = self.pick(
             (
                 "{}",
                 "{}",
@@ -222,18 +230,18 @@ class Phrasing:
             if ordered:
                 form = ORDERED[min(number, 2) if number < len(clauses) - 1 else len(ORDERED) - 1]
             else:
-                form = self.rng.choice(JOINTS) if number and self.rng.random() < 0.8 else "{}"
+                form = self.pick(JOINTS) if number and self.rng.random() < 0.8 else "{}"
             sentences.append(self.sentence(form.format(clause)))
         if len(clauses) == 2 and not ordered and self.rng.random() < 0.25:
             return self.sentence(
-                f"{clauses[0]} {self.rng.choice(('and', 'and then', 'and also', 'and after that'))} {clauses[1]}"
+                f"{clauses[0]} {self.pick(('and', 'and then', 'and also', 'and after that'))} {clauses[1]}"
             )
         return " ".join(sentences)
 
     def dressed(self, request: str) -> str:
         """A request with the talk around it."""
         if self.rng.random() < 0.25:
-            request = f"{self.rng.choice(OPENERS)} {request}"
+            request = f"{self.pick(OPENERS)} {request}"
         if self.rng.random() < 0.12:
-            request = f"{request} {self.rng.choice(CLOSERS)}".strip()
+            request = f"{request} {self.pick(CLOSERS)}".strip()
         return request

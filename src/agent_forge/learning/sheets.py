@@ -60,7 +60,8 @@ class Sheet:
 
 
 def encode_sheets(groups: Sequence[Sequence[PlanRow]], tokenizer: Any, length: int, end: int) -> list[Sheet]:
-    """Groups of rows over the same tools as sheets of at most `length` tokens; what does not fit is left out.
+    """Groups of rows over the same tools as sheets of at most `length` tokens. What does not fit on one sheet goes on the
+    next; a row that is too long for a sheet of its own is left out.
     `tokenizer` is one of the library tokenizers, `end` the token that ends an answer."""
     texts: list[str] = []
     for group in groups:
@@ -72,9 +73,12 @@ def encode_sheets(groups: Sequence[Sequence[PlanRow]], tokenizer: Any, length: i
     for group in groups:
         tools = next(ids)
         pairs = [(next(ids), [*next(ids), end]) for _ in group]
-        sheet = Sheet.of(tools, pairs, length + 1)
-        if any(sheet.learnt):
-            sheets.append(sheet)
+        while pairs:
+            sheet = Sheet.of(tools, pairs, length + 1)
+            placed = max(sheet.parts, default=0)
+            if placed:
+                sheets.append(sheet)
+            pairs = pairs[placed or 1 :]
     return sheets
 
 

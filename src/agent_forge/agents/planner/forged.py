@@ -36,23 +36,35 @@ SHOWN_TOOLS = 8
 LEAST = 0.25  # probability of being right below which a plan is not run: below it the rules do as well
 MOST_TOKENS = 1024  # of a request: more than it ever saw
 KEPT_PREFIXES = 4  # lists of tools whose reading is kept
-CARD = "card.json"
+CARD, CALIBRATION = "card.json", "calibration.json"
 
 
 class PlanModel:
-    """A packed model that was trained to write plans, with its tokenizer and the grammar's view of it."""
+    """A model that was trained to write plans, with its tokenizer and the grammar's view of it. A packed folder runs
+    without torch; any other needs the extra `forge`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, model: Any = None) -> None:
+        """`model` is the folder's in memory, where it is there already: it has `history()` and `read(history, ids)`."""
         from agent_forge.inference.grammar import GrammarVocabulary
         from agent_forge.inference.packed import PackedModel
+        from agent_forge.inference.packed.model import is_packed
         from agent_forge.inference.tokenizer import FolderTokenizer
 
-        self.model = PackedModel.load(folder)
+        if model is None and is_packed(folder):
+            model = PackedModel.load(folder)
+        elif model is None:
+            from agent_forge.inference.loading import load_model
+            from agent_forge.inference.torch_reader import reader_of
+
+            model = reader_of(load_model(folder))
+        self.model = model
         self.tokenizer = FolderTokenizer(folder).backend_tokenizer
         ends = self.model.generation_config.eos_token_id
         self.vocabulary = GrammarVocabulary(self.tokenizer, ends=ends if isinstance(ends, list) else [ends])
         card = folder / CARD
         self.card: dict[str, Any] = json.loads(card.read_text(encoding="utf-8")) if card.is_file() else {}
+        if (folder / CALIBRATION).is_file():  # beside the card of the forge, which holds single figures
+            self.card |= {"calibration": json.loads((folder / CALIBRATION).read_text(encoding="utf-8"))}
         self._prefixes: OrderedDict[str, Any] = OrderedDict()
         self._lock = Lock()
 
@@ -138,7 +150,7 @@ class ForgedPlanner:
         provenance = Provenance(
             request,
             self.name,
-            model.card.get("name"),
+            model.card.get("name") or self.folder.name,
             confidence=None if sure is None else round(sure, 3),
             input_tokens=writer.read_tokens - writer.written_tokens,
             output_tokens=writer.written_tokens,

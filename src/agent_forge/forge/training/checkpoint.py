@@ -59,9 +59,10 @@ def remove_old(folder: Path, keep: int) -> None:
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters (tied ones once) and persistent buffers."""
+    """Parameters that learn (tied ones once) and persistent buffers: what is fixed, as below an adapter, is the same in
+    the model that a run resumes with."""
     saved = model.state_dict()
-    named = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    named = {name: parameter.detach() for name, parameter in model.named_parameters() if parameter.requires_grad}
     return named | {name: saved[name] for name, _ in model.named_buffers() if name in saved}
 
 

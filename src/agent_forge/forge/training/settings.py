@@ -57,6 +57,15 @@ def optimizer_settings(preset: str, **changes: Any) -> OptimizerSettings:
 
 
 @dataclass(frozen=True)
+class LoraSettings:
+    """What an adapter changes, and how far. As in PEFT, the product is scaled by `alpha` / `rank`."""
+
+    rank: int = option(16, help="Rank of the adapter", at_least=1)
+    alpha: float = option(32.0, help="Scale of the adapter, divided by its rank", above=0)
+    targets: tuple[str, ...] = option((), help="Layers that the adapter changes, e.g. q_proj,v_proj (default: all)")
+
+
+@dataclass(frozen=True)
 class TrainSettings:
     """The defaults train the 25 M model: 64 rows of 1,024 tokens per step."""
 

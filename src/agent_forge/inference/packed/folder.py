@@ -6,7 +6,7 @@ from __future__ import annotations
 import copy
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ def save_packed(
     folder: str | os.PathLike[str],
     *,
     ternary: Mapping[str, TernaryWeight],
+    int8: Collection[str] = (),
     layout: str = "2bit",
     embedding: str | None = "int8",
     embedding_group: int | None = None,
@@ -44,6 +45,7 @@ def save_packed(
 ) -> int:
     """Writes `model` with the linear layers named in `ternary` packed; returns the bytes of the folder.
 
+    Those named in `int8` are rounded to bytes, one scale per row, which needs no training.
     `layout` is 2bit (fastest) or 1.6bit (smallest). `embedding` is int8, int4, fp16 or None
     (unchanged), for the embedding and the head, tied or not. `rest` is the type of all other
     weights: fp32, fp16, bf16 or None (unchanged). The model itself is not changed. Raises
@@ -65,6 +67,8 @@ def save_packed(
         kind = layout if weight.is_ternary else "4level"
         matrix = PackedMatrix.of(weight.trits.cpu(), weight.scales.cpu(), kind, weight.group)
         entries[name] = _store(packed, name, matrix, weight.sub_norm, module)
+    for name in int8:
+        entries[name] = _store(packed, name, round_rows(modules[name].weight, "int8"), module=modules[name])
     embeddings, heads = _store_words(model, packed, entries, embedding, embedding_group)
     config = PackedConfig(entries, embeddings, heads, activations, head_activations)
     tensors = _plain_tensors(model, {*entries, *embeddings, *heads}, rest, embedding) | packed

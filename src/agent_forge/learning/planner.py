@@ -1,0 +1,257 @@
+"""Trains a planner: rows in, a model that plans with these tools out, judged on requests that it has not seen.
+
+    agent-forge train planner --tools tools.py --out mine            # adapts the shipped planner on a CPU
+    agent-forge train planner --base-model DIR --data rows.jsonl --out mine
+
+The same as a phase of a pipeline: `phase: agent_forge.learning.planner`. What it writes is a folder that
+`--planner DIR` plans with; in int8 it runs without torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from agent_forge.agents.planner.forged import CALIBRATION, SHIPPED, PlanModel
+from agent_forge.agents.planner.script import tools_text
+from agent_forge.errors import UsageError
+from agent_forge.files import file_digest
+from agent_forge.forge.adapters import add_adapter, merge_adapter, save_adapter
+from agent_forge.forge.checkpoint import Checkpoint, Metric, finish, staging
+from agent_forge.forge.contracts import Contract, format_of
+from agent_forge.forge.doors import TrainReport, run_into, settings_for
+from agent_forge.forge.gates import GateResult, judge
+from agent_forge.forge.merging.layout import LAYER
+from agent_forge.forge.models import CognateForCausalLM
+from agent_forge.forge.opening import ModelName, find_model
+from agent_forge.forge.phases import Phase, PhaseOutcome, Work
+from agent_forge.forge.phases.cognate import device, settings_of
+from agent_forge.forge.progress import Tell, silent
+from agent_forge.forge.pruning import cut_embeddings, cut_tokenizer, kept_words
+from agent_forge.forge.quantization.folder import copy_tokenizer
+from agent_forge.forge.training import TrainSettings, train
+from agent_forge.inference.loading import load_model
+from agent_forge.inference.packed import save_packed, unpack_model
+from agent_forge.inference.torch_reader import reader_of
+from agent_forge.learning.judging import PlannerFigures, by_model, calibration, controls, judge_planner
+from agent_forge.learning.material import Material, gather, public_groups
+from agent_forge.learning.rows import PlanRow
+from agent_forge.learning.settings import PlannerSettings
+from agent_forge.learning.sheets import PlanSheets, encode_sheets, pack_sheets
+
+RIGHT = "fully right"
+
+
+def train_planner(
+    base: ModelName | None,
+    out: str | os.PathLike[str],
+    settings: PlannerSettings | None = None,
+    *,
+    seed: int = 0,
+    tell: Tell = silent,
+    **fields: Any,
+) -> TrainReport:
+    """Trains `base`, any causal LM, or with None the planner that comes with the package, to plan; writes it to `out`.
+
+    `accepted` says whether it is clearly better on held-out requests than before, and than every control; what was
+    trained is in `out` either way. Raises ConfigError, DataError, UsageError.
+    """
+    config = settings_for(PlannerSettings, settings, fields, "train planner")
+    return run_into(PHASE, config, [] if base is None else [find_model(base)], Path(out), seed, tell)
+
+
+def run(work: Work) -> PhaseOutcome:
+    config: PlannerSettings = work.config
+    source = work.inputs[0].path if work.inputs else SHIPPED
+    material = gather(config, work.seed)
+    rows = material.held_out[: config.judged]
+    torch.manual_seed(work.seed)
+    model, words = prepare(source, config, material.train)
+    folder = work.folder / "words"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "tokenizer.json").write_text(words, encoding="utf-8")
+    work.tell(stage="judge the base")
+    # what is packed is judged as it runs; a plain model in memory, before it learns
+    packed = format_of(source) == "agent_forge_packed" and not config.vocabulary
+    before = Judged.of(rows, PlanModel(source) if packed else PlanModel(folder, reader_of(model)))
+    trained = learn(work, model, words, material)
+    with staging(work.models) as place:
+        if config.lora or not work.inputs:
+            save_adapter(model, place / "adapter", base="" if not work.inputs else source)
+            merge_adapter(model)
+        write_planner(model.cpu(), place, words, source, config.output)
+        work.tell(stage="judge the planner")
+        after = Judged.of(rows, PlanModel(place))
+        table = {"planner": after.figures, "before": before.figures}
+        rivals = {name: Judged.of(rows, write=write) for name, write in controls(material.train).items()}
+        table |= {name: rival.figures for name, rival in rivals.items()}
+        (place / CALIBRATION).write_text(json.dumps(calibration(after.sure, after.right)), encoding="utf-8")
+        metrics = {**figures_of(table), **counts_of(material, trained)}
+        checkpoint = finish(place, work.card(material.digests(), metrics), work.models)
+    return PhaseOutcome(checkpoint, gate_of(before, after, rivals))
+
+
+class Judged:
+    """A planner's plans for the rows, each right or not, with how sure it was."""
+
+    def __init__(self, figures: PlannerFigures, right: list[float], sure: list[float]) -> None:
+        self.figures, self.right, self.sure = figures, right, sure
+
+    @classmethod
+    def of(cls, rows: Sequence[PlanRow], model: PlanModel | None = None, write: Any = None) -> Judged:
+        plans = by_model(model) if model is not None else lambda row: (write(row), 1.0)
+        written = [plans(row) for row in rows]
+        right = [judge_planner([row], [calls]).right for row, (calls, _) in zip(rows, written, strict=True)]
+        return cls(judge_planner(rows, [calls for calls, _ in written]), right, [sure for _, sure in written])
+
+
+def prepare(source: Path, config: PlannerSettings, rows: Sequence[PlanRow]) -> tuple[Any, str]:
+    """The base as a plain model with float32 weights, and its tokenizer.json. Raises UsageError."""
+    tokenizer_file = source / "tokenizer.json"
+    if not tokenizer_file.is_file():
+        raise UsageError("the base has no tokenizer.json", where=str(source), fix="Save it with transformers 4 or later")
+    words = tokenizer_file.read_text(encoding="utf-8")
+    model = load_model(source, dtype=torch.float32)
+    if format_of(source) == "agent_forge_packed":
+        model = unpack_model(model)  # exact: a level times a scale is a float32
+    if isinstance(model, CognateForCausalLM):
+        fix = "Start from a Llama-shaped model"
+        raise UsageError("Cognate does not read sheets, where requests share a list of tools", fix=fix)
+    if model.generation_config.eos_token_id is None:
+        raise UsageError("the base has no token that ends a text", where=str(source))
+    if config.vocabulary and config.vocabulary < model.config.vocab_size:
+        kept = kept_words(words, [row.prompt + row.answer for row in rows], config.vocabulary)
+        words = cut_tokenizer(words, kept)
+        cut_embeddings(model, kept)
+    if config.lora or source == SHIPPED:
+        add_adapter(model, config.adapter)
+    return model, words
+
+
+def sheets_of(rows: Sequence[PlanRow], words: str, length: int, end: int, groups: Sequence[Any] = ()) -> PlanSheets:
+    """The rows as packed sheets, those over the same tools on one."""
+    from tokenizers import Tokenizer
+
+    by_tools: dict[str, list[PlanRow]] = defaultdict(list)
+    for row in rows:
+        by_tools[tools_text(row.tools) if row.steps is None else ""].append(row)
+    sheets = encode_sheets([*by_tools.values(), *groups], Tokenizer.from_str(words), length, end)
+    return pack_sheets(sheets, length)
+
+
+def learn(work: Work, model: Any, words: str, material: Material) -> Any:
+    """Trains the model on the rows, on answers alone, through the training core."""
+    config: PlannerSettings = work.config
+    ends = model.generation_config.eos_token_id
+    end = ends[0] if isinstance(ends, list) else ends
+    data = sheets_of(material.train, words, config.length, end, public_groups(config, work.seed))
+    settings = training_settings(config, len(data), work.seed)
+    return train(
+        model.to(device()),
+        data,
+        settings,
+        work.folder / "training",
+        on_record=lambda record: work.tell(**record, steps=settings.steps),
+        progress=None,
+    )
+
+
+def training_settings(config: PlannerSettings, rows: int, seed: int) -> TrainSettings:
+    """Settings of the core for so many packed rows: AdamW at one rate for everything, a cosine to nearly zero."""
+    steps = max(1, math.ceil(config.epochs * rows / config.batch_rows))
+    rates = {"matrix_rule": "adamw", "lr": config.lr, "embedding_lr": config.lr, "scalar_lr": config.lr}
+    fixed = {
+        "steps": steps, "batch_rows": config.batch_rows, "micro_rows": config.batch_rows, "schedule": "cosine",
+        "warmup": max(1, steps // 20), "floor": 0.03, "log_every": max(1, steps // 50), "optimizer": "specialise",
+        "optimizer_changes": {**rates, "weight_decay": 0.0},
+    }  # fmt: skip
+    if steps > 200:
+        fixed["save_every"] = 100
+    return settings_of({**fixed, **config.training}, seed)
+
+
+def write_planner(model: Any, folder: Path, words: str, source: Path, output: str) -> None:
+    """Writes a plain model as a folder to plan with."""
+    layers = [name for name, each in model.named_modules() if isinstance(each, nn.Linear)]
+    layers = [name for name in layers if LAYER.fullmatch(f"{name}.weight")]
+    if output == "int8":
+        # the shipped planner's embedding is on sixteen levels already, and stays there
+        embedding = "int4" if source == SHIPPED else "int8"
+        save_packed(model, folder, ternary={}, int8=layers, embedding=embedding, rest="fp16")
+    else:
+        model.save_pretrained(folder)
+    copy_tokenizer(source, folder)
+    (folder / "tokenizer.json").write_text(words, encoding="utf-8")
+
+
+def figures_of(table: Mapping[str, PlannerFigures]) -> dict[str, Metric]:
+    """The table of figures for a card: "fully right, rules" and so on."""
+    labels = {"right": RIGHT, "grounded": "grounded arguments", "node": "node F1", "edge": "edge F1", "regret": "regret"}
+    return {
+        f"{label}, {planner}": Metric(value, n=figures.n)
+        for planner, figures in table.items()
+        for name, label in labels.items()
+        if (value := getattr(figures, name)) is not None
+    }
+
+
+def counts_of(material: Material, trained: Any) -> dict[str, Metric]:
+    """How much was learnt from, and what was dropped."""
+    counts = {"training rows": len(material.train), "held-out rows": len(material.held_out)}
+    counts |= {f"dropped, {reason}": count for reason, count in material.dropped.items()}
+    counts |= {"steps": trained.steps, "training tokens": trained.tokens}
+    return {name: Metric(float(count)) for name, count in counts.items()}
+
+
+def gate_of(before: Judged, after: Judged, rivals: Mapping[str, Judged]) -> GateResult:
+    """Clearly more plans fully right than before, and than the best control, on the same rows."""
+    from dataclasses import replace
+
+    best = max(rivals.values(), key=lambda rival: rival.figures.right)
+    gate, against = (
+        judge(RIGHT, other.figures.right, after.figures.right, paired_error(other.right, after.right),
+              lower_is_better=False)
+        for other in (before, best)
+    )  # fmt: skip
+    return replace(gate, control=best.figures.right, verdict=gate.verdict if against.passed else against.verdict)
+
+
+def paired_error(first: Sequence[float], second: Sequence[float]) -> float:
+    """The standard error of the mean difference."""
+    differences = [b - a for a, b in zip(first, second, strict=True)]
+    mean = sum(differences) / len(differences)
+    variance = sum((each - mean) ** 2 for each in differences) / max(1, len(differences) - 1)
+    return math.sqrt(variance / len(differences))
+
+
+def data_digests(config: PlannerSettings) -> dict[str, str]:
+    """What the rows depend on, for the phase's key: the files' digests, and the places of traces and tools."""
+    digests = {path: file_digest(Path(path)) for path in config.data if Path(path).is_file()}
+    for name in (config.tools, config.traces, config.public):
+        if name is not None:
+            place = Path(name)
+            digests[name] = file_digest(place) if place.is_file() else hashlib.sha256(name.encode()).hexdigest()
+    return digests
+
+
+PHASE = Phase(
+    name="planner",
+    version=1,
+    about="Train a planner on requests with their plans",
+    config=PlannerSettings,
+    takes=Contract(checkpoints=(0, 1), tokenizer=True),
+    promises=Contract(tokenizer=True),
+    run=run,
+    data=data_digests,
+)
+
+__all__ = ["PHASE", "Checkpoint", "PlannerSettings", "train_planner"]
