@@ -18,7 +18,11 @@ from test_sheets import NAMES, SAID, TOOLS, byte_level, tiny_llama  # noqa: E402
 from agent_forge.agents.api import plan  # noqa: E402
 from agent_forge.agents.planner.forged import ForgedPlanner, PlanModel  # noqa: E402
 from agent_forge.cli._app import app  # noqa: E402
+from agent_forge.config import build  # noqa: E402
 from agent_forge.errors import ConfigError, DataError  # noqa: E402
+from agent_forge.forge import checkpoint as checkpoints  # noqa: E402
+from agent_forge.forge.phases import Work, phase  # noqa: E402
+from agent_forge.forge.pipeline import read_pipeline  # noqa: E402
 from agent_forge.learning.planner import train_planner  # noqa: E402
 from agent_forge.learning.rows import PlanRow, write_plan_rows  # noqa: E402
 
@@ -113,3 +117,30 @@ def test_what_cannot_be_learnt_from_is_refused(base: Path, tmp_path: Path) -> No
     with pytest.raises(DataError, match="too few"):
         train_planner(base, tmp_path / "out", data=(str(tmp_path / "few.jsonl"),))
     assert not (tmp_path / "out").exists()
+
+
+def test_the_whole_recipe_is_a_pipeline(base: Path, tmp_path: Path) -> None:
+    """The preset's phases at nano size: supervised training, then fewer layers and two bits, packed."""
+    rows = rows_file(tmp_path, False)
+    small = {"public": "null", "sheets": 0, "data": json.dumps([rows]), "judged": 24, "batch_rows": 2, "length": 255}
+    sets = [f"start={json.dumps([str(base)])}"]
+    for name, more in {
+        "supervised": {"lr": 5e-3, "epochs": 8, "vocabulary": 390, "training": "{}"},
+        "small": {"lr": 0.01, "epochs": 3, "layers": 1, "training": "{}"},
+    }.items():
+        sets += [f"phases.{name}.config.{key}={value}" for key, value in {**small, **more}.items()]
+    pipeline = read_pipeline("planner", sets=sets)
+    checkpoint = checkpoints.load(base)
+    for name, step in pipeline.phases.items():
+        kind = phase(step.phase)
+        config = build(kind.config, step.config, name)
+        work = Work(name, config, [checkpoint], pipeline.seed, tmp_path / name, tmp_path / "models")
+        outcome = kind.run(work)
+        assert outcome.checkpoint is not None
+        checkpoint = outcome.checkpoint
+        assert outcome.gate.verdict == "passed", outcome.gate
+    shape = json.loads((checkpoint.path / "config.json").read_text())
+    kinds = {each["kind"] for each in shape["quantization_config"]["matrices"].values()}
+    assert kinds == {"4level", "int4"} and shape["vocab_size"] <= 390
+    assert checkpoint.card.metrics["fully right, planner"].value > 0.8
+    assert PlanModel(checkpoint.path).write(noisy(1, 9, False)[0].request, TOOLS).ended

@@ -58,9 +58,10 @@ def add_adapter(model: Any, settings: LoraSettings | None = None) -> list[str]:
     chosen = settings or LoraSettings()
     _refuse_second(model)
     layers: dict[str, tuple[Tensor, Tensor, float]] = {}
+    first = 1 + max(map(_number, dict(model.named_modules())), default=-1) - chosen.last if chosen.last else 0
     for name, module in model.named_modules():
         shape = matrix_shape(module)
-        if shape is None or not LAYER.fullmatch(f"{name}.weight"):
+        if shape is None or _number(name) < first:
             continue
         if chosen.targets and name.rpartition(".")[2] not in chosen.targets:
             continue
@@ -73,6 +74,12 @@ def add_adapter(model: Any, settings: LoraSettings | None = None) -> list[str]:
         raise UsageError(f"the adapter has nothing to change: {what}", where=type(model).__name__)
     _put_in(model, layers)
     return list(layers)
+
+
+def _number(name: str) -> int:
+    """The number of the layer that a module is in, or -1."""
+    match = LAYER.fullmatch(f"{name}.weight")
+    return int(match["number"]) if match else -1
 
 
 def _refuse_second(model: nn.Module) -> None:
@@ -118,7 +125,9 @@ def save_adapter(model: Any, folder: str | os.PathLike[str], base: str | os.Path
         for end, weight in (("A", layer.lora_A), ("B", layer.lora_B)):
             tensors[f"{PREFIX}{name}.lora_{end}.weight"] = weight.detach().float().cpu().contiguous().numpy()
     modules = sorted({name.rpartition(".")[2] for name in layers})
-    write_adapter(Path(folder), tensors, rank, str(base), modules, transposed, alpha=first.scale * rank)
+    numbers = sorted({_number(name) for name in layers})
+    more = {"layers_to_transform": numbers} if numbers[0] else {}
+    write_adapter(Path(folder), tensors, rank, str(base), modules, transposed, first.scale * rank, more)
     return Path(folder)
 
 

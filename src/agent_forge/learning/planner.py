@@ -83,9 +83,12 @@ def run(work: Work) -> PhaseOutcome:
     # what is packed is judged as it runs; a plain model in memory, before it learns
     packed = format_of(source) == "agent_forge_packed" and not config.vocabulary
     before = Judged.of(rows, PlanModel(source) if packed else PlanModel(folder, reader_of(model)))
+    adapts = config.lora or not work.inputs
+    if adapts:
+        add_adapter(model, config.adapter)
     trained = learn(work, model, words, material)
     with staging(work.models) as place:
-        if config.lora or not work.inputs:
+        if adapts:
             save_adapter(model, place / "adapter", base="" if not work.inputs else source)
             merge_adapter(model)
         write_planner(model.cpu(), place, words, source, config.output)
@@ -132,8 +135,6 @@ def prepare(source: Path, config: PlannerSettings, rows: Sequence[PlanRow]) -> t
         kept = kept_words(words, [row.prompt + row.answer for row in rows], config.vocabulary)
         words = cut_tokenizer(words, kept)
         cut_embeddings(model, kept)
-    if config.lora or source == SHIPPED:
-        add_adapter(model, config.adapter)
     return model, words
 
 

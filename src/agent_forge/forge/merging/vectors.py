@@ -202,8 +202,10 @@ def write_adapter(
     modules: list[str],
     transposed: bool,
     alpha: float | None = None,
+    more: Mapping[str, Any] | None = None,
 ) -> None:
-    """Writes matrices A and B by their PEFT names; `alpha` is the rank where none is given (the product as it is)."""
+    """Writes matrices A and B by their PEFT names; `alpha` is the rank where none is given (the product as it is),
+    `more` are other settings of PEFT."""
     from safetensors.numpy import save
 
     out.mkdir(parents=True, exist_ok=True)
@@ -217,6 +219,7 @@ def write_adapter(
         "bias": "none",
         "target_modules": modules,
         "fan_in_fan_out": transposed,
+        **(more or {}),
     }
     with atomic_write(out / "adapter_model.safetensors", "wb") as file:
         file.write(save(tensors, {"format": "pt"}))

@@ -62,7 +62,8 @@ class LoraSettings:
 
     rank: int = option(16, help="Rank of the adapter", at_least=1)
     alpha: float = option(32.0, help="Scale of the adapter, divided by its rank", above=0)
-    targets: tuple[str, ...] = option((), help="Layers that the adapter changes, e.g. q_proj,v_proj (default: all)")
+    targets: tuple[str, ...] = option((), help="Matrices that the adapter changes, e.g. q_proj,v_proj (default: all)")
+    last: int = option(0, help="Adapt only so many of the last layers, which is faster (0: all)", at_least=0)
 
 
 @dataclass(frozen=True)

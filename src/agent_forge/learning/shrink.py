@@ -1,0 +1,112 @@
+"""Makes a planner small: layers removed, few levels trained by distillation on plans, packed, judged as packed.
+
+    phase: agent_forge.learning.shrink          # in a pipeline, after agent_forge.learning.planner
+
+The teacher is the phase's input, a plain planner (`output: dense`). Rows come from the same settings as in training.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from agent_forge.agents.planner.forged import CALIBRATION, PlanModel
+from agent_forge.config import option
+from agent_forge.forge.checkpoint import finish, staging
+from agent_forge.forge.contracts import Contract
+from agent_forge.forge.gates import NO_GAIN, PASSED, GateResult
+from agent_forge.forge.phases import Phase, PhaseOutcome, Work
+from agent_forge.forge.phases.cognate import device
+from agent_forge.forge.pruning import keep_layers, layer_influence
+from agent_forge.forge.quantization import Distillation, to_bitlinear, write_packed
+from agent_forge.forge.quantization.bitlinear import set_strength
+from agent_forge.forge.quantization.calibration import input_moments, round_with_feedback
+from agent_forge.forge.quantization.settings import Format
+from agent_forge.forge.training import train
+from agent_forge.inference.loading import load_model
+from agent_forge.learning.judging import calibration
+from agent_forge.learning.material import gather, public_groups
+from agent_forge.learning.planner import RIGHT, Judged, counts_of, data_digests, figures_of, sheets_of, training_settings
+from agent_forge.learning.settings import PlannerSettings
+from agent_forge.learning.sheets import PlanSheets
+
+ROUNDING_ROWS = 64  # that the first rounding looks at
+
+
+@dataclass(frozen=True)
+class ShrinkSettings(PlannerSettings):
+    """The rows to distil on, and how small the planner becomes."""
+
+    layers: int = option(0, help="Layers to keep, those that change most (0: all)", at_least=0)
+    format: Format = field(default_factory=lambda: Format(levels="two_bit"))
+    hard: float = option(0.3, help="Share of the loss that is the rows' own", at_least=0, at_most=1)
+    least_kept: float = option(0.9, help="Share of the teacher's fully right plans that must be kept", at_least=0)
+
+
+def run(work: Work) -> PhaseOutcome:
+    config: ShrinkSettings = work.config
+    source = work.inputs[0].path
+    material = gather(config, work.seed)
+    rows = material.held_out[: config.judged]
+    teacher = load_model(source, dtype=torch.float32).eval().to(device())
+    words = (source / "tokenizer.json").read_text(encoding="utf-8")
+    ends = teacher.generation_config.eos_token_id
+    end = ends[0] if isinstance(ends, list) else ends
+    data = sheets_of(material.train, words, config.length, end, public_groups(config, work.seed))
+    student = smaller(teacher, data, config)
+    settings = training_settings(config, len(data), work.seed)
+    # at few levels the matrices learn by Muon, the rest more slowly: what the shipped planner was made with
+    rates = {"matrix_rule": "muon", "embedding_lr": config.lr / 5, "scalar_lr": config.lr / 5}
+    settings = replace(settings, divergence=50.0, optimizer_changes={**settings.optimizer_changes, **rates})
+
+    def note(record: dict[str, Any]) -> None:
+        """The levels take hold over the first fifth of the steps."""
+        set_strength(student, min(1.0, 0.125 + record["step"] / (0.2 * settings.steps)))
+        work.tell(**record, steps=settings.steps)
+
+    set_strength(student, 0.125)
+    loss = Distillation(teacher, hard=config.hard)
+    trained = train(
+        student, data, settings, work.folder / "training", on_record=note, progress=None, loss=loss
+    )
+    set_strength(student, 1.0)
+    with staging(work.models) as place:
+        write_packed(student.cpu(), source, place)
+        before, after = Judged.of(rows, PlanModel(source)), Judged.of(rows, PlanModel(place))
+        (place / CALIBRATION).write_text(json.dumps(calibration(after.sure, after.right)), encoding="utf-8")
+        metrics = {**figures_of({"planner": after.figures, "teacher": before.figures}), **counts_of(material, trained)}
+        checkpoint = finish(place, work.card(material.digests(), metrics), work.models)
+    kept = after.figures.right >= config.least_kept * before.figures.right
+    gate = GateResult(RIGHT, before.figures.right, after.figures.right, None, PASSED if kept else NO_GAIN)
+    return PhaseOutcome(checkpoint, gate)
+
+
+def smaller(teacher: Any, data: PlanSheets, config: ShrinkSettings) -> Any:
+    """A copy with fewer layers and few levels, its weights rounded so that each layer's output changes least."""
+    student = copy.deepcopy(teacher)
+    if config.layers and config.layers < teacher.config.num_hidden_layers:
+        influence = layer_influence(teacher, data.take(slice(0, 16)).inputs.to(device()))
+        most = sorted(range(len(influence)), key=lambda number: -influence[number])[: config.layers]
+        keep_layers(student, sorted(most))
+    dense = copy.deepcopy(student)
+    names = to_bitlinear(student, config.format)
+    some = [getattr(data, name)[:ROUNDING_ROWS] for name in ("tokens", "documents", "positions", "learnt")]
+    round_with_feedback(student, input_moments(dense, PlanSheets(*some), names))
+    return student
+
+
+PHASE = Phase(
+    name="shrink",
+    version=1,
+    about="Distil a planner onto few levels and pack it",
+    config=ShrinkSettings,
+    takes=Contract(checkpoints=(1, 1), formats=("dense",), tokenizer=True),
+    promises=Contract(tokenizer=True),
+    run=run,
+    data=data_digests,
+)
+
