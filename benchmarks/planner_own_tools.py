@@ -39,7 +39,11 @@ def trained(place: Path, name: str, seed: int, **settings: Any) -> tuple[Path, f
 
     def tell(**fields: Any) -> None:
         if "loss" in fields:
-            print(f"  {time.process_time():.0f} s {name} {fields['step']}/{fields['steps']} loss {fields['loss']:.3f}", file=sys.stderr, flush=True)
+            print(
+                f"  {time.process_time():.0f} s {name} {fields['step']}/{fields['steps']} loss {fields['loss']:.3f}",
+                file=sys.stderr,
+                flush=True,
+            )
 
     train_planner(None, place / name, seed=seed, tell=tell, **settings)
     return place / name, time.process_time() - begun
@@ -77,7 +81,9 @@ def generated(options: argparse.Namespace) -> None:
 
     arms = {"shipped": {}, "own tools": schemas(TOOLS, options.rows), "other tools": schemas(OTHERS, options.rows)}
     tests = {
-        "written by hand": [PlanRow(str(n), text, tuple(TOOLS), tuple(calls)) for n, (text, calls) in enumerate(WRITTEN)],
+        "written by hand": [
+            PlanRow(str(n), text, tuple(TOOLS), tuple(calls)) for n, (text, calls) in enumerate(WRITTEN)
+        ],
         "generated in other wordings": rows_for(TOOLS, options.tests, options.seed + 9, held_out=True),
     }
     report(arms, tests, options)

@@ -359,6 +359,7 @@ def test_missing_data_stops_it_before_anything_is_done(tmp_path: Path) -> None:
 def test_presets_are_sound_and_unknown_ones_named() -> None:
     for name in ("nano", "small", "full"):
         assert {"base", "reasoning", "memory", "adaptive", "evomerge"} <= set(read_pipeline(name).plan().tasks)
+    assert set(read_pipeline("planner").phases) == {"supervised", "small"}
     assert read_pipeline("nano", ["seed=7", "phases.base.config.length=64"]).seed == 7
     with pytest.raises(UsageError, match="Did you mean 'nano'"):
         read_pipeline("nanno")

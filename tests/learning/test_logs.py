@@ -58,9 +58,8 @@ def test_a_run_that_was_right_is_a_row_and_others_are_counted(tmp_path: Path) ->
     fly(tmp_path, "Book a flight to Nowhere.", "Nowhere")  # fails
     fly(tmp_path, "Fly to ghp_0123456789abcdefghijABCDEFGHIJ012345.", "Fly")  # masked before it is written
     with Store.open(trace_store(tmp_path)) as store:
-        assert scored is not None and bad is not None
-        add_score(store, store.trace(scored), 1.0, by="me")
-        add_score(store, store.trace(bad), 0.0, by="me")
+        add_score(store, store.trace(str(scored)), 1.0, by="me")
+        add_score(store, store.trace(str(bad)), 0.0, by="me")
         found = rows_of_traces(store.each_trace())
     assert {row.request for row in found.rows} == {"Book a flight to Oslo.", "Book me a flight to Rome."}
     assert found.dropped == {"not right": 2, "masked": 1}
@@ -75,9 +74,9 @@ def test_a_run_that_was_right_is_a_row_and_others_are_counted(tmp_path: Path) ->
 
 
 TOOLS = [
-    {"type": "function", "function": {"name": "find_flight", "parameters": {"properties": {"city": {"type": "string"}}}}},
+    {"function": {"name": "find_flight", "parameters": {"properties": {"city": {"type": "string"}}}}},
     {"name": "book_flight", "parameters": {"properties": {"number": {"type": "string"}}, "required": ["number"]}},
-]  # fmt: skip
+]
 
 
 def call(name: str, identity: str, **args: Any) -> dict[str, Any]:

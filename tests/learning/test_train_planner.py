@@ -66,7 +66,8 @@ def test_a_planted_rule_is_found_by_the_command(base: Path, tmp_path: Path) -> N
     result = CliRunner().invoke(app, [*arguments, "--out", str(out), "--json"], standalone_mode=False)
     assert result.exception is None, result.output
     report = json.loads(result.stdout)
-    assert report["accepted"] and report["gate"]["verdict"] == "passed"
+    assert report["accepted"]
+    assert report["gate"]["verdict"] == "passed"
     assert report["fully right, planner"] > 0.9
     assert report["fully right, before"] < 0.6
     for rival in ("rules", "nearest request", "request copied", "chain"):
@@ -78,7 +79,8 @@ def test_a_planted_rule_is_found_by_the_command(base: Path, tmp_path: Path) -> N
     assert type(PlanModel(out).model).__name__ == "PackedModel"
     planned = plan(row.request, tools=[_described(each) for each in row.tools], planner=str(out))
     assert [task.action for task in planned] == [row.calls[0]["tool"]]
-    assert planned.provenance is not None and planned.provenance.planner == planner.name
+    assert planned.provenance is not None
+    assert planned.provenance.planner == planner.name
 
 
 def _described(function: Any) -> Any:
@@ -141,6 +143,7 @@ def test_the_whole_recipe_is_a_pipeline(base: Path, tmp_path: Path) -> None:
         assert outcome.gate.verdict == "passed", outcome.gate
     shape = json.loads((checkpoint.path / "config.json").read_text())
     kinds = {each["kind"] for each in shape["quantization_config"]["matrices"].values()}
-    assert kinds == {"4level", "int4"} and shape["vocab_size"] <= 390
+    assert kinds == {"4level", "int4"}
+    assert shape["vocab_size"] <= 390
     assert checkpoint.card.metrics["fully right, planner"].value > 0.8
     assert PlanModel(checkpoint.path).write(noisy(1, 9, False)[0].request, TOOLS).ended

@@ -94,7 +94,10 @@ model_option = click.option(
     "--model", envvar="AGENT_FORGE_MODEL", metavar="M", help="http://host:port/v1#name, a model folder, or smollm2."
 )
 planner_option = click.option(
-    "--planner", envvar="AGENT_FORGE_PLANNER", metavar="P", help="rules, forged, model, local, or the folder of a trained planner."
+    "--planner",
+    envvar="AGENT_FORGE_PLANNER",
+    metavar="P",
+    help="rules, forged, model, local, or the folder of a trained planner.",
 )
 strategy_option = click.option(
     "--strategy",

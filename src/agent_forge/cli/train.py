@@ -25,7 +25,9 @@ def command() -> None:
               help="Rows (repeatable), as JSON Lines: plans, or logs of tool calls.")  # fmt: skip
 @settings_options(PlannerSettings, skip=("data",))
 @set_option
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="New folder for the planner.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, metavar="DIR", help="New folder for the planner."
+)
 @seed_option
 @click.option("--strict", is_flag=True, help="Exit with 1 unless the planner passed its gate.")
 @json_option

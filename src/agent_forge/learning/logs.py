@@ -55,7 +55,8 @@ class FoundRows:
 def why_not_learnt(row: PlanRow) -> str | None:
     """Why a row cannot be learnt from, or None.
 
-    >>> why_not_learnt(PlanRow("1", "Mail [EMAIL]", ({"name": "mail", "parameters": {}},), ({"tool": "mail", "args": {}},)))
+    >>> mail = {"name": "mail", "parameters": {}}
+    >>> why_not_learnt(PlanRow("1", "Mail [EMAIL]", (mail,), ({"tool": "mail", "args": {}},)))
     'masked'
     """
     if _MASK.search(row.request) or _MASK.search(json.dumps([call["args"] for call in row.calls], ensure_ascii=False)):
@@ -81,8 +82,8 @@ def _known(value: Any, schema: Mapping[str, Any], said: Sequence[Mentions]) -> b
 
 
 def rows_of_traces(traces: Iterable[Sequence[Any]], *, threshold: float = 0.5) -> FoundRows:
-    """The rows of traces that were right: by their reward where they have one, else by how they ended. The plan of a run
-    becomes one row, an agent's conversation one per request."""
+    """The rows of traces that were right: by their reward where they have one, else by how they ended. A run with a plan
+    is one row, an agent's conversation one per request."""
     found = FoundRows()
     for trace in traces:
         if not succeeded(assemble(trace), threshold):

@@ -1,4 +1,4 @@
-"""The rows that a planner learns from and those it is judged on: read, generated, without duplicates, split, audited."""
+"""The rows that a planner learns from and those it is judged on: read or generated, deduplicated, split, audited."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REQUESTS = 24  # per generated sheet: the tools are read once for all of them
 
 @dataclass
 class Material:
-    """Rows to train on and to judge on. `dropped` says how many were left out and why, `audit` is that of `curation`."""
+    """Rows to train on and to judge on. `dropped` counts what was left out and why, `audit` is that of `curation`."""
 
     train: list[PlanRow]
     held_out: list[PlanRow]
@@ -106,7 +106,7 @@ def public_rows(config: PlannerSettings, seed: int) -> list[PlanRow]:
 
 
 def public_groups(config: PlannerSettings, seed: int) -> list[list[PlanRow]]:
-    """Sheets of the public sets, as the shipped planner learnt from, without the rows held out; [] if none are named."""
+    """Sheets of the public sets, as the shipped planner learnt from, without rows held out; [] if none are named."""
     if config.public is None:
         return []
     from agent_forge.learning.mixture import Mixture

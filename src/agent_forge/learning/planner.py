@@ -15,6 +15,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from agent_forge.agents.planner.script import tools_text
 from agent_forge.errors import UsageError
 from agent_forge.files import file_digest
 from agent_forge.forge.adapters import add_adapter, merge_adapter, save_adapter
-from agent_forge.forge.checkpoint import Checkpoint, Metric, finish, staging
+from agent_forge.forge.checkpoint import Metric, finish, staging
 from agent_forge.forge.contracts import Contract, format_of
 from agent_forge.forge.doors import TrainReport, run_into, settings_for
 from agent_forge.forge.gates import GateResult, judge
@@ -121,7 +122,9 @@ def prepare(source: Path, config: PlannerSettings, rows: Sequence[PlanRow]) -> t
     """The base as a plain model with float32 weights, and its tokenizer.json. Raises UsageError."""
     tokenizer_file = source / "tokenizer.json"
     if not tokenizer_file.is_file():
-        raise UsageError("the base has no tokenizer.json", where=str(source), fix="Save it with transformers 4 or later")
+        raise UsageError(
+            "the base has no tokenizer.json", where=str(source), fix="Save it with transformers 4 or later"
+        )
     words = tokenizer_file.read_text(encoding="utf-8")
     model = load_model(source, dtype=torch.float32)
     if format_of(source) == "agent_forge_packed":
@@ -196,7 +199,13 @@ def write_planner(model: Any, folder: Path, words: str, source: Path, output: st
 
 def figures_of(table: Mapping[str, PlannerFigures]) -> dict[str, Metric]:
     """The table of figures for a card: "fully right, rules" and so on."""
-    labels = {"right": RIGHT, "grounded": "grounded arguments", "node": "node F1", "edge": "edge F1", "regret": "regret"}
+    labels = {
+        "right": RIGHT,
+        "grounded": "grounded arguments",
+        "node": "node F1",
+        "edge": "edge F1",
+        "regret": "regret",
+    }
     return {
         f"{label}, {planner}": Metric(value, n=figures.n)
         for planner, figures in table.items()
@@ -215,8 +224,6 @@ def counts_of(material: Material, trained: Any) -> dict[str, Metric]:
 
 def gate_of(before: Judged, after: Judged, rivals: Mapping[str, Judged]) -> GateResult:
     """Clearly more plans fully right than before, and than the best control, on the same rows."""
-    from dataclasses import replace
-
     best = max(rivals.values(), key=lambda rival: rival.figures.right)
     gate, against = (
         judge(RIGHT, other.figures.right, after.figures.right, paired_error(other.right, after.right),
@@ -254,5 +261,3 @@ PHASE = Phase(
     run=run,
     data=data_digests,
 )
-
-__all__ = ["PHASE", "Checkpoint", "PlannerSettings", "train_planner"]

@@ -60,8 +60,8 @@ class Sheet:
 
 
 def encode_sheets(groups: Sequence[Sequence[PlanRow]], tokenizer: Any, length: int, end: int) -> list[Sheet]:
-    """Groups of rows over the same tools as sheets of at most `length` tokens. What does not fit on one sheet goes on the
-    next; a row that is too long for a sheet of its own is left out.
+    """Groups of rows over the same tools as sheets of at most `length` tokens. What does not fit on one sheet goes on
+    the next; a row that is too long for a sheet of its own is left out.
     `tokenizer` is one of the library tokenizers, `end` the token that ends an answer."""
     texts: list[str] = []
     for group in groups:

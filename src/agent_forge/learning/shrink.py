@@ -30,7 +30,15 @@ from agent_forge.forge.training import train
 from agent_forge.inference.loading import load_model
 from agent_forge.learning.judging import calibration
 from agent_forge.learning.material import gather, public_groups
-from agent_forge.learning.planner import RIGHT, Judged, counts_of, data_digests, figures_of, sheets_of, training_settings
+from agent_forge.learning.planner import (
+    RIGHT,
+    Judged,
+    counts_of,
+    data_digests,
+    figures_of,
+    sheets_of,
+    training_settings,
+)
 from agent_forge.learning.settings import PlannerSettings
 from agent_forge.learning.sheets import PlanSheets
 
@@ -70,9 +78,7 @@ def run(work: Work) -> PhaseOutcome:
 
     set_strength(student, 0.125)
     loss = Distillation(teacher, hard=config.hard)
-    trained = train(
-        student, data, settings, work.folder / "training", on_record=note, progress=None, loss=loss
-    )
+    trained = train(student, data, settings, work.folder / "training", on_record=note, progress=None, loss=loss)
     set_strength(student, 1.0)
     with staging(work.models) as place:
         write_packed(student.cpu(), source, place)
@@ -109,4 +115,3 @@ PHASE = Phase(
     run=run,
     data=data_digests,
 )
-
