@@ -51,7 +51,7 @@ class Pipeline:
 
 
 def read_pipeline(name: str, sets: Iterable[str] = ()) -> Pipeline:
-    """A preset (`nano`, `small`, `full`, `planner`) or a pipeline file, fully checked. Raises ConfigError or UsageError."""
+    """A preset (`nano`, `small`, `full`, `planner`) or a pipeline file, checked. Raises ConfigError or UsageError."""
     path = Path(name)
     if not path.is_file():
         presets = sorted(file.stem for file in PRESETS.glob("*.yaml"))

@@ -82,8 +82,8 @@ def _known(value: Any, schema: Mapping[str, Any], said: Sequence[Mentions]) -> b
 
 
 def rows_of_traces(traces: Iterable[Sequence[Any]], *, threshold: float = 0.5) -> FoundRows:
-    """The rows of traces that were right: by their reward where they have one, else by how they ended. A run with a plan
-    is one row, an agent's conversation one per request."""
+    """The rows of traces that were right: by their reward where they have one, else by how they ended. A run with a
+    plan is one row, an agent's conversation one per request."""
     found = FoundRows()
     for trace in traces:
         if not succeeded(assemble(trace), threshold):

@@ -27,7 +27,7 @@ REQUESTS = 24  # per generated sheet: the tools are read once for all of them
 
 
 @dataclass
-class Material:
+class PlannerRows:
     """Rows to train on and to judge on. `dropped` counts what was left out and why, `audit` is that of `curation`."""
 
     train: list[PlanRow]
@@ -42,7 +42,7 @@ class Material:
         }
 
 
-def gather(config: PlannerSettings, seed: int) -> Material:
+def gather(config: PlannerSettings, seed: int) -> PlannerRows:
     """The rows of a configuration. Real rows are split by chance, near duplicates on one side; where there are none,
     the planner is judged on generated requests in wordings that training does not have. Raises DataError."""
     found = FoundRows()
@@ -57,7 +57,7 @@ def gather(config: PlannerSettings, seed: int) -> Material:
     rows = without_duplicates(found.rows, found.dropped)
     random.Random(seed).shuffle(rows)
     cut = round(config.held_out * len(rows))
-    material = Material(rows[cut:], rows[:cut], found.dropped)
+    material = PlannerRows(rows[cut:], rows[:cut], found.dropped)
     if config.tools is not None:
         functions = [function_of(tool) for tool in choose_tools(config.tools)]
         material.train += generated(functions, config.generated, seed, held_out=False)

@@ -44,7 +44,7 @@ from agent_forge.inference.loading import load_model
 from agent_forge.inference.packed import save_packed, unpack_model
 from agent_forge.inference.torch_reader import reader_of
 from agent_forge.learning.judging import PlannerFigures, by_model, calibration, controls, judge_planner
-from agent_forge.learning.material import Material, gather, public_groups
+from agent_forge.learning.material import PlannerRows, gather, public_groups
 from agent_forge.learning.rows import PlanRow
 from agent_forge.learning.settings import PlannerSettings
 from agent_forge.learning.sheets import PlanSheets, encode_sheets, pack_sheets
@@ -152,7 +152,7 @@ def sheets_of(rows: Sequence[PlanRow], words: str, length: int, end: int, groups
     return pack_sheets(sheets, length)
 
 
-def learn(work: Work, model: Any, words: str, material: Material) -> Any:
+def learn(work: Work, model: Any, words: str, material: PlannerRows) -> Any:
     """Trains the model on the rows, on answers alone, through the training core."""
     config: PlannerSettings = work.config
     ends = model.generation_config.eos_token_id
@@ -214,7 +214,7 @@ def figures_of(table: Mapping[str, PlannerFigures]) -> dict[str, Metric]:
     }
 
 
-def counts_of(material: Material, trained: Any) -> dict[str, Metric]:
+def counts_of(material: PlannerRows, trained: Any) -> dict[str, Metric]:
     """How much was learnt from, and what was dropped."""
     counts = {"training rows": len(material.train), "held-out rows": len(material.held_out)}
     counts |= {f"dropped, {reason}": count for reason, count in material.dropped.items()}
