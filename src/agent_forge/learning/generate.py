@@ -124,7 +124,7 @@ class Generator:
     def _tools(self) -> list[Function]:
         """A list of tools: some of one field, some from anywhere, no two that could serve the same request."""
         if self.whole and self.rng.random() < self.whole:
-            return self.functions[: max(self.shown)]
+            return [*self.functions[: max(self.shown)]]
         most = min(self.rng.choice(self.shown), len(self.functions))
         first = self.rng.choice(self.functions)
         near = self.by_field[first.get("field")]
