@@ -27,6 +27,7 @@ from agent_forge.learning.planner import train_planner  # noqa: E402
 from agent_forge.learning.rows import PlanRow, write_plan_rows  # noqa: E402
 
 FAST = {"lr": 5e-3, "batch_rows": 2, "length": 255, "epochs": 8.0, "judged": 40}
+LOGGED = {**FAST, "training": {"log_every": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +91,19 @@ def _described(function: Any) -> Any:
 
 
 def test_shuffled_plans_teach_nothing_and_the_report_says_so(base: Path, tmp_path: Path) -> None:
-    report = train_planner(base, tmp_path / "out", data=(rows_file(tmp_path, True),), **FAST)
+    rows, steps = rows_file(tmp_path, True), []
+
+    def tell(**fields: Any) -> None:
+        if "loss" in fields:
+            steps.append(fields["step"])
+            if len(steps) == 30:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_planner(base, tmp_path / "out", data=(rows,), tell=tell, **LOGGED)
+    report = train_planner(base, tmp_path / "out", data=(rows,), tell=tell, **LOGGED)
+    assert min(steps[30:]) > 20  # the same call goes on where it was interrupted
+    assert not list(tmp_path.glob(".training-*"))
     assert not report.accepted
     assert report.gate.verdict == "no gain"
     assert report.as_dict()["fully right, planner"] < 0.6

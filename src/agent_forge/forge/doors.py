@@ -11,7 +11,7 @@ progress (`agent_forge.forge.progress`). torch is imported when a door is used, 
 from __future__ import annotations
 
 import os
-import tempfile
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,16 +73,25 @@ def train(
 
 
 def run_into(kind: Phase, config: Any, inputs: Sequence[Checkpoint], out: Path, seed: int, tell: Tell) -> TrainReport:
-    """Runs a phase that trains, and puts what it made into the new folder `out`."""
+    """Runs a phase that trains, and puts what it made into the new folder `out`. A run that was interrupted or killed
+    leaves its checkpoints beside `out`, and the same call continues from them."""
     from agent_forge.forge.phases import Work
+    from agent_forge.forge.phases.worker import locked
+    from agent_forge.forge.pipeline import phase_key
 
     if out.exists():
         raise UsageError("the folder exists already", where=str(out), fix="Name one that does not")
     out.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".training-", dir=out.parent) as place:
-        outcome = kind.run(Work("train", config, inputs, seed, Path(place) / "work", Path(place) / "models", tell))
-        assert outcome.checkpoint is not None
-        outcome.checkpoint.path.rename(out)
+    place = out.parent / f".training-{phase_key('train', kind, config, inputs, seed)[:12]}"
+    with locked(place):
+        try:
+            outcome = kind.run(Work("train", config, inputs, seed, place / "work", place / "models", tell))
+            assert outcome.checkpoint is not None
+            outcome.checkpoint.path.rename(out)
+        except Exception:  # not KeyboardInterrupt: what failed would fail again
+            shutil.rmtree(place, ignore_errors=True)
+            raise
+        shutil.rmtree(place, ignore_errors=True)
     return TrainReport(out, outcome.checkpoint.digest, outcome.gate, find_model(out))
 
 

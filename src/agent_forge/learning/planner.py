@@ -176,10 +176,8 @@ def training_settings(config: PlannerSettings, rows: int, seed: int) -> TrainSet
     fixed = {
         "steps": steps, "batch_rows": config.batch_rows, "micro_rows": config.batch_rows, "schedule": "cosine",
         "warmup": max(1, steps // 20), "floor": 0.03, "log_every": max(1, steps // 50), "optimizer": "specialise",
-        "optimizer_changes": {**rates, "weight_decay": 0.0},
+        "optimizer_changes": {**rates, "weight_decay": 0.0}, "save_every": max(10, steps // 10),
     }  # fmt: skip
-    if steps > 200:
-        fixed["save_every"] = 100
     return settings_of({**fixed, **config.training}, seed)
 
 
