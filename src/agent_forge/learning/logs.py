@@ -17,13 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.agents.grounding import Mentions, grounded
-from agent_forge.agents.planner.batch import SchemaTool, calls_of
+from agent_forge.agents.planner.batch import SchemaTool, calls_of_tasks
 from agent_forge.agents.planner.forged import function_of
 from agent_forge.agents.planner.script import is_reference
 from agent_forge.errors import AgentForgeError, DataError
 from agent_forge.learning.rows import PlanRow
 from agent_forge.pii import TYPES
-from agent_forge.plans import Plan, Task
 from agent_forge.traces.conventions import value_of
 from agent_forge.traces.dataset import messages, succeeded
 from agent_forge.traces.masking import MASKED
@@ -115,7 +114,7 @@ def row_of_run(trace: Sequence[Any]) -> PlanRow | None:
     if tasks is None or any(task.get("for_each") or not task.get("action") for task in tasks):
         return None  # a list that only running reveals, or work in words: no calls to learn
     try:
-        calls = calls_of(Plan(Task(**task) for task in tasks))
+        calls = calls_of_tasks(tasks)
         functions = tuple(function_of(SchemaTool.of(each)) for each in schemas[digest])
     except (AgentForgeError, TypeError, KeyError, ValueError):
         return None

@@ -11,7 +11,7 @@ from agent_forge.agents.planner.interface import Planner, PlanningFailed
 from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.errors import UsageError
-from agent_forge.plans import Plan, find_references, whole_reference
+from agent_forge.plans import Plan, Task, find_references, whole_reference
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,11 @@ def calls_of(plan: Plan) -> list[dict[str, Any]]:
         args = {name: _value(each, numbers) for name, each in task.args.items()}
         calls.append({"tool": task.action, "args": args, **({"after": after} if after else {})})
     return calls
+
+
+def calls_of_tasks(tasks: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The tool calls of tasks as traces hold them (`Task.as_dict`). Raises PlanInvalid."""
+    return calls_of(Plan(Task(**task) for task in tasks))
 
 
 def _value(value: Any, numbers: Mapping[str, int]) -> Any:
