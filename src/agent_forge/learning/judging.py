@@ -15,14 +15,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from agent_forge.agents.grounding import Mentions, grounded
-from agent_forge.agents.language import content_words
 from agent_forge.agents.planner import PlanningFailed, RulePlanner
 from agent_forge.agents.planner.batch import SchemaTool, calls_of
-from agent_forge.agents.planner.score import longest_path
 from agent_forge.agents.planner.script import is_reference
 from agent_forge.agents.planner.tools import ToolIndex, split_name
 from agent_forge.learning.rows import PlanRow, references
 from agent_forge.tasks.calls import score_calls
+from agent_forge.tasks.plan_score import longest_path
+from agent_forge.tasks.words import content_words
 
 Calls = Sequence[Mapping[str, Any]]
 Write = Callable[[PlanRow], Calls]
