@@ -45,7 +45,10 @@ def matrix_shape(module: nn.Module) -> tuple[int, int] | None:
     """(out, in) of a layer that an adapter can change, else None. GPT-2's Conv1D stores its matrix as [in, out]."""
     if isinstance(module, nn.Linear):
         return module.out_features, module.in_features
-    return tuple(reversed(module.weight.shape)) if _is_transposed(module) else None  # type: ignore[return-value]
+    if _is_transposed(module):
+        weight: Any = module.weight
+        return weight.shape[1], weight.shape[0]
+    return None
 
 
 def _is_transposed(module: nn.Module) -> bool:
@@ -65,7 +68,7 @@ def add_adapter(model: Any, settings: LoraSettings | None = None) -> list[str]:
             continue
         if chosen.targets and name.rpartition(".")[2] not in chosen.targets:
             continue
-        like: Tensor = module.weight  # type: ignore[assignment]
+        like: Any = module.weight
         down, up = like.new_empty(chosen.rank, shape[1]), like.new_zeros(shape[0], chosen.rank)
         nn.init.kaiming_uniform_(down, a=5**0.5)  # as PEFT does
         layers[name] = (down, up, chosen.alpha / chosen.rank)
