@@ -121,7 +121,7 @@ async def arun(
     - `model`: a ModelClient or `http://host:port/v1#name`; `planner`: a Planner, "rules", "forged", "model", "local".
     - `strategy`: "graph" runs a plan in parallel, "react" an agent with one call per turn, "auto" decides.
     - `agent`: the profile that acts: an AgentProfile, a bundled name or a YAML file; by default `default`.
-    - `team`: assign every task to an agent by rules, measured trust and load: True for the built-in profiles, or yours.
+    - `team`: assign tasks to agents by rules, trust and load: True for the built-in profiles, or profiles of yours.
     - `approve`: tools with side effects wait for it. "ask" ends the run as "waiting" where nobody can be asked, "all"
       and "none" decide at once; a mapping by task or a function answers True, False, or the arguments to change.
     - `repairs`: how often a model may mend the plan after a failure. A tool's own `fallback` is called before that.
@@ -129,10 +129,8 @@ async def arun(
     - `unit`: whom this is for; `rollout`, or the latest active one, then decides who does it (docs/rollout.md).
     - `home`: the folder for trace and journal; `record=False` writes neither; `resume`: the name of a run to continue.
     - `limits` replaces the tools' own; `cache` keeps results of `pure` tools; `mask`, `sample`: see `Recorder`.
-
-    A model's plan is carried out while it is being written; an invalid one, or one that calls a tool with a value that
-    nobody gave, is written once more, finished work is reused, and then the rules plan. Raises UsageError, PlanInvalid,
-    PlanRefused or ToolError before anything runs, else ModelError or PlanningFailed; the result reports failed tasks.
+    A model's plan that is invalid or gives a value that nobody gave is written once more, then the rules plan. Raises
+    UsageError, PlanInvalid, PlanRefused, ToolError, ModelError or PlanningFailed; the result reports failed tasks.
     """
     return await _carry_out(**locals())
 
@@ -183,11 +181,7 @@ async def _carry_out(
     request_run = RequestRun(
         box, client, request_or_plan, reads=reads, repairs=repairs, profile=profile, approve=approve
     ).served_by(assignment)
-    if settings["concurrency"] is None and (default := os.environ.get(variable("concurrency"))):
-        settings["concurrency"] = int(default)
-    settings["limits"] = settings["limits"] or limits_of(box, approval=approve != "all")
-    settings |= {"approve": approver(approve), "known": settings["known"] or {}}
-    settings["run_id"] = settings["run_id"] or new_run_id()
+    _fill_in(settings, box, approve)
     if team:
         request_run.use_team(builtin_profiles() if team is True else team, home)
     recorded = recording(home, record, recorder, mask, sample)
@@ -203,6 +197,15 @@ async def _carry_out(
     result.warnings.extend(results.warnings if results is not None else ())
     result.recorded = recorder if recorder is not None else trace_store(home)
     return result
+
+
+def _fill_in(settings: dict[str, Any], box: Toolbox, approve: AnyApproval) -> None:
+    """What the executor is told where the caller left it open."""
+    if settings["concurrency"] is None and (default := os.environ.get(variable("concurrency"))):
+        settings["concurrency"] = int(default)
+    settings["limits"] = settings["limits"] or limits_of(box, approval=approve != "all")
+    settings["run_id"] = settings["run_id"] or new_run_id()
+    settings |= {"approve": approver(approve), "known": settings["known"] or {}}
 
 
 def _with_results(box: Toolbox, home: str | os.PathLike[str] | None) -> tuple[Toolbox, ResultCache]:
