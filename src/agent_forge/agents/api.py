@@ -120,15 +120,14 @@ async def arun(
     - `tools`: a Toolbox, tools or functions, or a module or file of tools; by default bundled search and calculator.
     - `model`: a ModelClient or `http://host:port/v1#name`; `planner`: a Planner, "rules", "forged", "model", "local".
     - `strategy`: "graph" runs a plan in parallel, "react" an agent with one call per turn, "auto" decides.
-    - `agent`: the profile that acts: an AgentProfile, a bundled name or a YAML file; by default `default`.
-    - `team`: assign tasks to agents by rules, trust and load: True for the built-in profiles, or profiles of yours.
-    - `approve`: tools with side effects wait for it. "ask" ends the run as "waiting" where nobody can be asked, "all"
-      and "none" decide at once; a mapping by task or a function answers True, False, or the arguments to change.
-    - `repairs`: how often a model may mend the plan after a failure. A tool's own `fallback` is called before that.
-    - `settle`: for `resume`, what became of tasks in doubt: ("done", RESULT), ("retry", None) or ("failed", None).
+    - `agent`: the profile that acts, a bundled name or a YAML file; `team`: tasks go to agents by rules and trust.
+    - `approve`: tools with side effects wait for it: "ask" (which may end a run as "waiting"), "all", "none", or a
+      mapping by task or a function that answers True, False, or the arguments to change. `repairs`: how often a model
+      may mend the plan after a failure; a tool's own `fallback` comes first.
+    - `resume`: a run to go on with; `settle`: what became of its tasks in doubt: ("done", RESULT), ("retry", None)…
     - `unit`: whom this is for; `rollout`, or the latest active one, then decides who does it (docs/rollout.md).
-    - `home`: the folder for trace and journal; `record=False` writes neither; `resume`: the name of a run to continue.
-    - `limits` replaces the tools' own; `cache` keeps results of `pure` tools; `mask`, `sample`: see `Recorder`.
+    - `home`: the folder for trace and journal; `record=False` writes neither; `mask`, `sample`: see `Recorder`;
+      `limits` replaces the tools' own; `cache` keeps results of `pure` tools.
     A model's plan that is invalid or gives a value that nobody gave is written once more, then the rules plan. Raises
     UsageError, PlanInvalid, PlanRefused, ToolError, ModelError or PlanningFailed; the result reports failed tasks.
     """
