@@ -6,7 +6,7 @@ import gzip
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,10 @@ def held_out_fields(folder: Path) -> frozenset[str]:
     return frozenset(random.Random(5).sample(fields, round(len(fields) * HELD_OUT_FIELDS)))
 
 
-def judged_rows(folder: Path, per_set: int | None = None) -> list[Judged]:
-    """All rows, or some of each set (always the same ones)."""
+def judged_rows(folder: Path, per_set: int | None = None, *, tuning: bool = False) -> list[Judged]:
+    """All rows, or some of each set (always the same ones). With `tuning` those that decoding may be tuned on."""
     rows: list[Judged] = []
-    for maker in (bfcl, sgd, seal, ultratool, snips):
+    for maker in (sgd_known, seal_learnt, generated) if tuning else (bfcl, sgd, seal, ultratool, snips):
         made = list(maker(folder))
         by_kind: dict[str, list[Judged]] = {}
         for each in made:
@@ -115,6 +115,40 @@ def sgd(folder: Path) -> Iterator[Judged]:
         if row.faults() or any(service in known for service in row.meta["services"]):
             continue
         yield Judged("sgd unseen", _shown(row, list(tools.values()), rng), _scored(row))
+
+
+def sgd_known(folder: Path) -> Iterator[Judged]:
+    """For tuning: requests of the development split, which training did not see, over services that it did."""
+    known = {service for row in read_sgd(folder, "train") for service in row.meta["services"]}
+    rows = list(read_sgd(folder, "dev"))
+    tools = {tool["name"]: tool for row in rows for tool in row.tools}
+    rng = random.Random(2)
+    for row in rows:
+        if not row.faults() and all(service in known for service in row.meta["services"]):
+            yield Judged("tune sgd", _shown(row, list(tools.values()), rng), _scored(row))
+
+
+def seal_learnt(folder: Path) -> Iterator[Judged]:
+    """For tuning: rows that training saw, beside the tools that are nearest to them."""
+    tools = seal_tools(folder)
+    index = ToolIndex.of([_Spec(tool) for tool in tools.values()])
+    held = held_out_ids(folder)
+    for row in random.Random(4).sample([row for row in read_set("seal_tools", folder) if row.id not in held], 150):
+        near = [spec.tool for spec in index.nearest(row.request, 14)]
+        yield Judged("tune seal", _shown(row, near, random.Random(row.id), keep_order=True), _scored(row))
+
+
+def generated(folder: Path) -> Iterator[Judged]:
+    """For tuning: requests made from schemas that training saw, by another seed; some that no tool serves."""
+    from agent_forge.learning.generate import Generator
+
+    held = held_out_fields(folder)
+    catalogue = [tool for tool in seal_tools(folder).values() if tool["field"] not in held]
+    generator = Generator(catalogue, seed=99, restyle=True)
+    for number in range(60):
+        for place, row in enumerate(generator.sheet(5)):
+            if not row.faults():
+                yield Judged("tune generated", replace(row, id=f"{number}-{place}"), _scored(row))
 
 
 def seal(folder: Path) -> Iterator[Judged]:
