@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from agent_forge.agents.planner.batch import SchemaTool
 from agent_forge.agents.planner.tools import ToolIndex
 from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.learning.datasets import read_set, read_sgd, seal_tools, ultratool_tools
@@ -27,6 +28,7 @@ class Judged:
     kind: str
     row: PlanRow
     judge: Callable[[Sequence[Mapping[str, Any]]], dict[str, float]] = field(repr=False)
+    answers: Sequence[Mapping[str, Any]] | None = None  # of BFCL: what it accepts
 
 
 def held_out_ids(folder: Path) -> frozenset[str]:
@@ -86,6 +88,7 @@ def bfcl(folder: Path) -> Iterator[Judged]:
                     lambda calls, right=right: {
                         "right": float(accepted_calls(right, calls) if right is not None else not calls)
                     },
+                    right,
                 )
 
 
@@ -131,10 +134,11 @@ def sgd_known(folder: Path) -> Iterator[Judged]:
 def seal_learnt(folder: Path) -> Iterator[Judged]:
     """For tuning: rows that training saw, beside the tools that are nearest to them."""
     tools = seal_tools(folder)
-    index = ToolIndex.of([_Spec(tool) for tool in tools.values()])
+    index = ToolIndex.of([SchemaTool.of(tool) for tool in tools.values()])
+    functions = list(tools.values())
     held = held_out_ids(folder)
     for row in random.Random(4).sample([row for row in read_set("seal_tools", folder) if row.id not in held], 150):
-        near = [spec.tool for spec in index.nearest(row.request, 14)]
+        near = [functions[place] for place in by_tf_idf(index, row.request, 14)]
         yield Judged("tune seal", _shown(row, near, random.Random(row.id), keep_order=True), _scored(row))
 
 
@@ -153,25 +157,23 @@ def generated(folder: Path) -> Iterator[Judged]:
 
 def seal(folder: Path) -> Iterator[Judged]:
     tools = seal_tools(folder)
-    index = ToolIndex.of([_Spec(tool) for tool in tools.values()])
+    index = ToolIndex.of([SchemaTool.of(tool) for tool in tools.values()])
+    functions = list(tools.values())
     held = held_out_ids(folder)
     fields = held_out_fields(folder)
     for row in read_set("seal_tools", folder):
         if row.id in held:
             other = any(tools[tool["name"]]["field"] in fields for tool in row.tools)
-            near = [spec.tool for spec in index.nearest(row.request, 14)]
+            near = [functions[place] for place in by_tf_idf(index, row.request, 14)]
             shown = _shown(row, near, random.Random(row.id), keep_order=True)
             yield Judged("seal other domains" if other else "seal known domains", shown, _scored(row))
 
 
-class _Spec:
-    def __init__(self, tool: Mapping[str, Any]) -> None:
-        self.tool, self.name, self.description, self.schema = (
-            tool,
-            tool["name"],
-            tool["description"],
-            tool["parameters"],
-        )
+def by_tf_idf(index: ToolIndex, text: str, count: int) -> list[int]:
+    """The places of the tools nearest to a text by TF-IDF: what planners were shown before, and what they still are
+    beside the right tools in these tests."""
+    scores = index.scores(text)
+    return sorted(range(len(index.tools)), key=lambda place: (-scores.get(place, 0.0), place))[:count]
 
 
 def ultratool(folder: Path) -> Iterator[Judged]:

@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--planners", default=",".join(PLANNERS))
     parser.add_argument("--per-set", type=int, default=100)
     parser.add_argument("--kinds", default="", help="how the names of the sets begin, several with a comma between")
-    parser.add_argument("--tuning", action="store_true", help="the rows that decoding was tuned on, none of them a test")
+    parser.add_argument("--tuning", action="store_true", help="rows to tune decoding on: none is a test")
     parser.add_argument("--seconds", type=float, default=math.inf, help="plan no further row after so long")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()

@@ -21,8 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from agent_forge.agents.planner.checking import Missing, PlanRefused
 from agent_forge.agents.planner.interface import PlanningFailed, check_length
+from agent_forge.agents.planner.retrieval import Catalogue
 from agent_forge.agents.planner.script import Function, is_reference, request_text, tools_text
-from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
+from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.errors import CheckpointError
 from agent_forge.plans import Plan, Provenance, Task
@@ -122,6 +123,7 @@ class ForgedPlanner:
             fix = "Reinstall agent-forge, or choose another planner: --planner rules"
             raise CheckpointError("the forged planner's weights are not there", where=str(self.folder), fix=fix)
         self.refuse_above, self.least = refuse_above, least
+        self._catalogue: Catalogue | None = None
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """Writes in a thread."""
@@ -132,7 +134,7 @@ class ForgedPlanner:
         is one task without an action."""
         check_length(request)
         model = plan_model(self.folder)
-        functions = [function_of(tool) for tool in shown_tools(request, tools)]
+        functions = [function_of(tool) for tool in self.shown(request, tools)]
         writer = model.write(request, functions, refuse_above=self.refuse_above)
         sure = model.probability(min(writer.confidences)) if writer.calls else writer.none_probability
         provenance = Provenance(
@@ -146,6 +148,17 @@ class ForgedPlanner:
         )
         return Plan(tasks_of(writer.calls, request)).with_provenance(provenance)
 
+    def shown(self, request: str, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
+        """The tools that the model reads: all of them where they are few, else the nearest; in their own order."""
+        tools = tuple(tools)
+        if len(tools) <= SHOWN_TOOLS:
+            return list(tools)
+        catalogue = self._catalogue
+        if catalogue is None or catalogue.tools != tools:  # kept while they are the same: it reads every description
+            catalogue = self._catalogue = Catalogue.of(tools)
+        names = {tool.name for tool in catalogue.nearest(request, SHOWN_TOOLS)}
+        return [tool for tool in tools if tool.name in names]
+
     def is_sure(self, plan: Plan) -> bool:
         """Whether a plan is right often enough to be run."""
         sure = plan.provenance.confidence if plan.provenance is not None else None
@@ -158,14 +171,6 @@ class ForgedPlanner:
             return
         why = f"the planner is not sure of this plan: {origin.confidence:.0%} of such plans are right"
         raise PlanRefused([Missing(None, None, why)], origin.request)
-
-
-def shown_tools(request: str, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
-    """The tools that the model reads: all of them where they are few, in their own order."""
-    if len(tools) <= SHOWN_TOOLS:
-        return list(tools)
-    names = {tool.name for tool in ToolIndex.of(tools).nearest(request, SHOWN_TOOLS)}
-    return [tool for tool in tools if tool.name in names]
 
 
 def function_of(tool: ToolSpec) -> Function:
