@@ -19,7 +19,10 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from agent_forge.agents.grounding import Mentions
+from agent_forge.agents.planner.arguments import arguments
 from agent_forge.agents.planner.checking import Missing, PlanRefused
+from agent_forge.agents.planner.constraint import settled
 from agent_forge.agents.planner.interface import PlanningFailed, check_length
 from agent_forge.agents.planner.retrieval import Catalogue
 from agent_forge.agents.planner.script import Function, is_reference, request_text, tools_text
@@ -134,7 +137,8 @@ class ForgedPlanner:
         is one task without an action."""
         check_length(request)
         model = plan_model(self.folder)
-        functions = [function_of(tool) for tool in self.shown(request, tools)]
+        shown = self.shown(request, tools)
+        functions = [function_of(tool) for tool in shown]
         writer = model.write(request, functions, refuse_above=self.refuse_above)
         sure = model.probability(min(writer.confidences)) if writer.calls else writer.none_probability
         provenance = Provenance(
@@ -146,7 +150,7 @@ class ForgedPlanner:
             output_tokens=writer.written_tokens,
             text=writer.text,
         )
-        return Plan(tasks_of(writer.calls, request)).with_provenance(provenance)
+        return Plan(tasks_of(filled(writer.calls, shown, request), request)).with_provenance(provenance)
 
     def shown(self, request: str, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
         """The tools that the model reads: all of them where they are few, else the nearest; in their own order."""
@@ -171,6 +175,26 @@ class ForgedPlanner:
             return
         why = f"the planner is not sure of this plan: {origin.confidence:.0%} of such plans are right"
         raise PlanRefused([Missing(None, None, why)], origin.request)
+
+
+def filled(calls: Sequence[Mapping[str, Any]], tools: Sequence[ToolSpec], request: str) -> list[Mapping[str, Any]]:
+    """The calls, with the open values that the rules find in the request beyond doubt: quoted, of the parameter's own
+    kind (a path, an address) or marked for it, and not used yet."""
+    by_name = {tool.name: tool for tool in tools}
+    used = [value for call in calls for value in call["args"].values()]
+    done = []
+    for call in calls:
+        if None in call["args"].values():
+            found = arguments(by_name[call["tool"]], request, weak=False)[0]
+            args = {name: found.get(name) if value is None else value for name, value in call["args"].items()}
+            args = {
+                name: None if call["args"][name] is None and value in used else value for name, value in args.items()
+            }
+            whole = settled({**call, "args": args}, function_of(by_name[call["tool"]]), Mentions(request))
+            used += args.values()
+            call = whole or call
+        done.append(call)
+    return done
 
 
 def function_of(tool: ToolSpec) -> Function:
