@@ -7,6 +7,7 @@ import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ class Judged:
     answers: Sequence[Mapping[str, Any]] | None = None  # of BFCL: what it accepts
 
 
+@cache
 def held_out_ids(folder: Path) -> frozenset[str]:
     """The rows that training must not see, beside SGD's dev services and BFCL."""
     fields = held_out_fields(folder)
@@ -48,6 +50,7 @@ def held_out_ids(folder: Path) -> frozenset[str]:
     return frozenset([*seal, *others, *known])
 
 
+@cache
 def held_out_fields(folder: Path) -> frozenset[str]:
     fields = sorted({tool["field"] for tool in seal_tools(folder).values()})
     return frozenset(random.Random(5).sample(fields, round(len(fields) * HELD_OUT_FIELDS)))

@@ -192,8 +192,9 @@ def filled(calls: Sequence[Mapping[str, Any]], tools: Sequence[ToolSpec], reques
             }
             whole = settled({**call, "args": args}, function_of(by_name[call["tool"]]), Mentions(request))
             used += args.values()
-            call = whole or call
-        done.append(call)
+            done.append(whole or call)
+        else:
+            done.append(call)
     return done
 
 
