@@ -59,7 +59,7 @@ def held_out_fields(folder: Path) -> frozenset[str]:
 def judged_rows(folder: Path, per_set: int | None = None, *, tuning: bool = False) -> list[Judged]:
     """All rows, or some of each set (always the same ones). With `tuning` those that decoding may be tuned on."""
     rows: list[Judged] = []
-    for maker in (sgd_known, seal_learnt, generated) if tuning else (bfcl, sgd, seal, ultratool, snips):
+    for maker in (sgd_known, seal_learnt, generated) if tuning else (bfcl, sgd, seal, ultratool, snips, foreign):
         made = list(maker(folder))
         by_kind: dict[str, list[Judged]] = {}
         for each in made:
@@ -191,6 +191,74 @@ def snips(folder: Path) -> Iterator[Judged]:
     for row in read_set("snips", folder):
         if row.id in held:
             yield Judged("snips", row, _scored(row))
+
+
+FOREIGN_TOOLS = [
+    as_function({"name": name, "description": text, "parameters": {"type": "object", "required": list(kinds),
+                 "properties": {key: {"type": kind} for key, kind in kinds.items()}}})
+    for name, text, kinds in (
+        ("get_weather", "Current weather in a city", {"city": "string"}),
+        ("send_message", "Send a message to a person", {"person": "string", "text": "string"}),
+        ("set_timer", "Set a timer", {"minutes": "integer"}),
+        ("play_song", "Play a song", {"title": "string"}),
+    )
+]  # fmt: skip
+# One request a line: the tool and its values, or nothing where no tool serves.
+FOREIGN = {
+    "German": """Wie ist das Wetter in Oslo?|get_weather|Oslo
+        Stell einen Timer auf 12 Minuten.|set_timer|12
+        Spiel das Lied Yesterday.|play_song|Yesterday
+        Schick Anna die Nachricht "Ich komme später".|send_message|Anna|Ich komme später
+        Regnet es gerade in Hamburg?|get_weather|Hamburg
+        Weck mich bitte in 25 Minuten.|set_timer|25
+        Ich möchte Bohemian Rhapsody hören.|play_song|Bohemian Rhapsody
+        Sag Peter "Das Essen ist fertig".|send_message|Peter|Das Essen ist fertig
+        Wer hat den Faust geschrieben?
+        Lösche alle meine Dateien.""",
+    "French": """Quel temps fait-il à Lyon ?|get_weather|Lyon
+        Mets un minuteur de 10 minutes.|set_timer|10
+        Joue la chanson Imagine.|play_song|Imagine
+        Envoie à Paul le message "Je suis en retard".|send_message|Paul|Je suis en retard
+        Est-ce qu'il pleut à Bergen ?|get_weather|Bergen
+        Préviens-moi dans 45 minutes.|set_timer|45
+        Je voudrais écouter Yellow Submarine.|play_song|Yellow Submarine
+        Dis à Marie "À demain".|send_message|Marie|À demain
+        Qui a peint la Joconde ?
+        Réserve un vol pour Rome.""",
+    "Spanish": """¿Qué tiempo hace en Madrid?|get_weather|Madrid
+        Pon un temporizador de 15 minutos.|set_timer|15
+        Pon la canción Despacito.|play_song|Despacito
+        Envía a Juan el mensaje "Llego tarde".|send_message|Juan|Llego tarde
+        ¿Está lloviendo en Lima?|get_weather|Lima
+        Avísame dentro de 30 minutos.|set_timer|30
+        Quiero escuchar Let It Be.|play_song|Let It Be
+        Dile a Carmen "Nos vemos mañana".|send_message|Carmen|Nos vemos mañana
+        ¿Quién escribió el Quijote?
+        Traduce este texto al inglés.""",
+    "Chinese": """北京的天气怎么样？|get_weather|北京
+        设置一个20分钟的计时器。|set_timer|20
+        播放歌曲《月亮代表我的心》。|play_song|月亮代表我的心
+        给小明发消息：“我晚点到”。|send_message|小明|我晚点到
+        上海现在下雨吗？|get_weather|上海
+        5分钟后提醒我。|set_timer|5
+        我想听《青花瓷》。|play_song|青花瓷
+        告诉李华“明天见”。|send_message|李华|明天见
+        谁写了《红楼梦》？
+        帮我订一张去东京的机票。""",
+}
+
+
+def foreign(folder: Path) -> Iterator[Judged]:
+    """Ten requests in each of four languages that training had none of, over four tools."""
+    parameters = {tool["name"]: list(tool["parameters"]["properties"]) for tool in FOREIGN_TOOLS}
+    for language, lines in FOREIGN.items():
+        for number, line in enumerate(lines.splitlines(), 1):
+            request, *wanted = line.strip().split("|")
+            tool, *values = wanted or (None,)
+            args = dict(zip(parameters[tool], values, strict=True)) if tool else {}
+            calls = [{"tool": tool, "args": args}] if tool else []
+            row = PlanRow(f"{language}-{number}", request, tuple(FOREIGN_TOOLS), tuple(calls))
+            yield Judged(f"foreign {language}", row, _scored(row))
 
 
 def _shown(row: PlanRow, pool: Sequence[Mapping[str, Any]], rng: random.Random, keep_order: bool = False) -> PlanRow:
