@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from agent_forge.agents.language import content_words
 from agent_forge.agents.planner import ForgedPlanner, forged
 from agent_forge.agents.planner.batch import SchemaTool
 from agent_forge.agents.planner.retrieval import LENGTH, SATURATION, Catalogue
+from agent_forge.tasks.words import content_words
 
 
 def tool_of(name: str, description: str, **parameters: Any) -> SchemaTool:

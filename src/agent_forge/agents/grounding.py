@@ -154,7 +154,7 @@ class Mentions:
         """How often each number is said, by the number as JSON writes it.
 
         >>> Mentions("2 + 2 = 4, two thirds").times
-        {'2': 3, '4': 1, '3': 1}
+        {'2': 3, '4': 1}
         """
         said = Counter(json.dumps(number) for number in [*_numerals(self.text), *_number_words(self.text)])
         return dict(said)

@@ -239,7 +239,7 @@ def unquoted(text: str) -> str:
     """A text copied word by word, without a quotation mark whose other half was left behind.
 
     >>> unquoted("I feel so excited!'."), unquoted("'Hey Jude"), unquoted("'Hey', she said"), unquoted("rock 'n' roll")
-    ("I feel so excited!", 'Hey Jude', "'Hey', she said", "rock 'n' roll")
+    ('I feel so excited!', 'Hey Jude', "'Hey', she said", "rock 'n' roll")
     """
     if _OPENED.match(text) and not _CLOSING.search(text, 1):
         text = text[1:]

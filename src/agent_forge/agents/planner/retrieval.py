@@ -12,9 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from agent_forge.agents.language import clauses, content_words
+from agent_forge.agents.language import clauses
 from agent_forge.agents.planner.script import result_fields
 from agent_forge.agents.planner.tools import ToolSpec, split_name
+from agent_forge.tasks.words import content_words
 
 # Tuned on rows of Seal-Tools and UltraTool that are no test.
 NAME, DESCRIPTION = 3, 2  # how often a word there counts; elsewhere once
