@@ -6,10 +6,12 @@ import gzip
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from agent_forge.agents.planner.batch import SchemaTool
 from agent_forge.agents.planner.tools import ToolIndex
 from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.learning.datasets import read_set, read_sgd, seal_tools, ultratool_tools
@@ -27,8 +29,10 @@ class Judged:
     kind: str
     row: PlanRow
     judge: Callable[[Sequence[Mapping[str, Any]]], dict[str, float]] = field(repr=False)
+    answers: Sequence[Mapping[str, Any]] | None = None  # of BFCL: what it accepts
 
 
+@cache
 def held_out_ids(folder: Path) -> frozenset[str]:
     """The rows that training must not see, beside SGD's dev services and BFCL."""
     fields = held_out_fields(folder)
@@ -46,15 +50,16 @@ def held_out_ids(folder: Path) -> frozenset[str]:
     return frozenset([*seal, *others, *known])
 
 
+@cache
 def held_out_fields(folder: Path) -> frozenset[str]:
     fields = sorted({tool["field"] for tool in seal_tools(folder).values()})
     return frozenset(random.Random(5).sample(fields, round(len(fields) * HELD_OUT_FIELDS)))
 
 
-def judged_rows(folder: Path, per_set: int | None = None) -> list[Judged]:
-    """All rows, or some of each set (always the same ones)."""
+def judged_rows(folder: Path, per_set: int | None = None, *, tuning: bool = False) -> list[Judged]:
+    """All rows, or some of each set (always the same ones). With `tuning` those that decoding may be tuned on."""
     rows: list[Judged] = []
-    for maker in (bfcl, sgd, seal, ultratool, snips):
+    for maker in (sgd_known, seal_learnt, generated) if tuning else (bfcl, sgd, seal, ultratool, snips, foreign):
         made = list(maker(folder))
         by_kind: dict[str, list[Judged]] = {}
         for each in made:
@@ -86,6 +91,7 @@ def bfcl(folder: Path) -> Iterator[Judged]:
                     lambda calls, right=right: {
                         "right": float(accepted_calls(right, calls) if right is not None else not calls)
                     },
+                    right,
                 )
 
 
@@ -117,27 +123,60 @@ def sgd(folder: Path) -> Iterator[Judged]:
         yield Judged("sgd unseen", _shown(row, list(tools.values()), rng), _scored(row))
 
 
+def sgd_known(folder: Path) -> Iterator[Judged]:
+    """For tuning: requests of the development split, which training did not see, over services that it did."""
+    known = {service for row in read_sgd(folder, "train") for service in row.meta["services"]}
+    rows = list(read_sgd(folder, "dev"))
+    tools = {tool["name"]: tool for row in rows for tool in row.tools}
+    rng = random.Random(2)
+    for row in rows:
+        if not row.faults() and all(service in known for service in row.meta["services"]):
+            yield Judged("tune sgd", _shown(row, list(tools.values()), rng), _scored(row))
+
+
+def seal_learnt(folder: Path) -> Iterator[Judged]:
+    """For tuning: rows that training saw, beside the tools that are nearest to them."""
+    tools = seal_tools(folder)
+    index = ToolIndex.of([SchemaTool.of(tool) for tool in tools.values()])
+    functions = list(tools.values())
+    held = held_out_ids(folder)
+    for row in random.Random(4).sample([row for row in read_set("seal_tools", folder) if row.id not in held], 150):
+        near = [functions[place] for place in by_tf_idf(index, row.request, 14)]
+        yield Judged("tune seal", _shown(row, near, random.Random(row.id), keep_order=True), _scored(row))
+
+
+def generated(folder: Path) -> Iterator[Judged]:
+    """For tuning: requests made from schemas that training saw, by another seed; some that no tool serves."""
+    from agent_forge.learning.generate import Generator
+
+    held = held_out_fields(folder)
+    catalogue = [tool for tool in seal_tools(folder).values() if tool["field"] not in held]
+    generator = Generator(catalogue, seed=99, restyle=True)
+    for number in range(60):
+        for place, row in enumerate(generator.sheet(5)):
+            if not row.faults():
+                yield Judged("tune generated", replace(row, id=f"{number}-{place}"), _scored(row))
+
+
 def seal(folder: Path) -> Iterator[Judged]:
     tools = seal_tools(folder)
-    index = ToolIndex.of([_Spec(tool) for tool in tools.values()])
+    index = ToolIndex.of([SchemaTool.of(tool) for tool in tools.values()])
+    functions = list(tools.values())
     held = held_out_ids(folder)
     fields = held_out_fields(folder)
     for row in read_set("seal_tools", folder):
         if row.id in held:
             other = any(tools[tool["name"]]["field"] in fields for tool in row.tools)
-            near = [spec.tool for spec in index.nearest(row.request, 14)]
+            near = [functions[place] for place in by_tf_idf(index, row.request, 14)]
             shown = _shown(row, near, random.Random(row.id), keep_order=True)
             yield Judged("seal other domains" if other else "seal known domains", shown, _scored(row))
 
 
-class _Spec:
-    def __init__(self, tool: Mapping[str, Any]) -> None:
-        self.tool, self.name, self.description, self.schema = (
-            tool,
-            tool["name"],
-            tool["description"],
-            tool["parameters"],
-        )
+def by_tf_idf(index: ToolIndex, text: str, count: int) -> list[int]:
+    """The places of the tools nearest to a text by TF-IDF: what planners were shown before, and what they still are
+    beside the right tools in these tests."""
+    scores = index.scores(text)
+    return sorted(range(len(index.tools)), key=lambda place: (-scores.get(place, 0.0), place))[:count]
 
 
 def ultratool(folder: Path) -> Iterator[Judged]:
@@ -152,6 +191,74 @@ def snips(folder: Path) -> Iterator[Judged]:
     for row in read_set("snips", folder):
         if row.id in held:
             yield Judged("snips", row, _scored(row))
+
+
+FOREIGN_TOOLS = [
+    as_function({"name": name, "description": text, "parameters": {"type": "object", "required": list(kinds),
+                 "properties": {key: {"type": kind} for key, kind in kinds.items()}}})
+    for name, text, kinds in (
+        ("get_weather", "Current weather in a city", {"city": "string"}),
+        ("send_message", "Send a message to a person", {"person": "string", "text": "string"}),
+        ("set_timer", "Set a timer", {"minutes": "integer"}),
+        ("play_song", "Play a song", {"title": "string"}),
+    )
+]  # fmt: skip
+# One request a line: the tool and its values, or nothing where no tool serves.
+FOREIGN = {
+    "German": """Wie ist das Wetter in Oslo?|get_weather|Oslo
+        Stell einen Timer auf 12 Minuten.|set_timer|12
+        Spiel das Lied Yesterday.|play_song|Yesterday
+        Schick Anna die Nachricht "Ich komme später".|send_message|Anna|Ich komme später
+        Regnet es gerade in Hamburg?|get_weather|Hamburg
+        Weck mich bitte in 25 Minuten.|set_timer|25
+        Ich möchte Bohemian Rhapsody hören.|play_song|Bohemian Rhapsody
+        Sag Peter "Das Essen ist fertig".|send_message|Peter|Das Essen ist fertig
+        Wer hat den Faust geschrieben?
+        Lösche alle meine Dateien.""",
+    "French": """Quel temps fait-il à Lyon ?|get_weather|Lyon
+        Mets un minuteur de 10 minutes.|set_timer|10
+        Joue la chanson Imagine.|play_song|Imagine
+        Envoie à Paul le message "Je suis en retard".|send_message|Paul|Je suis en retard
+        Est-ce qu'il pleut à Bergen ?|get_weather|Bergen
+        Préviens-moi dans 45 minutes.|set_timer|45
+        Je voudrais écouter Yellow Submarine.|play_song|Yellow Submarine
+        Dis à Marie "À demain".|send_message|Marie|À demain
+        Qui a peint la Joconde ?
+        Réserve un vol pour Rome.""",
+    "Spanish": """¿Qué tiempo hace en Madrid?|get_weather|Madrid
+        Pon un temporizador de 15 minutos.|set_timer|15
+        Pon la canción Despacito.|play_song|Despacito
+        Envía a Juan el mensaje "Llego tarde".|send_message|Juan|Llego tarde
+        ¿Está lloviendo en Lima?|get_weather|Lima
+        Avísame dentro de 30 minutos.|set_timer|30
+        Quiero escuchar Let It Be.|play_song|Let It Be
+        Dile a Carmen "Nos vemos mañana".|send_message|Carmen|Nos vemos mañana
+        ¿Quién escribió el Quijote?
+        Traduce este texto al inglés.""",
+    "Chinese": """北京的天气怎么样？|get_weather|北京
+        设置一个20分钟的计时器。|set_timer|20
+        播放歌曲《月亮代表我的心》。|play_song|月亮代表我的心
+        给小明发消息：“我晚点到”。|send_message|小明|我晚点到
+        上海现在下雨吗？|get_weather|上海
+        5分钟后提醒我。|set_timer|5
+        我想听《青花瓷》。|play_song|青花瓷
+        告诉李华“明天见”。|send_message|李华|明天见
+        谁写了《红楼梦》？
+        帮我订一张去东京的机票。""",
+}
+
+
+def foreign(folder: Path) -> Iterator[Judged]:
+    """Ten requests in each of four languages that training had none of, over four tools."""
+    parameters = {tool["name"]: list(tool["parameters"]["properties"]) for tool in FOREIGN_TOOLS}
+    for language, lines in FOREIGN.items():
+        for number, line in enumerate(lines.splitlines(), 1):
+            request, *wanted = line.strip().split("|")
+            tool, *values = wanted or (None,)
+            args = dict(zip(parameters[tool], values, strict=True)) if tool else {}
+            calls = [{"tool": tool, "args": args}] if tool else []
+            row = PlanRow(f"{language}-{number}", request, tuple(FOREIGN_TOOLS), tuple(calls))
+            yield Judged(f"foreign {language}", row, _scored(row))
 
 
 def _shown(row: PlanRow, pool: Sequence[Mapping[str, Any]], rng: random.Random, keep_order: bool = False) -> PlanRow:

@@ -239,11 +239,12 @@ def test_names_that_no_line_can_hold_are_not_offered(fits: Callable[..., bool]) 
 
 
 def test_a_plan_ends_after_so_many_calls(vocabulary: Any) -> None:
-    tools = [tool("f", ["on"], on={"type": "boolean"})]
-    writer = PlanWriter(vocabulary, tools, "do it", refuse_above=1.0)
-    logits = np.zeros(vocabulary.size)
-    logits[vocabulary.ends[0]] = -50.0
+    names = "abcdefghijklmn"  # one call of each: the same call again would end it too
+    writer = PlanWriter(vocabulary, [tool(name, []) for name in names], "do it", refuse_above=1.0)
+    texts = [vocabulary.text([token]) for token in range(vocabulary.size)]
     while not writer.ended:
+        logits = np.array([9.0 if names[len(writer.calls)] in text else 0.0 for text in texts])
+        logits[vocabulary.ends[0]] = -50.0
         writer.choose(logits)
     assert len(writer.calls) == len(writer.confidences) == MOST_CALLS
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema
+import numpy as np
 import pytest
 
 from agent_forge import plan, run, tool
 from agent_forge.agents.choices import choose_planner
 from agent_forge.agents.planner import ForgedPlanner, PlanningFailed, PlanRefused, forged
+from agent_forge.agents.planner.writer import PlanWriter
 from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.cli import run as command
 
@@ -191,3 +193,69 @@ def test_tools_described_in_a_file_may_name_types_as_python_does(
     document = json.loads(capsys.readouterr().out)
     assert [(task["action"], task["args"]) for task in document["tasks"]] == [("get_weather", {"city": "Oslo"})]
     assert document["missing"] == []
+
+
+def write(writer: PlanWriter, text: str) -> None:
+    """Makes a writer write a text, token by token."""
+    done = ""
+    while done != text:
+        options = [int(token) for token in np.flatnonzero(writer._walk.allowed())]
+        fitting = [token for token in options if text[len(done) :].startswith(writer._tokens.texts[token] or "\0")]
+        token = max(fitting, key=lambda each: len(writer._tokens.texts[each]))
+        done += writer._tokens.texts[token]
+        writer.choose(logits(writer, {token: 99.0}))
+
+
+def logits(writer: PlanWriter, scores: dict[int, float]) -> np.ndarray:
+    found = np.full(writer.vocabulary.size, -30.0, dtype=np.float32)
+    for token, score in scores.items():
+        found[token] = score
+    return found
+
+
+def function(name: str, **kinds: str) -> dict[str, Any]:
+    properties = {key: {"type": kind} for key, kind in kinds.items()}
+    return {"name": name, "parameters": {"type": "object", "properties": properties, "required": [*kinds]}}
+
+
+def test_a_missing_value_does_not_become_an_earlier_result() -> None:
+    vocabulary = forged.plan_model(forged.SHIPPED).vocabulary
+    writer = PlanWriter(vocabulary, [function("mail", to="string")], "Mail Ann and Bob")
+    tokens = writer._tokens
+    write(writer, '1 mail(to="Ann")\n2 mail(to')
+    # `=` would be followed by `?` or by `#1`, `="` by a text; asking costs a turn, in the second call too
+    assert writer.choose(logits(writer, {tokens.equals: 1.0, tokens.quote: 0.0})) == tokens.quote
+    other = PlanWriter(vocabulary, [function("mail", to="string")], "Mail Ann and Bob")
+    write(other, '1 mail(to="Ann")\n2 mail(to=')
+    ask, refer = min(tokens.asking), vocabulary.tokens("#")[0]
+    assert other.choose(logits(other, {ask: 1.0, refer: 0.0})) == ask
+
+
+def test_a_number_is_used_as_often_as_it_was_said() -> None:
+    vocabulary = forged.plan_model(forged.SHIPPED).vocabulary
+    add = function("add", a="integer", b="integer")
+    for request, second in (("Add 7 and 4", "4"), ("Add 7 and 7 to 4", "7")):
+        writer = PlanWriter(vocabulary, [add], request)
+        write(writer, "1 add(a=7, b=")
+        seven, four = (vocabulary.tokens(digit)[0] for digit in "74")
+        assert writer._tokens.texts[writer.choose(logits(writer, {seven: 1.0, four: 0.0})) or 0] == second
+
+
+def test_a_call_that_comes_again_ends_the_plan() -> None:
+    vocabulary = forged.plan_model(forged.SHIPPED).vocabulary
+    writer = PlanWriter(vocabulary, [function("mail", to="string")], "Mail Ann and Bob")
+    write(writer, '1 mail(to="Ann")\n2 mail(to="Ann"')
+    for token in vocabulary.tokens(")\n"):
+        writer.choose(logits(writer, {token: 9.0}))
+    assert writer.ended
+    assert [call["args"] for call in writer.calls] == [{"to": "Ann"}]
+
+
+def test_what_the_rules_are_sure_of_fills_what_was_left_open() -> None:
+    left = [{"tool": "read_csv", "args": {"path": None}}, {"tool": "get_weather", "args": {"city": None}}]
+    assert [call["args"] for call in forged.filled(left, TOOLS, "Read data/sales.csv")] == [
+        {"path": "data/sales.csv"},
+        {"city": None},
+    ]
+    used = [{"tool": "read_csv", "args": {"path": "sales.csv"}}, {"tool": "read_csv", "args": {"path": None}}]
+    assert forged.filled(used, TOOLS, "Read sales.csv")[1]["args"] == {"path": None}

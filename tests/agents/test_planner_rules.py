@@ -188,7 +188,6 @@ def test_fill_takes_choices_first_and_leaves_what_is_not_there() -> None:
 def test_names_of_tools_are_split() -> None:
     assert split_name("getWeatherReport") == "get Weather Report"
     index = ToolIndex.of(TOOLS)
-    assert [tool.name for tool in index.nearest("weather", 1)] == ["get_weather"]
     assert index.best("quantum chromodynamics") is None
 
 

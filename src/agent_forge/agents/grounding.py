@@ -7,8 +7,10 @@ in the text.
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -146,6 +148,16 @@ class Mentions:
     def numbers(self) -> tuple[float, ...]:
         """Every number that is said, in order, each once; a per cent value also as a fraction."""
         return tuple(dict.fromkeys([*_numerals(self.text), *_number_words(self.text)]))
+
+    @cached_property
+    def times(self) -> dict[str, int]:
+        """How often each number is said, by the number as JSON writes it.
+
+        >>> Mentions("2 + 2 = 4, two thirds").times
+        {'2': 3, '4': 1}
+        """
+        said = Counter(json.dumps(number) for number in [*_numerals(self.text), *_number_words(self.text)])
+        return dict(said)
 
     @cached_property
     def forms(self) -> tuple[str, ...]:

@@ -26,6 +26,8 @@ from agent_forge.agents.planner.script import (
 ITEMS = 12  # of a list, at most
 FORMATS = ("date", "email", "ipv4", "ipv6", "uuid")  # that are checked, with nothing but Python
 DEPTH = 3  # of lists and objects inside each other
+_OPENING, _CLOSING = re.compile(r"(?<!\w)['\"“‘]"), re.compile(r"['\"”’](?!\w)")
+_OPENED, _CLOSED = re.compile(r"['\"“‘](?=\w)"), re.compile(r"(?<![\d'\"])['\"”’][.,;:!?]*$")
 
 
 def line_grammar(functions: Sequence[Function], said: Mentions, earlier: Sequence[Function]) -> str:
@@ -219,7 +221,11 @@ def settled(call: Mapping[str, Any], function: Function, said: Mentions) -> dict
     schema = function.get("parameters") or {}
     known = properties(schema)
     required = schema.get("required") or ()
-    args: dict[str, Any] = {**call["args"], **{name: None for name in required if name not in call["args"]}}
+    args: dict[str, Any] = {
+        name: unquoted(value) if isinstance(value, str) and value not in listed_values(known[name]) else value
+        for name, value in call["args"].items()
+    }
+    args |= {name: None for name in required if name not in args}
     whole = {name: value for name, value in args.items() if value is not None and not is_reference(value)}
     bad = {name for name, value in whole.items() if not grounded(value, known[name], [said])}
     faults = faulty(whole, schema)
@@ -227,6 +233,18 @@ def settled(call: Mapping[str, Any], function: Function, said: Mentions) -> dict
     kept = {name: None if name in bad else value for name, value in args.items() if name not in bad or name in required}
     complete = all(value is not None and not is_reference(value) for value in kept.values())
     return None if complete and faulty(kept, schema) else {**call, "args": kept}
+
+
+def unquoted(text: str) -> str:
+    """A text copied word by word, without a quotation mark whose other half was left behind.
+
+    >>> unquoted("I feel so excited!'."), unquoted("'Hey Jude"), unquoted("'Hey', she said"), unquoted("rock 'n' roll")
+    ('I feel so excited!', 'Hey Jude', "'Hey', she said", "rock 'n' roll")
+    """
+    if _OPENED.match(text) and not _CLOSING.search(text, 1):
+        text = text[1:]
+    last = _CLOSED.search(text)
+    return text[: last.start()] if last and not _OPENING.search(text, 0, last.start()) else text
 
 
 def faulty(args: Mapping[str, Any], schema: Mapping[str, Any]) -> set[str | None]:

@@ -19,10 +19,14 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from agent_forge.agents.grounding import Mentions
+from agent_forge.agents.planner.arguments import arguments
 from agent_forge.agents.planner.checking import Missing, PlanRefused
+from agent_forge.agents.planner.constraint import settled
 from agent_forge.agents.planner.interface import PlanningFailed, check_length
+from agent_forge.agents.planner.retrieval import Catalogue
 from agent_forge.agents.planner.script import Function, is_reference, request_text, tools_text
-from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
+from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.errors import CheckpointError
 from agent_forge.plans import Plan, Provenance, Task
@@ -134,6 +138,7 @@ class ForgedPlanner:
             fix = "Reinstall agent-forge, or choose another planner: --planner rules"
             raise CheckpointError("the forged planner's weights are not there", where=str(self.folder), fix=fix)
         self.refuse_above, self.least = refuse_above, least
+        self._catalogue: Catalogue | None = None
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """Writes in a thread."""
@@ -144,7 +149,8 @@ class ForgedPlanner:
         is one task without an action."""
         check_length(request)
         model = plan_model(self.folder)
-        functions = [function_of(tool) for tool in shown_tools(request, tools)]
+        shown = self.shown(request, tools)
+        functions = [function_of(tool) for tool in shown]
         writer = model.write(request, functions, refuse_above=self.refuse_above)
         sure = model.probability(min(writer.confidences)) if writer.calls else writer.none_probability
         provenance = Provenance(
@@ -156,7 +162,18 @@ class ForgedPlanner:
             output_tokens=writer.written_tokens,
             text=writer.text,
         )
-        return Plan(tasks_of(writer.calls, request)).with_provenance(provenance)
+        return Plan(tasks_of(filled(writer.calls, shown, request), request)).with_provenance(provenance)
+
+    def shown(self, request: str, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
+        """The tools that the model reads: all of them where they are few, else the nearest; in their own order."""
+        tools = tuple(tools)
+        if len(tools) <= SHOWN_TOOLS:
+            return list(tools)
+        catalogue = self._catalogue
+        if catalogue is None or catalogue.tools != tools:  # kept while they are the same: it reads every description
+            catalogue = self._catalogue = Catalogue.of(tools)
+        names = {tool.name for tool in catalogue.nearest(request, SHOWN_TOOLS)}
+        return [tool for tool in tools if tool.name in names]
 
     def is_sure(self, plan: Plan) -> bool:
         """Whether a plan is right often enough to be run."""
@@ -172,12 +189,25 @@ class ForgedPlanner:
         raise PlanRefused([Missing(None, None, why)], origin.request)
 
 
-def shown_tools(request: str, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
-    """The tools that the model reads: all of them where they are few, in their own order."""
-    if len(tools) <= SHOWN_TOOLS:
-        return list(tools)
-    names = {tool.name for tool in ToolIndex.of(tools).nearest(request, SHOWN_TOOLS)}
-    return [tool for tool in tools if tool.name in names]
+def filled(calls: Sequence[Mapping[str, Any]], tools: Sequence[ToolSpec], request: str) -> list[Mapping[str, Any]]:
+    """The calls, with the open values that the rules find in the request beyond doubt: quoted, of the parameter's own
+    kind (a path, an address) or marked for it, and not used yet."""
+    by_name = {tool.name: tool for tool in tools}
+    used = [value for call in calls for value in call["args"].values()]
+    done = []
+    for call in calls:
+        if None in call["args"].values():
+            found = arguments(by_name[call["tool"]], request, weak=False)[0]
+            args = {name: found.get(name) if value is None else value for name, value in call["args"].items()}
+            args = {
+                name: None if call["args"][name] is None and value in used else value for name, value in args.items()
+            }
+            whole = settled({**call, "args": args}, function_of(by_name[call["tool"]]), Mentions(request))
+            used += args.values()
+            done.append(whole or call)
+        else:
+            done.append(call)
+    return done
 
 
 def function_of(tool: ToolSpec) -> Function:

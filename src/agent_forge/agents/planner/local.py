@@ -16,7 +16,8 @@ from agent_forge.agents.planner.constrained import PlanProcessor, TokenVocabular
 from agent_forge.agents.planner.grammar import PlanGrammar
 from agent_forge.agents.planner.interface import PlanningFailed, check_length
 from agent_forge.agents.planner.prompts import template
-from agent_forge.agents.planner.tools import ToolIndex, ToolSpec, describe
+from agent_forge.agents.planner.retrieval import Catalogue
+from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.inference import TokenUsage
 from agent_forge.inference.local_model import LocalModel
 from agent_forge.plans import Plan, PlanInvalid, Provenance, parse_plan
@@ -61,7 +62,7 @@ class LocalPlanner:
         """Plans for several requests, each with its tools, generated in one batch: several times faster than singly."""
         for request, _ in requests:
             check_length(request)
-        shown = [ToolIndex.of(tools).nearest(request, SHOWN_TOOLS) if tools else [] for request, tools in requests]
+        shown = [Catalogue.of(tools).nearest(request, SHOWN_TOOLS) if tools else [] for request, tools in requests]
         prompted = [(request, tools) for (request, _), tools in zip(requests, shown, strict=True)]
         outputs = zip(prompted, self.write_many(prompted), strict=True)
         return [self._planned(request, tools, text, usage) for (request, tools), (text, usage) in outputs]

@@ -54,19 +54,14 @@ class ToolIndex:
 
     def best(self, clause: str) -> ToolSpec | None:
         """The tool most similar to a clause, or None below the threshold."""
-        scores = self._scores(clause)
+        scores = self.scores(clause)
         for number in self.named.get((content_words(clause) or [""])[0], ()):
             scores[number] = scores.get(number, 0.0) + VERB_BONUS
         top = min(scores, key=lambda number: (-scores[number], number), default=None)
         return self.tools[top] if top is not None and scores[top] >= THRESHOLD else None
 
-    def nearest(self, text: str, count: int) -> list[ToolSpec]:
-        """The `count` tools most similar to a request, for a prompt that cannot hold them all."""
-        scores = self._scores(text)
-        order = sorted(range(len(self.tools)), key=lambda number: (-scores.get(number, 0.0), number))
-        return [self.tools[number] for number in order[:count]]
-
-    def _scores(self, text: str) -> dict[int, float]:
+    def scores(self, text: str) -> dict[int, float]:
+        """How similar each tool is to a text, by its place; those that share no word are left out."""
         scores: dict[int, float] = {}
         for word, weight in _vector(Counter(content_words(text)), self.idf).items():
             for number, other in self.postings.get(word, ()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,18 +13,32 @@ import numpy as np
 
 from agent_forge.agents.grounding import Mentions
 from agent_forge.agents.planner.constraint import line_grammar, settled
-from agent_forge.agents.planner.script import MISSING, Function, read_line
+from agent_forge.agents.planner.script import MISSING, Function, read_line, result_fields
 from agent_forge.inference.grammar import Grammar, GrammarVocabulary
 
 MOST_CALLS = 12
 
 
-@lru_cache(maxsize=4)
-def open_tokens(vocabulary: GrammarVocabulary) -> tuple[frozenset[int], int, int]:
-    """The tokens that begin with `?`, and `=` and `="`: before a text, a bare `=` already says that it is missing."""
-    texts = [vocabulary.text([token]) for token in range(vocabulary.size)]
-    asking = frozenset(token for token, text in enumerate(texts) if text.startswith(MISSING))
-    return asking, texts.index("="), texts.index('="') if '="' in texts else -1
+AGAIN = 0.1  # factor on a number that the call has already used as often as it was said
+_NUMBER = re.compile(r"=(-?[0-9.]*)$")  # one that is being written
+_USED = re.compile(r"=(-?[0-9][0-9.]*)[,)]")
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What tokens stand for; those that begin with `?`, and `=` and `="`."""
+
+    texts: tuple[str, ...]
+    asking: frozenset[int]
+    equals: int
+    quote: int
+
+    @classmethod
+    @lru_cache(maxsize=4)
+    def of(cls, vocabulary: GrammarVocabulary) -> Tokens:
+        texts = tuple(vocabulary.text([token]) for token in range(vocabulary.size))
+        asking = frozenset(token for token, text in enumerate(texts) if text.startswith(MISSING))
+        return cls(texts, asking, texts.index("="), texts.index('="') if '="' in texts else -1)
 
 
 @dataclass
@@ -49,13 +65,14 @@ class PlanWriter:
     def __post_init__(self) -> None:
         self._said = Mentions(" ".join(self.request.split()))
         self._by_name = {function["name"]: function for function in self.functions}
-        self._asking, self._equals, self._quote = open_tokens(self.vocabulary)
+        self._tokens = Tokens.of(self.vocabulary)
         self._begin_line()
 
     def _begin_line(self) -> None:
         earlier = [self._by_name[call["tool"]] for call in self.calls]
         self._walk = self.vocabulary.start(Grammar(line_grammar(self.functions, self._said, earlier)))
         self._line: list[int] = []
+        self._bare = False  # whether the last token is a `=` where `="` could have stood
         self._least = 1.0
 
     def choose(self, logits: np.ndarray) -> int | None:
@@ -69,20 +86,37 @@ class PlanWriter:
         weights /= weights.sum()
         if not self.calls and not self._line:
             self._decide_none(options, weights)
-        elif self.ask_weight != 1.0:
-            self._weigh_asking(options, weights)
+        elif self._line:
+            self._weigh(options, weights)
         best = int(weights.argmax())
         self._least = min(self._least, float(weights[best]))
+        self._bare = options[best] == self._tokens.equals and self._tokens.quote in options
         return self._take(int(options[best]))
 
-    def _weigh_asking(self, options: np.ndarray, weights: np.ndarray) -> None:
-        """Makes it less likely that a value is called missing, in place."""
-        asking = [place for place, token in enumerate(options) if int(token) in self._asking]
-        if not self.calls and self._quote in options:  # without earlier results nothing but `?` follows a bare `=`
-            asking += np.flatnonzero(options == self._equals).tolist()
-        if asking:
-            weights[asking] *= self.ask_weight
-            weights /= weights.sum()
+    def _weigh(self, options: np.ndarray, weights: np.ndarray) -> None:
+        """Makes it less likely that a value is called missing, or that a number is used twice, in place."""
+        line = self.vocabulary.text(self._line)
+        number = _NUMBER.search(line)
+        used = Counter(_USED.findall(line)) if number else None
+        asking = set() if self._bare else set(self._tokens.asking)
+        if self._tokens.quote in options and self._blind():
+            asking.add(self._tokens.equals)
+        for place, token in enumerate(options.tolist()):
+            if token in asking:
+                weights[place] *= self.ask_weight
+            elif number and used and self._used_up(number[1] + self._tokens.texts[token], used):
+                weights[place] *= AGAIN
+        weights /= weights.sum()
+
+    def _blind(self) -> bool:
+        """Whether no earlier call tells what it returns: then little but `?` follows a bare `=`."""
+        return not any(result_fields(self._by_name[call["tool"]]) for call in self.calls)
+
+    def _used_up(self, written: str, used: Counter[str]) -> bool:
+        """Whether what is written of a number can only become one that was used as often as it was said."""
+        number, *rest = re.split("[,)]", written, maxsplit=1)
+        possible = [text for text in self._said.times if (text == number if rest else text.startswith(number))]
+        return bool(possible) and all(used[text] >= self._said.times[text] for text in possible)
 
     def _decide_none(self, options: np.ndarray, weights: np.ndarray) -> None:
         """The first token already says whether any tool serves: `none` against the number of the first call."""
@@ -107,6 +141,7 @@ class PlanWriter:
             self.text += line
             call = read_line(line)
             call = call and settled(call, self._by_name[call["tool"]], self._said)
+            call = None if call in self.calls else call  # the same again: it goes round in circles
             if call is None or len(self.calls) + 1 == MOST_CALLS:
                 self.ended = True
             if call is not None:

@@ -18,6 +18,21 @@ static void place_head(const Model *d, float *x, int64_t position) {
 /* Keys are stored in blocks of 16 tokens, [head width][16]: a token is a lane, so that nothing is summed across lanes.
  * Values are stored [token][head width]. */
 enum { LANES = ROWS, WIDEST_HEAD = 256 };
+
+/* As many floats as a register holds. A wider vector of gcc's is computed float by float, through memory. */
+#if defined(__AVX512F__)
+enum { WIDTH = 16 };
+#elif defined(__AVX__)
+enum { WIDTH = 8 };
+#else
+enum { WIDTH = 4 };
+#endif
+typedef float Wide __attribute__((vector_size(WIDTH * sizeof(float))));
+static inline __attribute__((always_inline)) Wide wide(const float *x) {
+    Wide out;
+    memcpy(&out, x, sizeof out);
+    return out;
+}
 static const float NOTHING = -1e30f; /* the score of a masked key */
 
 /* Scores of the keys `from` .. `to`, beginning with the first one's block; the largest of each lane. */
@@ -26,11 +41,13 @@ static void scores(const Model *d, const float *q, const float *keys, int64_t fr
     for (int l = 0; l < LANES; l++) most[l] = NOTHING;
     for (int64_t at = from / LANES * LANES; at < to; at += LANES, found += LANES) {
         const float *key = keys + at * width;
-        Floats part[4] = {{0}};
-        for (int64_t i = 0; i < width; i += 4)
-            for (int a = 0; a < 4; a++) part[a] += q[i + a] * lanes(key + (i + a) * LANES);
-        const Floats sum = ((part[0] + part[1]) + (part[2] + part[3])) * d->scale;
-        memcpy(found, &sum, sizeof sum);
+        for (int l = 0; l < LANES; l += WIDTH) {
+            Wide part[4] = {{0}};
+            for (int64_t i = 0; i < width; i += 4)
+                for (int a = 0; a < 4; a++) part[a] += q[i + a] * wide(key + (i + a) * LANES + l);
+            const Wide sum = ((part[0] + part[1]) + (part[2] + part[3])) * d->scale;
+            memcpy(found + l, &sum, sizeof sum);
+        }
         if (at < from || at + LANES > to)
             for (int l = 0; l < LANES; l++)
                 if (at + l < from || at + l >= to) found[l] = NOTHING;
@@ -60,10 +77,10 @@ static void attend(const Model *d, const float *q, const float *keys, const floa
     scores(d, q, keys, from, to, weights, most);
     const float share = 1.0f / exponentials(weights, (to - start + LANES - 1) / LANES, most);
     int64_t i = 0;
-    for (; i + 4 * LANES <= width; i += 4 * LANES) {
-        Floats sum[4] = {{0}};
+    for (; i + 4 * WIDTH <= width; i += 4 * WIDTH) {
+        Wide sum[4] = {{0}};
         for (int64_t j = from; j < to; j++)
-            for (int a = 0; a < 4; a++) sum[a] += weights[j - start] * lanes(values + j * width + i + a * LANES);
+            for (int a = 0; a < 4; a++) sum[a] += weights[j - start] * wide(values + j * width + i + a * WIDTH);
         for (int a = 0; a < 4; a++) sum[a] *= share;
         memcpy(out + i, sum, sizeof sum);
     }
@@ -76,6 +93,7 @@ static void attend(const Model *d, const float *q, const float *keys, const floa
 
 /* Successive tokens of one sequence: here a query is a lane. */
 enum { QUERIES = 2 * LANES, KEYS = 64, AT_ONCE = 4 }; /* AT_ONCE divides LANES, which divides KEYS */
+enum { PAIR = 2 * WIDTH }; /* queries that are summed in registers, beside AT_ONCE keys */
 typedef struct {
     float turned[WIDEST_HEAD][QUERIES], sum[WIDEST_HEAD][QUERIES]; /* queries and results, [head width][token] */
     float score[KEYS][QUERIES], most[QUERIES], total[QUERIES];
@@ -85,12 +103,14 @@ typedef struct {
 static void block_scores(const Model *d, Block *b, const float *keys, int64_t at, int64_t n, int64_t position) {
     const int64_t width = d->head_width;
     for (int64_t j = 0; j < n; j += AT_ONCE) { /* beyond n: garbage, which gets no weight */
-        Floats found[AT_ONCE][2] = {{{0}}};
         const float *key = keys + (at + j) / LANES * LANES * width + (at + j) % LANES;
-        for (int64_t i = 0; i < width; i++)
-            for (int a = 0; a < AT_ONCE; a++)
-                for (int h = 0; h < 2; h++) found[a][h] += key[i * LANES + a] * lanes(b->turned[i] + h * LANES);
-        memcpy(b->score[j], found, sizeof found);
+        for (int t = 0; t < QUERIES; t += PAIR) {
+            Wide found[AT_ONCE][2] = {{{0}}};
+            for (int64_t i = 0; i < width; i++)
+                for (int a = 0; a < AT_ONCE; a++)
+                    for (int h = 0; h < 2; h++) found[a][h] += key[i * LANES + a] * wide(b->turned[i] + t + h * WIDTH);
+            for (int a = 0; a < AT_ONCE; a++) memcpy(b->score[j + a] + t, found[a], sizeof found[a]);
+        }
     }
     for (int64_t j = 0; j < n; j++) {
         const int64_t key = at + j - position; /* it is visible from this token on, until its window ends */
@@ -117,17 +137,18 @@ static void block_sums(const Model *d, Block *b, const float *values, int64_t at
             b->total[t] += b->score[j][t];
         }
     memcpy(b->most, most, sizeof most);
-    const Floats less[2] = {lanes(shrink), lanes(shrink + LANES)};
-    for (int64_t i = 0; i < d->head_width; i += 4) {
-        Floats sum[4][2];
-        for (int a = 0; a < 4; a++)
-            for (int h = 0; h < 2; h++) sum[a][h] = lanes(b->sum[i + a] + h * LANES) * less[h];
-        for (int64_t j = 0; j < n; j++)
+    for (int64_t i = 0; i < d->head_width; i += 4)
+        for (int t = 0; t < QUERIES; t += PAIR) {
+            Wide sum[4][2];
             for (int a = 0; a < 4; a++)
                 for (int h = 0; h < 2; h++)
-                    sum[a][h] += values[(at + j) * d->head_width + i + a] * lanes(b->score[j] + h * LANES);
-        memcpy(b->sum[i], sum, sizeof sum);
-    }
+                    sum[a][h] = wide(b->sum[i + a] + t + h * WIDTH) * wide(shrink + t + h * WIDTH);
+            for (int64_t j = 0; j < n; j++)
+                for (int a = 0; a < 4; a++)
+                    for (int h = 0; h < 2; h++)
+                        sum[a][h] += values[(at + j) * d->head_width + i + a] * wide(b->score[j] + t + h * WIDTH);
+            for (int a = 0; a < 4; a++) memcpy(b->sum[i + a] + t, sum[a], sizeof sum[a]);
+        }
 }
 
 static void attend_block(const Model *d, int64_t n, const float *q, int64_t q_stride, const float *keys, const float *values,
