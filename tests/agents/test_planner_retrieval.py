@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent_forge.agents.planner import ForgedPlanner, forged
+from agent_forge.agents.planner import ForgedPlanner, forged, retrieval
 from agent_forge.agents.planner.batch import SchemaTool
 from agent_forge.agents.planner.retrieval import LENGTH, SATURATION, Catalogue
 from agent_forge.tasks.words import content_words
@@ -75,9 +75,9 @@ def test_a_large_catalogue_is_indexed_once_and_its_tools_are_read_once(monkeypat
     monkeypatch.setattr(model.model, "read", lambda history, ids: read.append(len(ids)) or inner(history, ids))
     first = planner.plan_now("Get the weather in Oslo.", tools=tools)
     before, read[:] = max(read), []
-    index = planner._catalogue
+    index = retrieval._latest
     again = planner.plan_now("Get the weather in Oslo.", tools=list(tools))
-    assert planner._catalogue is index
+    assert retrieval._latest is index
     assert [dict(task.args) for task in again] == [dict(task.args) for task in first]
     # The tools' part of the prompt is not read a second time: the longest piece left is the request.
     request = len(model.tokenizer.encode(forged.request_text("Get the weather in Oslo."), add_special_tokens=False).ids)

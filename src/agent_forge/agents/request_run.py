@@ -25,8 +25,9 @@ from agent_forge.agents.planner import (
 )
 from agent_forge.agents.planner.binding import bind_task
 from agent_forge.agents.planner.checking import Checker
-from agent_forge.agents.planner.forged import function_of, shown_tools
+from agent_forge.agents.planner.forged import function_of
 from agent_forge.agents.planner.interface import make_plan, total
+from agent_forge.agents.planner.retrieval import shown_tools
 from agent_forge.agents.profiles import DEFAULT, AgentProfile
 from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.synthesis import Answer, synthesise

@@ -17,8 +17,9 @@ from typing import Any
 from agent_forge.agents.grounding import Mentions, grounded
 from agent_forge.agents.planner import PlanningFailed, RulePlanner
 from agent_forge.agents.planner.batch import SchemaTool, calls_of
+from agent_forge.agents.planner.retrieval import Catalogue
 from agent_forge.agents.planner.script import is_reference
-from agent_forge.agents.planner.tools import ToolIndex, split_name
+from agent_forge.agents.planner.tools import split_name
 from agent_forge.learning.rows import PlanRow, references
 from agent_forge.tasks.calls import score_calls
 from agent_forge.tasks.plan_score import longest_path
@@ -90,7 +91,7 @@ def critical_path(calls: Calls) -> float:
 
 def controls(known: Sequence[PlanRow]) -> dict[str, Write]:
     """Planners that have learnt nothing, or only remember the `known` rows."""
-    memory = ToolIndex.of([SchemaTool(str(place), row.request) for place, row in enumerate(known)])
+    memory = Catalogue.of([SchemaTool(str(place), row.request) for place, row in enumerate(known)])
 
     def nearest(row: PlanRow) -> Calls:
         match = memory.nearest(row.request, 1)
@@ -109,7 +110,7 @@ def by_rules(row: PlanRow) -> Calls:
 
 def copied(row: PlanRow) -> Calls:
     """The tool nearest to the request, with the request in place of every required text."""
-    tools = ToolIndex.of([SchemaTool.of(each) for each in row.tools])
+    tools = Catalogue.of([SchemaTool.of(each) for each in row.tools])
     return [_with_request(tool, row.request) for tool in tools.nearest(row.request, 1)]
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.agents.choices import choose_tools
-from agent_forge.agents.planner.forged import SHOWN_TOOLS, function_of
+from agent_forge.agents.planner.forged import function_of
+from agent_forge.agents.planner.retrieval import SHOWN_TOOLS
 from agent_forge.curation.audit import audit_file
 from agent_forge.curation.duplicates import exact_groups, near_groups
 from agent_forge.errors import DataError, MissingExtraError

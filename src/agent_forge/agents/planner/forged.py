@@ -24,7 +24,7 @@ from agent_forge.agents.planner.arguments import arguments
 from agent_forge.agents.planner.checking import Missing, PlanRefused
 from agent_forge.agents.planner.constraint import settled
 from agent_forge.agents.planner.interface import PlanningFailed, check_length
-from agent_forge.agents.planner.retrieval import Catalogue
+from agent_forge.agents.planner.retrieval import shown_tools
 from agent_forge.agents.planner.script import Function, is_reference, request_text, tools_text
 from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.agents.tools.schemas import plain_schema
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from agent_forge.agents.planner.writer import PlanWriter
 
 SHIPPED = Path(__file__).parent.parent / "data" / "planner"
-SHOWN_TOOLS = 8
 LEAST = 0.25  # probability of being right below which a plan is not run: below it the rules do as well
 MOST_TOKENS = 1024  # of a request: more than it ever saw
 KEPT_PREFIXES = 4  # lists of tools whose reading is kept
@@ -138,7 +137,6 @@ class ForgedPlanner:
             fix = "Reinstall agent-forge, or choose another planner: --planner rules"
             raise CheckpointError("the forged planner's weights are not there", where=str(self.folder), fix=fix)
         self.refuse_above, self.least = refuse_above, least
-        self._catalogue: Catalogue | None = None
 
     async def plan(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """Writes in a thread."""
@@ -149,7 +147,7 @@ class ForgedPlanner:
         is one task without an action."""
         check_length(request)
         model = plan_model(self.folder)
-        shown = self.shown(request, tools)
+        shown = shown_tools(request, tools)
         functions = [function_of(tool) for tool in shown]
         writer = model.write(request, functions, refuse_above=self.refuse_above)
         sure = model.probability(min(writer.confidences)) if writer.calls else writer.none_probability
@@ -163,17 +161,6 @@ class ForgedPlanner:
             text=writer.text,
         )
         return Plan(tasks_of(filled(writer.calls, shown, request), request)).with_provenance(provenance)
-
-    def shown(self, request: str, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
-        """The tools that the model reads: all of them where they are few, else the nearest; in their own order."""
-        tools = tuple(tools)
-        if len(tools) <= SHOWN_TOOLS:
-            return list(tools)
-        catalogue = self._catalogue
-        if catalogue is None or catalogue.tools != tools:  # kept while they are the same: it reads every description
-            catalogue = self._catalogue = Catalogue.of(tools)
-        names = {tool.name for tool in catalogue.nearest(request, SHOWN_TOOLS)}
-        return [tool for tool in tools if tool.name in names]
 
     def is_sure(self, plan: Plan) -> bool:
         """Whether a plan is right often enough to be run."""

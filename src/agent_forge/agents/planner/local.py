@@ -16,7 +16,7 @@ from agent_forge.agents.planner.constrained import PlanProcessor, TokenVocabular
 from agent_forge.agents.planner.grammar import PlanGrammar
 from agent_forge.agents.planner.interface import PlanningFailed, check_length
 from agent_forge.agents.planner.prompts import template
-from agent_forge.agents.planner.retrieval import Catalogue
+from agent_forge.agents.planner.retrieval import SHOWN_TOOLS, Catalogue
 from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.inference import TokenUsage
 from agent_forge.inference.local_model import LocalModel
@@ -24,7 +24,6 @@ from agent_forge.plans import Plan, PlanInvalid, Provenance, parse_plan
 
 TEMPLATE = "plan-local@1"
 OPENING = "<plan>\n"
-SHOWN_TOOLS = 8
 
 
 class LocalPlanner:

@@ -17,6 +17,7 @@ from agent_forge.agents.planner.script import result_fields
 from agent_forge.agents.planner.tools import ToolSpec, split_name
 from agent_forge.tasks.words import content_words
 
+SHOWN_TOOLS = 8
 # Tuned on rows of Seal-Tools and UltraTool that are no test.
 NAME, DESCRIPTION = 3, 2  # how often a word there counts; elsewhere once
 SATURATION = 1.2  # how soon a word that is repeated counts no more (k1)
@@ -66,6 +67,22 @@ class Catalogue:
             for place, weight in self.postings.get(word, ()):
                 scores[place] = scores.get(place, 0.0) + weight * (1 + math.log(times))
         return scores
+
+
+_latest = Catalogue((), {})
+
+
+def shown_tools(request: str, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
+    """The tools that a planner reads: all of them where they are few, else the nearest; in their own order."""
+    global _latest  # kept while the tools are the same: an index reads every description
+    tools = tuple(tools)
+    if len(tools) <= SHOWN_TOOLS:
+        return list(tools)
+    catalogue = _latest
+    if catalogue.tools != tools:
+        catalogue = _latest = Catalogue.of(tools)
+    names = {tool.name for tool in catalogue.nearest(request, SHOWN_TOOLS)}
+    return [tool for tool in tools if tool.name in names]
 
 
 def _words(tool: ToolSpec) -> Iterator[str]:
