@@ -16,7 +16,7 @@ from agent_forge.cli._options import (
     strategy_option,
     tools_option,
 )
-from agent_forge.cli._output import echo, json_out
+from agent_forge.cli._output import echo, json_out, read_text
 from agent_forge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def evaluate(path: str | None, as_json: bool, **options: Any) -> int:
     prompt). An evaluation that was stopped goes on where it was. With a file of requests, calls and answers are
     compared instead, and the exit code is 1 if one differs.
     """
-    if path is not None and _has_requests(path):
+    if path is not None and not _has_exercises(path):
         names = ("agent", "tools", "model", "strategy", "home")
         return _requests(path, as_json, {name: options[name] for name in names})
     scores = _exercises(path, **{k: v for k, v in options.items() if k not in ("agent", "tools", "strategy")})
@@ -169,10 +169,8 @@ def chosen_agents(names: str, known: dict[str, AgentProfile]) -> list[AgentProfi
     return [find_profile(name.strip(), known) for name in names.split(",")]
 
 
-def _has_requests(path: str) -> bool:
-    from agent_forge.cli._output import read_text
-
-    return any(line.startswith("scenarios:") for line in read_text(path).splitlines())
+def _has_exercises(path: str) -> bool:
+    return any(line.startswith("exercises:") for line in read_text(path).splitlines())
 
 
 def _requests(path: str, as_json: bool, options: dict[str, Any]) -> int:
