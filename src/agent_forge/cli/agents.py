@@ -92,7 +92,7 @@ def _document(profile: AgentProfile) -> dict[str, Any]:
               help="Model calls per exercise; with more than one, agents may call their tools.")  # fmt: skip
 @click.option("--max-tokens", type=click.IntRange(min=1), default=512, show_default=True,
               help="Tokens that a model may write per call.")  # fmt: skip
-@click.option("--concurrency", type=click.IntRange(min=1), default=16, show_default=True,
+@click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True,
               help="Number of answers written at the same time.")  # fmt: skip
 @agent_option
 @tools_option
