@@ -64,13 +64,10 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 @click.option("--settle", multiple=True, metavar="TASK=HOW",
               help="With --resume, what became of a task in doubt: done:VALUE, retry or failed.")  # fmt: skip
 @click.option("--team", is_flag=True, help="Assign every task to an agent, by rules, measured trust and load.")
-<<<<<<< HEAD
+@roster_option
 @click.option("--unit", help="Whom this is for, e.g. a user: a rollout then decides which policy does it.")
 @click.option("--rollout", metavar="NAME", help="The rollout that decides [default: the latest active one].")
 @click.option("--cache", is_flag=True, help="Keep the results of tools marked pure for later runs, and use them.")
-=======
-@roster_option
->>>>>>> 2bd24cb (agents: the roster genesis, fifteen agents with task family and reward profile)
 @mask_option
 @sample_option
 @home_option

@@ -241,8 +241,9 @@ def import_(files: tuple[str, ...], home: str | None, as_json: bool) -> None:
 
 @command.command("export")
 @click.argument("out", type=click.Path())
-@click.option("--format", "format_", default="otlp", show_default=True, metavar="NAME", help=
-              "otlp, jsonl, parquet, trajectory, trace-log, messages, sharegpt, dpo, agent-lightning or turns.")  # fmt: skip
+@click.option("--format", "format_", default="otlp", show_default=True, metavar="NAME",
+              help="otlp, jsonl, parquet, trajectory, trace-log, messages, sharegpt, dpo, agent-lightning, "
+              "or turns.")  # fmt: skip
 @filter_options
 @click.option("--json-body", is_flag=True, help="Send OTLP as JSON rather than protobuf (OUT is a URL).")
 @home_option
