@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from agent_forge.agents.profiles import AgentProfile, builtin_profiles, find_profile, load_profile, load_profiles
+from agent_forge.agents.profiles import (
+    AgentProfile,
+    builtin_profiles,
+    choose_profile,
+    find_profile,
+    load_profile,
+    load_profiles,
+    roster,
+)
 from agent_forge.agents.routing import Assigned, Router
 from agent_forge.errors import ConfigError, UsageError
 
@@ -26,12 +34,31 @@ def test_the_built_in_profiles_are_complete_and_distinct() -> None:
         assert answer.agent == expected
 
 
+def test_the_fifteen_of_genesis_are_complete_and_can_do_what_a_team_is_asked() -> None:
+    from agent_forge.agents.team import TYPE_OF_ACTION, WRITERS
+
+    profiles = roster("genesis")
+    assert len(profiles) == 15
+    for name, profile in profiles.items():
+        assert profile.name == profile.family == profile.reward == name
+        assert profile.description.endswith(".")
+        assert profile.instructions
+        assert profile.skills
+    router = Router(profiles.values(), fallback=[name for name in WRITERS if name in profiles])
+    for kind in {*TYPE_OF_ACTION.values(), "answer", "cooking"}:
+        assert isinstance(router.decide({"task_type": kind}), Assigned), kind
+    assert choose_profile("genesis:analyst") is profiles["analyst"]
+    assert choose_profile("analyst") is builtin_profiles()["analyst"]
+    with pytest.raises(UsageError, match="no roster"):
+        choose_profile("exodus:analyst")
+
+
 def test_built_in_tools_exist() -> None:
     from agent_forge.agents.tools.calculator import calculator
     from agent_forge.agents.tools.tables import query_csv, query_json
 
     known = {calculator.name, query_csv.name, query_json.name, "search", "fetch", "search_files", "read_file", "python"}
-    for profile in builtin_profiles().values():
+    for profile in [*builtin_profiles().values(), *roster("genesis").values()]:
         assert set(profile.tools) <= known
 
 

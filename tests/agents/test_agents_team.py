@@ -39,6 +39,20 @@ def test_the_spans_of_a_run_say_who_did_what_and_why(tmp_path: Path) -> None:
     assert all("capability match" in span.attributes["routing"] for span in tasks)
 
 
+def test_a_roster_is_a_team(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from agent_forge.cli._app import run_command
+
+    result = run(QUESTION, team="genesis", home=tmp_path)
+    assert result.answer == "Piccoli Fuochi"
+    with Store.open(tmp_path) as store:
+        assert {span.agent for span in store.trace(result.trace_id) if span.kind == "task"} == {"analyst"}
+    call = ["run", QUESTION, "--roster", "genesis", "--home", str(tmp_path), "--json"]
+    assert run_command([*call, "--team"]) == 0
+    assert '"answer": "Piccoli Fuochi"' in capsys.readouterr().out
+    assert run_command(call) == 2
+    assert "--team" in capsys.readouterr().err
+
+
 def test_trust_from_the_store_decides_between_equals(tmp_path: Path) -> None:
     pair = {name: AgentProfile(name=name, task_types=("search",)) for name in ("ada", "bob")}
     rewarded(tmp_path, "ada", "search", 0.1, 30)

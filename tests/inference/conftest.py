@@ -11,7 +11,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
 if find_spec("torch") is None:  # `make test` runs the others in an environment without it
     collect_ignore = [f"test_packed_{name}.py" for name in ("arm", "decoder", "models", "products", "trits")]
-    collect_ignore += ["test_local_model.py"]
+    collect_ignore += ["test_batched.py", "test_local_model.py"]
 
 
 @pytest.fixture(autouse=True)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         find_profile,
         load_profile,
         load_profiles,
+        roster,
     )
     from agent_forge.agents.routing import Assigned, Queued, Router, RoutingError, Rule, Unroutable
     from agent_forge.agents.tools import Tool, Toolbox, as_handler, builtin_tools, tool
@@ -43,7 +44,7 @@ __getattr__, __dir__, __all__ = attach(
         "api": "Result aplan arun plan run",
         "mcp": "McpServer mcp_server",
         "planner": "Missing Planner PlanningFailed PlanRefused check",
-        "profiles": "AgentLimits AgentProfile builtin_profiles find_profile load_profile load_profiles",
+        "profiles": "AgentLimits AgentProfile builtin_profiles find_profile load_profile load_profiles roster",
         "routing": "Assigned Queued Router RoutingError Rule Unroutable",
         "tools": "Tool Toolbox as_handler builtin_tools tool",
         "turns": "AgentResult CallRecord",

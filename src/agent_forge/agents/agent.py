@@ -155,7 +155,7 @@ class Agent:
                 await work
 
     async def _converse(self, request: str, session: str | None, answer_as: AnswerAs, emit: Emit | None) -> AgentResult:
-        shape = AnswerShape.of(answer_as if answer_as is not None else self.profile.output_schema)
+        shape = AnswerShape.of(answer_as if answer_as is not None else self.profile.answer_schema)
         system, user = self.opening(request, shape)
         sessions = Sessions.open(self.home) if session is not None else None
         try:

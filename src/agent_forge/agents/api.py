@@ -29,7 +29,7 @@ from agent_forge.agents.choices import (
 from agent_forge.agents.front import blocking, checked_names, signature_of
 from agent_forge.agents.planner.interface import make_plan
 from agent_forge.agents.policies import assign, strategy_by_flag
-from agent_forge.agents.profiles import AgentProfile, builtin_profiles, choose_profile
+from agent_forge.agents.profiles import AgentProfile, choose_profile, roster
 from agent_forge.agents.request_run import RequestRun
 from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.run_records import journal_of, notes_of, recording, stored_notes
@@ -80,7 +80,7 @@ async def arun(
     planner: AnyPlanner = None,
     strategy: Strategy = "auto",
     agent: AgentProfile | str | os.PathLike[str] | None = None,
-    team: bool | Mapping[str, AgentProfile] = False,
+    team: bool | str | Mapping[str, AgentProfile] = False,
     cache: bool = False,
     home: str | os.PathLike[str] | None = None,
     resume: str | None = None,
@@ -120,7 +120,7 @@ async def arun(
     - `tools`: a Toolbox, tools or functions, or a module or file of tools; by default bundled search and calculator.
     - `model`: a ModelClient or `http://host:port/v1#name`; `planner`: a Planner, "rules", "forged", "model", "local".
     - `strategy`: "graph" runs a plan in parallel, "react" an agent with one call per turn, "auto" decides.
-    - `agent`: the profile that acts, a bundled name or a YAML file; `team`: tasks go to agents by rules and trust.
+    - `agent`: the profile that acts, a bundled name or a YAML file; `team`: tasks go to agents, of a roster by name.
     - `approve`: tools with side effects wait for it: "ask" (which may end a run as "waiting"), "all", "none", or a
       mapping by task or a function that answers True, False, or the arguments to change. `repairs`: how often a model
       may mend the plan after a failure; a tool's own `fallback` comes first.
@@ -144,7 +144,7 @@ async def _carry_out(
     planner: AnyPlanner,
     strategy: Strategy,
     agent: AgentProfile | str | os.PathLike[str] | None,
-    team: bool | Mapping[str, AgentProfile],
+    team: bool | str | Mapping[str, AgentProfile],
     cache: bool,
     home: str | os.PathLike[str] | None,
     resume: str | None,
@@ -182,7 +182,8 @@ async def _carry_out(
     ).served_by(assignment)
     _fill_in(settings, box, approve)
     if team:
-        request_run.use_team(builtin_profiles() if team is True else team, home)
+        profiles = roster("default" if team is True else team) if isinstance(team, (bool, str)) else team
+        request_run.use_team(profiles, home)
     recorded = recording(home, record, recorder, mask, sample)
     done = nullcontext() if results is None else closing(results)
     with recorded as active, use_recorder(active), journal_of(home, record) as journal, done:

@@ -1,11 +1,15 @@
-"""Agent profiles: YAML files that describe an agent, its tasks, its model and its tools."""
+"""Agent profiles: YAML files that describe an agent, its tasks, its model and its tools.
+
+Rosters are named sets of profiles: `default`, the team of `run --team`, and `genesis`, fifteen agents whose work is
+checked by the task family of their name. `genesis:analyst` is the analyst of that roster.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -14,6 +18,7 @@ from typing import Any, Literal
 from agent_forge.config import load, nearest, option
 from agent_forge.errors import ConfigError, UsageError
 
+ROSTERS = ("default", "genesis")
 _NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 
 
@@ -47,7 +52,9 @@ class AgentProfile:
     skills: tuple[str, ...] = ()  # skills that a task may require
     model: str | None = None  # a model by name; by default the one in the settings
     tools: tuple[str, ...] | None = None  # the names of the tools it may call; by default all it is given
-    output_schema: Mapping[str, Any] | None = None  # the JSON Schema of its answers; by default they are text
+    output_schema: Mapping[str, Any] | None = None  # the JSON Schema of its answers; by default the family's, or text
+    family: str | None = None  # the task family that checks its work: a name, or FILE.py:NAME
+    reward: str | None = None  # how its work is rewarded: a profile of `agent_forge.rewards`, or a YAML file
     temperature: float | None = 0.0  # None: the model's own
     grounded: bool = True  # whether calls need arguments that somebody gave: the request, a result, a default
     limits: AgentLimits = AgentLimits()
@@ -62,13 +69,32 @@ class AgentProfile:
         if self.temperature is not None and not 0 <= self.temperature <= 2:
             raise ConfigError(f"temperature must be between 0 and 2, got {self.temperature}", where=self.name)
 
+    @property
+    def answer_schema(self) -> Mapping[str, Any] | None:
+        """The form of its answers to whole requests: its own, else that of its task family. Raises UsageError."""
+        if self.output_schema is not None or self.family is None:
+            return self.output_schema
+        from agent_forge.tasks import family
+
+        return family(self.family).schema
+
 
 DEFAULT = AgentProfile(name="default", description="Does what it is asked with the tools it is given.")
 
 
 def load_profile(path: str | os.PathLike[str]) -> AgentProfile:
-    """The profile in a YAML file. Raises ConfigError for an unknown key, a wrong type or a bad value."""
-    return load(AgentProfile, path)
+    """The profile in a YAML file. Raises ConfigError for an unknown key, a wrong type or a bad value.
+
+    Files that it names as family or reward are looked for in its own folder.
+    """
+    profile = load(AgentProfile, path)
+    folder = Path(path).resolve().parent
+    own: dict[str, Any] = {
+        name: str(folder / value)
+        for name in ("family", "reward")
+        if (value := getattr(profile, name)) is not None and re.search(r"\.(py:\w+|ya?ml)$", value)
+    }
+    return replace(profile, **own)
 
 
 def load_profiles(folder: str | os.PathLike[str]) -> dict[str, AgentProfile]:
@@ -85,15 +111,25 @@ def load_profiles(folder: str | os.PathLike[str]) -> dict[str, AgentProfile]:
     return profiles
 
 
-@cache
 def builtin_profiles() -> dict[str, AgentProfile]:
-    """The bundled profiles, by name."""
+    """The profiles of the default roster, by name."""
+    return roster("default")
+
+
+@cache
+def roster(name: str) -> dict[str, AgentProfile]:
+    """The bundled profiles of a roster, by name. Raises UsageError."""
+    if name not in ROSTERS:
+        raise UsageError(f"there is no roster {name!r}", fix=f"Choose one of {', '.join(ROSTERS)}")
     with as_file(files("agent_forge.agents") / "profiles") as folder:
-        return load_profiles(folder)
+        return load_profiles(folder if name == "default" else folder / name)
 
 
 def choose_profile(profile: AgentProfile | str | os.PathLike[str] | None) -> AgentProfile:
-    """A profile, the name of a bundled one, or a YAML file; by default `default`. Raises UsageError or ConfigError."""
+    """A profile, the name of a bundled one (ROSTER:NAME for another roster), or a YAML file; by default `default`.
+
+    Raises UsageError or ConfigError.
+    """
     if profile is None:
         return DEFAULT
     if isinstance(profile, AgentProfile):
@@ -101,6 +137,9 @@ def choose_profile(profile: AgentProfile | str | os.PathLike[str] | None) -> Age
     name = os.fspath(profile)
     if name.endswith((".yaml", ".yml")) or os.sep in name:
         return load_profile(name)
+    if ":" in name:
+        team, _, name = name.partition(":")
+        return find_profile(name, roster(team))
     return find_profile(name, {DEFAULT.name: DEFAULT, **builtin_profiles()})
 
 

@@ -36,6 +36,7 @@ TYPE_OF_ACTION = {
     "reflection": "reflect",
     "plan": "plan",
 }
+WRITERS = ("writer", "content")  # of the rosters: they get what nobody else can do
 
 
 def task_type(task: Task) -> str:
@@ -67,7 +68,7 @@ def team_router(
         able = [(name, models[name]) for name, profile in agents.items() if category in profile.task_types]
         return table.standing(able, category).get((agent, models[agent]))
 
-    return Router(agents.values(), trust=trust, fallback=["writer"] if "writer" in agents else [])
+    return Router(agents.values(), trust=trust, fallback=[name for name in WRITERS if name in agents])
 
 
 class Team:

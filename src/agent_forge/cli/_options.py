@@ -107,6 +107,7 @@ strategy_option = click.option(
     help="graph: plan and run in parallel; react: an agent, one call per turn; auto: by the request.",
 )
 agent_option = click.option("--agent", metavar="NAME|FILE", help="Agent profile: a bundled name or a YAML file.")
+roster_option = click.option("--roster", type=click.Choice(["default", "genesis"]), help="Named set of bundled agents.")
 tools_option = click.option(
     "--tools",
     metavar="FILE",

@@ -18,6 +18,7 @@ from agent_forge.cli._options import (
     mask_option,
     model_option,
     planner_option,
+    roster_option,
     sample_option,
     strategy_option,
     tools_option,
@@ -63,6 +64,7 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 @click.option("--settle", multiple=True, metavar="TASK=HOW",
               help="With --resume, what became of a task in doubt: done:VALUE, retry or failed.")  # fmt: skip
 @click.option("--team", is_flag=True, help="Assign every task to an agent, by rules, measured trust and load.")
+@roster_option
 @click.option("--unit", help="Whom this is for, e.g. a user: a rollout then decides which policy does it.")
 @click.option("--rollout", metavar="NAME", help="The rollout that decides [default: the latest active one].")
 @click.option("--cache", is_flag=True, help="Keep the results of tools marked pure for later runs, and use them.")
@@ -76,6 +78,11 @@ def command(request: str | None, plan_file: str | None, list_runs: bool, as_json
     Independent tasks run in parallel. Exits with 0 when every task succeeded, else with 1: also when a task waits for
     an approval and nobody can be asked (`agent-forge runs approve`), and when the request does not say enough to run.
     """
+    roster = options.pop("roster")
+    if roster is not None:
+        if not options["team"]:
+            raise click.UsageError("--roster names the agents of --team")
+        options["team"] = roster
     if list_runs:
         from agent_forge.cli.runs import print_runs
 

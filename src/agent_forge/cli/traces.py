@@ -154,7 +154,8 @@ def _line(span: Span) -> str:
 
 @command.command("reward")
 @click.argument("trace")
-@click.argument("value", type=float)
+@click.argument("value", type=float, required=False)
+@click.option("--profile", metavar="NAME|FILE", help="Score by a reward profile (an agent's name) instead of VALUE.")
 @click.option(
     "--span", "span_id", metavar="S", help="Judge this span instead of the whole trace: an id or its beginning."
 )
@@ -166,7 +167,8 @@ def _line(span: Span) -> str:
 @json_option
 def reward(
     trace: str,
-    value: float,
+    value: float | None,
+    profile: str | None,
     span_id: str | None,
     components: tuple[str, ...],
     by: str,
@@ -174,16 +176,26 @@ def reward(
     home: str | None,
     as_json: bool,
 ) -> None:
-    """Score TRACE, an id or its beginning, with VALUE from 0 (bad) to 1 (good).
+    """Score TRACE, an id or its beginning, with VALUE from 0 (bad) to 1 (good), or by a reward profile.
 
+    A profile scores traces of exercises: those of `agents eval` and `traces collect --agents`.
     Scores of several judges are kept apart, and their mean is the reward of the trace. A later score of the same judge
     replaces the earlier one. The agents that acted get their share of the credit: `agent-forge traces stats`.
     """
     from agent_forge.traces.scores import add_score, score_document
 
+    if (value is None) == (profile is None):
+        raise click.UsageError("give either VALUE or --profile NAME")
     parts = dict(_component(text) for text in components)
     with open_store(home) as store:
         spans = read_trace(store, trace)
+        if profile is not None:
+            from agent_forge.rewards import score_trace
+
+            scored = score_trace(spans, profile)
+            value, parts, by = scored.total, dict(scored.components), f"reward {profile}"
+            comment = comment or scored.why or None
+        assert value is not None
         span = add_score(store, spans, value, span_id=span_id, by=by, components=parts, comment=comment)
         document = score_document(store, span)
     if as_json:
@@ -229,8 +241,9 @@ def import_(files: tuple[str, ...], home: str | None, as_json: bool) -> None:
 
 @command.command("export")
 @click.argument("out", type=click.Path())
-@click.option("--format", "format_", default="otlp", show_default=True, metavar="NAME", help=
-              "otlp, jsonl, parquet, trajectory, trace-log, messages, sharegpt, dpo or agent-lightning.")  # fmt: skip
+@click.option("--format", "format_", default="otlp", show_default=True, metavar="NAME",
+              help="otlp, jsonl, parquet, trajectory, trace-log, messages, sharegpt, dpo, agent-lightning, "
+              "or turns.")  # fmt: skip
 @filter_options
 @click.option("--json-body", is_flag=True, help="Send OTLP as JSON rather than protobuf (OUT is a URL).")
 @home_option

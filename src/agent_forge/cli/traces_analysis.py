@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._options import home_option, json_option, open_store, read_trace, seed_option
+from agent_forge.cli._options import home_option, json_option, open_store, read_trace, roster_option, seed_option
 from agent_forge.cli._output import echo, json_out, read_text
 from agent_forge.errors import UsageError
 
 if TYPE_CHECKING:
-    from agent_forge.traces.collect import Collection, Scenario
+    from agent_forge.traces.collect import Collection, Scenario, Target
+    from agent_forge.traces.recorder import Recorder
     from agent_forge.traces.span import Span
     from agent_forge.traces.store import Store
     from agent_forge.traces.trajectory import Trajectory
@@ -198,6 +199,10 @@ def validate(files: tuple[str, ...], as_json: bool) -> int:
 @click.option("--plan", "plans", multiple=True, type=click.Path(), metavar="FILE",
               help="Plan file to use as a scenario (repeatable).")  # fmt: skip
 @click.option("--tools", metavar="MODULE", help="Module or file with the tools of the plans.")
+@click.option("--agents", metavar="NAMES", help="Agents to do training exercises: all, or names separated by commas.")
+@click.option("--model", "models", default="reference,random", show_default=True, metavar="NAMES",
+              help="With --agents, the models that take turns: also copy, smollm2, a folder or URL#name.")  # fmt: skip
+@roster_option
 @click.option("--traces", "count", default=2000, show_default=True, help="Total number of traces.")
 @click.option("--per-agent", default=0, show_default=True, help="Minimum number of traces per agent.")
 @click.option("--name", default="collection", show_default=True, help="Name of the collection to start or continue.")
@@ -206,13 +211,15 @@ def validate(files: tuple[str, ...], as_json: bool) -> int:
 @home_option
 @json_option
 def collect(
-    scenarios: str | None, plans: tuple[str, ...], tools: str | None, count: int, per_agent: int, name: str, seed: int,
-    concurrency: int, home: str | None, as_json: bool,
+    scenarios: str | None, plans: tuple[str, ...], tools: str | None, agents: str | None, models: str,
+    roster: str | None, count: int, per_agent: int, name: str, seed: int, concurrency: int, home: str | None,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Run scenarios until there are enough traces of them.
 
-    SCENARIOS is a module or a Python file with a list SCENARIOS of agent_forge.traces.collect.Scenario. A collection
-    that was stopped continues from what the store holds. Failures are recorded like successes.
+    SCENARIOS is a module or a Python file with a list SCENARIOS of agent_forge.traces.collect.Scenario. With --agents,
+    agents do exercises of their task families instead, and every trace is scored. A collection that was stopped
+    continues from what the store holds. Failures are recorded like successes.
     """
     from agent_forge.terminal import ProgressDisplay
     from agent_forge.traces.collect import Target
@@ -220,6 +227,8 @@ def collect(
     from agent_forge.traces.recorder import Recorder
 
     work = [*(_load_scenarios(scenarios) if scenarios else ()), *_plan_scenarios(plans, tools)]
+    if agents is not None and work:
+        raise UsageError("--agents goes without scenarios and plans")
     target = Target(count, per_agent)
     total = max(count, per_agent * len({scenario.agent for scenario in work}))
     with open_store(home) as store, Recorder.from_settings(store) as recorder, ProgressDisplay() as display:
@@ -228,13 +237,29 @@ def collect(
             reward = "" if state.mean_reward is None else f"mean reward {state.mean_reward:.2f}"
             display.update("collect", state.traces, total, unit="traces", detail=reward)
 
-        done = run(work, target, recorder, name=name, seed=seed, concurrency=concurrency, progress=progress)
+        options: dict[str, Any] = {"name": name, "seed": seed, "concurrency": concurrency, "progress": progress}
+        if agents is not None:
+            done = _collect_exercises(agents, models, roster, target, recorder, options)
+        else:
+            done = run(work, target, recorder, **options)
     if as_json:
         json_out({"traces": done.traces, "agents": done.agents, "added": done.added, "errors": done.errors,
                   "mean_reward": done.mean_reward})  # fmt: skip
         return
     reward = "nothing verified" if done.mean_reward is None else f"mean reward {done.mean_reward:.3f}"
     echo(f"{done.traces} traces in {name!r}, {done.added} new ({reward}, {done.errors} failed)")
+
+
+def _collect_exercises(
+    agents: str, models: str, roster: str | None, target: Target, recorder: Recorder, options: dict[str, Any]
+) -> Collection:
+    from agent_forge.agents.profiles import roster as profiles_of
+    from agent_forge.cli.agents import chosen_agents
+    from agent_forge.learning.exercises import Examinee, collect_exercises
+
+    profiles = chosen_agents(agents, profiles_of(roster or "genesis"))
+    examinees = [Examinee(model.strip()) for model in models.split(",")]
+    return collect_exercises(profiles, examinees, target, recorder, **options)
 
 
 def _load_scenarios(source: str) -> list[Scenario]:

@@ -35,6 +35,10 @@ MOST_TOKENS = 1024  # for a request without max_tokens
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 
 
+class PromptTooLong(ModelError):
+    """A prompt that fills the model's context, so that nothing can be written."""
+
+
 class LocalModel(ChatClient):
     """A model in this process.
 
@@ -133,13 +137,13 @@ class LocalModel(ChatClient):
                 prompt = chat_prompt(tokenizer, request.messages, request.tools)
             except Refusal as error:
                 raise ModelError(str(error)) from error
-            most = _room(model, len(prompt), request.max_tokens)
+            most = room(model, len(prompt), request.max_tokens)
             writer = TextWriter(tokenizer, request.stop)
             ids: list[int] = []
             logprobs: list[float] = []
             ends = end_tokens(model, tokenizer)
             finish = "length"
-            walk = self._walk(request)
+            walk = self.walk(request)
             for token, logprob in self.tokens(
                 prompt, most, temperature=request.temperature, seed=request.seed, walk=walk
             ):
@@ -157,9 +161,9 @@ class LocalModel(ChatClient):
                 if stopped.is_set():
                     return
             yield from writer.rest()
-            yield self._completion(request, writer.text, finish, prompt, ids, logprobs)
+            yield self.completion(request, writer.text, finish, prompt, ids, logprobs)
 
-    def _walk(self, request: Request) -> GrammarWalk | None:
+    def walk(self, request: Request) -> GrammarWalk | None:
         """Calls follow the schemas of their tools and an answer that of `answer_schema`, whatever the model prefers.
 
         None where anything may be written, or where a schema is one that no grammar follows: then only checks help.
@@ -205,9 +209,10 @@ class LocalModel(ChatClient):
             assert token.logprob is not None
             yield token.id, token.logprob
 
-    def _completion(
+    def completion(
         self, request: Request, text: str, finish: str, prompt: list[int], ids: list[int], logprobs: list[float]
     ) -> Completion:
+        """What was written, with its tool calls and, with `keep_tokens`, its tokens."""
         calls: tuple[ToolCall, ...] = ()
         if request.may_call:
             text, calls = read_tool_calls(text)
@@ -251,11 +256,11 @@ def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(int(token) for token in tokens if token is not None)
 
 
-def _room(model: Any, used: int, max_tokens: int | None) -> int:
-    """How many tokens may be written. Raises ModelError if the prompt fills the model's context."""
+def room(model: Any, used: int, max_tokens: int | None) -> int:
+    """How many tokens may be written. Raises PromptTooLong."""
     context = context_length(model.config)
     if context is not None and used >= context:
-        raise ModelError(
+        raise PromptTooLong(
             f"the prompt has {used:,} tokens, the model's context is {context:,}", fix="Shorten the messages"
         )
     most = MOST_TOKENS if max_tokens is None else max_tokens

@@ -23,22 +23,34 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agent_forge.errors import UsageError
 from agent_forge.traces.reward import Verification, components, reward_of
 
 if TYPE_CHECKING:
     from agent_forge.traces.recorder import Recorder
+    from agent_forge.traces.span import Span
     from agent_forge.traces.store import Store
 
-Verdict = Verification | Iterable[Verification] | None
+
+class Rewarded(Protocol):
+    """A reward with its parts, such as `agent_forge.rewards.Reward`."""
+
+    @property
+    def total(self) -> float: ...
+
+    def parts(self) -> list[dict[str, Any]]: ...
+
+
+Verdict = Verification | Iterable[Verification] | Rewarded | None
 Run = Callable[["Recorder", int], "Verdict | Awaitable[Verdict]"]
 
 SCENARIO, ATTEMPT = "agent_forge.scenario", "agent_forge.attempt"
+STOPPED = "agent_forge.stopped"  # on an attempt that was interrupted, and is made again
 
 
 @dataclass(frozen=True)
@@ -53,13 +65,15 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Target:
-    """How much is enough: the number of traces in all, and the least number for each agent."""
+    """How much is enough: the number of traces in all, and the least number for each agent; or, instead, the number
+    for each scenario."""
 
     traces: int = 2000
     per_agent: int = 0
+    per_scenario: int | None = None
 
     def __post_init__(self) -> None:
-        if self.traces < 0 or self.per_agent < 0:
+        if self.traces < 0 or self.per_agent < 0 or (self.per_scenario or 0) < 0:
             raise UsageError("a target cannot be negative")
 
 
@@ -139,15 +153,20 @@ class _Agenda:
         collection.traces = sum(self.planned.values())
 
     def next(self) -> tuple[Scenario, int] | None:
+        if self.target.per_scenario is not None:
+            least = min(self.scenarios, key=lambda scenario: len(self.attempts[scenario.name]))
+            return self._take(least) if len(self.attempts[least.name]) < self.target.per_scenario else None
         agent = min(self.planned, key=lambda agent: self.planned[agent])
         if self.planned[agent] >= self.target.per_agent and sum(self.planned.values()) >= self.target.traces:
             return None
         own = [scenario for scenario in self.scenarios if scenario.agent == agent]
-        scenario = min(own, key=lambda scenario: len(self.attempts[scenario.name]))
+        return self._take(min(own, key=lambda scenario: len(self.attempts[scenario.name])))
+
+    def _take(self, scenario: Scenario) -> tuple[Scenario, int]:
         attempts = self.attempts[scenario.name]
         attempt = next(number for number in range(len(attempts) + 1) if number not in attempts)
         attempts.add(attempt)
-        self.planned[agent] += 1
+        self.planned[scenario.agent] += 1
         return scenario, attempt
 
 
@@ -174,28 +193,35 @@ class _Runner:
             session=self.name,
             attributes={SCENARIO: scenario.name, ATTEMPT: number},
         )
-        verifications: list[Verification] = []
+        reward: float | None = None
         try:
             with scope as span:
-                verifications = await self._run(scenario, number)
-                span.reward = reward_of(verifications)
-                if span.reward is not None:
-                    span.set(**{"agent_forge.reward.components": components(verifications)})
+                try:
+                    reward, parts = await self._run(scenario, number)
+                except (UsageError, asyncio.CancelledError):
+                    span.set(**{STOPPED: True})
+                    raise
+                span.reward = reward
+                if reward is not None:
+                    span.set(**{"agent_forge.reward.components": parts})
         except UsageError:
             raise
         except Exception:  # agents that fail are part of a collection: the span says how
             failed = True
-        self._count(scenario, reward_of(verifications), failed)
+        self._count(scenario, reward, failed)
 
-    async def _run(self, scenario: Scenario, number: int) -> list[Verification]:
+    async def _run(self, scenario: Scenario, number: int) -> tuple[float | None, list[dict[str, Any]]]:
         seed = seed_of(self.seed, self.name, scenario.name, number)
         if inspect.iscoroutinefunction(scenario.run):
             verdict: Any = await scenario.run(self.recorder, seed)
         else:  # to_thread takes the context along, and with it the current span
             verdict = await asyncio.to_thread(scenario.run, self.recorder, seed)
         if verdict is None:
-            return []
-        return [verdict] if isinstance(verdict, Verification) else list(verdict)
+            return None, []
+        if hasattr(verdict, "total"):
+            return verdict.total, verdict.parts()
+        checks = [verdict] if isinstance(verdict, Verification) else list(verdict)
+        return reward_of(checks), components(checks)
 
     def _count(self, scenario: Scenario, reward: float | None, failed: bool) -> None:
         collection = self.collection
@@ -216,14 +242,21 @@ def seed_of(seed: int, collection: str, scenario: str, attempt: int) -> int:
     return int.from_bytes(digest[:4], "big")
 
 
-def _attempts_done(store: Store, collection: str) -> dict[str, set[int]]:
-    """The complete attempts of a collection in the store: those whose root span is finished."""
-    done: dict[str, set[int]] = {}
+def attempts_in(store: Store, collection: str) -> Iterator[Span]:
+    """The root spans of the complete attempts of a collection."""
     after: str | None = None
     while True:
         page = store.search(session=collection, kind="agent", limit=1000, after=after)
         for span in page:
-            if SCENARIO in span.attributes and span.end_ns is not None and span.parent_id is None:
-                done.setdefault(str(span.attributes[SCENARIO]), set()).add(int(span.attributes[ATTEMPT]))
+            ended = span.end_ns is not None and span.parent_id is None
+            if ended and SCENARIO in span.attributes and STOPPED not in span.attributes:
+                yield span
         if (after := page.next) is None:
-            return done
+            return
+
+
+def _attempts_done(store: Store, collection: str) -> dict[str, set[int]]:
+    done: dict[str, set[int]] = {}
+    for span in attempts_in(store, collection):
+        done.setdefault(str(span.attributes[SCENARIO]), set()).add(int(span.attributes[ATTEMPT]))
+    return done

@@ -6,6 +6,7 @@
 | sharegpt | {"conversations": [{"from", "value"}]} | supervised fine-tuning (LLaMA-Factory, Axolotl) |
 | dpo | {"prompt", "chosen", "rejected"}: TRL's conversational preference format | DPO and its kin |
 | agent-lightning | one span as `agentlightning` 0.3 models it | its store and its triplet adapter |
+| turns | {"agent", "turns", "final_result", "correct", "done"} | the trajectory record of the original |
 
 The store holds traces at the rate at which things happened. Balancing is done here, when sampling for training, and
 reports what it did (`balanced`).
@@ -25,6 +26,7 @@ from agent_forge.traces.chat import Message, conversation, tools_offered
 from agent_forge.traces.graph import SpanGraph
 from agent_forge.traces.lightning import agent_lightning
 from agent_forge.traces.trajectory import Trajectory, assemble
+from agent_forge.traces.turns import turns
 
 if TYPE_CHECKING:
     from agent_forge.traces.span import Span
@@ -91,6 +93,7 @@ DATASETS: dict[str, Callable[..., Iterator[dict[str, Any]]]] = {
     "sharegpt": sharegpt,
     "dpo": dpo,
     "agent-lightning": agent_lightning,
+    "turns": turns,
 }
 
 

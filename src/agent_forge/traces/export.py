@@ -110,7 +110,7 @@ FORMATS: dict[str, Writer] = {
     "parquet": write_parquet,
     "trajectory": partial(write_records, to_trajectory),
     "trace-log": partial(write_records, to_trace_log),
-    **{name: partial(_dataset, name) for name in ("messages", "sharegpt", "dpo", "agent-lightning")},
+    **{name: partial(_dataset, name) for name in ("messages", "sharegpt", "dpo", "agent-lightning", "turns")},
 }
 
 

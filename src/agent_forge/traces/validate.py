@@ -12,7 +12,8 @@
 | cycle | nothing is its own ancestor, and no link leads back to where it came from |
 | end_before_start | a span does not end before it starts |
 | outside_root | a span lies within the root of its trace |
-| reward_components | a reward is the weighted sum of its components, to 1e-6, where they have weights |
+| reward_components | a reward is the weighted sum of its components, to 1e-6, where they have weights; components named
+  `cap` and `floor` have none, and are the most and the least that the sum may be |
 
 Spans of a file without faults can be stored, assembled and trained on.
 """
@@ -20,6 +21,7 @@ Spans of a file without faults can be stored, assembled and trained on.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -324,14 +326,16 @@ def _root(
 def _rewards(trace: Sequence[Located]) -> Iterator[Fault]:
     for line, span in trace:
         parts = span.get("attributes", {}).get("agent_forge.reward.components")
-        if not parts or not all("weight" in part for part in parts):  # without weights they are aspects, not summands
-            continue
-        total = sum(part["value"] * part["weight"] for part in parts)
+        bounds = {part["name"]: part["value"] for part in parts or () if "weight" not in part}
+        if not parts or not bounds.keys() <= {"cap", "floor"} or len(bounds) == len(parts):
+            continue  # without weights they are aspects, not summands
+        total = sum(part["value"] * part["weight"] for part in parts if "weight" in part)
+        total = max(min(total, bounds.get("cap", math.inf)), bounds.get("floor", -math.inf))
         if span.get("reward") is None or abs(span["reward"] - total) > TOLERANCE:
             yield Fault(
                 "reward_components",
                 line,
-                f"reward {span.get('reward')} is not the sum of its weighted components, {total:.9g}",
+                f"reward {span.get('reward')} is not the bounded sum of its weighted components, {total:.9g}",
             )
 
 
