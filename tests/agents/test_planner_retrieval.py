@@ -75,9 +75,9 @@ def test_a_large_catalogue_is_indexed_once_and_its_tools_are_read_once(monkeypat
     monkeypatch.setattr(model.model, "read", lambda history, ids: read.append(len(ids)) or inner(history, ids))
     first = planner.plan_now("Get the weather in Oslo.", tools=tools)
     before, read[:] = max(read), []
-    index = retrieval._latest
+    index = retrieval._latest[0]
     again = planner.plan_now("Get the weather in Oslo.", tools=list(tools))
-    assert retrieval._latest is index
+    assert retrieval._latest[0] is index
     assert [dict(task.args) for task in again] == [dict(task.args) for task in first]
     # The tools' part of the prompt is not read a second time: the longest piece left is the request.
     request = len(model.tokenizer.encode(forged.request_text("Get the weather in Oslo."), add_special_tokens=False).ids)

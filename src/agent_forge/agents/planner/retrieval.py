@@ -69,18 +69,17 @@ class Catalogue:
         return scores
 
 
-_latest = Catalogue((), {})
+_latest = [Catalogue((), {})]  # kept while the tools are the same: an index reads every description
 
 
 def shown_tools(request: str, tools: Sequence[ToolSpec]) -> list[ToolSpec]:
     """The tools that a planner reads: all of them where they are few, else the nearest; in their own order."""
-    global _latest  # kept while the tools are the same: an index reads every description
     tools = tuple(tools)
     if len(tools) <= SHOWN_TOOLS:
         return list(tools)
-    catalogue = _latest
+    catalogue = _latest[0]
     if catalogue.tools != tools:
-        catalogue = _latest = Catalogue.of(tools)
+        catalogue = _latest[0] = Catalogue.of(tools)
     names = {tool.name for tool in catalogue.nearest(request, SHOWN_TOOLS)}
     return [tool for tool in tools if tool.name in names]
 
