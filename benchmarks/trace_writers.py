@@ -5,8 +5,8 @@
 Each writer is a process that adds its spans batch by batch; a batch counts when it is committed with its rollups and
 synced to disk. PostgreSQL is a server of this machine's own with the settings that it comes with (fsync on). Beside it
 the same with `INSERT … VALUES` of many rows, which is how it was done before, and a SQLite file. All take turns, and
-figures are medians over the rounds. The last column is what the machine could do with its cores to itself: one span's CPU, the
-writers' and the server's, on all of them.
+figures are medians over the rounds. The last column is what the machine could do with its cores to itself: one span's
+CPU, the writers' and the server's, on all of them.
 """
 
 from __future__ import annotations

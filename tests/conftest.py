@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
-from servers import Unavailable, postgres_server
+from servers import Unavailable, postgres_server, redis_server
 
 import agent_forge  # noqa: F401 (before any test imports torch: some machines need a limit on its instructions)
 
@@ -97,6 +97,13 @@ def postgres() -> Iterator[str]:
     """The folder of a running server's socket."""
     pytest.importorskip("psycopg", reason="psycopg is not installed: the extra `scale` brings it")
     yield from _served(postgres_server("-c", "fsync=off", "-c", "shared_buffers=32MB"))
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    """The URL of a running Redis server."""
+    pytest.importorskip("redis", reason="redis is not installed: the extra `scale` brings it")
+    yield from _served(redis_server())
 
 
 def _served(server: AbstractContextManager[str]) -> Iterator[str]:

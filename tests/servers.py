@@ -41,6 +41,24 @@ def postgres_server(*options: str) -> Iterator[str]:
             yield str(folder)
 
 
+@contextmanager
+def redis_server() -> Iterator[str]:
+    """The URL of a Redis server that keeps nothing and ends with the block. Raises Unavailable."""
+    import redis
+
+    program = shutil.which("redis-server")
+    if program is None:
+        raise Unavailable("Redis is not installed: `apt-get install redis-server` brings it")
+    with _folder("redis-") as folder:
+        socket = folder / "socket"
+        command = [program, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", folder]
+        with _running(command, signal.SIGKILL, stdout=subprocess.DEVNULL) as process:
+            client = redis.Redis(unix_socket_path=str(socket))
+            _wait(process, client.ping)
+            client.close()
+            yield f"unix://{socket}"
+
+
 def _connect(folder: Path) -> None:
     import psycopg
 

@@ -362,7 +362,7 @@ def test_a_database_without_an_encoding_keeps_text(postgres: str) -> None:
 
 
 def test_a_server_that_is_not_there_and_a_password_that_stays_secret(tmp_path: Path) -> None:
-    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'agent-forge[scale]'")
+    pytest.importorskip("psycopg", reason="psycopg is not installed: the extra `scale` brings it")
     with pytest.raises(StoreError, match="cannot be reached") as caught:
         open_database(f"postgresql://me:secret@localhost:1/box?host={tmp_path}&password=secret", SCHEMA)
     assert "secret" not in f"{caught.value.where} {caught.value.fix}"
@@ -371,7 +371,7 @@ def test_a_server_that_is_not_there_and_a_password_that_stays_secret(tmp_path: P
 
 def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
-    with pytest.raises(MissingExtraError, match=r"agent-forge\[scale\]"):
+    with pytest.raises(MissingExtraError, match=r"install .*\[scale\]"):
         open_database("postgresql:///x", SCHEMA)
     assert is_url("postgres://x")
     assert not is_url("/a/path")
