@@ -34,6 +34,7 @@ EXTRAS = {
     "mcp": ("mcp",),
     "ner": ("spacy",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
+    "ray": ("ray",),
     "scale": ("psycopg", "redis"),
     "server": (
         "opentelemetry.proto",

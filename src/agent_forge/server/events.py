@@ -29,6 +29,7 @@ KEPT = "run:"  # topics whose events are kept
 MOST = 20_000  # events of a stream
 DAY_S = 86_400  # how long a stream is kept after its last event
 WAITING = 10_000  # events that may wait for Redis
+TOGETHER = 100  # events in one request to Redis
 RETRY_S = 1.0
 LAST_S = 2.0  # for waiting events when the server shuts down
 
@@ -94,18 +95,24 @@ class RedisEvents:
     # In threads of their own
 
     def _send_all(self) -> None:
-        while not self._ended.is_set() and (item := self._waiting.get()) is not None:
-            while not self._sent(*item) and not self._ended.wait(RETRY_S):
+        item: tuple[str, Event] | None = ("", {})
+        while item is not None and not self._ended.is_set():
+            items = [item := self._waiting.get()]
+            with suppress(queue.Empty):
+                while item is not None and len(items) < TOGETHER:
+                    items.append(item := self._waiting.get_nowait())
+            while not self._sent([one for one in items if one is not None]) and not self._ended.wait(RETRY_S):
                 pass
 
-    def _sent(self, topic: str, event: Event) -> bool:
-        body = json.dumps(event, ensure_ascii=True)
+    def _sent(self, items: list[tuple[str, Event]]) -> bool:
         try:
             with self._client.pipeline(transaction=True) as pipe:
-                if topic.startswith(KEPT):  # first, so that whoever is told finds it
-                    pipe.xadd(STREAM + topic, {"event": body}, maxlen=MOST)
-                    pipe.expire(STREAM + topic, DAY_S)
-                pipe.publish(LIVE, json.dumps([self._name, topic]) + "\n" + body)
+                for topic, event in items:
+                    body = json.dumps(event)
+                    if topic.startswith(KEPT):  # first, so that whoever is told finds it
+                        pipe.xadd(STREAM + topic, {"event": body}, maxlen=MOST)
+                        pipe.expire(STREAM + topic, DAY_S)
+                    pipe.publish(LIVE, json.dumps([self._name, topic]) + "\n" + body)
                 pipe.execute()
         except self._fault as error:
             self._is_away(error)
