@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
 
 from agent_forge.errors import MissingExtraError, UsageError
@@ -34,7 +35,7 @@ class Ray:
             fix = "Write ray://local, ray://auto or ray://host:port"
             raise UsageError(f"{address!r} is not the address of a Ray cluster", fix=fix)
         try:
-            import ray
+            ray: Any = import_module("ray")
         except ImportError as error:
             raise MissingExtraError("running on Ray", "ray") from error
         self._ray, self._functions = ray, dict[tuple[tuple[str, Any], ...], Any]()

@@ -31,7 +31,7 @@ DAY_S = 86_400  # how long a stream is kept after its last event
 WAITING = 10_000  # events that may wait for Redis
 TOGETHER = 100  # events in one request to Redis
 RETRY_S = 1.0
-LAST_S = 2.0  # for waiting events when the server shuts down
+LAST_S = 10.0  # for waiting events when the server shuts down
 
 log = logging.getLogger("agent_forge.server")
 
@@ -51,7 +51,7 @@ class RedisEvents:
             raise MissingExtraError("events in Redis", "scale") from error
         self.where = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
         self._fault = redis.RedisError
-        self._client = redis.Redis.from_url(url, socket_connect_timeout=5, decode_responses=True)
+        self._client: Any = redis.Redis.from_url(url, socket_connect_timeout=5, decode_responses=True)
         self._deliver = deliver
         self._name = uuid.uuid4().hex  # whose events these are: our own are delivered already
         self._waiting: queue.Queue[tuple[str, Event] | None] = queue.Queue(WAITING)
@@ -87,7 +87,7 @@ class RedisEvents:
         """The kept events of a topic, with their places in its stream, later than the place `after`. Raises
         StoreError."""
         try:
-            rows: Any = self._client.xrange(STREAM + topic, min=after if after == "-" else f"({after}")
+            rows = self._client.xrange(STREAM + topic, min=after if after == "-" else f"({after}")
         except self._fault as error:
             raise StoreError(f"Redis cannot be reached: {error}", where=self.where) from error
         return [(place, json.loads(fields["event"])) for place, fields in rows]
@@ -149,9 +149,10 @@ class RedisEvents:
 
     def close(self) -> None:
         """Sends what waits, if Redis takes it now, and ends."""
+        patience = LAST_S if self._reachable else 0.1
         with suppress(queue.Full):
-            self._waiting.put(None, timeout=LAST_S)
-        self._threads[0].join(LAST_S)
+            self._waiting.put(None, timeout=patience)
+        self._threads[0].join(patience)
         self._ended.set()
         for thread in self._threads:
             thread.join(LAST_S)

@@ -165,6 +165,7 @@ def use_metrics(model: Any, length: int = 512, repeats: int = 5) -> dict[str, Me
         times.append(time.perf_counter() - start)
     latency = sorted(times)[len(times) // 2]
     how = f"one sequence of {length} tokens, median of {repeats}, {device.type}"
+    memory: int | None
     if device.type == "cuda":
         memory, of = torch.cuda.max_memory_allocated(device), "allocated on the GPU, reading"
     else:
