@@ -15,7 +15,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from agent_forge.errors import MissingExtraError, StoreError, UsageError
@@ -51,7 +51,8 @@ class RedisEvents:
             raise MissingExtraError("events in Redis", "scale") from error
         self.where = f"{parts.scheme}://{parts.hostname or ''}{parts.path}"
         self._fault = redis.RedisError
-        self._client: Any = redis.Redis.from_url(url, socket_connect_timeout=5, decode_responses=True)
+        client = redis.Redis.from_url(url, socket_connect_timeout=5, decode_responses=True)
+        self._client = cast(Any, client)  # which is typed in part
         self._deliver = deliver
         self._name = uuid.uuid4().hex  # whose events these are: our own are delivered already
         self._waiting: queue.Queue[tuple[str, Event] | None] = queue.Queue(WAITING)
