@@ -42,8 +42,7 @@ def _distribution() -> metadata.Distribution | None:
 
 def _origin(found: metadata.Distribution) -> dict[str, str]:
     """Where it came from, if not from a package index: PEP 610's direct_url.json in brief."""
-    from urllib.parse import urlsplit
-    from urllib.request import url2pathname
+    from urllib.parse import unquote, urlsplit
 
     record = json.loads(_read(found, "direct_url.json") or "{}")
     url = record.get("url", "")
@@ -52,7 +51,8 @@ def _origin(found: metadata.Distribution) -> dict[str, str]:
         return {"address": f"{info['vcs']}+{url}@{info['commit_id']}"}
     if "dir_info" in record:
         editable = "-e " if record["dir_info"].get("editable") else ""
-        return {"folder": url2pathname(urlsplit(url).path), "editable": editable}
+        path = unquote(urlsplit(url).path)
+        return {"folder": path.lstrip("/") if sys.platform == "win32" else path, "editable": editable}
     return {"address": url} if url else {}
 
 
