@@ -37,7 +37,7 @@ from agent_forge.agents.run_records import journal_of, notes_of, recording, stor
 from agent_forge.agents.tool_limits import limits_of
 from agent_forge.inference import use_recorder
 from agent_forge.plans import Plan, Task
-from agent_forge.runtime import Budget, Limits, Retry, Workers, new_run_id
+from agent_forge.runtime import Budget, Limits, Retry, new_run_id
 from agent_forge.runtime.options import Mend, OnEvent, Update
 from agent_forge.settings import trace_store, variable
 from agent_forge.traces import Recorder
@@ -161,7 +161,6 @@ async def _with_workers(
     approve: AnyApproval,
     repairs: int,
     settle: Mapping[str, tuple[str, Any]] | None,
-    workers: Workers | None,
     **settings: Any,
 ) -> Result:
     if resume is not None:
@@ -170,12 +169,10 @@ async def _with_workers(
         model = model if model is not None else notes.get("model")
         agent = agent if agent is not None else notes.get("agent")
         request_or_plan = notes.get("request")
-    unit, rollout = settings.pop("unit"), settings.pop("rollout")
+    unit, rollout, workers = (settings.pop(name) for name in ("unit", "rollout", "workers"))
     assignment, planner, strategy, model = assign(unit, rollout, home, planner, strategy, model)
     profile = choose_profile(agent)
-    box = allowed_tools(profile, None if tools is None else choose_tools(tools))
-    if workers is not None:
-        box = elsewhere(box, tools, workers)
+    box = elsewhere(allowed_tools(profile, None if tools is None else choose_tools(tools)), tools, workers)
     box, results = _with_results(box, home) if cache else (box, None)
     reads = tools is None or isinstance(request_or_plan, str)
     client = choose_model(model if model is not None else profile.model)

@@ -41,9 +41,12 @@ async def workers_at(place: AnyWorkers) -> AsyncIterator[Workers | None]:
         yield made
 
 
-def elsewhere(box: Toolbox, source: Any, workers: Workers) -> Toolbox:
+def elsewhere(box: Toolbox, source: Any, workers: Workers | None) -> Toolbox:
     """The same tools, called by workers, who load them from where they come from: `source`, a module or a file, or
-    None for the bundled ones. Raises UsageError for tools that cannot be loaded by name."""
+    None for the bundled ones. Without workers, as they are. Raises UsageError for tools that have no such
+    name."""
+    if workers is None:
+        return box
     if source is not None and not isinstance(source, (str, os.PathLike)):
         fix = "Put them into a module or a file and name it, or run without workers"
         raise UsageError("workers in other processes cannot be given tools as Python objects", fix=fix)
