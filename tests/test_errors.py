@@ -7,6 +7,7 @@ import inspect
 import pytest
 
 from agent_forge import errors
+from agent_forge.installed import install_command
 
 
 def test_the_sentence_has_all_three_parts() -> None:
@@ -18,7 +19,7 @@ def test_the_sentence_has_all_three_parts() -> None:
 
 def test_a_missing_extra_says_how_to_get_it() -> None:
     error = errors.MissingExtraError("reading Parquet", "all")
-    assert str(error).endswith("Run `pip install 'agent-forge[all]'`.")
+    assert str(error).endswith(f"Run `{install_command('all')}`.")
     assert error.exit_code == 2
 
 

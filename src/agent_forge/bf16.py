@@ -25,8 +25,12 @@ LIMITS = ("AVX512_CORE_FP16", "AVX512_CORE")  # the highest that works is taken:
 UNLIMITED, HOPELESS = "unlimited", "hopeless"
 RISKY = {"amx_bf16", "amx_tile", "avx512_bf16"}  # flags of the instructions that may turn out to be forbidden
 PROBE = """
-import resource, torch
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # dying is the answer: no core file
+import torch
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # dying is the answer: no core file
+except ImportError:
+    pass  # Windows writes none
 x = torch.ones(96, 96, dtype=torch.bfloat16)
 x @ x, x @ x[0], torch.bmm(x[None], x[None]), torch.nn.functional.linear(x, x, x[0])
 """

@@ -44,9 +44,9 @@ class MissingExtraError(UsageError):
     """A feature whose optional packages are not installed."""
 
     def __init__(self, feature: str, extra: str) -> None:
-        super().__init__(
-            f"{feature} needs packages that are not installed", fix=f"Run `pip install 'agent-forge[{extra}]'`"
-        )
+        from agent_forge.installed import install_command
+
+        super().__init__(f"{feature} needs packages that are not installed", fix=f"Run `{install_command(extra)}`")
 
 
 class PlanError(AgentForgeError):

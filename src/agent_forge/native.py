@@ -184,6 +184,8 @@ def cache_folder(name: str) -> Path | None:
         status = folder.stat()
     except (OSError, RuntimeError):  # RuntimeError: no home folder, as for a user ID without a name in a container
         return None
+    if not hasattr(os, "geteuid"):  # Windows, where the folders of a user are closed to others
+        return folder
     if status.st_uid != os.geteuid():
         announce(f"the cache {folder} is not used: it belongs to user {status.st_uid}. Set XDG_CACHE_HOME elsewhere")
         return None

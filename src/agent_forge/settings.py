@@ -34,6 +34,7 @@ class Settings:
     home: str = "~/.agent-forge"  # where traces, journal and models are kept
     # URL of a PostgreSQL database for traces, journal and registry; without it, SQLite files in home
     store: str | None = None
+    events: str | None = None  # URL of a Redis server that carries events between several `agent-forge serve`
     model: str | None = None  # the model to use when none is named: a URL, a folder, "smollm2"
     planner: Literal["rules", "local", "model"] | None = None  # without it, what the other settings allow
     concurrency: int | None = field(default=None, metadata={"at_least": 1})  # tasks that run at once

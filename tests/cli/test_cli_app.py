@@ -17,6 +17,7 @@ import yaml
 
 from agent_forge.cli import _app, run
 from agent_forge.errors import StoreError, UsageError
+from agent_forge.installed import install_command
 
 
 @pytest.fixture(autouse=True)
@@ -283,4 +284,4 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
     assert run(["try"]) == 2
     err = capsys.readouterr().err
     assert said in err
-    assert err.endswith(". Run `pip install 'agent-forge[forge]'`.\n")
+    assert err.endswith(f". Run `{install_command('forge')}`.\n")

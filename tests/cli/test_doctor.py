@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agent_forge.cli import doctor, run
+from agent_forge.installed import NAME, install_command
 
 
 def report(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, dict[str, object]]]:
@@ -37,7 +38,7 @@ def test_every_cross_has_a_fix(
     monkeypatch.setitem(doctor.EXTRAS, "otel", ("no_such_package.inner",))
     code, checks = report(capsys, "--home", str(tmp_path), "--model", "http://127.0.0.1:9/v1")
     assert code == 0, "what is missing from an extra is not an error"
-    assert checks["extra forge"]["fix"] == "pip install 'agent-forge[forge]'"
+    assert checks["extra forge"]["fix"] == install_command("forge")
     assert "not reachable" in str(checks["endpoint http://127.0.0.1:9/v1"]["detail"])
     assert all(check["fix"] for check in checks.values() if check["ok"] is False)
 
@@ -62,7 +63,7 @@ def test_the_table_for_people(
     monkeypatch.setitem(doctor.EXTRAS, "forge", ("no_such_package",))
     assert run(["doctor", "--home", str(tmp_path)]) == 0
     out = capsys.readouterr().out
-    assert "→ pip install 'agent-forge[forge]'" in out
+    assert f"→ {install_command('forge')}"[:40] in " ".join(out.split())
     assert "✓" in out
 
 
@@ -128,7 +129,7 @@ def test_the_extras_are_those_of_the_project() -> None:
     listed = text.partition("[project.optional-dependencies]")[2].partition("\n[")[0]
     for extra, modules in doctor.EXTRAS.items():
         wanted = listed.partition(f"\n{extra} = [")[2].partition("]\n")[0]
-        names = set(re.findall(r'"([A-Za-z_-][\w-]*)(?=[>"\[])', wanted)) - {"agent-forge"}
+        names = set(re.findall(r'"([A-Za-z_-][\w-]*)(?=[>"\[])', wanted)) - {NAME}
         assert {doctor.DISTRIBUTION.get(module, module) for module in modules} == names, extra
     known = set(re.findall(r"^([a-z]+) = \[", listed, re.MULTILINE))
     assert known - {"all", "dev"} == set(doctor.EXTRAS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import sqlite3
@@ -85,6 +86,28 @@ def test_a_write_is_whole_or_undone(opener: Opener) -> None:
     with database.read() as cursor:
         row = cursor.execute("SELECT size, share FROM things WHERE name LIKE ?", ("A",)).fetchone()
     assert tuple(row) == (2**40, 0.1)
+
+
+def test_many_rows_travel_as_one_document(postgres: str) -> None:
+    database = open_database(_fresh(postgres), SCHEMA)
+    columns, ending = ("name", "size", "share"), "ON CONFLICT (name) DO UPDATE SET size = things.size + excluded.size"
+    rows = [(f"n{i}", i, i / 3) for i in range(2_500)]
+    odd = [("Ł\u2028\"'\\ %s ?", None, math.inf), ("low", -(2**63), -math.inf)]
+    with database.write() as cursor:
+        assert cursor.insert("things", columns, rows, ending) == 2_500
+        assert cursor.insert("things", columns, [], ending) == 0
+        assert cursor.insert("things", columns, odd, "ON CONFLICT DO NOTHING") == 2
+        assert cursor.insert("things", columns, odd, "ON CONFLICT DO NOTHING") == 0
+    with database.write() as cursor, cursor.together():
+        cursor.insert("things", columns, rows, ending)
+    with database.read() as cursor:
+        stored = cursor.execute("SELECT name, size, share FROM things ORDER BY id").fetchall()
+    assert stored == [(name, 2 * size, share) for name, size, share in rows] + odd
+    for wrong in (("big", 2**64, 0.0), ("zero\0", 1, 0.0), ("lone\ud800", 1, 0.0), (b"bytes", 1, 0.0), (None, 1, 0.0)):
+        with pytest.raises(DataError, match="a value cannot be stored"), database.write() as cursor:
+            cursor.insert("things", columns, [("new", 1, 1.0), wrong], ending)
+    assert "new" not in names(database), "all or nothing"
+    database.close()
 
 
 def test_what_is_referred_to_must_be_there(opener: Opener) -> None:
@@ -339,7 +362,7 @@ def test_a_database_without_an_encoding_keeps_text(postgres: str) -> None:
 
 
 def test_a_server_that_is_not_there_and_a_password_that_stays_secret(tmp_path: Path) -> None:
-    pytest.importorskip("psycopg", reason="psycopg is not installed: pip install 'agent-forge[scale]'")
+    pytest.importorskip("psycopg", reason="psycopg is not installed: the extra `scale` brings it")
     with pytest.raises(StoreError, match="cannot be reached") as caught:
         open_database(f"postgresql://me:secret@localhost:1/box?host={tmp_path}&password=secret", SCHEMA)
     assert "secret" not in f"{caught.value.where} {caught.value.fix}"
@@ -348,7 +371,7 @@ def test_a_server_that_is_not_there_and_a_password_that_stays_secret(tmp_path: P
 
 def test_without_psycopg_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
-    with pytest.raises(MissingExtraError, match=r"agent-forge\[scale\]"):
+    with pytest.raises(MissingExtraError, match=r"install .*\[scale\]"):
         open_database("postgresql:///x", SCHEMA)
     assert is_url("postgres://x")
     assert not is_url("/a/path")

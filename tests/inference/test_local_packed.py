@@ -85,7 +85,7 @@ def test_the_end_tokens_are_those_of_the_folder(folder: Path, tmp_path: Path) ->
 def test_other_folders_need_an_extra_and_say_which(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     monkeypatch.setitem(sys.modules, "transformers", None)  # as if it were not installed
-    with pytest.raises(MissingExtraError, match=r"agent-forge\[forge\]"):
+    with pytest.raises(MissingExtraError, match=r"\[forge\]"):
         LocalModel(tmp_path).load()
 
 

@@ -225,7 +225,7 @@ def test_a_folder_of_another_kind_is_refused(text: str, tmp_path: Path) -> None:
 
 def test_a_newer_format_and_another_architecture_say_what_to_do(tmp_path: Path) -> None:
     llama_folder(tmp_path, model_type="gpt2")
-    with pytest.raises(UsageError, match=r"gpt2.*agent-forge\[forge\]"):
+    with pytest.raises(UsageError, match=r"gpt2.*\[forge\]"):
         PackedModel.load(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     config["quantization_config"]["format"] = 99

@@ -140,7 +140,7 @@ def test_commands_say_so_and_leave_nothing_half(
 
 @pytest.mark.parametrize("what", ["merge", "checkpoint"])
 def test_models_are_whole_or_absent(small_disk: Callable[[int], Any], what: str, tmp_path: Path) -> None:
-    pytest.importorskip("torch", reason="torch is not installed: pip install 'agent-forge[forge]'")
+    pytest.importorskip("torch", reason="torch is not installed: the extra `forge` brings it")
     sys.path.insert(0, str(Path(__file__).parents[1] / "forge"))
     from tests_merge_models import llama_tensors, moved, write_model
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-pytest.importorskip("starlette", reason="the server's packages are not installed: pip install 'agent-forge[server]'")
+pytest.importorskip("starlette", reason="the server's packages are not installed: the extra `server` brings it")
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "agents"))
 
@@ -74,7 +74,7 @@ def plain(start_server: Callable[..., Live]) -> Live:
 @pytest.fixture(scope="session")
 def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny random model."""
-    pytest.importorskip("torch", reason="torch is not installed: pip install 'agent-forge[forge]'")
+    pytest.importorskip("torch", reason="torch is not installed: the extra `forge` brings it")
     import server_tiny  # noqa: F401  (torch with one thread)
     from agents_tiny_model import tiny_folder
 

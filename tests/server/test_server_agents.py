@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-openai = pytest.importorskip("openai", reason="the openai client is not installed: pip install 'agent-forge[dev]'")
-pytest.importorskip("torch", reason="torch is not installed: pip install 'agent-forge[forge]'")
+openai = pytest.importorskip("openai", reason="the openai client is not installed: the extra `dev` brings it")
+pytest.importorskip("torch", reason="torch is not installed: the extra `forge` brings it")
 
 from agents_taught_model import PROFILE, QUESTION, convert, taught_folders, temperature  # noqa: E402
 

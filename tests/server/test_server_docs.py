@@ -48,7 +48,7 @@ def test_there_are_examples() -> None:
 
 
 def test_the_example_with_openais_client_works(live: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("openai", reason="the openai client is not installed: pip install 'agent-forge[dev]'")
+    pytest.importorskip("openai", reason="the openai client is not installed: the extra `dev` brings it")
     [example] = [block for block in BLOCKS if block.startswith("from openai")]
     exec(compile(here(example, live), str(PAGE), "exec"), {})
     text, _, tokens = capsys.readouterr().out.strip().rpartition(" ")

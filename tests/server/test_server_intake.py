@@ -24,7 +24,7 @@ from agent_forge.traces.otlp_protobuf import write_protobuf
 from agent_forge.traces.recorder import new_span_id, new_trace_id
 from agent_forge.traces.rows import to_rows
 
-pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed: pip install 'agent-forge[otel]'")
+pytest.importorskip("opentelemetry.sdk", reason="opentelemetry-sdk is not installed: the extra `otel` brings it")
 
 PROTOBUF, JSON = "application/x-protobuf", "application/json"
 FIXTURES = Path(__file__).parents[1] / "traces" / "fixtures" / "otlp"

@@ -13,7 +13,7 @@ import pytest
 import server_tiny as tiny
 from agents_tiny_model import tiny_tokenizer
 
-openai = pytest.importorskip("openai", reason="the openai client is not installed: pip install 'agent-forge[dev]'")
+openai = pytest.importorskip("openai", reason="the openai client is not installed: the extra `dev` brings it")
 
 HI = [{"role": "user", "content": "hi"}]
 TOOLS = [

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-schemathesis = pytest.importorskip(
-    "schemathesis", reason="schemathesis is not installed: pip install 'agent-forge[dev]'"
-)
+schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed: the extra `dev` brings it")
 
 from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
 

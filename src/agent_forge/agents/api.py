@@ -26,6 +26,7 @@ from agent_forge.agents.choices import (
     choose_planner,
     choose_tools,
 )
+from agent_forge.agents.elsewhere import AnyWorkers, elsewhere, workers_at
 from agent_forge.agents.front import blocking, checked_names, signature_of
 from agent_forge.agents.planner.interface import make_plan
 from agent_forge.agents.policies import assign, strategy_by_flag
@@ -36,7 +37,7 @@ from agent_forge.agents.run_records import journal_of, notes_of, recording, stor
 from agent_forge.agents.tool_limits import limits_of
 from agent_forge.inference import use_recorder
 from agent_forge.plans import Plan, Task
-from agent_forge.runtime import Budget, Limits, Retry, Workers, new_run_id
+from agent_forge.runtime import Budget, Limits, Retry, new_run_id
 from agent_forge.runtime.options import Mend, OnEvent, Update
 from agent_forge.settings import trace_store, variable
 from agent_forge.traces import Recorder
@@ -105,7 +106,7 @@ async def arun(
     mend: Mend | None = None,
     known: Mapping[str, Any] | None = None,
     durations: Mapping[str, float] | None = None,
-    workers: Workers | None = None,
+    workers: AnyWorkers = None,
     memo: bool = True,
     order: str = "critical_path",
     stream_idle_s: float = 300.0,
@@ -127,16 +128,21 @@ async def arun(
     - `resume`: a run to go on with; `settle`: what became of its tasks in doubt: ("done", RESULT), ("retry", None)…
     - `unit`: whom this is for; `rollout`, or the latest active one, then decides who does it (docs/rollout.md).
     - `home`: the folder for trace and journal; `record=False` writes neither; `mask`, `sample`: see `Recorder`;
-      `limits` replaces the tools' own; `cache` keeps results of `pure` tools.
+      `limits` replaces the tools' own; `cache` keeps results of `pure` tools; `workers`: docs/scale.md.
     A model's plan that is invalid or gives a value that nobody gave is written once more, then the rules plan. Raises
     UsageError, PlanInvalid, PlanRefused, ToolError, ModelError or PlanningFailed; the result reports failed tasks.
     """
     return await _carry_out(**locals())
 
 
+async def _carry_out(*, workers: AnyWorkers, **given: Any) -> Result:
+    async with workers_at(workers) as ready:
+        return await _with_workers(workers=ready, **given)
+
+
 # To add a parameter: a line in the signature of `arun`, which `run` follows by itself, and one here; a field of
 # `RunSettings` needs only the former.
-async def _carry_out(
+async def _with_workers(
     request_or_plan: str | Plan | Iterable[Task] | AsyncIterable[Task] | None,
     *,
     tools: AnyTools,
@@ -163,10 +169,10 @@ async def _carry_out(
         model = model if model is not None else notes.get("model")
         agent = agent if agent is not None else notes.get("agent")
         request_or_plan = notes.get("request")
-    unit, rollout = settings.pop("unit"), settings.pop("rollout")
+    unit, rollout, workers = (settings.pop(name) for name in ("unit", "rollout", "workers"))
     assignment, planner, strategy, model = assign(unit, rollout, home, planner, strategy, model)
     profile = choose_profile(agent)
-    box = allowed_tools(profile, None if tools is None else choose_tools(tools))
+    box = elsewhere(allowed_tools(profile, None if tools is None else choose_tools(tools)), tools, workers)
     box, results = _with_results(box, home) if cache else (box, None)
     reads = tools is None or isinstance(request_or_plan, str)
     client = choose_model(model if model is not None else profile.model)

@@ -116,12 +116,13 @@ def run_command(arguments: list[str]) -> int:
 def _sentence(error: Exception) -> tuple[str, int]:
     """An error in one sentence, and its exit code."""
     from agent_forge.cli.doctor import EXTRAS
+    from agent_forge.installed import install_command
 
     missing = error if isinstance(error, ModuleNotFoundError) else error.__cause__
     module = missing.name if isinstance(missing, ModuleNotFoundError) else None
     extra = next((extra for extra, modules in EXTRAS.items() if module in modules), None)
     if isinstance(error, AgentForgeError):
-        fix = "" if extra is None or error.fix else f". Run `pip install 'agent-forge[{extra}]'`."
+        fix = "" if extra is None or error.fix else f". Run `{install_command(extra)}`."
         return str(error) + fix, error.exit_code
     if extra is not None:
         return str(MissingExtraError(f"this command (it imports {module})", extra)), 2

@@ -20,6 +20,7 @@ import click
 from agent_forge.cli._options import home_option, json_option, renamed
 from agent_forge.cli._output import cell, json_out
 from agent_forge.errors import AgentForgeError
+from agent_forge.installed import install_command
 
 # Modules that the base package and each extra of pyproject.toml import.
 BASE = (
@@ -33,7 +34,8 @@ EXTRAS = {
     "mcp": ("mcp",),
     "ner": ("spacy",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
-    "scale": ("psycopg",),
+    "ray": ("ray",),
+    "scale": ("psycopg", "redis"),
     "server": (
         "opentelemetry.proto",
         "prometheus_client",
@@ -97,9 +99,9 @@ def examine(home: str | None, urls: tuple[str, ...]) -> Iterator[Finding]:
     recent = sqlite3.sqlite_version_info >= (3, 24)  # upsert
     fix = None if recent else "Use a Python built with SQLite 3.24 or newer"
     yield Finding("sqlite", recent, sqlite3.sqlite_version, fix, True)
-    yield _packages("base", BASE, "pip install --force-reinstall agent-forge", required=True)
+    yield _packages("base", BASE, f"{install_command()} --force-reinstall", required=True)
     for extra, modules in EXTRAS.items():
-        yield _packages(f"extra {extra}", modules, f"pip install 'agent-forge[{extra}]'")
+        yield _packages(f"extra {extra}", modules, install_command(extra))
     yield _accelerator()
     yield _bf16()
     yield _sandbox()

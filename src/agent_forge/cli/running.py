@@ -63,6 +63,8 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
               help="How often a model may mend the plan after a failure.")  # fmt: skip
 @click.option("--settle", multiple=True, metavar="TASK=HOW",
               help="With --resume, what became of a task in doubt: done:VALUE, retry or failed.")  # fmt: skip
+@click.option("--workers", metavar="WHERE",
+              help="Where tools are called: processes:N, ray://local, ray://host:port [default: here].")  # fmt: skip
 @click.option("--team", is_flag=True, help="Assign every task to an agent, by rules, measured trust and load.")
 @roster_option
 @click.option("--unit", help="Whom this is for, e.g. a user: a rollout then decides which policy does it.")

@@ -7,11 +7,7 @@ import threading
 import time
 
 from agent_forge.errors import StoreError
-
-try:
-    import fcntl
-except ImportError:  # Windows has no such locks: there, two processes with one claim are not kept apart
-    fcntl = None  # type: ignore[assignment]
+from agent_forge.platforms import lock, unlock
 
 # Whoever asks whether a number is claimed holds its lock for a moment, which must not look like a claim.
 PATIENCE_S = 0.05
@@ -26,7 +22,7 @@ class FileLocks:
 
     def __init__(self, path: str | None) -> None:
         """Without a file, the locks are those of this object alone."""
-        self._in_file = path is not None and fcntl is not None
+        self._in_file = path is not None
         self._path = str(id(self)) if path is None else os.path.realpath(path)
 
     def take(self, number: int, patience_s: float = PATIENCE_S) -> bool:
@@ -42,11 +38,8 @@ class FileLocks:
         with self._guard:
             if (self._path, number) in self._held:
                 return False
-            if self._in_file:
-                try:
-                    fcntl.lockf(self._file(), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
-                except OSError:
-                    return False
+            if self._in_file and not self._locked(number):
+                return False
             self._held.add((self._path, number))
             return True
 
@@ -55,13 +48,19 @@ class FileLocks:
             if (self._path, number) in self._held:
                 self._held.discard((self._path, number))
                 if self._in_file:
-                    fcntl.lockf(self._file(), fcntl.LOCK_UN, 1, number)
+                    unlock(self._file(), number)
 
     def is_taken(self, number: int) -> bool:
         if not self.take(number, 0.0):
             return True
         self.release(number)
         return False
+
+    def _locked(self, number: int) -> bool:
+        try:
+            return lock(self._file(), number)
+        except OSError:  # a file system without locks
+            return False
 
     def _file(self) -> int:
         key = f"{os.getpid()}:{self._path}"  # a forked child has no locks of its parent and opens its own

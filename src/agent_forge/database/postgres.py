@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cache, lru_cache, partial
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -17,6 +19,7 @@ from agent_forge.errors import DataError, MissingExtraError, StoreError
 TYPES = {"serial": "BIGSERIAL PRIMARY KEY", "int": "BIGINT", "real": "DOUBLE PRECISION", "packed": ""}
 # The server learns of the death of a process from its connection, a moment after it happened.
 PATIENCE_S = 0.5
+ROWS = 1_000  # in one statement; what it holds must stay far below a gigabyte
 
 # Connections of a parent process: closing them in a child would end the parent's sessions.
 _INHERITED: list[Any] = []
@@ -37,6 +40,7 @@ class PostgresDatabase:
 
     def _forget(self) -> None:
         self._pid = os.getpid()
+        self._durability = "on"  # the server's `synchronous_commit`
         self._pool = threading.Lock()
         self._idle: list[Any] = []
         self._claiming = threading.RLock()
@@ -47,16 +51,31 @@ class PostgresDatabase:
     def read(self) -> Iterator[PostgresCursor]:
         """A cursor on a connection of its own."""
         with self._connection() as connection:
-            yield PostgresCursor(connection.cursor())
+            yield PostgresCursor(connection)
 
     @contextmanager
     def write(self) -> Iterator[PostgresCursor]:
         """A cursor in a transaction that is committed when the block ends, and undone if it fails."""
-        with self._connection() as connection, connection.transaction():
-            cursor = PostgresCursor(connection.cursor())
-            # writers take turns, as they do in SQLite
-            cursor.execute("SELECT pg_advisory_xact_lock(?)", (self.schema.application_id,))
-            yield cursor
+        with self._connection() as connection:
+            # Writers take turns, as they do in SQLite. A turn ends with the commit, which does not wait for the disk:
+            # the next writer's turn begins meanwhile, and one sync of the server serves all who wait for it.
+            connection.execute(f"BEGIN; SELECT pg_advisory_xact_lock({self.schema.application_id})")
+            try:
+                yield PostgresCursor(connection)
+            except BaseException:
+                with suppress(_psycopg().Error):  # a broken connection has no transaction any more
+                    connection.execute("ROLLBACK")
+                raise
+            connection.execute(f"COMMIT; {self._sync}")
+
+    @property
+    def _sync(self) -> str:
+        """The statement that waits until everything committed is on disk, where the schema asks for that: an empty
+        message, with the durability that the server is set to, waits for all before it."""
+        if not self.schema.synced:
+            return ""
+        setting = f"set_config('synchronous_commit', '{self._durability}', true)"
+        return f"SELECT {setting}, pg_logical_emit_message(true, 'agent-forge', '')"
 
     @contextmanager
     def _connection(self) -> Iterator[Any]:
@@ -94,9 +113,9 @@ class PostgresDatabase:
         # A database without an encoding (initdb in the C locale makes one) would give bytes for text.
         text = {"client_encoding": "utf8", "application_name": "agent-forge"}
         connection = _psycopg().connect(self._url, autocommit=True, **text)
+        self._durability = connection.execute("SHOW synchronous_commit").fetchone()[0]
         connection.execute(f"SET search_path TO {self.schema.namespace}")
-        if not self.schema.synced:
-            connection.execute("SET synchronous_commit TO off")
+        connection.execute("SET synchronous_commit TO off")
         return connection
 
     # Claims are session-level advisory locks, all on one connection, which also writes for them: a
@@ -135,7 +154,9 @@ class PostgresDatabase:
             if session is not self._session or session.closed or os.getpid() != self._pid:
                 raise StoreError(lost, where=self.where, fix="Resume when the server can be reached")
             with session.transaction():
-                yield PostgresCursor(session.cursor())
+                yield PostgresCursor(session)
+            if self.schema.synced:
+                session.execute(self._sync)
 
     def release(self, session: Any, number: int) -> None:
         """Gives a claim up."""
@@ -209,12 +230,54 @@ class SessionClaim:
 class PostgresCursor:
     """A psycopg cursor that takes the store's statements as they are written for SQLite."""
 
-    def __init__(self, cursor: Any) -> None:
-        self._cursor = cursor
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._cursor = connection.cursor()
+
+    def together(self) -> AbstractContextManager[Any]:
+        """A block whose statements are sent without waiting for each other's results."""
+        pipeline: AbstractContextManager[Any] = self._connection.pipeline()
+        return pipeline
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Any:
         """Runs a statement with `?` marks. Returns psycopg's cursor."""
         return self._cursor.execute(_dialect(sql), values)
+
+    def insert(self, table: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], ending: str) -> int:
+        """`INSERT INTO table (columns) … ending` of many rows. Returns how many were inserted or changed.
+
+        They travel as one JSON document: psycopg and the server would spend most of their time on the marks of a long
+        `VALUES`, and COPY, which cannot end in ON CONFLICT, would need a temporary table (docs/results/traces.md).
+        """
+        changed = 0
+        names = ", ".join(columns)
+        sql = f"INSERT INTO {table} ({names}) SELECT {names} FROM json_populate_recordset(NULL::{table}, %s) {ending}"  # noqa: S608 (names, never values)
+        for start in range(0, len(rows), ROWS):
+            changed += self._cursor.execute(sql, (_json(columns, rows[start : start + ROWS]),)).rowcount
+        return changed
+
+
+def _json(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Rows as a JSON array of objects. JSON has no infinity, but the server reads its name."""
+    records = [
+        dict(zip(columns, [str(value) if value in _INFINITE else value for value in row], strict=True)) for row in rows
+    ]
+    try:
+        return _dumps()(records)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"a value cannot be stored: {error}") from error
+
+
+_INFINITE = frozenset((math.inf, -math.inf))
+
+
+@cache
+def _dumps() -> Callable[[Any], str]:
+    try:
+        import orjson
+    except ImportError:
+        return partial(json.dumps, ensure_ascii=False)
+    return lambda value: orjson.dumps(value).decode()
 
 
 @lru_cache(maxsize=512)

@@ -22,13 +22,14 @@ MAIN = "__agent_forge_main__"  # the caller's script, imported under this name s
 def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
     """Carries out calls until the input ends."""
     while head := requests.read(8):
-        request = json.loads(requests.read(int.from_bytes(head, "big")))
-        body = _answer(request)
+        body = carry_out(requests.read(int.from_bytes(head, "big")))
         answers.write(len(body).to_bytes(8, "big") + body)
         answers.flush()
 
 
-def _answer(request: dict[str, Any]) -> bytes:
+def carry_out(body: bytes) -> bytes:
+    """The answer to one call: its result, or the error."""
+    request = json.loads(body)
     try:
         function = find(request["function"])
         result = function(Task(**request["task"]), request["inputs"])

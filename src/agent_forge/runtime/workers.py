@@ -146,7 +146,7 @@ class Processes:
 
     async def call(self, handler: Function, task: Task, inputs: dict[str, Any]) -> Any:
         """The handler's result, from a process. Raises WorkerDied, RemoteError, or (nothing was sent) UsageError."""
-        request = _frame({"function": reference(handler), "task": task.as_dict(), "inputs": inputs})
+        request = _frame(request_of(handler, task, inputs))
         async with self._places:
             process = self._idle.pop() if self._idle else await _start()
             try:
@@ -208,11 +208,16 @@ def _answer(answer: asyncio.Future[Any], value: Any, error: BaseException | None
         answer.set_exception(error)
 
 
-def _frame(document: dict[str, Any]) -> bytes:
+def request_of(handler: Function, task: Task, inputs: dict[str, Any]) -> bytes:
+    """A call as `process_worker` reads it. Raises UsageError for what cannot be sent."""
+    document = {"function": reference(handler), "task": task.as_dict(), "inputs": inputs}
     try:
-        body = json.dumps(document).encode()
+        return json.dumps(document).encode()
     except (TypeError, ValueError) as error:
         raise UsageError(f"what is sent to a worker process must be JSON: {error}") from error
+
+
+def _frame(body: bytes) -> bytes:
     return len(body).to_bytes(8, "big") + body
 
 

@@ -16,9 +16,10 @@ from agent_forge.settings import trace_store
 if TYPE_CHECKING:
     from agent_forge.forge.registry import Registry
     from agent_forge.runtime import Journal
+    from agent_forge.server.events import RedisEvents
     from agent_forge.traces import Recorder, Store
 
-CLOSED_LAST = ("recorder", "telemetry", "registry", "traces")  # the others use them to the end
+CLOSED_LAST = ("recorder", "telemetry", "registry", "traces", "events")  # the others use them to the end
 
 
 @dataclass
@@ -33,6 +34,21 @@ class Context:
     hub: Hub = field(default_factory=Hub)
     parts: dict[str, Any] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.events is not None:
+            self.hub.relay = self.events.publish
+
+    @property
+    def events(self) -> RedisEvents | None:
+        """The events of other servers, or None for a server that is alone."""
+        if self.settings.events is None:
+            return None
+        from agent_forge.server.events import RedisEvents
+
+        url = self.settings.events
+        events: RedisEvents = self.part("events", lambda: RedisEvents(url, self.hub.deliver))
+        return events
 
     @property
     def home(self) -> Path:

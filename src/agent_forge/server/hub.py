@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 LONGEST = 1_000  # events that may wait for a slow reader; then the oldest are dropped and counted
@@ -68,6 +68,7 @@ class Hub:
     def __init__(self) -> None:
         self._readers: dict[str, set[Subscription]] = {}
         self._lock = threading.Lock()
+        self.relay: Callable[[str, Event], None] | None = None  # tells other servers what is published here
 
     def subscribe(self, *topics: str) -> Subscription:
         """A subscription to these topics, on the running event loop."""
@@ -88,6 +89,12 @@ class Hub:
 
     def publish(self, topic: str, event: Event) -> None:
         """Sends an event to all subscribers of a topic. From any thread, and without waiting."""
+        if self.relay is not None:
+            self.relay(topic, event)
+        self.deliver(topic, event)
+
+    def deliver(self, topic: str, event: Event) -> None:
+        """Sends an event to the subscribers here alone."""
         with self._lock:
             readers = list(self._readers.get(topic, ()))
         for reader in readers:

@@ -36,6 +36,8 @@ class Insert:
         columns = self.columns_of(rows) if self.optional and rows else self.columns
         if columns != self.columns:
             rows = list(map(itemgetter(*map(self.columns.index, columns)), rows))
+        if (insert := getattr(cursor, "insert", None)) is not None:  # PostgreSQL has a way of its own
+            return int(insert(self.table, columns, rows, self.ending))
         changed = start = 0
         for size in SIZES:
             while len(rows) - start >= size:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -167,13 +167,14 @@ class Store:
             (last,) = cursor.execute("SELECT coalesce(max(seq), 0) FROM spans").fetchone()
             if INSERT.run(cursor, rows) < len(rows):
                 rows, finished = _new_and_finished(cursor, rows, last)
-            add_sums(cursor, rows + finished)
-            add_traces(cursor, rows)
-            for trace_id in sorted({row[TRACE] for row in finished}):
-                rebuild_trace(cursor, trace_id)
             judged = {row[TRACE] for row in rows if row[KIND] == "reward" and JUDGE in (row[ATTRIBUTES] or "")}
-            for trace_id in sorted(judged):  # a crash before `_settle` leaves it to be settled by `credits`
-                cursor.execute("INSERT INTO judged VALUES (?, 0) ON CONFLICT DO NOTHING", (trace_id,))
+            with getattr(cursor, "together", nullcontext)():
+                add_sums(cursor, rows + finished)
+                add_traces(cursor, rows)
+                for trace_id in sorted({row[TRACE] for row in finished}):
+                    rebuild_trace(cursor, trace_id)
+                for trace_id in sorted(judged):  # a crash before `_settle` leaves it to be settled by `credits`
+                    cursor.execute("INSERT INTO judged VALUES (?, 0) ON CONFLICT DO NOTHING", (trace_id,))
         if judged:
             self._settle(sorted(judged))
         return len(rows) + len(finished)

@@ -7,7 +7,6 @@ either no model or a whole one. A journal of the finished tensors lets the same 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -16,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from agent_forge.forge.merging.sources import ModelFolder
 from agent_forge.forge.merging.writing import to_mapping, to_yaml
 from agent_forge.inference.loading import INDEX
 from agent_forge.inference.safetensors_file import BYTES_OF
+from agent_forge.platforms import lock
 
 RECIPE = "recipe.yaml"
 JOURNAL = ".merging.jsonl"
@@ -143,15 +143,17 @@ def _locked(staging: Path, target: Path) -> Iterator[None]:
     while True:
         _refuse_taken(target)
         staging.mkdir(exist_ok=True)
+        if os.name == "nt":  # where folders cannot be opened, and so not locked
+            yield
+            return
         descriptor = os.open(staging, os.O_RDONLY)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+            taken = False
+            with suppress(OSError):  # a file system on which folders cannot be locked (NFS)
+                taken = not lock(descriptor)
+            if taken:
                 fix = "Wait for it, or name another folder"
-                raise UsageError("another merge is writing to this output", where=str(staging), fix=fix) from error
-            except OSError:
-                pass  # a file system on which folders cannot be locked (NFS)
+                raise UsageError("another merge is writing to this output", where=str(staging), fix=fix)
             if not _is_at(descriptor, staging):
                 continue  # it was renamed or removed before we had the lock
             yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import resource
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from agent_forge.forge.models.norm import rms_norm
 from agent_forge.forge.training import TrainResult
 from agent_forge.forge.training.evaluation import HeldOut, ratio
 from agent_forge.forge.training.packing import IGNORE, encode
+from agent_forge.platforms import peak_memory
 
 METRIC = "bits per byte"
 
@@ -165,13 +165,15 @@ def use_metrics(model: Any, length: int = 512, repeats: int = 5) -> dict[str, Me
         times.append(time.perf_counter() - start)
     latency = sorted(times)[len(times) // 2]
     how = f"one sequence of {length} tokens, median of {repeats}, {device.type}"
+    memory: int | None
     if device.type == "cuda":
         memory, of = torch.cuda.max_memory_allocated(device), "allocated on the GPU, reading"
     else:
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        of = "of the whole process, training included"
-    return {
+        memory, of = peak_memory(), "of the whole process, training included"
+    figures = {
         f"latency_s_at_{length}": Metric(latency, n=repeats, how=how),
         f"forward_tokens_per_s_at_{length}": Metric(length / latency, n=repeats, how=how),
-        "peak_memory_bytes": Metric(float(memory), how=of),
     }
+    if memory is not None:
+        figures["peak_memory_bytes"] = Metric(float(memory), how=of)
+    return figures

@@ -6,7 +6,6 @@ else down.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import threading
@@ -22,6 +21,7 @@ from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.events import Bus, jsonl_sink
 from agent_forge.forge.phases import Work, phase
 from agent_forge.plans import Task
+from agent_forge.platforms import lock
 
 
 class Busy(UsageError):
@@ -105,11 +105,8 @@ def locked(folder: Path, suffix: str = ".lock", wait: bool = False) -> Iterator[
     path = folder.with_suffix(suffix)
     while True:
         with open(path, "a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except OSError as error:
-                fix = "Wait for it, or stop it"
-                raise Busy("another process runs this phase", where=str(folder), fix=fix) from error
+            if not lock(file.fileno(), wait=wait):
+                raise Busy("another process runs this phase", where=str(folder), fix="Wait for it, or stop it")
             try:
                 current = os.path.samestat(os.fstat(file.fileno()), path.stat())
             except FileNotFoundError:

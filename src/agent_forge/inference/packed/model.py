@@ -19,6 +19,7 @@ from agent_forge.inference.packed.network import FORMAT, METHOD, Network, networ
 from agent_forge.inference.packed.plain import PlainModel
 from agent_forge.inference.packed.rotary import rope_of
 from agent_forge.inference.safetensors_file import check_files, read_arrays
+from agent_forge.installed import install_command
 
 WEIGHTS = "model.safetensors"
 
@@ -49,7 +50,7 @@ class PackedModel:
         path = Path(folder)
         config = read_config(path)
         if (reason := why_no_network(config)) is not None:
-            fix = "Install `agent-forge[forge]`: transformers runs it"
+            fix = f"Run `{install_command('forge')}`: transformers runs it"
             raise UsageError(f"this packed model does not run without torch: {reason}", where=str(path), fix=fix)
         digests: Mapping[str, str] = config["quantization_config"].get("files") or {}
         check_files([path / WEIGHTS], digests)

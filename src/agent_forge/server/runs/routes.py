@@ -12,6 +12,7 @@ from starlette.routing import Route
 
 from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
+from agent_forge.server.events import RedisEvents
 from agent_forge.server.requests import read_json, unless_left
 from agent_forge.server.responses import json_response
 from agent_forge.server.runs.run import ActiveRun
@@ -50,8 +51,11 @@ def routes(context: Context) -> list[Route]:
         return json_response({"run": run.name, "state": run.state}, 202)
 
     async def events(request: Request) -> Response:
-        run = _active_run(context, request)
-        return event_stream(_events(context, run, _seen(request)))
+        name = request.path_params["run"]
+        run = runs_of(context).find(name)
+        if run is None and context.events is not None and await run_in_threadpool(runs_of(context).has_begun, name):
+            return event_stream(_events_elsewhere(context, context.events, name, _seen(request)))
+        return event_stream(_events(context, run or _active_run(context, request), _seen(request)))
 
     return [
         Route("/v1/runs", start, methods=["POST"]),
@@ -90,6 +94,27 @@ def _seen(request: Request) -> int:
     """How many events the client has, by the id of the last: browsers send it when they reconnect."""
     last = request.headers.get("last-event-id", "")
     return int(last) + 1 if last.isdecimal() and len(last) < 10 else 0
+
+
+async def _events_elsewhere(context: Context, events: RedisEvents, name: str, seen: int) -> AsyncGenerator[bytes, None]:
+    """As `_events`, of a run that another server has or had. One whose server died ends as the journal says, after a
+    while without news: the last events come a moment after the journal knows of the end."""
+    topic, number, place, finished, quiet = f"run:{name}", 0, "-", False, False
+    with context.hub.subscribe(topic) as news:
+        while True:
+            ended = await run_in_threadpool(runs_of(context).has_ended, name)
+            for at, event in await run_in_threadpool(events.past, topic, place):
+                place = at
+                if number >= seen:
+                    yield encode(event, event["kind"], number)
+                number += 1
+                finished = event["kind"] == "finished"
+            if finished or (ended and (quiet or not number)):
+                yield encode(await run_in_threadpool(runs_of(context).document, name), "result")
+                return
+            quiet = await news.next(HEARTBEAT_S) is None
+            if quiet:
+                yield b": still here\n\n"
 
 
 async def _events(context: Context, run: ActiveRun, seen: int) -> AsyncGenerator[bytes, None]:

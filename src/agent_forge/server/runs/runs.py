@@ -45,6 +45,8 @@ class Runs:
 
         work, options = work_of(body), self._options(body, model)
         run = ActiveRun(new_run_id(), work if isinstance(work, str) else None, self._tell)
+        if self._context.events is not None:  # whoever is told of it may ask any server
+            self._context.events.begin(f"run:{run.name}")
         return self._begin(run, work, {**options, "run_id": run.name})
 
     def decide(self, name: str, task: str, answer: Any) -> None:
@@ -167,6 +169,16 @@ class Runs:
             return self._context.journal.load(name)
         except UnknownRunError:
             return None
+
+    def has_begun(self, name: str) -> bool:
+        """Whether there is a run of this name, here or on another server."""
+        events = self._context.events
+        return self._stored(name) is not None or (events is not None and events.has_begun(f"run:{name}"))
+
+    def has_ended(self, name: str) -> bool:
+        """Whether a run that this server does not have is over: its server wrote that down, or is gone."""
+        stored = self._stored(name)
+        return stored is not None and stored.summary.state != "running"
 
     def documents(self) -> list[dict[str, Any]]:
         """Every run in the journal, as `agent-forge runs ls --json` prints them."""
