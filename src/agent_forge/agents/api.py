@@ -176,10 +176,9 @@ async def _with_workers(
     box, results = _with_results(box, home) if cache else (box, None)
     reads = tools is None or isinstance(request_or_plan, str)
     client = choose_model(model if model is not None else profile.model)
-    if strategy == "auto" and planner is None and agent is None:
-        strategy = strategy_by_flag(home, unit, client is not None) or strategy
-    if strategy == "auto" and approve == "ask" and agent is None and any(tool.side_effects for tool in box):
-        strategy = "graph"  # a plan that waits for an approval survives a restart, an agent's turn does not
+    if strategy == "auto" and agent is None:
+        by_flag = strategy_by_flag(home, unit, client is not None) if planner is None else None
+        strategy = by_flag or _strategy_for(box, approve)
     chosen = choose_planner(planner, client, strategy, bundled=tools is None)
     if strategy == "react":
         profile, repairs = replace(profile, limits=replace(profile.limits, calls=1)), 0  # it mends its own work
@@ -203,6 +202,11 @@ async def _with_workers(
     result.warnings.extend(results.warnings if results is not None else ())
     result.recorded = recorder if recorder is not None else trace_store(home)
     return result
+
+
+def _strategy_for(box: Toolbox, approve: AnyApproval) -> Strategy:
+    """A plan that waits for an approval survives a restart, an agent's turn does not."""
+    return "graph" if approve == "ask" and any(tool.side_effects for tool in box) else "auto"
 
 
 def _fill_in(settings: dict[str, Any], box: Toolbox, approve: AnyApproval) -> None:
