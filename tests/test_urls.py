@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import agent_forge
 from agent_forge.cli import run as command
 from agent_forge.errors import AgentForgeError
+from agent_forge.inference.openai_compatible import OpenAICompatible
 from agent_forge.urls import without_credentials
 
 WORD = st.text("abcXYZ019-_.~%!", min_size=4, max_size=20)
@@ -55,6 +56,11 @@ def test_resuming_asks_for_the_model_again(tmp_path: Path) -> None:
     journal.close()
     with pytest.raises(AgentForgeError, match="stored without its credentials"):
         agent_forge.run(resume=run, home=tmp_path)
+
+
+@pytest.fixture(autouse=True)
+def _without_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OpenAICompatible.__init__.__kwdefaults__ or {}, "backoff_s", 0.0)
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022])

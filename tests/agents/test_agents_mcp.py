@@ -92,7 +92,7 @@ def test_a_slow_tool_and_a_server_that_dies_end_in_typed_errors() -> None:
 )
 def test_servers_that_are_none(command: list[str]) -> None:
     async def main() -> None:
-        async with mcp_server(command, start_s=3):
+        async with mcp_server(command, start_s=1):
             raise AssertionError("unreachable")
 
     with pytest.raises(ToolError, match="MCP server"):

@@ -91,7 +91,7 @@ def test_faults_say_what_and_where(text: str, words: str) -> None:
     ],
 )
 def test_the_work_of_a_query_is_bounded(text: str) -> None:
-    rows = [{"name": "x" * 20, "n": n} for n in range(20_000)]
+    rows = [{"name": "x" * 20, "n": n} for n in range(5_000)]
     started = time.process_time()
     with pytest.raises(ToolError, match="more than"):
         asyncio.run(query_json.call({"data": rows, "query": text}))

@@ -178,7 +178,7 @@ def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_shell_can_ask_for_completions() -> None:
-    env = {**os.environ, "_AGENT_FORGE_COMPLETE": "bash_complete", "COMP_WORDS": "agent-forge tr", "COMP_CWORD": "1"}
+    env = {**os.environ, "_AGENT_FORGE_COMPLETE": "bash_complete", "COMP_WORDS": "agent-forge trac", "COMP_CWORD": "1"}
     done = subprocess.run([sys.executable, "-m", "agent_forge"], env=env, capture_output=True, text=True, check=False)
     assert done.stdout == "plain,traces\n"
 

@@ -22,14 +22,14 @@ from agent_forge.plans import (
     to_yaml,
 )
 
-COUNT = 100_000
+COUNT = 40_000
 
 
 SHAPES: dict[str, tuple[int, Callable[[int], Task]]] = {
     "chain": (COUNT, lambda i: Task(f"t{i}", depends_on=[f"t{i - 1}"] if i else [])),
     "backward chain": (COUNT, lambda i: Task(f"t{i}", depends_on=[f"t{i + 1}"] if i < COUNT - 1 else [])),
     "fan": (3, lambda i: Task(f"t{i}", depends_on=["t1", "t2"] if i == COUNT - 1 else ["t0"] if i else [])),
-    "grid": (334, lambda i: Task(f"t{i}", depends_on=[f"t{i - k}" for k in (300, 301) if i >= k])),
+    "grid": (134, lambda i: Task(f"t{i}", depends_on=[f"t{i - k}" for k in (300, 301) if i >= k])),
     "references": (COUNT, lambda i: Task(f"t{i}", args={"x": f"{{t{i - 1}.rows[0]}}"} if i else {})),
     "groups": (1, lambda i: Task(f"t{i}", parent=f"t{i - i % 10}" if i % 10 else None)),
 }
@@ -37,7 +37,7 @@ SHAPES: dict[str, tuple[int, Callable[[int], Task]]] = {
 
 @pytest.mark.untraced
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_hundred_thousand_tasks(shape: str) -> None:
+def test_many_thousand_tasks(shape: str) -> None:
     longest, task = SHAPES[shape]
     tasks = [task(index) for index in range(COUNT)]
     plan = Plan(tasks)

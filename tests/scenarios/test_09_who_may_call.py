@@ -41,7 +41,7 @@ def test_every_route_asks_who_calls(tmp_path: Path) -> None:
         document = client.get("/openapi.json", headers=key).json()
         paths = all_paths(document)
         for number, path in enumerate(paths):
-            for method in METHODS if LONG else METHODS[number % 3 :: 3]:  # in turn, so that every one is tried
+            for method in METHODS if LONG else [METHODS[number % len(METHODS)]]:  # in turn, so that every one is tried
                 tries = [({"Host": host, **key}, (403,)) for host in HOSTS[: times(1, 4)]]
                 tries += [({"Origin": origin, **key}, (400, 403)) for origin in ORIGINS[: times(1, 4)]]
                 if path not in OPEN:

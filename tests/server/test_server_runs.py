@@ -83,11 +83,14 @@ def test_a_request_is_planned_and_carried_out(plain: Any, capsys: pytest.Capture
     assert {"plan", "run", "task"} <= {span.kind for span in spans}
 
 
-def test_a_run_that_ends_while_its_events_are_sent_is_followed_to_its_result(plain: Any) -> None:
+def test_a_run_that_ends_while_its_events_are_sent_is_followed_to_its_result(
+    plain: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The last event comes after those that are being sent were listed."""
     from agent_forge.server.runs import routes
     from agent_forge.server.runs.run import ActiveRun
 
+    monkeypatch.setattr(routes, "HEARTBEAT_S", 0.1)  # nobody is told of the event: it is found at the next look
     started = start(plain, request=REQUEST)
     assert [name for name, _ in follow(plain, started)][-2:] == ["finished", "result"]
     events = routes.runs_of(plain.context).find(started["run"]).events

@@ -11,7 +11,7 @@ from typing import Any
 from agent_forge.pii import find_pii
 from agent_forge.tasks.forbidden import forbidden_attributes
 
-_NUMBER = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?![\w]*\d)")
+_FIGURE = re.compile(r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?![\w]*\d)")
 _QUOTATION = re.compile(r"[“\"]([^“”\"]{10,}?)[”\"]")
 _NAME = re.compile(r"(?<=[a-z,;:] )[A-Z][a-z]+(?:[ -][A-Z][a-z]+)+")
 _TAG = re.compile(r"<[^<>]+>")  # of HTML: its attributes are in quotation marks too
@@ -110,7 +110,7 @@ def _is_title(text: str) -> bool:
 
 
 def _numbers(text: str) -> Iterator[Decimal]:
-    for number in _NUMBER.findall(text):
+    for number in _FIGURE.findall(text):
         try:
             yield Decimal(number.replace(",", ""))
         except InvalidOperation:

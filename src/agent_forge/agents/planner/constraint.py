@@ -184,8 +184,24 @@ class LineGrammar:
         options = []
         for number, function in enumerate(self.earlier, 1):
             fields = [field for field in result_fields(function) if writable("field", field)]
-            options += [f"#{number}.{field}" for field in fields] or [f"#{number}"]
+            whole = [f"#{number}"] if may_be(function.get("returns"), schema) else []
+            options += [f"#{number}.{field}" for field in fields] or whole
         return " | ".join(map(quoted, options)) or None
+
+
+def may_be(result: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a result may be a value of a parameter, as far as both name their types.
+
+    >>> may_be({"type": "array"}, {"type": "string"}), may_be({"type": "integer"}, {"type": "number"})
+    (False, True)
+    """
+    given = result.get("type") if isinstance(result, Mapping) else None
+    wanted = schema.get("type")
+    if not given or not wanted:
+        return True
+    kinds = {given} if isinstance(given, str) else set(given)
+    kinds |= {"number"} if "integer" in kinds else set()
+    return bool(kinds & ({wanted} if isinstance(wanted, str) else set(wanted)))
 
 
 def titled(text: str) -> str:

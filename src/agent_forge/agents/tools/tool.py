@@ -78,6 +78,15 @@ class Tool:
         return {"type": "function", "function": function}
 
     @functools.cached_property
+    def returns(self) -> Schema | None:
+        """The JSON Schema of a result, as far as the type hint of the function tells."""
+        try:
+            hint = hints_of(self.function, self.name).get("return", Any)
+            return shape_of(hint, where=self.name).schema or None
+        except ToolError:  # it need not be JSON
+            return None
+
+    @functools.cached_property
     def _validator(self) -> Draft202012Validator:
         from jsonschema import Draft202012Validator
         from referencing import Registry
