@@ -15,7 +15,7 @@ demo: .venv/.base
 
 test: .venv/.dev
 	@scripts/system-packages
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(ARGS)  # two cores: one in three waits for a process or a server
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 	@$(MAKE) --no-print-directory light
 
 coverage: .venv/.dev  # the same tests, traced: it takes them half as long again

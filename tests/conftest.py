@@ -30,7 +30,7 @@ os.environ.update(COLUMNS="80", LINES="24")
 settings.register_profile(
     "same",
     derandomize=True,
-    max_examples=40,
+    max_examples=25,
     deadline=None,
     database=None,
     phases=(Phase.explicit, Phase.generate, Phase.target, Phase.shrink),

@@ -103,7 +103,7 @@ _rows = st.lists(
 )
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(_rows, st.integers(-50, 50), st.text("abc", min_size=1, max_size=2))
 def test_filters_agree_with_comprehensions(rows: list[dict[str, Any]], n: int, s: str) -> None:
     matches = query(rows, f"[?n > `{n}` && contains(s, '{s}') || n == null]")
@@ -112,7 +112,7 @@ def test_filters_agree_with_comprehensions(rows: list[dict[str, Any]], n: int, s
     assert query(rows, "sum([*].n)") == sum(r["n"] or 0 for r in rows)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.text(max_size=40) | st.text(".[]?*|()\"'`&@!{}ab01=<>, :", max_size=40))
 def test_any_text_is_answered_or_refused(text: str) -> None:
     try:
@@ -132,7 +132,7 @@ def test_csv_rows() -> None:
     assert read_csv("a;b\n1;2\n", ";") == [{"a": 1, "b": 2}]
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     st.lists(
         st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), min_size=1), min_size=2, max_size=2)

@@ -105,7 +105,7 @@ def test_not_one_element_differs_from_a_float64_reference(dtype, kernel, tmp_pat
             assert int((result != expected).sum()) == 0, (method, tensor)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=40), st.sampled_from(["BF16", "F16", "F32"]))
 def test_rounding_goes_to_the_nearest(numbers, dtype):
     kinds = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -128,7 +128,7 @@ def test_the_sum_by_halving_is_a_sum(count, seed):
     assert tree_sum(x) == pytest.approx(math.fsum(x.tolist()), abs=1e-11)
 
 
-@settings(max_examples=75, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=60), st.data())
 def test_the_largest_are_exactly_as_many_and_ties_go_to_the_first(values, data):
     count = data.draw(st.integers(0, len(values)))
