@@ -76,13 +76,15 @@ def write_sheets(options: argparse.Namespace) -> None:
     )
 
 
-def read_sheets(path: Path) -> Any:
+def read_sheets(paths: list[Path]) -> Any:
     import numpy as np
 
     from agent_forge.learning.sheets import PlanSheets
 
-    with np.load(path) as file:
-        return PlanSheets(file["tokens"].astype(np.int32), file["documents"], file["positions"], file["learnt"])
+    names = ("tokens", "documents", "positions", "learnt")
+    files = [np.load(path) for path in paths if path.exists()]
+    tokens, *rest = [np.concatenate([file[name] for file in files]) for name in names]
+    return PlanSheets(tokens.astype(np.int32), *rest)
 
 
 def timed_train(
@@ -304,76 +306,121 @@ def judge_folder(options: argparse.Namespace) -> None:
     (options.teacher / "figures.json").write_text(json.dumps(figures, indent=1))
 
 
+def keep_int8(options: argparse.Namespace) -> None:
+    """The uncompressed model in bytes, small enough to carry home and be judged there."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from agent_forge.inference.packed import save_packed
+
+    model = AutoModelForCausalLM.from_pretrained(options.teacher / "model", dtype=torch.float32)
+    layers = [name for name, each in model.named_modules() if isinstance(each, torch.nn.Linear) and ".layers." in name]
+    print("int8", save_packed(model, options.out, ternary={}, int8=layers, embedding="int8", rest="fp16"), flush=True)
+    (options.out / "tokenizer.json").write_text((options.teacher / "tokenizer.json").read_text())
+
+
+def student_of(teacher: Any, data: Any, options: argparse.Namespace) -> tuple[Any, list[int]]:
+    """What is distilled, and which of the teacher's layers it has: cut out of the teacher and rounded with error
+    feedback, or a packed model whose levels are where the shadow weights begin."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    import agent_forge.forge.models  # noqa: F401  (registers the packed format)
+    from agent_forge.forge.pruning import keep_layers, layer_influence
+    from agent_forge.forge.quantization import to_bitlinear
+    from agent_forge.forge.quantization.calibration import input_moments, round_with_feedback
+    from agent_forge.forge.quantization.levels import Format
+    from agent_forge.inference.packed import unpack_model
+    from agent_forge.learning.sheets import PlanSheets
+
+    format = Format(levels=options.levels, embedding="int4")
+    device = next(teacher.parameters()).device
+    if options.start:
+        student = unpack_model(AutoModelForCausalLM.from_pretrained(options.start, dtype=torch.float32)).to(device)
+        for name in to_bitlinear(student, format):
+            layer = student.get_submodule(name)
+            with torch.no_grad():  # what was packed is on four levels exactly, the smaller at half a scale
+                layer.scales.copy_(2 * layer.weight.abs().amin(1, keepdim=True))
+        return student, options.kept
+    student, kept = copy.deepcopy(teacher), list(range(teacher.config.num_hidden_layers))
+    if options.layers:
+        influence = layer_influence(teacher, data.take(slice(0, 16)).inputs.to(device))
+        kept = sorted(sorted(kept, key=lambda n: -influence[n])[: options.layers])
+        keep_layers(student, kept)
+    dense = copy.deepcopy(student)
+    names = to_bitlinear(student, format)
+    few = PlanSheets(*(getattr(data, name)[:64] for name in ("tokens", "documents", "positions", "learnt")))
+    round_with_feedback(student, input_moments(dense, few, names))
+    return student, kept
+
+
+def pairs_of(kept: list[int], layers: int, taps: int) -> list[tuple[int, int]]:
+    """Blocks of the student, evenly spread, each with the teacher's last block before the student's next one."""
+    ends = [number - 1 for number in kept[1:]] + [layers - 1]
+    mine = [round((tap + 1) * len(kept) / taps) - 1 for tap in range(taps)]
+    return [(number, ends[number]) for number in mine]
+
+
+def compile_layers(model: Any, but: set[int]) -> None:
+    """All layers but those that are watched."""
+    for number, layer in enumerate(model.model.layers):
+        if number not in but:
+            layer.compile(dynamic=False)
+
+
 def shrink(options: argparse.Namespace) -> None:
     """Distils the teacher onto few levels and packs it."""
     import torch
     from transformers import AutoModelForCausalLM
 
-    from agent_forge.forge.pruning import keep_layers, layer_influence
-    from agent_forge.forge.quantization import Distillation, to_bitlinear, write_packed
+    from agent_forge.forge.quantization import Distillation, write_packed
     from agent_forge.forge.quantization.bitlinear import set_strength
-    from agent_forge.forge.quantization.calibration import input_moments, round_with_feedback
-    from agent_forge.forge.quantization.levels import Format
-    from agent_forge.learning.sheets import PlanSheets
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options.out.mkdir(parents=True, exist_ok=True)
     teacher = AutoModelForCausalLM.from_pretrained(options.teacher / "model", dtype=torch.float32).to(device)
-    words = (options.teacher / "tokenizer.json").read_text()
     data = read_sheets(options.sheets_file)
-    student = copy.deepcopy(teacher)
-    if options.layers:
-        influence = layer_influence(teacher, data.take(slice(0, 16)).inputs.to(device))
-        kept = sorted(sorted(range(len(influence)), key=lambda n: -influence[n])[: options.layers])
-        print("kept layers", kept, flush=True)
-        keep_layers(student, kept)
-    dense = copy.deepcopy(student)
-    names = to_bitlinear(student, Format(levels=options.levels, embedding="int4"))
-    few = PlanSheets(*(getattr(data, name)[:64] for name in ("tokens", "documents", "positions", "learnt")))
-    round_with_feedback(student, input_moments(dense, few, names))
-    del dense
-    goal = copy.deepcopy(teacher).to(torch.bfloat16).eval() if device == "cuda" else teacher.eval()
+    student, kept = student_of(teacher, data, options)
+    print("kept layers", kept, flush=True)
+    pairs = pairs_of(kept, teacher.config.num_hidden_layers, options.taps)
+    goal = teacher.to(torch.bfloat16).eval() if device == "cuda" else teacher.eval()
+    if device == "cuda":
+        compile_layers(student, {number for number, _ in pairs})
+        compile_layers(goal, {number for _, number in pairs})
+    if (options.out / "state.pt").exists():
+        student.load_state_dict(torch.load(options.out / "state.pt", map_location=device))
     begun = time.perf_counter()
+    loss = Distillation(goal, hard=options.hard, hidden=options.hidden, blocks=pairs)
 
     def note(record: dict[str, Any]) -> None:
-        """The strength rises over the first fifth of the time."""
-        set_strength(student, min(1.0, 0.125 * (1 + int(8 * (time.perf_counter() - begun) / (0.2 * options.seconds)))))
+        """The strength rises over the first fifth of the time, or is there at once; the states count less and less."""
+        past = (time.perf_counter() - begun) / options.seconds
+        set_strength(student, 1.0 if options.start else min(1.0, 0.125 * (1 + int(40 * past))))
+        loss.hidden = options.hidden * max(0.0, 1 - past / 0.7) ** 2
 
-    set_strength(student, 0.125)
-    muon = {
-        "matrix_rule": "muon",
-        "lr": options.lr,
-        "embedding_lr": options.lr / 5,
-        "scalar_lr": options.lr / 5,
-        "weight_decay": 0.0,
-    }
-    timed_train(
-        student,
-        data,
-        options,
-        Distillation(goal, hard=options.hard),
-        note,
-        seed=options.seed,
-        divergence=50.0,
-        changes=muon,
-    )
+    set_strength(student, 1.0 if options.start else 0.125)
+    muon = {"matrix_rule": "muon", "lr": options.lr, "weight_decay": 0.0}
+    muon |= {"embedding_lr": options.lr / 5, "scalar_lr": options.lr / 5}
+    more = {"divergence": 50.0, "changes": muon, "compile": False, "schedule": options.schedule, "decay": options.decay}
+    timed_train(student, data, options, loss, note, seed=options.seed, **more)
     set_strength(student, 1.0)
+    torch.save(student.state_dict(), options.out / "state.pt")
     size = write_packed(student, options.teacher / "model", options.out / "packed", options.layout)
     print("packed", size, flush=True)
     for folder in (options.out, options.out / "packed"):
-        (folder / "tokenizer.json").write_text(words)
+        (folder / "tokenizer.json").write_text((options.teacher / "tokenizer.json").read_text())
     (options.out / "kept.json").write_text((options.teacher / "kept.json").read_text())
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("what", nargs="?", choices=("speed", "sheets", "base", "train", "judge", "shrink"))
+    parser.add_argument("what", nargs="?", choices=("speed", "sheets", "base", "train", "judge", "int8", "shrink"))
     for name in ("weights", "data", "out", "teacher"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--sheets-file", type=Path)
+    parser.add_argument("--sheets-file", type=Path, nargs="+")
     parser.add_argument("--sheets", type=int, default=4000)
     parser.add_argument("--rows", type=int, default=128)
     parser.add_argument("--micro", type=int, nargs="+", default=[64])
@@ -382,6 +429,12 @@ def main() -> None:
     parser.add_argument("--levels", type=str, default="ternary")
     parser.add_argument("--layout", default="1.6bit")
     parser.add_argument("--layers", type=int)
+    parser.add_argument("--start", type=Path, help="a packed student to go on from")
+    parser.add_argument("--kept", type=int, nargs="+", help="the teacher's layers that it has")
+    parser.add_argument("--hidden", type=float, default=0.0, help="weight of the blocks' outputs at the beginning")
+    parser.add_argument("--taps", type=int, default=4, help="blocks whose outputs are compared")
+    parser.add_argument("--schedule", default="cosine")
+    parser.add_argument("--decay", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--per-set", type=int)
@@ -395,6 +448,7 @@ def main() -> None:
         "base": base,
         "train": train_planner,
         "judge": judge_folder,
+        "int8": keep_int8,
         "shrink": shrink,
     }[options.what](options)
 

@@ -2,6 +2,7 @@
 
     loss = (1 - hard) * T^2 KL(teacher || student, both at temperature T) + hard * cross-entropy
            + hidden * mean squared distance of the blocks' outputs, each divided by the teacher's mean square
+             (of all blocks, or of the pairs that are named: a student may have fewer)
 
 As with the plain cross-entropy, a chunk of tokens at a time goes through both heads and its
 gradient is taken at once: logits of the whole batch never exist. Shapes: N tokens, D width, V
@@ -10,7 +11,7 @@ vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
@@ -128,16 +129,18 @@ class Distillation:
     hard: float = 0.0
     hidden: float = 0.0
     temperature: float = 1.0
+    blocks: Sequence[tuple[int, int]] | None = None  # the student's and the teacher's that are compared; None: all
 
     def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
         real = (batch.targets != IGNORE).sum().clamp_min(1)
+        here, there = zip(*self.blocks, strict=True) if self.blocks else (None, None)
         with ExitStack() as stack:
-            mine = stack.enter_context(block_outputs(model)) if self.hidden else []
+            mine = stack.enter_context(block_outputs(model, here)) if self.hidden else []
             states = _states(model, batch)
             with torch.no_grad():
-                theirs = stack.enter_context(block_outputs(self.teacher)) if self.hidden else []
+                theirs = stack.enter_context(block_outputs(self.teacher, there)) if self.hidden else []
                 goal = _states(self.teacher, batch)[-1]
-        targets = batch.targets.flatten() if batch.positions is None else batch.targets[batch.targets != IGNORE]
+        targets = only_targets(batch.inputs[..., None], batch)[1]
         losses = [chunked_divergence(state, goal, targets, self.hard, self.temperature) for state in states]
         total = torch.stack(losses).mean() / real
         if self.hidden:
@@ -165,10 +168,12 @@ def _states(model: Any, batch: Batch) -> list[tuple[Tensor, Tensor]]:
 
 
 @contextmanager
-def block_outputs(model: nn.Module) -> Iterator[list[Tensor]]:
-    """Collects the outputs of the numbered blocks, in the order of their calls."""
+def block_outputs(model: nn.Module, chosen: Sequence[int] | None = None) -> Iterator[list[Tensor]]:
+    """Collects the outputs of the numbered blocks (all, or the chosen ones), in the order of their calls."""
     outputs: list[Tensor] = []
     blocks = [module for name, module in model.named_modules() if name.rpartition(".")[2].isdigit()]
+    if chosen is not None:
+        blocks = [blocks[number] for number in chosen]
 
     def collect(_: nn.Module, __: Any, output: Any) -> None:
         outputs.append(output[0] if isinstance(output, tuple) else output)

@@ -15,6 +15,8 @@ from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.models.cross_entropy import IGNORE, chunked_cross_entropy, token_losses
 from agent_forge.forge.training.packing import Batch
 
+SAME_SHAPE = 4096  # tokens
+
 
 def objective(model: nn.Module, batch: Batch, document_mask: bool = False) -> Tensor:
     """The mean next-token loss over the batch's targets (Cognate: with its deep supervision and halting terms)."""
@@ -58,6 +60,9 @@ def only_targets(hidden: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     if batch.positions is None:
         return hidden.flatten(0, 1), targets
     learnt = (targets != IGNORE).nonzero()[:, 0]
+    if hidden.is_cuda:  # filled up with ignored tokens: a compiled loss compiles anew for every other number of them
+        ignored = (targets == IGNORE).nonzero()[: -len(learnt) % SAME_SHAPE, 0]
+        learnt = torch.cat([learnt, ignored])
     return hidden.flatten(0, 1)[learnt], targets[learnt]
 
 
