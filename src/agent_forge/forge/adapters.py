@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,12 @@ class LoraLinear(nn.Module):
         super().__init__()
         self.base = base
         self.lora_A, self.lora_B = nn.Parameter(down), nn.Parameter(up)  # [r, in], [out, r]
-        self.scale = scale
+        self.scale, self.active = scale, True
 
     def forward(self, x: Tensor) -> Tensor:
+        if not self.active:
+            plain: Tensor = self.base(x)
+            return plain
         low = nn.functional.linear(nn.functional.linear(x, self.lora_A), self.lora_B)
         output: Tensor = self.base(x) + self.scale * low
         return output
@@ -102,6 +106,19 @@ def adapted_layers(model: nn.Module) -> Iterator[tuple[str, LoraLinear]]:
     for name, module in model.named_modules():
         if isinstance(module, LoraLinear):
             yield name, module
+
+
+@contextmanager
+def without_adapter(model: nn.Module) -> Iterator[None]:
+    """Inside the block the model is its base: the reference of a policy that learns as an adapter."""
+    layers = [layer for _, layer in adapted_layers(model)]
+    for layer in layers:
+        layer.active = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.active = True
 
 
 @torch.no_grad()

@@ -69,8 +69,9 @@ class Reader:
             arguments = {name: value for name, value in arguments.items() if name in self._accepted}
         return self.model(input_ids=tokens, **arguments)
 
-    def read(self, prompts: Sequence[Sequence[int]], cache: Any) -> tuple[Tensor, Any]:
-        """Reads prompts of any lengths, short ones padded on the left, into an empty cache: (logits [N, V], cache)."""
+    def read(self, prompts: Sequence[Sequence[int]], cache: Any, copies: int = 1) -> tuple[Tensor, Any]:
+        """Reads prompts of any lengths, short ones padded on the left, into an empty cache: (logits [N, V], cache),
+        with `copies` rows per prompt."""
         longest = max(map(len, prompts))
         tokens = torch.zeros(len(prompts), longest, dtype=torch.long)  # [N, T]
         mask = torch.zeros_like(tokens)
@@ -82,11 +83,18 @@ class Reader:
             positions = (mask.cumsum(-1) - 1).clamp_min(0)
             named = {"attention_mask": mask.to(self.device), "position_ids": positions.to(self.device)}
         out = self(tokens.to(self.device), past_key_values=cache, **named)
-        return out.logits[:, -1], out.past_key_values
+        logits, cache = out.logits[:, -1], out.past_key_values
+        if copies > 1:
+            which = torch.arange(len(prompts), device=self.device).repeat_interleave(copies)
+            logits = logits[which]
+            cache.batch_select_indices(which)
+        return logits, cache
 
 
 class TorchRows:
-    """What the kinds of rows share: no gradients, and logits as numpy arrays, whatever computes them."""
+    """What the kinds of rows share: no gradients, and logits as numpy arrays, whatever computes them.
+
+    `add` and `extend` are `join` and `step` for callers that stay on the device: tensors in and out."""
 
     most: int | None = None
 
@@ -95,20 +103,22 @@ class TorchRows:
 
     @torch.inference_mode()
     def join(self, prompts: Sequence[Sequence[int]]) -> Any:
-        return self._join(prompts).float().cpu().numpy()
+        return self.add(prompts).float().cpu().numpy()
 
     @torch.inference_mode()
     def step(self, tokens: Sequence[int]) -> Any:
-        return self._step(tokens).float().cpu().numpy()
+        return self.extend(tokens).float().cpu().numpy()
 
     @torch.inference_mode()
     def leave(self, rows: Sequence[int]) -> None:
         self._leave(rows)
 
-    def _join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+    def add(self, prompts: Sequence[Sequence[int]], copies: int = 1) -> Tensor:
+        """Reads each prompt once and adds `copies` rows of it; the next token's logits, [N, V]."""
         raise NotImplementedError
 
-    def _step(self, tokens: Sequence[int]) -> Tensor:
+    def extend(self, tokens: Sequence[int] | Tensor) -> Tensor:
+        """Adds one token to every row; the next token's logits, [N, V]."""
         raise NotImplementedError
 
     def _leave(self, rows: Sequence[int]) -> None:
@@ -184,11 +194,11 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
             new[: place.count, :, to : to + used.shape[2]] = used
             setattr(self, name, new)
 
-    def copy_row(self, source: int, target: int) -> None:
-        place = self.extent
+    def copy_rows(self, sources: Tensor, targets: Tensor) -> None:
+        in_use = slice(self.extent.start, self.extent.end)
         for buffer in (self.keys, self.values):
             assert buffer is not None
-            buffer[target, :, place.start : place.end] = buffer[source, :, place.start : place.end]
+            buffer[targets, :, in_use] = buffer[sources, :, in_use]
 
 
 def _blank(like: Tensor, rows: int, columns: int) -> Tensor:
@@ -209,19 +219,20 @@ class BufferRows(TorchRows):
     def count(self) -> int:
         return self.extent.count
 
-    def _join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        logits, fresh = self._read.read(prompts, DynamicCache())
+    def add(self, prompts: Sequence[Sequence[int]], copies: int = 1) -> Tensor:
+        logits, fresh = self._read.read(prompts, DynamicCache(), copies)
         if self._cache is None:
             self._layers = [BufferLayer(self.extent) for _ in fresh.layers]
             for mine, theirs in zip(self._layers, fresh.layers, strict=True):
                 mine.lazy_initialization(theirs.keys, theirs.values)
             self._cache = Cache(layers=list(self._layers))
         place, longest = self.extent, max(map(len, prompts))
-        self._make_room(place.count + len(prompts), longest)
+        rows = len(prompts) * copies
+        self._make_room(place.count + rows, longest)
         for mine, theirs in zip(self._layers, fresh.layers, strict=True):
             mine.set_down(theirs)
-        place.first += [place.end - len(prompt) for prompt in prompts]
-        place.count += len(prompts)
+        place.first += [place.end - len(prompt) for prompt in prompts for _ in range(copies)]
+        place.count += rows
         place.start = min(place.first)
         return logits
 
@@ -244,14 +255,14 @@ class BufferRows(TorchRows):
         assert keys is not None
         return keys.shape[0], keys.shape[2]
 
-    def _step(self, tokens: Sequence[int]) -> Tensor:
+    def extend(self, tokens: Sequence[int] | Tensor) -> Tensor:
         place, device = self.extent, self._read.device
         self._make_room(place.count, 0)
         first = torch.tensor(place.first)
         columns = torch.arange(place.start, place.end + 1)
         mask = columns[None] >= first[:, None]
         out = self._read(
-            torch.tensor(tokens).unsqueeze(1).to(device),
+            torch.as_tensor(tokens).unsqueeze(1).to(device),
             past_key_values=self._cache,
             attention_mask=mask.long().to(device),
             position_ids=(place.end - first).unsqueeze(1).to(device),
@@ -264,10 +275,11 @@ class BufferRows(TorchRows):
         place = self.extent
         order = list(range(place.count))
         without(order, rows)
-        for target, source in enumerate(order):
-            if source != target:
-                for layer in self._layers:
-                    layer.copy_row(source, target)
+        moved = [(source, target) for target, source in enumerate(order) if source != target]
+        if moved:
+            sources, targets = torch.tensor(moved, device=self._read.device).T
+            for layer in self._layers:
+                layer.copy_rows(sources, targets)
         place.first = [place.first[source] for source in order]
         place.count = len(order)
         place.start = min(place.first, default=place.end)
@@ -299,13 +311,15 @@ class LoneRow(TorchRows):
         self._state: dict[str, Any] = {}
         self.count = 0
 
-    def _join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
+    def add(self, prompts: Sequence[Sequence[int]], copies: int = 1) -> Tensor:
         assert self.count == 0
+        assert len(prompts) * copies == 1
         out = self._read(torch.tensor([list(prompts[0])], device=self._read.device))
         return self._after(out)
 
-    def _step(self, tokens: Sequence[int]) -> Tensor:
-        return self._after(self._read(torch.tensor([list(tokens)], device=self._read.device), **self._state))
+    def extend(self, tokens: Sequence[int] | Tensor) -> Tensor:
+        column = torch.as_tensor(tokens).reshape(1, 1).to(self._read.device)
+        return self._after(self._read(column, **self._state))
 
     def _after(self, out: Any) -> Tensor:
         name = "past_key_values" if getattr(out, "past_key_values", None) is not None else "cache_params"

@@ -26,23 +26,23 @@ class WindowRows(TorchRows):
     def count(self) -> int:
         return len(self._lengths)
 
-    def _join(self, prompts: Sequence[Sequence[int]]) -> Tensor:
-        logits, fresh = self._read.read(prompts, CognateCache(self._read.model.config))
+    def add(self, prompts: Sequence[Sequence[int]], copies: int = 1) -> Tensor:
+        logits, fresh = self._read.read(prompts, CognateCache(self._read.model.config), copies)
         if self._cache is None:
             self._cache = fresh
         else:
             for mine, theirs in zip(self._cache.layers, fresh.layers, strict=True):
                 _append(mine, theirs)
-        self._lengths += [len(prompt) for prompt in prompts]
+        self._lengths += [len(prompt) for prompt in prompts for _ in range(copies)]
         return logits
 
-    def _step(self, tokens: Sequence[int]) -> Tensor:
+    def extend(self, tokens: Sequence[int] | Tensor) -> Tensor:
         device = self._read.device
         written = torch.tensor(self._lengths)
         width = min(self._cache.get_seq_length(), self._window - 1) + 1
         ages = torch.arange(width - 1, -1, -1)  # how many steps ago each column was written; 0 is the new one
         out = self._read(
-            torch.tensor(tokens).unsqueeze(1).to(device),
+            torch.as_tensor(tokens).unsqueeze(1).to(device),
             past_key_values=self._cache,
             attention_mask=(ages[None] <= written[:, None]).to(device),
             position_ids=written.unsqueeze(1).to(device),

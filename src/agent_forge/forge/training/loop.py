@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 import torch
 from torch import Tensor, nn
@@ -97,13 +97,21 @@ def train(
         return run.finish()
 
 
+class RowSource(Protocol):
+    """Where batches come from, as far as a run needs to know."""
+
+    @property
+    def length(self) -> int:
+        """Tokens per row."""
+
+
 class TrainingRun:
     """A training run and its progress."""
 
     def __init__(
         self,
         model: nn.Module,
-        data: PackedRows,
+        data: RowSource,
         settings: TrainSettings,
         folder: Path | None,
         evaluate: Evaluate | None,
@@ -127,6 +135,7 @@ class TrainingRun:
         self.smooth, self.lowest = math.nan, math.inf
         self.display = None if progress is None or self.rank else ProgressDisplay(progress)
         self.rates: list[dict[str, float]] = []
+        self.notes: dict[str, Any] = {}  # kept in every checkpoint for the loop around the run
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
@@ -191,7 +200,7 @@ class TrainingRun:
 
     def _forward_backward(self, batch: Batch, weight: Tensor) -> Tensor:
         """The weighted loss of a micro-batch, with its gradient added to the parameters."""
-        with self._precision():
+        with self.precision():
             loss = self.objective(self.model, batch) * weight
         loss.backward()
         return loss.detach()
@@ -240,9 +249,14 @@ class TrainingRun:
     def due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
 
-    def log(self) -> None:
+    def losses(self) -> list[float]:
+        """The losses of the steps since the last call."""
         losses = [loss.value() for loss in self.pending]
         self.pending = self.pending[-1:] if self.device.type == "cuda" else []
+        return losses
+
+    def log(self) -> None:
+        losses = self.losses()
         rate = self.meter.read()
         self.rates.append(rate)
         record: dict[str, Any] = {"step": self.step, "loss": losses[-1], "mean_loss": sum(losses) / len(losses)}
@@ -251,7 +265,7 @@ class TrainingRun:
         record["tokens"] = self.step * self.settings.batch_rows * self.data.length
         record.update(rate)
         self.result.losses.append(record["loss"])
-        self._publish(record)
+        self.publish(record)
         if self.display is not None:
             self.display.update("train", self.step, self.settings.steps, unit="steps", detail=training_figures(record))
 
@@ -269,7 +283,7 @@ class TrainingRun:
             else:
                 self.evaluations_without_gain += 1
         self.result.final = evaluation
-        self._publish({"step": self.step, "evaluation": asdict(evaluation)})
+        self.publish({"step": self.step, "evaluation": asdict(evaluation)})
         self.stopped_early = 0 < self.settings.patience <= self.evaluations_without_gain
         self.meter.read()  # the time of the evaluation is not the training's
 
@@ -293,7 +307,7 @@ class TrainingRun:
         result.peak_memory = torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else None
         return result
 
-    def _publish(self, record: dict[str, Any]) -> None:
+    def publish(self, record: dict[str, Any]) -> None:
         self.log_file.write(record)
         if self.on_record is not None:
             self.on_record(record)
@@ -318,6 +332,7 @@ class TrainingRun:
             "best": None if self.result.best is None else asdict(self.result.best),
             "best_step": self.result.best_step,
             "final": None if self.result.final is None else asdict(self.result.final),
+            "notes": self.notes,
         }
         ck.save_checkpoint(self.folder / f"step-{self.step:08}", tensors, state)
         ck.remove_old(self.folder, self.settings.keep)
@@ -333,6 +348,7 @@ class TrainingRun:
             self.average.weights = {name: w.to(self.device) for name, w in tensors["average"].items()}
             self.average.updates = state["average_updates"]
         self.step, self.micro_rows = state["step"], state["micro_rows"]
+        self.notes = state.get("notes", {})
         self.smooth, self.lowest = state["smooth"], state["lowest"]
         self.evaluations_without_gain, self.result.best_step = state["evaluations_without_gain"], state["best_step"]
         self.stopped_early = 0 < self.settings.patience <= self.evaluations_without_gain
@@ -342,7 +358,7 @@ class TrainingRun:
 
     # ------------------------------------------------------------------------------------------------ hardware
 
-    def _precision(self) -> Any:
+    def precision(self) -> Any:
         on_gpu = self.device.type == "cuda"
         low = self.settings.precision == "bf16" or (self.settings.precision == "auto" and on_gpu)
         return torch.autocast(self.device.type, torch.bfloat16) if low else nullcontext()
@@ -361,7 +377,7 @@ class TrainingRun:
         average = self.average.applied(self.model) if self.average else nullcontext()
         eager = torch.compiler.set_stance("force_eager")  # other shapes: not worth compiling
         try:
-            with average, self._precision(), eager:
+            with average, self.precision(), eager:
                 yield
         finally:
             self.model.train()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -42,6 +43,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "baking": {"lr": 0.002, "embedding_lr": 2e-4, "scalar_lr": 2e-4, "weight_decay": 0.0},
     "experts": {"lr": 0.002, "embedding_lr": 2e-4, "scalar_lr": 2e-3, "weight_decay": 0.0},
     "compression": {"lr": 0.002, "embedding_lr": 2e-4, "scalar_lr": 2e-4, "weight_decay": 0.0},
+    "reinforce": {"matrix_rule": "adamw", "lr": 1e-5, "embedding_lr": 1e-5, "scalar_lr": 1e-5, "weight_decay": 0.0},
 }
 
 
@@ -64,6 +66,74 @@ class LoraSettings:
     alpha: float = option(32.0, help="Scale of the adapter, divided by its rank", above=0)
     targets: tuple[str, ...] = option((), help="Matrices that the adapter changes, e.g. q_proj,v_proj (default: all)")
     last: int = option(0, help="Adapt only so many of the last layers, which is faster (0: all)", at_least=0)
+
+
+@dataclass(frozen=True)
+class PolicySettings:
+    """The objective of reinforcement learning: how far one update may move the policy."""
+
+    clip_low: float = option(0.2, help="Ratio new/old is clipped below 1 minus this", at_least=0, at_most=1)
+    clip_high: float = option(0.28, help="Ratio new/old is clipped above 1 plus this", at_least=0)
+    kl: float = option(0.0, help="Weight of the KL divergence from the reference (0: none)", at_least=0)
+    ratio_limit: float = option(
+        10.0, help="Tokens whose probability has changed by more than this factor since sampling are left out", above=1
+    )
+    value_weight: float = option(0.1, help="Weight of the value head's squared error (PPO)", at_least=0)
+
+
+@dataclass(frozen=True)
+class ReinforceSettings(PolicySettings):
+    """A run of reinforcement learning. An iteration samples answers with the current policy and learns from them."""
+
+    algorithm: Literal["grpo", "ppo"] = option("grpo", help="Advantages from groups (grpo) or from a value head (ppo)")
+    iterations: int = option(100, help="Rounds of sampling and learning", at_least=1)
+    prompts: int = option(8, help="Prompts per iteration", at_least=1)
+    copies: int = option(8, help="Answers per prompt", at_least=1)
+    max_tokens: int = option(64, help="Longest answer, in tokens", at_least=1)
+    temperature: float = option(1.0, help="Sampling temperature", above=0)
+    resample: int = option(2, help="Further draws to replace groups whose rewards are all equal (grpo)", at_least=0)
+    normalise: bool = option(True, help="Divide advantages by their standard deviation")
+    discount: float = option(1.0, help="Discount of later rewards", at_least=0, at_most=1)
+    trace: float = option(0.95, help="Lambda of generalised advantage estimation (ppo)", at_least=0, at_most=1)
+    epochs: int = option(1, help="Passes over the answers of an iteration", at_least=1)
+    minibatches: int = option(1, help="Optimiser steps per pass", at_least=1)
+    micro_rows: int = option(32, help="Rows at once; halved when memory runs out", at_least=1)
+    learning_rate: float = option(1e-5, help="Learning rate", above=0)
+    warmup: int = option(0, help="Optimiser steps of warm-up", at_least=0)
+    clip: float = option(1.0, help="Largest gradient norm (0: no clipping)", at_least=0)
+    gradient_checkpointing: bool = option(False, help="Less memory, a third more time in learning")
+    precision: Literal["auto", "bf16", "float32"] = option("auto", help="bf16 is the default on a GPU")
+    evaluate_every: int = option(10, help="Iterations between held-out evaluations (0: never)", at_least=0)
+    patience: int = option(3, help="Evaluations without gain before stopping (0: never)", at_least=0)
+    least_gain: float = option(0.0, help="Smallest gain that counts", at_least=0)
+    window: int = option(5, help="Iterations over which the reward is averaged to notice a collapse", at_least=1)
+    collapse: float = option(0.5, help="Share of its best reward that a policy may lose", above=0)
+    kl_limit: float = option(2.0, help="Largest KL divergence from the reference, nats per token", above=0)
+    kl_every: int = option(10, help="Iterations between measurements of a KL that is not in the loss", at_least=1)
+    save_every: int = option(0, help="Iterations between checkpoints (0: only at the end)", at_least=0)
+    keep: int = option(2, help="Checkpoints to keep", at_least=1)
+    seed: int = option(0, help="Seed of the sampling")
+
+    @property
+    def updates(self) -> int:
+        """Optimiser steps per iteration."""
+        return self.epochs * self.minibatches
+
+    def training(self) -> TrainSettings:
+        """The settings of the training core under the loop: a constant learning rate after the warm-up."""
+        rates = dict.fromkeys(("lr", "embedding_lr", "scalar_lr"), self.learning_rate)
+        shared = ("micro_rows", "warmup", "clip", "gradient_checkpointing", "precision", "keep", "seed")
+        return TrainSettings(
+            steps=self.iterations * self.updates,
+            batch_rows=self.prompts * self.copies,
+            optimizer="reinforce",
+            optimizer_changes=rates,
+            decay=0.0,
+            compile=False,  # every batch has another shape
+            graph=False,
+            divergence=math.inf,  # the level of a policy's loss means nothing; only NaN does
+            **{name: getattr(self, name) for name in shared},
+        )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,601 @@
+"""Reinforcement learning on one machine: sample answers, score them, learn from them, and stop when it goes wrong.
+
+    reinforce(model, draw, reward, settings, tokenizer=tokenizer, end=tokenizer.eos_token_id, evaluate=held_out)
+
+`reinforce` is the loop for single answers. What it stands on, `learn_policy`, takes experience from anywhere: an
+agent's turns with tools are rows whose mask leaves out what the tools wrote, with an advantage for every token.
+
+Optimiser, micro-batches, memory, checkpoints and log are those of the training loop (`TrainingRun`).
+
+Shapes: N rows, T tokens, L sampled tokens, V vocabulary; what stands at a token is [N, T].
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+from torch import Tensor, nn
+
+from agent_forge.errors import UsageError
+from agent_forge.forge.adapters import adapted_layers, without_adapter
+from agent_forge.forge.training import checkpoint as ck
+from agent_forge.forge.training.loop import TrainingDiverged, TrainingRun
+from agent_forge.forge.training.packing import IGNORE, Batch
+from agent_forge.forge.training.policy import (
+    ValueHead,
+    generalised_advantages,
+    group_advantages,
+    log_probs_and_values,
+    policy_loss,
+    step_advantages,
+    value_loss,
+    whitened,
+)
+from agent_forge.forge.training.sampling import Constraint, Samples, evaluating, sample
+from agent_forge.forge.training.settings import ReinforceSettings
+from agent_forge.forge.training.watch import HeldOutScore, PolicyWatch
+
+Reward = float | Sequence[float]  # of a whole answer, or of every sampled token (its credit, or what followed it)
+
+
+@dataclass(frozen=True)
+class PromptItem:
+    """A prompt to answer, and what its reward is computed from."""
+
+    prompt: Sequence[int]
+    item: Any = None
+
+
+@dataclass(frozen=True)
+class Experience:
+    """Rows to learn from. Of `advantages`, `token_rewards` and `rewards` the first that is there counts:
+
+    | given | advantages |
+    |---|---|
+    | advantages [N, T] | as they are: the credit was assigned elsewhere |
+    | token_rewards [N, T] | GRPO: `step_advantages` over the tokens; PPO: generalised advantage estimation |
+    | rewards [N] | GRPO: `group_advantages`; PPO: as a reward at the last sampled token |
+    """
+
+    tokens: Tensor  # [N, T], padded on the right
+    mask: Tensor  # [N, T], 1 for what the policy sampled: not prompts, nor what tools wrote
+    log_probs: Tensor  # [N, T], under the policy that sampled
+    rewards: Tensor  # [N]
+    groups: Tensor  # [N], rollouts that are compared with each other
+    token_rewards: Tensor | None = None
+    advantages: Tensor | None = None
+    allowed: Tensor | None = None  # [N, L, V / 8], see `Samples`
+    drawn: Tensor | None = None  # rewards of all rollouts, also of those left out; default: `rewards`
+    seconds: dict[str, float] = field(default_factory=dict)  # by what they were spent on
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def take(self, rows: Tensor) -> Experience:
+        """Some of the rows."""
+        names = ("tokens", "mask", "log_probs", "rewards", "groups", "token_rewards", "advantages", "allowed")
+        chosen = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: None if value is None else value[rows] for name, value in chosen.items()})
+
+    @staticmethod
+    def joined(parts: Sequence[Experience]) -> Experience:
+        """One from several, each with its own groups."""
+        first, groups = parts[0], list[Tensor]()
+        above = 0
+        for part in parts:
+            groups.append(part.groups + above)
+            above += int(part.groups.max()) + 1 if len(part) else 0
+        wide = {name: _stacked([getattr(part, name) for part in parts]) for name in _WIDE}
+        return replace(first, **wide, rewards=torch.cat([p.rewards for p in parts]), groups=torch.cat(groups))
+
+
+_WIDE = ("tokens", "mask", "log_probs", "token_rewards", "advantages", "allowed")
+
+
+def _stacked(parts: list[Tensor | None]) -> Tensor | None:
+    """Rows of several tensors [N, T, ...], the shorter ones padded with zeros."""
+    tensors = [part for part in parts if part is not None]
+    if len(tensors) < len(parts):
+        return None
+    width = max(part.shape[1] for part in tensors)
+    padding = [(0, 0) * (part.dim() - 2) + (0, width - part.shape[1]) for part in tensors]
+    return torch.cat([nn.functional.pad(part, pad) for part, pad in zip(tensors, padding, strict=True)])
+
+
+def experience_of(
+    tokens: Sequence[Sequence[int]],
+    mask: Sequence[Sequence[int]],
+    log_probs: Sequence[Sequence[float]],
+    rewards: Sequence[float],
+    groups: Sequence[int],
+    advantages: Sequence[Sequence[float]] | None = None,
+) -> Experience:
+    """Experience from rows as lists, one for every model call or conversation; each list is as long as its tokens."""
+
+    def rows(lists: Sequence[Sequence[float]], kind: torch.dtype) -> Tensor:
+        if [len(row) for row in lists] != [len(row) for row in tokens]:
+            raise UsageError("every token needs its own mask, log-probability and advantage")
+        return nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=kind) for row in lists], batch_first=True)
+
+    return Experience(
+        rows(tokens, torch.long),
+        rows(mask, torch.float),
+        rows(log_probs, torch.float),
+        torch.tensor(rewards, dtype=torch.float),
+        torch.tensor(groups),
+        advantages=None if advantages is None else rows(advantages, torch.float),
+    )
+
+
+@dataclass
+class ReinforceResult:
+    """What became of a run. The model has the weights of the best evaluation, or of the end without one."""
+
+    iterations: int = 0
+    stopped: str | None = None  # why the run ended early
+    rewards: list[float] = field(default_factory=list)  # mean of each iteration's rollouts, since the start or resume
+    before: HeldOutScore | None = None
+    best: HeldOutScore | None = None
+    after: HeldOutScore | None = None  # the last evaluation
+    seconds: dict[str, float] = field(default_factory=dict)  # generate, score, learn
+    tokens: int = 0  # sampled ones that were learnt from
+    peak_memory: int | None = None  # bytes, on a GPU
+
+
+# ---------------------------------------------------------------------------------------------- single answers
+
+
+def reinforce(
+    model: nn.Module,
+    draw: Callable[[int], Sequence[PromptItem]],
+    reward: Callable[[Any, Any], Reward],
+    settings: ReinforceSettings,
+    *,
+    end: int | Sequence[int] | None = None,
+    tokenizer: Any = None,
+    constraint: Callable[[PromptItem], Any] | None = None,
+    folder: Path | None = None,
+    reference: nn.Module | None = None,
+    evaluate: Callable[[nn.Module], HeldOutScore] | None = None,
+    on_record: Callable[[dict[str, Any]], None] | None = None,
+    value_head: nn.Module | None = None,
+    progress: TextIO | None = sys.stderr,
+) -> ReinforceResult:
+    """Teaches `model` to answer the questions that `draw(number)` returns, by `reward(item, answer)`.
+
+    `draw` must return the same questions for the same number, or a resumed run takes another course. The answer is a
+    text with a `tokenizer`, else a list of tokens. `constraint(question)` starts a `Walk`. The rest is as in
+    `learn_policy`.
+    """
+    collect = Collector(model, draw, reward, settings, end, tokenizer, constraint)
+    return learn_policy(
+        model,
+        collect,
+        settings,
+        folder=folder,
+        reference=reference,
+        evaluate=evaluate,
+        on_record=on_record,
+        value_head=value_head,
+        progress=progress,
+    )
+
+
+@dataclass
+class Collector:
+    """Samples answers, scores them, and leaves out groups that say nothing: they are drawn again, but not for ever."""
+
+    model: nn.Module
+    draw: Callable[[int], Sequence[PromptItem]]
+    reward: Callable[[Any, Any], Reward]
+    settings: ReinforceSettings
+    end: int | Sequence[int] | None = None
+    tokenizer: Any = None
+    constraint: Callable[[PromptItem], Any] | None = None
+
+    def __call__(self, iteration: int) -> Experience:
+        """The experience of an iteration: without rows where no group says anything."""
+        s = self.settings
+        attempts = 1 + (s.resample if s.algorithm == "grpo" else 0)
+        parts: list[Experience] = []
+        first: Experience | None = None
+        seconds = {"generate": 0.0, "score": 0.0}
+        for number in range(iteration * attempts, (iteration + 1) * attempts):
+            missing = s.prompts - sum(len(part.groups.unique()) for part in parts)
+            if missing <= 0:
+                break
+            part = self.answers(list(self.draw(number))[:missing], number)
+            first = first or part
+            seconds = {name: spent + part.seconds[name] for name, spent in seconds.items()}
+            parts.append(part.take(_with_signal(part).nonzero()[:, 0]) if s.algorithm == "grpo" else part)
+        assert first is not None
+        if s.kl and not any(map(len, parts)):
+            parts = [first]  # no advantages, but the KL term has something to say
+        return replace(Experience.joined(parts), drawn=first.rewards, seconds=seconds)
+
+    def answers(self, questions: Sequence[PromptItem], number: int) -> Experience:
+        """Answers to questions, with their rewards."""
+        s, constraint = self.settings, self.constraint
+        start = time.perf_counter()
+        walks: Constraint | None = None if constraint is None else lambda i: constraint(questions[i])
+        samples = sample(
+            self.model,
+            [question.prompt for question in questions],
+            copies=s.copies,
+            max_tokens=s.max_tokens,
+            temperature=s.temperature,
+            end=self.end,
+            seed=s.seed * 1_000_003 + number,
+            constraint=walks,
+        )
+        written = time.perf_counter()
+        answers: list[Any] = samples.answers()
+        if self.tokenizer is not None:
+            answers = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
+        items = [questions[i].item for i in samples.prompt_of.tolist()]
+        rewards = [self.reward(item, answer) for item, answer in zip(items, answers, strict=True)]
+        spent = {"generate": written - start, "score": time.perf_counter() - written}
+        return replace(_rewarded(samples, rewards), seconds=spent)
+
+
+def _rewarded(samples: Samples, rewards: Sequence[Reward]) -> Experience:
+    """Experience from samples and their rewards: numbers, or a number for every sampled token."""
+    rows = (samples.tokens, samples.mask, samples.log_probs)
+    totals = torch.tensor([sum(each) if isinstance(each, Sequence) else float(each) for each in rewards])
+    experience = Experience(*rows, totals, samples.prompt_of, allowed=samples.allowed)
+    if not any(isinstance(each, Sequence) for each in rewards):
+        return experience
+    spread = torch.zeros_like(samples.mask)
+    for row, (each, chosen) in enumerate(zip(rewards, samples.mask.bool(), strict=True)):
+        if not isinstance(each, Sequence):
+            raise UsageError("some rewards are numbers and some are one per token: return the same kind for all")
+        places = chosen.nonzero()[:, 0]
+        if len(each) not in (len(places), len(places) - 1):  # the end token, which a reward does not see, may have none
+            raise UsageError(f"{len(each)} rewards for {len(places)} tokens", fix="Return one per token")
+        places = places[: len(each)]
+        spread[row, places] = torch.tensor(list(each), dtype=torch.float)
+    return replace(experience, token_rewards=spread)
+
+
+def _with_signal(experience: Experience) -> Tensor:
+    """Which rows [N] are in a group whose rollouts differ."""
+    rewards = experience.rewards[:, None] if experience.token_rewards is None else experience.token_rewards
+    keep = torch.zeros(len(experience), dtype=torch.bool)
+    for group in experience.groups.unique():
+        rows = experience.groups == group
+        keep[rows] = bool((rewards[rows] != rewards[rows][:1]).any())
+    return keep
+
+
+# ---------------------------------------------------------------------------------------------- the loop
+
+
+def learn_policy(
+    model: nn.Module,
+    collect: Callable[[int], Experience],
+    settings: ReinforceSettings,
+    *,
+    folder: Path | None = None,
+    reference: nn.Module | None = None,
+    evaluate: Callable[[nn.Module], HeldOutScore] | None = None,
+    on_record: Callable[[dict[str, Any]], None] | None = None,
+    value_head: nn.Module | None = None,
+    progress: TextIO | None = sys.stderr,
+) -> ReinforceResult:
+    """Improves `model` with the experience that `collect(iteration)` brings (without rows: nothing to learn).
+
+    With a `folder`, resumes from its last checkpoint and saves new ones; `model` must then be what it was at the start.
+    `reference` is what the KL is measured from: by default the base below an adapter, or a copy of the start where the
+    loss has a KL term. The run stops when the reward collapses, the KL exceeds its limit, the loss is not finite, or
+    the held-out score falls or stops improving; the model then has the best weights known. Raises TrainingDiverged
+    where there are none to go back to.
+    """
+    run = PolicyRun(model, settings, folder, reference, evaluate, on_record, value_head, progress)
+    with run.train.prepared():
+        run.begin()
+        while run.iteration < settings.iterations and run.watch.stopped is None:
+            with evaluating(model), run.train.precision():
+                experience = collect(run.iteration)
+            run.learn(experience)
+        return run.finish()
+
+
+class PolicyRun:
+    """One run: the policy and its value head, the training core under it, and the watch over both."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        settings: ReinforceSettings,
+        folder: Path | None,
+        reference: nn.Module | None,
+        evaluate: Callable[[nn.Module], HeldOutScore] | None,
+        on_record: Callable[[dict[str, Any]], None] | None,
+        value_head: nn.Module | None,
+        progress: TextIO | None,
+    ) -> None:
+        if settings.algorithm == "ppo" and value_head is None:
+            value_head = ValueHead.for_model(model)
+        self.model, self.settings, self.folder, self.evaluate = model, settings, folder, evaluate
+        self.adapted = any(True for _ in adapted_layers(model))
+        if reference is None and settings.kl and not self.adapted:
+            reference = copy.deepcopy(model).eval()
+        self.reference = reference
+        _without_dropout(model)
+        self.whole = WithValueHead(model, value_head)
+        self.train = TrainingRun(
+            self.whole, _Length(settings.max_tokens), settings.training(), folder, None, on_record, progress, self.loss
+        )
+        self.watch = PolicyWatch(settings)
+        self.good: dict[str, Tensor] | None = None  # the best weights, where there is no folder for them
+        self.figures: list[tuple[Tensor, Tensor]] = []  # tokens and figures of the losses since the last record
+        self.result = ReinforceResult()
+
+    @property
+    def iteration(self) -> int:
+        return self.train.step // self.settings.updates
+
+    def begin(self) -> None:
+        """After resuming: what the run knew; else the first evaluation."""
+        if self.train.notes:
+            self.watch = PolicyWatch.from_notes(self.settings, self.train.notes)
+        elif self.evaluate is not None:
+            self.judge()
+
+    # ------------------------------------------------------------------------------------------ one iteration
+
+    def learn(self, experience: Experience) -> None:
+        """The updates of one iteration, and what is done after it."""
+        s, start = self.settings, time.perf_counter()
+        drawn = experience.rewards if experience.drawn is None else experience.drawn
+        figures, kl = self.update(experience) if len(experience) else ({}, None)
+        self.train.step = (self.iteration + 1) * s.updates
+        seconds = {**experience.seconds, "learn": time.perf_counter() - start}
+        for name, spent in seconds.items():
+            self.result.seconds[name] = self.result.seconds.get(name, 0.0) + spent
+        record: dict[str, Any] = {"step": self.train.step, "iteration": self.iteration, "reward": float(drawn.mean())}
+        record |= {"reward_spread": float(drawn.std()) if len(drawn) > 1 else 0.0, "rollouts": len(drawn)}
+        self.result.rewards.append(record["reward"])
+        if self.watch.iteration(drawn, kl) and self.evaluate is None:
+            self.keep_good()
+        self.train.publish({**record, **figures, "seconds": seconds})
+        if self.train.display is not None:
+            detail = f"reward {record['reward']:.3f}"
+            self.train.display.update("reinforce", self.iteration, s.iterations, unit="iterations", detail=detail)
+        if s.evaluate_every and self.iteration % s.evaluate_every == 0 and self.watch.stopped is None:
+            self.judge()
+        self.train.notes = self.watch.notes()
+        if s.save_every and self.iteration % s.save_every == 0:
+            self.train.save()
+
+    def update(self, experience: Experience) -> tuple[dict[str, Any], float | None]:
+        """Learns from experience; returns the figures of the record, and the KL from the reference if measured."""
+        s, batch = self.settings, self.prepare(experience)
+        order = torch.Generator().manual_seed(s.seed * 1_000_003 + self.iteration)
+        try:
+            for _ in range(s.epochs):
+                for rows in torch.randperm(len(experience), generator=order).chunk(s.minibatches):
+                    self.train.learn(batch.rows(rows))
+            losses = self.train.losses()
+        except TrainingDiverged as error:
+            if self.good is None and self.saved_good is None and error.checkpoint is None:
+                raise
+            self.watch.stopped, losses = str(error), [math.nan]
+        tokens = int(experience.mask.sum())
+        self.result.tokens += tokens
+        figures = {"rows": len(batch), "tokens": tokens, "loss": losses[-1], "gradient_norm": _number(self.train.norm)}
+        figures |= {"sampled_log_prob": float(experience.log_probs.sum() / max(1, tokens)), **self.averages()}
+        return figures, figures["kl"] if batch.reference is not None else None
+
+    def averages(self) -> dict[str, float]:
+        """The figures of the losses since the last call, each the mean over the tokens."""
+        names = ("clipped", "stale", "kl", *(["value_loss"] if self.whole.value is not None else []))
+        figures, self.figures = self.figures, []
+        tokens = torch.stack([tokens for tokens, _ in figures])
+        mean = (torch.stack([values for _, values in figures]) * tokens[:, None]).sum(0) / tokens.sum()
+        return dict(zip(names, mean.tolist(), strict=False))
+
+    def prepare(self, experience: Experience) -> PolicyBatch:
+        """Experience with what its losses need: advantages, returns and the reference's log-probabilities."""
+        s, mask = self.settings, experience.mask
+        batch = PolicyBatch(
+            experience.tokens,
+            experience.tokens.masked_fill(~mask.bool(), IGNORE),
+            mask,
+            old=experience.log_probs,
+            allowed=experience.allowed,
+        )
+        if s.kl or (self.iteration % s.kl_every == 0 and (self.adapted or self.reference is not None)):
+            batch = replace(batch, reference=self.scored(batch, reference=True)[0])
+        advantages, returns = experience.advantages, None
+        if self.whole.value is not None:
+            values = self.scored(batch)[1]
+            assert values is not None
+            rewards = experience.token_rewards if experience.token_rewards is not None else _at_the_end(experience)
+            spread, returns = generalised_advantages(rewards, values, mask, s.discount, s.trace)
+            if advantages is None:
+                advantages = whitened(spread, mask) if s.normalise else spread
+        elif advantages is None and experience.token_rewards is not None:
+            named = {"discount": s.discount, "scale": s.normalise}
+            advantages = step_advantages(experience.token_rewards, mask, experience.groups, **named)
+        elif advantages is None:
+            advantages = group_advantages(experience.rewards, experience.groups, scale=s.normalise)[:, None] * mask
+        return replace(batch, advantages=advantages, returns=returns)
+
+    @torch.no_grad()
+    def scored(self, batch: PolicyBatch, reference: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Log-probabilities and values of a batch without gradients, [N, T], from the policy or from its reference."""
+        model = self.reference if reference and self.reference is not None else self.model
+        base = without_adapter(model) if reference and self.reference is None else nullcontext()
+        log_probs, values = torch.zeros_like(batch.old), torch.zeros_like(batch.old)
+        at = 0
+        with evaluating(model), self.train.precision(), base:
+            for part in batch.split(self.train.micro_rows):
+                head = None if reference else self.whole.value
+                new, estimates = self.read(model, head, part.to(self.train.device))
+                place = slice(at, at + len(part)), slice(0, new.shape[1])
+                log_probs[place] = new.cpu()
+                if estimates is not None:
+                    values[place] = estimates.cpu()
+                at += len(part)
+        return log_probs, values if self.whole.value is not None else None
+
+    def read(self, model: nn.Module, head: nn.Module | None, batch: Any) -> tuple[Tensor, Tensor | None]:
+        return log_probs_and_values(
+            model,
+            head,
+            batch.inputs,
+            batch.documents,
+            temperature=self.settings.temperature,
+            allowed_BLV=batch.allowed,
+        )
+
+    def loss(self, whole: Any, batch: Any) -> Tensor:
+        """The objective of the training core: a mean over the tokens of a micro-batch."""
+        new, values = self.read(whole.policy, whole.value, batch)
+        parts = policy_loss(new, batch.old, batch.advantages, batch.documents, self.settings, batch.reference)
+        loss, error = parts.loss, torch.zeros_like(parts.loss)
+        if values is not None:
+            error = value_loss(values, batch.returns, batch.documents)
+            loss = loss + self.settings.value_weight * error
+        figures = torch.stack([parts.clipped, parts.stale, parts.kl, error.detach()])
+        self.figures.append((batch.documents.sum(), figures.float()))
+        return loss
+
+    # ------------------------------------------------------------------------------------------ judging
+
+    def judge(self) -> None:
+        """Evaluates on held-out questions; keeps the best weights, and may stop the run."""
+        if self.evaluate is None:
+            return
+        with evaluating(self.model), self.train.precision(), torch.no_grad():
+            score = self.evaluate(self.model)
+        if self.watch.judge(score, self.iteration):
+            self.keep_good()
+        self.train.publish({"step": self.train.step, "iteration": self.iteration, "evaluation": asdict(score)})
+
+    @property
+    def saved_good(self) -> Path | None:
+        path = self.folder / "best" if self.folder is not None else None
+        return path if path is not None and (path / ck.STATE).exists() else None
+
+    def keep_good(self) -> None:
+        weights = ck.weights_of(self.whole)
+        if self.folder is not None:
+            ck.save_checkpoint(self.folder / "best", {"model": weights}, {"step": self.iteration})
+        else:
+            self.good = {name: weight.clone() for name, weight in weights.items()}
+
+    def finish(self) -> ReinforceResult:
+        """The last evaluation and checkpoint; then the best weights go back into the model."""
+        s, watch, result = self.settings, self.watch, self.result
+        if watch.stopped is None and self.evaluate is not None and watch.judged_at != self.iteration:
+            self.judge()
+        self.train.notes = watch.notes()
+        if not (s.save_every and self.iteration % s.save_every == 0):
+            self.train.save()
+        worse = watch.best is not None and watch.last is not None and watch.last.mean < watch.best.mean
+        if watch.stopped is not None or worse:
+            if self.good is not None:
+                ck.restore_weights(self.whole, self.good)
+            elif self.saved_good is not None:
+                ck.restore_weights(self.whole, ck.load_checkpoint(self.saved_good)[0]["model"])
+        result.stopped, result.iterations = watch.stopped, self.iteration
+        result.before, result.best, result.after = watch.first, watch.best, watch.last
+        device = self.train.device
+        result.peak_memory = torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+        return result
+
+
+# ---------------------------------------------------------------------------------------------- parts
+
+
+class WithValueHead(nn.Module):
+    """The policy and its value head as one module: one optimiser, one checkpoint."""
+
+    def __init__(self, policy: nn.Module, value: nn.Module | None) -> None:
+        super().__init__()
+        self.policy, self.value = policy, value
+
+    @property
+    def config(self) -> Any:
+        return getattr(self.policy, "config", None)
+
+    def get_output_embeddings(self) -> Any:
+        policy: Any = self.policy
+        return policy.get_output_embeddings()
+
+    def gradient_checkpointing_enable(self) -> None:
+        policy: Any = self.policy  # the other kind would need inputs with gradients, which an adapter does not have
+        policy.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+@dataclass(frozen=True)
+class PolicyBatch(Batch):
+    """Rows of experience as the training core sees them; `documents` is the mask. Each tensor is [B, T]."""
+
+    old: Tensor = field(default_factory=lambda: torch.zeros(0))
+    advantages: Tensor | None = None
+    returns: Tensor | None = None
+    reference: Tensor | None = None
+    allowed: Tensor | None = None  # [B, L, V / 8]
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> PolicyBatch:
+        chosen = {name: getattr(self, name) for name in _TENSORS}
+        return PolicyBatch(**{name: change(value) for name, value in chosen.items() if value is not None})
+
+    def rows(self, chosen: Tensor) -> PolicyBatch:
+        """Some rows; those of like length are neighbours, so that micro-batches hold little padding."""
+        lengths = _lengths(self.documents[chosen])
+        ordered = chosen[lengths.argsort(descending=True, stable=True)]
+        return self._each(lambda tensor: tensor[ordered])
+
+    def split(self, rows: int) -> Iterator[PolicyBatch]:
+        """Micro-batches, each as wide as its longest row."""
+        for start in range(0, len(self), rows):
+            part = self._each(lambda tensor, at=start: tensor[at : at + rows])  # type: ignore[misc]
+            width = max(1, int(_lengths(part.documents).max()))
+            yield part._each(lambda tensor, to=width: tensor[:, :to] if tensor.dim() == 2 else tensor)  # type: ignore[misc]
+
+
+_TENSORS = ("inputs", "targets", "documents", "old", "advantages", "returns", "reference", "allowed")
+
+
+def _lengths(mask: Tensor) -> Tensor:
+    """Columns up to the last one whose mask is 1, [N]."""
+    return ((mask > 0) * torch.arange(1, mask.shape[1] + 1)).amax(1)
+
+
+@dataclass(frozen=True)
+class _Length:
+    length: int
+
+
+def _number(value: Tensor | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _at_the_end(experience: Experience) -> Tensor:
+    """The reward of each rollout at its last sampled token, [N, T]."""
+    rewards = torch.zeros_like(experience.mask)
+    last = _lengths(experience.mask) - 1
+    rewards[torch.arange(len(experience)), last.clamp_min(0)] = experience.rewards
+    return rewards * experience.mask
+
+
+def _without_dropout(model: nn.Module) -> None:
+    """A policy must have the same probabilities when it samples and when it learns."""
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        if isinstance(getattr(module, "attention_dropout", None), float):
+            module.attention_dropout = 0.0  # type: ignore[assignment]
