@@ -70,6 +70,18 @@ def test_hidden_states_need_the_same_blocks(llama) -> None:
         Distillation(llama, hidden=0.5)(tiny_llama(vocab_size=96, num_hidden_layers=1), rows_of().take(slice(0, 2)))
 
 
+def test_a_student_with_fewer_blocks_is_compared_where_its_blocks_end() -> None:
+    # three layers: the state behind the last one has gone through the norm
+    batch, teacher = rows_of().take(slice(0, 2)), tiny_llama(vocab_size=96, num_hidden_layers=3).eval()
+    student = copy.deepcopy(teacher)
+    student.model.layers = student.model.layers[:1]
+    _, first, second, *_ = teacher(batch.inputs, output_hidden_states=True).hidden_states
+    plain = Distillation(teacher)(student, batch)
+    beside = Distillation(teacher, hidden=1.0, blocks=[(0, 1)])(student, batch) - plain
+    assert beside.item() == pytest.approx(((first - second).square().mean() / second.square().mean()).item(), rel=1e-4)
+    assert Distillation(teacher, hidden=1.0, blocks=[(0, 0)])(student, batch).item() == pytest.approx(plain.item())
+
+
 @pytest.mark.parametrize("learn", [False, True])
 def test_a_ternary_student_comes_nearer_to_its_teacher(llama, learn: bool, tmp_path) -> None:
     student, rows = copy.deepcopy(llama), rows_of()
