@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -42,6 +43,14 @@ settings.load_profile("same")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "untraced: repeats itself so often that measuring its coverage takes minutes.")
+
+
+gc.disable()  # until all is imported: that makes many objects and hardly any garbage
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what is imported stays, so that no search for garbage needs to walk through it
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

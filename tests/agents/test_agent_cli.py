@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from agents_chat_server import ChatServer, chat, chat_server, event, reply, stream
+from commands import agent_forge
 
 TOOLS = '''
 from agent_forge import tool
@@ -30,12 +31,18 @@ def send(text: str) -> str:
 
 
 def forge(folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    env = {name: value for name, value in os.environ.items() if not name.startswith("AGENT_FORGE_")}
-    env |= {"AGENT_FORGE_HOME": str(folder / "home"), "XDG_CONFIG_HOME": str(folder / "config"), "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "agent_forge", *arguments]
+    return agent_forge(folder, *arguments, stdin=stdin, **places(folder))
+
+
+def forge_process(folder: Path, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        command, cwd=folder, env=env, input=stdin, capture_output=True, text=True, timeout=120, check=False
-    )
+        [sys.executable, "-m", "agent_forge", *arguments], cwd=folder, env={**os.environ, **places(folder)},
+        input=stdin, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def places(folder: Path) -> dict[str, str]:
+    return {"AGENT_FORGE_HOME": str(folder / "home"), "XDG_CONFIG_HOME": str(folder / "config"), "NO_COLOR": "1"}
 
 
 def call(name: str, args: dict[str, Any]) -> Any:
@@ -71,7 +78,7 @@ def test_a_conversation_through_a_pipe(folder: Path) -> None:
     roles = [message["role"] for message in server.requests[2]["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
     with chat_server(says("Still Oslo.")) as server:  # another process continues it
-        again = forge(folder, "chat", *model(server), "--session", "ann", stdin="And now?")
+        again = forge_process(folder, "chat", *model(server), "--session", "ann", stdin="And now?")
     assert again.stdout == "Still Oslo.\n"
     assert len(server.requests[0]["messages"]) == 8
 
