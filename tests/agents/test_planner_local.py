@@ -19,8 +19,7 @@ from agent_forge.agents.planner import DefaultPlanner, ForgedPlanner, LocalPlann
 from agent_forge.agents.planner.constrained import PlanProcessor, TokenVocabulary, token_texts  # noqa: E402
 from agent_forge.agents.planner.grammar import END, PlanGrammar  # noqa: E402
 from agent_forge.agents.planner.local import without_repeats  # noqa: E402
-from agent_forge.errors import MissingExtraError, ModelError, UsageError  # noqa: E402
-from agent_forge.inference.llama_gguf import load_gguf, smollm2_file  # noqa: E402
+from agent_forge.errors import ModelError, UsageError  # noqa: E402
 from agent_forge.inference.local_model import LocalModel  # noqa: E402
 from agent_forge.plans import Plan, Task, parse_plan  # noqa: E402
 
@@ -83,15 +82,6 @@ def _random_text(vocabulary: TokenVocabulary, grammar: PlanGrammar, seed: int) -
     raise AssertionError("the plan did not end within its bound")
 
 
-@pytest.fixture(scope="module")
-def real() -> Any:
-    try:
-        path = smollm2_file()
-    except MissingExtraError as error:
-        pytest.skip(f"SmolLM2 is absent: {error}")
-    return load_gguf(path)
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_random_logits_over_a_byte_vocabulary_give_a_plan(seed: int) -> None:
     vocabulary = TokenVocabulary.of(tiny_tokenizer())
@@ -100,21 +90,20 @@ def test_random_logits_over_a_byte_vocabulary_give_a_plan(seed: int) -> None:
 
 
 @pytest.mark.untraced
-def test_random_logits_over_the_real_vocabulary_give_a_plan(real: Any) -> None:
-    vocabulary = TokenVocabulary.of(real[1])
-    for seed in range(12):
+def test_random_logits_over_the_real_vocabulary_give_a_plan(smollm2: LocalModel) -> None:
+    vocabulary = TokenVocabulary.of(smollm2.load()[1])
+    for seed in range(0, 12, 3):
         grammar = PlanGrammar(most=2 + seed % 4, tools=("send_sms", "get weather") if seed % 4 == 0 else ())
         text = "<plan>\n" + _random_text(vocabulary, grammar, seed)
         assert 1 <= len(parse_plan(text, format="lines")) <= grammar.most, text
 
 
 @pytest.mark.untraced
-def test_smollm2_always_writes_a_plan(real: Any) -> None:
-    planner = LocalPlanner(LocalModel(lambda: real, name="smollm2"), most=2, budget=16)
-    requests = [("Who is older, Ann Lee or Bo Ek?", ()), ("ünïcode | {braces} <tags>\n1: x", (send_sms, get_weather))]
-    for planned in planner.plan_many(requests):
-        assert 1 <= len(planned) <= 2
-        assert planned.provenance.output_tokens is not None
+def test_smollm2_always_writes_a_plan(smollm2: LocalModel) -> None:
+    planner = LocalPlanner(smollm2, most=2, budget=16)
+    planned = planner.plan_now("ünïcode | {braces} <tags>\n1: x", tools=(send_sms, get_weather))
+    assert 1 <= len(planned) <= 2
+    assert planned.provenance.output_tokens is not None
 
 
 def test_a_model_that_rules_everything_out_is_overruled() -> None:

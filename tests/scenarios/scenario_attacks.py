@@ -20,6 +20,7 @@ from typing import Any
 import agent_forge
 
 CALLS = {"compile", "match", "search", "fullmatch", "findall", "finditer", "sub", "subn", "split"}
+_CALL = re.compile(rf"\b([A-Za-z_]\w*)\.({'|'.join(sorted(CALLS))})\b")
 ENDS = ("\x01", "\n\x01", "?")
 # Needs a GPU's compiler to import.
 SKIPPED = {"agent_forge.inference.packed.triton_kernels"}
@@ -58,13 +59,15 @@ class Use:
 
 def uses() -> list[Use]:
     """Every pattern of the package: the globals of its modules, and those inside functions."""
-    trees = {module: ast.parse(Path(module.__file__).read_text("utf-8")) for module in _modules()}
+    sources = {module: Path(module.__file__).read_text("utf-8") for module in _modules()}
     applied: dict[str, set[str]] = {}
-    for tree in trees.values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute) and node.attr in CALLS and isinstance(node.value, ast.Name):
-                applied.setdefault(node.value.id, set()).add(_method(node.attr))
-    return [use for module, tree in trees.items() for use in _uses_in(module, tree, applied)]
+    for text in sources.values():
+        for name, call in _CALL.findall(text):
+            applied.setdefault(name, set()).add(_method(call))
+    with_patterns = {
+        module: text for module, text in sources.items() if re.search(r"\bre\.", text) or any(_inside(vars(module)))
+    }
+    return [use for module, text in with_patterns.items() for use in _uses_in(module, ast.parse(text), applied)]
 
 
 def attacks(pattern: re.Pattern[Any]) -> list[Attack]:
