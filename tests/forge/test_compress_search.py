@@ -50,10 +50,23 @@ def text(tiny):
 
 
 @pytest.fixture(scope="module")
-def done(tiny, text, tmp_path_factory):
+def told() -> list[dict]:
+    """What the run of `done` reports as it goes on."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def done(tiny, told, tmp_path_factory):
     """(report, folder) of one run within a budget that can be met."""
+
+    def tell(**fields: object) -> None:
+        told.append(fields)
+
     out = tmp_path_factory.mktemp("out") / "small"
-    return compress(tiny, out, text, replace(FAST, budget=26_000)), out
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("agent_forge.forge.progress.EVERY_S", 0.0)  # every report, not one per second
+        text = prepare_text(tiny, *texts(), FAST.length, 24, tell=tell)
+        return compress(tiny, out, text, replace(FAST, budget=26_000), tell), out
 
 
 def test_the_artefact_is_within_its_budget_and_its_figures_are_measured_from_the_folder(done, text, tiny) -> None:
@@ -73,18 +86,11 @@ def test_the_artefact_is_within_its_budget_and_its_figures_are_measured_from_the
     assert json.loads(json.dumps(figures, allow_nan=False))["stages"][0]["stage"].startswith("codecs")
 
 
-def test_every_long_loop_reports_how_far_it_is(tiny, tmp_path, monkeypatch) -> None:
+@pytest.mark.usefixtures("done")
+def test_every_long_loop_reports_how_far_it_is(tiny, told) -> None:
     """The reports of a run in order: each stage counts up to its total, then the figures of an artefact follow."""
-    monkeypatch.setattr("agent_forge.forge.progress.EVERY_S", 0.0)  # every report, not one per second
-    reports: list[dict] = []
-
-    def tell(**fields: object) -> None:
-        reports.append(fields)
-
-    text = prepare_text(tiny, *texts(), FAST.length, 24, tell=tell)
-    compress(tiny, tmp_path / "out", text, replace(FAST, budget=26_000), tell)
     counts: dict[str, list[tuple[int, int]]] = {}
-    for report in reports:
+    for report in told:
         if "done" in report:
             counts.setdefault(report["stage"], []).append((report["done"], report["total"]))
     judged = {"codecs 0.026 MB", "recovered 0.026 MB"}
@@ -101,7 +107,7 @@ def test_every_long_loop_reports_how_far_it_is(tiny, tmp_path, monkeypatch) -> N
         total = steps[0][1]
         rounds = 3 if stage == "multiple choice" else 1  # the original and two artefacts
         assert steps == [(done, total) for done in range(total + 1)] * rounds
-    assert judged == {report["stage"] for report in reports if "ppl" in report}
+    assert judged == {report["stage"] for report in told if "ppl" in report}
 
 
 def test_it_loads_generates_and_keeps_its_tokenizer(done, tiny) -> None:
@@ -343,10 +349,11 @@ def test_the_work_follows_the_size(tiny, monkeypatch) -> None:
 
 def test_losses_that_were_not_measured_follow_the_distortion(tiny, text) -> None:
     """Inferred losses are of the size of measured ones, and grow with the distortion."""
-    search = Compressor(tiny, text, replace(FAST, questions=0, trial_tokens=320))
+    few = replace(FAST, questions=0, trial_tokens=320, codecs=("grid",))
+    search = Compressor(tiny, text, few)
     search.calibrate()
     for measured in (1, 2):
-        guessed = Compressor(tiny, text, replace(FAST, questions=0, trial_tokens=320, measured=measured))
+        guessed = Compressor(tiny, text, replace(few, measured=measured))
         guessed.calibrate()
         away = []
         for name, trials in search.trials.items():

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import json
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import agent_forge
 from scenario import report, times
 
 from agent_forge.errors import AgentForgeError, CheckpointError, ModelError
@@ -150,8 +149,8 @@ def test_quantize_runs_nothing_of_a_folder_with_auto_map(folder: Path) -> None:
         "auto_map": {"AutoConfig": "planted.C", "AutoModelForCausalLM": "planted.M"},
     }
     (folder / "config.json").write_text(json.dumps(document))
-    command = [sys.executable, "-m", "agent_forge", "quantize", str(folder), str(folder / "out"), "--levels", "ternary"]
-    ran = subprocess.run(command, input="y\n" * 10, capture_output=True, text=True, timeout=300)
+    command = ["quantize", str(folder), str(folder / "out"), "--levels", "ternary"]
+    ran = agent_forge(folder, *command, stdin="y\n" * 10)
     assert ran.returncode == 1, ran.stderr
     assert "never run" in ran.stderr
     assert not mark.exists()

@@ -101,14 +101,14 @@ def test_slow_clients_do_not_keep_others_out(server: Serve) -> None:
 
 
 def bomb(gigabytes: float) -> bytes:
-    packer = zlib.compressobj(9, wbits=31)
+    packer = zlib.compressobj(9 if LONG else 1, wbits=31)
     block = b"\0" * MIB
     return b"".join([*(packer.compress(block) for _ in range(int(gigabytes * 1024))), packer.flush()])
 
 
 def test_bombs_are_not_unpacked(server: Serve) -> None:
     size = 4 if LONG else 0.5
-    bodies = [bomb(size), gzip.compress(bomb(0.1)), bomb(0.1) * 3]
+    bodies = [bomb(size), gzip.compress(bomb(0.1), 1), bomb(0.1) * 3]
     assert len(bodies[0]) < 16 * MIB  # small enough to be read …
     unpacker, total = zlib.decompressobj(wbits=31), 0
     for start in range(0, len(bodies[0]), MIB):  # … and really that large: the control

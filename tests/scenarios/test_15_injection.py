@@ -291,9 +291,13 @@ def test_traces_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     seen = held = 0
     for text in INJECTED:
         result = run(REQUEST, tools=tools_that_return(text))
-        for words in (["traces", "show", str(result.trace_id)], ["runs", "show", str(result.run)], ["traces", "ls"]):
+        for words in (["traces", "show", str(result.trace_id)], ["runs", "show", str(result.run)]):
             assert command(words) == 0
             seen, held = seen + 1, held + (HARMFUL.search(capsys.readouterr().out) is None)
+    assert command(["traces", "ls", "--limit", str(len(INJECTED))]) == 0
+    listed = capsys.readouterr().out
+    assert len(listed.splitlines()) >= len(INJECTED)
+    seen, held = seen + 1, held + (HARMFUL.search(listed) is None)
     report(15, "results in a trace and a run, on the terminal", seen, held)
 
 

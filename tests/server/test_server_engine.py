@@ -44,10 +44,10 @@ def requests(count: int, seed: int = 1) -> list[tuple[list[int], int]]:
 
 
 MODELS = [
-    (tiny.llama, BufferRows, 24),
-    (tiny.cognate, WindowRows, 24),
-    (tiny.sliding, BufferRows, 12),
-    (tiny.positions, BufferRows, 12),
+    (tiny.llama, BufferRows, 14),
+    (tiny.cognate, WindowRows, 14),
+    (tiny.sliding, BufferRows, 9),
+    (tiny.positions, BufferRows, 9),
     (tiny.stateful, LoneRow, 3),
 ]
 

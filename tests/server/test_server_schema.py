@@ -10,7 +10,7 @@ schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not i
 
 from hypothesis import HealthCheck, Phase, given, seed, settings  # noqa: E402
 
-EXAMPLES = 8  # of each operation and kind
+EXAMPLES = 4  # of each operation and kind
 
 
 def operations() -> list[Any]:
