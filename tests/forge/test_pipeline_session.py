@@ -5,15 +5,15 @@ from __future__ import annotations
 import fcntl
 import io
 import json
+import multiprocessing
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -261,16 +261,14 @@ def test_an_interrupt_pauses_the_session(tmp_path: Path, monkeypatch: pytest.Mon
     assert states(run(path, tmp_path / "home")) == {"base": "skipped", "more": "completed"}
 
 
-INLINE = """
-import json, sys
-from agent_forge.forge.pipeline import read_pipeline
-from agent_forge.forge.registry import Registry
-from agent_forge.forge.session import ForgeSession
-from agent_forge.runtime.workers import Inline
-registry = Registry(sys.argv[2])
-print("ready", flush=True)
-print(json.dumps(ForgeSession(read_pipeline(sys.argv[1]), registry, workers=Inline()).run().as_dict()))
-"""
+FORK = multiprocessing.get_context("fork")  # a real process, without seconds of imports
+
+
+def session(path: str, home: Path, ready: Any, out: Path) -> None:
+    registry = Registry(home)
+    ready.set()
+    report = ForgeSession(read_pipeline(path), registry, workers=Inline()).run()
+    out.write_text(json.dumps(report.as_dict()))
 
 
 def test_kill_9_at_any_moment_and_it_goes_on(tmp_path: Path) -> None:
@@ -281,17 +279,18 @@ def test_kill_9_at_any_moment_and_it_goes_on(tmp_path: Path) -> None:
         for name, step in TRACKS.items()
     }
     path = pipeline_file(tmp_path, phases)
-    command = [sys.executable, "-c", INLINE, path, str(tmp_path / "home")]
     rng = random.Random(1)
-    for _ in range(2):
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        time.sleep(rng.uniform(0.1, 0.6))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=240)
-    report = json.loads(done.stdout.splitlines()[-1])
+    for wait_s in (rng.uniform(0.1, 0.6), rng.uniform(0.1, 0.6), None):
+        ready = FORK.Event()
+        process = FORK.Process(target=session, args=(path, tmp_path / "home", ready, tmp_path / "report.json"))
+        process.start()
+        assert ready.wait(60)
+        if wait_s is not None:
+            time.sleep(wait_s)
+            process.kill()
+        process.join(240)
+    assert process.exitcode == 0
+    report = json.loads((tmp_path / "report.json").read_text())
     assert report["state"] == "completed"
     ran = counted.read_text().split()
     undisturbed = run(path, tmp_path / "other")

@@ -75,7 +75,7 @@ def make_family(folder: Path, *, steps: int = 60) -> dict[str, Path]:
         model = CognateForCausalLM(config(len(tokenizer), **changes))
         model.load_state_dict(base.state_dict(), strict=False)
         if rows is not None:
-            learn(model, tokenizer, rows, steps, 1.5e-3)
+            learn(model, tokenizer, rows, steps if name != "adaptive" else 3, 1.5e-3)
         folders[name] = folder / name
         model.save_pretrained(folders[name])
         tokenizer.save_pretrained(folders[name])

@@ -367,7 +367,7 @@ def test_the_result_as_json() -> None:
 
 def test_a_broken_executor_ends_the_run_instead_of_hanging(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> RunResult:
-        running = start([Task("a"), Task("b", depends_on=["a"])], echo)
+        running = start([Task("a"), Task("b", depends_on=["a"])], echo, grace_s=0.05)
         running._run.returned = None  # type: ignore[assignment]
         return await running.result()
 
