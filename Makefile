@@ -8,15 +8,20 @@ export PIP_BUILD_CONSTRAINT := constraints.txt
 export OMP_NUM_THREADS ?= 1
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes, and each would compile everything again
 
-.PHONY: demo test coverage light scenarios lint format bench docs clean
+.PHONY: demo test test-slow coverage light scenarios lint format bench docs clean
 
 demo: .venv/.base
 	$(BIN)/agent-forge demo
 
 test: .venv/.dev
 	@scripts/system-packages
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
-	@$(MAKE) --no-print-directory light
+	@# The light environment is tried meanwhile, when tests wait for a process or a server. Its words come at the end.
+	@$(MAKE) --no-print-directory light > .venv/light.log 2>&1 & light=$$!; \
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS); tests=$$?; \
+	wait $$light; light=$$?; cat .venv/light.log; exit $$((tests | light))
+
+test-slow: .venv/.dev  # what is long by nature, each with a quicker test of the same in `make test`
+	$(BIN)/python -m pytest -m slow $(ARGS)
 
 coverage: .venv/.dev  # the same tests, traced: it takes them half as long again
 	@scripts/system-packages

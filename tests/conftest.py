@@ -44,6 +44,9 @@ settings.load_profile("same")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "untraced: repeats itself so often that measuring its coverage takes minutes.")
+    config.addinivalue_line(
+        "markers", "slow: long by nature, with a quicker test of the same beside it; make test-slow."
+    )
 
 
 gc.disable()  # until all is imported: that makes many objects and hardly any garbage

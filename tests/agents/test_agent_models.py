@@ -123,6 +123,7 @@ def an_exchange(name: str, order: str, city: str) -> list[Message]:
     ]
 
 
+@pytest.mark.slow
 def test_smollm2_does_a_task_of_three_turns(smollm2: LocalModel) -> None:
     """Tool, arguments and answer are the model's choice, under the grammar; the last turn has to answer."""
 

@@ -87,7 +87,7 @@ def test_a_slow_tool_and_a_server_that_dies_end_in_typed_errors() -> None:
     [
         ["no-such-program-anywhere"],
         [sys.executable, "-c", "import sys; sys.exit(3)"],
-        [sys.executable, "-c", "import time; time.sleep(60)"],
+        [sys.executable, "-c", "import sys; sys.stdin.read()"],  # it says nothing
     ],
 )
 def test_servers_that_are_none(command: list[str]) -> None:

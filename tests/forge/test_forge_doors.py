@@ -66,10 +66,11 @@ def test_compress_is_one_thing_in_three_places(family, tmp_path: Path, capsys) -
         "tries": 1,
         "length": 32,
         "recovery_steps": 2,
-    }  # the rest, the work too, is left to the defaults
+        "rows": 8,
+    }  # the rest, of the work too, is left to the defaults
     python = forge.compress(family["base"], tmp_path / "python", **config)
     options = ["--data", stories, "--held-out", "0.3", "--max-ppl-increase", "50%", "--codecs", "integer"]
-    options += ["--tries", "1", "--length", "32", "--set", "recovery_steps=2"]
+    options += ["--tries", "1", "--length", "32", "--set", "recovery_steps=2", "--calibration-rows", "8"]
     command = by_command(
         "compress", str(family["base"]), str(tmp_path / "command"), *options,
         capsys=capsys,
