@@ -166,13 +166,11 @@ LEFT_ALONE = [
 
 
 @pytest.mark.parametrize(("kind", "value"), FOUND)
-@pytest.mark.parametrize(
-    ("lead", "tail"), [("", ""), ("x ", "."), ("Hi, ", " thanks"), ("(see ", ")"), ("say: ", "\n")]
-)
-def test_a_known_form_is_found_whole_wherever_it_stands(kind: str, value: str, lead: str, tail: str) -> None:
-    text = lead + value + tail
-    spans = [(m.type, m.start, m.end) for m in find_pii(text)]
-    assert (kind, len(lead), len(lead) + len(value)) in spans, spans
+def test_a_known_form_is_found_whole_wherever_it_stands(kind: str, value: str) -> None:
+    for lead, tail in [("", ""), ("x ", "."), ("Hi, ", " thanks"), ("(see ", ")"), ("say: ", "\n")]:
+        text = lead + value + tail
+        spans = [(m.type, m.start, m.end) for m in find_pii(text)]
+        assert (kind, len(lead), len(lead) + len(value)) in spans, spans
 
 
 INTRODUCED = [

@@ -6,6 +6,7 @@ import itertools
 from random import Random
 
 import pytest
+from many import in_one_test
 
 from agent_forge.errors import PlanError
 from agent_forge.plans import Plan, PlanFault, PlanInvalid, PlanLimits, Task, needless_edges, reduced, why
@@ -48,7 +49,7 @@ def edges_of(plan: Plan) -> set[tuple[str, str]]:
     return {(before, after) for after, needs in plan.dependencies.items() for before in needs}
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@in_one_test(SEEDS)
 def test_levels_order_and_critical_path_against_all_chains(seed: int) -> None:
     plan = random_dag(seed)
     random = Random(seed)
@@ -70,7 +71,7 @@ def test_levels_order_and_critical_path_against_all_chains(seed: int) -> None:
     assert all(plan.dependents[before].count(after) == 1 for before, after in edges_of(plan))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@in_one_test(SEEDS)
 def test_ranks_are_the_longest_way_to_the_end(seed: int) -> None:
     plan = random_dag(seed)
     durations = {name: index + 0.5 for index, name in enumerate(plan.tasks)}
@@ -79,7 +80,7 @@ def test_ranks_are_the_longest_way_to_the_end(seed: int) -> None:
         assert rank == pytest.approx(max(sum(durations[each] for each in tail) for tail in tails))
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@in_one_test(SEEDS)
 def test_reduction_keeps_what_is_reachable_with_the_fewest_edges(seed: int) -> None:
     plan = random_dag(seed)
     names = list(plan.tasks)
@@ -106,7 +107,7 @@ def inside(tasks: list[Task], name: str) -> set[str]:
     return {leaf for child in children for leaf in inside(tasks, child)} if children else {name}
 
 
-@pytest.mark.parametrize("seed", range(600))
+@in_one_test(range(600))
 def test_groups_mean_their_leaves(seed: int) -> None:
     """The order between leaves is that of: every leaf of a group waits for every leaf of what the group waits for."""
     tasks = random_hierarchy(seed)

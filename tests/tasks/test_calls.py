@@ -7,6 +7,7 @@ import random
 from typing import Any
 
 import pytest
+from many import in_one_test
 
 from agent_forge.tasks.calls import accepted_calls, f1, loose, score_calls
 
@@ -168,7 +169,7 @@ def test_calls_come_in_any_order_and_each_once() -> None:
     assert accepted_calls([], [])
 
 
-@pytest.mark.parametrize("seed", range(60))
+@in_one_test(range(60))
 def test_calls_are_paired_as_well_as_they_can_be(seed: int) -> None:
     """A call may satisfy several answers: the pairing is right if any is, as trying all of them shows."""
     rng = random.Random(seed)
