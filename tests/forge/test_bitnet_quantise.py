@@ -175,7 +175,6 @@ def test_a_missed_gate_gives_the_input_back_and_fails_only_when_strict(
     trained_folder: Path, own_text: Path, tmp_path: Path, capsys
 ) -> None:
     options = ["--data", str(own_text), *QUICK[:-1], "--steps", "2", "--max-ppl", "0.5", "--set", "evaluations=0"]
-    options += ["--eval-tokens", "1000"]
     assert run(["quantize", str(trained_folder), str(tmp_path / "out0"), *options, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["accepted"] is False

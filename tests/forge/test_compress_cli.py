@@ -12,7 +12,7 @@ from agent_forge.cli import run
 from agent_forge.forge import checkpoint
 from agent_forge.forge.phases import Work, phase
 
-WORK = ["--length", "48", "--calibration-rows", "8", "--steps", "0", "--tries", "2", "--codecs", "integer,ternary"]
+WORK = ["--length", "48", "--calibration-rows", "16", "--steps", "0", "--codecs", "integer,ternary"]
 
 
 @pytest.fixture(scope="module")

@@ -66,11 +66,10 @@ def test_compress_is_one_thing_in_three_places(family, tmp_path: Path, capsys) -
         "tries": 1,
         "length": 32,
         "recovery_steps": 2,
-        "rows": 8,
-    }  # the rest, of the work too, is left to the defaults
+    }  # the rest, the work too, is left to the defaults
     python = forge.compress(family["base"], tmp_path / "python", **config)
     options = ["--data", stories, "--held-out", "0.3", "--max-ppl-increase", "50%", "--codecs", "integer"]
-    options += ["--tries", "1", "--length", "32", "--set", "recovery_steps=2", "--calibration-rows", "8"]
+    options += ["--tries", "1", "--length", "32", "--set", "recovery_steps=2"]
     command = by_command(
         "compress", str(family["base"]), str(tmp_path / "command"), *options,
         capsys=capsys,
