@@ -52,7 +52,8 @@ def pytest_configure(config: pytest.Config) -> None:
 gc.disable()  # until all is imported: that makes many objects and hardly any garbage
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
     gc.freeze()  # what is imported stays, so that no search for garbage needs to walk through it
     gc.enable()
 
