@@ -28,19 +28,22 @@ from agent_forge.forge.training.settings import LoraSettings
 
 
 class LoraLinear(nn.Module):
-    """x W^T + scale (x A^T) B^T with W fixed. B starts at zero, so that the model begins as it was."""
+    """x W^T + scale (x A^T) B^T with W fixed. B starts at zero, so that the model begins as it was.
+
+    A and B are float32 even where W is not: steps of 1e-5 would be lost in the rounding of bf16."""
 
     def __init__(self, base: nn.Module, down: Tensor, up: Tensor, scale: float) -> None:
         super().__init__()
         self.base = base
-        self.lora_A, self.lora_B = nn.Parameter(down), nn.Parameter(up)  # [r, in], [out, r]
+        self.lora_A, self.lora_B = nn.Parameter(down.float()), nn.Parameter(up.float())  # [r, in], [out, r]
         self.scale, self.active = scale, True
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.active:
             plain: Tensor = self.base(x)
             return plain
-        low = nn.functional.linear(nn.functional.linear(x, self.lora_A), self.lora_B)
+        low = nn.functional.linear(x, self.lora_A.to(x.dtype))
+        low = nn.functional.linear(low, self.lora_B.to(x.dtype))
         output: Tensor = self.base(x) + self.scale * low
         return output
 

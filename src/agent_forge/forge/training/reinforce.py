@@ -83,8 +83,8 @@ class Experience:
     def take(self, rows: Tensor) -> Experience:
         """Some of the rows."""
         names = ("tokens", "mask", "log_probs", "rewards", "groups", "token_rewards", "advantages", "allowed")
-        chosen = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: None if value is None else value[rows] for name, value in chosen.items()})
+        every: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return replace(self, **{name: value if value is None else value[rows] for name, value in every.items()})
 
     @staticmethod
     def joined(parts: Sequence[Experience]) -> Experience:
@@ -94,7 +94,7 @@ class Experience:
         for part in parts:
             groups.append(part.groups + above)
             above += int(part.groups.max()) + 1 if len(part) else 0
-        wide = {name: _stacked([getattr(part, name) for part in parts]) for name in _WIDE}
+        wide: dict[str, Any] = {name: _stacked([getattr(part, name) for part in parts]) for name in _WIDE}
         return replace(first, **wide, rewards=torch.cat([p.rewards for p in parts]), groups=torch.cat(groups))
 
 
@@ -425,8 +425,9 @@ class PolicyRun:
             if advantages is None:
                 advantages = whitened(spread, mask) if s.normalise else spread
         elif advantages is None and experience.token_rewards is not None:
-            named = {"discount": s.discount, "scale": s.normalise}
-            advantages = step_advantages(experience.token_rewards, mask, experience.groups, **named)
+            advantages = step_advantages(
+                experience.token_rewards, mask, experience.groups, discount=s.discount, scale=s.normalise
+            )
         elif advantages is None:
             advantages = group_advantages(experience.rewards, experience.groups, scale=s.normalise)[:, None] * mask
         return replace(batch, advantages=advantages, returns=returns)
