@@ -227,7 +227,7 @@ def trl_steps(
         use_cpu=device == "cpu",
         report_to=[],
         save_strategy="no",
-        logging_steps=1,
+        logging_strategy="no",
         disable_tqdm=True,
         gradient_checkpointing=False,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from tests_policy_toys import tiny_llama
 
+from agent_forge.cli import run as run_command
 from agent_forge.errors import UsageError
 from agent_forge.forge.adapters import add_adapter, without_adapter
 from agent_forge.forge.training import (
@@ -269,3 +271,10 @@ def test_what_the_watch_knows_survives_a_checkpoint():
     watch.judge(HeldOutScore(0.4, 0.1, 4), 3)
     again = PolicyWatch.from_notes(watch.settings, watch.notes())
     assert vars(again) == vars(watch)
+
+
+def test_the_demo_shows_policies_that_learn_and_one_that_cannot(capsys):
+    assert run_command(["demo", "--learning", "--json"]) == 0
+    grpo, ppo, control = json.loads(capsys.readouterr().out)["policies"]
+    assert min(grpo["after"], ppo["after"]) > 0.4
+    assert max(control["after"], control["before"], grpo["before"]) < 0.3

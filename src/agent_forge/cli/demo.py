@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import tempfile
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -33,15 +34,23 @@ MORE = ("q36", "q37", "q38", "q39", "q25", "q31")
 @home_option
 @click.option("--latency", default=LATENCY_S, show_default=True, help="Simulated latency of a search, in seconds.")
 @click.option("--rollouts", is_flag=True, help="Show rollouts instead: one promoted, one pulled back, and a true one.")
+@click.option("--learning", is_flag=True, help="Show reinforcement learning instead: a toy whose optimum is known.")
 @json_option
-def command(home: str | None, latency: float, rollouts: bool, as_json: bool) -> int:
+def command(home: str | None, latency: float, rollouts: bool, learning: bool, as_json: bool) -> int:
     """Plan, run in parallel and trace real multi-hop questions, on bundled data.
 
     Without --home or AGENT_FORGE_HOME the traces go to a temporary folder.
     """
-    home = home or tempfile.mkdtemp(prefix="agent-forge-demo-")
     from rich.console import Console
 
+    if learning:
+        from agent_forge.cli._demo_learning import show_learning
+
+        policies = show_learning(Console(stderr=as_json, highlight=False))
+        if as_json:
+            json_out({"policies": policies})
+        return 0
+    home = home or tempfile.mkdtemp(prefix="agent-forge-demo-")
     if rollouts:
         return _rollouts(home, Console(stderr=as_json, highlight=False), as_json)
     from agent_forge.agents.tools.retrieval import bundled_questions
@@ -61,6 +70,8 @@ def command(home: str | None, latency: float, rollouts: bool, as_json: bool) -> 
         _table(rows, latency, console)
         console.print(f"Of all {len(questions)} bundled questions, run just now, {right} got the exact answer.")
         console.print(f"See rollouts next: {cell(call_again('demo', '--rollouts', home=home))}", soft_wrap=True)
+        if find_spec("torch") is not None:
+            console.print(f"And learning: {cell(call_again('demo', '--learning', home=None))}", soft_wrap=True)
         console.print(f"\nEvery run left a trace in {cell(home)}. Look at the first one:")
         console.print(f"  {cell(call_again('traces', 'trajectory', first['trace'], home=home))}", soft_wrap=True)
     return 0 if all(row["state"] == "done" for row in rows) else 1
