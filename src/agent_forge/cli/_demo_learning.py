@@ -1,4 +1,4 @@
-"""`agent-forge demo --learning`: a small policy learns a toy of known optimum, beside one whose rewards are shuffled."""
+"""`agent-forge demo --learning`: a small policy learns a toy of known optimum, beside one with shuffled rewards."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ def show_learning(console: Console, iterations: int = 24) -> list[dict[str, Any]
     def right(item: int, answer: list[int]) -> float:
         return float(answer == [6 + item])
 
+    make: Any = LlamaForCausalLM
     luck = random.Random(0)
     shape = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     rewards: dict[str, tuple[str, Callable[[int, list[int]], float]]] = {
@@ -35,7 +36,7 @@ def show_learning(console: Console, iterations: int = 24) -> list[dict[str, Any]
     console.print(f"{iterations} iterations of 32 answers, scored and learnt from; optimum 1.00:")
     for name, (algorithm, reward) in rewards.items():
         torch.manual_seed(0)
-        model = LlamaForCausalLM(LlamaConfig(vocab_size=16, max_position_embeddings=64, **shape))  # type: ignore[arg-type]
+        model = make(LlamaConfig(vocab_size=16, max_position_embeddings=64, **shape))  # type: ignore[arg-type]
 
         def expected(model: Any = model) -> float:
             with torch.no_grad():

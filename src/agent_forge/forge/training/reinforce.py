@@ -83,8 +83,11 @@ class Experience:
     def take(self, rows: Tensor) -> Experience:
         """Some of the rows."""
         names = ("tokens", "mask", "log_probs", "rewards", "groups", "token_rewards", "advantages", "allowed")
-        every: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return replace(self, **{name: value if value is None else value[rows] for name, value in every.items()})
+        chosen: dict[str, Any] = {}
+        for name in names:
+            value = getattr(self, name)
+            chosen[name] = None if value is None else value[rows]
+        return replace(self, **chosen)
 
     @staticmethod
     def joined(parts: Sequence[Experience]) -> Experience:
