@@ -66,7 +66,8 @@ class Adapter:
 
     def _fits(self, tensor: str, shape: tuple[int, ...] | None) -> bool:
         ends = [self.arrays.get(f"{self.modules[tensor]}.lora_{end}.weight") for end in "AB"]
-        down, up = [() if values is None else values.shape for values in ends]
+        sizes: list[tuple[int, ...]] = [() if values is None else values.shape for values in ends]
+        down, up = sizes
         if shape is None or not len(down) == len(up) == 2 or up[1] != down[0] or not down[0]:
             return False
         return (up[0], down[1]) == (shape[::-1] if self.config.get("fan_in_fan_out") else shape)
