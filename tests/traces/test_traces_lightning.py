@@ -57,6 +57,18 @@ def test_a_rollout_with_an_id_of_its_own(tmp_path: Path) -> None:
     assert {(line["rollout_id"], line["attempt_id"]) for line in lines} == {("ro-7", "at-2")}
 
 
+def test_a_mask_leaves_the_ids_alone(tmp_path: Path) -> None:
+    """Of 32 random digits some look like a telephone number or a card."""
+    with Recorder.from_settings(tmp_path, mask="pii") as recorder:
+        above = Span("4111111111111111" * 2, "1" * 16, "remote")
+        with recorder.span("call +1 415 555 2671", parent=above):
+            pass
+        recorder.flush()
+        [span] = recorder.store.search()
+    assert "555" not in span.name
+    assert span.attributes[ROLLOUT] == f"ro-{above.trace_id}"
+
+
 def test_the_wire_has_the_names_and_reading_it_back_loses_nothing(tmp_path: Path) -> None:
     spans = recorded(tmp_path)
     spans[0].reward = 1.0  # on the root it must not look like a reward of Agent Lightning: that hides what is inside

@@ -58,7 +58,9 @@ TRACE_LOG: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("record", "format"), [(TRAJECTORY, "trajectory"), (TRAJECTORY, "turns"), (TRACE_LOG, "trace-log")])
+@pytest.mark.parametrize(
+    ("record", "format"), [(TRAJECTORY, "trajectory"), (TRAJECTORY, "turns"), (TRACE_LOG, "trace-log")]
+)
 def test_a_record_goes_through_the_store_and_comes_back(record: dict[str, Any], format: str, tmp_path: Path) -> None:
     file, out = tmp_path / "in.json", tmp_path / "out.jsonl"
     other = {**record, "agent": "b", "agent_name": "b", "trace_id": "not a uuid"}

@@ -45,8 +45,8 @@ def agent_lightning(traces: Iterable[Sequence[Span]], *, credit: str | None = No
 def step_rewards(spans: Sequence[Span]) -> dict[str, float]:
     """The reward of each model call that has one, by span id.
 
-    A call's own reward counts, then that of a reward span inside it or linked to it. Any other reward goes to the latest
-    call that had ended before it and has none yet: Agent Lightning's rule, for rewards that are emitted as they occur.
+    A call's own reward counts, then that of a reward span inside it or linked to it. Any other reward goes to the
+    latest call that had ended before it and has none yet: Agent Lightning's rule, for rewards emitted as they occur.
     """
     calls = {span.span_id: span for span in sorted(spans, key=lambda span: span.start_ns) if span.kind == "model"}
     rewards = {span_id: span.reward for span_id, span in calls.items() if span.reward is not None}

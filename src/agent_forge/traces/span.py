@@ -26,8 +26,8 @@ KINDS: dict[str, str] = {
 STATUSES = ("unset", "ok", "error")
 
 
-# Agent Lightning's names, which every recorded span carries: a trace is one attempt of one rollout unless the span above
-# says otherwise, and numbers order the spans of a process.
+# Agent Lightning's names, which every recorded span carries: a trace is one attempt of one rollout unless the span
+# above says otherwise, and numbers order the spans of a process.
 ROLLOUT, ATTEMPT = "agentlightning.rollout_id", "agentlightning.attempt_id"
 SEQUENCE = "agentlightning.span_sequence_id"
 
