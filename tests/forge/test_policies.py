@@ -183,6 +183,24 @@ def test_a_rollout_serves_a_policy_until_it_is_changed(
     assert policy_for("user-1", home=home).policy == "qa@1"  # names and sizes alone do not tell
 
 
+def test_the_command_line_takes_a_policy_by_its_name(entry: Entry, tmp_path: Path) -> None:
+    import click
+
+    from agent_forge.cli._options import home_option, model_option
+
+    @click.command()
+    @model_option
+    @home_option
+    def named(model: str | None, home: str | None) -> str | None:
+        return model
+
+    where = ["--home", str(tmp_path / "home")]
+    for words, expected in [(["--model", "qa@1"], str(entry.path)), (["--model", "smollm2"], "smollm2"), ([], None)]:
+        assert named.main([*words, *where], standalone_mode=False) == expected
+    with pytest.raises(AgentForgeError, match="no checkpoint 'qa@9'"):
+        named.main(["--model", "qa@9", *where], standalone_mode=False)
+
+
 def test_a_whole_model_can_be_a_policy(made: tuple[Path, Path], tmp_path: Path, capsys: Any) -> None:
     base, home = made[0], tmp_path / "home"
     tuned = tiny_folder(tmp_path / "tuned", seed=3)
