@@ -50,3 +50,18 @@ def tiny_folder(folder: Path, **options: Any) -> Path:
     tiny_model(**options).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
+
+
+def tiny_adapter(folder: Path, seed: int, rank: int = 2, targets: tuple[str, ...] = ("q_proj", "down_proj")) -> Path:
+    """An adapter to the tiny model, large enough to change what it writes."""
+    import torch
+
+    from agent_forge.forge.adapters import LoraSettings, adapted_layers, add_adapter, save_adapter
+
+    model = tiny_model()
+    add_adapter(model, LoraSettings(rank=rank, alpha=2 * rank, targets=targets))
+    torch.manual_seed(seed)
+    for _, layer in adapted_layers(model):
+        torch.nn.init.normal_(layer.lora_A, std=0.25)
+        torch.nn.init.normal_(layer.lora_B, std=0.25)
+    return save_adapter(model, folder)

@@ -58,6 +58,38 @@ def test_spans_are_on_disk_when_it_answers(plain: Any, kind: str, packed: bool) 
     assert stored[0].inputs == {"question": "otters?"}
 
 
+def test_a_client_of_agent_lightning_keeps_its_rollout_and_its_steps(plain: Any) -> None:
+    """Its exporter names rollout and attempt in the resource; rewards are annotations after what they judge."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+    from agent_forge.traces import Store
+    from agent_forge.traces.lightning import step_rewards
+
+    ids = {"agentlightning.rollout_id": "ro-17", "agentlightning.attempt_id": "at-1"}
+    provider = TracerProvider(resource=Resource.create(ids))
+    provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(endpoint=f"{plain.url}/v1/traces")))
+    tracer = provider.get_tracer("agentlightning")
+    call = {"gen_ai.operation.name": "chat", "prompt_token_ids": [1, 2], "response_token_ids": [3]}
+    with tracer.start_as_current_span("agent") as outer:
+        for value in (0.25, 1.0):
+            with tracer.start_as_current_span("openai.chat.completion", attributes=call):
+                pass
+            reward = {"agentlightning.reward.0.name": "primary", "agentlightning.reward.0.value": value}
+            with tracer.start_as_current_span("agentlightning.annotation", attributes=reward):
+                pass
+    provider.shutdown()
+    with Store.open(plain.context.home) as store:  # another reader: what the server said it has is on disk
+        spans = list(store.trace(f"{outer.get_span_context().trace_id:032x}"))
+        assert {span.trace_id for span in store.search(session="ro-17", limit=99)} == {spans[0].trace_id}
+    assert sorted(step_rewards(spans).values()) == [0.25, 1.0]
+    calls = [span for span in spans if span.kind == "model"]
+    assert [(span.prompt_ids, span.output_ids) for span in calls] == [([1, 2], [3])] * 2
+    assert {span.resource["agentlightning.attempt_id"] for span in spans if span.resource} == {"at-1"}
+
+
 def test_the_sdk_exports_into_it(plain: Any) -> None:
     """The exporter of the OpenTelemetry SDK itself, gzipped protobuf, nested spans with an error."""
     from opentelemetry.exporter.otlp.proto.http import Compression

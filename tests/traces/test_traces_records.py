@@ -10,7 +10,8 @@ import pytest
 
 from agent_forge.errors import DataError
 from agent_forge.traces import Recorder, Store, export_traces, import_file
-from agent_forge.traces.records import read_record, to_trace_log, to_trajectory
+from agent_forge.traces.records import read_record, to_trace_log
+from agent_forge.traces.turns import to_trajectory
 
 # As seed 001 shows it.
 TRAJECTORY: dict[str, Any] = {
@@ -57,7 +58,9 @@ TRACE_LOG: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(("record", "format"), [(TRAJECTORY, "trajectory"), (TRACE_LOG, "trace-log")])
+@pytest.mark.parametrize(
+    ("record", "format"), [(TRAJECTORY, "trajectory"), (TRAJECTORY, "turns"), (TRACE_LOG, "trace-log")]
+)
 def test_a_record_goes_through_the_store_and_comes_back(record: dict[str, Any], format: str, tmp_path: Path) -> None:
     file, out = tmp_path / "in.json", tmp_path / "out.jsonl"
     other = {**record, "agent": "b", "agent_name": "b", "trace_id": "not a uuid"}
@@ -98,7 +101,8 @@ def test_our_own_traces_can_be_written_in_both_forms(tmp_path: Path) -> None:
         [trace] = store.each_trace()
     record = to_trajectory(trace)
     turn = {"observation": {"q": 1}, "action": "search", "tool_output": 7, "reward": None}
-    assert record == {"agent": "ada", "turns": [turn], "final_result": "done", "correct": None, "done": True}
+    told = {"agent": "ada", "turns": [turn], "final_result": "done", "correct": None, "done": True}
+    assert record == {**told, "reward": None, "trace_id": trace[0].trace_id}
     log = to_trace_log(trace)
     assert (log["agent_name"], [entry["span_type"] for entry in log["spans"]]) == ("ada", ["tool_call"])
     again = read_record(log)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from agent_forge.agents.choices import PLANNERS, STRATEGIES, AnyModel, AnyPlanner, Strategy, choose_model
 from agent_forge.errors import AgentForgeError
 from agent_forge.home import home_path
+from agent_forge.inference.policy import why_not as policy_problem
+from agent_forge.model_files import POLICY
 from agent_forge.settings import trace_store
 
 if TYPE_CHECKING:
@@ -33,7 +35,7 @@ def assign(
 
     assignment = policy_for(unit, rollout=rollout, home=home, why_not=lambda policy: why_not(policy, model))
     policy = assignment.folder or assignment.policy
-    if policy is None or why_not(policy, model) is not None:
+    if policy is None or why_not(policy, model) is not None:  # a baseline that cannot serve leaves it to the defaults
         return assignment, planner, strategy, model
     if policy in PLANNERS:
         return assignment, policy, "auto", model
@@ -47,6 +49,8 @@ def why_not(policy: str, model: AnyModel) -> str | None:
     """Why a policy cannot serve here; None if it can."""
     if policy in ("react", "model") and choose_model(model) is None:
         return f"{policy!r} needs a model"
+    if (Path(policy).expanduser() / POLICY).is_file():
+        return policy_problem(policy)
     known = policy in PLANNERS or policy in STRATEGIES or policy == "smollm2" or "://" in policy
     if known or policy.startswith("recorded:") or Path(policy).expanduser().exists():
         return None

@@ -112,6 +112,8 @@ class RequestRun:
                 from agent_forge.rollout import expose
 
                 expose(recorder, self.assignment)
+            if span is not None and span.policy is None:
+                span.policy = getattr(self.client, "policy", None)
             outcome, planned = await self._execute(planner, settings)
             result = await self._result(outcome, planned, span.trace_id if span else None)
             if span is not None:

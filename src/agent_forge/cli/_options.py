@@ -81,9 +81,20 @@ def share(text: str) -> float:
     return float(match[1]) / (100 if match[2] else 1)
 
 
+def policy_folder(context: click.Context, parameter: click.Parameter, model: str | None) -> str | None:
+    """The folder of a registered policy that AGENT@VERSION names; any other model as it is."""
+    if model is None or not re.fullmatch(r"[\w.-]+@[0-9]+", model):
+        return model
+    from agent_forge.forge.registry import Registry
+
+    home = context.params.get("home")
+    return str(Registry(None if home is not None and "://" in home else home).find(model).path)
+
+
 home_option = click.option(
-    "--home", envvar="AGENT_FORGE_HOME", metavar="DIR", help="Home folder for traces, journals and models."
-)
+    "--home", envvar="AGENT_FORGE_HOME", metavar="DIR", is_eager=True,
+    help="Home folder for traces, journals and models.",
+)  # fmt: skip
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 seed_option = click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
 data_option = click.option(
@@ -91,7 +102,11 @@ data_option = click.option(
     help="Your text (repeatable): a JSONL or text file, or a folder of them [default: bundled text].",
 )  # fmt: skip
 model_option = click.option(
-    "--model", envvar="AGENT_FORGE_MODEL", metavar="M", help="http://host:port/v1#name, a model folder, or smollm2."
+    "--model",
+    envvar="AGENT_FORGE_MODEL",
+    metavar="M",
+    callback=policy_folder,
+    help="http://host:port/v1#name, a model folder, a policy (qa@1), or smollm2.",
 )
 planner_option = click.option(
     "--planner",

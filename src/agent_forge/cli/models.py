@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def command() -> None:
-    """List, show, verify and remove the checkpoints in the registry; import a model from a GGUF file."""
+    """List, show, verify and remove the checkpoints and policies in the registry; import a model from a GGUF file."""
 
 
 @command.command()
@@ -37,7 +37,8 @@ def ls(phase: str | None, home: str | None, as_json: bool) -> None:
         echo("there are no checkpoints yet: `agent-forge forge run nano` makes some", err=True)
     for entry in entries:
         size = f"{entry.parameters or 0:>12,} parameters {entry.bytes / 1e6:8.1f} MB"
-        echo(f"{entry.digest[:12]}  {entry.phase:12s} {size}  {entry.path}")
+        made = entry.name if "@" in entry.name else entry.phase  # a policy has a name of its own
+        echo(f"{entry.digest[:12]}  {made:12s} {size}  {entry.path}")
 
 
 @command.command()
@@ -62,7 +63,10 @@ def show(digest: str, home: str | None, as_json: bool) -> None:
 @home_option
 @json_option
 def verify(digest: str, home: str | None, as_json: bool) -> int:
-    """Compare every byte of checkpoint DIGEST with its digest; exits with 1 on a difference."""
+    """Compare every byte of checkpoint or policy DIGEST with its digest; exits with 1 on a difference.
+
+    Of a policy, also base, tokenizer and chat template must be those that its manifest names.
+    """
     from agent_forge.forge.registry import Registry
 
     try:
@@ -77,6 +81,28 @@ def verify(digest: str, home: str | None, as_json: bool) -> int:
     else:
         echo(f"{checkpoint.digest[:12]} is intact: {checkpoint.bytes():,} bytes")
     return 0
+
+
+@command.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False))
+@click.option("--base", required=True, type=click.Path(exists=True, file_okay=False),
+              help="Folder of the model that the adapter belongs to.")  # fmt: skip
+@click.option("--agent", required=True, help="The agent that it acts for; part of its name, AGENT@VERSION.")
+@click.option("--report", type=click.Path(exists=True, dir_okay=False), help="JSON file with its evaluation.")
+@home_option
+@json_option
+def register(folder: str, base: str, agent: str, report: str | None, home: str | None, as_json: bool) -> None:
+    """Register the adapter in FOLDER (PEFT's files, or a whole model) as the next version of an agent's policy."""
+    from pathlib import Path
+
+    from agent_forge.forge.policies import register_policy
+    from agent_forge.inference.loading import read_json
+
+    entry = register_policy(folder, base, agent, read_json(Path(report)) if report else None, home=home)
+    if as_json:
+        json_out({"policy": {"name": entry.name, "digest": entry.digest}, **_document(entry)})
+    else:
+        echo(f"{entry.digest[:12]}  {entry.name}  {entry.path}")
 
 
 @command.command()
@@ -129,6 +155,7 @@ def import_(source: str, out: str, dtype: Literal["float32", "bfloat16", "float1
 
 def _document(entry: Entry) -> dict[str, Any]:
     return {
+        "name": entry.name,
         "digest": entry.digest,
         "path": str(entry.path),
         "phase": entry.phase,

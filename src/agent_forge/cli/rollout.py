@@ -176,13 +176,13 @@ def assign(unit: str, rollout: str | None, home: str | None, as_json: bool) -> i
 
 
 def registered_folder(policy: str, home: str | None) -> Path | None:
-    """The folder of a registered model whose digest begins so, which is pinned: cleanup must leave it for a rollback.
+    """The folder of a registered model whose digest begins so, or whose name it is; it is pinned, for a rollback.
     None for any other name."""
     from agent_forge.errors import UsageError
     from agent_forge.home import home as home_folder
 
     folder = home_folder(None if home is not None and "://" in home else home)
-    if len(policy) < 6 or not (folder / "registry.db").exists():
+    if (len(policy) < 6 and "@" not in policy) or not (folder / "registry.db").exists():
         return None
     from agent_forge.forge.registry import Registry
 

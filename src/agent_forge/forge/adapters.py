@@ -22,9 +22,9 @@ from torch import Tensor, nn
 
 from agent_forge.errors import UsageError
 from agent_forge.forge.merging.layout import LAYER
-from agent_forge.forge.merging.sources import ModelFolder, Spec
-from agent_forge.forge.merging.vectors import PREFIX, Adapter, write_adapter
+from agent_forge.forge.merging.vectors import write_adapter
 from agent_forge.forge.training.settings import LoraSettings
+from agent_forge.inference.adapter_file import PREFIX, Adapter
 
 
 class LoraLinear(nn.Module):
@@ -158,15 +158,13 @@ def load_adapter(model: Any, folder: str | os.PathLike[str]) -> list[str]:
     """Puts an adapter from PEFT's files into a model in memory; returns the layers' names. Raises CheckpointError for
     one that is damaged, does not fit, or holds more than products of two matrices."""
     _refuse_second(model)
-    weights = {
-        name: Spec("F32", tuple(tensor.shape)) for name, tensor in model.state_dict().items() if LAYER.fullmatch(name)
-    }
-    adapter = Adapter.open(Path(folder), ModelFolder(type(model).__name__, None, {}, weights))
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if LAYER.fullmatch(name)}
+    adapter = Adapter.open(Path(folder), shapes)
     layers = {}
     for tensor in adapter.modules:
         down, up, scale = adapter.parts(tensor)
         name = tensor.removesuffix(".weight")
         like: Tensor = model.get_submodule(name).weight
-        layers[name] = (torch.from_numpy(down).to(like), torch.from_numpy(up).to(like), scale)
+        layers[name] = (torch.from_numpy(down.copy()).to(like), torch.from_numpy(up.copy()).to(like), scale)
     _put_in(model, layers)
     return list(layers)

@@ -8,7 +8,6 @@ the same model; the card has a digest of its own.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -23,12 +22,12 @@ from typing import Any
 
 from agent_forge._version import __version__
 from agent_forge.errors import CheckpointError
-from agent_forge.files import file_digest, sync_folder
+from agent_forge.files import sync_folder
 from agent_forge.inference.loading import read_json
+from agent_forge.inference.policy import verify_policy
 from agent_forge.inference.safetensors_file import elements, read_header
+from agent_forge.model_files import CARD, POLICY, digest_of, files_of, tokenizer_digest
 
-CARD = "card.json"
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer.xz")  # the first present counts
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")  # of a phase or pipeline: part of folder names
 FORMAT = 1
 
@@ -175,10 +174,10 @@ def load(path: str | os.PathLike[str], digest: str | None = None) -> Checkpoint:
     """Opens a checkpoint folder, or any Hugging Face model folder (its card is then derived from its files).
 
     Raises CheckpointError if it is not a sound model folder, if the card contradicts the files, or if the bytes do not
-    match `digest`.
+    match `digest`; for a policy also if its base, tokenizer or template is not the one it was made for.
     """
     folder = Path(path)
-    if not (folder / "config.json").is_file():
+    if not is_model(folder):
         raise CheckpointError("this is not a model folder: it has no config.json", where=str(folder))
     actual = digest_of(folder)
     if digest is not None and actual != digest:
@@ -187,6 +186,8 @@ def load(path: str | os.PathLike[str], digest: str | None = None) -> Checkpoint:
             where=str(folder),
             fix="Make the checkpoint again: it was changed or damaged",
         )
+    if (folder / POLICY).is_file():
+        verify_policy(folder)
     has_card = (folder / CARD).is_file()
     card = _card(folder) if has_card else completed(folder, Card(phase="imported", config={}))
     return Checkpoint(actual, folder, card)
@@ -208,27 +209,9 @@ def _card(folder: Path) -> Card:
     return card
 
 
-def files_of(folder: Path) -> list[Path]:
-    """The files of a checkpoint, in a fixed order. Raises CheckpointError for links, whose targets are not part of the
-    checkpoint, and for pipes and devices, which would block reading."""
-    files = sorted(path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink())
-    for path in files:
-        if path.is_symlink():
-            fix = "Copy the folder with `cp -rL` and use the copy"
-            raise CheckpointError("a checkpoint holds plain files only, this is a link", where=str(path), fix=fix)
-        if not path.is_file():
-            raise CheckpointError("a checkpoint holds plain files only", where=str(path), fix="Remove it")
-    return files
-
-
-def digest_of(folder: Path) -> str:
-    """The SHA-256 over the names and contents of all files but the card."""
-    total = hashlib.sha256()
-    for file in files_of(folder):
-        name = file.relative_to(folder).as_posix()
-        if name != CARD:
-            total.update(f"{file_digest(file)}  {name}\n".encode())
-    return total.hexdigest()
+def is_model(folder: Path) -> bool:
+    """Whether a folder holds a model, or a policy that is an adapter to one."""
+    return any((folder / name).is_file() for name in ("config.json", POLICY))
 
 
 DERIVED = ("architecture", "parameters", "tokenizer")
@@ -236,15 +219,19 @@ DERIVED = ("architecture", "parameters", "tokenizer")
 
 def completed(folder: Path, card: Card) -> Card:
     """Fills in what the files themselves say: architecture, parameter count, tokenizer digest."""
+    if not (folder / "config.json").is_file():  # an adapter: the rest is its base's
+        weights = sum(
+            elements(tensor) for file in folder.glob("*.safetensors") for tensor in read_header(file).values()
+        )
+        return replace(card, parameters=weights)
     architectures = read_json(folder / "config.json").get("architectures")
     if not (isinstance(architectures, list) and architectures and isinstance(architectures[0], str)):
         raise CheckpointError("config.json names no architecture", where=str(folder))
-    tokenizer = next((folder / name for name in TOKENIZERS if (folder / name).is_file()), None)
     return replace(
         card,
         architecture=architectures[0],
         parameters=count_parameters(folder),
-        tokenizer=None if tokenizer is None else file_digest(tokenizer),
+        tokenizer=tokenizer_digest(folder),
     )
 
 

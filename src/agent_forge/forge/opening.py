@@ -9,9 +9,10 @@ from typing import Any, Literal
 
 from agent_forge.config import option
 from agent_forge.forge import checkpoint
-from agent_forge.forge.checkpoint import TOKENIZERS, Checkpoint
+from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.contracts import format_of
 from agent_forge.inference import loading
+from agent_forge.model_files import TOKENIZERS
 
 ModelName = str | os.PathLike[str] | Checkpoint
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from agent_forge.database import Cursor, Database, Schema, is_url, open_database
 from agent_forge.errors import CheckpointError, UsageError
+from agent_forge.files import file_digest
 from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.cleanup import (
@@ -32,6 +33,7 @@ from agent_forge.forge.cleanup import (
 )
 from agent_forge.home import home as home_folder
 
+POLICIES = "policy"  # what stands for the phase of a trained policy
 STATES = ("running", "completed", "failed", "paused")
 
 SCHEMA = Schema(
@@ -85,6 +87,14 @@ class Entry:
     created_s: float
     card: Mapping[str, Any]
 
+    @property
+    def name(self) -> str:
+        """`phase-digest`, or `agent@version` for a policy."""
+        made = self.card.get("config")
+        if self.phase == POLICIES and isinstance(made, Mapping) and {"agent", "version"} <= made.keys():
+            return f"{made['agent']}@{made['version']}"
+        return f"{self.phase}-{self.digest[:12]}"
+
 
 class Registry:
     """Checkpoints by digest, their lineage, sessions and handoffs.
@@ -116,7 +126,7 @@ class Registry:
         figures = (card.phase, card.parameters, checkpoint.bytes(), card.to_json(), _card_digest(path), time.time())
         row = (checkpoint.digest, str(path), *figures)
         with self.db.write() as cursor:
-            if not (checkpoint.path / "config.json").is_file():
+            if not checkpoints.is_model(checkpoint.path):
                 raise CheckpointError("the checkpoint has been removed meanwhile", where=str(checkpoint.path))
             if not _sound_elsewhere(cursor, checkpoint):
                 cursor.execute(ADD, row)
@@ -132,7 +142,8 @@ class Registry:
             return [entry for entry in _entries(cursor, self.models) if phase in (None, entry.phase)]
 
     def find(self, name: str) -> Entry:
-        """The checkpoint whose digest (or `phase-digest` name) starts with `name`, or whose folder it is.
+        """The checkpoint whose digest (or `phase-digest` name) starts with `name`, whose name (`agent@version` for a
+        policy) or folder it is.
 
         Raises UsageError if there is none, or more than one.
         """
@@ -294,10 +305,10 @@ def _pointed_to(cursor: Cursor, entries: Sequence[Entry], sessions: Sequence[Map
 
 
 def _matches(entry: Entry, name: str) -> bool:
-    """Whether `name` is the entry's folder, a prefix of its digest, or a prefix of `phase-digest`."""
+    """Whether `name` is the entry's name or folder, a prefix of its digest, or a prefix of `phase-digest`."""
     phase, _, prefix = name.rpartition("-")
     by_digest = phase in ("", entry.phase) and prefix != "" and entry.digest.startswith(prefix)
-    return by_digest or folder_of(name) == entry.path
+    return by_digest or name == entry.name or folder_of(name) == entry.path
 
 
 def folder_of(name: str) -> Path:
@@ -362,7 +373,7 @@ def _sound_elsewhere(cursor: Cursor, checkpoint: Checkpoint) -> bool:
 
 def _card_digest(folder: Path) -> str:
     card = folder / checkpoints.CARD
-    return checkpoints.file_digest(card) if card.is_file() else ""
+    return file_digest(card) if card.is_file() else ""
 
 
 def _session(row: Sequence[Any]) -> dict[str, Any]:

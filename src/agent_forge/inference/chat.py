@@ -18,6 +18,7 @@ from agent_forge.inference.client import (
     Tools,
     digest_of,
 )
+from agent_forge.inference.policy import NAME
 from agent_forge.inference.prices import cost_of
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ class ChatClient(ABC):
     provider: str
     public_prices: bool = False  # whether its models may be those that public prices are for
     leaves_spans: bool = True  # False for a client that wraps another, which records the span itself
+
+    @property
+    def policy(self) -> str | None:
+        """The policy that acts: a model named AGENT@VERSION is one, in this process and behind a URL alike."""
+        name = getattr(self, "name", "")
+        return name if NAME.fullmatch(name) else None
 
     @abstractmethod
     async def answer(self, request: Request) -> Completion:
@@ -138,6 +145,7 @@ def _inputs(client: ChatClient, request: Request) -> dict[str, Any]:
         "inputs": inputs,
         "attributes": attributes,
         "model": client.name,
+        "policy": client.policy,
         "provider": client.provider,
         "sampling": request.sampling or None,
     }

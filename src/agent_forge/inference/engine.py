@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import ModelError
 from agent_forge.inference.job import DecodeJob, OutputPiece
 from agent_forge.inference.rows import Rows, rows_for, without
 from agent_forge.inference.sampling import choose
 from agent_forge.refusal import Refusal
+
+if TYPE_CHECKING:
+    from agent_forge.inference.adapters import AdapterBank
 
 READ_AT_ONCE = 4096  # prompt tokens, padding included, to read between two steps
 
@@ -21,7 +25,8 @@ class Engine:
     """Continuous batching for one model.
 
     Jobs wait in a queue, join the running batch as soon as there is a slot and memory for them, and leave it with their
-    last token. A cancelled job leaves before the next step. The output of a job does not depend on the others.
+    last token. A cancelled job leaves before the next step. The output of a job does not depend on the others, nor on
+    which adapters they use.
     """
 
     def __init__(self, model: Any, *, slots: int, waiting: int, cache_bytes: int) -> None:
@@ -35,6 +40,7 @@ class Engine:
         self._next: list[int] = []  # the token that each row continues with
         self._changed = threading.Condition()
         self._closed = False
+        self._adapters: AdapterBank | None = None
         self.steps = 0
         self._thread = threading.Thread(target=self._run, name="agent-forge-model", daemon=True)
         self._thread.start()
@@ -57,6 +63,18 @@ class Engine:
                 )
             self._queue.extend(jobs)
             self._changed.notify()
+
+    def add_adapter(self, name: str, folder: str | Path) -> None:
+        """Loads an adapter that jobs can name; one that is there stays. Raises CheckpointError, ModelError."""
+        from agent_forge.inference.adapters import AdapterBank
+
+        with self._changed:
+            if self._adapters is None:
+                self._adapters = AdapterBank(self._model)
+        self._adapters.add(name, folder)
+
+    def has_adapter(self, name: str) -> bool:
+        return self._adapters is not None and name in self._adapters
 
     def cancel(self, jobs: Iterable[DecodeJob]) -> None:
         """Removes jobs before the next step: nobody reads them any more."""
@@ -100,6 +118,7 @@ class Engine:
         self._drop_cancelled()
         pieces = self._admit()
         if self._jobs:
+            self._choose_adapters(self._jobs)
             logits = self._rows.step(self._next)
             self.steps += 1
             pieces += self._advance(logits, list(range(len(self._jobs))))
@@ -124,11 +143,16 @@ class Engine:
             rows = list(range(len(self._jobs), len(self._jobs) + len(fresh)))
             self._jobs += fresh
             self._next += [0] * len(fresh)
+            self._choose_adapters(fresh)
             logits = self._rows.join([job.prompt for job in fresh])
             pieces += self._advance(logits, rows)
             if sum(len(job.prompt) for job in fresh) >= READ_AT_ONCE:
                 break  # first let the running jobs advance again
         return pieces
+
+    def _choose_adapters(self, jobs: Sequence[DecodeJob]) -> None:
+        if self._adapters is not None:
+            self._adapters.use([job.adapter for job in jobs])
 
     def _take_queued(self) -> list[DecodeJob]:
         """The jobs to read together: the first in the queue, and those behind it while the batch has room."""

@@ -40,6 +40,7 @@ class DecodeJob:
     loop: asyncio.AbstractEventLoop  # where the outbox is read
     walk: GrammarWalk | None = None
     index: int = 0
+    adapter: str | None = None  # of `Engine.add_adapter`; None is the model itself
     cancelled: bool = False
     written: int = 0
     queued_s: float = field(default_factory=time.monotonic)

@@ -19,8 +19,10 @@ from agent_forge.errors import CheckpointError, ModelError
 from agent_forge.inference.chat import ChatClient
 from agent_forge.inference.client import Completion, Request, TokenUsage, ToolCall
 from agent_forge.inference.loading import load_model, load_tokenizer
+from agent_forge.inference.policy import model_and_adapter, read_policy
 from agent_forge.inference.prompt import chat_prompt
 from agent_forge.inference.text import TextWriter
+from agent_forge.model_files import POLICY
 from agent_forge.refusal import Refusal
 from agent_forge.threads import THREADS
 
@@ -42,9 +44,9 @@ class PromptTooLong(ModelError):
 class LocalModel(ChatClient):
     """A model in this process.
 
-    `source` is a folder in the Hugging Face layout, or a function that returns (model, tokenizer). The first call
-    loads it, in a thread; answers are written one at a time. Without a temperature decoding is greedy; with a
-    temperature and a seed the answer is reproducible on the same machine.
+    `source` is a folder in the Hugging Face layout, that of a policy, or a function that returns (model, tokenizer).
+    The first call loads it, in a thread; answers are written one at a time. Without a temperature decoding is greedy;
+    with a temperature and a seed the answer is reproducible on the same machine.
 
     With `keep_tokens`, completions carry the token ids of prompt and answer, and for each written token its log
     probability under the model itself (temperature 1, no mask). `mask` restricts what may be written next.
@@ -62,7 +64,9 @@ class LocalModel(ChatClient):
         mask: Mask | None = None,
     ) -> None:
         folder = None if callable(source) else Path(source)
-        if folder is not None and not (folder / "config.json").is_file():
+        if folder is not None and (folder / POLICY).is_file():
+            name = read_policy(folder).name
+        elif folder is not None and not (folder / "config.json").is_file():
             raise ModelError("there is no config.json", where=str(folder), fix="Name a folder that holds a model")
         self.name = name or (folder.name if folder is not None else "checkpoint")
         self.device = device
@@ -227,11 +231,19 @@ def _load_folder(folder: Path, device: str) -> tuple[Any, Any]:
     from agent_forge.inference.packed.model import PackedModel, is_packed
     from agent_forge.inference.tokenizer import FolderTokenizer
 
-    if device == "cpu" and is_packed(folder):
+    if device == "cpu" and is_packed(folder) and not (folder / POLICY).is_file():
         return PackedModel.load(folder), FolderTokenizer(folder)
 
     try:
-        return load_model(folder, dtype="float32"), load_tokenizer(folder)
+        folder, adapter = model_and_adapter(folder)
+        model, tokenizer = load_model(folder, dtype="float32"), load_tokenizer(folder)
+        if adapter is not None:
+            from agent_forge.inference.adapters import AdapterBank
+
+            bank = AdapterBank(model)
+            bank.add(adapter.name, adapter)
+            bank.use([adapter.name])  # for every row
+        return model, tokenizer
     except CheckpointError as error:
         raise ModelError(error.what, where=error.where, fix=error.fix) from error
 

@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -275,6 +276,14 @@ class Rollouts:
         """The policy that serves whoever is in no rollout: the latest baseline or promoted candidate, if any."""
         with self.db.read() as cursor:
             return self._current(cursor)
+
+    def fingerprint(self, policy: str) -> dict[str, Any]:
+        """What the latest rollout with this policy recorded about it; empty where that is nothing."""
+        for name in self.names():
+            with suppress(StoreError):  # a damaged rollout says nothing
+                if found := self.get(name).fingerprints.get(policy):
+                    return dict(found)
+        return {}
 
     def policies(self) -> dict[str, Any]:
         """The current policy, the one before it, and when that changed."""

@@ -67,11 +67,11 @@ def policy_for(
             if (place is None or not is_url(place)) and not (home_path(place) / FILE).exists():
                 return Assignment(None, unit)  # nobody has ever rolled anything out
             rollouts = Rollouts.open(home)  # type: ignore[arg-type]
-        if rollout is not None and (variant := _variant(rollouts, rollout, unit)) is not None:
+        if rollout is not None and (variant := _variant(rollouts, rollout, unit, why_not)) is not None:
             return variant
         found = rollouts.get(rollout) if rollout is not None else rollouts.active()
         if found is None or found.state in ("promoted", "rolled_back"):
-            return Assignment(rollouts.current(), unit)
+            return _current(rollouts, unit, why_not)
         return _arm(found, unit, why_not)
     except AgentForgeError as error:
         log.warning("the current policy serves unit %s: %s", unit_digest(rollout or "", unit), error)
@@ -84,7 +84,26 @@ def policy_for(
             rollouts.close()
 
 
-def _variant(rollouts: Rollouts, name: str, unit: str) -> Assignment | None:
+def _current(rollouts: Rollouts, unit: str, why_not: WhyNot | None) -> Assignment:
+    """The policy that was promoted last; the defaults, with the reason, where it cannot serve."""
+    policy = rollouts.current()
+    if policy is None:
+        return Assignment(None, unit)
+    recorded = rollouts.fingerprint(policy)
+    if (why := _objection(policy, recorded, why_not)) is not None:
+        log.warning("the defaults serve instead of %s: %s", policy, why)
+        return Assignment(None, unit, why=why)
+    return Assignment(policy, unit, folder=recorded.get("folder"))
+
+
+def _objection(policy: str, recorded: Mapping[str, Any], why_not: WhyNot | None) -> str | None:
+    """Why a policy cannot serve; None if it can."""
+    if differs := changes(recorded):
+        return f"its {' and '.join(differs)} changed since the rollout was made"
+    return None if why_not is None else why_not(recorded.get("folder") or policy)
+
+
+def _variant(rollouts: Rollouts, name: str, unit: str, why_not: WhyNot | None) -> Assignment | None:
     """The variant of a unit, if there is an experiment of that name."""
     from agent_forge.rollout.experiments import experiments
 
@@ -92,7 +111,7 @@ def _variant(rollouts: Rollouts, name: str, unit: str) -> Assignment | None:
         return None
     experiment, state = found
     if state != "running":
-        return Assignment(rollouts.current(), unit)
+        return _current(rollouts, unit, why_not)
     variant = experiment.variant(unit)
     share = experiment.variants[variant] / sum(experiment.variants.values())
     return Assignment(None if variant == CURRENT else variant, unit, name, variant, 0, share)
@@ -102,12 +121,7 @@ def _arm(rollout: Rollout, unit: str, why_not: WhyNot | None) -> Assignment:
     chosen = bucket(rollout.name, unit) < rollout.share
     arm, policy, why = ARMS[not chosen], rollout.candidate if chosen else rollout.baseline, None
     recorded = rollout.fingerprints.get(policy, {})
-    if chosen:
-        differs = changes(recorded)
-        why = f"its {' and '.join(differs)} changed since the rollout was made" if differs else None
-        if why is None and why_not is not None:
-            why = why_not(policy)
-    if why is not None:
+    if chosen and (why := _objection(policy, recorded, why_not)) is not None:
         log.warning("rollout %s: %s serves instead of %s: %s", rollout.name, rollout.baseline, policy, why)
         arm, policy = "fallback", rollout.baseline  # in neither arm: it would dilute both, and the shares tell
         recorded = rollout.fingerprints.get(policy, {})

@@ -11,11 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from agent_forge.errors import TraceError
-from agent_forge.traces.span import KINDS, Span
+from agent_forge.traces.span import KINDS, ROLLOUT, Span
 from agent_forge.traces.values import finite, from_json, storable, to_json
 
 PREFIX = "agent_forge."  # of every attribute that is ours alone
 
+REWARD_NAME, REWARD_VALUE = "agentlightning.reward.0.name", "agentlightning.reward.0.value"
 # field of the span: the name we write, then the other names we read, in the order in which they win
 NAMES: dict[str, tuple[str, ...]] = {
     "agent": ("gen_ai.agent.name", "agent.name"),
@@ -37,11 +38,11 @@ NAMES: dict[str, tuple[str, ...]] = {
         "llm.usage.completion_tokens",
     ),
     "cost": ("agent_forge.cost", "operation.cost", "gen_ai.usage.cost", "llm.cost.total", "llm.usage.cost"),
-    "reward": ("agent_forge.reward", "gen_ai.evaluation.score.value", "agentlightning.reward.0.value"),
+    "reward": ("agent_forge.reward", "gen_ai.evaluation.score.value", REWARD_VALUE),
     "policy": ("agent_forge.policy",),
     "template": ("agent_forge.template", "llm.prompt_template.version", "traceloop.prompt.version"),
-    "prompt_ids": ("agent_forge.prompt_token_ids",),
-    "output_ids": ("agent_forge.output_token_ids",),
+    "prompt_ids": ("prompt_token_ids", "agent_forge.prompt_token_ids"),  # as Agent Lightning's adapters read them
+    "output_ids": ("response_token_ids", "agent_forge.output_token_ids"),
     "logprobs": ("agent_forge.logprobs",),
 }  # fmt: skip
 
@@ -182,6 +183,8 @@ def fields_of(attributes: Mapping[str, Any], name: str) -> dict[str, Any]:
             if kinds[value] == "agent" and attribute in AGENT_SPANS and not fields.get("agent") and name:
                 fields["agent"] = _agent_of(name, AGENT_SPANS[attribute])
             break
+    if "kind" not in fields and fields.get("reward") is not None and REWARD_VALUE in attributes:
+        fields["kind"] = "reward"  # an annotation of Agent Lightning
     if fields.get("kind") == "model" and not fields.get("model") and (model := _requested_model(attributes)):
         fields["model"] = model
     return fields
@@ -205,7 +208,8 @@ def _agent_of(name: str, around: tuple[tuple[str, str], ...]) -> str:
 
 
 def session_around(resource: Mapping[str, Any] | None, scope: Mapping[str, Any] | None) -> str | None:
-    """The session that a span's scope names, or else its resource: a process that serves one session says so once.
+    """The session that a span's scope names, or else its resource: a process that serves one session says so once, and
+    so does a runner of Agent Lightning with its rollout.
 
     >>> session_around({"service.name": "shop", "session.id": "s-1"}, {"name": "openinference"})
     's-1'
@@ -217,7 +221,8 @@ def session_around(resource: Mapping[str, Any] | None, scope: Mapping[str, Any] 
             value = attributes.get(name)
             if value.__class__ in (str, int) and value != "":
                 return storable(str(value))
-    return None
+    rollout = resource.get(ROLLOUT) if resource else None
+    return storable(rollout) if isinstance(rollout, str) and rollout else None
 
 
 def complete(span: Span) -> Span:
@@ -229,8 +234,10 @@ def complete(span: Span) -> Span:
         span.inputs = inputs if span.inputs is None else span.inputs
         span.outputs = outputs if span.outputs is None else span.outputs
     for field in _LISTS:
-        if getattr(span, field) is None and (items := attributes.get(NAMES[field][0])) is not None:
-            setattr(span, field, read_value(_list, items))
+        if getattr(span, field) is None:
+            items = next((attributes[name] for name in NAMES[field] if name in attributes), None)
+            if items is not None:
+                setattr(span, field, read_value(_list, items))
     if span.sampling is None:
         span.sampling = _sampling(attributes) or None
     if span.assessment is None:
@@ -378,5 +385,6 @@ def _add_ours(attributes: dict[str, Any], span: Span) -> None:
     if span.reward is not None:
         attributes.setdefault("gen_ai.evaluation.name", span.name)
         attributes.setdefault("gen_ai.evaluation.score.value", span.reward)
-        attributes.setdefault("agentlightning.reward.0.name", span.name)
-        attributes.setdefault("agentlightning.reward.0.value", span.reward)
+        if span.kind == "reward":  # on any other span it would hide the model calls inside from Agent Lightning
+            attributes.setdefault(REWARD_NAME, span.name)
+            attributes.setdefault(REWARD_VALUE, span.reward)

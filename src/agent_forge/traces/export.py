@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from agent_forge.errors import MissingExtraError, TraceError, UsageError
 from agent_forge.files import atomic_write
 from agent_forge.traces.otlp import write_request
-from agent_forge.traces.records import to_trace_log, to_trajectory, write_records
+from agent_forge.traces.records import to_trace_log, write_records
 from agent_forge.traces.rows import PLAIN
 from agent_forge.traces.span import Span
 from agent_forge.traces.values import to_json
@@ -108,9 +108,9 @@ FORMATS: dict[str, Writer] = {
     "jsonl": write_jsonl,
     "otlp": write_otlp,
     "parquet": write_parquet,
-    "trajectory": partial(write_records, to_trajectory),
     "trace-log": partial(write_records, to_trace_log),
     **{name: partial(_dataset, name) for name in ("messages", "sharegpt", "dpo", "agent-lightning", "turns")},
+    "trajectory": partial(_dataset, "turns"),  # its name before there were data sets
 }
 
 

@@ -14,13 +14,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent_forge.traces.chat import Message, conversation
+from agent_forge.traces.conventions import REWARD_VALUE, to_attributes
+from agent_forge.traces.span import Span, rollout_of
 from agent_forge.traces.trajectory import Trajectory, assemble
-
-if TYPE_CHECKING:
-    from agent_forge.traces.span import Span
 
 CALL = "openai.chat.completion"
 ANNOTATION = "agentlightning.annotation"
@@ -43,11 +42,40 @@ def agent_lightning(traces: Iterable[Sequence[Span]], *, credit: str | None = No
             yield {**line, "sequence_id": number}
 
 
+def step_rewards(spans: Sequence[Span]) -> dict[str, float]:
+    """The reward of each model call that has one, by span id.
+
+    A call's own reward counts, then that of a reward span inside it or linked to it. Any other reward goes to the
+    latest call that had ended before it and has none yet: Agent Lightning's rule, for rewards emitted as they occur.
+    """
+    calls = {span.span_id: span for span in sorted(spans, key=lambda span: span.start_ns) if span.kind == "model"}
+    rewards = {span_id: span.reward for span_id, span in calls.items() if span.reward is not None}
+    given = sorted((span for span in spans if span.kind == "reward"), key=lambda span: span.start_ns)
+    loose: list[Span] = []
+    for span in given:
+        judged = next((name for name in (*(other for _, other in span.links), span.parent_id) if name in calls), None)
+        if judged is None:
+            loose.append(span)
+        elif span.reward is not None:
+            rewards.setdefault(judged, span.reward)
+    for span in loose:
+        before = [call for call in calls.values() if call.end_ns is not None and call.end_ns <= span.start_ns]
+        open_calls = [call.span_id for call in before if call.span_id not in rewards]
+        if open_calls and span.reward is not None:
+            rewards[open_calls[-1]] = span.reward
+    return rewards
+
+
+def _is_annotation(span: Span) -> bool:
+    """Whether another program recorded a reward in Agent Lightning's own manner: it stays as it is."""
+    return span.kind == "reward" and span.otel_kind is not None and REWARD_VALUE in span.attributes
+
+
 def _line(trajectory: Trajectory, span: Span) -> dict[str, Any]:
     attributes = _attributes(span)
     if span.kind == "model":
         attributes |= _call_attributes(span)
-    line = _bare(span.trace_id, span.span_id, trajectory.graph.parent[span.span_id])
+    line = _bare(span, span.span_id, trajectory.graph.parent[span.span_id])
     line["name"] = CALL if span.kind == "model" else span.name
     line["status"] = {"status_code": span.status.upper(), "description": span.error}
     line["attributes"] = attributes
@@ -61,10 +89,11 @@ def _line(trajectory: Trajectory, span: Span) -> dict[str, Any]:
     return line
 
 
-def _bare(trace_id: str, span_id: str, parent_id: str | None) -> dict[str, Any]:
+def _bare(span: Span, span_id: str, parent_id: str | None) -> dict[str, Any]:
+    trace_id, (rollout, attempt) = span.trace_id, rollout_of(span)
     return {
-        "rollout_id": f"ro-{trace_id}",
-        "attempt_id": f"at-{trace_id}-1",
+        "rollout_id": rollout,
+        "attempt_id": attempt,
         "sequence_id": 0,
         "trace_id": trace_id,
         "span_id": span_id,
@@ -80,12 +109,11 @@ def _context(trace_id: str, span_id: str) -> dict[str, Any]:
 
 
 def _attributes(span: Span) -> dict[str, Any]:
-    from agent_forge.traces.conventions import to_attributes
-
     attributes = {
         name: value
         for name, value in to_attributes(span, alone=True).items()
-        if not name.startswith(_ELSEWHERE) and not name.startswith("agent_forge.reward")
+        if (not name.startswith(_ELSEWHERE) and not name.startswith("agent_forge.reward"))
+        or (name.startswith(_ELSEWHERE[0]) and _is_annotation(span))
     }
     if span.agent and span.kind == "agent":
         attributes["agent.name"] = span.agent
@@ -141,6 +169,8 @@ def _message(prefix: str, message: Message) -> dict[str, Any]:
 def _rewards(trajectory: Trajectory, credit: str | None) -> Iterator[dict[str, Any]]:
     graph = trajectory.graph
     shares = trajectory.credit(credit) if credit else {}
+    if credit is None and any(map(_is_annotation, trajectory.spans)):
+        return
     for span in trajectory.spans:
         if span.kind != "model":
             continue
@@ -166,7 +196,7 @@ def _annotation(span: Span, parent: str | None, at_ns: int, values: Sequence[tup
     from hashlib import sha256
 
     digest = sha256(f"{span.trace_id}{span.span_id}{values[0][0]}".encode()).hexdigest()
-    line = _bare(span.trace_id, digest[:16], parent)
+    line = _bare(span, digest[:16], parent)
     line |= {"name": ANNOTATION, "status": {"status_code": "OK", "description": None}, "events": [], "links": []}
     line["attributes"] = {
         f"agentlightning.reward.{place}.{field}": content

@@ -39,7 +39,7 @@ from agent_forge.traces.rows import (
     Row,
     group_of,
 )  # fmt: skip
-from agent_forge.traces.span import Span
+from agent_forge.traces.span import ATTEMPT, ROLLOUT, Span
 from agent_forge.traces.values import from_json, to_json
 
 MASKED = "[masked]"
@@ -56,6 +56,7 @@ _NAMES = frozenset({
 _ENDS = tuple(f'{word}"' for word in ("password", "passwd", "passphrase", "pwd", "secret", "key", "token",
               "authorization", "cookie", "credentials", "ctionstring", "ction_string", "ction-string"))  # fmt: skip
 _KEYS = re.compile(r"(?:api|access|secret|private)[_-]?key\"")
+_IDS = frozenset({ROLLOUT, ATTEMPT})  # random digits, which may look like a telephone number
 _TEXTS = (NAME, ERROR, AGENT, MODEL, PROVIDER, SESSION, CATEGORY, POLICY, TEMPLATE)
 _DOCUMENTS = (INPUTS, OUTPUTS, ATTRIBUTES, EXTRA, SOURCE)
 _OWN = _TEXTS + _DOCUMENTS[:-1]
@@ -174,7 +175,10 @@ def _walk(value: Any, clean: Scrub) -> Any:
     if isinstance(value, str):
         return clean(_masked_document(value) if value[:1] in ("{", "[") else value)
     if isinstance(value, dict):
-        return {key: MASKED if _is_secret(key, item) else _walk(item, clean) for key, item in value.items()}
+        return {
+            key: MASKED if _is_secret(key, item) else item if key in _IDS else _walk(item, clean)
+            for key, item in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [_walk(item, clean) for item in value]
     return value

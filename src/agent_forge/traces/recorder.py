@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import functools
+import itertools
 import os
 import time
 import traceback
@@ -15,7 +16,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from agent_forge.errors import UsageError
 from agent_forge.settings import variable
-from agent_forge.traces.span import Span, begun
+from agent_forge.traces.conventions import REWARD_NAME, REWARD_VALUE
+from agent_forge.traces.span import ATTEMPT, ROLLOUT, SEQUENCE, Span, begun
 from agent_forge.traces.store import Store
 from agent_forge.traces.writer import Mask, Sink, Writer, snapshot
 
@@ -24,6 +26,8 @@ R = TypeVar("R")
 
 _current: ContextVar[Span | None] = ContextVar("agent_forge_span", default=None)
 _now = time.perf_counter_ns
+_order = itertools.count(1)  # of all spans that this process begins
+_NOTHING: dict[str, Any] = {}
 _ids: list[str] = []  # random ids in stock: one system call yields many
 
 if hasattr(os, "register_at_fork"):
@@ -174,7 +178,7 @@ class Recorder:
         """
         span = self.begin(name, kind, parent if parent is not None else _current.get(), inputs)
         if attributes:
-            span.attributes = dict(attributes)
+            span.attributes |= attributes
         if links or fields:
             _set_fields(span, links, fields)
         return Scope(self, span) if self._join is None else JoinedScope(self, span)
@@ -193,7 +197,7 @@ class Recorder:
         """Starts a span without making it current; finish it with `end`. The parent defaults to the current span."""
         span = self.begin(name, kind, parent if parent is not None else _current.get(), inputs)
         if attributes:
-            span.attributes = dict(attributes)
+            span.attributes |= attributes
         _set_fields(span, links, fields)
         return span
 
@@ -217,6 +221,12 @@ class Recorder:
             span.inputs = snapshot(inputs)
         if self._join is not None:
             self._join.begin(span, above)
+        trace, known = span.trace_id, _NOTHING if above is None else above.attributes
+        span.attributes = {
+            ROLLOUT: known.get(ROLLOUT) or "ro-" + trace,
+            ATTEMPT: known.get(ATTEMPT) or "at-" + trace + "-1",
+            SEQUENCE: next(_order),
+        }
         return span
 
     def reward(self, value: float, of: Span | None = None, *, name: str = "reward", **fields: Any) -> Span:
@@ -228,6 +238,7 @@ class Recorder:
         if judged is None:
             raise UsageError("there is no span to reward", fix="Pass one, as in recorder.reward(1.0, span)")
         span = self.start(name, "reward", parent=judged, links=[judged], reward=value, category=judged.category)
+        span.attributes |= {REWARD_NAME: name, REWARD_VALUE: value}
         span.set(**fields)
         self.end(span)
         return span

@@ -1,4 +1,4 @@
-"""Two older forms of a trace, read and written: the trajectory record and the trace logger's JSON.
+"""Two older forms of a trace: the trajectory record, which `turns` writes, and the trace logger's JSON.
 
     trajectory  {"agent", "turns": [{"observation", "action", "tool_output", "reward"}],
                  "final_result", "correct", "done"}
@@ -92,35 +92,6 @@ def _from_trajectory(record: Mapping[str, Any]) -> list[Span]:
             )
         )
     return spans
-
-
-def to_trajectory(trace: Sequence[Span]) -> dict[str, Any]:
-    """A trace as a trajectory record. Its turns are the calls of tools, or of models where it has none; `correct` is
-    null where nothing was judged."""
-    root = _root(trace)
-    original = root.attributes.get(ORIGINAL)
-    own = original if isinstance(original, Mapping) and "agent" in original else None
-    steps = [span for span in trace if span.kind == "tool"] or [span for span in trace if span.kind == "model"]
-    judged = root.reward
-    record: dict[str, Any] = {
-        "agent": root.agent or next((span.agent for span in trace if span.agent), root.name),
-        "turns": [_turn(span) for span in sorted(steps, key=lambda span: span.start_ns)],
-        "final_result": root.outputs,
-        "correct": None if judged is None else judged >= 0.5,
-        "done": root.end_ns is not None,
-    }
-    return record | dict(own or {})
-
-
-def _turn(span: Span) -> dict[str, Any]:
-    original = span.attributes.get(ORIGINAL)
-    turn = {
-        "observation": span.inputs,
-        "action": span.attributes.get("gen_ai.tool.name") or span.name,
-        "tool_output": span.outputs,
-        "reward": span.reward,
-    }
-    return turn | dict(original if isinstance(original, Mapping) else {})
 
 
 # -- the trace logger's JSON -------------------------------------------------------------------------------------------

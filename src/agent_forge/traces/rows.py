@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent_forge.traces.conventions import complete, payloads
-from agent_forge.traces.span import Span
+from agent_forge.traces.span import Span, only_numbered
 from agent_forge.traces.values import countable, finite, from_json, storable, to_json
 
 Row = Any  # a list, or what a database driver returns: a tuple
@@ -120,7 +120,7 @@ def source_text(resource: dict[str, Any] | None, scope: dict[str, Any] | None) -
 
 def _to_row(span: Span, source: str | None) -> Row:
     attributes, inputs, outputs, rare, extra = span.attributes, span.inputs, span.outputs, span.rare, None
-    if attributes and (inputs is not None or outputs is not None):
+    if attributes and (inputs is not None or outputs is not None) and not only_numbered(attributes):
         in_attributes = payloads(attributes)  # what the attributes hold is not stored twice
         inputs = None if inputs == in_attributes[0] else inputs
         outputs = None if outputs == in_attributes[1] else outputs
@@ -145,7 +145,8 @@ def to_span(row: Sequence[Any], source: dict[str, Any] | None) -> Span:
         span.resource, span.scope = source.get("resource"), source.get("scope")
     if row[ATTRIBUTES] is not None:
         span.attributes = from_json(row[ATTRIBUTES])
-        complete(span)
+        if not only_numbered(span.attributes):
+            complete(span)
     return span
 
 

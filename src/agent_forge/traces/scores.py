@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent_forge.errors import UsageError
-from agent_forge.traces.span import Span
+from agent_forge.traces.conventions import REWARD_NAME, REWARD_VALUE
+from agent_forge.traces.span import ATTEMPT, ROLLOUT, Span, rollout_of
 
 if TYPE_CHECKING:
     from agent_forge.traces.graph import SpanGraph
@@ -77,7 +78,9 @@ def add_score(
         {"name": name, "value": _unit(part, f"the component {name!r}")} for name, part in (components or {}).items()
     ]
     now = time.time_ns()
-    attributes: dict[str, Any] = {JUDGE: judge, _SCORED_NS: now}
+    reward, (rollout, attempt) = _unit(value, "a score"), rollout_of(judged)
+    attributes: dict[str, Any] = {ROLLOUT: rollout, ATTEMPT: attempt, REWARD_NAME: judge, REWARD_VALUE: reward}
+    attributes |= {JUDGE: judge, _SCORED_NS: now}
     if parts:
         attributes[COMPONENTS] = parts
     if comment:
@@ -87,7 +90,7 @@ def add_score(
     span = Span(
         judged.trace_id, os.urandom(8).hex(), "score", "reward", judged.span_id, at_ns, at_ns, "ok",
         attributes=attributes, links=list(links), session=judged.session, category=judged.category,
-        reward=_unit(value, "a score"),
+        reward=reward,
     )  # fmt: skip
     store.add([span])
     return span

@@ -26,6 +26,11 @@ KINDS: dict[str, str] = {
 STATUSES = ("unset", "ok", "error")
 
 
+# Agent Lightning's names, which every recorded span carries: a trace is one attempt of one rollout unless the span
+# above says otherwise, and numbers order the spans of a process.
+ROLLOUT, ATTEMPT = "agentlightning.rollout_id", "agentlightning.attempt_id"
+SEQUENCE = "agentlightning.span_sequence_id"
+
 T = TypeVar("T")
 
 
@@ -205,6 +210,20 @@ class Span:
                 raise TraceError(f"the span's {name} is not {_CHECKS[name][0]}: {str(value)[:40]!r}")
         values["links"] = [(trace, span) for trace, span in values.get("links", ())]
         return cls(**values)
+
+
+def only_numbered(attributes: Mapping[str, Any]) -> bool:
+    """Whether attributes are no more than what every recorded span carries, so that no field need be looked for."""
+    return len(attributes) == 3 and ROLLOUT in attributes and SEQUENCE in attributes
+
+
+def rollout_of(span: Span) -> tuple[str, str]:
+    """The rollout and the attempt that a span belongs to: those it names, or else its trace."""
+    named = span.attributes
+    if ROLLOUT not in named and span.resource:
+        named = span.resource
+    rollout, attempt = named.get(ROLLOUT), named.get(ATTEMPT)
+    return str(rollout or f"ro-{span.trace_id}"), str(attempt or f"at-{span.trace_id}-1")
 
 
 def begun(

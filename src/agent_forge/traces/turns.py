@@ -8,10 +8,11 @@ the trace is that of its last turn; a model call with a reward of its own keeps 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.traces.chat import conversation
+from agent_forge.traces.records import ORIGINAL
 from agent_forge.traces.trajectory import assemble
 
 if TYPE_CHECKING:
@@ -22,27 +23,43 @@ CORRECT = "agent_forge.correct"  # on the root: whether a checker found nothing 
 
 
 def turns(traces: Iterable[Sequence[Span]]) -> Iterator[dict[str, Any]]:
-    """The records of traces; those of exercises also name the exercise."""
-    for trace in traces:
-        trajectory = assemble(trace)
-        root = trajectory.roots[0]
-        steps = _steps(trajectory.spans)
-        if steps and steps[-1]["reward"] is None:
-            steps[-1]["reward"] = trajectory.reward
-        correct = next((span.attributes[CORRECT] for span in trace if CORRECT in span.attributes), None)
-        if correct is None:
-            correct = trajectory.reward >= 0.5 if trajectory.reward is not None else trajectory.success
-        record = {
-            "agent": root.agent,
-            "turns": [{**step, "reward": step["reward"] or 0.0} for step in steps],
-            "final_result": final_answer(trace),
-            "correct": correct,
-            "done": all(span.end_ns is not None for span in trajectory.roots),
-            "reward": trajectory.reward,
-            "trace_id": root.trace_id,
-        }
-        exercise = next((span.attributes[EXERCISE] for span in trace if EXERCISE in span.attributes), None)
-        yield record if exercise is None else {**record, EXERCISE: exercise}
+    """The records of traces."""
+    return map(to_trajectory, traces)
+
+
+def to_trajectory(trace: Sequence[Span]) -> dict[str, Any]:
+    """A trace as a record: `correct` and rewards are null where nothing was judged. That of an exercise also names the
+    exercise; one that was imported comes back as it was."""
+    trajectory = assemble(trace)
+    root = trajectory.roots[0]
+    original = root.attributes.get(ORIGINAL)
+    if isinstance(original, Mapping) and "agent" in original:
+        tools = sorted((span for span in trace if span.kind == "tool"), key=lambda span: span.start_ns)
+        return {"turns": [_imported(span) for span in tools], "final_result": root.outputs, **original}
+    steps = _steps(trajectory.spans)
+    if steps and steps[-1]["reward"] is None:
+        steps[-1]["reward"] = trajectory.reward
+    correct = next((span.attributes[CORRECT] for span in trace if CORRECT in span.attributes), None)
+    if correct is None and trajectory.reward is not None:
+        correct = trajectory.reward >= 0.5
+    answer = final_answer(trace)
+    record = {
+        "agent": root.agent or next((span.agent for span in trace if span.agent), root.name),
+        "turns": steps,
+        "final_result": root.outputs if answer is None else answer,
+        "correct": correct,
+        "done": all(span.end_ns is not None for span in trajectory.roots),
+        "reward": trajectory.reward,
+        "trace_id": root.trace_id,
+    }
+    exercise = next((span.attributes[EXERCISE] for span in trace if EXERCISE in span.attributes), None)
+    return record if exercise is None else {**record, EXERCISE: exercise}
+
+
+def _imported(span: Span) -> dict[str, Any]:
+    own = span.attributes.get(ORIGINAL)
+    turn = {"observation": span.inputs, "action": span.name, "tool_output": span.outputs, "reward": span.reward}
+    return turn | dict(own if isinstance(own, Mapping) else {})
 
 
 def final_answer(trace: Sequence[Span]) -> Any:
@@ -69,7 +86,8 @@ def _steps(spans: Iterable[Span]) -> list[dict[str, Any]]:
         elif span.kind == "tool":
             result = {"error": span.error} if span.status == "error" else span.outputs
             if not in_turn:
-                steps.append({"observation": None, "action": span.name, "tool_output": result, "reward": span.reward})
+                about = {"observation": span.inputs, "action": span.attributes.get("gen_ai.tool.name") or span.name}
+                steps.append({**about, "tool_output": result, "reward": span.reward})
                 continue
             before = steps[-1]["tool_output"]
             steps[-1]["tool_output"] = result if before is None else [*_listed(before), result]

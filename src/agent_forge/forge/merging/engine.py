@@ -22,8 +22,8 @@ from typing import Any
 
 from agent_forge._version import __version__
 from agent_forge.errors import MergeError, UsageError
-from agent_forge.files import file_digest, sync_folder
-from agent_forge.forge.checkpoint import CARD, TOKENIZERS, Card, digest_of
+from agent_forge.files import sync_folder
+from agent_forge.forge.checkpoint import Card
 from agent_forge.forge.gates import GateResult
 from agent_forge.forge.merging.binding import library
 from agent_forge.forge.merging.companions import copy_companions
@@ -35,6 +35,7 @@ from agent_forge.forge.merging.sources import ModelFolder
 from agent_forge.forge.merging.writing import to_mapping, to_yaml
 from agent_forge.inference.loading import INDEX
 from agent_forge.inference.safetensors_file import BYTES_OF
+from agent_forge.model_files import CARD, digest_of, tokenizer_digest
 from agent_forge.platforms import lock
 
 RECIPE = "recipe.yaml"
@@ -352,7 +353,6 @@ def _finish(
 
 
 def _card(prepared: PreparedRecipe, staging: Path, inputs: tuple[str, ...], phase: str) -> Card:
-    tokenizer = next((staging / name for name in TOKENIZERS if (staging / name).is_file()), None)
     architectures = prepared.config.get("architectures") or [None]
     return Card(
         phase=phase,
@@ -360,6 +360,6 @@ def _card(prepared: PreparedRecipe, staging: Path, inputs: tuple[str, ...], phas
         inputs=inputs,
         architecture=architectures[0],
         parameters=prepared.layout.parameters,
-        tokenizer=None if tokenizer is None else file_digest(tokenizer),
+        tokenizer=tokenizer_digest(staging),
         notes=f"{prepared.recipe.merge_method} of {', '.join(prepared.recipe.models_on_disk())}",
     )

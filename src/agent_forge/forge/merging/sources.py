@@ -168,13 +168,6 @@ def open_folder(reference: str, beside: Path | None = None) -> ModelFolder:
     return _open(reference, folder, read_json(folder / "config.json"), weight_files(folder))
 
 
-def open_file(file: Path) -> ModelFolder:
-    """A single safetensors file, such as an adapter's. Raises CheckpointError."""
-    if not file.is_file():
-        raise CheckpointError("there is no such file", where=str(file))
-    return _open(str(file), None, {}, [file])
-
-
 def _open(name: str, folder: Path | None, config: Mapping[str, Any], files: list[Path]) -> ModelFolder:
     tensors: dict[str, Spec] = {}
     model = ModelFolder(name, folder, config, tensors)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -18,12 +17,11 @@ from agent_forge.forge.merging.engine import MergeReport, merge
 from agent_forge.forge.merging.layout import LAYER
 from agent_forge.forge.merging.recipe import parse_recipe
 from agent_forge.forge.merging.settings import MergeSettings
-from agent_forge.forge.merging.sources import FLOATS, ModelFolder, Spec, TensorSource, open_file, open_folder
+from agent_forge.forge.merging.sources import FLOATS, ModelFolder, Spec, TensorSource, open_folder
 from agent_forge.forge.merging.vocabulary import as_floats
-from agent_forge.inference.loading import read_json
+from agent_forge.inference.adapter_file import CONFIG, PREFIX, WEIGHTS, Adapter
 
 Array = Any
-PREFIX = "base_model.model."  # of the names in a PEFT adapter
 TRANSPOSED = ("gpt2", "openai-gpt")  # architectures that store matrices as [in, out]; PEFT: fan_in_fan_out
 
 
@@ -221,9 +219,9 @@ def write_adapter(
         "fan_in_fan_out": transposed,
         **(more or {}),
     }
-    with atomic_write(out / "adapter_model.safetensors", "wb") as file:
+    with atomic_write(out / WEIGHTS, "wb") as file:
         file.write(save(tensors, {"format": "pt"}))
-    with atomic_write(out / "adapter_config.json") as file:
+    with atomic_write(out / CONFIG) as file:
         json.dump(config, file, indent=2)
 
 
@@ -275,85 +273,16 @@ def apply_lora(
     than products of two matrices (DoRA's magnitudes, whole layers, biases, embeddings).
     """
     model = open_folder(base, beside)
-    adapted = _AdaptedModel(base, model, Adapter.open(Path(adapter), model), scale)
+    adapted = _AdaptedModel(base, model, _open_adapter(Path(adapter), model), scale)
     recipe = parse_recipe({"merge_method": "passthrough", "models": [{"model": base}]})
     return merge(recipe, out, settings, sources={base: adapted})
 
 
-# The adapter's author wrote these patterns, and one such as `(a+)+` could take for ever.
-_HARMLESS = re.compile(r"(?:[\w.|-]|\\\.|\[0-9\]|\\d\+?){1,200}")
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """A LoRA adapter as PEFT writes it: what it adds to each matrix of a base."""
-
-    file: ModelFolder
-    modules: Mapping[str, str]  # tensor of the base: its module in the adapter
-    config: Mapping[str, Any]
-
-    @classmethod
-    def open(cls, folder: Path, base: ModelFolder) -> Adapter:
-        """Raises CheckpointError for an adapter that is damaged, does not fit, or holds more than products."""
-        config, where = read_json(folder / "adapter_config.json"), str(folder)
-        if config.get("peft_type") != "LORA":
-            raise CheckpointError(f"the adapter has the type {config.get('peft_type')!r}, not LORA", where=where)
-        file = open_file(folder / "adapter_model.safetensors")
-        modules = {}
-        for name in file.tensors:
-            module, _, end = name.removeprefix(PREFIX).rpartition(".lora_")
-            if end in ("A.weight", "B.weight") and file.tensors[name].dtype in FLOATS:
-                modules[f"{module}.weight"] = name.rpartition(".lora_")[0]
-            elif not _is_copy(base, name, file):
-                fix = "Merge it with PEFT's merge_and_unload"
-                raise CheckpointError(f"{name} is not part of a product of two matrices", where=where, fix=fix)
-        adapter = cls(file, modules, config)
-        for tensor, module in modules.items():
-            if not adapter._fits(tensor, base):
-                raise CheckpointError(f"{module}.lora_A and B do not fit {tensor} of the base", where=where)
-        if not modules or not all(isinstance(adapter._alpha(module), (int, float)) for module in modules.values()):
-            raise CheckpointError("the adapter has no products, or no lora_alpha", where=where)
-        return adapter
-
-    def _fits(self, tensor: str, base: ModelFolder) -> bool:
-        ends = [self.file.tensors.get(f"{self.modules[tensor]}.lora_{end}.weight") for end in "AB"]
-        down, up = [() if spec is None else spec.shape for spec in ends]
-        if tensor not in base.tensors or not len(down) == len(up) == 2 or up[1] != down[0] or not down[0]:
+def _open_adapter(folder: Path, base: ModelFolder) -> Adapter:
+    def is_copy(tensor: str, values: Array) -> bool:
+        spec = base.tensors.get(tensor)
+        if spec is None or spec.shape != values.shape or spec.dtype not in FLOATS or values.dtype.kind != "f":
             return False
-        shape = base.tensors[tensor].shape
-        return (up[0], down[1]) == (shape[::-1] if self.config.get("fan_in_fan_out") else shape)
+        return np.array_equal(as_floats(base.bytes_of(tensor), spec), values)
 
-    def _alpha(self, module: str) -> Any:
-        """As in PEFT, the first of `alpha_pattern` that matches the end of the name, else `lora_alpha`."""
-        patterns = self.config.get("alpha_pattern") or {}
-        if not isinstance(patterns, dict) or not all(map(_HARMLESS.fullmatch, patterns)):
-            raise CheckpointError("alpha_pattern may hold names of layers, `.` and `|` only", where=self.file.name)
-        matches = (alpha for end, alpha in patterns.items() if re.match(rf"(.*\.)?({end})$", module))
-        return next(matches, self.config.get("lora_alpha"))
-
-    def __contains__(self, tensor: str) -> bool:
-        return tensor in self.modules
-
-    def parts(self, tensor: str) -> tuple[Array, Array, float]:
-        """A [r, in], B [out, r] and the scale of their product: alpha / r, or alpha / sqrt(r) for rank-stabilised LoRA;
-        r is the matrix's own (`rank_pattern`)."""
-        module = self.modules[tensor]
-        names = [f"{module}.lora_{end}.weight" for end in "AB"]
-        down, up = (as_floats(self.file.bytes_of(name), self.file.tensors[name]) for name in names)
-        rank = len(down) ** 0.5 if self.config.get("use_rslora") else len(down)
-        return down, up, self._alpha(module) / rank
-
-    def product(self, tensor: str) -> Array:
-        """B A times its scale, as the base stores the matrix."""
-        down, up, scale = self.parts(tensor)
-        whole = scale * (up.astype(np.float64) @ down.astype(np.float64))
-        return whole.T if self.config.get("fan_in_fan_out") else whole
-
-
-def _is_copy(base: ModelFolder, name: str, file: ModelFolder) -> bool:
-    """Whether a tensor equals its matrix in the base: PEFT stores a copy of an embedding or head that it adapts."""
-    tensor = name.removeprefix(PREFIX).replace(".base_layer.", ".")
-    original, spec = base.tensors.get(tensor), file.tensors[name]
-    if original is None or original.shape != spec.shape or not {original.dtype, spec.dtype} <= set(FLOATS):
-        return False
-    return np.array_equal(as_floats(base.bytes_of(tensor), original), as_floats(file.bytes_of(name), spec))
+    return Adapter.open(folder, {tensor: spec.shape for tensor, spec in base.tensors.items()}, is_copy)

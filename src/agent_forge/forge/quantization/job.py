@@ -14,7 +14,6 @@ from agent_forge.config import as_dict
 from agent_forge.context_length import context_length
 from agent_forge.errors import UsageError
 from agent_forge.forge.checkpoint import (
-    TOKENIZERS,
     Card,
     Checkpoint,
     Metric,
@@ -39,6 +38,7 @@ from agent_forge.forge.quantization.material import MaterialSize, gather
 from agent_forge.forge.quantization.quantise import Measurement, Quantisation
 from agent_forge.forge.quantization.settings import QuantizeSettings
 from agent_forge.inference.loading import load_model, load_tokenizer
+from agent_forge.model_files import TOKENIZERS
 
 # Floating-point operations spent on judging: they bound the held-out text and the questions of a
 # large model on a CPU.

@@ -15,7 +15,7 @@ from agent_forge.server.context import Context
 if TYPE_CHECKING:
     from agent_forge.forge.registry import Entry
 
-NAME = re.compile(r"[A-Za-z0-9][\w.-]{3,127}")  # of a registered checkpoint, never a path
+NAME = re.compile(r"[A-Za-z0-9][\w.@-]{3,127}")  # of a registered checkpoint or policy, never a path
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,22 @@ def source_of(text: str, context: Context) -> ModelSource:
             f"there is no model {rest!r}",
             fix="Name a folder with a config.json, smollm2, or one of `agent-forge models ls`",
         )
+    if (base := base_of(entry, context)) is not None:
+        if equals:
+            raise UsageError(f"{rest!r} is an adapter, and goes by its own name", fix=f"Write --model {rest}")
+        entry = base  # with it loaded, requests name the adapter
     return replace(checkpoint_source(entry), name=name) if equals else checkpoint_source(entry)
 
 
 def checkpoint_source(entry: Entry) -> ModelSource:
-    """A registered checkpoint as a model to serve."""
-    return ModelSource(entry.path.name, str(entry.path), entry.digest, entry.created_s)
+    """A registered checkpoint, or policy, as a model to serve."""
+    name = entry.name if "@" in entry.name else entry.path.name
+    return ModelSource(name, str(entry.path), entry.digest, entry.created_s)
+
+
+def base_of(entry: Entry, context: Context) -> Entry | None:
+    """The base of a policy that is an adapter; None for a whole model. Raises UsageError if it is not registered."""
+    return None if (entry.path / "config.json").is_file() else context.registry.find(entry.parents[0])
 
 
 def registered(name: str, context: Context) -> Entry | None:

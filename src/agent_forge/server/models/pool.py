@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.context_length import context_length
-from agent_forge.errors import AgentForgeError, ModelError
+from agent_forge.errors import AgentForgeError, CheckpointError, ModelError
 from agent_forge.inference.grammar import GrammarVocabulary
+from agent_forge.model_files import digest_of, known_digest
 from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
-from agent_forge.server.models.loading import LoadedModel, ModelSource, checkpoint_source, load, registered, source_of
+from agent_forge.server.models.loading import (
+    LoadedModel,
+    ModelSource,
+    base_of,
+    checkpoint_source,
+    load,
+    registered,
+    source_of,
+)
 
 if TYPE_CHECKING:
+    from agent_forge.forge.registry import Entry
     from agent_forge.inference.engine import Engine
 
 
@@ -65,12 +78,14 @@ class ReadyModel:
 
         settings = context.settings
         self.source = source
+        self.adapter: str | None = None  # that every job of a request names
         self.loaded = loaded
         self.tokenizer = loaded.tokenizer
         self.ends = end_tokens(loaded.model, loaded.tokenizer)
         self.context: int | None = context_length(loaded.model.config)
         head = loaded.model.get_output_embeddings()
         self.vocabulary = int(getattr(head, "out_features", None) or head.weight.shape[0])
+        self._grammars = cache(lambda: GrammarVocabulary(loaded.tokenizer, size=self.vocabulary, ends=self.ends))
         self.engine: Engine = Engine(
             loaded.model, slots=settings.slots, waiting=settings.waiting, cache_bytes=settings.cache_bytes
         )
@@ -79,10 +94,27 @@ class ReadyModel:
     def name(self) -> str:
         return self.source.name
 
-    @cached_property
+    @property
     def grammars(self) -> GrammarVocabulary:
         """The tokens as grammars see them; reading them takes about a second."""
-        return GrammarVocabulary(self.tokenizer, size=self.vocabulary, ends=self.ends)
+        return self._grammars()
+
+    def adapted(self, entry: Entry, context: Context) -> ReadyModel:
+        """The same model and batch with the adapter of a policy, verified before its first use.
+
+        Raises CheckpointError for a policy that was changed, or that belongs to another base than this one.
+        """
+        source = checkpoint_source(entry)
+        if not self.engine.has_adapter(entry.digest):
+            context.registry.load(entry.digest)
+            base, folder = entry.parents[0], Path(self.source.folder)
+            own = self.source.digest or (digest_of(folder, file_digest=known_digest) if folder.is_dir() else None)
+            if own != base:
+                raise CheckpointError(f"{source.name} is an adapter to another base than {self.name}")
+            self.engine.add_adapter(entry.digest, entry.path)
+        view = copy.copy(self)
+        view.source, view.adapter = source, entry.digest
+        return view
 
 
 class ModelPool:
@@ -115,8 +147,7 @@ class ModelPool:
         served = list(self._served.values())
         digests = {one.source.digest for one in served}
         entries = [entry for entry in self._context.registry.ls() if entry.digest not in digests]
-        sources = [*(one.source for one in served), *map(checkpoint_source, entries)]
-        return [_document(source, self._served.get(source.name)) for source in sources]
+        return [*(_document(one.source, one) for one in served), *map(self._registered, entries)]
 
     def document(self, name: str) -> dict[str, Any]:
         """One model of the list. Raises Refusal (404)."""
@@ -126,34 +157,71 @@ class ModelPool:
         entry = registered(name, self._context)
         if entry is None:
             raise _unknown(name)
-        return _document(checkpoint_source(entry), None)
+        return self._registered(entry)
+
+    def _registered(self, entry: Entry) -> dict[str, Any]:
+        """A checkpoint that is not served by its name; an adapter is, once a request has used it."""
+        document = _document(checkpoint_source(entry), None)
+        if not (entry.path / "config.json").is_file():
+            loaded = any(model.engine.has_adapter(entry.digest) for model in self.ready())
+            document |= {"parent": entry.parents[0], "state": "ok" if loaded else "registered"}
+        return document
 
     async def get(self, name: str) -> ReadyModel:
-        """The model of that name, loaded. Raises Refusal: 404 for an unknown one, 503 for one that cannot be loaded."""
-        served = await asyncio.to_thread(self._find, name)
+        """The model of that name, loaded: a policy's name, or BASE:POLICY, is its base with its adapter.
+
+        Raises Refusal: 404 for an unknown one, 503 for one that cannot be loaded or is not what was registered.
+        """
+        served, policy = await asyncio.to_thread(self._find, name)
         served.used_s = time.monotonic()
         try:
-            return await asyncio.shield(asyncio.wrap_future(served.ready))
+            ready = await asyncio.shield(asyncio.wrap_future(served.ready))
         except AgentForgeError as error:
             with self._lock:
                 if not served.pinned:  # the next request tries again
                     self._served.pop(served.source.name, None)
             raise Refusal(503, str(error), code="model_not_loaded") from error
+        try:
+            return ready if policy is None else await asyncio.to_thread(ready.adapted, policy, self._context)
+        except AgentForgeError as error:
+            raise Refusal(503, str(error), code="model_not_loaded") from error
 
-    def _find(self, name: str) -> ServedModel:
+    def _find(self, name: str) -> tuple[ServedModel, Entry | None]:
+        """The model to load, and the policy whose adapter goes on it."""
         with self._lock:
             if (served := self._served.get(name)) is not None:
-                return served
-            entry = registered(name, self._context)
+                return served, None
+            base, colon, adapter = name.partition(":")
+            entry = registered(adapter if colon else name, self._context)
             if entry is None:
                 raise _unknown(name)
-            for served in self._served.values():
-                if served.source.digest == entry.digest:
-                    return served
-            self._make_room()
-            source = checkpoint_source(entry)
-            served = self._served[source.name] = self._begin(source, pinned=False)
-            return served
+            try:
+                beneath = base_of(entry, self._context)
+            except AgentForgeError as error:
+                raise Refusal(503, f"the base of {entry.name} is not registered", code="model_not_loaded") from error
+            if beneath is None:
+                if colon:
+                    raise _unknown(name)
+                return self._served_or_begun(entry), None
+            if not colon:
+                return self._served_or_begun(beneath), entry
+            if (served := self._served.get(base)) is not None:
+                return served, entry
+            named = registered(base, self._context)
+            if named is None:
+                raise _unknown(base)
+            return self._served_or_begun(named), entry
+
+    def _served_or_begun(self, entry: Entry) -> ServedModel:
+        for served in self._served.values():
+            if served.source.digest == entry.digest or served.source.folder == str(entry.path):
+                return served
+        self._make_room()
+        source = checkpoint_source(entry)
+        if source.name in self._served:  # a folder elsewhere, called as another is
+            source = replace(source, name=entry.name)
+        served = self._served[source.name] = self._begin(source, pinned=False)
+        return served
 
     def _make_room(self) -> None:
         """Unloads the least recently used idle model if too many are loaded. Raises Refusal (503)."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 
+from agent_forge.inference.policy import NAME
 from agent_forge.server.context import Context
 from agent_forge.server.metrics import metrics_of
 from agent_forge.traces import Span
@@ -32,6 +33,7 @@ class CompletionRecording:
             inputs=inputs,
             parent=request.state.parent,
             model=completion.model.name,
+            policy=completion.model.name if NAME.fullmatch(completion.model.name) else None,
             provider="agent-forge",
             sampling={name: body[name] for name in SAMPLING if body.get(name) is not None} or None,
         )

@@ -133,7 +133,18 @@ def _with_jobs(
             writer = TextWriter(model.tokenizer, stops)
             walk = None if shape is None else model.grammars.start(shape)
             completion.jobs.append(
-                DecodeJob(prompt, room, sampling, writer, model.ends, completion.outbox, completion.loop, walk, index)
+                DecodeJob(
+                    prompt,
+                    room,
+                    sampling,
+                    writer,
+                    model.ends,
+                    completion.outbox,
+                    completion.loop,
+                    walk,
+                    index,
+                    adapter=model.adapter,
+                )
             )
     return completion
 
