@@ -31,6 +31,7 @@ class SlidingWindowAttention(nn.Module):
         heads, groups, width = config.num_attention_heads, config.num_key_value_heads, config.head_dim
         self.heads, self.groups, self.width = heads, groups, width
         self.scale, self.qk_norm, self.eps = config.softmax_scale, config.qk_norm, config.rms_norm_eps
+        self.window = config.sliding_window
         self.row_blocks = (heads * width, groups * width, groups * width)
         self.qkv_proj = nn.Linear(config.hidden_size, sum(self.row_blocks), bias=False)
         self.probed: Tensor | None = None  # [H] largest logits, filled while `probing` (see training/qk_clip)
@@ -44,6 +45,10 @@ class SlidingWindowAttention(nn.Module):
             q, k = rms_norm(q, self.eps), rms_norm(k, self.eps)
         q, k = rotate(q, reading.cos, reading.sin), rotate(k, reading.cos, reading.sin)
         k, v = reading.keep(slot, "attention", (k, v))
+        if reading.aside is not None:
+            reading.aside.update(k, v, slot)
+            if reading.aside.positions is not None:
+                return reading.aside.attend(q, slot, self.scale, self.window).transpose(1, 2).flatten(2)
         if reading.cache is not None:
             k, v = reading.cache.update(k, v, slot)  # BGSK: what is cached, then the new ones
         if self.probing:  # the same heads run in every pass of a model with loops

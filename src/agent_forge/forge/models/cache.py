@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -60,7 +62,8 @@ class SlotCache(CacheLayerMixin):
         self.keys = self.values = self.memory = None
 
     def crop(self, *_: Any) -> None:
-        raise UsageError("a Cognate cache cannot be cropped: its memory has no inverse", fix="Start a new cache")
+        fix = "Start a new cache, or read what is to be forgotten inside `thinking_aside(cache)`"
+        raise UsageError("a Cognate cache cannot be cropped: its memory has no inverse", fix=fix)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         self._each(lambda state: state.index_select(0, beam_idx.to(state.device)))
@@ -86,6 +89,7 @@ class CognateCache(Cache):
 
     def __init__(self, config: CognateConfig) -> None:
         super().__init__(layers=[SlotCache(config.sliding_window) for _ in range(config.slots)])
+        self.read_only = False  # whether the memory is only read: see `thinking_aside`
 
     def memory(self, slot: int) -> Tensor | None:
         layer: Any = self.layers[slot]
@@ -94,3 +98,18 @@ class CognateCache(Cache):
     def set_memory(self, slot: int, state: Tensor) -> None:
         layer: Any = self.layers[slot]
         layer.memory = state
+
+
+@contextmanager
+def thinking_aside(cache: Any) -> Iterator[None]:
+    """What is read inside the block is forgotten after it, and the memory of a Cognate is only read meanwhile.
+
+    For a CognateCache and a DynamicCache: both make new tensors when they grow, so a shallow copy of each layer keeps
+    everything as it was, also the keys that a window has dropped since.
+    """
+    layers, cache.layers = cache.layers, [copy.copy(layer) for layer in cache.layers]
+    cache.read_only = True
+    try:
+        yield
+    finally:
+        cache.layers, cache.read_only = layers, False

@@ -19,6 +19,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from agent_forge.errors import UsageError
+from agent_forge.forge.models.aside import Aside
 from agent_forge.forge.models.attention import SlidingWindowAttention, attention_mask, rotary_angles
 from agent_forge.forge.models.cache import CognateCache
 from agent_forge.forge.models.config import CognateConfig
@@ -137,13 +138,15 @@ class CognateModel(CognatePreTrainedModel):
         document_ids: Tensor | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
+        aside: Aside | None = None,
         **_: Any,
     ) -> CognateModelOutput:
+        """With `aside`, without a cache: reads a text, or thoughts after some positions of one (see `Aside`)."""
         if (input_ids is None) == (inputs_embeds is None):
             raise UsageError("give either input_ids or inputs_embeds", where="CognateModel.forward")
         embedded = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds  # BTR
         cache = self._cache(past_key_values, use_cache, document_ids)
-        reading = self._reading(embedded, attention_mask, position_ids, cache, document_ids)
+        reading = self._reading(embedded, attention_mask, position_ids, cache, document_ids, aside)
         x = rms_norm(self.embed_up(embedded), self.config.rms_norm_eps)  # BTD
         collect = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
         reading.states = [x] if collect else None
@@ -170,7 +173,13 @@ class CognateModel(CognatePreTrainedModel):
         return past
 
     def _reading(
-        self, embedded: Tensor, padding: Tensor | None, positions: Tensor | None, cache: Any, documents: Tensor | None
+        self,
+        embedded: Tensor,
+        padding: Tensor | None,
+        positions: Tensor | None,
+        cache: Any,
+        documents: Tensor | None,
+        aside: Aside | None,
     ) -> Reading:
         """Positions, masks and cache of one forward call, for all layers and passes."""
         length, device, config = embedded.shape[1], embedded.device, self.config
@@ -180,20 +189,23 @@ class CognateModel(CognatePreTrainedModel):
         if positions is None:
             positions = torch.arange(seen, seen + length, device=device)[None]
         cos, sin = rotary_angles(positions, config.head_dim, config.rope_theta, embedded.dtype)
-        mask = attention_mask(length, seen, config.sliding_window, device, padding, documents)
+        mask = None
+        if aside is None or aside.positions is None:  # thoughts have no mask: their attention knows who sees what
+            mask = attention_mask(length, seen, config.sliding_window, device, padding, documents)
         valid = None if padding is None else padding[:, -length:].bool()  # BT
         starts = None
         if documents is not None:  # BT: True at the first token of every document
             first = torch.ones_like(documents[:, :1], dtype=torch.bool)
             starts = torch.cat([first, documents[:, 1:] != documents[:, :-1]], dim=1)
-        return Reading(cos, sin, mask, valid, starts, cache, config.num_hidden_layers * config.passes_per_loop)
+        slots = config.num_hidden_layers * config.passes_per_loop
+        return Reading(cos, sin, mask, valid, starts, cache, aside, slots)
 
     def refine(self, x: Tensor, reading: Reading) -> Refined:
         """Everything expensive (and worth compiling): the layers, looped."""
         if self.halting is None or self.training:
             return refine(self._layers, x, reading, self.config, self.halting)
         refined = refine_adaptively(self._layers, x, reading, self.config, self.halting)
-        if reading.cache is not None:
+        if reading.cache is not None or reading.aside is not None:
             self._fill_skipped_loops(reading, refined.loops)
         return refined
 
@@ -212,7 +224,8 @@ class CognateModel(CognatePreTrainedModel):
     def _fill_skipped_loops(self, reading: Reading, done: int) -> None:
         """If all tokens stop early, their last writes fill the slots of the skipped loops: a later token may go deeper
         and must find them there."""
-        cache, written, width = reading.cache, reading.written, reading.slots_per_loop
+        cache: Any = reading.aside if reading.cache is None else reading.cache
+        written, width = reading.written, reading.slots_per_loop
         assert cache is not None
         assert written is not None
         for slot in range(done * width, self.config.slots):

@@ -83,8 +83,18 @@ class NeuralMemory(nn.Module):
         return query, Writes(key, value, rate, log_decay)
 
     def advance(self, query: Tensor, writes: Writes, reading: Reading, slot: int) -> Tensor:
-        """Reads and writes, BHTE; the state continues from the cache if there is one, and is empty otherwise."""
+        """Reads and writes, BHTE; the state continues from the cache if there is one, and is empty otherwise.
+
+        Thoughts only read: after a position of a text that was read before, or after all that is in the cache.
+        """
+        if reading.aside is not None:
+            if reading.aside.positions is not None:
+                return reading.aside.recall(query, slot, self.chunk)
+            reading.aside.writes[slot] = writes
         state = None if reading.cache is None else reading.cache.memory(slot)
+        if reading.cache is not None and reading.cache.read_only:
+            still = Writes(writes.key, writes.value, writes.rate * 0, writes.log_decay * 0)
+            return chunked_memory(query, still, state, self.chunk)[0]
         read, state = chunked_memory(query, writes, state, self.chunk, reading.starts)
         if reading.cache is not None:
             reading.cache.set_memory(slot, state)
@@ -107,15 +117,37 @@ def chunked_memory(
     affine, shift, project, offset = _chunk_maps(query, Writes(*rest), segment)
     if state is None:
         state = query.new_zeros(batch, heads, writes.value.shape[-1], affine.shape[-1])
+    before, now = _scan(affine, shift, state)
+    read = project @ before.mT + offset  # [B, H, N, C, E]
+    return read.flatten(2, 3)[:, :, :length], now
+
+
+def memory_reads(queries: Tensor, writes: Writes, chunk: int = 64) -> Tensor:
+    """What Q queries after each token read, [B, H, T, Q, D] -> [B, H, T, Q, E]: M_t q for any q, and nothing is written.
+
+    The chunks' maps are computed once for all queries: only their last two terms depend on them.
+    """
+    batch, heads, length, *_ = queries.shape
+    chunk = min(chunk, 1 << (length - 1).bit_length())
+    query = _in_chunks(queries, chunk).movedim(-2, -3)  # [B, H, N, Q, C, D]
+    rest = [_in_chunks(x, chunk).unsqueeze(3) for x in writes]  # [B, H, N, 1, C, ...]
+    affine, shift, project, offset = _chunk_maps(query, Writes(*rest), None)
+    state = query.new_zeros(batch, heads, writes.value.shape[-1], affine.shape[-1])
+    before, _ = _scan(affine.squeeze(3), shift.squeeze(3), state)
+    read = project @ before.unsqueeze(3).mT + offset  # [B, H, N, Q, C, E]
+    return read.movedim(-3, -2).flatten(2, 3)[:, :, :length]
+
+
+def _scan(affine: Tensor, shift: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    """The state before each chunk [B, H, N, E, P*D], and after the last one [B, H, E, P*D]."""
     befores, now = [], state.flatten(0, 1)  # now: [B*H, E, P*D]
-    with torch.autocast(query.device.type, enabled=False):
+    with torch.autocast(state.device.type, enabled=False):
         factors, terms = affine.to(now.dtype).flatten(0, 1), shift.to(now.dtype).flatten(0, 1)
         for factor, term in zip(factors.unbind(1), terms.unbind(1), strict=True):
             befores.append(now)
             now = torch.baddbmm(term, now, factor)
-    before = torch.stack(befores, dim=1).unflatten(0, (batch, heads))  # [B, H, N, E, P*D]
-    read = project @ before.mT + offset  # [B, H, N, C, E]
-    return read.flatten(2, 3)[:, :, :length], now.unflatten(0, (batch, heads))
+    shape = state.shape[:2]
+    return torch.stack(befores, dim=1).unflatten(0, shape), now.unflatten(0, shape)
 
 
 def _in_chunks(x: Tensor, chunk: int) -> Tensor:

@@ -19,13 +19,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from agent_forge.forge.models.cache import CognateCache
 from agent_forge.forge.models.config import CognateConfig
+
+if TYPE_CHECKING:
+    from agent_forge.forge.models.aside import Aside
 
 
 @dataclass
@@ -38,6 +41,7 @@ class Reading:
     valid: Tensor | None = None  # BT, False for padding
     starts: Tensor | None = None  # BT, True where a packed document begins
     cache: CognateCache | None = None
+    aside: Aside | None = None  # thoughts beside the text
     slots_per_loop: int = 0
     frozen: Tensor | None = None  # BT, True for tokens that have stopped
     written: dict[tuple[int, str], tuple[Tensor, ...]] | None = None  # by slot, while tokens may stop
