@@ -96,7 +96,7 @@ class Aside:
         index = places[:, None, :, None].expand(-1, heads, -1, query.shape[-1])
         grid = query.new_zeros(batch, heads, length * most, query.shape[-1]).scatter(2, index, query)
         grid = grid.view(batch, heads, length, -1, width)  # [B, H, T, M*L, D]
-        read = memory_reads(grid, writes, chunk).view(batch, heads, length * most, -1)  # [B, H, T*M, L*E]
+        read = memory_reads(grid, writes, chunk).reshape(batch, heads, length * most, -1)  # [B, H, T*M, L*E]
         index = places[:, None, :, None].expand(-1, heads, -1, read.shape[-1])
         return read.gather(2, index).unflatten(3, (-1, writes.value.shape[-1])).flatten(2, 3)
 
