@@ -8,7 +8,8 @@
     training = load(Training, "training.yaml", sets=["steps=200"])
 
 Everything is strict: an unknown key, a wrong type or a value out of range is a ConfigError that names the file, the
-line, the key and the nearest known key, and all faults are reported at once. `dump` writes YAML that loads to an equal
+line, the key and the nearest known key, and all faults are reported at once. A class may say more about keys that
+others use for the same thing: `other_names: ClassVar = {"n_steps": "it is `steps` here"}`. `dump` writes YAML that loads to an equal
 object. Standard library and PyYAML only, so that a bare GPU machine can use it.
 """
 
@@ -306,6 +307,7 @@ class _Builder:
             if key not in fields:
                 match = nearest(key, fields)
                 hint = f"did you mean {match!r}?" if match else f"known keys are {', '.join(sorted(fields))}"
+                hint = getattr(cls, "other_names", {}).get(key, hint)
                 self.fault(tree.value[key].where, f"unknown key {_join(path, key)!r}; {hint}")
         values = {
             name: self.field(field, hints[name], tree.value.get(name), _join(path, name), tree.where)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests_forge_axes import tiny_config
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-from agent_forge.errors import UsageError
+from agent_forge.errors import CheckpointError, UsageError
 from agent_forge.forge.models import CognateForCausalLM
+from agent_forge.forge.thoughts.folder import load_thinking, save_heads
+from agent_forge.forge.thoughts.generation import generate
+from agent_forge.forge.thoughts.judging import ThoughtJudgement, coherence_metrics, sample_rows, token_nats
 from agent_forge.forge.thoughts.learning import (
     ThoughtLoss,
     advantages,
@@ -20,7 +25,8 @@ from agent_forge.forge.thoughts.learning import (
     policy_loss,
 )
 from agent_forge.forge.thoughts.model import END, START, ThinkingModel, draw
-from agent_forge.forge.training import train_tokenizer
+from agent_forge.forge.training import HeldOut, train_tokenizer
+from agent_forge.forge.training.evaluation import document_scores
 from agent_forge.forge.training.packing import IGNORE, Batch
 
 SHAPE = {
@@ -144,7 +150,7 @@ def test_the_policy_gradient_is_that_of_the_expected_reward(tokenizer: Any) -> N
     ours = log_probs()
     policy_loss(ours, rewards - 0.7, ours.detach().exp()).backward()  # a baseline changes nothing
     layer = thinking.model.model.layers[1].attention.qkv_proj.weight
-    for parameter, index in ((thinking.start, (3,)), (thinking.start, (17,)), (layer, (60, 5)), (layer, (9, 30))):
+    for parameter, index in ((thinking.start, (3,)), (thinking.start, (7,)), (layer, (60, 5)), (layer, (9, 30))):
         with torch.no_grad():
             value, step = float(parameter[index]), 1e-4
             parameter[index] = value + step
@@ -222,3 +228,123 @@ def test_the_average_follows_the_weights(thinking: ThinkingModel) -> None:
     after = thinking.log_probs(states, data.targets)
     assert torch.allclose(thinking.average_log_probs(data.inputs, data.targets), after, atol=1e-5)
     assert sum(name.startswith("average.") for name, _ in thinking.named_parameters()) == 0
+
+
+def lively(thinking: ThinkingModel) -> ThinkingModel:
+    """With a mixing head that is not zero."""
+    torch.manual_seed(5)
+    for name in ("start", "end"):
+        torch.nn.init.normal_(getattr(thinking, name), std=0.1)
+    torch.nn.init.normal_(thinking.mixer.layers[-1].weight, std=0.3)
+    return thinking
+
+
+@torch.no_grad()
+def test_generation_equals_thinking_after_the_last_token(thinking: ThinkingModel) -> None:
+    """Token by token with a cache that forgets, against the whole text read anew in parallel for every token."""
+    thinking = lively(thinking)
+    prompt = torch.randint(32, 300, (2, 9))
+    out = generate(thinking, prompt, max_new_tokens=4, thought_tokens=3, show=True)
+    tokens = prompt
+    for number in range(4):
+        states, aside = thinking.read(tokens)
+        last = torch.full((2, 1), tokens.shape[1] - 1)
+        thought = thinking.sample(aside, last, 3, temperature=0)
+        _, after = thinking.follow(aside, last, thinking.embed(thought), thought[:, :, :0])
+        mixed, weight = thinking.mix(states[:, -1], after[:, 0, 0])
+        assert torch.equal(out.thoughts[number], thought[:, 0])
+        assert torch.allclose(out.weights[number], weight[:, 0], atol=1e-4)
+        tokens = torch.cat([tokens, thinking.logits(mixed).argmax(-1, keepdim=True)], dim=1)
+    assert torch.equal(out.tokens, tokens)
+
+
+@torch.no_grad()
+def test_generation_without_thoughts_is_the_models_own(thinking: ThinkingModel, tokenizer: Any) -> None:
+    prompt = torch.tensor([tokenizer("the cat sees")["input_ids"]])
+    plain = thinking.model.generate(prompt, max_new_tokens=5, do_sample=False, eos_token_id=None)
+    assert torch.equal(generate(thinking, prompt, max_new_tokens=5, thought_tokens=0).tokens, plain)
+    hidden = generate(lively(thinking), prompt, max_new_tokens=3, thought_tokens=2)
+    assert (hidden.thoughts, hidden.tokens.shape) == ([], (1, prompt.shape[1] + 3))
+    shown = generate(thinking, prompt, max_new_tokens=3, thought_tokens=2, show=True)
+    assert torch.equal(shown.tokens, hidden.tokens)
+    assert shown.shown(tokenizer).count("[") >= 3
+    end = int(hidden.tokens[0, prompt.shape[1]])
+    assert generate(thinking, prompt, max_new_tokens=9, thought_tokens=2, eos=end).tokens.shape[1] == prompt.shape[1] + 1
+    drawn = [generate(thinking, prompt, max_new_tokens=6, thought_tokens=1, temperature=2.0, seed=s).tokens for s in (1, 1)]
+    assert torch.equal(*drawn)
+    with pytest.raises(UsageError, match="at least one token"):
+        generate(thinking, prompt[:, :0], max_new_tokens=1, thought_tokens=1)
+
+
+def test_a_thinking_model_is_saved_and_loaded(thinking: ThinkingModel, tokenizer: Any, tmp_path: Path) -> None:
+    thinking = lively(thinking)
+    thinking.model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="has no thoughts"):
+        load_thinking(tmp_path)
+    save_heads(thinking, 3, tmp_path)
+    again = load_thinking(tmp_path)
+    assert again.thought_tokens == 3
+    prompt = torch.tensor([tokenizer("the dog")["input_ids"]])
+    texts = [generate(one, prompt, max_new_tokens=4, thought_tokens=3).tokens for one in (thinking, again.model)]
+    assert torch.equal(*texts)
+    assert torch.equal(again.model.mixer.layers[0].weight, thinking.mixer.layers[0].weight)
+    file = tmp_path / "thoughts" / "heads.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(CheckpointError, match="cannot be loaded"):
+        load_thinking(tmp_path)
+
+
+def judgement(thoughts: float, shuffled: float = 0.0, seeds: int = 3, noise: float = 0.0) -> ThoughtJudgement:
+    """2,000 tokens of 40 documents; `thoughts` and `shuffled` are by how much these lower the nats of hard tokens."""
+    rng = np.random.default_rng(0)
+    before = rng.exponential(2.0, 2000)
+    hard = before >= np.quantile(before, 0.9)
+
+    def arm(gain: float) -> list[np.ndarray]:
+        each = [gain + noise * rng.normal() for _ in range(seeds)]
+        return [before - one * hard + 0.01 * rng.normal(size=2000) for one in each]
+
+    rest = {name: arm(0.0) for name in ("zero", "pause", "plain")}
+    arms = {**rest, "shuffled": arm(shuffled), "thoughts": arm(thoughts)}
+    return ThoughtJudgement(np.repeat(np.arange(40), 50), before, arms)
+
+
+def test_the_gate_wants_more_than_every_control() -> None:
+    good = judgement(0.5)
+    assert good.gate().verdict == "passed"
+    assert good.gate().before - good.gate().after == pytest.approx(0.5, abs=0.01)
+    assert good.difference("zero", good.hard())[0] == pytest.approx(-0.5, abs=0.01)
+    assert judgement(0.0).gate().verdict == "no gain"
+    assert judgement(0.5, shuffled=0.5).gate().verdict == "no gain", "any thought would do: theatre"
+    assert judgement(0.5, shuffled=0.4).gate().verdict == "passed"
+    assert judgement(0.1, noise=0.5).gate().verdict == "no gain", "seeds differ more than the gain"
+    assert judgement(0.5, seeds=1).gate().verdict == "not measured", "one seed has no error"
+    metrics = good.metrics()
+    assert metrics["nats, hardest tenth, thoughts minus pause"].value == pytest.approx(-0.5, abs=0.02)
+    assert metrics["nats, all tokens, before"].n == 2000
+
+
+@torch.no_grad()
+def test_judged_nats_are_those_of_every_token(thinking: ThinkingModel, tokenizer: Any) -> None:
+    held_out = HeldOut.of(tokenizer, TEXTS, 16)
+    rows = sample_rows(held_out, 1000)
+    figures = token_nats(lively(thinking), rows, "thoughts", 2, batch_rows=3, judge=thinking)
+    documents = rows.documents[:, 1:][rows.documents[:, 1:] >= 0]
+    assert {len(figure) for figure in figures.values()} == {len(documents)}
+    nats = document_scores(thinking.model, HeldOut(rows, held_out.bytes_of))[0]
+    plain = token_nats(thinking, rows, "plain")["zero"]
+    assert np.bincount(documents, plain) == pytest.approx(nats, rel=1e-4)
+    assert np.allclose(figures["zero"], plain, atol=1e-4)
+    assert not np.allclose(figures["thoughts"], figures["shuffled"], atol=1e-3)
+    assert set(coherence_metrics(figures)) == {"thought nats per token", "thought relevance", "weight of thoughts"}
+    if thinking.attention is None:
+        return  # Cognate's memory would be written by the row below
+    # what the judge says of one thought, against the plain model on text and thought in one row
+    batch = rows.take(slice(0, 1))
+    _, aside = thinking.read(batch.inputs)
+    thought = thinking.sample(aside, torch.tensor([[0]]), 2, temperature=0)[0, 0]
+    whole = torch.cat([batch.inputs[0, :1], thought])
+    chances = torch.log_softmax(thinking.model(whole[None], use_cache=False).logits[0].float(), -1)
+    nats_of_thought = -(chances[0, thought[0]] + chances[1, thought[1]]) / 2
+    assert figures["thoughts by the judge"][0] == pytest.approx(float(nats_of_thought), rel=1e-4)

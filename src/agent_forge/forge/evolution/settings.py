@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from agent_forge.config import option
 from agent_forge.errors import ConfigError
@@ -93,6 +93,7 @@ class Evolve:
     worst_loss: float = option(0.05, help="Largest loss on a single task, as a share", at_least=0, at_most=1)
     weights: FitnessWeights = option(FitnessWeights())
     search: Search = option(Search())
+    other_names: ClassVar[dict[str, str]] = {"techniques": "it is `search.techniques` here"}
 
     def __post_init__(self) -> None:
         if not self.data:

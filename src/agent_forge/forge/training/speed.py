@@ -39,8 +39,8 @@ def matrix_rate(device: str) -> float:
     """Operations per second of a large matrix product, measured on this device: the ceiling for MFU."""
     on_gpu = device.startswith("cuda")
     size, dtype, repeats = (8192, torch.bfloat16, 10) if on_gpu else (512, torch.float32, 3)
-    a = torch.randn(size, size, device=device, dtype=dtype)
-    b = torch.randn(size, size, device=device, dtype=dtype)
+    own = torch.Generator(device).manual_seed(0)  # training may draw random numbers: theirs must not depend on this
+    a, b = (torch.randn(size, size, device=device, dtype=dtype, generator=own) for _ in range(2))
     for _ in range(2):
         a @ b
     wait(torch.device(device))
