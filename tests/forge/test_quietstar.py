@@ -12,14 +12,17 @@ import torch
 from tests_forge_axes import tiny_config
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from agent_forge import cli, forge
 from agent_forge.config import build
-from agent_forge.errors import ConfigError
+from agent_forge.errors import ConfigError, HandoffError, UsageError
 from agent_forge.forge.checkpoint import Checkpoint, load
+from agent_forge.forge.compression.settings import CompressSettings
 from agent_forge.forge.corpus import Source
 from agent_forge.forge.evolution.settings import Evolve
 from agent_forge.forge.models import CognateForCausalLM
-from agent_forge.forge.phases import PhaseOutcome, Work, quietstar
+from agent_forge.forge.phases import PhaseOutcome, Work, phase, quietstar
 from agent_forge.forge.phases.quietstar import QuietStar
+from agent_forge.forge.pipeline import phase_key
 from agent_forge.forge.thoughts.folder import load_thinking
 from agent_forge.forge.thoughts.generation import generate
 from agent_forge.forge.training import train_tokenizer
@@ -156,3 +159,41 @@ def test_settings_are_refused_by_name(field: str, value: Any, answer: str) -> No
 def test_the_techniques_of_a_merge_are_named() -> None:
     with pytest.raises(ConfigError, match=r"it is `search\.techniques` here"):
         build(Evolve, {"data": {"stories": {"path": "stories"}}, "techniques": ["slerp"]})
+
+
+def test_one_phase_by_command_and_in_python(
+    bases: dict[str, Checkpoint], source: Source, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same settings give the same model; a phase that makes nothing without gain leaves its input."""
+    small = {**SMALL, "seeds": 1, "head_steps": 0, "steps": 1}
+    settings = tmp_path / "small.yaml"
+    settings.write_text(json.dumps(small))
+    base = str(bases["llama"].path)
+    command = ["forge", "phase", "quietstar", base, str(tmp_path / "a"), "--config", str(settings)]
+    assert cli.run([*command, "--data", source.path, "--seed", "3", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    report = forge.run_phase(
+        "quietstar", [base], tmp_path / "b", QuietStar({source.path: source}, **small), seed=3
+    )
+    assert (document["digest"], document["accepted"]) == (report.digest, False)
+    assert load_thinking(tmp_path / "a").thought_tokens == 2
+    assert report.checkpoint.card.phase == "quietstar"
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "small.yaml"}, "nothing else is left"
+    made = forge.run_phase("toys.nothing", [base], tmp_path / "c", tell=lambda **_: None)
+    assert (made.digest, made.gate.verdict) == (bases["llama"].digest, "no gain")
+    with pytest.raises(HandoffError, match="exactly 1 checkpoints, found 2"):
+        forge.run_phase("quietstar", [base, base], tmp_path / "d")
+    assert cli.run([*command, "--set", "thought_length=3"]) == 2
+    assert "thought_tokens" in capsys.readouterr().err
+
+
+def test_the_names_of_the_specification() -> None:
+    assert phase("final_compression") is phase("compression")
+    config = build(CompressSettings, {})
+    keys = {phase_key(name, phase(name), config, [], 0) for name in ("compression", "final_compression")}
+    assert len(keys) == 1, "finished work is found by either name"
+    for alias, name in (("forge", "curriculum"), ("edge", "experts")):
+        try:
+            assert phase(alias).name == name
+        except UsageError as error:
+            assert name in str(error)

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._options import home_option, json_option, mask_option, sample_option
+from agent_forge.cli._options import (
+    data_option,
+    home_option,
+    json_option,
+    mask_option,
+    sample_option,
+    seed_option,
+    sources_of,
+)
 from agent_forge.cli._output import cell, echo, json_out
-from agent_forge.cli._settings import read_settings, settings_options
+from agent_forge.cli._settings import read_settings, set_option, settings_options
 from agent_forge.errors import UsageError
 from agent_forge.forge.exporting import ExportSettings
 
@@ -125,6 +133,57 @@ def _show(report: Report, models: str) -> None:
         if phase.traceback is not None:
             console.print(f"Where {cell(phase.name)} failed: {cell(phase.traceback)}", soft_wrap=True)
     console.print(f"[dim]The models are in {cell(models)}[/]")
+
+
+@command.command("phase")
+@click.argument("name")
+@click.argument("paths", nargs=-1, required=True, metavar="[MODEL]... OUT")
+@click.option("--config", "files", multiple=True, metavar="FILE", help="Settings of the phase, as YAML (repeatable).")
+@data_option
+@set_option
+@seed_option
+@click.option("--strict", is_flag=True, help="Exit with 1 unless the result passed the gate of the phase.")
+@json_option
+def phase_command(
+    name: str,
+    paths: tuple[str, ...],
+    files: tuple[str, ...],
+    data: tuple[str, ...],
+    sets: tuple[str, ...],
+    seed: int,
+    strict: bool,
+    as_json: bool,
+) -> int:
+    """Run the phase NAME alone on MODEL (a folder or a digest; some phases take none, or several) into the folder OUT.
+
+    \b
+        agent-forge forge phase quietstar models/mine thinking
+        agent-forge forge phase quietstar models/mine thinking --data notes.jsonl --set thought_tokens=4
+
+    The settings are those of a pipeline file: `agent-forge forge phases --json` lists them. OUT is what the phase made,
+    also where it brought no gain; the same command continues a run that was stopped or killed.
+    """
+    from agent_forge.forge import run_phase
+    from agent_forge.forge.events import PhaseEvent
+    from agent_forge.forge.phases import phase
+    from agent_forge.forge.phases.worker import quiet
+    from agent_forge.terminal import ProgressDisplay
+
+    *models, out = paths
+    settings = read_settings(phase(name).config, {}, *files, sets=sets, values=sources_of(data))
+    quiet()
+    with ProgressDisplay() as display:
+        show = event_display(display)
+
+        def tell(**fields: Any) -> None:
+            show(PhaseEvent("progress", name, fields))
+
+        report = run_phase(name, models, out, settings, seed=seed, tell=tell)
+    if as_json:
+        json_out(report.as_dict())
+    else:
+        echo(f"{report.out}: {report.gate.verdict} ({_gate(report.gate.as_dict())})")
+    return 0 if report.accepted or not strict else 1
 
 
 @command.command()

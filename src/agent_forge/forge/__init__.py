@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         load,
         merge,
         quantize,
+        run_phase,
         train,
     )
     from agent_forge.forge.evaluation.settings import EvaluateSettings
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from agent_forge.forge.merging.settings import MergeSettings
     from agent_forge.forge.opening import LoadSettings, OpenedModel
     from agent_forge.forge.phases.cognate import Cognate
+    from agent_forge.forge.phases.quietstar import QuietStar
     from agent_forge.forge.phases.specialise import Specialise
     from agent_forge.forge.quantization.job import QuantizeReport
     from agent_forge.forge.quantization.settings import QuantizeSettings
@@ -51,7 +53,7 @@ __getattr__, __dir__, __all__ = attach(
         "compression.search": "CompressionReport",
         "compression.settings": "CompressSettings",
         "corpus": "Source",
-        "doors": "TrainReport compress evaluate evolve export load merge quantize train",
+        "doors": "TrainReport compress evaluate evolve export load merge quantize run_phase train",
         "evaluation.settings": "EvaluateSettings",
         "evaluation.suite": "EvaluationReport",
         "evolution.job": "EvolveReport",
@@ -62,6 +64,7 @@ __getattr__, __dir__, __all__ = attach(
         "merging.settings": "MergeSettings",
         "opening": "LoadSettings OpenedModel",
         "phases.cognate": "Cognate",
+        "phases.quietstar": "QuietStar",
         "phases.specialise": "Specialise",
         "quantization.job": "QuantizeReport",
         "quantization.settings": "QuantizeSettings",

@@ -72,9 +72,38 @@ def train(
     return run_into(kind.PHASE, config, [] if base is None else [find_model(base)], Path(out), seed, tell)
 
 
-def run_into(kind: Phase, config: Any, inputs: Sequence[Checkpoint], out: Path, seed: int, tell: Tell) -> TrainReport:
-    """Runs a phase that trains, and puts what it made into the new folder `out`. A run that was interrupted or killed
-    leaves its checkpoints beside `out`, and the same call continues from them."""
+def run_phase(
+    name: str,
+    models: Sequence[ModelName],
+    out: Folder,
+    settings: Any = None,
+    *,
+    seed: int = 0,
+    tell: Tell = silent,
+    **fields: Any,
+) -> TrainReport:
+    """Runs one phase by itself, on any checkpoints that it takes; what it made is in the new folder `out`.
+
+    `accepted` says whether it passed its gate: in a pipeline the input would be handed on otherwise. A phase that makes
+    nothing without gain leaves a copy of its input. Raises HandoffError for models that it does not take.
+
+    >>> from agent_forge import forge
+    >>> forge.run_phase("quietstar", ["models/mine"], "thinking", thought_tokens=4)  # doctest: +SKIP
+    """
+    from agent_forge.forge.phases import phase
+
+    kind = phase(name)
+    config = settings_for(kind.config, settings, fields, kind.name)
+    kind.data(config)  # data that are missing are missed before the work
+    return run_into(kind, config, [find_model(one) for one in models], Path(out), seed, tell, kind.name)
+
+
+def run_into(
+    kind: Phase, config: Any, inputs: Sequence[Checkpoint], out: Path, seed: int, tell: Tell, name: str = "train"
+) -> TrainReport:
+    """Runs a phase and puts what it made into the new folder `out`; `name` is the one on the card. A run that was
+    interrupted or killed leaves its checkpoints beside `out`, and the same call continues from them."""
+    from agent_forge.forge.handoff import handoff
     from agent_forge.forge.phases import Work
     from agent_forge.forge.phases.worker import locked
     from agent_forge.forge.pipeline import phase_key
@@ -82,22 +111,27 @@ def run_into(kind: Phase, config: Any, inputs: Sequence[Checkpoint], out: Path, 
     if out.exists():
         raise UsageError("the folder exists already", where=str(out), fix="Name one that does not")
     out.parent.mkdir(parents=True, exist_ok=True)
-    place = out.parent / f".training-{phase_key('train', kind, config, inputs, seed)[:12]}"
+    place = out.parent / f".training-{phase_key(name, kind, config, inputs, seed)[:12]}"
     with locked(place):
         try:
-            outcome = kind.run(Work("train", config, inputs, seed, place / "work", place / "models", tell))
-            assert outcome.checkpoint is not None
-            outcome.checkpoint.path.rename(out)
+            (place / "models").mkdir(parents=True, exist_ok=True)
+            inputs, _ = handoff(kind.takes, inputs, kind.name, place / "models")
+            outcome = kind.run(Work(name, config, inputs, seed, place / "work", place / "models", tell))
+            if outcome.checkpoint is None:
+                shutil.copytree(inputs[outcome.passes_on].path, out)
+            else:
+                outcome.checkpoint.path.rename(out)
         except Exception:  # not KeyboardInterrupt: what failed would fail again
             shutil.rmtree(place, ignore_errors=True)
             raise
         shutil.rmtree(place, ignore_errors=True)
-    return TrainReport(out, outcome.checkpoint.digest, outcome.gate, find_model(out))
+    made = find_model(out)
+    return TrainReport(out, made.digest, outcome.gate, made)
 
 
 @dataclass(frozen=True)
 class TrainReport:
-    """A trained model, and the gate: held-out text before and after."""
+    """What a phase made, and its gate: held-out data before and after."""
 
     out: Path
     digest: str

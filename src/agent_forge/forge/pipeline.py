@@ -17,7 +17,7 @@ from agent_forge.config import as_dict, load, nearest, option
 from agent_forge.config import build as build_config
 from agent_forge.errors import ConfigError, UsageError
 from agent_forge.forge.checkpoint import NAME, Checkpoint
-from agent_forge.forge.phases import Phase, phase
+from agent_forge.forge.phases import ALIASES, Phase, phase
 from agent_forge.plans import Plan, PlanInvalid, Task
 
 PRESETS = Path(__file__).with_name("presets")
@@ -138,7 +138,7 @@ def phase_key(does: str, kind: Phase, config: Any, inputs: Sequence[Checkpoint],
     """The content address of a piece of work. `does` is the phase as the pipeline file names it, so that two modules
     that give their phase the same name do not share a key."""
     document = {
-        "phase": [does, kind.name],
+        "phase": [ALIASES.get(does, does), kind.name],
         "version": kind.version,
         "config": as_dict(config),
         "inputs": [item.digest for item in inputs],

@@ -66,10 +66,13 @@ MODULES = {
     "bitnet": "agent_forge.forge.phases.bitnet",
     "compression": "agent_forge.forge.phases.compression",
 }
+# What the specification calls some of them.
+ALIASES = {"forge": "curriculum", "edge": "experts", "final_compression": "compression"}
 
 
 def phase(name: str) -> Phase:
-    """The phase of that name, or the `PHASE` of the module with that dotted name. Raises UsageError."""
+    """The phase of that name or alias, or the `PHASE` of the module with that dotted name. Raises UsageError."""
+    name = ALIASES.get(name, name)
     if name not in MODULES and "." not in name:
         near = nearest(name, MODULES)
         fix = f"Did you mean {near!r}?" if near else f"The phases are {', '.join(MODULES)}, or a module of yours"

@@ -51,7 +51,7 @@ DIVERGENCE = 100.0  # nats: the loss has a policy term, which may jump
 class QuietStar:
     """How thoughts are learnt. `training` holds further fields of TrainSettings."""
 
-    sources: dict[str, Source]
+    sources: dict[str, Source] = option({"stories": Source("stories"), "problems": Source("problems", 0.25)})
     thought_tokens: int = option(8, help="Tokens per thought", at_least=1)
     thoughts: int = option(2, help="Thoughts per position, which are compared with each other", at_least=1)
     ahead: int = option(4, help="True tokens after the thought that it is rewarded for", at_least=1)

@@ -1,0 +1,150 @@
+"""Do thoughts help? Phase 3 on a model, beside its controls, three seeds, within a time limit.
+
+    python benchmarks/quietstar.py --model SMOLLM2 --seconds 500                # SmolLM2-135M-Instruct, one H200
+    python benchmarks/quietstar.py --model SMALL_COGNATE --data TEXT --seconds 500
+    python benchmarks/quietstar.py --quick                                      # a tiny model on a CPU: does it run?
+
+A few steps of every arm are timed first, and the number of steps is what fits into the limit. Prints the nats per token
+of thoughts and of every control on the hardest tenth of held-out tokens and on all of them, and the gate's verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from agent_forge import forge
+from agent_forge.forge.corpus import Source, read_corpus
+from agent_forge.forge.opening import find_model
+from agent_forge.forge.phases import Work
+from agent_forge.forge.phases.quietstar import (
+    ARMS,
+    QuietStar,
+    ThoughtStudy,
+    judged_rows,
+    learning_rows,
+)
+from agent_forge.forge.phases.specialise import reading_tokenizer
+from agent_forge.forge.phases.worker import quiet
+from agent_forge.forge.thoughts.judging import CONTROLS, take_rows, token_nats
+
+TINY: dict[str, Any] = {
+    "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
+    "intermediate_size": 64, "embedding_rank": 16, "memory_layers": [1], "memory_heads": 1, "memory_head_dim": 8,
+}  # fmt: skip
+QUICK = QuietStar(
+    thought_tokens=2, ahead=2, positions=4, head_steps=1, steps=1, batch_rows=2, length=32, seeds=2, most_judged=200
+)
+USED = 0.85  # of the limit is planned for; starting and saving take the rest
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", help="model folder, or digest of a registered checkpoint")
+    parser.add_argument("--data", action="append", default=[], help="text (repeatable) [bundled text]")
+    parser.add_argument("--seconds", type=float, default=500.0, help="time limit for everything")
+    parser.add_argument("--rlp", action="store_true", help="the cheaper form: one thought, over a moving average")
+    parser.add_argument("--thought-tokens", type=int, default=8)
+    parser.add_argument("--rows", type=int, default=32, help="rows per step")
+    parser.add_argument("--quick", action="store_true", help="a tiny model and one step of everything")
+    parser.add_argument("--json", help="also write the figures to this file")
+    arguments = parser.parse_args()
+    quiet()
+    started = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(folder)
+        model, config = arguments.model or tiny_model(place), settings(arguments)
+        if not arguments.quick:
+            config = fitted(config, model, place, arguments.seconds - (time.perf_counter() - started))
+        report = forge.run_phase("quietstar", [model], place / "out", config)
+        seconds = time.perf_counter() - started
+        show(str(arguments.model or "tiny"), config, report, seconds)
+        if arguments.json:
+            Path(arguments.json).write_text(json.dumps({**report.as_dict(), "seconds": seconds}, indent=1))
+
+
+def tiny_model(place: Path) -> str:
+    """A model of a few steps."""
+    sources = {"stories": {"path": "stories"}}
+    forge.train(None, place / "tiny", vocab_size=300, length=32, model=TINY, sources=sources,
+                training={"steps": 2, "batch_rows": 2})  # fmt: skip
+    return str(place / "tiny")
+
+
+def settings(arguments: argparse.Namespace) -> QuietStar:
+    sources = {path: Source(path) for path in arguments.data}
+    if arguments.quick:
+        config = QUICK
+    else:
+        config = QuietStar(
+            thought_tokens=arguments.thought_tokens, positions=32, batch_rows=arguments.rows, training={"micro_rows": 32}
+        )
+    if arguments.rlp:
+        config = replace(config, form="rlp", thoughts=1)
+    return replace(config, sources=sources) if sources else config
+
+
+def fitted(config: QuietStar, model: str, place: Path, seconds: float) -> QuietStar:
+    """The settings with as many steps as fit: what a step of each arm takes, and judging, are measured."""
+    base = find_model(model)
+    tokenizer, corpus = reading_tokenizer(base), read_corpus(config.sources, config.held_out)
+
+    def study(head_steps: int, steps: int, name: str) -> ThoughtStudy:
+        work = Work("timing", replace(config, head_steps=head_steps, steps=steps), [base], 0, place / name, place)
+        return ThoughtStudy(
+            work, tokenizer, learning_rows(work, tokenizer, corpus), judged_rows(work, tokenizer, corpus)
+        )
+
+    def timed(work: Any) -> float:
+        start = time.perf_counter()
+        work()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter() - start
+
+    per_step, per_seed = 0.0, 0.0
+    for arm in ARMS:
+        timed(lambda arm=arm: study(0, 2, f"warm-{arm}").trained(arm, 0))
+        short = timed(lambda arm=arm: study(0, 2, f"short-{arm}").trained(arm, 0))
+        long = timed(lambda arm=arm: study(0, 10, f"long-{arm}").trained(arm, 0))
+        step = max(1e-3, (long - short) / 8)
+        per_step, per_seed = per_step + step, per_seed + max(0.0, short - 2 * step)
+    some = study(0, 2, "judge")
+    share = min(16, len(some.judged))
+    rows = take_rows(some.judged, slice(0, share))
+    count = config.thought_tokens
+    judging = sum(timed(lambda arm=arm: token_nats(some.start(0), rows, arm, count)) for arm in ARMS)
+    judging *= len(some.judged) / share
+    left = USED * seconds - config.seeds * (per_seed + judging)
+    steps = max(4, int(left / (config.seeds * per_step)))
+    print(f"{per_step:.2f} s per step of all arms, {judging:.1f} s of judging per seed: {steps} steps", flush=True)
+    return replace(config, head_steps=steps // 3, steps=steps - steps // 3)
+
+
+def show(name: str, config: QuietStar, report: Any, seconds: float) -> None:
+    figures = report.checkpoint.card.metrics
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    print(f"\n{name}, {device}, {config.head_steps} + {config.steps} steps of {config.batch_rows} rows, {seconds:.0f} s")
+    print(f"verdict: {report.gate.verdict}\n")
+    print("| | hardest tenth | thoughts minus it | all tokens | thoughts minus it |")
+    print("|---|---|---|---|---|")
+    for control in ("thoughts", *CONTROLS):
+        cells = [control]
+        for tokens in ("hardest tenth", "all tokens"):
+            cells.append(f"{figures[f'nats, {tokens}, {control}'].value:.4f}")
+            difference = figures.get(f"nats, {tokens}, thoughts minus {control}")
+            cells.append("" if difference is None else f"{difference.value:+.4f} ± {difference.stderr or 0:.4f}")
+        print(f"| {' | '.join(cells)} |")
+    for figure in ("weight of thoughts", "thought nats per token", "thought relevance"):
+        print(f"{figure}: {figures[figure].value:.4f}")
+
+
+if __name__ == "__main__":
+    main()
