@@ -206,7 +206,7 @@ def test_changes_to_the_bases_configuration_are_checked(base: PhaseOutcome) -> N
             changed_config(base.checkpoint, change)
 
 
-def test_a_curriculum_reads_other_sources_stage_by_stage(source: Source, tmp_path: Path) -> None:
+def test_stages_read_other_sources(source: Source, tmp_path: Path) -> None:
     other = tmp_path / "numbers.jsonl"
     other.write_text("".join(json.dumps({"text": f"{n} {n * n} {n**3} " * 3}) + "\n" for n in range(40)))
     sources = {"text": source, "numbers": Source(str(other))}

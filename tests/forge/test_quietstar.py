@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge import cli, forge
 from agent_forge.config import build
-from agent_forge.errors import ConfigError, HandoffError, UsageError
+from agent_forge.errors import ConfigError, DataError, HandoffError, UsageError
 from agent_forge.forge.checkpoint import Checkpoint, load
 from agent_forge.forge.compression.settings import CompressSettings
 from agent_forge.forge.corpus import Source
@@ -25,6 +26,7 @@ from agent_forge.forge.phases.quietstar import QuietStar
 from agent_forge.forge.pipeline import phase_key
 from agent_forge.forge.thoughts.folder import load_thinking
 from agent_forge.forge.thoughts.generation import generate
+from agent_forge.forge.thoughts.traces import read_strategies, traces_of
 from agent_forge.forge.training import train_tokenizer
 
 SMALL = {
@@ -159,6 +161,50 @@ def test_settings_are_refused_by_name(field: str, value: Any, answer: str) -> No
 def test_the_techniques_of_a_merge_are_named() -> None:
     with pytest.raises(ConfigError, match=r"it is `search\.techniques` here"):
         build(Evolve, {"data": {"stories": {"path": "stories"}}, "techniques": ["slerp"]})
+
+
+SOLUTION = "He got 5*40=<<5*40=200>>200 pages\nSo they last 200/4=<<200/4=50>>50 days\n#### 50"
+
+
+def test_strategies_are_data(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"question": "How many days?", "answer": SOLUTION}) + "\n")
+    for name, text in (
+        ("steps", "He got 5*40=200 pages So they last 200/4=50 days"),
+        ("parts", "First part: He got 5*40=200 pages The rest: So they last 200/4=50 days"),
+        ("check", "He got 5*40=200 pages So they last 200/4=50 days Check: So they last 200/4=50 days That gives 50."),
+    ):
+        (trace,) = traces_of(str(rows), {name: read_strategies()[name]})
+        assert (trace.strategy, trace.question, trace.thought, trace.answer) == (name, "How many days?", text, "50")
+    doubt = traces_of(str(rows), {"doubt": "Is it {guess}?"})[0].thought
+    assert doubt == "Is it 5?"
+    own = tmp_path / "own.yaml"
+    for text, answer in (("a: '{nothing}'", "has a field 'nothing'"), ("[]", "a name and a text"), ("a: '{'", "cannot")):
+        own.write_text(text)
+        with pytest.raises(ConfigError, match=answer):
+            read_strategies(str(own))
+    rows.write_text(json.dumps({"question": "How many?", "answer": "50"}) + "\n")
+    with pytest.raises(DataError, match="#### 42"):
+        traces_of(str(rows), read_strategies())
+
+
+def test_traces_are_learnt_first(bases: dict[str, Checkpoint], source: Source, tmp_path: Path) -> None:
+    """Also by a model whose vocabulary has no tokens for thoughts; marks are read, but never predicted."""
+    rows, folder = tmp_path / "rows.jsonl", tmp_path / "base"
+    rows.write_text("".join(json.dumps({"question": f"{n} days?", "answer": SOLUTION}) + "\n" for n in range(40)))
+    shutil.copytree(bases["llama"].path, folder)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        text = (folder / file).read_text()
+        (folder / file).write_text(text.replace("<|startofthought|>", "<|a|>").replace("<|endofthought|>", "<|b|>"))
+    small = {"seeds": 1, "head_steps": 0, "steps": 1, "length": 64, "positions": 2, "most_judged": 60}
+    outcome = run(tmp_path, load(folder), source, traces=str(rows), trace_steps=12, **small, training={})
+    assert outcome.checkpoint is not None
+    thinking = load_thinking(outcome.checkpoint.path).model
+    assert (thinking.start_id, thinking.end_id) == (300, 301)
+    metrics = outcome.checkpoint.card.metrics
+    changes = [metric.value for name, metric in metrics.items() if name.endswith(", change")]
+    assert changes and max(changes) < -0.1, "one solution, forty times"
+    assert {name.split(", ")[1] for name in metrics if name.startswith("trace nats")} <= set(read_strategies())
 
 
 def test_one_phase_by_command_and_in_python(

@@ -47,14 +47,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a curriculum: its share of the steps, and the weights of its sources."""
+    """A stage of the training: its share of the steps, and the weights of its sources."""
 
     share: float = option(above=0, at_most=1)
     weights: dict[str, float] = option()
 
 
 def check_stages(stages: Sequence[Stage], sources: Mapping[str, Source]) -> None:
-    """Raises ConfigError for a curriculum with unknown sources, or with shares that do not add up to 1."""
+    """Raises ConfigError for stages with unknown sources, or with shares that do not add up to 1."""
     for number, stage in enumerate(stages):
         where = f"stages[{number}].weights"
         for name in stage.weights.keys() - sources.keys():

@@ -56,7 +56,7 @@ class Cognate:
     model: dict[str, Any] = option({})
     training: dict[str, Any] = option({})
     stages: tuple[Stage, ...] = option(
-        (), help="A curriculum: shares of the steps, each with its own weights of the sources"
+        (), help="Stages of the training: shares of the steps, each with its own weights of the sources"
     )
     vocab_size: int = option(32768, help="Vocabulary size of the tokenizer", at_least=288)
     length: int = option(1024, help="Tokens per row", at_least=8)
@@ -193,7 +193,7 @@ def learn(
 
 
 def _mix(work: Work, rows: Mapping[str, PackedRows], settings: TrainSettings) -> PackedRows:
-    """The rows by the weights of the sources or, in a curriculum, by those of each stage."""
+    """The rows by the weights of the sources or, with stages, by those of each stage."""
     whole = Stage(1.0, {name: source.weight for name, source in work.config.sources.items()})
     stages, done = [], 0.0
     for number, stage in enumerate(work.config.stages or (whole,)):

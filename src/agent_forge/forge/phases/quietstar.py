@@ -8,6 +8,7 @@ everything. What passes the gate is the first seed's model; a pipeline hands on 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -38,6 +39,15 @@ from agent_forge.forge.thoughts.judging import (
 )
 from agent_forge.forge.thoughts.learning import Arm, ThoughtLoss
 from agent_forge.forge.thoughts.model import ThinkingModel
+from agent_forge.forge.thoughts.traces import (
+    Trace,
+    pack_traces,
+    read_strategies,
+    split_traces,
+    trace_metrics,
+    trace_nats,
+    traces_of,
+)
 from agent_forge.forge.training import TrainSettings, encode, pack, train
 from agent_forge.forge.training.evaluation import HeldOut
 from agent_forge.forge.training.packing import PackedRows
@@ -71,6 +81,9 @@ class QuietStar:
     seeds: int = option(3, help="Repetitions; fewer than 2 cannot pass the gate", at_least=1)
     held_out: float = option(0.05, help="Share of the documents held out for judging", above=0, at_most=0.5)
     most_judged: int = option(16_384, help="Limit on the held-out tokens to judge on", at_least=1)
+    traces: str = option("", help="Questions with worked answers to learn thoughts from first, e.g. problems")
+    trace_steps: int = option(50, help="Steps on these traces, if there are any", at_least=1)
+    strategies: str = option("", help="YAML file that says how an answer becomes a thought (default: the package's)")
     training: dict[str, Any] = option({})
     other_names: ClassVar[dict[str, str]] = {
         "thought_length": "it is `thought_tokens` here",
@@ -88,6 +101,8 @@ class QuietStar:
         if self.form == "rlp" and self.thoughts != 1:
             fix = "Set `thoughts: 1`: against the mean of several, the average would cancel out"
             raise ConfigError("the form `rlp` has one thought per position", where="thoughts", fix=fix)
+        if self.traces:
+            read_strategies(self.strategies)
         for name in ("steps", "batch_rows"):
             if name in self.training:
                 raise ConfigError(f"{name!r} belongs beside `training`", where="training")
@@ -114,6 +129,7 @@ class ThoughtStudy:
     tokenizer: Any
     data: PackedRows
     judged: PackedRows
+    traces: tuple[list[Trace], list[Trace]] = ([], [])  # to learn from, and held out
 
     @property
     def config(self) -> QuietStar:
@@ -126,10 +142,19 @@ class ThoughtStudy:
         model = load_model(self.work.inputs[0].path, dtype=torch.float32)
         return ThinkingModel.of(model, self.tokenizer).to(device())
 
+    def baked(self, seed: int) -> ThinkingModel:
+        """What every arm starts from: the input or, with traces, what has learnt from them, which is trained once."""
+        thinking = self.start(seed)
+        if self.traces[0]:
+            rows = pack_traces(self.traces[0], self.tokenizer, thinking, self.config.length, alone=False)
+            folder = self.work.folder / "traces"
+            self._train(thinking, self.config.trace_steps, 0, ThoughtLoss("plain"), folder, rows, "traces")
+        return thinking
+
     def trained(self, arm: Arm, seed: int) -> ThinkingModel:
         """An arm's model; continues what an interrupted run has left."""
-        config, thinking, loss = self.config, self.start(seed), self.config.loss(arm)
-        folder = self.work.folder / f"{arm}-{seed}"
+        config, thinking, loss = self.config, self.baked(seed), self.config.loss(arm)
+        folder, label = self.work.folder / f"{arm}-{seed}", f"{arm} {seed + 1}/{config.seeds}"
         if config.form == "rlp" and arm == "thoughts":
             thinking.keep_average()
         steps = config.steps
@@ -138,21 +163,28 @@ class ThoughtStudy:
         elif config.head_steps:
             thinking.model.requires_grad_(False)
             rates = {"lr": 3 * config.head_lr, "scalar_lr": config.head_lr}
-            self._train(thinking, config.head_steps, seed, loss, folder / "heads", **rates)
+            self._train(thinking, config.head_steps, seed, loss, folder / "heads", self.data, label, **rates)
             thinking.model.requires_grad_(True)
-        self._train(thinking, steps, seed, loss, folder / "all")
+        self._train(thinking, steps, seed, loss, folder / "all", self.data, label)
         return thinking
 
     def _train(
-        self, model: ThinkingModel, steps: int, seed: int, loss: ThoughtLoss, folder: Path, **optimizer: float
+        self,
+        model: ThinkingModel,
+        steps: int,
+        seed: int,
+        loss: ThoughtLoss,
+        folder: Path,
+        rows: PackedRows,
+        label: str,
+        **optimizer: float,
     ) -> None:
         settings = self.config.schedule(steps, self.work.seed + seed, **optimizer)
-        label = f"{loss.arm} {seed + 1}/{self.config.seeds}"
 
         def note(record: dict[str, Any]) -> None:
             self.work.tell(**{**record, **loss.figures}, steps=steps, arm=label)
 
-        train(model, self.data, settings, folder, on_record=note, progress=None, loss=loss)
+        train(model, rows, settings, folder, on_record=note, progress=None, loss=loss)
 
     def figures(self, arm: Arm, seed: int, judge: ThinkingModel | None = None) -> Figures:
         """The nats of every judged token, kept in a file: a run that is resumed does not train an arm again."""
@@ -178,13 +210,14 @@ def run(work: Work) -> PhaseOutcome:
         refuse_seen_documents(base, name, source.path, source.held_out or config.held_out)
     tokenizer = reading_tokenizer(base)
     corpus = read_corpus(config.sources, config.held_out)
-    study = ThoughtStudy(work, tokenizer, learning_rows(work, tokenizer, corpus), judged_rows(work, tokenizer, corpus))
+    learnt, judged = learning_rows(work, tokenizer, corpus), judged_rows(work, tokenizer, corpus)
+    study = ThoughtStudy(work, tokenizer, learnt, judged, read_traces(config))
     work.folder.mkdir(parents=True, exist_ok=True)
     original = study.start(0)
     refuse_long_rows(original.config, config.length + config.thought_tokens + config.ahead + 1)
-    before = token_nats(original, study.judged, "plain")["zero"]
+    before = token_nats(original, judged, "plain")["zero"]
     arms: dict[str, list[np.ndarray]] = {name: [] for name in ("thoughts", *CONTROLS) if name != "before"}
-    coherence: dict[str, Metric] = {}
+    metrics = learn_traces(study, original)
     for seed in range(config.seeds):
         for arm in ARMS:
             figures = study.figures(arm, seed, original if arm == "thoughts" and seed == 0 else None)
@@ -192,11 +225,26 @@ def run(work: Work) -> PhaseOutcome:
             if arm == "thoughts":
                 arms["zero"].append(figures["zero"])
                 arms["shuffled"].append(figures["shuffled"])
-                coherence = coherence or coherence_metrics(figures)
-    documents = study.judged.documents[:, 1:]
+                metrics |= coherence_metrics(figures) if seed == 0 else {}
+    documents = judged.documents[:, 1:]
     judgement = ThoughtJudgement(documents[documents >= 0], before, arms)
-    checkpoint = save(study, corpus, {**judgement.metrics(), **coherence})
+    checkpoint = save(study, corpus, {**judgement.metrics(), **metrics})
     return PhaseOutcome(checkpoint, judgement.gate())
+
+
+def read_traces(config: QuietStar) -> tuple[list[Trace], list[Trace]]:
+    if not config.traces:
+        return [], []
+    return split_traces(traces_of(config.traces, read_strategies(config.strategies)), config.held_out)
+
+
+def learn_traces(study: ThoughtStudy, original: ThinkingModel) -> dict[str, Metric]:
+    """Learns from the traces, if there are any; what that did to held-out ones."""
+    held_out, length = study.traces[1], study.config.length
+    if not held_out:
+        return {}
+    models = (original, study.baked(0))
+    return trace_metrics(*(trace_nats(model, held_out, study.tokenizer, length) for model in models))
 
 
 def learning_rows(work: Work, tokenizer: Any, corpus: SplitCorpus) -> PackedRows:
@@ -228,6 +276,14 @@ def save(study: ThoughtStudy, corpus: SplitCorpus, metrics: dict[str, Metric]) -
         return finish(folder, card, work.models)
 
 
+def data_digests(config: QuietStar) -> dict[str, str]:
+    traces = {"traces": Source(config.traces)} if config.traces else {}
+    digests = source_digests({**config.sources, **traces})
+    if config.traces:
+        digests["strategies"] = hashlib.sha256(repr(sorted(read_strategies(config.strategies).items())).encode()).hexdigest()
+    return digests
+
+
 PHASE = Phase(
     name="quietstar",
     version=1,
@@ -236,5 +292,5 @@ PHASE = Phase(
     takes=Contract(checkpoints=(1, 1), formats=("dense",), tokenizer=True),
     promises=Contract(tokenizer=True),
     run=run,
-    data=lambda config: source_digests(config.sources),
+    data=data_digests,
 )

@@ -44,7 +44,7 @@ class Specialise:
     model: dict[str, Any] = option({})
     training: dict[str, Any] = option({})
     stages: tuple[Stage, ...] = option(
-        (), help="A curriculum: shares of the steps, each with its own weights of the sources"
+        (), help="Stages of the training: shares of the steps, each with its own weights of the sources"
     )
     length: int = option(1024, help="Tokens per row", at_least=8)
     held_out: float = option(0.05, help="Share of the documents held out for judging", above=0, at_most=0.5)

@@ -83,7 +83,7 @@ class ThoughtLoss:
     def __call__(self, model: Any, batch: Batch) -> Tensor:
         assert isinstance(model, ThinkingModel)
         states, aside = model.read(batch.inputs)
-        real = batch.targets != IGNORE
+        real = (batch.targets != IGNORE) & (batch.targets != model.start_id) & (batch.targets != model.end_id)
         known = torch.where(real, batch.targets, 0)
         text = -model.log_probs(states, known)  # BT
         loss = (text * real).sum() / real.sum().clamp_min(1)

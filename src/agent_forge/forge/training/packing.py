@@ -63,7 +63,7 @@ class PackedRows:
 
 @dataclass(frozen=True)
 class StagedRows(PackedRows):
-    """Rows of a curriculum: each stage has its own, from its first step on. `stages` holds (first step, first row).
+    """Rows of a training with stages: each has its own, from its first step on. `stages` holds (first step, first row).
 
     >>> tokens = np.arange(12).reshape(4, 3)
     >>> rows = StagedRows(tokens, np.zeros_like(tokens), ((0, 0), (10, 3)))
