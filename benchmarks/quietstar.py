@@ -84,7 +84,10 @@ def settings(arguments: argparse.Namespace) -> QuietStar:
         config = QUICK
     else:
         config = QuietStar(
-            thought_tokens=arguments.thought_tokens, positions=32, batch_rows=arguments.rows, training={"micro_rows": 32}
+            thought_tokens=arguments.thought_tokens,
+            positions=32,
+            batch_rows=arguments.rows,
+            training={"micro_rows": 32},
         )
     if arguments.rlp:
         config = replace(config, form="rlp", thoughts=1)
@@ -131,7 +134,9 @@ def fitted(config: QuietStar, model: str, place: Path, seconds: float) -> QuietS
 def show(name: str, config: QuietStar, report: Any, seconds: float) -> None:
     figures = report.checkpoint.card.metrics
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    print(f"\n{name}, {device}, {config.head_steps} + {config.steps} steps of {config.batch_rows} rows, {seconds:.0f} s")
+    print(
+        f"\n{name}, {device}, {config.head_steps} + {config.steps} steps of {config.batch_rows} rows, {seconds:.0f} s"
+    )
     print(f"verdict: {report.gate.verdict}\n")
     print("| | hardest tenth | thoughts minus it | all tokens | thoughts minus it |")
     print("|---|---|---|---|---|")

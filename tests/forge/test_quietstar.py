@@ -179,7 +179,11 @@ def test_strategies_are_data(tmp_path: Path) -> None:
     doubt = traces_of(str(rows), {"doubt": "Is it {guess}?"})[0].thought
     assert doubt == "Is it 5?"
     own = tmp_path / "own.yaml"
-    for text, answer in (("a: '{nothing}'", "has a field 'nothing'"), ("[]", "a name and a text"), ("a: '{'", "cannot")):
+    for text, answer in (
+        ("a: '{nothing}'", "has a field 'nothing'"),
+        ("[]", "a name and a text"),
+        ("a: '{'", "cannot"),
+    ):
         own.write_text(text)
         with pytest.raises(ConfigError, match=answer):
             read_strategies(str(own))
@@ -218,9 +222,7 @@ def test_one_phase_by_command_and_in_python(
     command = ["forge", "phase", "quietstar", base, str(tmp_path / "a"), "--config", str(settings)]
     assert cli.run([*command, "--data", source.path, "--seed", "3", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    report = forge.run_phase(
-        "quietstar", [base], tmp_path / "b", QuietStar({source.path: source}, **small), seed=3
-    )
+    report = forge.run_phase("quietstar", [base], tmp_path / "b", QuietStar({source.path: source}, **small), seed=3)
     assert (document["digest"], document["accepted"]) == (report.digest, False)
     assert load_thinking(tmp_path / "a").thought_tokens == 2
     assert report.checkpoint.card.phase == "quietstar"

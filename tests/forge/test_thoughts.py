@@ -122,9 +122,10 @@ def test_thoughts_are_drawn_from_the_model(thinking: ThinkingModel) -> None:
     spread = (4000 * chances * (1 - chances)).sqrt()
     assert ((counts - 4000 * chances).abs() < 5 * spread + 1)[likely].all()
     assert counts[list(thinking.silent)].sum() == 0
-    assert thinking.sample(aside, positions[:, :2], 3, temperature=0)[0, 0].tolist() == thinking.sample(
-        aside, positions[:, :1], 3, temperature=0
-    )[0, 0].tolist()
+    assert (
+        thinking.sample(aside, positions[:, :2], 3, temperature=0)[0, 0].tolist()
+        == thinking.sample(aside, positions[:, :1], 3, temperature=0)[0, 0].tolist()
+    )
 
 
 def test_the_policy_gradient_is_that_of_the_expected_reward(tokenizer: Any) -> None:
@@ -200,7 +201,9 @@ def test_the_loss_is_what_it_says(thinking: ThinkingModel) -> None:
     assert loss.figures["reward"] == pytest.approx(0, abs=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{}, {"arm": "pause"}, {"positions": 3}, {"average_decay": 0.9, "thoughts": 1, "positions": 3}])
+@pytest.mark.parametrize(
+    "changes", [{}, {"arm": "pause"}, {"positions": 3}, {"average_decay": 0.9, "thoughts": 1, "positions": 3}]
+)
 def test_every_part_learns(thinking: ThinkingModel, changes: dict[str, Any]) -> None:
     """With a mixing head that is not zero, every parameter that a form uses gets a gradient."""
     torch.nn.init.normal_(thinking.mixer.layers[-1].weight, std=0.1)
@@ -269,8 +272,12 @@ def test_generation_without_thoughts_is_the_models_own(thinking: ThinkingModel, 
     assert torch.equal(shown.tokens, hidden.tokens)
     assert shown.shown(tokenizer).count("[") >= 3
     end = int(hidden.tokens[0, prompt.shape[1]])
-    assert generate(thinking, prompt, max_new_tokens=9, thought_tokens=2, eos=end).tokens.shape[1] == prompt.shape[1] + 1
-    drawn = [generate(thinking, prompt, max_new_tokens=6, thought_tokens=1, temperature=2.0, seed=s).tokens for s in (1, 1)]
+    assert (
+        generate(thinking, prompt, max_new_tokens=9, thought_tokens=2, eos=end).tokens.shape[1] == prompt.shape[1] + 1
+    )
+    drawn = [
+        generate(thinking, prompt, max_new_tokens=6, thought_tokens=1, temperature=2.0, seed=s).tokens for s in (1, 1)
+    ]
     assert torch.equal(*drawn)
     with pytest.raises(UsageError, match="at least one token"):
         generate(thinking, prompt[:, :0], max_new_tokens=1, thought_tokens=1)

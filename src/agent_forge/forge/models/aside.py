@@ -72,9 +72,7 @@ class Aside:
             last = first + start + part.shape[3]
             more = (text_k, text_v, own_k[:, :, :, :last], own_v[:, :, :, :last], self.positions, scale, window)
             if torch.is_grad_enabled():
-                outputs.append(
-                    checkpoint(_attend_to_both, part, *more, use_reentrant=False, preserve_rng_state=False)
-                )
+                outputs.append(checkpoint(_attend_to_both, part, *more, use_reentrant=False, preserve_rng_state=False))
             else:
                 outputs.append(_attend_to_both(part, *more))
         return torch.cat(outputs, dim=3).flatten(2, 3)

@@ -280,7 +280,9 @@ def data_digests(config: QuietStar) -> dict[str, str]:
     traces = {"traces": Source(config.traces)} if config.traces else {}
     digests = source_digests({**config.sources, **traces})
     if config.traces:
-        digests["strategies"] = hashlib.sha256(repr(sorted(read_strategies(config.strategies).items())).encode()).hexdigest()
+        digests["strategies"] = hashlib.sha256(
+            repr(sorted(read_strategies(config.strategies).items())).encode()
+        ).hexdigest()
     return digests
 
 
