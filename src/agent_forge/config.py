@@ -8,9 +8,9 @@
     training = load(Training, "training.yaml", sets=["steps=200"])
 
 Everything is strict: an unknown key, a wrong type or a value out of range is a ConfigError that names the file, the
-line, the key and the nearest known key, and all faults are reported at once. A class may say more about keys that
-others use for the same thing: `other_names: ClassVar = {"n_steps": "it is `steps` here"}`. `dump` writes YAML that loads to an equal
-object. Standard library and PyYAML only, so that a bare GPU machine can use it.
+line, the key and the nearest known key, and all faults are reported at once. A class may say what a key is that others
+use for the same thing: `other_names: ClassVar = {"n_steps": "it is `steps` here"}`. `dump` writes YAML that loads to an
+equal object. Standard library and PyYAML only, so that a bare GPU machine can use it.
 """
 
 from __future__ import annotations

@@ -15,13 +15,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge import cli, forge
 from agent_forge.config import build
-from agent_forge.errors import ConfigError, DataError, HandoffError, UsageError
+from agent_forge.errors import ConfigError, DataError, HandoffError
 from agent_forge.forge.checkpoint import Checkpoint, load
 from agent_forge.forge.compression.settings import CompressSettings
 from agent_forge.forge.corpus import Source
 from agent_forge.forge.evolution.settings import Evolve
 from agent_forge.forge.models import CognateForCausalLM
-from agent_forge.forge.phases import PhaseOutcome, Work, phase, quietstar
+from agent_forge.forge.phases import ALIASES, PhaseOutcome, Work, phase, quietstar
 from agent_forge.forge.phases.quietstar import QuietStar
 from agent_forge.forge.pipeline import phase_key
 from agent_forge.forge.thoughts.folder import load_thinking
@@ -47,7 +47,7 @@ SMALL = {
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
     path, rng = tmp_path_factory.mktemp("data") / "text.jsonl", random.Random(0)
-    words = "the a cat dog hen fox sees eats likes fish bone corn".split()
+    words = ["the", "a", "cat", "dog", "hen", "fox", "sees", "eats", "likes", "fish", "bone", "corn"]
     rows = [" ".join(rng.choices(words, k=14)) for _ in range(60)]
     path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
     return Source(str(path))
@@ -200,14 +200,15 @@ def test_traces_are_learnt_first(bases: dict[str, Checkpoint], source: Source, t
     for file in ("tokenizer.json", "tokenizer_config.json"):
         text = (folder / file).read_text()
         (folder / file).write_text(text.replace("<|startofthought|>", "<|a|>").replace("<|endofthought|>", "<|b|>"))
+    fast = {"optimizer_changes": {"lr": 0.02, "embedding_lr": 0.02, "scalar_lr": 0.02}}
     small = {"seeds": 1, "head_steps": 0, "steps": 1, "length": 64, "positions": 2, "most_judged": 60}
-    outcome = run(tmp_path, load(folder), source, traces=str(rows), trace_steps=12, **small, training={})
+    outcome = run(tmp_path, load(folder), source, traces=str(rows), trace_steps=12, **small, training=fast)
     assert outcome.checkpoint is not None
     thinking = load_thinking(outcome.checkpoint.path).model
     assert (thinking.start_id, thinking.end_id) == (300, 301)
     metrics = outcome.checkpoint.card.metrics
     changes = [metric.value for name, metric in metrics.items() if name.endswith(", change")]
-    assert changes and max(changes) < -0.1, "one solution, forty times"
+    assert max(changes) < -0.1, "one solution, forty times"
     assert {name.split(", ")[1] for name in metrics if name.startswith("trace nats")} <= set(read_strategies())
 
 
@@ -240,8 +241,4 @@ def test_the_names_of_the_specification() -> None:
     config = build(CompressSettings, {})
     keys = {phase_key(name, phase(name), config, [], 0) for name in ("compression", "final_compression")}
     assert len(keys) == 1, "finished work is found by either name"
-    for alias, name in (("forge", "curriculum"), ("edge", "experts")):
-        try:
-            assert phase(alias).name == name
-        except UsageError as error:
-            assert name in str(error)
+    assert (ALIASES["forge"], ALIASES["edge"]) == ("curriculum", "experts")

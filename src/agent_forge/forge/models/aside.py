@@ -29,7 +29,7 @@ FAR = -1e30  # the score of a hidden key: finite, so that a query without any vi
 
 
 class Aside:
-    """The keys and values of a text, and of thoughts after some of its positions. By slot: layer, or layer of a pass."""
+    """The keys and values of a text, and of thoughts after some of its positions, by slot (a layer of a pass)."""
 
     def __init__(self, positions: Tensor | None = None) -> None:
         self.positions = positions  # BP: each thought follows this token of the text; None while the text is read

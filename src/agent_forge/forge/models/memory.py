@@ -123,7 +123,7 @@ def chunked_memory(
 
 
 def memory_reads(queries: Tensor, writes: Writes, chunk: int = 64) -> Tensor:
-    """What Q queries after each token read, [B, H, T, Q, D] -> [B, H, T, Q, E]: M_t q for any q, and nothing is written.
+    """What Q queries after each token read, [B, H, T, Q, D] -> [B, H, T, Q, E]: M_t q, and nothing is written.
 
     The chunks' maps are computed once for all queries: only their last two terms depend on them.
     """

@@ -9,7 +9,6 @@ everything. What passes the gate is the first seed's model; a pipeline hands on 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -196,7 +195,7 @@ class ThoughtStudy:
             part = file.with_suffix(".part")
             with open(part, "wb") as handle:
                 np.savez(handle, **figures)
-            os.replace(part, file)
+            part.replace(file)
         if (arm, seed) != ("thoughts", 0):  # that one's weights are the result
             shutil.rmtree(self.work.folder / f"{arm}-{seed}", ignore_errors=True)
         with np.load(file) as stored:

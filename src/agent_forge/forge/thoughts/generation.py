@@ -17,7 +17,7 @@ from agent_forge.forge.thoughts.model import ThinkingModel, draw
 
 @dataclass(frozen=True)
 class Thoughtful:
-    """Generated tokens, without thoughts; and the thought before each of them, and its weight, if they were asked for."""
+    """Generated tokens, without thoughts; and, if asked for, the thought before each of them and its weight."""
 
     tokens: Tensor  # [B, T]: the prompt and what follows
     thoughts: list[Tensor] = field(default_factory=list)  # of each new token, [B, J]
@@ -85,7 +85,7 @@ def _next_state(model: ThinkingModel, embedded: Tensor, cache: Any) -> Tensor:
 
 
 def _think(model: ThinkingModel, cache: Any, rows: int, count: int) -> tuple[Tensor, Tensor]:
-    """The likeliest thought after what is in the cache, [B, J], and the state after it, BD. The cache stays as it is."""
+    """The likeliest thought after what is in the cache, [B, J], and the state after it, BD. The cache stays."""
     thought = []
     with thinking_aside(cache):
         embedded = model.vector("start").expand(rows, 1, -1)

@@ -146,7 +146,7 @@ class ThoughtJudgement:
         hard = self.hard()
         differences = {name: self.difference(name, hard) for name in CONTROLS}
         closest = max(CONTROLS, key=lambda name: differences[name][0])
-        value, error = differences[closest]
+        error = differences[closest][1]
         measured = all(math.isfinite(figure) for pair in differences.values() for figure in pair)
         better = measured and all(value < -2 * error for value, error in differences.values())
         verdict = NOT_MEASURED if not measured else PASSED if better else NO_GAIN

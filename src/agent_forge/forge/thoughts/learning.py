@@ -25,7 +25,7 @@ Arm = Literal["thoughts", "pause", "plain"]
 
 
 def chosen_positions(targets: Tensor, count: int, copies: int) -> Tensor:
-    """Positions to think after, each `copies` times in a row, [B, P]: all, or `count` drawn from those with a target."""
+    """Positions to think after, each `copies` times in a row, [B, P]: all, or `count` of those with a target."""
     rows, length = targets.shape
     if count == 0 or count >= length:
         chosen = torch.arange(length, device=targets.device).expand(rows, -1)
@@ -49,7 +49,7 @@ def next_tokens(targets: Tensor, positions: Tensor, ahead: int) -> tuple[Tensor,
 
 
 def advantages(rewards: Tensor, real: Tensor, clamp: bool = True) -> Tensor:
-    """Rewards [B, P / N, N] over the mean of each group, at least 0 with `clamp`, divided by their spread in the batch."""
+    """Rewards [B, P / N, N] over the mean of each group, at least 0 with `clamp`, by their spread in the batch."""
     over = rewards - rewards.mean(-1, keepdim=True) if rewards.shape[-1] > 1 else rewards
     over = over.clamp_min(0) if clamp else over
     over = over * real
