@@ -194,7 +194,7 @@ class ThoughtStudy:
             figures = token_nats(model, self.judged, arm, count, judge=judge, tell=self.work.tell)
             part = file.with_suffix(".part")
             with open(part, "wb") as handle:
-                np.savez(handle, **figures)
+                np.savez(handle, **figures)  # type: ignore[arg-type]
             part.replace(file)
         if (arm, seed) != ("thoughts", 0):  # that one's weights are the result
             shutil.rmtree(self.work.folder / f"{arm}-{seed}", ignore_errors=True)

@@ -67,6 +67,7 @@ class ThinkingModel(nn.Module):
         self.model, self.config = model, model.config
         self.attention = None if cognate else register_with_transformers()
         self.start_id, self.end_id, self.silent = start_id, end_id, silent
+        self.scale: Tensor
         self.register_buffer("scale", RELATIVE_STEP * first.square().mean().sqrt().clamp_min(1e-6).reshape(()))
         self.start, self.end, self.pause = (nn.Parameter(first.detach() / self.scale) for _ in range(3))
         width = int(model.config.hidden_size)

@@ -63,7 +63,7 @@ def read_strategies(path: str = "") -> dict[str, str]:
 
 def traces_of(path: str, strategies: Mapping[str, str]) -> list[Trace]:
     """A trace of every row of a source, the strategies in turn. Raises DataError for a row without a worked answer."""
-    names, traces = sorted(strategies), []
+    names, traces = sorted(strategies), list[Trace]()
     for row, where in read_rows(path):
         question = next((row[name] for name in QUESTIONS if name in row), None) if isinstance(row, dict) else None
         worked, mark, answer = str(row.get("answer", "")).rpartition("####") if question else ("", "", "")
