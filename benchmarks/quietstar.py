@@ -62,7 +62,7 @@ def main() -> None:
         place = Path(folder)
         model, config = arguments.model or tiny_model(place), settings(arguments)
         if not arguments.quick:
-            config = fitted(config, model, place, arguments.seconds - (time.perf_counter() - started))
+            config = fitted(config, model, place, started + arguments.seconds)
         report = forge.run_phase("quietstar", [model], place / "out", config)
         seconds = time.perf_counter() - started
         show(str(arguments.model or "tiny"), config, report, seconds)
@@ -94,7 +94,7 @@ def settings(arguments: argparse.Namespace) -> QuietStar:
     return replace(config, sources=sources) if sources else config
 
 
-def fitted(config: QuietStar, model: str, place: Path, seconds: float) -> QuietStar:
+def fitted(config: QuietStar, model: str, place: Path, deadline: float) -> QuietStar:
     """The settings with as many steps as fit: what a step of each arm takes, and judging, are measured."""
     base = find_model(model)
     tokenizer, corpus = reading_tokenizer(base), read_corpus(config.sources, config.held_out)
@@ -125,7 +125,7 @@ def fitted(config: QuietStar, model: str, place: Path, seconds: float) -> QuietS
     count = config.thought_tokens
     judging = sum(timed(lambda arm=arm: token_nats(some.start(0), rows, arm, count)) for arm in ARMS)
     judging *= len(some.judged) / share
-    left = USED * seconds - config.seeds * (per_seed + judging)
+    left = USED * (deadline - time.perf_counter()) - config.seeds * (per_seed + judging)
     steps = max(4, int(left / (config.seeds * per_step)))
     print(f"{per_step:.2f} s per step of all arms, {judging:.1f} s of judging per seed: {steps} steps", flush=True)
     return replace(config, head_steps=steps // 3, steps=steps - steps // 3)
