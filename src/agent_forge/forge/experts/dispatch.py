@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from agent_forge.errors import CheckpointError
 from agent_forge.forge.evaluation.choices import MultipleChoice, questions_of, score_rows
 from agent_forge.forge.evaluation.generation import beginning
 from agent_forge.forge.evaluation.text import device_of
@@ -75,6 +78,26 @@ class DomainClassifier:
 
         descent.step(closure)
         return cls(mean, scale, weight.detach(), bias.detach())
+
+    def write(self, file: Path, domains: Sequence[str]) -> None:
+        """Writes it with the names of its labels."""
+        from safetensors.torch import save_file
+
+        file.parent.mkdir(parents=True, exist_ok=True)
+        tensors = {name: getattr(self, name).float().contiguous() for name in ("mean", "scale", "weight", "bias")}
+        save_file(tensors, file, {"domains": json.dumps(list(domains))})
+
+    @classmethod
+    def read(cls, file: Path) -> tuple[DomainClassifier, list[str]]:
+        """A classifier and the domains that its labels stand for. Raises CheckpointError."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(file, "pt") as handle:
+                parts = [handle.get_tensor(name).double() for name in ("mean", "scale", "weight", "bias")]
+                return cls(*parts), list(json.loads(handle.metadata()["domains"]))
+        except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+            raise CheckpointError(f"the classifier cannot be read: {error}", where=str(file)) from error
 
     def pick(self, states: Tensor) -> list[int]:
         """The likeliest label of each row."""

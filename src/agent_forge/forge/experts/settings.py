@@ -41,6 +41,8 @@ class VectorTraining:
     lora_learning_rate: float = option(1e-3, help="Learning rate of the control's adapter", above=0)
     kl_coefficient: float = option(0.1, help="Weight of the KL divergence from the base", at_least=0)
     gradient_clip: float = option(1.0, help="Largest gradient norm (0: no limit)", at_least=0)
+    validate_every: int = option(20, help="Steps between validations, of which the best is kept (0: never)", at_least=0)
+    validated: int = option(64, help="Exercises per validation; they are not the held-out ones", at_least=2)
 
     def __post_init__(self) -> None:
         if self.batch_size % self.copies:

@@ -62,6 +62,7 @@ MODULES = {
     "specialise": "agent_forge.forge.phases.specialise",
     "merge": "agent_forge.forge.phases.merge",
     "evomerge": "agent_forge.forge.phases.evomerge",
+    "experts": "agent_forge.forge.phases.experts",
     "bitnet": "agent_forge.forge.phases.bitnet",
     "compression": "agent_forge.forge.phases.compression",
 }
