@@ -41,7 +41,10 @@ def test_the_front_is_what_no_other_design_beats(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_search_goes_on_to_the_same_result(tmp_path: Path) -> None:
-    whole = search_designs(2, lambda d: figures(Design((*d.weights, 0.5), d.temperature, d.thoughts)), SETTINGS, 3, tmp_path)
+    def measured(design: Design) -> DesignFigures:
+        return figures(Design((*design.weights, 0.5), design.temperature, design.thoughts))
+
+    whole = search_designs(2, measured, SETTINGS, 3, tmp_path)
     calls = 0
 
     def interrupted(design: Design) -> DesignFigures:
@@ -49,7 +52,7 @@ def test_an_interrupted_search_goes_on_to_the_same_result(tmp_path: Path) -> Non
         calls += 1
         if calls == 20:
             raise KeyboardInterrupt
-        return figures(Design((*design.weights, 0.5), design.temperature, design.thoughts))
+        return measured(design)
 
     with pytest.raises(KeyboardInterrupt):
         search_designs(2, interrupted, SETTINGS, 3, tmp_path / "again")

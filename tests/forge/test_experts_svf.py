@@ -140,11 +140,11 @@ def test_rows_of_one_batch_are_different_experts_and_the_weights_are_never_copie
     base = logits(seeded(make))
     assert torch.equal(logits(model), base)
     alone = {}
-    for name in experts:
+    for name, vectors in experts.items():
         with bank.using(name):
             alone[name] = logits(model)
         folded = seeded(make)
-        fold_vectors(folded, experts[name])
+        fold_vectors(folded, vectors)
         assert torch.allclose(alone[name], logits(folded), atol=1e-4)
     bank.switch(["a", "b"])
     assert torch.allclose(logits(model), torch.stack([alone["a"][0], alone["b"][1]]), atol=1e-5)
@@ -179,7 +179,8 @@ def test_files_hold_the_vectors_and_are_refused_beside_other_weights(tmp_path: P
     for name, vectors in experts.items():
         write_expert(expert_file(tmp_path / "mine", name), name, vectors, digest)
     assert weights_digest(tmp_path / "mine") == digest  # experts beside the weights do not change them
-    assert forge.load(tmp_path / "mine").checkpoint.card.parameters == sum(p.numel() for p in seeded(llama).parameters())
+    count = sum(parameter.numel() for parameter in seeded(llama).parameters())
+    assert forge.load(tmp_path / "mine").checkpoint.card.parameters == count
     stored = read_experts(tmp_path / "mine")
     assert stored.keys() == experts.keys()
     assert all(torch.equal(stored[name][key], z) for name in experts for key, z in experts[name].items())

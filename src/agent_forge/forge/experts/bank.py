@@ -56,7 +56,7 @@ def read_expert(file: Path, base: str) -> tuple[str, dict[str, Tensor]]:
     try:
         with safe_open(file, "pt") as handle:
             about = handle.metadata() or {}
-            vectors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118: not a mapping
+            vectors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (it is no mapping)
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"the expert cannot be read: {error}", where=str(file)) from error
     if about.get("format") != FORMAT or about.get("version") != "1":

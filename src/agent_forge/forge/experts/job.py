@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import torch
 from agent_forge.files import atomic_write
 from agent_forge.forge.adapters import LoraSettings, adapted_layers, add_adapter, inner_matrices
 from agent_forge.forge.experts.bank import ExpertBank, read_expert, write_expert
+from agent_forge.forge.experts.continuations import text_families
 from agent_forge.forge.experts.dispatch import DomainClassifier, ask_for_domain, prompt_states, search_mixture
 from agent_forge.forge.experts.practice import (
     LABELLED,
@@ -90,10 +92,12 @@ def make_experts(
 ) -> ExpertsOutcome:
     """Finds the domains, trains a vector for each and the control, judges both, and measures ways of choosing."""
     examinee = Examinee(model, tokenizer, settings)
-    rows = kept(
-        folder / "self-test.json", lambda: [asdict(d) for d in discover(examinee, settings.discovery, seed, tell)]
-    )
-    tested = [Domain(**row) for row in rows]
+    text = text_families(settings.sources, settings.held_out)
+
+    def self_test() -> list[dict[str, Any]]:
+        return [asdict(domain) for domain in discover(examinee, settings.discovery, seed, tell, text)]
+
+    tested = [Domain(**row) for row in kept(folder / "self-test.json", self_test)]
     domains = choose_domains(tested, settings.discovery)
     if len(domains) < settings.discovery.min_experts:
         return ExpertsOutcome(tested, [], GateResult(METRIC, None, None, None, NOT_MEASURED), {}, None, {}, None)
@@ -118,7 +122,9 @@ def make_experts(
 def verdict(results: Sequence[DomainResult], settings: ExpertSettings) -> GateResult:
     """The means over the domains; passed if enough domains passed."""
     gates = [result.gate() for result in results]
-    before, after, rival = (float(np.mean([getattr(g, name) for g in gates])) for name in ("before", "after", "control"))
+    before, after, rival = (
+        float(np.mean([getattr(g, name) for g in gates])) for name in ("before", "after", "control")
+    )
     error = math.sqrt(sum((gate.stderr or 0.0) ** 2 for gate in gates)) / len(gates)
     enough = sum(gate.passed for gate in gates) >= settings.domains_needed
     return GateResult(METRIC, before, after, error, PASSED if enough else NO_GAIN, control=rival)
@@ -248,16 +254,15 @@ class Workshop:
     ) -> tuple[DomainClassifier, dict[str, Any]]:
         """A classifier of prompts, and what it and asking the model give on held-out exercises: how often they name
         the domain, and the success of the experts that they choose."""
-        examinee, names = self.examinee, bank.domains
-        known = [one for domain in self.domains for one in domain.exercises(self.settings.discovery.discovery_samples, TESTING)]
+        examinee, names, count = self.examinee, bank.domains, self.settings.discovery.discovery_samples
+        known = [one for domain in self.domains for one in domain.exercises(count, TESTING)]
         bank.switch(None)
         states = prompt_states(examinee.model, [examinee.question(one).prompt for one in known])
         classifier = DomainClassifier.fit(states, [names.index(one.family) for one in known])
         figures: dict[str, Any] = {}
         for way in ("prompt", "classifier"):
-            figures[way] = kept(
-                self.folder / "dispatch" / f"{way}.json", lambda: self.chosen(way, classifier, bank, base, ours)
-            )
+            compute = partial(self.chosen, way, classifier, bank, base, ours)
+            figures[way] = kept(self.folder / "dispatch" / f"{way}.json", compute)
         return classifier, figures
 
     def chosen(
@@ -293,7 +298,7 @@ class Workshop:
         for domain in self.domains if self.settings.cem_generations else []:
             labelled = domain.exercises(self.settings.labelled, LABELLED)
             file = self.folder / "mixtures" / f"{self.domains.index(domain)}.json"
-            weights = kept(file, lambda: self.best_mixture(bank, labelled))
+            weights = kept(file, partial(self.best_mixture, bank, labelled))
             bank.weigh(torch.tensor(weights) if any(weights) else None)
             right = self.judge("mixture", domain)
             rows[domain.name] = {"weights": weights, "success": float(right.mean()), "n": len(right)}

@@ -12,6 +12,7 @@ import numpy as np
 
 from agent_forge.errors import SandboxError, UsageError
 from agent_forge.forge.evaluation.generation import beginning
+from agent_forge.forge.experts.continuations import choice_grammar
 from agent_forge.forge.experts.settings import Discovery, ExpertSettings
 from agent_forge.forge.progress import Tell, silent, track
 from agent_forge.forge.training.reinforce import PromptItem
@@ -21,6 +22,7 @@ from agent_forge.inference.local_model import end_tokens
 from agent_forge.inference.prompt import chat_prompt
 from agent_forge.tasks import Exercise, families, family
 
+CHOICES = "choices"  # in what an exercise expects: the texts that may be written
 BATCH = 512  # answers at once, where memory allows
 # Exercises of a family are numbered, and each use has numbers of its own.
 TRAINING, TESTING, VALIDATION, LABELLED, SEARCHED = (use * 10_000_000 for use in range(5))
@@ -44,16 +46,19 @@ class Examinee:
         return GrammarVocabulary(self.tokenizer, size=self.model.config.vocab_size, ends=self.ends)
 
     def question(self, exercise: Exercise) -> PromptItem:
-        """The exercise as tokens: by the chat template, or else as a text and a new line."""
-        if self.tokenizer.chat_template is not None:
+        """The exercise as tokens: by the chat template, or else as a text and a new line. Text goes on as it is."""
+        text = exercise.prompt if CHOICES in exercise.expected else f"{exercise.prompt}\n"
+        if self.tokenizer.chat_template is not None and CHOICES not in exercise.expected:
             return PromptItem(chat_prompt(self.tokenizer, [{"role": "user", "content": exercise.prompt}], []), exercise)
         first = beginning(self.model, self.tokenizer, None)
-        tokens = list(self.tokenizer(f"{exercise.prompt}\n", add_special_tokens=False)["input_ids"])
+        tokens = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return PromptItem(tokens if first is None else [first, *tokens], exercise)
 
     def walk(self, question: PromptItem) -> GrammarWalk | None:
         """The start of an answer in the grammar of its family, or None where answers are free."""
         name = question.item.family
+        if CHOICES in question.item.expected:
+            return self.vocabulary.start(choice_grammar(question.item.expected[CHOICES]))
         if name not in self.grammars:
             schema = family(name).schema if self.settings.constrained else None
             try:
@@ -104,13 +109,15 @@ class Domain:
         return [kind.make(first + number, self.level, held_out=held_out) for number in range(count)]
 
 
-def discover(examinee: Examinee, settings: Discovery, seed: int, tell: Tell = silent) -> list[Domain]:
+def discover(
+    examinee: Examinee, settings: Discovery, seed: int, tell: Tell = silent, text: Sequence[str] = ()
+) -> list[Domain]:
     """Every family and level that was tested, with the success of the sampled answers: those that training sees.
 
-    A level whose reference solutions are longer than an answer may be, or whose programs this machine cannot run, is
+    The families of `text` come last, or alone where the settings name none. A level whose reference solutions are longer than an answer may be, or whose programs this machine cannot run, is
     left out.
     """
-    names = settings.families or tuple(families())
+    names = (*(settings.families or (() if text else tuple(families()))), *text)
     tested = []
     for name, level in track([(name, level) for name in names for level in settings.levels], "self-test", tell):
         domain = Domain(name, level, math.nan, math.nan)

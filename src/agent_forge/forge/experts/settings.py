@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 from agent_forge.config import option
 from agent_forge.errors import ConfigError
+from agent_forge.forge.corpus import Source
 
 
 @dataclass(frozen=True)
 class Discovery:
     """The self-test that finds the domains."""
 
-    families: tuple[str, ...] = option((), help="Task families to test, or FILE.py:NAME (default: all)")
+    families: tuple[str, ...] = option(
+        (), help="Task families to test, or FILE.py:NAME (default: all; with sources, none)"
+    )
     levels: tuple[float, ...] = option((0.0, 0.2, 0.5), help="Levels of difficulty to test")
     discovery_samples: int = option(100, help="Exercises per family and level", at_least=2)
     min_experts: int = option(3, help="Fewest domains to go on with", at_least=1)
@@ -68,6 +71,10 @@ class ExpertSettings:
     """Which domains, how they are trained, how they are chosen, and how the result is judged."""
 
     discovery: Discovery = option(Discovery())
+    sources: dict[str, Source] = option(
+        {}, help="Text whose continuations make domains too, for models that solve no task yet"
+    )
+    held_out: float = option(0.05, help="Share of its documents that no phase uses", above=0, at_most=0.5)
     svf: VectorTraining = option(VectorTraining())
     adas: DesignSearch = option(DesignSearch())
     max_tokens: int = option(48, help="Tokens per answer", at_least=1)

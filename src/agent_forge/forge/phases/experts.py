@@ -13,6 +13,7 @@ from pathlib import Path
 
 from agent_forge.forge.checkpoint import CARD, files_of, finish, staging
 from agent_forge.forge.contracts import Contract
+from agent_forge.forge.corpus import source_digests
 from agent_forge.forge.experts.settings import ExpertSettings
 from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 
@@ -38,7 +39,7 @@ def run(work: Work) -> PhaseOutcome:
         if outcome.classifier is not None:
             outcome.classifier.write(place / FOLDER / "classifier.safetensors", list(outcome.experts))
         write_report(outcome, place / FOLDER)
-        checkpoint = finish(place, work.card({}, metrics_of(outcome)), work.models)
+        checkpoint = finish(place, work.card(source_digests(work.config.sources), metrics_of(outcome)), work.models)
     return PhaseOutcome(checkpoint, outcome.gate)
 
 
@@ -59,5 +60,5 @@ PHASE = Phase(
     takes=Contract(checkpoints=(1, 1), formats=("dense",), tokenizer=True),
     promises=Contract(tokenizer=True),
     run=run,
-    data=lambda config: {},  # exercises are drawn from their seeds
+    data=lambda config: source_digests(config.sources),  # exercises come from their seeds
 )
