@@ -114,8 +114,8 @@ def discover(
 ) -> list[Domain]:
     """Every family and level that was tested, with the success of the sampled answers: those that training sees.
 
-    The families of `text` come last, or alone where the settings name none. A level whose reference solutions are longer than an answer may be, or whose programs this machine cannot run, is
-    left out.
+    The families of `text` come last, or alone where the settings name none. A level whose reference solutions are
+    longer than an answer may be, or whose programs this machine cannot run, is left out.
     """
     names = (*(settings.families or (() if text else tuple(families()))), *text)
     tested = []
