@@ -19,6 +19,7 @@ from agent_forge.errors import CheckpointError, UsageError  # noqa: E402
 from agent_forge.forge.experts.bank import ExpertBank, expert_file, read_experts, weights_digest, write_expert  # noqa: E402
 from agent_forge.forge.experts.svf import (  # noqa: E402
     add_scales,
+    base_view,
     fold_vectors,
     learnt_vectors,
     matrix_of,
@@ -119,6 +120,21 @@ def test_the_gradient_of_a_vector_is_that_of_the_plain_form() -> None:
         peer(input_ids=INPUTS, labels=INPUTS, use_cache=False).loss.backward()
         expected = s * (u.T @ weight.grad @ vh.T).diagonal()  # d loss / d z of U diag(S z) V^T
         assert torch.allclose(layer.shift_R.grad, expected, atol=1e-5)
+
+
+@MODELS
+def test_the_base_can_be_read_beside_the_vectors_without_a_copy(make: Callable[[], Any]) -> None:
+    model = seeded(make)
+    add_scales(model)
+    set_learning(model, True)
+    view = base_view(model)
+    with torch.no_grad():
+        for _, layer in scaled_layers(model):
+            layer.shift_R.fill_(0.5)
+    assert torch.equal(logits(view), logits(seeded(make)))
+    assert not torch.allclose(logits(model), logits(view), atol=1e-2)
+    assert {p.data_ptr() for p in view.parameters()} == {p.data_ptr() for p in model.parameters()}
+    assert {b.data_ptr() for b in view.buffers()} == {b.data_ptr() for b in model.buffers()}
 
 
 def test_matrices_are_made_scalable_once_and_only_where_there_are_some() -> None:

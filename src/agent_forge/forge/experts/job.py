@@ -37,7 +37,14 @@ from agent_forge.forge.experts.practice import (
 )
 from agent_forge.forge.experts.search import Design, DesignFigures, SearchOutcome, search_designs
 from agent_forge.forge.experts.settings import ExpertSettings
-from agent_forge.forge.experts.svf import add_scales, learnt_vectors, remove_scales, reset_vectors, set_learning
+from agent_forge.forge.experts.svf import (
+    add_scales,
+    base_view,
+    learnt_vectors,
+    remove_scales,
+    reset_vectors,
+    set_learning,
+)
 from agent_forge.forge.gates import NO_GAIN, NOT_MEASURED, PASSED, GateResult, judge
 from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.training.reinforce import PromptItem, reinforce
@@ -45,6 +52,7 @@ from agent_forge.forge.training.settings import ReinforceSettings
 from agent_forge.forge.training.watch import HeldOutScore
 
 METRIC = "held-out success"
+VECTORS, CONTROL = "vectors", "control"
 APART = 1_000_000  # numbers of exercises between two seeds
 
 
@@ -173,7 +181,7 @@ class Workshop:
                 if not file.is_file():
                     set_learning(model, True)
                     reset_vectors(model)
-                    self.learn(domain, number, svf.learning_rate, "vectors")
+                    self.learn(domain, number, svf.learning_rate, VECTORS)
                     part = file.with_suffix(".part")
                     write_expert(part, domain.name, learnt_vectors(model), "")
                     part.replace(file)
@@ -200,7 +208,7 @@ class Workshop:
                 add_adapter(model, shape)
                 size = sum(p.numel() for p in model.parameters() if p.requires_grad)
                 if not (self.folder / "judged" / f"{self.domains.index(domain)}-control-{number}.json").is_file():
-                    self.learn(domain, number, self.settings.svf.lora_learning_rate, "control")
+                    self.learn(domain, number, self.settings.svf.lora_learning_rate, CONTROL)
                 answers[domain.name].append(self.judge(f"control-{number}", domain))
                 for name, layer in list(adapted_layers(model)):
                     model.set_submodule(name, layer.base)
@@ -241,6 +249,7 @@ class Workshop:
             end=examinee.ends,
             tokenizer=examinee.tokenizer,
             constraint=examinee.walk,
+            reference=base_view(examinee.model) if kind == VECTORS else None,  # of an adapter: the model without it
             folder=self.folder / "training" / f"{kind}-{self.domains.index(domain)}-{number}",
             evaluate=(lambda _: HeldOutScore.of(examinee.right(watched))) if svf.validate_every else None,
             on_record=note,

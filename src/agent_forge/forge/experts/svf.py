@@ -15,6 +15,7 @@ Legend: B rows, T tokens, R singular values, K experts.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -99,6 +100,15 @@ def set_learning(model: nn.Module, learning: bool) -> None:
     """Whether the model uses the vectors that learn, or the expert that it was switched to."""
     for _, layer in scaled_layers(model):
         layer.learning = learning
+
+
+def base_view(model: nn.Module) -> nn.Module:
+    """The model without its vectors, as a second object over the same tensors: nothing is copied but the structure."""
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    view = copy.deepcopy(model, shared)
+    for _, layer in scaled_layers(view):
+        layer.learning, layer.chosen = False, None
+    return view.eval()
 
 
 @torch.no_grad()
