@@ -22,7 +22,7 @@ from agent_forge.config import build  # noqa: E402
 from agent_forge.errors import ConfigError  # noqa: E402
 from agent_forge.forge.adapters import add_adapter  # noqa: E402
 from agent_forge.forge.checkpoint import load  # noqa: E402
-from agent_forge.forge.experts.bank import ExpertBank, read_experts, weights_digest  # noqa: E402
+from agent_forge.forge.experts.bank import ExpertBank, read_expert, read_experts, weights_digest  # noqa: E402
 from agent_forge.forge.experts.dispatch import DomainClassifier, prompt_states  # noqa: E402
 from agent_forge.forge.experts.job import DomainResult, Workshop, equal_adapter, paired_error, verdict  # noqa: E402
 from agent_forge.forge.experts.practice import Domain, Examinee, choose_domains  # noqa: E402
@@ -145,6 +145,23 @@ def test_two_planted_domains_are_solved_by_two_experts_and_picked(tmp_path: Path
             assert examinee.right(items).all()
 
 
+def test_one_mixture_for_all_domains_is_folded_into_the_weights(tmp_path: Path) -> None:
+    base = saved(llama(), tmp_path / "base")
+    svf = {**SETTINGS["svf"], "steps": 1, "batch_size": 4, "copies": 4, "kl_coefficient": 0.0}
+    outcome = run(tmp_path, base, settings(output="folded", svf=svf, judged=4, labelled=2))
+    place, work = outcome.checkpoint.path, tmp_path / "work"
+    assert read_experts(place) == {}
+    weights = json.loads((work / "mixtures" / "all-0.json").read_text())
+    bank = ExpertBank(
+        forge.load(base).model,
+        {str(n): read_expert(work / "vectors" / f"{n}-0.safetensors", "")[1] for n in range(2)},
+    )
+    bank.weigh(torch.tensor(weights))
+    tokens = torch.tensor([[0, 40, 50, 60]])
+    with torch.no_grad():
+        assert torch.allclose(forge.load(place).model(tokens).logits, bank.model(tokens).logits, atol=1e-4)
+
+
 def test_a_cognate_learns_vectors_too(tmp_path: Path) -> None:
     base = forge.load(saved(cognate(), tmp_path / "base"))
     domain = Domain("toy-chill", 0.5, 0.5, 0.1)
@@ -222,5 +239,7 @@ def test_settings_contradict_themselves_in_words() -> None:
         settings(svf={"batch_size": 30, "copies": 8})
     with pytest.raises(ConfigError, match="min_experts is 5"):
         settings(discovery={"min_experts": 5, "max_experts": 4})
+    with pytest.raises(ConfigError, match="nothing would choose the mixture"):
+        settings(output="folded", cem_generations=0)
     with pytest.raises(ConfigError, match="num_singular_values"):
         settings(svf={"num_singular_values": 32})

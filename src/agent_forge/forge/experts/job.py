@@ -21,7 +21,7 @@ import torch
 
 from agent_forge.files import atomic_write
 from agent_forge.forge.adapters import LoraSettings, adapted_layers, add_adapter, inner_matrices
-from agent_forge.forge.experts.bank import ExpertBank, read_expert, write_expert
+from agent_forge.forge.experts.bank import ExpertBank, mix, read_expert, write_expert
 from agent_forge.forge.experts.continuations import text_families
 from agent_forge.forge.experts.dispatch import DomainClassifier, ask_for_domain, prompt_states, search_mixture
 from agent_forge.forge.experts.practice import (
@@ -93,6 +93,7 @@ class ExpertsOutcome:
     classifier: DomainClassifier | None
     figures: dict[str, Any]  # of sizes, dispatch and mixtures, as JSON
     search: SearchOutcome | None
+    folded: dict[str, torch.Tensor] | None = None  # the vectors of one mixture for all domains, where it was judged
 
 
 def make_experts(
@@ -116,7 +117,9 @@ def make_experts(
     numbers = sum(z.numel() for z in next(iter(banks[0].values())).values())
     bank = ExpertBank(model, banks[0])
     classifier, choosing = room.dispatch(bank, base, ours)
-    mixtures = room.mixtures(bank)
+    mixtures, folded = room.mixtures(bank), None
+    if settings.output == "folded":
+        ours, folded = room.blended(banks)
     found = None
     if settings.adas.num_generations:
         found = search_designs(len(domains), room.measure_with(bank), settings.adas, seed, folder / "search")
@@ -124,7 +127,8 @@ def make_experts(
     control, size = room.train_control(numbers)
     results = [DomainResult(one, base[one.name], ours[one.name], control[one.name]) for one in domains]
     figures = {"vector_numbers": numbers, "control_numbers": size, "dispatch": choosing, "mixtures": mixtures}
-    return ExpertsOutcome(tested, results, verdict(results, settings), banks[0], classifier, figures, found)
+    gate = verdict(results, settings)
+    return ExpertsOutcome(tested, results, gate, banks[0], classifier, figures, found, folded)
 
 
 def verdict(results: Sequence[DomainResult], settings: ExpertSettings) -> GateResult:
@@ -313,6 +317,21 @@ class Workshop:
             rows[domain.name] = {"weights": weights, "success": float(right.mean()), "n": len(right)}
         bank.switch(None)
         return rows
+
+    def blended(self, banks: dict[int, Any]) -> tuple[dict[str, np.ndarray], dict[str, torch.Tensor]]:
+        """One mixture of each seed's experts for all domains: judged answers by domain [S, N], and the first's z."""
+        labelled = [one for domain in self.domains for one in domain.exercises(self.settings.labelled, LABELLED)]
+        answers: dict[str, list[np.ndarray]] = {domain.name: [] for domain in self.domains}
+        folded: dict[str, torch.Tensor] = {}
+        for number, experts in banks.items():
+            bank = ExpertBank(self.examinee.model, experts)
+            file = self.folder / "mixtures" / f"all-{number}.json"
+            weights = torch.tensor(kept(file, partial(self.best_mixture, bank, labelled)))
+            bank.weigh(weights if weights.any() else None)
+            for domain in self.domains:
+                answers[domain.name].append(self.judge(f"folded-{number}", domain))
+            folded = folded or {name: mix(weights, [z[name] for z in experts.values()]) for name in bank.shifts}
+        return {name: np.stack(rows) for name, rows in answers.items()}, folded
 
     def best_mixture(self, bank: ExpertBank, labelled: Sequence[Any]) -> list[float]:
         def fitness(mixtures: np.ndarray) -> np.ndarray:

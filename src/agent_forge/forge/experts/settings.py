@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from agent_forge.config import option
 from agent_forge.errors import ConfigError
@@ -85,4 +86,11 @@ class ExpertSettings:
     labelled: int = option(16, help="Labelled exercises per domain for the choice of a mixture (CEM)", at_least=1)
     cem_generations: int = option(4, help="Generations of that choice (0: none)", at_least=0)
     cem_population: int = option(16, help="Mixtures per generation", at_least=4)
+    output: Literal["experts", "folded"] = option(
+        "experts", help="Experts beside the weights, or one mixture for all domains folded into them, for later phases"
+    )
     domains_needed: int = option(2, help="Domains that must be better than the base and than the control", at_least=1)
+
+    def __post_init__(self) -> None:
+        if self.output == "folded" and not self.cem_generations:
+            raise ConfigError("output is folded, and cem_generations is 0: nothing would choose the mixture")

@@ -3,7 +3,7 @@
 The model tests itself on the task families. Where it is right sometimes, but not always, a vector is trained by
 reinforcement, and judged on held-out exercises against the model as it was and against a LoRA adapter of as many
 parameters with the same rewards. The checkpoint has the weights of its input, with the experts and a report beside
-them in `experts/`.
+them in `experts/`; with `output: folded`, one mixture for all domains is judged and folded into the weights instead.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ def run(work: Work) -> PhaseOutcome:
     from agent_forge.forge.experts.bank import FOLDER, expert_file, weights_digest, write_expert
     from agent_forge.forge.experts.job import make_experts
     from agent_forge.forge.experts.report import metrics_of, write_report
+    from agent_forge.forge.experts.svf import fold_vectors
     from agent_forge.forge.phases.cognate import device
     from agent_forge.inference.loading import load_model, load_tokenizer
 
@@ -33,11 +34,16 @@ def run(work: Work) -> PhaseOutcome:
     outcome = make_experts(model, tokenizer, work.config, work.seed, work.folder, work.tell)
     with staging(work.models) as place:
         copy_model(source, place)
-        base = weights_digest(place)
-        for domain, vectors in outcome.experts.items():
-            write_expert(expert_file(place, domain), domain, vectors, base)
-        if outcome.classifier is not None:
-            outcome.classifier.write(place / FOLDER / "classifier.safetensors", list(outcome.experts))
+        if outcome.folded is not None:
+            plain = load_model(source)
+            fold_vectors(plain, outcome.folded)
+            plain.save_pretrained(place)
+        else:
+            base = weights_digest(place)
+            for domain, vectors in outcome.experts.items():
+                write_expert(expert_file(place, domain), domain, vectors, base)
+            if outcome.classifier is not None:
+                outcome.classifier.write(place / FOLDER / "classifier.safetensors", list(outcome.experts))
         write_report(outcome, place / FOLDER)
         checkpoint = finish(place, work.card(source_digests(work.config.sources), metrics_of(outcome)), work.models)
     return PhaseOutcome(checkpoint, outcome.gate)
