@@ -30,7 +30,7 @@ from agent_forge.forge.adapters import adapted_layers, add_adapter
 from agent_forge.forge.experts.bank import ExpertBank
 from agent_forge.forge.experts.continuations import text_families
 from agent_forge.forge.experts.job import Workshop, equal_adapter, make_experts
-from agent_forge.forge.experts.practice import Examinee, choose_domains, discover
+from agent_forge.forge.experts.practice import Respondent, choose_domains, discover
 from agent_forge.forge.experts.report import document_of, markdown_of, write_report
 from agent_forge.forge.experts.settings import ExpertSettings
 from agent_forge.forge.experts.svf import add_scales, fold_vectors, remove_scales, scaled_layers, set_learning
@@ -71,34 +71,34 @@ def tiny_model() -> tuple[Any, Any]:
     return model.eval(), PreTrainedTokenizerFast(tokenizer_object=bare, bos_token="<s>", eos_token="</s>")
 
 
-def fitting_steps(examinee: Examinee, until: float, work: Path) -> int:
+def fitting_steps(respondent: Respondent, until: float, work: Path) -> int:
     """Training steps per run that end by `until` (of `perf_counter`), from the time of two steps of either kind."""
-    settings = examinee.settings
+    settings = respondent.settings
     text = text_families(settings.sources, settings.held_out)
-    domains = choose_domains(discover(examinee, settings.discovery, 0, text=text), settings.discovery)
+    domains = choose_domains(discover(respondent, settings.discovery, 0, text=text), settings.discovery)
     if not domains:
         return 1
-    short = replace(examinee, settings=replace(settings, svf=replace(settings.svf, steps=2)))
+    short = replace(respondent, settings=replace(settings, svf=replace(settings.svf, steps=2)))
     spent = 0.0
     for kind in ("vectors", "control"):
         room = Workshop(short, domains, 0, work / "timing" / kind, lambda **_: None)
         if kind == "vectors":
-            names = add_scales(examinee.model)
-            set_learning(examinee.model, True)
-            numbers = sum(len(layer.shift_R) for _, layer in scaled_layers(examinee.model))
+            names = add_scales(respondent.model)
+            set_learning(respondent.model, True)
+            numbers = sum(len(layer.shift_R) for _, layer in scaled_layers(respondent.model))
             print(f"{len(names)} matrices, {numbers:,} numbers per expert", flush=True)
         else:
-            add_adapter(examinee.model, equal_adapter(examinee.model, numbers))
+            add_adapter(respondent.model, equal_adapter(respondent.model, numbers))
         start = time.perf_counter()
         room.learn(domains[0], 0, 1e-6, kind)
         each = (time.perf_counter() - start) / 2
         spent += each
         print(f"{kind}: {each:.2f} s per step of {settings.svf.batch_size} answers", flush=True)
         if kind == "vectors":
-            remove_scales(examinee.model)
+            remove_scales(respondent.model)
         else:
-            for name, layer in list(adapted_layers(examinee.model)):
-                examinee.model.set_submodule(name, layer.base)
+            for name, layer in list(adapted_layers(respondent.model)):
+                respondent.model.set_submodule(name, layer.base)
     return max(1, int((until - time.perf_counter()) / (spent * settings.seeds * len(domains))))
 
 
@@ -185,7 +185,7 @@ def main() -> None:
             steps = int(noted.read_text())
         if not steps:
             judging = 0.3 * options.seconds  # and choosing
-            steps = fitting_steps(Examinee(model, tokenizer, settings), begin + options.seconds - judging, work)
+            steps = fitting_steps(Respondent(model, tokenizer, settings), begin + options.seconds - judging, work)
         noted.write_text(str(steps))
         print(f"{steps} steps per run", flush=True)
         settings = replace(settings, svf=replace(settings.svf, steps=steps))

@@ -25,7 +25,7 @@ from agent_forge.forge.checkpoint import load  # noqa: E402
 from agent_forge.forge.experts.bank import ExpertBank, read_expert, read_experts, weights_digest  # noqa: E402
 from agent_forge.forge.experts.dispatch import DomainClassifier, prompt_states  # noqa: E402
 from agent_forge.forge.experts.job import DomainResult, Workshop, equal_adapter, paired_error, verdict  # noqa: E402
-from agent_forge.forge.experts.practice import Domain, Examinee, choose_domains  # noqa: E402
+from agent_forge.forge.experts.practice import Domain, Respondent, choose_domains  # noqa: E402
 from agent_forge.forge.experts.settings import Discovery, ExpertSettings  # noqa: E402
 from agent_forge.forge.models import CognateForCausalLM  # noqa: E402
 from agent_forge.forge.phases import PhaseOutcome, Work, phase  # noqa: E402
@@ -133,16 +133,16 @@ def test_two_planted_domains_are_solved_by_two_experts_and_picked(tmp_path: Path
     assert weights_digest(place) == weights_digest(base)
     assert set(read_experts(place)) == set(rows)
     loaded = forge.load(place)
-    examinee = Examinee(loaded.model, loaded.tokenizer, config)
+    respondent = Respondent(loaded.model, loaded.tokenizer, config)
     exercises = {name: Domain(name, 0.5, 0.5, 0.1).exercises(8, 0, held_out=True) for name in rows}
     classifier, names = DomainClassifier.read(place / "experts" / "classifier.safetensors")
     bank = ExpertBank.open(place, loaded.model)
     for name, items in exercises.items():
         bank.switch(None)
-        picks = classifier.pick(prompt_states(loaded.model, [examinee.question(one).prompt for one in items]))
+        picks = classifier.pick(prompt_states(loaded.model, [respondent.question(one).prompt for one in items]))
         assert {names[pick] for pick in picks} == {name}
         with bank.using(name):
-            assert examinee.right(items).all()
+            assert respondent.right(items).all()
 
 
 def test_one_mixture_for_all_domains_is_folded_into_the_weights(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_cognate_learns_vectors_too(tmp_path: Path) -> None:
     base = forge.load(saved(cognate(), tmp_path / "base"))
     domain = Domain("toy-chill", 0.5, 0.5, 0.1)
     config = settings(seeds=2, svf={**SETTINGS["svf"], "steps": 3, "kl_coefficient": 0.0})
-    room = Workshop(Examinee(base.model, base.tokenizer, config), [domain], 0, tmp_path / "work", lambda **_: None)
+    room = Workshop(Respondent(base.model, base.tokenizer, config), [domain], 0, tmp_path / "work", lambda **_: None)
     weights = {name: weight.clone() for name, weight in base.model.state_dict().items()}
     vectors = room.train_vectors()[0]["toy-chill"]
     assert all(bool((z != 1).any()) for name, z in vectors.items() if weights[f"{name}.weight"].any())

@@ -31,7 +31,7 @@ from agent_forge.forge.experts.practice import (
     TRAINING,
     VALIDATION,
     Domain,
-    Examinee,
+    Respondent,
     choose_domains,
     discover,
 )
@@ -100,17 +100,17 @@ def make_experts(
     model: Any, tokenizer: Any, settings: ExpertSettings, seed: int, folder: Path, tell: Tell = silent
 ) -> ExpertsOutcome:
     """Finds the domains, trains a vector for each and the control, judges both, and measures ways of choosing."""
-    examinee = Examinee(model, tokenizer, settings)
+    respondent = Respondent(model, tokenizer, settings)
     text = text_families(settings.sources, settings.held_out)
 
     def self_test() -> list[dict[str, Any]]:
-        return [asdict(domain) for domain in discover(examinee, settings.discovery, seed, tell, text)]
+        return [asdict(domain) for domain in discover(respondent, settings.discovery, seed, tell, text)]
 
     tested = [Domain(**row) for row in kept(folder / "self-test.json", self_test)]
     domains = choose_domains(tested, settings.discovery)
     if len(domains) < settings.discovery.min_experts:
         return ExpertsOutcome(tested, [], GateResult(METRIC, None, None, None, NOT_MEASURED), {}, None, {}, None)
-    room = Workshop(examinee, domains, seed, folder, tell)
+    room = Workshop(respondent, domains, seed, folder, tell)
     base = {domain.name: room.judge("base", domain) for domain in domains}
     banks = room.train_vectors()
     ours = {domain.name: np.stack([room.expert_answers(banks, s, domain) for s in banks]) for domain in domains}
@@ -157,7 +157,7 @@ def kept(file: Path, compute: Callable[[], Any]) -> Any:
 class Workshop:
     """The model at work in its domains, with a folder for what is finished."""
 
-    examinee: Examinee
+    respondent: Respondent
     domains: list[Domain]
     seed: int
     folder: Path
@@ -165,17 +165,17 @@ class Workshop:
 
     @property
     def settings(self) -> ExpertSettings:
-        return self.examinee.settings
+        return self.respondent.settings
 
     def judge(self, name: str, domain: Domain) -> np.ndarray:
         """Which of the domain's held-out exercises the model, as it is now, answers right; kept under `name`."""
         exercises = domain.exercises(self.settings.judged, 0, held_out=True)
         file = self.folder / "judged" / f"{self.domains.index(domain)}-{name}.json"
-        return np.array(kept(file, lambda: self.examinee.right(exercises).tolist()))
+        return np.array(kept(file, lambda: self.respondent.right(exercises).tolist()))
 
     def train_vectors(self) -> dict[int, dict[str, dict[str, torch.Tensor]]]:
         """By seed and domain: the vectors. Each begins at the identity; none builds on another."""
-        model, svf = self.examinee.model, self.settings.svf
+        model, svf = self.respondent.model, self.settings.svf
         add_scales(model, svf.targets)
         banks: dict[int, dict[str, dict[str, torch.Tensor]]] = {}
         for number in range(self.settings.seeds):
@@ -195,14 +195,14 @@ class Workshop:
 
     def expert_answers(self, banks: dict[int, Any], number: int, domain: Domain) -> np.ndarray:
         """The judged answers of one seed's expert in its own domain."""
-        bank = ExpertBank(self.examinee.model, banks[number])
+        bank = ExpertBank(self.respondent.model, banks[number])
         with bank.using(domain.name):
             return self.judge(f"expert-{number}", domain)
 
     def train_control(self, numbers: int) -> tuple[dict[str, np.ndarray], int]:
         """The same rewards and steps for an adapter of at least as many parameters: judged answers by domain, and its
         number of parameters."""
-        model = self.examinee.model
+        model = self.respondent.model
         shape = equal_adapter(model, numbers)
         answers: dict[str, list[np.ndarray]] = {domain.name: [] for domain in self.domains}
         size = 0
@@ -220,7 +220,7 @@ class Workshop:
 
     def learn(self, domain: Domain, number: int, learning_rate: float, kind: str) -> None:
         """Reinforcement learning of whatever learns in the model, on the domain's exercises."""
-        svf, examinee = self.settings.svf, self.examinee
+        svf, respondent = self.settings.svf, self.respondent
         settings = ReinforceSettings(
             iterations=svf.steps,
             prompts=svf.batch_size // svf.copies,
@@ -240,22 +240,22 @@ class Workshop:
 
         def draw(step: int) -> list[PromptItem]:
             exercises = domain.exercises(settings.prompts, first + step * settings.prompts)
-            return [examinee.question(exercise) for exercise in exercises]
+            return [respondent.question(exercise) for exercise in exercises]
 
         def note(record: dict[str, Any]) -> None:
             self.tell(stage=f"{kind}: {domain.name}, seed {number}", done=record["step"], total=svf.steps)
 
         reinforce(
-            examinee.model,
+            respondent.model,
             draw,
             lambda exercise, text: exercise.check(text).score,
             settings,
-            end=examinee.ends,
-            tokenizer=examinee.tokenizer,
-            constraint=examinee.walk,
-            reference=base_view(examinee.model) if kind == VECTORS else None,  # of an adapter: the model without it
+            end=respondent.ends,
+            tokenizer=respondent.tokenizer,
+            constraint=respondent.walk,
+            reference=base_view(respondent.model) if kind == VECTORS else None,  # of an adapter: the model without it
             folder=self.folder / "training" / f"{kind}-{self.domains.index(domain)}-{number}",
-            evaluate=(lambda _: HeldOutScore.of(examinee.right(watched))) if svf.validate_every else None,
+            evaluate=(lambda _: HeldOutScore.of(respondent.right(watched))) if svf.validate_every else None,
             on_record=note,
             progress=None,
         )
@@ -267,10 +267,10 @@ class Workshop:
     ) -> tuple[DomainClassifier, dict[str, Any]]:
         """A classifier of prompts, and what it and asking the model give on held-out exercises: how often they name
         the domain, and the success of the experts that they choose."""
-        examinee, names, count = self.examinee, bank.domains, self.settings.discovery.discovery_samples
+        respondent, names, count = self.respondent, bank.domains, self.settings.discovery.discovery_samples
         known = [one for domain in self.domains for one in domain.exercises(count, TESTING)]
         bank.switch(None)
-        states = prompt_states(examinee.model, [examinee.question(one).prompt for one in known])
+        states = prompt_states(respondent.model, [respondent.question(one).prompt for one in known])
         classifier = DomainClassifier.fit(states, [names.index(one.family) for one in known])
         figures: dict[str, Any] = {}
         for way in ("prompt", "classifier"):
@@ -287,20 +287,20 @@ class Workshop:
         ours: dict[str, np.ndarray],
     ) -> dict[str, Any]:
         """The figures of one way of choosing, by domain."""
-        examinee, names, rows = self.examinee, bank.domains, {}
+        respondent, names, rows = self.respondent, bank.domains, {}
         for domain in self.domains:
             exercises = domain.exercises(self.settings.judged, 0, held_out=True)
             bank.switch(None)
             if way == "prompt":
-                picks = ask_for_domain(examinee.model, examinee.tokenizer, [one.prompt for one in exercises], names)
+                picks = ask_for_domain(respondent.model, respondent.tokenizer, [one.prompt for one in exercises], names)
             else:
-                states = prompt_states(examinee.model, [examinee.question(one).prompt for one in exercises])
+                states = prompt_states(respondent.model, [respondent.question(one).prompt for one in exercises])
                 picks = [names[label] for label in classifier.pick(states)]
             right = np.where([pick is None for pick in picks], base[domain.name], ours[domain.name][0])
             for pick in {*picks} - {None, domain.name}:  # the other experts have not answered these yet
                 places = [place for place, one in enumerate(picks) if one == pick]
                 with bank.using(pick):
-                    right[places] = examinee.right([exercises[place] for place in places])
+                    right[places] = respondent.right([exercises[place] for place in places])
             named = float(np.mean([pick == domain.name for pick in picks]))
             rows[domain.name] = {"named": named, "success": float(right.mean()), "n": len(picks)}
         return rows
@@ -324,7 +324,7 @@ class Workshop:
         answers: dict[str, list[np.ndarray]] = {domain.name: [] for domain in self.domains}
         folded: dict[str, torch.Tensor] = {}
         for number, experts in banks.items():
-            bank = ExpertBank(self.examinee.model, experts)
+            bank = ExpertBank(self.respondent.model, experts)
             file = self.folder / "mixtures" / f"all-{number}.json"
             weights = torch.tensor(kept(file, partial(self.best_mixture, bank, labelled)))
             bank.weigh(weights if weights.any() else None)
@@ -339,7 +339,7 @@ class Workshop:
             values = []
             for weights in mixtures:
                 bank.weigh(torch.from_numpy(weights) if weights.any() else None)
-                texts, logs = self.examinee.sampled(labelled)
+                texts, logs = self.respondent.sampled(labelled)
                 scores = np.array([one.check(text).score for one, text in zip(labelled, texts, strict=True)])
                 values.append(np.mean(scores + 1e-3 * scores * np.exp(logs)))
             return np.array(values)
@@ -356,15 +356,15 @@ class Workshop:
     def measure_with(self, bank: ExpertBank) -> Callable[[Design], DesignFigures]:
         """Measures a design on exercises of every domain that nothing else uses."""
         exercises = [one for domain in self.domains for one in domain.exercises(self.settings.adas.items, SEARCHED)]
-        return lambda design: measure_design(self.examinee, bank, design, exercises, self.seed)
+        return lambda design: measure_design(self.respondent, bank, design, exercises, self.seed)
 
 
 def measure_design(
-    examinee: Examinee, bank: ExpertBank, design: Design, exercises: Sequence[Any], seed: int
+    respondent: Respondent, bank: ExpertBank, design: Design, exercises: Sequence[Any], seed: int
 ) -> DesignFigures:
     """Right answers by majority vote, seconds per exercise, and the bytes that one exercise takes beyond the
     weights: as allocated on a GPU, else as counted (key-value cache); with the bases that a mixture needs."""
-    model = examinee.model
+    model = respondent.model
     cuda = next(model.parameters()).device.type == "cuda"
     bank.weigh(torch.tensor(design.weights) if any(design.weights) else None)
     if cuda:
@@ -372,7 +372,7 @@ def measure_design(
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
     start = time.perf_counter()
-    texts, _ = examinee.sampled(exercises, design.thoughts, design.temperature, seed)
+    texts, _ = respondent.sampled(exercises, design.thoughts, design.temperature, seed)
     seconds = time.perf_counter() - start
     groups = [texts[at : at + design.thoughts] for at in range(0, len(texts), design.thoughts)]
     votes = [Counter(group).most_common(1)[0][0] for group in groups]
@@ -381,7 +381,7 @@ def measure_design(
     if cuda:
         growth = (torch.cuda.max_memory_allocated() - before) / len(exercises)
     else:
-        longest = max(len(examinee.question(one).prompt) for one in exercises) + examinee.settings.max_tokens
+        longest = max(len(respondent.question(one).prompt) for one in exercises) + respondent.settings.max_tokens
         growth = cache_bytes(model) * longest * design.thoughts
     bank.switch(None)
     return DesignFigures(float(np.mean(right)), seconds / len(exercises), float(growth + bases))

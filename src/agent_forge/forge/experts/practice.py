@@ -29,7 +29,7 @@ TRAINING, TESTING, VALIDATION, LABELLED, SEARCHED = (use * 10_000_000 for use in
 
 
 @dataclass
-class Examinee:
+class Respondent:
     """A model and its tokenizer, answering exercises."""
 
     model: Any
@@ -110,7 +110,7 @@ class Domain:
 
 
 def discover(
-    examinee: Examinee, settings: Discovery, seed: int, tell: Tell = silent, text: Sequence[str] = ()
+    respondent: Respondent, settings: Discovery, seed: int, tell: Tell = silent, text: Sequence[str] = ()
 ) -> list[Domain]:
     """Every family and level that was tested, with the success of the sampled answers: those that training sees.
 
@@ -123,16 +123,16 @@ def discover(
         domain = Domain(name, level, math.nan, math.nan)
         try:
             exercises = domain.exercises(settings.discovery_samples, TESTING)
-            if not _answerable(examinee, exercises[:4]):
+            if not _answerable(respondent, exercises[:4]):
                 continue
-            right = examinee.right(exercises, temperature=examinee.settings.temperature, seed=seed)
+            right = respondent.right(exercises, temperature=respondent.settings.temperature, seed=seed)
         except SandboxError:
             continue
         tested.append(Domain(name, level, float(right.mean()), float(right.std(ddof=1) / math.sqrt(len(right)))))
     return tested
 
 
-def _answerable(examinee: Examinee, exercises: Sequence[Exercise]) -> bool:
+def _answerable(respondent: Respondent, exercises: Sequence[Exercise]) -> bool:
     import json
 
     for exercise in exercises:
@@ -141,7 +141,7 @@ def _answerable(examinee: Examinee, exercises: Sequence[Exercise]) -> bool:
         except UsageError:  # no solver: it may be
             return True
         text = solution if isinstance(solution, str) else json.dumps(solution)
-        if len(examinee.tokenizer(text)["input_ids"]) <= examinee.settings.max_tokens:
+        if len(respondent.tokenizer(text)["input_ids"]) <= respondent.settings.max_tokens:
             return True
     return False
 
