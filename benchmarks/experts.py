@@ -17,7 +17,7 @@ import argparse
 import json
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from agent_forge.config import build
 from agent_forge.forge.adapters import adapted_layers, add_adapter
 from agent_forge.forge.experts.bank import ExpertBank
 from agent_forge.forge.experts.continuations import text_families
-from agent_forge.forge.experts.job import Workshop, equal_adapter, make_experts
-from agent_forge.forge.experts.practice import Respondent, choose_domains, discover
+from agent_forge.forge.experts.job import Workshop, equal_adapter, kept, make_experts
+from agent_forge.forge.experts.practice import Domain, Respondent, choose_domains, discover
 from agent_forge.forge.experts.report import document_of, markdown_of, write_report
 from agent_forge.forge.experts.settings import ExpertSettings
 from agent_forge.forge.experts.svf import add_scales, fold_vectors, remove_scales, scaled_layers, set_learning
@@ -40,10 +40,10 @@ FULL: dict[str, Any] = {
     "sources": TEXT,
     "discovery": {
         "families": ["arithmetic", "program_output", "programs", "retrieval", "analyst", "tool_calls"],
-        "levels": [0.0, 0.3, 1.0], "discovery_samples": 96, "min_experts": 2, "max_experts": 3,
+        "levels": [0.0, 0.3, 1.0], "discovery_samples": 96, "min_experts": 2, "max_experts": 2,
     },
     "svf": {
-        "batch_size": 256, "copies": 8, "learning_rate": 0.01, "lora_learning_rate": 0.002, "kl_coefficient": 0.02,
+        "batch_size": 128, "copies": 8, "learning_rate": 0.02, "lora_learning_rate": 0.002, "kl_coefficient": 0.02,
         "validate_every": 0,
     },
     "max_tokens": 32, "seeds": 3, "judged": 400, "labelled": 32, "cem_generations": 2, "cem_population": 8,
@@ -75,7 +75,9 @@ def fitting_steps(respondent: Respondent, until: float, work: Path) -> int:
     """Training steps per run that end by `until` (of `perf_counter`), from the time of two steps of either kind."""
     settings = respondent.settings
     text = text_families(settings.sources, settings.held_out)
-    domains = choose_domains(discover(respondent, settings.discovery, 0, text=text), settings.discovery)
+    file = work / "experts" / "self-test.json"  # where the phase will look for it
+    rows = kept(file, lambda: [asdict(one) for one in discover(respondent, settings.discovery, 0, text=text)])
+    domains = choose_domains([Domain(**row) for row in rows], settings.discovery)
     if not domains:
         return 1
     short = replace(respondent, settings=replace(settings, svf=replace(settings.svf, steps=2)))

@@ -50,6 +50,7 @@ from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.training.reinforce import PromptItem, reinforce
 from agent_forge.forge.training.settings import ReinforceSettings
 from agent_forge.forge.training.watch import HeldOutScore
+from agent_forge.tasks import Exercise
 
 METRIC = "held-out success"
 VECTORS, CONTROL = "vectors", "control"
@@ -167,9 +168,14 @@ class Workshop:
     def settings(self) -> ExpertSettings:
         return self.respondent.settings
 
+    def held_out(self, domain: Domain) -> list[Exercise]:
+        """The domain's held-out exercises, each once: easy levels have few, and a copy would not be a second sample."""
+        drawn = domain.exercises(self.settings.judged, 0, held_out=True)
+        return list({exercise.prompt: exercise for exercise in drawn}.values())
+
     def judge(self, name: str, domain: Domain) -> np.ndarray:
         """Which of the domain's held-out exercises the model, as it is now, answers right; kept under `name`."""
-        exercises = domain.exercises(self.settings.judged, 0, held_out=True)
+        exercises = self.held_out(domain)
         file = self.folder / "judged" / f"{self.domains.index(domain)}-{name}.json"
         return np.array(kept(file, lambda: self.respondent.right(exercises).tolist()))
 
@@ -289,7 +295,7 @@ class Workshop:
         """The figures of one way of choosing, by domain."""
         respondent, names, rows = self.respondent, bank.domains, {}
         for domain in self.domains:
-            exercises = domain.exercises(self.settings.judged, 0, held_out=True)
+            exercises = self.held_out(domain)
             bank.switch(None)
             if way == "prompt":
                 picks = ask_for_domain(respondent.model, respondent.tokenizer, [one.prompt for one in exercises], names)
@@ -333,7 +339,7 @@ class Workshop:
             folded = folded or {name: mix(weights, [z[name] for z in experts.values()]) for name in bank.shifts}
         return {name: np.stack(rows) for name, rows in answers.items()}, folded
 
-    def best_mixture(self, bank: ExpertBank, labelled: Sequence[Any]) -> list[float]:
+    def best_mixture(self, bank: ExpertBank, labelled: Sequence[Exercise]) -> list[float]:
         def fitness(mixtures: np.ndarray) -> np.ndarray:
             """The score; of equals, the mixture that is surer of what it got right."""
             values = []
@@ -360,7 +366,7 @@ class Workshop:
 
 
 def measure_design(
-    respondent: Respondent, bank: ExpertBank, design: Design, exercises: Sequence[Any], seed: int
+    respondent: Respondent, bank: ExpertBank, design: Design, exercises: Sequence[Exercise], seed: int
 ) -> DesignFigures:
     """Right answers by majority vote, seconds per exercise, and the bytes that one exercise takes beyond the
     weights: as allocated on a GPU, else as counted (key-value cache); with the bases that a mixture needs."""
