@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def run(folder: Path, base: Path, config: ExpertSettings, tell: Any = lambda **_
 def test_two_planted_domains_are_solved_by_two_experts_and_picked(tmp_path: Path) -> None:
     base = saved(llama(), tmp_path / "base")
     adas = {"population_size": 2, "num_generations": 1, "items": 4, "thoughts": [1, 2]}
-    config = settings(adas=adas if __import__("importlib.util").util.find_spec("optuna") else {})
+    config = settings(adas=adas if find_spec("optuna") else {})
     stages: list[str] = []
 
     def interrupt(**fields: Any) -> None:
