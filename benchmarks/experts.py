@@ -133,7 +133,7 @@ def switching_costs(model: Any, repeats: int = 20) -> list[str]:
         bank.switch(choice)
         lines.append(f"forward, 8 x 64 tokens, {name}: {timed(lambda: model(tokens, use_cache=False)):.1f} ms")
     lines.append(f"switch: {timed(lambda: bank.switch('two')):.2f} ms")
-    memory = sum(layer.basis_RR.nbytes for _, layer in scaled_layers(model)) / 1e6
+    memory = sum(layer.bytes for _, layer in scaled_layers(model)) / 1e6
     weights = sum(p.numel() * p.element_size() for p in model.parameters()) / 1e6
     lines.append(f"bases {memory:.0f} MB beside weights of {weights:.0f} MB")
     remove_scales(model)

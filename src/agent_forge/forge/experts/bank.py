@@ -129,13 +129,13 @@ class ExpertBank:
 
     def switch(self, choice: Choice | Sequence[Choice]) -> None:
         """Makes the model the base (None), an expert, or a mixture; a list has one for each row of the batch."""
-        several = choice is not None and not isinstance(choice, (str, Mapping))
-        if choice is None or (several and not any(choice)):  # type: ignore[arg-type]
+        if not choice:
             self.weigh(None)
-        elif several:
-            self.weigh(torch.stack([mixture_weights(one, self.domains) for one in choice]))  # type: ignore[union-attr]
+        elif isinstance(choice, (str, Mapping)):
+            self.weigh(mixture_weights(choice, self.domains))
         else:
-            self.weigh(mixture_weights(choice, self.domains))  # type: ignore[arg-type]
+            rows = torch.stack([mixture_weights(one, self.domains) for one in choice])
+            self.weigh(rows if any(choice) else None)
 
     @torch.no_grad()
     def weigh(self, weights: Tensor | None) -> None:

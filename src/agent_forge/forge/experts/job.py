@@ -383,7 +383,7 @@ def measure_design(
     groups = [texts[at : at + design.thoughts] for at in range(0, len(texts), design.thoughts)]
     votes = [Counter(group).most_common(1)[0][0] for group in groups]
     right = [one.check(vote).correct for one, vote in zip(exercises, votes, strict=True)]
-    bases = sum(layer.basis_RR.nbytes for layer, _ in bank.layers) if any(design.weights) else 0
+    bases = sum(layer.bytes for layer, _ in bank.layers) if any(design.weights) else 0
     if cuda:
         growth = (torch.cuda.max_memory_allocated() - before) / len(exercises)
     else:

@@ -51,6 +51,12 @@ class ScaledLinear(nn.Module):
             output = output + self.along_basis(output if bias is None else output - bias, shift)
         return output
 
+    @property
+    def bytes(self) -> int:
+        """What the basis takes."""
+        basis: Tensor = self.basis_RR  # type: ignore[assignment]
+        return basis.nbytes
+
     def along_basis(self, x: Tensor, shift: Tensor) -> Tensor:
         """Q diag(shift) Q^T x."""
         basis: Tensor = self.basis_RR  # type: ignore[assignment]
