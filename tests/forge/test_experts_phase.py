@@ -153,14 +153,13 @@ def test_two_planted_domains_are_solved_by_two_experts_and_picked(tmp_path: Path
 def test_one_mixture_for_all_domains_is_folded_into_the_weights(tmp_path: Path) -> None:
     base = saved(llama(), tmp_path / "base")
     svf = {**SETTINGS["svf"], "steps": 1, "batch_size": 4, "copies": 4, "kl_coefficient": 0.0}
-    outcome = run(tmp_path, base, settings(output="folded", svf=svf, judged=4, labelled=2))
+    discovery = {**SETTINGS["discovery"], "families": ["toy-chill"], "min_experts": 1}
+    outcome = run(tmp_path, base, settings(output="folded", discovery=discovery, svf=svf, judged=4, labelled=2))
     place, work = outcome.checkpoint.path, tmp_path / "work"
     assert read_experts(place) == {}
     weights = json.loads((work / "mixtures" / "all-0.json").read_text())
-    bank = ExpertBank(
-        forge.load(base).model,
-        {str(n): read_expert(work / "vectors" / f"{n}-0.safetensors", "")[1] for n in range(2)},
-    )
+    _, vectors = read_expert(work / "vectors" / "0-0.safetensors", "")
+    bank = ExpertBank(forge.load(base).model, {"toy-chill": vectors})
     bank.weigh(torch.tensor(weights))
     tokens = torch.tensor([[0, 40, 50, 60]])
     with torch.no_grad():
