@@ -36,6 +36,7 @@ EXTRAS = {
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "ray": ("ray",),
     "scale": ("psycopg", "redis"),
+    "search": ("optuna",),
     "server": (
         "opentelemetry.proto",
         "prometheus_client",

@@ -12,7 +12,7 @@ folder without loading it; `load_adapter` puts them into a model in memory.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -52,13 +52,13 @@ def matrix_shape(module: nn.Module) -> tuple[int, int] | None:
     """(out, in) of a layer that an adapter can change, else None. GPT-2's Conv1D stores its matrix as [in, out]."""
     if isinstance(module, nn.Linear):
         return module.out_features, module.in_features
-    if _is_transposed(module):
+    if is_transposed(module):
         weight: Any = module.weight
         return weight.shape[1], weight.shape[0]
     return None
 
 
-def _is_transposed(module: nn.Module) -> bool:
+def is_transposed(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D" and isinstance(getattr(module, "nf", None), int)
 
 
@@ -68,22 +68,30 @@ def add_adapter(model: Any, settings: LoraSettings | None = None) -> list[str]:
     chosen = settings or LoraSettings()
     _refuse_second(model)
     layers: dict[str, tuple[Tensor, Tensor, float]] = {}
-    first = 1 + max(map(_number, dict(model.named_modules())), default=-1) - chosen.last if chosen.last else 0
-    for name, module in model.named_modules():
-        shape = matrix_shape(module)
-        if shape is None or _number(name) < first:
-            continue
-        if chosen.targets and name.rpartition(".")[2] not in chosen.targets:
-            continue
-        like: Any = module.weight
-        down, up = like.new_empty(chosen.rank, shape[1]), like.new_zeros(shape[0], chosen.rank)
+    for name, (rows, columns) in inner_matrices(model, chosen.targets, chosen.last).items():
+        like: Any = model.get_submodule(name).weight
+        down, up = like.new_empty(chosen.rank, columns), like.new_zeros(rows, chosen.rank)
         nn.init.kaiming_uniform_(down, a=5**0.5)  # as PEFT does
         layers[name] = (down, up, chosen.alpha / chosen.rank)
-    if not layers:
-        what = f"no layer is named {' or '.join(chosen.targets)}" if chosen.targets else "no layer has a matrix"
-        raise UsageError(f"the adapter has nothing to change: {what}", where=type(model).__name__)
     _put_in(model, layers)
     return list(layers)
+
+
+def inner_matrices(model: nn.Module, targets: Sequence[str] = (), last: int = 0) -> dict[str, tuple[int, int]]:
+    """(out, in) of the matrices inside the network by name: all, those with the names of `targets`, and only those of
+    the `last` so many layers. Raises UsageError if there are none."""
+    first = 1 + max(map(_number, dict(model.named_modules())), default=-1) - last if last else 0
+    shapes = {
+        name: shape
+        for name, module in model.named_modules()
+        if (shape := matrix_shape(module)) is not None
+        and _number(name) >= first
+        and (not targets or name.rpartition(".")[2] in targets)
+    }
+    if not shapes:
+        what = f"no layer is named {' or '.join(targets)}" if targets else "no layer has a matrix"
+        raise UsageError(f"the adapter has nothing to change: {what}", where=type(model).__name__)
+    return shapes
 
 
 def _number(name: str) -> int:
@@ -130,7 +138,7 @@ def merge_adapter(model: nn.Module) -> None:
     for name, layer in list(adapted_layers(model)):
         product = layer.scale * (layer.lora_B.double() @ layer.lora_A.double())
         weight: Tensor = layer.base.weight  # type: ignore[assignment]
-        weight.copy_(weight.double() + (product.T if _is_transposed(layer.base) else product))
+        weight.copy_(weight.double() + (product.T if is_transposed(layer.base) else product))
         model.set_submodule(name, layer.base)
     for parameter in model.parameters():
         parameter.requires_grad_(True)
@@ -142,7 +150,7 @@ def save_adapter(model: Any, folder: str | os.PathLike[str], base: str | os.Path
     if not layers:
         raise UsageError("the model has no adapter to save", fix="Add one: add_adapter(model)")
     first = next(iter(layers.values()))
-    rank, transposed = len(first.lora_A), _is_transposed(first.base)
+    rank, transposed = len(first.lora_A), is_transposed(first.base)
     tensors = {}
     for name, layer in layers.items():
         for end, weight in (("A", layer.lora_A), ("B", layer.lora_B)):

@@ -25,6 +25,7 @@ class LoadSettings:
     dtype: Literal["float32", "bfloat16", "float16"] = option(
         "float32", help="Type of the weights; packed ones stay as they are"
     )
+    expert: str = option("", help="Expert in the folder to fold into the weights (default: none)")
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,10 @@ def load_model(name: ModelName, settings: LoadSettings) -> OpenedModel:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     packed = format_of(source.path) == "agent_forge_packed"
     model = loading.load_model(source.path, dtype=None if packed else getattr(torch, settings.dtype))
+    if settings.expert:
+        from agent_forge.forge.experts.bank import fold_expert
+
+        fold_expert(model, source.path, settings.expert)
     has_tokenizer = any((source.path / file).is_file() for file in TOKENIZERS)
     tokenizer = loading.load_tokenizer(source.path) if has_tokenizer else None
     return OpenedModel(model.to(device).eval(), tokenizer, source)

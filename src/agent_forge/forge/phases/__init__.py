@@ -63,6 +63,7 @@ MODULES = {
     "merge": "agent_forge.forge.phases.merge",
     "evomerge": "agent_forge.forge.phases.evomerge",
     "quietstar": "agent_forge.forge.phases.quietstar",
+    "experts": "agent_forge.forge.phases.experts",
     "bitnet": "agent_forge.forge.phases.bitnet",
     "compression": "agent_forge.forge.phases.compression",
 }
