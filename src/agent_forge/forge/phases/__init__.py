@@ -63,6 +63,7 @@ MODULES = {
     "merge": "agent_forge.forge.phases.merge",
     "evomerge": "agent_forge.forge.phases.evomerge",
     "bitnet": "agent_forge.forge.phases.bitnet",
+    "baking": "agent_forge.forge.phases.baking",
     "compression": "agent_forge.forge.phases.compression",
 }
 
