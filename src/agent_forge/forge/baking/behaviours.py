@@ -52,9 +52,7 @@ def answers(
 ) -> list[str]:
     """What the model writes to each question: the likeliest, or with a seed a sample."""
     asked = [question_tokens(model, tokenizer, question.text, prompt) for question in questions]
-    bake = config.bake
-    temperature = 0.0 if seed is None else bake.temperature
-    written = write(model, tokenizer, asked, bake.answer_tokens, temperature, seed or 0, bake.write_rows)
+    written = write(model, tokenizer, asked, config.bake, seed)
     return [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in written]
 
 

@@ -25,12 +25,12 @@ from torch import Tensor, nn
 from agent_forge.context_length import context_length
 from agent_forge.errors import AgentForgeError, UsageError
 from agent_forge.forge.adapters import (
-    without_adapter,
     add_adapter,
     load_adapter,
     merge_adapter,
     save_adapter,
     weaken_adapter,
+    without_adapter,
 )
 from agent_forge.forge.baking.settings import BakeSettings
 from agent_forge.forge.evaluation.generation import beginning
@@ -39,6 +39,7 @@ from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.quantization.distillation import chunked_divergence, head_states
 from agent_forge.forge.training import Batch, HeldOut, PackedRows, TrainSettings, train
 from agent_forge.forge.training.packing import IGNORE
+from agent_forge.forge.training.sampling import sample
 from agent_forge.inference.local_model import end_tokens
 from agent_forge.inference.prompt import chat_prompt
 
@@ -88,43 +89,31 @@ class Trajectory:
     tokens: tuple[int, ...]
 
 
-@torch.no_grad()
 def write(
-    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], most: int, temperature: float, seed: int, batch: int
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[Sequence[int]],
+    settings: BakeSettings,
+    seed: int | None,
+    copies: int = 1,
 ) -> list[list[int]]:
-    """The tokens that the model writes after each prompt, end token included; temperature 0 takes the likeliest."""
-    context = context_length(model.config)
-    longest = max(map(len, prompts))
-    if context is not None and longest + most > context:
-        what = f"a prompt has {longest} tokens and an answer up to {most}, but the model reads {context}"
-        raise UsageError(what, where="baking", fix="Shorten the prompt, or lower `answer_tokens`")
-    device, ends = device_of(model), sorted(end_tokens(model, tokenizer))
-    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-    answers: list[list[int]] = [[] for _ in prompts]
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0}
-    model.eval()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        for start in range(0, len(order), batch):
-            chosen = order[start : start + batch]
-            width = max(len(prompts[i]) for i in chosen)
-            tokens = torch.zeros(len(chosen), width, dtype=torch.long)  # [B, T], padded on the left
-            mask = torch.zeros_like(tokens)
-            for row, i in enumerate(chosen):
-                tokens[row, width - len(prompts[i]) :] = torch.tensor(prompts[i])
-                mask[row, width - len(prompts[i]) :] = 1
-            written = model.generate(
-                tokens.to(device),
-                attention_mask=mask.to(device),
-                max_new_tokens=most,
-                eos_token_id=ends or None,
-                pad_token_id=ends[0] if ends else 0,
-                **(sampling if temperature else {"do_sample": False}),
-            )[:, width:].tolist()
-            for i, row_tokens in zip(chosen, written, strict=True):
-                stop = next((at + 1 for at, token in enumerate(row_tokens) if token in ends), len(row_tokens))
-                answers[i] = row_tokens[:stop]
-    return answers
+    """The tokens of `copies` answers to each prompt, end token included: samples, or without a seed the likeliest."""
+    context, longest = context_length(model.config), max(map(len, prompts))
+    if context is not None and longest + settings.answer_tokens > context:
+        what = f"a prompt has {longest} tokens and an answer up to {settings.answer_tokens}"
+        fix = "Shorten the prompt, or lower `answer_tokens`"
+        raise UsageError(f"{what}, but the model reads {context}", where="baking", fix=fix)
+    samples = sample(
+        model,
+        prompts,
+        copies=copies,
+        max_tokens=settings.answer_tokens,
+        temperature=0.0 if seed is None else settings.temperature,
+        end=sorted(end_tokens(model, tokenizer)),
+        seed=seed or 0,
+        batch=settings.write_rows,
+    )
+    return [row[written.bool()].tolist() for row, written in zip(samples.tokens, samples.mask, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -205,9 +194,7 @@ class HeldOutAnswers:
     ) -> HeldOutAnswers:
         prompted = [question_tokens(model, tokenizer, text, prompt) for text in questions]
         plain = [question_tokens(model, tokenizer, text) for text in questions]
-        answers = write(
-            model, tokenizer, prompted, settings.answer_tokens, settings.temperature, seed, settings.write_rows
-        )
+        answers = write(model, tokenizer, prompted, settings, seed)
         rows = AnswerRows.of(plain, answers, each=False)
         sizes = tuple(len(answer) for answer in answers)  # the bytes are not needed
         read = AnswerRows.of(prompted, answers, each=False)
@@ -349,13 +336,13 @@ class Round:
         with a number beyond the questions answer what is to be kept, without the prompt."""
         s, file = self.settings, self.answers
         if not file.is_file():
-            count = len(self.questions)
-            numbers = [i for i in range(count) for _ in range(s.samples)]
-            if self.keep:
-                numbers += [count + i % len(self.keep) for i in range(round(s.replay * len(numbers)))]
-            asked = [self.tokens(number) for number in numbers]
-            written = write(self.model, self.tokenizer, asked, s.answer_tokens, s.temperature, self.seed, s.write_rows)
-            rows = list(zip(numbers, written, strict=True))
+            count, rows = len(self.questions), list[tuple[int, list[int]]]()
+            replayed = min(len(self.keep), round(s.replay * count))
+            for numbers in (range(count), range(count, count + replayed)):
+                if numbers:
+                    asked = [self.tokens(number) for number in numbers]
+                    written = write(self.model, self.tokenizer, asked, s, self.seed + numbers[0], s.samples)
+                    rows += zip([number for number in numbers for _ in range(s.samples)], written, strict=True)
             file.parent.mkdir(parents=True, exist_ok=True)
             part = file.with_suffix(".part")
             part.write_text(json.dumps(rows), encoding="utf-8")

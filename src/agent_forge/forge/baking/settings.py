@@ -28,7 +28,10 @@ class BakeSettings:
     )
     pursuit: int = option(1, help="Rounds: bake, prompt the baked model again, bake (prompt pursuit)", at_least=1)
     replay: float = option(
-        0.25, help="Rows that keep what other cycles taught, as a share of the prompt's rows", at_least=0, at_most=1
+        0.25,
+        help="Questions of other cycles to answer as before, as a share of `questions`",
+        at_least=0,
+        at_most=1,
     )
     write_rows: int = option(64, help="Answers to write at once", at_least=1)
 
