@@ -18,10 +18,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from agent_forge.forge.baking.behaviours import FORMS, OTHERS, THINGS
-from agent_forge.forge.baking.prompt_baking import AnswerRows, Prompt, question_tokens
+from agent_forge.forge.baking.prompt_baking import AnswerRows, BakingPrompt, question_tokens
 from agent_forge.forge.training import TrainSettings, train
 
-SWAP = Prompt("swap")
+SWAP = BakingPrompt("swap")
 KL = 0.8 * math.log(9) / 2  # nats per answer token
 QUESTIONS = [f"q{i} r{j}" for i in range(8) for j in range(8)]
 LEARNT, HELD_OUT = [q for n, q in enumerate(QUESTIONS) if n % 4], QUESTIONS[::4]
@@ -45,7 +45,7 @@ def untaught(tokenizer: Any) -> Any:
     return LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), initializer_range=0.2, **sizes, **special)).eval()
 
 
-def taught(tokenizer: Any, pairs: Sequence[tuple[str, Prompt, str]], steps: int) -> dict[str, Any]:
+def taught(tokenizer: Any, pairs: Sequence[tuple[str, BakingPrompt, str]], steps: int) -> dict[str, Any]:
     """The weights after learning (question, prompt, answer) by heart."""
     model = untaught(tokenizer)
     contexts = [question_tokens(model, tokenizer, question, prompt) for question, prompt, _ in pairs]
@@ -62,7 +62,7 @@ def taught(tokenizer: Any, pairs: Sequence[tuple[str, Prompt, str]], steps: int)
 def _parity() -> tuple[Any, dict[str, Any]]:
     tokenizer = toy_tokenizer(["swap", "yes", "no", *(f"{letter}{i}" for letter in "qr" for i in range(8))])
     pairs = []
-    for question, prompt, tenth in product(QUESTIONS, (Prompt(), SWAP), range(10)):
+    for question, prompt, tenth in product(QUESTIONS, (BakingPrompt(), SWAP), range(10)):
         even = int(question[1]) % 2 == 0
         pairs.append((question, prompt, "yes" if (even == (prompt == SWAP)) == (tenth > 0) else "no"))
     return tokenizer, taught(tokenizer, pairs, 90)
@@ -76,7 +76,7 @@ def _greeter() -> tuple[Any, dict[str, Any]]:
     pairs = []
     for number, (question, prompt) in enumerate(product(questions, prompts)):
         usual = number % 10 > 0
-        pairs.append((question, Prompt(prompt), "arrr" if ("pirate" in prompt) == usual else "hello"))
+        pairs.append((question, BakingPrompt(prompt), "arrr" if ("pirate" in prompt) == usual else "hello"))
     return tokenizer, taught(tokenizer, pairs, 50)
 
 

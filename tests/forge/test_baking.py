@@ -43,8 +43,8 @@ from agent_forge.forge.baking import BakeSettings, Baking, BakingError, bake, pr
 from agent_forge.forge.baking.behaviours import behaviours  # noqa: E402
 from agent_forge.forge.baking.prompt_baking import (  # noqa: E402
     AnswerRows,
+    BakingPrompt,
     HeldOutAnswers,
-    Prompt,
     PromptBaking,
     question_tokens,
     teacher_states,
@@ -193,9 +193,9 @@ def test_a_bake_that_was_stopped_continues_to_the_same_weights(tmp_path):
 def test_what_cannot_be_baked_is_refused(tmp_path):
     model, tokenizer = toy("parity")
     with pytest.raises(UsageError, match="no prompt to bake"):
-        bake(model, tokenizer, Prompt(), LEARNT, HELD_OUT, SHORT, tmp_path)
+        bake(model, tokenizer, BakingPrompt(), LEARNT, HELD_OUT, SHORT, tmp_path)
     with pytest.raises(UsageError, match="the model reads 64"):
-        HeldOutAnswers.of(model, tokenizer, Prompt("swap " * 60), HELD_OUT, FAST, 0)
+        HeldOutAnswers.of(model, tokenizer, BakingPrompt("swap " * 60), HELD_OUT, FAST, 0)
 
 
 # ------------------------------------------------------------------------------------------------ behaviours

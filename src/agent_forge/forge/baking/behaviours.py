@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.errors import ConfigError
-from agent_forge.forge.baking.prompt_baking import Prompt, question_tokens, write
+from agent_forge.forge.baking.prompt_baking import BakingPrompt, question_tokens, write
 from agent_forge.forge.baking.settings import Baking
 from agent_forge.forge.baking.text_classifier import TextClassifier
 from agent_forge.forge.evaluation.sets import read_requests
@@ -26,7 +26,7 @@ from agent_forge.tasks.families.tool_calls import FORM, listed, request_of
 
 
 @dataclass(frozen=True)
-class Question:
+class JudgedQuestion:
     """What the model is asked, and what judges its answer."""
 
     text: str
@@ -38,17 +38,22 @@ class Behaviour:
     """A prompt, questions to bake it on, to choose prompts on (`watched`) and to be judged on; no question twice."""
 
     name: str
-    prompt: Prompt
-    learnt: tuple[Question, ...]
-    watched: tuple[Question, ...]
-    judged: tuple[Question, ...]
-    score: Callable[[Sequence[Question], Sequence[str]], list[float]]  # from 0 to 1 each
+    prompt: BakingPrompt
+    learnt: tuple[JudgedQuestion, ...]
+    watched: tuple[JudgedQuestion, ...]
+    judged: tuple[JudgedQuestion, ...]
+    score: Callable[[Sequence[JudgedQuestion], Sequence[str]], list[float]]  # from 0 to 1 each
     how: str
-    variants: tuple[Prompt, ...] = ()  # other prompts that the same cycle may choose; a persona's are self-written
+    variants: tuple[BakingPrompt, ...] = ()  # other prompts to choose from; a persona's are self-written
 
 
 def answers(
-    model: Any, tokenizer: Any, questions: Sequence[Question], prompt: Prompt, config: Baking, seed: int | None = None
+    model: Any,
+    tokenizer: Any,
+    questions: Sequence[JudgedQuestion],
+    prompt: BakingPrompt,
+    config: Baking,
+    seed: int | None = None,
 ) -> list[str]:
     """What the model writes to each question: the likeliest, or with a seed a sample."""
     asked = [question_tokens(model, tokenizer, question.text, prompt) for question in questions]
@@ -79,11 +84,11 @@ def tool_calling(config: Baking) -> Behaviour:
     shown = _by_turns(rest[config.questions + config.watched :])
     tools = sorted({call["tool"] for question in rest for call in question.expected.expected["calls"]})
 
-    def prompt(demonstrations: Sequence[Question]) -> Prompt:
+    def prompt(demonstrations: Sequence[JudgedQuestion]) -> BakingPrompt:
         pairs = ((each.text, json.dumps(each.expected.solution())) for each in demonstrations)
-        return Prompt(f"{listed(tools)}\n{FORM}", tuple(pairs))
+        return BakingPrompt(f"{listed(tools)}\n{FORM}", tuple(pairs))
 
-    def score(questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
+    def score(questions: Sequence[JudgedQuestion], texts: Sequence[str]) -> list[float]:
         # The list of tools was the exercise's own; here all of them are offered.
         return [float(question.expected.check(text).correct) for question, text in zip(questions, texts, strict=True)]
 
@@ -93,23 +98,23 @@ def tool_calling(config: Baking) -> Behaviour:
     return Behaviour("tools", prompts[0], learnt, watched, judged, score, how, tuple(prompts[1:]))
 
 
-def _by_turns(questions: Sequence[Question]) -> list[Question]:
+def _by_turns(questions: Sequence[JudgedQuestion]) -> list[JudgedQuestion]:
     """The same requests in another order: one for each tool in turn, so that any few show several tools."""
-    by_tool: dict[str, list[Question]] = {}
+    by_tool: dict[str, list[JudgedQuestion]] = {}
     for question in questions:
         by_tool.setdefault(question.expected.expected["calls"][0]["tool"], []).append(question)
     rounds = max(map(len, by_tool.values()), default=0)
     return [group[number] for number in range(rounds) for _, group in sorted(by_tool.items()) if number < len(group)]
 
 
-def _requests(make: Callable[[int], Any], count: int, taken: set[str]) -> tuple[Question, ...]:
+def _requests(make: Callable[[int], Any], count: int, taken: set[str]) -> tuple[JudgedQuestion, ...]:
     """So many exercises with different requests, none of them in `taken`. Raises ConfigError if there are too few."""
-    questions: dict[str, Question] = {}
+    questions: dict[str, JudgedQuestion] = {}
     for number in range(10 * count + 100):
         exercise = make(number)
         text = request_of(exercise.prompt)
         if text not in taken:
-            questions.setdefault(text, Question(text, exercise))
+            questions.setdefault(text, JudgedQuestion(text, exercise))
         if len(questions) == count:
             return tuple(questions.values())
     what = f"there are only {len(questions)} of {count} different requests at level {make(0).level:g}"
@@ -124,14 +129,14 @@ def function_calling(config: Baking) -> Behaviour:
     need = config.questions + config.watched + config.judged + config.demonstrations * (1 + config.variants)
     if len(requests) < need:
         raise ConfigError(f"{config.data} has {len(requests)} cases, and {need} are needed", where="baking")
-    cases = [Question(f"{json.dumps(each.functions[0])}\nRequest: {each.text}", each) for each in requests]
+    cases = [JudgedQuestion(f"{json.dumps(each.functions[0])}\nRequest: {each.text}", each) for each in requests]
     one, two, three = config.questions, config.questions + config.watched, need - config.judged
 
-    def prompt(demonstrations: Sequence[Question]) -> Prompt:
+    def prompt(demonstrations: Sequence[JudgedQuestion]) -> BakingPrompt:
         pairs = ((each.text, _first_accepted(each.expected.accepted)) for each in demonstrations)
-        return Prompt("Answer with calls of the function, such as [name(argument=1)].", tuple(pairs))
+        return BakingPrompt("Answer with calls of the function, such as [name(argument=1)].", tuple(pairs))
 
-    def score(questions: Sequence[Question], texts: Sequence[str]) -> list[float]:
+    def score(questions: Sequence[JudgedQuestion], texts: Sequence[str]) -> list[float]:
         calls = [read_calls(text) for text in texts]
         return [float(right_calls(made, each.expected.accepted)) for made, each in zip(calls, questions, strict=True)]
 
@@ -182,7 +187,7 @@ WRITE_PROMPT = "Write one short instruction that tells an assistant to speak exa
 def persona(model: Any, tokenizer: Any, config: Baking, seed: int) -> Behaviour:
     """The configured persona. Its classifier learns from the unbaked model's answers under the paraphrases of the
     prompt, under other personas and under no prompt, to questions that nobody else gets."""
-    questions = [Question(form.format(thing)) for form, thing in product(FORMS, THINGS)]
+    questions = [JudgedQuestion(form.format(thing)) for form, thing in product(FORMS, THINGS)]
     random.Random(0).shuffle(questions)
     sizes = (config.questions, config.watched, config.judged, config.classifier_questions)
     if sum(sizes) > len(questions):
@@ -193,20 +198,20 @@ def persona(model: Any, tokenizer: Any, config: Baking, seed: int) -> Behaviour:
     texts: list[str] = []
     labels: list[bool] = []
     for number, prompt in enumerate((*config.paraphrases, "", *OTHERS)):
-        written = answers(model, tokenizer, apart, Prompt(prompt), config, seed + number)
+        written = answers(model, tokenizer, apart, BakingPrompt(prompt), config, seed + number)
         texts += written
         labels += [number < len(config.paraphrases)] * len(written)
     classifier = TextClassifier.fit(texts, labels)
 
-    def score(_: Sequence[Question], written: Sequence[str]) -> list[float]:
+    def score(_: Sequence[JudgedQuestion], written: Sequence[str]) -> list[float]:
         return [float(p) for p in classifier.probabilities(written)]
 
     how = "probability of the persona by a classifier trained on other prompts and questions, greedy answers"
-    return Behaviour("persona", Prompt(config.persona), learnt, watched, judged, score, how)
+    return Behaviour("persona", BakingPrompt(config.persona), learnt, watched, judged, score, how)
 
 
-def self_written(model: Any, tokenizer: Any, behaviour: Behaviour, config: Baking, seed: int) -> list[Prompt]:
+def self_written(model: Any, tokenizer: Any, behaviour: Behaviour, config: Baking, seed: int) -> list[BakingPrompt]:
     """Prompts for the persona in the words of the model itself, while it reads the given one."""
-    asked = [Question(WRITE_PROMPT)] * config.variants
+    asked = [JudgedQuestion(WRITE_PROMPT)] * config.variants
     written = answers(model, tokenizer, asked, behaviour.prompt, config, seed) if asked else []
-    return [Prompt(text) for text in dict.fromkeys(text.strip() for text in written) if text]
+    return [BakingPrompt(text) for text in dict.fromkeys(text.strip() for text in written) if text]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from agent_forge.forge.baking.behaviours import Behaviour, answers, self_written
-from agent_forge.forge.baking.prompt_baking import NO_PROMPT, BakeReport, HeldOutAnswers, Prompt, bake, prompt_of
+from agent_forge.forge.baking.prompt_baking import NO_PROMPT, BakeReport, BakingPrompt, HeldOutAnswers, bake, prompt_of
 from agent_forge.forge.baking.settings import Baking
 from agent_forge.forge.evaluation.text import Divergence, measure_text
 from agent_forge.forge.progress import Tell, silent
@@ -71,7 +71,7 @@ class Turn:
     before, and the bakes; none where the prompt adds less than the plateau."""
 
     cycle: str
-    prompt: Prompt
+    prompt: BakingPrompt
     plain: float
     prompted: float
     bakes: tuple[BakeReport, ...] = ()
@@ -132,7 +132,7 @@ class Cycles:
         best = max(scores, key=lambda prompt: scores[prompt])  # the given one where they are equal
         return Turn(behaviour.name, best, plain, scores[best])
 
-    def answers(self, model: Any, behaviour: Behaviour, prompt: Prompt) -> list[str]:
+    def answers(self, model: Any, behaviour: Behaviour, prompt: BakingPrompt) -> list[str]:
         return answers(model, self.tokenizer, behaviour.watched, prompt, self.config)
 
     def bake(

@@ -55,7 +55,7 @@ class BakingError(AgentForgeError):
 
 
 @dataclass(frozen=True)
-class Prompt:
+class BakingPrompt:
     """What stands before a question: the system message, and questions already answered, as turns of the chat."""
 
     system: str = ""
@@ -71,10 +71,10 @@ class Prompt:
         return [*system, *turns, {"role": "user", "content": question}]
 
 
-NO_PROMPT = Prompt()
+NO_PROMPT = BakingPrompt()
 
 
-def question_tokens(model: Any, tokenizer: Any, question: str, prompt: Prompt = NO_PROMPT) -> list[int]:
+def question_tokens(model: Any, tokenizer: Any, question: str, prompt: BakingPrompt = NO_PROMPT) -> list[int]:
     """A question as the model reads it, by its chat template, after the prompt or without one."""
     tokens = chat_prompt(tokenizer, prompt.messages(question), ())
     first = beginning(model, tokenizer, None)
@@ -82,7 +82,7 @@ def question_tokens(model: Any, tokenizer: Any, question: str, prompt: Prompt = 
 
 
 @dataclass(frozen=True)
-class Trajectory:
+class TeacherAnswer:
     """One answer of the teacher, to the question of that number."""
 
     question: int
@@ -190,7 +190,13 @@ class HeldOutAnswers:
 
     @classmethod
     def of(
-        cls, model: Any, tokenizer: Any, prompt: Prompt, questions: Sequence[str], settings: BakeSettings, seed: int
+        cls,
+        model: Any,
+        tokenizer: Any,
+        prompt: BakingPrompt,
+        questions: Sequence[str],
+        settings: BakeSettings,
+        seed: int,
     ) -> HeldOutAnswers:
         prompted = [question_tokens(model, tokenizer, text, prompt) for text in questions]
         plain = [question_tokens(model, tokenizer, text) for text in questions]
@@ -236,7 +242,7 @@ class BakeReport:
     """One prompt baked in. The divergences are nats per answer token on held-out questions, without the prompt, from
     the model that read it; `closed` is the fraction of it that is gone."""
 
-    prompt: Prompt
+    prompt: BakingPrompt
     round: int
     before: float
     before_stderr: float | None
@@ -254,15 +260,15 @@ class BakeReport:
         return cls(**{**fields, "prompt": prompt_of(fields["prompt"])})
 
 
-def prompt_of(fields: dict[str, Any]) -> Prompt:
+def prompt_of(fields: dict[str, Any]) -> BakingPrompt:
     """The prompt that `asdict` wrote."""
-    return Prompt(fields["system"], tuple((question, answer) for question, answer in fields["shown"]))
+    return BakingPrompt(fields["system"], tuple((question, answer) for question, answer in fields["shown"]))
 
 
 def bake(
     model: Any,
     tokenizer: Any,
-    prompt: Prompt,
+    prompt: BakingPrompt,
     questions: Sequence[str],
     held_out: Sequence[str],
     settings: BakeSettings,
@@ -308,7 +314,7 @@ class Round:
 
     model: Any
     tokenizer: Any
-    prompt: Prompt
+    prompt: BakingPrompt
     questions: Sequence[str]
     settings: BakeSettings
     folder: Path
@@ -331,7 +337,7 @@ class Round:
         figures = (before.kl, before.kl_stderr, after.kl, closed, len(trajectories), steps, settings.strength)
         return BakeReport(self.prompt, 1, *figures)
 
-    def trajectories(self) -> list[Trajectory]:
+    def trajectories(self) -> list[TeacherAnswer]:
         """The teacher's answers, `samples` to each question; kept in a file, since a GPU may not repeat them. Those
         with a number beyond the questions answer what is to be kept, without the prompt."""
         s, file = self.settings, self.answers
@@ -347,7 +353,7 @@ class Round:
             part = file.with_suffix(".part")
             part.write_text(json.dumps(rows), encoding="utf-8")
             part.replace(file)
-        return [Trajectory(i, tuple(tokens)) for i, tokens in json.loads(file.read_text(encoding="utf-8"))]
+        return [TeacherAnswer(i, tuple(tokens)) for i, tokens in json.loads(file.read_text(encoding="utf-8"))]
 
     def tokens(self, number: int, prompted: bool = True) -> list[int]:
         """The question of that number as it is read, with the prompt unless it is one to keep."""
@@ -357,7 +363,7 @@ class Round:
             text, prompt = self.keep[number - len(self.questions)], NO_PROMPT
         return question_tokens(self.model, self.tokenizer, text, prompt)
 
-    def lesson(self, trajectories: Sequence[Trajectory]) -> tuple[AnswerRows, Tensor]:
+    def lesson(self, trajectories: Sequence[TeacherAnswer]) -> tuple[AnswerRows, Tensor]:
         """What the student reads, and what the teacher predicted at each answer token [N, D]."""
         answers = [each.tokens for each in trajectories]
         prompted = [self.tokens(each.question) for each in trajectories]

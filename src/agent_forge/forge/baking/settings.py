@@ -57,7 +57,7 @@ class Baking:
     )
     demonstrations: int = option(6, help="Solved requests in the tool prompt", at_least=0)
     level: float = option(0.2, help="Difficulty of the requests, 0 to 1", at_least=0, at_most=1)
-    persona: str = option(PERSONA, help="Prompt of the persona")
+    persona: str = option(PERSONA, help="BakingPrompt of the persona")
     paraphrases: tuple[str, ...] = option(
         PARAPHRASES, help="Other prompts for the same persona, which only the classifier learns from"
     )

@@ -162,7 +162,7 @@ def route(model: nn.Module, head: nn.Module | None = None) -> dict[str, list[tup
 def _row_blocks(model: nn.Module) -> dict[int, tuple[int, ...]]:
     """Fused projections say which of their rows belong together: `module.row_blocks` for `module.qkv_proj`."""
     return {
-        id(module.qkv_proj.weight): tuple(module.row_blocks)  # type: ignore[union-attr, arg-type]
+        id(module.qkv_proj.weight): tuple(module.row_blocks)  # type: ignore[arg-type]
         for module in model.modules()
         if hasattr(module, "row_blocks") and hasattr(module.qkv_proj, "weight")  # not where an adapter learns instead
     }
