@@ -54,6 +54,7 @@ from agent_forge.forge.checkpoint import Metric, load  # noqa: E402
 from agent_forge.forge.gates import NO_GAIN, PASSED  # noqa: E402
 from agent_forge.forge.models import CognateForCausalLM  # noqa: E402
 from agent_forge.forge.phases import Work, baking, phase  # noqa: E402
+from agent_forge.forge.training.checkpoint import load_checkpoint  # noqa: E402
 from agent_forge.forge.training.settings import LoraSettings  # noqa: E402
 from agent_forge.inference.loading import load_model  # noqa: E402
 
@@ -156,10 +157,21 @@ def test_half_baking_by_interpolation_is_half_way(tmp_path):
 
 
 def test_half_baking_by_an_early_stop_is_the_same_run_cut_off(tmp_path):
-    _, (full,) = bake_toy(tmp_path / "full", FAST)
-    _, (early,) = bake_toy(tmp_path / "early", replace(FAST, stop=0.1))
+    def stop(**record: Any) -> None:
+        if record.get("step") == 5:
+            raise KeyboardInterrupt
+
+    whole = replace(SHORT, steps=8)
+    _, (early,) = bake_toy(tmp_path / "early", replace(whole, stop=0.5))
     assert early.steps == 4
-    assert 0 < early.closed < full.closed
+    with pytest.raises(KeyboardInterrupt):
+        bake_toy(tmp_path / "whole", whole, tell=stop)
+    ends = [
+        load_checkpoint(tmp_path / run / "round-1" / "training" / "step-00000004")[0]["model"]
+        for run in ("early", "whole")
+    ]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+    assert any("lora_B" in name for name in ends[0])
 
 
 def test_pursuit_prompts_the_baked_model_again(tmp_path):

@@ -147,7 +147,7 @@ def save(work: Work, order: Sequence[Turn], metrics: Mapping[str, Metric], repor
 
     base = work.inputs[0]
     model = load_model(base.path, dtype=torch.float32)
-    names = []
+    names: list[str] = []
     with staging(work.models) as place:
         for number, turn in enumerate(order, 1):
             for bake in turn.bakes:
