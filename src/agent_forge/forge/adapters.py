@@ -133,6 +133,13 @@ def without_adapter(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
+def weaken_adapter(model: nn.Module, share: float) -> None:
+    """Leaves so much of the adapter's change: W + share B A alpha / r, between the model before and after it."""
+    for _, layer in adapted_layers(model):
+        layer.lora_B.mul_(share)
+
+
+@torch.no_grad()
 def merge_adapter(model: nn.Module) -> None:
     """Adds the products to the matrices, in place: a plain model, all of whose weights learn again."""
     for name, layer in list(adapted_layers(model)):

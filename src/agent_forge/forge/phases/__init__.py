@@ -65,6 +65,7 @@ MODULES = {
     "quietstar": "agent_forge.forge.phases.quietstar",
     "experts": "agent_forge.forge.phases.experts",
     "bitnet": "agent_forge.forge.phases.bitnet",
+    "baking": "agent_forge.forge.phases.baking",
     "compression": "agent_forge.forge.phases.compression",
 }
 # What the specification calls some of them.

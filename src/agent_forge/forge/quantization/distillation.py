@@ -73,17 +73,18 @@ class _ChunkedDivergence(torch.autograd.Function):
         temperature: float,
         chunk: int,
     ) -> Tensor:
-        differentiate = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        of_hidden, of_head = ctx.needs_input_grad[:2]  # below an adapter the head is fixed
         low, step = head.to(hidden.dtype), _step_of(hidden.device.type)
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
-        hidden_grad = torch.empty_like(hidden) if differentiate else None
-        head_grad = torch.zeros_like(head, dtype=torch.float32) if differentiate else None
+        hidden_grad = torch.empty_like(hidden) if of_hidden else None
+        head_grad = torch.zeros_like(head, dtype=torch.float32) if of_head else None
         for start in range(0, hidden.shape[0], chunk):
             part = slice(start, start + chunk)
             loss, slope = step(hidden[part] @ low.T, goal_hidden[part] @ goal_head.T, targets[part], hard, temperature)
             total += loss
-            if hidden_grad is not None and head_grad is not None:
+            if hidden_grad is not None:
                 hidden_grad[part] = slope @ low
+            if head_grad is not None:
                 head_grad += slope.T @ hidden[part]
         ctx.save_for_backward(hidden_grad, head_grad)
         ctx.head_type = head.dtype
@@ -93,7 +94,9 @@ class _ChunkedDivergence(torch.autograd.Function):
     def backward(ctx: Any, *outer: Any) -> Any:
         (scale,) = outer
         hidden_grad, head_grad = ctx.saved_tensors
-        return hidden_grad * scale, (head_grad * scale).to(ctx.head_type), None, None, None, None, None, None
+        of_hidden = None if hidden_grad is None else hidden_grad * scale
+        of_head = None if head_grad is None else (head_grad * scale).to(ctx.head_type)
+        return of_hidden, of_head, None, None, None, None, None, None
 
 
 def _loss_and_slope(
@@ -136,10 +139,10 @@ class Distillation:
         here, there = zip(*self.blocks, strict=True) if self.blocks else (None, None)
         with ExitStack() as stack:
             mine = stack.enter_context(block_outputs(model, here)) if self.hidden else []
-            states = _states(model, batch)
+            states = head_states(model, batch)
             with torch.no_grad():
                 theirs = stack.enter_context(block_outputs(self.teacher, there)) if self.hidden else []
-                goal = _states(self.teacher, batch)[-1]
+                goal = head_states(self.teacher, batch)[-1]
         targets = only_targets(batch.inputs[..., None], batch)[1]
         losses = [chunked_divergence(state, goal, targets, self.hard, self.temperature) for state in states]
         total = torch.stack(losses).mean() / real
@@ -148,7 +151,7 @@ class Distillation:
         return total
 
 
-def _states(model: Any, batch: Batch) -> list[tuple[Tensor, Tensor]]:
+def head_states(model: Any, batch: Batch) -> list[tuple[Tensor, Tensor]]:
     """What goes into the head, and the head, for each answer of the model (a looped Cognate in
     training has several).
 

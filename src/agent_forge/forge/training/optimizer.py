@@ -164,5 +164,5 @@ def _row_blocks(model: nn.Module) -> dict[int, tuple[int, ...]]:
     return {
         id(module.qkv_proj.weight): tuple(module.row_blocks)  # type: ignore[arg-type]
         for module in model.modules()
-        if hasattr(module, "row_blocks") and hasattr(module.qkv_proj, "weight")  # not below an adapter
+        if hasattr(module, "row_blocks") and hasattr(module.qkv_proj, "weight")  # not where an adapter learns instead
     }

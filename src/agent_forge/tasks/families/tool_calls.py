@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from agent_forge.tasks.answers import read_answer
@@ -41,6 +41,11 @@ TOOLS = {
     "find_train": _tool("Finds the next train", ("train_id", "departure"), origin=_TEXT, destination=_TEXT),
     "buy_ticket": _tool("Buys tickets for a train", ("ticket_id",), train_id=_TEXT, seats=_WHOLE),
 }  # fmt: skip
+_REQUEST = "\nRequest: "
+FORM = (
+    'Answer with the calls as JSON: {"calls": [{"tool": "...", "args": {}}]}. An argument that is a result of an '
+    'earlier call is {"ref": 1, "field": "..."}, with the number of the call from 1.'
+)
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -127,14 +132,18 @@ def tool_calls(rng: random.Random, level: float) -> Draft:
     tools = used + rng.sample(others, min(len(others), round(4 * level)))
     rng.shuffle(tools)
     expected = {"tools": tools, "calls": [_complete(call) for call in calls]}
-    listed = "\n".join(json.dumps({"name": name, **TOOLS[name]}) for name in tools)
     request = " ".join(text for text, _ in parts)
-    prompt = (
-        f"Tools:\n{listed}\nRequest: {request}\nAnswer with the calls as JSON: "
-        '{"calls": [{"tool": "...", "args": {}}]}. An argument that is a result of an earlier call is '
-        '{"ref": 1, "field": "..."}, with the number of the call from 1.'
-    )
-    return Draft(prompt, expected)
+    return Draft(f"{listed(tools)}{_REQUEST}{request}\n{FORM}", expected)
+
+
+def listed(tools: Iterable[str]) -> str:
+    """The tools as a prompt shows them."""
+    return "Tools:\n" + "\n".join(json.dumps({"name": name, **TOOLS[name]}) for name in tools)
+
+
+def request_of(prompt: str) -> str:
+    """The request of an exercise alone, without its tools and the form of the answer."""
+    return prompt.partition(_REQUEST)[2].removesuffix(f"\n{FORM}")
 
 
 def _part(rng: random.Random, level: float) -> tuple[str, list[dict[str, Any]]]:

@@ -1,0 +1,102 @@
+"""How much of a prompt's effect can a model keep without the prompt, and what does it forget?
+
+    python benchmarks/baking.py --model DIR --seconds 540       (a GPU; SmolLM2-135M-Instruct as a Hugging Face folder)
+    python benchmarks/baking.py --quick                         (a toy that greets like a pirate; seconds on one core)
+
+Runs the phase `baking` with one seed, then two, then three, as far as the time allows. Each has a control: as many
+steps of supervised training on the same answers. Prints, on held-out questions and without any prompt, the score, the
+share of the prompted gain that is kept, the fraction of KL(prompted || plain) that is closed, and the increase of
+perplexity on unrelated text. --data names a folder of bfcl cases for the tool cycle, --demonstrations the solved
+requests in the tool prompt: where the prompt does not move the model, there is nothing to bake, and the table says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # answers differ in length: compiling would not pay
+
+from _baking_toys import ALSO_PIRATE, PIRATE, toy
+
+from agent_forge.config import build
+from agent_forge.forge.baking import Baking
+from agent_forge.forge.checkpoint import Metric, load
+from agent_forge.forge.phases import PhaseOutcome, Work, baking
+
+QUICK = {
+    "cycles": ["persona"], "persona": PIRATE, "paraphrases": list(ALSO_PIRATE), "questions": 16, "watched": 6,
+    "judged": 12, "classifier_questions": 12, "variants": 1, "turns": 2, "seeds": 2, "documents": 4,
+    "bake": {"samples": 2, "answer_tokens": 3, "steps": 20, "batch_rows": 16, "lr": 0.01, "lora": {"rank": 4}},
+}  # fmt: skip
+FULL = {
+    "questions": 96, "watched": 32, "judged": 64, "classifier_questions": 48, "turns": 2, "documents": 64,
+    "bake": {"samples": 4, "steps": 150, "batch_rows": 32, "lr": 5e-4, "write_rows": 256},
+}  # fmt: skip
+
+
+def table(outcome: PhaseOutcome, config: Baking) -> None:
+    metrics = outcome.checkpoint.card.metrics
+
+    def show(name: str) -> str:
+        metric: Metric | None = metrics.get(name)
+        return "-" if metric is None else f"{metric.value:.3f}" + (f" ± {metric.stderr:.3f}" if metric.stderr else "")
+
+    for cycle in config.cycles:
+        before = f"plain {show(f'{cycle}_score_plain')}, prompted {show(f'{cycle}_score_prompted')}"
+        print(f"{cycle}: score {before}; KL(prompted || plain) {show(f'{cycle}_kl')}")
+        for arm in ("baked", "control"):
+            cells = (show(f"{cycle}_{what}_{arm}") for what in ("score", "kept", "kl_closed"))
+            print("  {:8s} score {:18s} gain kept {:18s} KL closed {}".format(arm, *cells))
+    print(f"perplexity of unrelated text: baked {show('forgotten_baked')}, control {show('forgotten_control')}")
+    print(f"gate: {json.dumps(outcome.gate.as_dict())}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="/tmp/smol", help="Model folder")
+    parser.add_argument("--quick", action="store_true", help="A toy, on the CPU")
+    parser.add_argument("--seconds", type=float, default=540.0, help="Start no further seed beyond this")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--data", help="Folder of bfcl cases (default: requests from the task family tool_calls)")
+    parser.add_argument("--demonstrations", type=int, default=15)
+    parser.add_argument("--set", action="append", default=[], help="A setting of the phase, e.g. turns=4", dest="sets")
+    parser.add_argument("--out", type=Path, help="File for the report of the last run (JSON)")
+    options = parser.parse_args()
+    place, started = Path(tempfile.mkdtemp(prefix="baking-")), time.monotonic()
+    settings: dict[str, Any] = {**(QUICK if options.quick else FULL), "data": options.data}
+    model = Path(options.model)
+    if options.quick:
+        model = place / "toy"
+        network, tokenizer = toy("greeter")
+        network.save_pretrained(model)
+        tokenizer.save_pretrained(model)
+    else:
+        settings["demonstrations"] = options.demonstrations
+    for text in options.sets:
+        key, _, value = text.partition("=")
+        settings[key] = json.loads(value)
+    config = build(Baking, settings, "baking")
+    lasted = 0.0
+    for seeds in range(1, (2 if options.quick else options.seeds) + 1):
+        if time.monotonic() - started + lasted > options.seconds:
+            print(f"no time for seed {seeds}")
+            break
+        begun = time.monotonic()
+        work = Work("baking", replace(config, seeds=seeds), [load(model)], 0, place / "work", place / "models")
+        outcome = baking.run(work)
+        lasted = time.monotonic() - begun
+        print(f"== {seeds} seeds, {lasted:.0f} s")
+        table(outcome, config)
+        if options.out:
+            options.out.write_bytes((outcome.checkpoint.path / "baking.json").read_bytes())
+
+
+if __name__ == "__main__":
+    main()
