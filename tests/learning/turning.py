@@ -9,7 +9,12 @@ from agent_forge.agents.profiles import AgentProfile
 from agent_forge.tasks import Draft, Verdict, task_family
 
 WORDS = ("left", "right", "up", "down")
-SCHEMA = {"type": "object", "properties": {"go": {"enum": list(WORDS)}}, "required": ["go"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"go": {"enum": list(WORDS)}},
+    "required": ["go"],
+    "additionalProperties": False,
+}
 
 
 def check(answer: Any, expected: Any) -> Verdict:
@@ -31,8 +36,12 @@ def tiny_base(folder: Path, hidden: int = 32, layers: int = 2) -> Path:
     from test_sheets import byte_level, tiny_llama
     from transformers import PreTrainedTokenizerFast
 
-    texts = [f'{n * 7919 % 100_000} {word}<user><assistant><system>{{"go": "{word}"}}' for n in range(40) for word in WORDS]
-    words = byte_level([*texts, "Go. Answer with JSON alone, of this JSON Schema: " + str(SCHEMA).replace("'", '"')] * 3, 400)
+    texts = [
+        f'{n * 7919 % 100_000} {word}<user><assistant><system>{{"go": "{word}"}}' for n in range(40) for word in WORDS
+    ]
+    words = byte_level(
+        [*texts, "Go. Answer with JSON alone, of this JSON Schema: " + str(SCHEMA).replace("'", '"')] * 3, 400
+    )
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", chat_template=TEMPLATE)
     model = tiny_llama(len(tokenizer), hidden, layers)
     model.generation_config.eos_token_id = model.config.eos_token_id = tokenizer.eos_token_id

@@ -136,13 +136,16 @@ def own_rewarder(name: str) -> Rewarder:
     return names[attribute]  # type: ignore[no-any-return]
 
 
+Judged = list[tuple[float, bool]]  # rewards, and whether nothing was wrong
+
+
 class Judges:
     """Scores answers, several at a time: checkers that execute programs wait, others compute, and a GPU idles."""
 
     def __init__(self, profile: AgentProfile, executor: Executor | None = None, own: str | None = None) -> None:
         self.profile, self.executor, self.own = profile, executor, own
 
-    def __call__(self, answers: Sequence[Answer]) -> list[tuple[float, bool]]:
+    def __call__(self, answers: Sequence[Answer]) -> Judged:
         """The reward of each, and whether nothing is wrong with it. Answers that are the same are judged once."""
         unique = list({_key(answer): answer for answer in answers}.values())
         parts = [unique[start : start + _PART] for start in range(0, len(unique), _PART)]
@@ -166,14 +169,12 @@ class _Judge:
     profile: AgentProfile
     own: str | None
 
-    def __call__(self, answers: Sequence[Answer]) -> list[tuple[float, bool]]:
+    def __call__(self, answers: Sequence[Answer]) -> Judged:
         rewards = [reward_of(self.profile, answer) for answer in answers]
         if self.own is None:
             return [(reward.total, reward.correct) for reward in rewards]
         rewarder = own_rewarder(self.own)
-        return [
-            (float(rewarder(answer)), reward.correct) for answer, reward in zip(answers, rewards, strict=True)
-        ]
+        return [(float(rewarder(answer)), reward.correct) for answer, reward in zip(answers, rewards, strict=True)]
 
 
 @contextmanager
@@ -203,3 +204,11 @@ def paired(before: Sequence[tuple[float, bool]], after: Sequence[tuple[float, bo
     """The mean gain over the same exercises, with its standard error."""
     gains = [b - a for (a, _), (b, _) in zip(before, after, strict=True)]
     return fmean(gains), stdev(gains) / math.sqrt(len(gains)) if len(gains) > 1 else None
+
+
+def gains(stages: Mapping[str, Judged]) -> dict[str, Any]:
+    """Each stage against the one before, and reinforcement against its control, over the same exercises."""
+    named = {"warmup": ("before", "warmup"), "learning": ("warmup", "after"), "over_control": ("control", "after")}
+    pairs = {name: pair for name, pair in named.items() if all(stage in stages for stage in pair)}
+    compared = {name: paired(stages[first], stages[second]) for name, (first, second) in pairs.items()}
+    return {"gains": {name: {"mean": mean, "stderr": error} for name, (mean, error) in compared.items()}}

@@ -81,7 +81,9 @@ def records_of(source: str) -> Iterator[Mapping[str, Any]]:
         yield from turns(store.each_trace())
 
 
-def attempts_of(records: Iterable[Mapping[str, Any]], practice: Practice, held_out: Sequence[Exercise] = ()) -> Attempts:
+def attempts_of(
+    records: Iterable[Mapping[str, Any]], practice: Practice, held_out: Sequence[Exercise] = ()
+) -> Attempts:
     """The attempts of the practice's agent, without those that must not be learnt."""
     attempts = Attempts()
     judged = {exercise.prompt for exercise in held_out}
@@ -99,9 +101,7 @@ def attempts_of(records: Iterable[Mapping[str, Any]], practice: Practice, held_o
     return attempts
 
 
-def _attempt(
-    record: Mapping[str, Any], practice: Practice, judged: set[str]
-) -> tuple[str | None, Attempt | None]:
+def _attempt(record: Mapping[str, Any], practice: Practice, judged: set[str]) -> tuple[str | None, Attempt | None]:
     """An attempt, or why it is none; neither for another agent's."""
     if record.get("agent") != practice.profile.name:
         return None, None

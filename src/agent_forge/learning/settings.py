@@ -46,7 +46,8 @@ class PlannerSettings:
 class AgentTraining:
     """How an agent learns: supervised first, on the reference solvers' answers or on traces, then by reinforcement.
 
-    Other settings of the training core (`TrainSettings`) for the supervised part go into `training`.
+    Other settings of the supervised part (`TrainSettings`) go into `training`, of the other (`ReinforceSettings`) into
+    `reinforcement`.
     """
 
     algorithm: Literal["grpo", "ppo", "sft", "dpo"] = option(
@@ -68,10 +69,13 @@ class AgentTraining:
     credit: Literal["shapley", "reuse", "discounted", "uniform"] = option(
         "shapley", help="How the turns of one attempt share its reward"
     )
-    discount: float = option(1.0, help="Discount per turn (credit: discounted), and of PPO's returns", above=0, at_most=1)
+    discount: float = option(
+        1.0, help="Discount per turn (credit: discounted), and of PPO's returns", above=0, at_most=1
+    )
     normalise: bool = option(True, help="Divide advantages by the spread of their group")
     kl: float = option(0.0, help="Weight of the divergence from the policy before reinforcement", at_least=0)
     temperature: float = option(1.0, help="Sampling temperature of the attempts", above=0)
+    constrained: bool = option(False, help="Attempts follow the grammar of the answers, as evaluations do; slower")
     max_tokens: int = option(512, help="Tokens per answer", at_least=1)
     updates: int = option(1, help="Optimiser steps per iteration, each on its share of the answers", at_least=1)
     judged: int = option(18, help="Held-out exercises in the report", at_least=2)
@@ -84,7 +88,9 @@ class AgentTraining:
     control: bool = option(False, help="Also train as many further supervised steps, for comparison")
     judges: int = option(0, help="Processes that score answers (0: one per core)", at_least=0)
     length: int = option(1024, help="Tokens per row of the supervised steps", at_least=64)
+    gradient_checkpointing: bool = option(False, help="Less memory, a third more time in learning")
     training: dict[str, Any] = option({})
+    reinforcement: dict[str, Any] = option({})
 
     def __post_init__(self) -> None:
         if self.algorithm in ("sft", "dpo") and self.traces is None:
@@ -93,7 +99,11 @@ class AgentTraining:
             what = f"a batch of {self.batch_size} answers is not made of groups of {self.group}"
             raise ConfigError(what, where="train", fix="Make batch_size a multiple of group")
         if self.turns > 1 and self.algorithm not in ("grpo",):
-            raise ConfigError(f"{self.algorithm} learns from single answers", where="train", fix="Use grpo, or --turns 1")
+            raise ConfigError(
+                f"{self.algorithm} learns from single answers", where="train", fix="Use grpo, or --turns 1"
+            )
+        if self.turns > 1 and self.temperature != 1.0:
+            raise ConfigError("attempts of several turns are sampled at temperature 1", where="train")
 
     @property
     def warmup_steps(self) -> int:

@@ -16,9 +16,7 @@ from agent_forge.learning.sheets import PlanSheets, fill_sheets, pack_sheets
 Pair = tuple[Sequence[int], Sequence[int]]  # the tokens of a prompt and of its answer
 
 
-def adamw_settings(
-    steps: int, batch_rows: int, rate: float, training: Mapping[str, Any], seed: int
-) -> TrainSettings:
+def adamw_settings(steps: int, batch_rows: int, rate: float, training: Mapping[str, Any], seed: int) -> TrainSettings:
     """Settings of the training core: AdamW at one rate for everything, a cosine to nearly zero."""
     rates = {"matrix_rule": "adamw", "lr": rate, "embedding_lr": rate, "scalar_lr": rate}
     fixed = {

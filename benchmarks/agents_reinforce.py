@@ -1,0 +1,404 @@
+"""Do agents get better because their own answers were scored? Warm-up, reinforcement and control, per agent and seed.
+
+    python benchmarks/agents_reinforce.py --model FOLDER --out results.jsonl          # one GPU
+    python benchmarks/agents_reinforce.py --quick                                     # CPU, random weights, one agent
+
+One base, and for each agent and seed an adapter of its own: supervised steps on the reference solvers' answers, then
+reinforcement by rewards of sampled answers and, from the same warm-up, the control: as many further supervised steps.
+Each stage is judged on the same held-out exercises, greedily and bound to the schema, as `agents eval` does. Training
+samples are free: the form is part of the reward.
+
+Each agent gets `--seconds` (the pilots) or `--short-seconds`, of which the warm-up has WARMUP and reinforcement LEARN;
+the rest is for judging and the control. A line of the output is one agent and seed; those that are there are not
+repeated, so that a run can be continued. Checkers and the encoding of exercises run in `--processes`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+
+PILOTS = ("qa", "analyst", "support")
+OTHERS = ("legal", "content", "marketing", "sales", "design", "builder", "deploy", "monitor", "security", "finance",
+          "hr", "seo")  # fmt: skip
+EXECUTED = ("qa", "builder")  # agents whose answers are programs
+WARMUP, LEARN = 0.4, 0.35  # shares of an agent's seconds
+CONTROL = 50_000  # number of the first exercise of the control
+
+
+# -- in the processes --------------------------------------------------------------------------------------------------
+
+
+def settle(sandboxed: bool) -> None:
+    """Prepares a process. Without a sandbox, programs run as they are: only on a machine that is thrown away."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if not sandboxed:
+        from agent_forge.tasks import execution
+
+        execution.run_python = unsandboxed
+
+
+async def unsandboxed(code: str, *, stdin: str = "", limits: Any = None) -> Any:
+    from agent_forge.runtime.sandbox import SandboxResult
+
+    start = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-c", code, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL, cwd=tempfile.gettempdir(), env={},
+    )  # fmt: skip
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(stdin.encode()), limits.time_s)
+        state = "done" if process.returncode == 0 else "failed"
+    except (asyncio.TimeoutError, subprocess.SubprocessError):
+        process.kill()
+        out, state = b"", "timed_out"
+    return SandboxResult(state, process.returncode, out.decode(errors="replace"), "", time.monotonic() - start)
+
+
+@lru_cache(maxsize=32)
+def practice_of(agent: str, folder: str, seed: int) -> Any:
+    from agent_forge.agents.profiles import roster
+    from agent_forge.inference.loading import load_tokenizer
+    from agent_forge.learning.practice import Practice
+
+    ends = json.loads((Path(folder) / "generation_config.json").read_text()).get("eos_token_id")
+    tokenizer = load_tokenizer(folder)
+    own = tokenizer.eos_token_id
+    every = [own, *(ends if isinstance(ends, list) else [ends])]
+    return Practice(
+        roster("genesis")[agent], tokenizer, list(dict.fromkeys(each for each in every if each is not None)), seed
+    )
+
+
+def encode(agent: str, folder: str, seed: int, first: int, count: int) -> list[tuple[list[int], list[int]]]:
+    """Prompts and reference answers of training exercises, as tokens."""
+    practice = practice_of(agent, folder, seed)
+    exercises = [practice.exercise(number) for number in range(first, first + count)]
+    return [(practice.prompt(each), practice.encoded(practice.solution(each))) for each in exercises]
+
+
+# -- one agent ---------------------------------------------------------------------------------------------------------
+
+
+class Pilot:
+    """One agent and seed on the shared base."""
+
+    def __init__(self, bench: Bench, agent: str, seed: int, seconds: float) -> None:
+        import torch
+
+        from agent_forge.forge.adapters import add_adapter
+        from agent_forge.learning.attempts import AnswerGrammar, SamplingCopy
+        from agent_forge.learning.practice import Judges
+        from agent_forge.tasks.fixed import held_out
+
+        self.bench, self.agent, self.seed, self.seconds = bench, agent, seed, seconds
+        self.practice = practice_of(agent, str(bench.folder), seed)
+        torch.manual_seed(seed)
+        add_adapter(bench.model, bench.lora)
+        self.policy = SamplingCopy(bench.model)
+        self.grammar = AnswerGrammar.of(self.practice)
+        self.judges = Judges(replace(self.practice.profile), bench.pool)
+        self.exercises = held_out(self.practice.tasks, bench.options.judged, 1)
+        solutions = [len(answer) for _, answer in encode(agent, str(bench.folder), seed, 0, 60)]
+        self.limit = min(bench.options.most, max(solutions) + 8)
+        self.spent: dict[str, float] = {}
+
+    def timed(self, name: str, start: float) -> None:
+        self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - start
+
+    def judge(self, limit: int | None = None) -> list[tuple[float, bool]]:
+        from agent_forge.learning.attempts import write_answers
+
+        start = time.perf_counter()
+        _, answers = write_answers(
+            self.policy, self.practice, self.exercises, max_tokens=limit or self.limit, constraint=self.grammar
+        )
+        rewards = self.judges(answers)
+        self.timed("judge", start)
+        return rewards
+
+    def supervise(self, name: str, first: int, steps: int) -> None:
+        from agent_forge.learning.supervised import learn_pairs
+
+        bench, options = self.bench, self.bench.options
+        start = time.perf_counter()
+        pairs = bench.pairs(self.agent, self.seed, first, steps)
+        self.timed("encode", start)
+        start = time.perf_counter()
+        epochs = max(1.0, steps * options.per_step / len(pairs))
+        learn_pairs(
+            bench.model, pairs, steps, options.rate, length=options.length, epochs=epochs, seed=self.seed,
+            training={"log_every": max(1, steps), "save_every": 0},
+        )  # fmt: skip
+        self.timed(name, start)
+
+    def reinforce(self, seconds: float) -> dict[str, Any]:
+        from agent_forge.forge.training.reinforce import learn_policy
+
+        from agent_forge.forge.training.settings import ReinforceSettings
+        from agent_forge.learning.attempts import AnswerCollector
+
+        options = self.bench.options
+        settings = ReinforceSettings(
+            iterations=options.iterations, prompts=options.rows // options.group, copies=options.group,
+            max_tokens=self.limit, learning_rate=options.reinforce_rate, minibatches=options.updates, micro_rows=options.micro_rows,
+            evaluate_every=0, patience=0, kl_every=10_000, kl_limit=1e9, resample=0, seed=self.seed,
+        )  # fmt: skip
+        collector = AnswerCollector.of(self.policy, self.practice, self.judges, settings)
+        start, made = time.perf_counter(), []
+
+        def collect(iteration: int) -> Any:
+            late = time.perf_counter() - start + (made[-1]["s"] if made else 0.0) > seconds
+            if late and made:  # what is left of the iterations passes at once
+                return None
+            begun = time.perf_counter()
+            experience = collector(iteration)
+            sampled = 0 if experience is None else int(experience.mask.sum())
+            made.append({"s": time.perf_counter() - begun, "tokens": sampled})
+            return experience
+
+        rewards: list[float] = []
+
+        def note(record: dict[str, Any]) -> None:
+            if "reward" in record:
+                rewards.append(round(record["reward"], 4))
+
+        result = learn_policy(self.bench.model, collect, settings, on_record=note, progress=None)
+        self.timed("reinforce", start)
+        tokens = sum(each["tokens"] for each in made)
+        generated = result.seconds.get("generate", 0.0)
+        return {
+            "iterations": len(made), "updates": len(rewards) * options.updates, "rewards": rewards,
+            "seconds": {name: round(spent, 2) for name, spent in result.seconds.items()}, "sampled_tokens": tokens,
+            "tokens_per_s": round(tokens / generated) if generated else None, "stopped": result.stopped,
+            "peak_memory": result.peak_memory,
+        }  # fmt: skip
+
+    def carry_out(self) -> dict[str, Any]:
+        from agent_forge.forge.training.checkpoint import restore_weights, weights_of
+
+        bench = self.bench
+        before = bench.before(self)
+        steps = max(1, min(bench.options.steps, round(WARMUP * self.seconds / bench.step_s)))
+        self.supervise("warmup", 0, steps)
+        warm = {name: weight.clone() for name, weight in weights_of(bench.model).items()}
+        stages = {"before": before, "warmup": self.judge()}
+        learnt = self.reinforce(LEARN * self.seconds)
+        stages["after"] = self.judge()
+        if bench.options.adapters is not None:
+            from agent_forge.forge.adapters import save_adapter
+
+            save_adapter(bench.model, bench.options.adapters / f"{self.agent}-{self.seed}", base=bench.folder)
+        restore_weights(bench.model, warm)
+        if learnt["updates"]:
+            self.supervise("control", CONTROL, learnt["updates"])
+            stages["control"] = self.judge()
+        return self.line(stages, steps, learnt)
+
+    def line(self, stages: dict[str, Any], steps: int, learnt: dict[str, Any]) -> dict[str, Any]:
+        from agent_forge.learning.practice import gains, score_of
+
+        scores = {name: asdict(score_of(rewards)) for name, rewards in stages.items()}
+        spent = {name: round(spent, 2) for name, spent in self.spent.items()}
+        return {
+            "agent": self.agent, "seed": self.seed, "n": len(self.exercises), **scores, **gains(stages),
+            "warmup_steps": steps, "limit": self.limit, "reinforcement": learnt, "spent": spent,
+        }  # fmt: skip
+
+
+class Bench:
+    """What the agents share: the base, the processes, and the base's own rewards."""
+
+    def __init__(self, options: argparse.Namespace, pool: Any) -> None:
+        import torch
+
+        from agent_forge.forge.training.settings import LoraSettings
+        from agent_forge.inference.loading import load_model
+
+        self.options, self.pool, self.folder = options, pool, options.model
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model = load_model(self.folder, dtype=torch.float32).to(device)
+        self.lora = LoraSettings(rank=options.rank, alpha=2.0 * options.rank)
+        self.step_s = 1.0
+        self.encoded: dict[tuple[str, int, int], list[Any]] = {}
+        self.known: dict[str, list[tuple[float, bool]]] = {}
+
+    def wanted(self, steps: int) -> int:
+        """Exercises for so many steps, at most as many as `--exercises`."""
+        return min(self.options.exercises, steps * self.options.per_step)
+
+    def prepare(self, agent: str, seed: int, first: int, count: int) -> None:
+        """Begins to encode exercises, while other work goes on."""
+        part = 64
+        jobs = [
+            self.pool.submit(encode, agent, str(self.folder), seed, first + start, min(part, count - start))
+            for start in range(0, count, part)
+        ]
+        self.encoded[agent, seed, first] = jobs
+
+    def pairs(self, agent: str, seed: int, first: int, steps: int) -> list[Any]:
+        if (agent, seed, first) not in self.encoded:
+            self.prepare(agent, seed, first, self.wanted(steps))
+        pairs = [pair for job in self.encoded.pop((agent, seed, first)) for pair in job.result()]
+        return pairs[: max(1, self.wanted(steps))]
+
+    def before(self, pilot: Pilot) -> list[tuple[float, bool]]:
+        """The base's rewards: the adapter changes nothing yet. They are the same for every seed."""
+        if pilot.agent not in self.known:
+            self.known[pilot.agent] = pilot.judge(min(pilot.limit, self.options.before_tokens))
+        return self.known[pilot.agent]
+
+    def drop_adapter(self) -> None:
+        from agent_forge.forge.adapters import adapted_layers
+
+        for name, layer in list(adapted_layers(self.model)):
+            self.model.set_submodule(name, layer.base)
+
+    def calibrate(self, agent: str) -> None:
+        """Seconds per supervised step, which are the same for every agent: the rows are."""
+        pilot = Pilot(self, agent, 99, 1.0)
+        for steps in (2, 4):  # the first ones warm up
+            start = time.perf_counter()
+            pilot.supervise("calibrate", 0, steps)
+            self.step_s = (time.perf_counter() - start) / steps
+        self.drop_adapter()
+        print(f"{self.step_s:.3f} s per supervised step", file=sys.stderr, flush=True)
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+
+def runs(options: argparse.Namespace) -> list[tuple[str, int, float]]:
+    """Agents, seeds and seconds: the pilots first, their second seed last."""
+    chosen = options.agents.split(",") if options.agents else [*PILOTS, *OTHERS]
+    every = [(agent, 0) for agent in chosen]
+    every += [(agent, 1) for agent in chosen if agent in PILOTS and options.seeds > 1]
+    factor = {"qa": options.qa_factor}  # its answers are five times as long as those of the other pilots
+    return [
+        (agent, seed, (options.seconds if agent in PILOTS else options.short_seconds) * factor.get(agent, 1.0))
+        for agent, seed in every
+    ]
+
+
+def main() -> None:
+    options = arguments()
+    from agent_forge.runtime.sandbox import sandbox_available
+
+    sandboxed, why = sandbox_available()
+    done = set()
+    if options.out.exists():
+        done = {(line["agent"], line["seed"]) for line in map(json.loads, options.out.read_text().splitlines())}
+    work = [each for each in runs(options) if each[:2] not in done]
+    if not (sandboxed or options.without_sandbox):
+        print(f"no sandbox ({why}): {', '.join(EXECUTED)} are left out", file=sys.stderr)
+        work = [each for each in work if each[0] not in EXECUTED]
+    start = time.perf_counter()
+    context = get_context("spawn")
+    with ProcessPoolExecutor(options.processes, context, settle, (sandboxed,)) as pool:
+        bench = Bench(options, pool)
+        bench.calibrate(work[0][0])
+        for place, (agent, seed, seconds) in enumerate(work):
+            if time.perf_counter() - start + seconds > options.total_seconds:
+                print(f"{agent} {seed}: no time left", file=sys.stderr)
+                continue
+            if place + 1 < len(work):  # the next agent's exercises are encoded while this one learns
+                following, its_seed, its_seconds = work[place + 1]
+                steps = max(1, round(WARMUP * its_seconds / bench.step_s))
+                bench.prepare(following, its_seed, 0, bench.wanted(min(options.steps, steps)))
+            begun = time.perf_counter()
+            line = Pilot(bench, agent, seed, seconds).carry_out()
+            bench.drop_adapter()
+            line["wall_s"] = round(time.perf_counter() - begun, 1)
+            with open(options.out, "a") as file:
+                file.write(json.dumps(line) + "\n")
+            shown = {name: line[name]["mean"] for name in ("before", "warmup", "after", "control") if name in line}
+            print(f"{agent} {seed}: " + ", ".join(f"{k} {v:.3f}" for k, v in shown.items()), line["wall_s"], flush=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+    third_party = sorted({name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names))
+    print("modules:", " ".join(name for name in third_party if not name.startswith("_")), file=sys.stderr)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("agents_reinforce.jsonl"))
+    parser.add_argument("--adapters", type=Path, help="Folder for the adapters after reinforcement.")
+    parser.add_argument("--agents", help="Names, separated by commas [default: all fifteen].")
+    parser.add_argument("--seeds", type=int, default=2, help="Of the pilots.")
+    parser.add_argument("--seconds", type=float, default=36.0, help="Per pilot and seed.")
+    parser.add_argument("--short-seconds", type=float, default=14.0, help="Per other agent.")
+    parser.add_argument("--qa-factor", type=float, default=2.0, help="Times as many seconds for qa.")
+    parser.add_argument("--total-seconds", type=float, default=540.0, help="No agent is begun that would end later.")
+    parser.add_argument("--judged", type=int, default=64, help="Held-out exercises per stage.")
+    parser.add_argument("--before-tokens", type=int, default=256, help="Longest answer of the base.")
+    parser.add_argument("--most", type=int, default=512, help="Longest answer.")
+    parser.add_argument("--rows", type=int, default=512, help="Answers per iteration of reinforcement.")
+    parser.add_argument("--group", type=int, default=8, help="Answers per exercise.")
+    parser.add_argument("--updates", type=int, default=4, help="Optimiser steps per iteration.")
+    parser.add_argument("--micro-rows", type=int, default=64)
+    parser.add_argument("--iterations", type=int, default=200, help="Most iterations of reinforcement.")
+    parser.add_argument("--steps", type=int, default=2000, help="Most supervised steps of the warm-up.")
+    parser.add_argument("--per-step", type=int, default=96, help="Exercises per supervised step.")
+    parser.add_argument("--exercises", type=int, default=6144, help="Most different ones.")
+    parser.add_argument("--length", type=int, default=2048, help="Tokens per supervised row.")
+    parser.add_argument("--rate", type=float, default=1e-3, help="Learning rate of the supervised steps.")
+    parser.add_argument("--reinforce-rate", type=float, default=2e-4)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--processes", type=int, default=14)
+    parser.add_argument("--without-sandbox", action="store_true", help="Run programs unsandboxed: disposable machines.")
+    parser.add_argument("--quick", action="store_true", help="Random weights, one agent, seconds on a CPU.")
+    options = parser.parse_args()
+    if options.quick:
+        quick = {"seconds": 1.0, "judged": 4, "rows": 8, "group": 4, "updates": 2, "iterations": 1, "steps": 2,
+                 "per_step": 4, "length": 512, "processes": 1, "most": 24, "before_tokens": 8, "rank": 4, "seeds": 1,
+                 "agents": options.agents or "support"}  # fmt: skip
+        vars(options).update(quick)
+        options.model = options.model or quick_base(Path(tempfile.mkdtemp()))
+        options.out = Path(tempfile.mkdtemp()) / "quick.jsonl"
+    if options.model is None:
+        parser.error("--model is needed")
+    return options
+
+
+def quick_base(folder: Path) -> Path:
+    """A random model of two layers with a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from agent_forge.tasks import family
+
+    words = Tokenizer(models.BPE())
+    words.pre_tokenizer, words.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=1000, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
+    )
+    words.train_from_iterator([family("support").make(seed).prompt for seed in range(20)], trainer)
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}<end>{% endfor %}assistant: "
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", chat_template=template)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=4096, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    main()
