@@ -13,9 +13,8 @@ pytest.importorskip("transformers")
 from test_sheets import tiny_llama  # noqa: E402
 
 from agent_forge.forge.training.objective import objective  # noqa: E402
-from agent_forge.forge.training.settings import LoraSettings  # noqa: E402
 from agent_forge.learning.preferences import PreferenceLoss, pack_preferences, reference_margins  # noqa: E402
-from agent_forge.learning.supervised import common_start, learn_pairs, pack_pairs  # noqa: E402
+from agent_forge.learning.supervised import common_start, pack_pairs  # noqa: E402
 
 PAIRS = [
     ([5, 6, 7, 8], [9, 10, 0], [11, 0]),
@@ -58,30 +57,3 @@ def test_only_answers_are_learnt_and_each_as_if_it_stood_alone() -> None:
     tokens = sum(len(answer) for _, answer in pairs)
     expected = -sum(log_prob(model, prompt, answer) for prompt, answer in pairs) / tokens
     assert objective(model, data.take(slice(None))).item() == pytest.approx(expected, rel=1e-5)
-
-
-def test_pairs_are_learnt_and_a_stopped_run_goes_on(tmp_path: Any) -> None:
-    from agent_forge.forge.adapters import add_adapter
-    from agent_forge.forge.training.checkpoint import weights_of
-
-    pairs = [(prompt, answer) for prompt, answer, _ in PAIRS]
-
-    def learn(folder: Any, stop_at: int | None = None) -> Any:
-        model = tiny_llama(20)
-        add_adapter(model, LoraSettings(rank=4))
-
-        def stop(record: dict[str, Any]) -> None:
-            if record["step"] == stop_at:
-                raise KeyboardInterrupt
-
-        keep = {"save_every": 2, "log_every": 1}
-        learn_pairs(model, pairs, 6, 0.05, folder, epochs=12, training=keep, on_record=stop)
-        return model
-
-    whole = learn(tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        learn(tmp_path / "parts", stop_at=5)
-    resumed = learn(tmp_path / "parts")
-    for name, weight in weights_of(whole).items():
-        assert torch.equal(weight, weights_of(resumed)[name]), name
-    assert log_prob(whole, *pairs[0]) > log_prob(tiny_llama(20), *pairs[0]) + 1

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from agent_forge.forge.training.policy import group_advantages, token_log_probs  # noqa: E402
-from turning import PROFILE, WORDS, tiny_base  # noqa: E402
+from turning import PROFILE, tiny_base  # noqa: E402
 
 from agent_forge.agents.profiles import AgentLimits  # noqa: E402
 from agent_forge.errors import DataError, UsageError  # noqa: E402
@@ -192,26 +192,22 @@ def test_an_agent_with_a_tool_is_learnt_from_turn_by_turn(base: Path) -> None:
     assert torch.allclose(log_probs, experience.log_probs, atol=1e-4)
 
 
-def test_traces_are_learnt_from(base: Path, tmp_path: Path) -> None:
-    from agent_forge.traces.turns import EXERCISE
+def test_the_experiment_of_the_original_runs(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Traces are collected, and SFT, DPO and GRPO learn: `examples/train_on_traces.py` at the smallest size."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    from train_on_traces import experiment
 
-    practice = Practice.of(PROFILE, *prepare(base))
-    rows = []
-    for number in range(12):
-        exercise = practice.exercise(number)
-        wrong = next(word for word in WORDS if word != exercise.expected["go"])
-        for text, correct in ((practice.solution(exercise), True), (json.dumps({"go": wrong}), False)):
-            rows.append(
-                {"agent": "turner", "turns": [], "final_result": text, "correct": correct, EXERCISE: exercise.to_dict()}
-            )
-    (tmp_path / "traces").mkdir()
-    (tmp_path / "traces" / "a.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    for algorithm in ("sft", "dpo"):
-        settings = {**FAST, "algorithm": algorithm, "traces": str(tmp_path / "traces"), "warmup": None, "iterations": 2}
-        report = train_agent(PROFILE, base, tmp_path / algorithm, home=tmp_path / "home", **settings).as_dict()
-        assert report["traces"] == {"right": 12, "wrong": 12}
-        assert report["warmup"] == report["before"]
-        assert report["policy"]["name"] == f"turner@{1 + (algorithm == 'dpo')}"
-    (tmp_path / "traces" / "a.jsonl").write_text(json.dumps(rows[1]))
+    settings = {**FAST, "iterations": 1, "warmup": None, "judged": 2}
+    text = experiment(str(base), PROFILE, 12, tmp_path / "out", **settings)
+    assert "12 traces" in text
+    assert text.count(" ± ") == 6
+    for number, algorithm in enumerate(("sft", "dpo", "grpo"), 1):
+        report = json.loads((tmp_path / "out" / algorithm / "report.json").read_text())
+        assert report["policy"]["name"] == f"turner@{number}"
+        if algorithm != "grpo":
+            assert report["traces"]["right"] == 6
+            assert report["warmup"] == report["before"]
     with pytest.raises(DataError, match="no right attempts"):
-        train_agent(PROFILE, base, tmp_path / "none", **{**settings, "algorithm": "sft"})
+        train_agent(replace(PROFILE, name="other"), base, tmp_path / "none", algorithm="sft",
+                    traces=str(tmp_path / "out" / "home"), **settings)  # fmt: skip
+    assert not list(tmp_path.glob(".training-*"))

@@ -38,7 +38,7 @@ def command() -> None:
 @click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR",
               help="New folder for the policy; with --config, one in it per agent.")  # fmt: skip
 @click.option("--resume", is_flag=True,
-              help="Continue an interrupted run, as the same command does; print the report of a finished one.")  # fmt: skip
+              help="Continue an interrupted run, as the same command does; print a finished one's report.")  # fmt: skip
 @seed_option
 @home_option
 @click.option("--strict", is_flag=True, help="Exit with 1 unless the policy is clearly better than its base.")
