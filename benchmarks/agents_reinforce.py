@@ -4,7 +4,8 @@
     python benchmarks/agents_reinforce.py --quick                                     # CPU, random weights, one agent
 
 One base, and for each agent and seed an adapter of its own: supervised steps on the reference solvers' answers, then
-reinforcement by rewards of sampled answers and, from the same warm-up, the control: as many further supervised steps.
+reinforcement by rewards of sampled answers and, from the same warm-up, the control (of the pilots): as many further
+supervised steps as reinforcement made, each on `--per-step` reference answers where it had `--rows` / `--updates`.
 Each stage is judged on the same held-out exercises, greedily and bound to the schema, as `agents eval` does. Training
 samples are free: the form is part of the reward.
 
@@ -37,7 +38,7 @@ PILOTS = ("qa", "analyst", "support")
 OTHERS = ("legal", "content", "marketing", "sales", "design", "builder", "deploy", "monitor", "security", "finance",
           "hr", "seo")  # fmt: skip
 EXECUTED = ("qa", "builder")  # agents whose answers are programs
-WARMUP, LEARN = 0.4, 0.35  # shares of an agent's seconds
+WARMUP, LEARN = 0.3, 0.5  # shares of an agent's seconds
 CONTROL = 50_000  # number of the first exercise of the control
 
 
@@ -70,14 +71,20 @@ async def unsandboxed(code: str, *, stdin: str = "", limits: Any = None) -> Any:
     return SandboxResult(state, process.returncode, out.decode(errors="replace"), "", time.monotonic() - start)
 
 
+@lru_cache(maxsize=1)
+def tokenizer_of(folder: str) -> Any:
+    from agent_forge.inference.loading import load_tokenizer
+
+    return load_tokenizer(folder)
+
+
 @lru_cache(maxsize=32)
 def practice_of(agent: str, folder: str, seed: int) -> Any:
     from agent_forge.agents.profiles import roster
-    from agent_forge.inference.loading import load_tokenizer
     from agent_forge.learning.practice import Practice
 
     ends = json.loads((Path(folder) / "generation_config.json").read_text()).get("eos_token_id")
-    tokenizer = load_tokenizer(folder)
+    tokenizer = tokenizer_of(folder)
     own = tokenizer.eos_token_id
     every = [own, *(ends if isinstance(ends, list) else [ends])]
     return Practice(
@@ -90,6 +97,12 @@ def encode(agent: str, folder: str, seed: int, first: int, count: int) -> list[t
     practice = practice_of(agent, folder, seed)
     exercises = [practice.exercise(number) for number in range(first, first + count)]
     return [(practice.prompt(each), practice.encoded(practice.solution(each))) for each in exercises]
+
+
+def loaded() -> set[str]:
+    """The packages of others that a process has loaded: what a bare machine must have."""
+    names = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+    return {name for name in names if not name.startswith("_")}
 
 
 # -- one agent ---------------------------------------------------------------------------------------------------------
@@ -111,7 +124,7 @@ class Pilot:
         torch.manual_seed(seed)
         add_adapter(bench.model, bench.lora)
         self.policy = SamplingCopy(bench.model)
-        self.grammar = AnswerGrammar.of(self.practice)
+        self.grammar = AnswerGrammar.of(self.practice, bench.vocabulary(self.practice))
         self.judges = Judges(replace(self.practice.profile), bench.pool)
         self.exercises = held_out(self.practice.tasks, bench.options.judged, 1)
         solutions = [len(answer) for _, answer in encode(agent, str(bench.folder), seed, 0, 60)]
@@ -156,7 +169,7 @@ class Pilot:
         options = self.bench.options
         settings = ReinforceSettings(
             iterations=options.iterations, prompts=options.rows // options.group, copies=options.group,
-            max_tokens=self.limit, learning_rate=options.reinforce_rate, minibatches=options.updates,
+            max_tokens=min(self.limit, options.train_tokens), learning_rate=options.reinforce_rate, minibatches=options.updates,
             micro_rows=options.micro_rows,
             evaluate_every=0, patience=0, kl_every=10_000, kl_limit=1e9, resample=0, seed=self.seed,
         )  # fmt: skip
@@ -206,7 +219,7 @@ class Pilot:
 
             save_adapter(bench.model, bench.options.adapters / f"{self.agent}-{self.seed}", base=bench.folder)
         restore_weights(bench.model, warm)
-        if learnt["updates"]:
+        if learnt["updates"] and (self.agent in PILOTS or bench.options.control_all):
             self.supervise("control", CONTROL, learnt["updates"])
             stages["control"] = self.judge()
         return self.line(stages, steps, learnt)
@@ -238,6 +251,15 @@ class Bench:
         self.step_s = 1.0
         self.encoded: dict[tuple[str, int, int], list[Any]] = {}
         self.known: dict[str, list[tuple[float, bool]]] = {}
+        self._vocabulary: Any = None
+
+    def vocabulary(self, practice: Any) -> Any:
+        """The tokens as grammars see them, once for all agents."""
+        from agent_forge.inference.grammar import GrammarVocabulary
+
+        if self._vocabulary is None:
+            self._vocabulary = GrammarVocabulary(practice.tokenizer, ends=practice.ends)
+        return self._vocabulary
 
     def wanted(self, steps: int) -> int:
         """Exercises for so many steps, at most as many as `--exercises`."""
@@ -329,9 +351,9 @@ def main() -> None:
                 file.write(json.dumps(line) + "\n")
             shown = {name: line[name]["mean"] for name in ("before", "warmup", "after", "control") if name in line}
             print(f"{agent} {seed}: " + ", ".join(f"{k} {v:.3f}" for k, v in shown.items()), line["wall_s"], flush=True)
+        if options.quick:
+            print("modules:", *sorted(loaded() | pool.submit(loaded).result()), file=sys.stderr)
         pool.shutdown(wait=False, cancel_futures=True)
-    third_party = sorted({name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names))
-    print("modules:", " ".join(name for name in third_party if not name.startswith("_")), file=sys.stderr)
 
 
 def arguments() -> argparse.Namespace:
@@ -341,13 +363,17 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--adapters", type=Path, help="Folder for the adapters after reinforcement.")
     parser.add_argument("--agents", help="Names, separated by commas [default: all fifteen].")
     parser.add_argument("--seeds", type=int, default=2, help="Of the pilots.")
-    parser.add_argument("--seconds", type=float, default=36.0, help="Per pilot and seed.")
+    parser.add_argument("--seconds", type=float, default=40.0, help="Per pilot and seed.")
     parser.add_argument("--short-seconds", type=float, default=14.0, help="Per other agent.")
-    parser.add_argument("--qa-factor", type=float, default=2.0, help="Times as many seconds for qa.")
+    parser.add_argument("--qa-factor", type=float, default=1.5, help="Times as many seconds for qa.")
     parser.add_argument("--total-seconds", type=float, default=540.0, help="No agent is begun that would end later.")
     parser.add_argument("--judged", type=int, default=64, help="Held-out exercises per stage.")
     parser.add_argument("--before-tokens", type=int, default=256, help="Longest answer of the base.")
     parser.add_argument("--most", type=int, default=512, help="Longest answer.")
+    parser.add_argument("--train-tokens", type=int, default=256, help="Longest answer in reinforcement.")
+    parser.add_argument(
+        "--control-all", action="store_true", help="A control for every agent, not for the pilots alone."
+    )
     parser.add_argument("--rows", type=int, default=512, help="Answers per iteration of reinforcement.")
     parser.add_argument("--group", type=int, default=8, help="Answers per exercise.")
     parser.add_argument("--updates", type=int, default=4, help="Optimiser steps per iteration.")

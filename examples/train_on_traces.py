@@ -57,7 +57,7 @@ def experiment(base: str, profile: AgentProfile, count: int, out: Path, **settin
         "warm-up and GRPO": {"algorithm": "grpo"},
     }
     reports = {
-        name: train_agent(profile, base, out / way["algorithm"], home=home, iterations=steps, **way, **settings)
+        name: train_agent(profile, base, out / way["algorithm"], home=home, **{"iterations": steps, **way, **settings})
         for name, way in ways.items()
     }
     text = write_up(reports, traces, {"agent": profile.name, "iterations": steps, **settings})

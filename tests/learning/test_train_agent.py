@@ -90,6 +90,30 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
         train_agent(PROFILE, base, tmp_path / "whole", **FAST)
 
 
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is no command is an agent; a finished run's report is printed; faults are named."""
+    from agent_forge.cli._app import run_command
+
+    score = {"mean": 0.5, "stderr": 0.1, "n": 2, "correct": 0.0}
+    stages = dict.fromkeys(("before", "warmup", "after"), score)
+    report = {**stages, "policy": {"name": "qa@1", "digest": "d"}, "accepted": False, "stopped": None}
+    for place in ("qa-policy", "all/analyst", "all/support"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "report.json").write_text(json.dumps(report))
+    call = ["--base-model", "nowhere", "--resume", "--json", "--out"]
+    options = ["--iterations", "1500", "--batch-size", "32", "--learning-rate", "1e-5", "--task-type", "auto"]
+    assert run_command(["train", "qa", *options, *call, str(tmp_path / "qa-policy")]) == 0
+    assert json.loads(capsys.readouterr().out) == report
+    file = tmp_path / "trainer.yaml"
+    file.write_text("agents_to_optimize: [analyst_agent, support_agent]\ntrainer: {type: ppo}\n")
+    assert run_command(["train", "--config", str(file), "--strict", *call, str(tmp_path / "all")]) == 1
+    assert json.loads(capsys.readouterr().out) == {"agents": {"analyst": report, "support": report}}
+    for name, said in (("qaa", "'qa'"), ("--seed=1", "no agent")):
+        assert run_command(["train", name, *call, str(tmp_path / "new")]) == 2
+        assert said in capsys.readouterr().err
+    assert run_command(["train", "qa", *call, str(tmp_path / "new")]) != 0  # there is no such base
+
+
 def test_an_evaluation_is_that_of_agents_eval(base: Path) -> None:
     model, tokenizer = prepare(base)
     practice = Practice.of(PROFILE, model, tokenizer)

@@ -56,7 +56,10 @@ class SamplingCopy:
         if next(model.parameters()).device.type == "cuda":
             self.copy = copy.deepcopy(model)
             merge_adapter(self.copy)
-            self.copy.requires_grad_(False).to(torch.bfloat16).eval()
+            for weight in self.copy.parameters():  # not the buffers: the frequencies of positions need float32
+                weight.requires_grad_(False)
+                weight.data = weight.data.to(torch.bfloat16)
+            self.copy.eval()
 
     @torch.no_grad()
     def current(self) -> nn.Module:
@@ -76,18 +79,20 @@ class SamplingCopy:
 
 
 class AnswerGrammar:
-    """The grammar of an agent's answers, as a constraint on samples; None where anything may be written."""
+    """The grammar of an agent's answers, as a constraint on samples."""
 
-    def __init__(self, practice: Practice) -> None:
-        self.vocabulary = GrammarVocabulary(practice.tokenizer, ends=practice.ends)
+    def __init__(self, practice: Practice, vocabulary: GrammarVocabulary | None = None) -> None:
         assert practice.schema is not None
+        self.vocabulary = vocabulary or GrammarVocabulary(practice.tokenizer, ends=practice.ends)
         self.grammar = schema_grammar(practice.schema)
         self.vocabulary.start(self.grammar)
 
     @classmethod
-    def of(cls, practice: Practice) -> AnswerGrammar | None:
+    def of(cls, practice: Practice, vocabulary: GrammarVocabulary | None = None) -> AnswerGrammar | None:
+        """None where anything may be written, or where no grammar follows the schema. The vocabulary takes about a
+        second to make, and serves all agents that share a tokenizer."""
         try:
-            return None if practice.schema is None else cls(practice)
+            return None if practice.schema is None else cls(practice, vocabulary)
         except SchemaUnsupported:
             return None
 
