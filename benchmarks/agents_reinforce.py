@@ -169,8 +169,8 @@ class Pilot:
         options = self.bench.options
         settings = ReinforceSettings(
             iterations=options.iterations, prompts=options.rows // options.group, copies=options.group,
-            max_tokens=min(self.limit, options.train_tokens), learning_rate=options.reinforce_rate, minibatches=options.updates,
-            micro_rows=options.micro_rows,
+            max_tokens=min(self.limit, options.train_tokens), learning_rate=options.reinforce_rate,
+            minibatches=options.updates, micro_rows=options.micro_rows,
             evaluate_every=0, patience=0, kl_every=10_000, kl_limit=1e9, resample=0, seed=self.seed,
         )  # fmt: skip
         collector = AnswerCollector.of(self.policy, self.practice, self.judges, settings)
