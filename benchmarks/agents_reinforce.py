@@ -162,7 +162,6 @@ class Pilot:
 
     def reinforce(self, seconds: float) -> dict[str, Any]:
         from agent_forge.forge.training.reinforce import learn_policy
-
         from agent_forge.forge.training.settings import ReinforceSettings
         from agent_forge.learning.attempts import AnswerCollector
 

@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from agent_forge.forge.training.policy import group_advantages, token_log_probs  # noqa: E402
 from turning import PROFILE, tiny_base  # noqa: E402
 
 from agent_forge.agents.profiles import AgentLimits  # noqa: E402
 from agent_forge.errors import DataError, UsageError  # noqa: E402
+from agent_forge.forge.training.policy import group_advantages, token_log_probs  # noqa: E402
 from agent_forge.forge.training.settings import ReinforceSettings  # noqa: E402
 from agent_forge.inference.local_model import LocalModel  # noqa: E402
 from agent_forge.learning.agents import prepare, train_agent  # noqa: E402
