@@ -33,8 +33,8 @@ from agent_forge.tasks.fixed import held_out  # noqa: E402
 from agent_forge.traces import Recorder, Span, Store  # noqa: E402
 
 FAST: dict[str, Any] = {
-    "iterations": 3, "batch_size": 8, "group": 4, "warmup": 8, "warmup_rate": 0.02, "learning_rate": 1e-3,
-    "max_tokens": 12, "judged": 8, "judges": 1, "evaluate_every": 2, "checkpoint_every": 1, "length": 256,
+    "iterations": 3, "batch_size": 8, "group": 4, "warmup": 4, "warmup_rate": 0.02, "learning_rate": 1e-3,
+    "max_tokens": 12, "judged": 6, "judges": 1, "evaluate_every": 2, "checkpoint_every": 1, "length": 256,
     "constrained": True,
 }  # fmt: skip
 
@@ -50,7 +50,7 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
     from agent_forge.forge.registry import Registry
 
     def tell(**fields: Any) -> None:
-        if fields.get("phase") == "reinforce" and fields.get("step") == 2 and "reward" in fields:
+        if fields.get("phase") == "grpo" and fields.get("step") == 2 and "reward" in fields:
             raise KeyboardInterrupt
 
     reports = {}
@@ -61,7 +61,7 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
                 train_agent(PROFILE, base, tmp_path / name, tell=tell, home=tmp_path / "home", **settings)
         reports[name] = train_agent(PROFILE, base, tmp_path / name, home=tmp_path / "home", **settings)
     whole, parts = (report.as_dict() for report in reports.values())
-    assert [whole[stage]["n"] for stage in ("before", "warmup", "after", "control")] == [8] * 4
+    assert [whole[stage]["n"] for stage in ("before", "warmup", "after", "control")] == [6] * 4
     for stage in ("before", "warmup"):
         assert whole[stage] == parts[stage]
     assert parts["after"] == whole["after"]
@@ -77,7 +77,7 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
     _, answers = write_answers(
         SamplingCopy(model),
         practice,
-        held_out(practice.tasks, 8, 1),
+        held_out(practice.tasks, 6, 1),
         max_tokens=12,
         constraint=AnswerGrammar.of(practice),
     )
@@ -86,6 +86,12 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
     assert [list(each) for each in rewards] == [list(each) for each in reports["whole"].stages["after"]]
     assert json.loads((tmp_path / "whole" / "report.json").read_text()) == json.loads(json.dumps(whole))
     assert not list(tmp_path.glob(".training-*"))
+    sessions = {one["session"]: one for one in Registry(tmp_path / "home").sessions()}  # what the dashboard shows
+    assert [one["state"] for one in sessions.values()] == ["completed"] * 2
+    for name in sessions:
+        states = {one["name"]: one["state"] for one in Registry(tmp_path / "home").phases(name)}
+        assert states.items() >= {"warmup": "completed", "grpo": "completed"}.items()
+        assert (tmp_path / "home" / "sessions" / name / "events.jsonl").stat().st_size > 0
     with pytest.raises(UsageError, match="exists already"):
         train_agent(PROFILE, base, tmp_path / "whole", **FAST)
 

@@ -28,13 +28,12 @@ from torch import nn
 
 from agent_forge.agents.profiles import AgentProfile, choose_profile, find_profile, roster
 from agent_forge.config import as_dict, build
-from agent_forge.errors import DataError, MissingExtraError, UsageError
+from agent_forge.errors import DataError, UsageError
 from agent_forge.files import atomic_write
 from agent_forge.forge.adapters import add_adapter, save_adapter
 from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.contracts import format_of
 from agent_forge.forge.doors import settings_for
-from agent_forge.forge.events import Bus, jsonl_sink, tensorboard_sink
 from agent_forge.forge.gates import GateResult, judge
 from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.opening import ModelName, find_model
@@ -53,6 +52,7 @@ from agent_forge.learning.practice import Judged, Judges, Practice, gains, judgi
 from agent_forge.learning.preferences import PreferenceLoss, pack_preferences, reference_margins
 from agent_forge.learning.recorded import Attempts, attempts_of, records_of
 from agent_forge.learning.settings import AgentTraining
+from agent_forge.learning.stages import RunStages, shown_as_session
 from agent_forge.learning.supervised import adamw_settings, learn_pairs
 from agent_forge.tasks import Exercise
 from agent_forge.tasks.fixed import held_out
@@ -112,12 +112,19 @@ def train_agent(
     if target.exists():
         raise UsageError("the folder exists already", where=str(target), fix="Name one that does not")
     target.parent.mkdir(parents=True, exist_ok=True)
-    key = json.dumps([as_dict(profile), as_dict(config), source.digest, seed], sort_keys=True, default=str)
-    place = target.parent / f".training-{hashlib.sha256(key.encode()).hexdigest()[:12]}"
+    about = json.dumps([as_dict(profile), as_dict(config), source.digest, seed, target.name], default=str)
+    key = hashlib.sha256(about.encode()).hexdigest()[:12]
+    place = target.parent / f".training-{key}"
+    steps = {"warmup": config.warmup_steps, config.algorithm: config.iterations}
+    steps |= {"control": config.iterations} if config.control else {}
     with locked(place):
         try:
-            with judging(profile, config.judges) as judges, judging(profile, config.judges, config.reward) as rewarders:
-                run = AgentRun(profile, config, source, place, seed, tell, judges, rewarders, tools)
+            with (
+                judging(profile, config.judges) as judges,
+                judging(profile, config.judges, config.reward) as rewarders,
+                shown_as_session(home, f"train-{profile.name}-{key}", f"train {profile.name}", steps) as stages,
+            ):
+                run = AgentRun(profile, config, source, place, seed, tell, judges, rewarders, stages, tools)
                 run.carry_out()
                 report = run.write(target, home)
         except BaseException:
@@ -154,11 +161,12 @@ class AgentRun:
         tell: Tell,
         judges: Judges,
         rewarders: Judges,
+        shown: RunStages,
         tools: Any = None,
     ) -> None:
         self.profile, self.config, self.source, self.place, self.seed = profile, config, source, place, seed
         self.judges, self.rewarders, self.tools = judges, rewarders, tools
-        self.bus, self.tell = events(place, tell), tell
+        self.shown, self.tell = shown, tell
         torch.manual_seed(seed)
         self.model, tokenizer = prepare(source.path)
         if config.lora:
@@ -177,17 +185,18 @@ class AgentRun:
         config = self.config
         self.judge("before")
         if config.warmup_steps:
-            self.supervise("warmup", 0, config.warmup_steps, config.warmup_rate)
+            with self.shown.stage("warmup"):
+                self.supervise("warmup", 0, config.warmup_steps, config.warmup_rate)
         self.judge("warmup")
-        if config.iterations and config.algorithm in ("grpo", "ppo"):
-            self.reinforce()
-        elif config.iterations:
-            self.learn_traces()
+        if config.iterations:
+            with self.shown.stage(config.algorithm):
+                self.reinforce() if config.algorithm in ("grpo", "ppo") else self.learn_traces()
         self.judge("after")
         if config.control and config.iterations and "control" not in self.stages:
             learnt = {name: weight.clone() for name, weight in ck.weights_of(self.model).items()}
             self.restart()
-            self.supervise("control", _CONTROL, self.optimiser_steps, config.warmup_rate)
+            with self.shown.stage("control"):
+                self.supervise("control", _CONTROL, self.optimiser_steps, config.warmup_rate)
             self.judge("control")
             ck.restore_weights(self.model, learnt)
 
@@ -207,7 +216,7 @@ class AgentRun:
             with atomic_write(self.place / "stages.json") as file:
                 json.dump(self.stages, file)
         score = score_of(self.stages[stage])
-        self.bus.tell("progress", stage, mean=score.mean, stderr=score.stderr, correct=score.correct)
+        self.shown.tell(stage, mean=score.mean, stderr=score.stderr, correct=score.correct)
 
     def _stages(self) -> dict[str, Judged]:
         with suppress(OSError, ValueError):
@@ -262,7 +271,7 @@ class AgentRun:
             folder=self.place / "reinforce",
             reference=reference_of(self.model) if self.config.lora or self.config.kl else None,
             evaluate=evaluate,
-            on_record=self.record("reinforce", settings.iterations),
+            on_record=self.record(self.config.algorithm, settings.iterations),
             progress=None,
         )
 
@@ -312,7 +321,7 @@ class AgentRun:
         """Passes the records of a stage on: to the log, to TensorBoard, and to whoever listens."""
 
         def pass_on(record: Mapping[str, Any]) -> None:
-            self.bus.tell("progress", stage, **{**record, "steps": steps})
+            self.shown.tell(stage, **{**record, "steps": steps})
             self.tell(**{**record, "steps": steps, "phase": stage})
 
         return pass_on
@@ -345,9 +354,7 @@ class AgentRun:
         stopped = None if self.result is None else self.result.stopped
         report = AgentReport(self.profile.name, out, self.stages, gate, policy, stopped, self.counts())
         (making / REPORT).write_text(json.dumps(report.as_dict(), indent=2), encoding="utf-8")
-        for name in ("events.jsonl", "tensorboard"):
-            if (self.place / name).exists():
-                shutil.move(str(self.place / name), str(making / name))
+        shutil.copyfile(self.shown.folder / "events.jsonl", making / "events.jsonl")
         making.rename(out)
         return report
 
@@ -375,14 +382,6 @@ def prepare(folder: Path) -> tuple[Any, Any]:
         fix = "Start from a Llama-shaped model"
         raise UsageError("Cognate does not read sheets, where prompts share what they begin with", fix=fix)
     return model, load_tokenizer(folder)
-
-
-def events(place: Path, tell: Tell) -> Bus:
-    """The log of a run: JSON Lines, and TensorBoard where it is installed."""
-    bus = Bus(jsonl_sink(place / "events.jsonl"))
-    with suppress(MissingExtraError):
-        bus.sinks.append(tensorboard_sink(place / "tensorboard"))
-    return bus
 
 
 def reinforce_settings(config: AgentTraining, seed: int) -> ReinforceSettings:
