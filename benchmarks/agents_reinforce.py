@@ -156,7 +156,7 @@ class Pilot:
         epochs = max(1.0, steps * options.per_step / len(pairs))
         learn_pairs(
             bench.model, pairs, steps, options.rate, length=options.length, epochs=epochs, seed=self.seed,
-            training={"log_every": max(1, steps), "save_every": 0},
+            training={"log_every": max(1, steps), "save_every": 0, "gradient_checkpointing": bool(options.shape)},
         )  # fmt: skip
         self.timed(name, start)
 
@@ -171,6 +171,7 @@ class Pilot:
             max_tokens=min(self.limit, options.train_tokens), learning_rate=options.reinforce_rate,
             minibatches=options.updates, micro_rows=options.micro_rows,
             evaluate_every=0, patience=0, kl_every=10_000, kl_limit=1e9, resample=0, seed=self.seed,
+            gradient_checkpointing=bool(options.shape),
         )  # fmt: skip
         collector = AnswerCollector.of(self.policy, self.practice, self.judges, settings)
         start, made = time.perf_counter(), []
@@ -245,7 +246,8 @@ class Bench:
 
         self.options, self.pool, self.folder = options, pool, options.model
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model = load_model(self.folder, dtype=torch.float32).to(device)
+        self.model = random_model(options.shape) if options.shape else load_model(self.folder, dtype=torch.float32)
+        self.model.to(device)
         self.lora = LoraSettings(rank=options.rank, alpha=2.0 * options.rank)
         self.step_s = 1.0
         self.encoded: dict[tuple[str, int, int], list[Any]] = {}
@@ -355,50 +357,73 @@ def main() -> None:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
+NUMBERS = {  # option: (default, help)
+    "seeds": (2, "of the pilots"),
+    "seconds": (40.0, "per pilot and seed"),
+    "short-seconds": (14.0, "per other agent"),
+    "qa-factor": (1.5, "times as many seconds for qa"),
+    "total-seconds": (540.0, "no agent is begun that would end later"),
+    "judged": (64, "held-out exercises per stage"),
+    "before-tokens": (256, "longest answer of the base"),
+    "most": (512, "longest answer"),
+    "train-tokens": (256, "longest answer in reinforcement"),
+    "rows": (512, "answers per iteration of reinforcement"),
+    "group": (8, "answers per exercise"),
+    "updates": (4, "optimiser steps per iteration"),
+    "micro-rows": (64, "rows at once"),
+    "iterations": (200, "most iterations of reinforcement"),
+    "steps": (2000, "most supervised steps of the warm-up"),
+    "per-step": (96, "exercises per supervised step"),
+    "exercises": (6144, "most different ones to learn from"),
+    "length": (2048, "tokens per supervised row"),
+    "rate": (1e-3, "learning rate of the supervised steps"),
+    "reinforce-rate": (2e-4, "learning rate of reinforcement"),
+    "rank": (16, "rank of the adapters"),
+    "processes": (14, "that check answers and encode exercises"),
+}
+QUICK = {
+    "seconds": 1.0, "judged": 4, "rows": 8, "group": 4, "updates": 2, "iterations": 1, "steps": 2, "per_step": 4,
+    "length": 512, "processes": 1, "most": 24, "before_tokens": 8, "rank": 4, "seeds": 1,
+}  # fmt: skip
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--out", type=Path, default=Path("agents_reinforce.jsonl"))
-    parser.add_argument("--adapters", type=Path, help="Folder for the adapters after reinforcement.")
-    parser.add_argument("--agents", help="Names, separated by commas [default: all fifteen].")
-    parser.add_argument("--seeds", type=int, default=2, help="Of the pilots.")
-    parser.add_argument("--seconds", type=float, default=40.0, help="Per pilot and seed.")
-    parser.add_argument("--short-seconds", type=float, default=14.0, help="Per other agent.")
-    parser.add_argument("--qa-factor", type=float, default=1.5, help="Times as many seconds for qa.")
-    parser.add_argument("--total-seconds", type=float, default=540.0, help="No agent is begun that would end later.")
-    parser.add_argument("--judged", type=int, default=64, help="Held-out exercises per stage.")
-    parser.add_argument("--before-tokens", type=int, default=256, help="Longest answer of the base.")
-    parser.add_argument("--most", type=int, default=512, help="Longest answer.")
-    parser.add_argument("--train-tokens", type=int, default=256, help="Longest answer in reinforcement.")
+    parser.add_argument("--adapters", type=Path, help="folder for the adapters after reinforcement")
+    parser.add_argument("--agents", help="names, separated by commas [default: all fifteen]")
+    for name, (default, about) in NUMBERS.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{about} [{default}]")
     parser.add_argument(
-        "--control-all", action="store_true", help="A control for every agent, not for the pilots alone."
+        "--control-all", action="store_true", help="a control for every agent, not for the pilots alone"
     )
-    parser.add_argument("--rows", type=int, default=512, help="Answers per iteration of reinforcement.")
-    parser.add_argument("--group", type=int, default=8, help="Answers per exercise.")
-    parser.add_argument("--updates", type=int, default=4, help="Optimiser steps per iteration.")
-    parser.add_argument("--micro-rows", type=int, default=64)
-    parser.add_argument("--iterations", type=int, default=200, help="Most iterations of reinforcement.")
-    parser.add_argument("--steps", type=int, default=2000, help="Most supervised steps of the warm-up.")
-    parser.add_argument("--per-step", type=int, default=96, help="Exercises per supervised step.")
-    parser.add_argument("--exercises", type=int, default=6144, help="Most different ones.")
-    parser.add_argument("--length", type=int, default=2048, help="Tokens per supervised row.")
-    parser.add_argument("--rate", type=float, default=1e-3, help="Learning rate of the supervised steps.")
-    parser.add_argument("--reinforce-rate", type=float, default=2e-4)
-    parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--processes", type=int, default=14)
-    parser.add_argument("--without-sandbox", action="store_true", help="Run programs unsandboxed: disposable machines.")
-    parser.add_argument("--quick", action="store_true", help="Random weights, one agent, seconds on a CPU.")
+    parser.add_argument("--without-sandbox", action="store_true", help="run programs as they are: disposable machines")
+    parser.add_argument("--shape", choices=("3b", "tiny"), help="random weights of that size, to see what it takes")
+    parser.add_argument("--quick", action="store_true", help="random weights, one agent, seconds on a CPU")
     options = parser.parse_args()
     if options.quick:
-        quick = {"seconds": 1.0, "judged": 4, "rows": 8, "group": 4, "updates": 2, "iterations": 1, "steps": 2,
-                 "per_step": 4, "length": 512, "processes": 1, "most": 24, "before_tokens": 8, "rank": 4, "seeds": 1,
-                 "agents": options.agents or "support"}  # fmt: skip
-        vars(options).update(quick)
+        vars(options).update(QUICK)
+        options.agents = options.agents or "support"
         options.model = options.model or quick_base(Path(tempfile.mkdtemp()))
         options.out = Path(tempfile.mkdtemp()) / "quick.jsonl"
     if options.model is None:
         parser.error("--model is needed")
     return options
+
+
+def random_model(shape: str) -> Any:
+    """A Llama of that size with random weights: what it learns means nothing, what it takes does."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    layers, width, inner, heads, groups = {"3b": (28, 3072, 8192, 24, 8), "tiny": (2, 64, 128, 4, 2)}[shape]
+    config = LlamaConfig(
+        vocab_size=49152, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=groups, max_position_embeddings=8192, eos_token_id=2, tie_word_embeddings=True,
+    )  # fmt: skip
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        return LlamaForCausalLM(config)
 
 
 def quick_base(folder: Path) -> Path:

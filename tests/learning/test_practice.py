@@ -15,7 +15,7 @@ from agent_forge.config import dump
 from agent_forge.errors import ConfigError, UsageError
 from agent_forge.inference import ChatClient, Completion, Request
 from agent_forge.learning.exercises import Examinee, exercises_for
-from agent_forge.learning.practice import Answer, Practice, judging, own_rewarder, paired, reward_of, score_of
+from agent_forge.learning.practice import Practice, WrittenAnswer, judging, own_rewarder, paired, reward_of, score_of
 from agent_forge.learning.recorded import attempts_of, records_of
 from agent_forge.learning.settings import AgentTraining
 from agent_forge.learning.trainer_file import read_trainer_file
@@ -69,8 +69,8 @@ def test_nothing_that_is_learnt_is_held_out() -> None:
 def test_answers_are_judged_in_order_and_repeated_ones_once(tmp_path: Path) -> None:
     practice = Practice(PROFILE, None, [0])
     exercises = [practice.exercise(number) for number in range(6)]
-    right = [Answer(exercise, practice.solution(exercise), 20) for exercise in exercises]
-    wrong = [Answer(exercise, '{"go": "nowhere"}', 20) for exercise in exercises]
+    right = [WrittenAnswer(exercise, practice.solution(exercise), 20) for exercise in exercises]
+    wrong = [WrittenAnswer(exercise, '{"go": "nowhere"}', 20) for exercise in exercises]
     mixed = [answer for pair in zip(right, wrong, strict=True) for answer in pair]
     with judging(PROFILE, 1) as judges:
         rewards = judges(mixed * 2)

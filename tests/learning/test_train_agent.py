@@ -17,6 +17,7 @@ from turning import PROFILE, tiny_base  # noqa: E402
 from agent_forge.agents.profiles import AgentLimits  # noqa: E402
 from agent_forge.errors import DataError, UsageError  # noqa: E402
 from agent_forge.forge.training.policy import group_advantages, token_log_probs  # noqa: E402
+from agent_forge.forge.training.reinforce import learn_policy  # noqa: E402
 from agent_forge.forge.training.settings import ReinforceSettings  # noqa: E402
 from agent_forge.inference.local_model import LocalModel  # noqa: E402
 from agent_forge.learning.agents import prepare, train_agent  # noqa: E402
@@ -220,6 +221,11 @@ def test_an_agent_with_a_tool_is_learnt_from_turn_by_turn(base: Path) -> None:
     with torch.no_grad():
         log_probs = token_log_probs(model, experience.tokens, experience.mask)
     assert torch.allclose(log_probs, experience.log_probs, atol=1e-4)
+    once = replace(settings, iterations=1, learning_rate=1e-3, evaluate_every=0)
+    learn_policy(model, lambda _: experience, once, progress=None)
+    with torch.no_grad():
+        change = (token_log_probs(model, experience.tokens, experience.mask) - log_probs) * experience.advantages
+    assert change.sum() > 0  # what went well has become likelier, what went wrong less so
 
 
 def test_the_experiment_of_the_original_runs(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

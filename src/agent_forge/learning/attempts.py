@@ -37,7 +37,7 @@ from agent_forge.inference import ChatClient, Completion, Request
 from agent_forge.inference.batched import BatchedModel
 from agent_forge.inference.grammar import GrammarVocabulary, GrammarWalk, SchemaUnsupported, schema_grammar
 from agent_forge.inference.local_model import LocalModel
-from agent_forge.learning.practice import Answer, Judges, Practice
+from agent_forge.learning.practice import Judges, Practice, WrittenAnswer
 from agent_forge.tasks import Exercise
 from agent_forge.traces import Recorder, Span, Store
 from agent_forge.traces.credit import credit
@@ -110,7 +110,7 @@ def write_answers(
     temperature: float = 0.0,
     seed: int = 0,
     constraint: AnswerGrammar | None = None,
-) -> tuple[Samples, list[Answer]]:
+) -> tuple[Samples, list[WrittenAnswer]]:
     """What the policy answers, in one batch."""
     prompts = [practice.prompt(exercise) for exercise in exercises]
     policy = model.current()
@@ -216,7 +216,7 @@ class SeededPolicy(ChatClient):
 class AgentAttempt:
     """An agent's work on an exercise: what it answered, and the trace of how."""
 
-    answer: Answer
+    answer: WrittenAnswer
     spans: Sequence[Span]
 
 
@@ -291,14 +291,14 @@ class TurnCollector:
         try:
             result = await agent.arun(exercise.prompt)
         except ModelError:  # a conversation that fills the context earns what an empty answer does
-            return AgentAttempt(Answer(exercise, "", 0), ())
+            return AgentAttempt(WrittenAnswer(exercise, "", 0), ())
         last = result.messages[-1]
         text = str(last.get("content") or "") if last["role"] == "assistant" else ""
         observed = tuple(str(message["content"]) for message in result.messages if message["role"] == "tool")
         tokens = (result.usage.input_tokens or 0) + (result.usage.output_tokens or 0)
         recorder.flush()
         spans = recorder.store.trace(result.trace_id)
-        return AgentAttempt(Answer(exercise, text, tokens, result.usage.tool_calls, observed), spans)
+        return AgentAttempt(WrittenAnswer(exercise, text, tokens, result.usage.tool_calls, observed), spans)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ _VALIDATION = 500_000  # from this number on, exercises are for stopping, not fo
 
 
 @dataclass(frozen=True)
-class Answer:
+class WrittenAnswer:
     """What was written for an exercise: its text, how many tokens were read and written, and what tools said."""
 
     exercise: Exercise
@@ -95,13 +95,13 @@ class Practice:
         """A whole answer as tokens, its end included."""
         return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.ends[0]]
 
-    def answer(self, exercise: Exercise, prompt: int, ids: Sequence[int]) -> Answer:
+    def answer(self, exercise: Exercise, prompt: int, ids: Sequence[int]) -> WrittenAnswer:
         """What token ids say, after a prompt of so many."""
         written = [token for token in ids if token not in self.ends]
-        return Answer(exercise, self.tokenizer.decode(written, skip_special_tokens=True), prompt + len(ids))
+        return WrittenAnswer(exercise, self.tokenizer.decode(written, skip_special_tokens=True), prompt + len(ids))
 
 
-def reward_of(profile: AgentProfile, answer: Answer, rules: RewardProfile | None = None) -> Reward:
+def reward_of(profile: AgentProfile, answer: WrittenAnswer, rules: RewardProfile | None = None) -> Reward:
     """What an answer earns, judged as `agents eval` judges it."""
     facts = {
         "prompt": answer.exercise.prompt,
@@ -112,11 +112,11 @@ def reward_of(profile: AgentProfile, answer: Answer, rules: RewardProfile | None
     return score(rules or rules_of(profile), answer.text, answer.exercise, facts, family=family_of(profile))
 
 
-Rewarder = Callable[[Answer], float]
+Rewarder = Callable[[WrittenAnswer], float]
 
 
 def own_rewarder(name: str) -> Rewarder:
-    """A reward function of one's own, `FILE.py:NAME` or `package.module:NAME`: from an Answer to a number."""
+    """A reward function of one's own, `FILE.py:NAME` or `package.module:NAME`: from a WrittenAnswer to a number."""
     place, _, attribute = name.rpartition(":")
     if not place:
         raise UsageError(f"{name!r} does not name a reward function", fix="FILE.py:NAME or package.module:NAME")
@@ -145,7 +145,7 @@ class Judges:
     def __init__(self, profile: AgentProfile, executor: Executor | None = None, own: str | None = None) -> None:
         self.profile, self.executor, self.own = profile, executor, own
 
-    def __call__(self, answers: Sequence[Answer]) -> Judged:
+    def __call__(self, answers: Sequence[WrittenAnswer]) -> Judged:
         """The reward of each, and whether nothing is wrong with it. Answers that are the same are judged once."""
         unique = list({_key(answer): answer for answer in answers}.values())
         parts = [unique[start : start + _PART] for start in range(0, len(unique), _PART)]
@@ -158,7 +158,7 @@ class Judges:
 _PART = 4  # answers that go to a process at once
 
 
-def _key(answer: Answer) -> tuple[Any, ...]:
+def _key(answer: WrittenAnswer) -> tuple[Any, ...]:
     return answer.exercise.prompt, answer.text, answer.tokens, answer.calls, answer.observations
 
 
@@ -169,7 +169,7 @@ class _Judge:
     profile: AgentProfile
     own: str | None
 
-    def __call__(self, answers: Sequence[Answer]) -> Judged:
+    def __call__(self, answers: Sequence[WrittenAnswer]) -> Judged:
         rewards = [reward_of(self.profile, answer) for answer in answers]
         if self.own is None:
             return [(reward.total, reward.correct) for reward in rewards]
