@@ -419,8 +419,8 @@ def random_model(shape: str) -> Any:
 
     layers, width, inner, heads, groups = {"3b": (28, 3072, 8192, 24, 8), "tiny": (2, 64, 128, 4, 2)}[shape]
     config = LlamaConfig(
-        vocab_size=49152, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers, num_attention_heads=heads,
-        num_key_value_heads=groups, max_position_embeddings=8192, eos_token_id=2, tie_word_embeddings=True,
+        vocab_size=49152, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=groups, max_position_embeddings=8192, eos_token_id=2, tie_word_embeddings=True,
     )  # fmt: skip
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         return LlamaForCausalLM(config)
