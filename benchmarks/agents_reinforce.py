@@ -105,6 +105,20 @@ def loaded() -> set[str]:
     return {name for name in names if not name.startswith("_")}
 
 
+def sheets(agent: str, folder: str, seed: int, first: int, count: int, length: int) -> list[Any]:
+    """The same as sheets for supervised steps, which begin with what their prompts share."""
+    import numpy as np
+
+    from agent_forge.learning.sheets import fill_sheets
+    from agent_forge.learning.supervised import common_start
+
+    pairs = encode(agent, folder, seed, first, count)
+    shared = common_start([prompt[:-1] for prompt, _ in pairs])
+    parts = [(prompt[len(shared) :], answer) for prompt, answer in pairs]
+    made = fill_sheets(shared, parts, length)
+    return [replace(sheet, **{name: np.array(value) for name, value in vars(sheet).items()}) for sheet in made]
+
+
 # -- one agent ---------------------------------------------------------------------------------------------------------
 
 
@@ -146,16 +160,17 @@ class Pilot:
         return rewards
 
     def supervise(self, name: str, first: int, steps: int) -> None:
-        from agent_forge.learning.supervised import learn_pairs
+        from agent_forge.learning.sheets import pack_sheets
+        from agent_forge.learning.supervised import learn_sheets
 
         bench, options = self.bench, self.bench.options
         start = time.perf_counter()
-        pairs = bench.pairs(self.agent, self.seed, first, steps)
+        data = pack_sheets(bench.sheets(self.agent, self.seed, first, steps), options.length)
         self.timed("encode", start)
         start = time.perf_counter()
-        epochs = max(1.0, steps * options.per_step / len(pairs))
-        learn_pairs(
-            bench.model, pairs, steps, options.rate, length=options.length, epochs=epochs, seed=self.seed,
+        epochs = max(1.0, steps * options.per_step / bench.wanted(steps))
+        learn_sheets(
+            bench.model, data, steps, options.rate, epochs=epochs, seed=self.seed,
             training={"log_every": max(1, steps), "save_every": 0, "gradient_checkpointing": bool(options.shape)},
         )  # fmt: skip
         self.timed(name, start)
@@ -177,13 +192,12 @@ class Pilot:
         start, made = time.perf_counter(), []
 
         def collect(iteration: int) -> Any:
-            late = time.perf_counter() - start + (made[-1]["s"] if made else 0.0) > seconds
+            late = time.perf_counter() - start + (made[-1] if made else 0.0) > seconds
             if late and made:  # what is left of the iterations passes at once
                 return None
             begun = time.perf_counter()
             experience = collector(iteration)
-            sampled = 0 if experience is None else int(experience.mask.sum())
-            made.append({"s": time.perf_counter() - begun, "tokens": sampled})
+            made.append(time.perf_counter() - begun)
             return experience
 
         rewards: list[float] = []
@@ -194,7 +208,7 @@ class Pilot:
 
         result = learn_policy(self.bench.model, collect, settings, on_record=note, progress=None)
         self.timed("reinforce", start)
-        tokens = sum(each["tokens"] for each in made)
+        tokens = collector.sampled
         generated = result.seconds.get("generate", 0.0)
         return {
             "iterations": len(made), "updates": len(rewards) * options.updates, "rewards": rewards,
@@ -270,16 +284,17 @@ class Bench:
         """Begins to encode exercises, while other work goes on."""
         part = 64
         jobs = [
-            self.pool.submit(encode, agent, str(self.folder), seed, first + start, min(part, count - start))
+            self.pool.submit(
+                sheets, agent, str(self.folder), seed, first + start, min(part, count - start), self.options.length
+            )
             for start in range(0, count, part)
         ]
         self.encoded[agent, seed, first] = jobs
 
-    def pairs(self, agent: str, seed: int, first: int, steps: int) -> list[Any]:
+    def sheets(self, agent: str, seed: int, first: int, steps: int) -> list[Any]:
         if (agent, seed, first) not in self.encoded:
             self.prepare(agent, seed, first, self.wanted(steps))
-        pairs = [pair for job in self.encoded.pop((agent, seed, first)) for pair in job.result()]
-        return pairs[: max(1, self.wanted(steps))]
+        return [sheet for job in self.encoded.pop((agent, seed, first)) for sheet in job.result()]
 
     def before(self, pilot: Pilot) -> list[tuple[float, bool]]:
         """The base's rewards: the adapter changes nothing yet. They are the same for every seed."""
@@ -296,10 +311,9 @@ class Bench:
     def calibrate(self, agent: str) -> None:
         """Seconds per supervised step, which are the same for every agent: the rows are."""
         pilot = Pilot(self, agent, 99, 1.0)
-        for steps in (2, 4):  # the first ones warm up
-            start = time.perf_counter()
-            pilot.supervise("calibrate", 0, steps)
-            self.step_s = (time.perf_counter() - start) / steps
+        for name, steps in (("warm", 2), ("calibrate", 4)):
+            pilot.supervise(name, 0, steps)
+            self.step_s = pilot.spent[name] / steps
         self.drop_adapter()
         print(f"{self.step_s:.3f} s per supervised step", file=sys.stderr, flush=True)
 
@@ -383,7 +397,7 @@ NUMBERS = {  # option: (default, help)
 }
 QUICK = {
     "seconds": 1.0, "judged": 4, "rows": 8, "group": 4, "updates": 2, "iterations": 1, "steps": 2, "per_step": 4,
-    "length": 512, "processes": 1, "most": 24, "before_tokens": 8, "rank": 4, "seeds": 1,
+    "length": 4096, "processes": 1, "most": 24, "before_tokens": 8, "rank": 4, "seeds": 1,
 }  # fmt: skip
 
 
@@ -420,7 +434,8 @@ def random_model(shape: str) -> Any:
     layers, width, inner, heads, groups = {"3b": (28, 3072, 8192, 24, 8), "tiny": (2, 64, 128, 4, 2)}[shape]
     config = LlamaConfig(
         vocab_size=49152, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers,
-        num_attention_heads=heads, num_key_value_heads=groups, max_position_embeddings=8192, eos_token_id=2, tie_word_embeddings=True,
+        num_attention_heads=heads, num_key_value_heads=groups, max_position_embeddings=8192, eos_token_id=2,
+        tie_word_embeddings=True,
     )  # fmt: skip
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         return LlamaForCausalLM(config)

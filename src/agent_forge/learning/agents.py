@@ -242,7 +242,7 @@ class AgentRun:
             (self.practice.prompt(each), self.practice.encoded(self.practice.solution(each))) for each in exercises
         ]
         learn_pairs(
-            self.model, pairs, steps, rate, self.place / name, length=self.config.length, epochs=wanted / count,
+            self.model, pairs, steps, rate, folder=self.place / name, length=self.config.length, epochs=wanted / count,
             training=self._training(), seed=self.seed, on_record=self.record(name, steps),
         )  # fmt: skip
 
@@ -289,7 +289,7 @@ class AgentRun:
         if config.algorithm == "sft":
             single = [(practice.prompt(each.exercise), practice.encoded(each.text)) for each in right]
             learn_pairs(
-                self.model, single, steps, config.learning_rate, self.place / "sft", length=config.length,
+                self.model, single, steps, config.learning_rate, folder=self.place / "sft", length=config.length,
                 epochs=steps * config.batch_size / len(rows), training=self._training(), seed=self.seed,
                 on_record=learnt,
             )  # fmt: skip

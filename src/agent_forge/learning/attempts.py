@@ -140,6 +140,7 @@ class AnswerCollector(Collector):
     policy: SamplingCopy | None = None
     practice: Practice | None = None
     judges: Judges | None = None
+    sampled: int = 0  # tokens so far
 
     @classmethod
     def of(
@@ -180,6 +181,7 @@ class AnswerCollector(Collector):
             constraint=constraint,
         )
         written = time.perf_counter()
+        self.sampled += int(samples.mask.sum())
         rewards = torch.tensor([reward for reward, _ in self.judges(answers)])
         spent = {"generate": written - start, "score": time.perf_counter() - written}
         rows = (samples.tokens, samples.mask, samples.log_probs)

@@ -47,23 +47,28 @@ def common_start(rows: Sequence[Sequence[int]]) -> list[int]:
 
 
 def learn_pairs(
+    model: Any, pairs: Sequence[Pair], steps: int, rate: float, *, length: int = 1024, **options: Any
+) -> TrainResult:
+    """`learn_sheets` on pairs, packed into rows of about `length` tokens."""
+    return learn_sheets(model, pack_pairs(pairs, length), steps, rate, **options)
+
+
+def learn_sheets(
     model: Any,
-    pairs: Sequence[Pair],
+    data: PlanSheets,
     steps: int,
     rate: float,
-    folder: Path | None = None,
     *,
-    length: int = 1024,
+    folder: Path | None = None,
     epochs: float = 1.0,
     training: Mapping[str, Any] | None = None,
     seed: int = 0,
     on_record: Callable[[dict[str, Any]], None] | None = None,
 ) -> TrainResult:
-    """Trains what learns in the model (its adapter, or all weights) on the pairs, `epochs` times in so many steps.
+    """Trains what learns in the model (its adapter, or all weights) on the sheets, `epochs` times in so many steps.
 
     A run that was stopped goes on from the last checkpoint in `folder`. When memory runs out, a step is split.
     """
-    data = pack_pairs(pairs, length)
     rows = max(1, math.ceil(epochs * len(data) / steps))
     # compiling takes longer than a short run does
     settings = adamw_settings(steps, rows, rate, {"compile": False, **(training or {})}, seed)
