@@ -71,7 +71,7 @@ class SamplingCopy:
             weight: Any = layer.base.weight
             product = layer.scale * (layer.lora_B @ layer.lora_A)
             transposed = product.shape != weight.shape
-            self.copy.get_submodule(name).weight.copy_(weight + (product.T if transposed else product))  # type: ignore[union-attr,operator]
+            self.copy.get_submodule(name).weight.copy_(weight + (product.T if transposed else product))  # type: ignore[operator]
         if not layers:
             for mine, theirs in zip(self.copy.parameters(), self.model.parameters(), strict=True):
                 mine.copy_(theirs)
@@ -159,8 +159,9 @@ class AnswerCollector(Collector):
         def unused(item: Any, answer: Any) -> float:
             raise AssertionError("answers are judged together")
 
-        fields = {"constraint": constraint, "policy": policy, "practice": practice, "judges": judges}
-        return cls(policy.model, draw, unused, settings, **fields)
+        return cls(
+            policy.model, draw, unused, settings, constraint=constraint, policy=policy, practice=practice, judges=judges
+        )
 
     def answers(self, questions: Sequence[PromptItem], number: int) -> Experience:
         """Answers to the exercises of questions, with their rewards."""
