@@ -70,8 +70,9 @@ class SamplingCopy:
         for name, layer in layers.items():
             weight: Any = layer.base.weight
             product = layer.scale * (layer.lora_B @ layer.lora_A)
-            transposed = product.shape != weight.shape
-            self.copy.get_submodule(name).weight.copy_(weight + (product.T if transposed else product))  # type: ignore[operator]
+            plain = isinstance(layer.base, nn.Linear)  # GPT-2's Conv1D stores its matrix as [in, out]
+            merged: Any = self.copy.get_submodule(name).weight
+            merged.copy_(weight + (product if plain else product.T))
         if not layers:
             for mine, theirs in zip(self.copy.parameters(), self.model.parameters(), strict=True):
                 mine.copy_(theirs)

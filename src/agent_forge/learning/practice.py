@@ -133,7 +133,8 @@ def own_rewarder(name: str) -> Rewarder:
             raise UsageError(f"the reward function cannot be imported: {error}", where=name) from error
     if not callable(names.get(attribute)):
         raise UsageError(f"there is no function {attribute!r}", where=place)
-    return names[attribute]  # type: ignore[no-any-return]
+    rewarder: Rewarder = names[attribute]
+    return rewarder
 
 
 Judged = list[tuple[float, bool]]  # rewards, and whether nothing was wrong
