@@ -31,7 +31,7 @@ COMMANDS = {
     "agents": ("agent_forge.cli.agents", "List and show the agent profiles; run scenarios."),
     "data": ("agent_forge.cli.data", "Prepare training data: scrub, deduplicate, balance, audit."),
     "forge": ("agent_forge.cli.forge", "Make a model: run a pipeline, follow it, export the result."),
-    "train": ("agent_forge.cli.train", "Train a planner for your tools, from traces, logs or schemas."),
+    "train": ("agent_forge.cli.train", "Train a planner for your tools, or the model of an agent on its exercises."),
     "evolve": ("agent_forge.cli.evolve", "Evolve merge recipes and judge the champion on held-out data."),
     "quantize": ("agent_forge.cli.quantize", "Train a model for ternary weights and pack it."),
     "compress": ("agent_forge.cli.compress", "Find the smallest model that is good enough, or the best of a size."),

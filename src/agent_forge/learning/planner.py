@@ -35,7 +35,7 @@ from agent_forge.forge.merging.layout import LAYER
 from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.opening import ModelName, find_model
 from agent_forge.forge.phases import Phase, PhaseOutcome, Work
-from agent_forge.forge.phases.cognate import device, settings_of
+from agent_forge.forge.phases.cognate import device
 from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.pruning import cut_embeddings, cut_tokenizer, kept_words
 from agent_forge.forge.quantization.folder import copy_tokenizer
@@ -48,6 +48,7 @@ from agent_forge.learning.material import PlannerRows, gather, public_groups
 from agent_forge.learning.rows import PlanRow
 from agent_forge.learning.settings import PlannerSettings
 from agent_forge.learning.sheets import PlanSheets, encode_sheets, pack_sheets
+from agent_forge.learning.supervised import adamw_settings
 
 RIGHT = "fully right"
 
@@ -170,15 +171,9 @@ def learn(work: Work, model: Any, words: str, material: PlannerRows) -> Any:
 
 
 def training_settings(config: PlannerSettings, rows: int, seed: int) -> TrainSettings:
-    """Settings of the core for so many packed rows: AdamW at one rate for everything, a cosine to nearly zero."""
+    """Settings of the core for so many packed rows."""
     steps = max(1, math.ceil(config.epochs * rows / config.batch_rows))
-    rates = {"matrix_rule": "adamw", "lr": config.lr, "embedding_lr": config.lr, "scalar_lr": config.lr}
-    fixed = {
-        "steps": steps, "batch_rows": config.batch_rows, "micro_rows": config.batch_rows, "schedule": "cosine",
-        "warmup": max(1, steps // 20), "floor": 0.03, "log_every": max(1, steps // 50), "optimizer": "specialise",
-        "optimizer_changes": {**rates, "weight_decay": 0.0}, "save_every": max(10, steps // 10),
-    }  # fmt: skip
-    return settings_of({**fixed, **config.training}, seed)
+    return adamw_settings(steps, config.batch_rows, config.lr, config.training, seed)
 
 
 def write_planner(model: Any, folder: Path, words: str, source: Path, output: str) -> None:

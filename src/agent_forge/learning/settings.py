@@ -1,4 +1,4 @@
-"""What `train planner` is asked for: the options of the command, the `config` of its phase, and the Python arguments.
+"""What `train planner` and `train AGENT` are asked for: the options of the commands and the Python arguments.
 
 Nothing here needs torch.
 """
@@ -40,3 +40,74 @@ class PlannerSettings:
         if not (self.data or self.traces or self.tools or self.public):
             fix = "Give --tools FILE, --traces HOME or --data FILE"
             raise ConfigError("there is nothing to learn from", where="planner", fix=fix)
+
+
+@dataclass(frozen=True)
+class AgentTraining:
+    """How an agent learns: supervised first, on the reference solvers' answers or on traces, then by reinforcement.
+
+    Other settings of the supervised part (`TrainSettings`) go into `training`, of the other (`ReinforceSettings`) into
+    `reinforcement`.
+    """
+
+    algorithm: Literal["grpo", "ppo", "sft", "dpo"] = option(
+        "grpo", help="grpo and ppo reinforce; sft and dpo learn from --traces"
+    )
+    iterations: int = option(100, help="Steps of reinforcement, or of learning from traces", at_least=0)
+    batch_size: int = option(32, help="Answers per iteration", at_least=1)
+    group: int = option(8, help="Answers per exercise, which are compared with each other", at_least=2)
+    learning_rate: float = option(1e-4, help="Learning rate of reinforcement and of learning from traces", above=0)
+    task_type: str = option("auto", help="Task family to practise; auto is the agent's own")
+    warmup: int | None = option(
+        None, help="Supervised steps on the reference solvers' answers first; by default as many as iterations",
+        at_least=0,
+    )  # fmt: skip
+    warmup_rate: float = option(1e-3, help="Learning rate of the supervised steps", above=0)
+    lora: bool = option(True, help="Train an adapter instead of all weights")
+    adapter: LoraSettings = field(default_factory=LoraSettings)
+    turns: int = option(1, help="Model calls per exercise; with more than one the agent may use its tools", at_least=1)
+    credit: Literal["shapley", "reuse", "discounted", "uniform"] = option(
+        "shapley", help="How the turns of one attempt share its reward"
+    )
+    discount: float = option(
+        1.0, help="Discount per turn (credit: discounted), and of PPO's returns", above=0, at_most=1
+    )
+    normalise: bool = option(True, help="Divide advantages by the spread of their group")
+    kl: float = option(0.0, help="Weight of the divergence from the policy before reinforcement", at_least=0)
+    temperature: float = option(1.0, help="Sampling temperature of the attempts", above=0)
+    constrained: bool = option(False, help="Attempts follow the grammar of the answers, as evaluations do; slower")
+    max_tokens: int = option(512, help="Tokens per answer", at_least=1)
+    updates: int = option(1, help="Optimiser steps per iteration, each on its share of the answers", at_least=1)
+    judged: int = option(18, help="Held-out exercises in the report", at_least=2)
+    evaluate_every: int = option(25, help="Iterations between two evaluations that may stop the run", at_least=1)
+    checkpoint_every: int = option(25, help="Iterations between two checkpoints", at_least=1)
+    patience: int = option(4, help="Evaluations without gain before the run stops (0: never)", at_least=0)
+    reward: str | None = option(None, help="Reward function to learn by, FILE.py:NAME; judged is always by the agent's")
+    traces: str | None = option(None, help="Traces to learn from: a folder of JSON Lines, a home folder, or a URL")
+    epochs: float = option(10.0, help="Most passes over the traces", above=0)
+    control: bool = option(False, help="Also train as many further supervised steps, for comparison")
+    judges: int = option(0, help="Processes that score answers (0: one per core)", at_least=0)
+    length: int = option(1024, help="Tokens per row of the supervised steps", at_least=64)
+    gradient_checkpointing: bool = option(False, help="Less memory, a third more time in learning")
+    training: dict[str, Any] = option({})
+    reinforcement: dict[str, Any] = option({})
+
+    def __post_init__(self) -> None:
+        if self.algorithm in ("sft", "dpo") and self.traces is None:
+            raise ConfigError(f"{self.algorithm} learns from traces", where="train", fix="Give --traces DIR or a URL")
+        if self.batch_size % self.group and self.algorithm in ("grpo", "ppo"):
+            what = f"a batch of {self.batch_size} answers is not made of groups of {self.group}"
+            raise ConfigError(what, where="train", fix="Make batch_size a multiple of group")
+        if self.turns > 1 and self.algorithm not in ("grpo",):
+            raise ConfigError(
+                f"{self.algorithm} learns from single answers", where="train", fix="Use grpo, or --turns 1"
+            )
+        if self.turns > 1 and self.temperature != 1.0:
+            raise ConfigError("attempts of several turns are sampled at temperature 1", where="train")
+
+    @property
+    def warmup_steps(self) -> int:
+        """Supervised steps before anything else; none where there are traces to learn from."""
+        if self.warmup is None:
+            return self.iterations if self.algorithm in ("grpo", "ppo") else 0
+        return self.warmup

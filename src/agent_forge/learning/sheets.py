@@ -72,13 +72,21 @@ def encode_sheets(groups: Sequence[Sequence[PlanRow]], tokenizer: Any, length: i
     sheets = []
     for group in groups:
         tools = next(ids)
-        pairs = [(next(ids), [*next(ids), end]) for _ in group]
-        while pairs:
-            sheet = Sheet.of(tools, pairs, length + 1)
-            placed = max(sheet.parts, default=0)
-            if placed:
-                sheets.append(sheet)
-            pairs = pairs[placed or 1 :]
+        sheets += fill_sheets(tools, [(next(ids), [*next(ids), end]) for _ in group], length)
+    return sheets
+
+
+def fill_sheets(
+    shared: Sequence[int], pairs: Sequence[tuple[Sequence[int], Sequence[int]]], length: int
+) -> list[Sheet]:
+    """Pairs of request and answer on sheets that begin with what they share. A pair too long for one is left out."""
+    sheets = []
+    while pairs:
+        sheet = Sheet.of(shared, pairs, length + 1)
+        placed = max(sheet.parts, default=0)
+        if placed:
+            sheets.append(sheet)
+        pairs = pairs[placed or 1 :]
     return sheets
 
 

@@ -1,0 +1,470 @@
+"""Do agents get better because their own answers were scored? Warm-up, reinforcement and control, per agent and seed.
+
+    python benchmarks/agents_reinforce.py --model FOLDER --out results.jsonl          # one GPU
+    python benchmarks/agents_reinforce.py --quick                                     # CPU, random weights, one agent
+
+One base, and for each agent and seed an adapter of its own: supervised steps on the reference solvers' answers, then
+reinforcement by rewards of sampled answers and, from the same warm-up, the control (of the pilots): as many further
+supervised steps as reinforcement made, each on `--per-step` reference answers where it had `--rows` / `--updates`.
+Each stage is judged on the same held-out exercises, greedily and bound to the schema, as `agents eval` does. Training
+samples are free: the form is part of the reward.
+
+Each agent gets `--seconds` (the pilots) or `--short-seconds`, of which the warm-up has WARMUP and reinforcement LEARN;
+the rest is for judging and the control. A line of the output is one agent and seed; those that are there are not
+repeated, so that a run can be continued. Checkers and the encoding of exercises run in `--processes`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from functools import lru_cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
+
+PILOTS = ("qa", "analyst", "support")
+OTHERS = ("legal", "content", "marketing", "sales", "design", "builder", "deploy", "monitor", "security", "finance",
+          "hr", "seo")  # fmt: skip
+EXECUTED = ("qa", "builder")  # agents whose answers are programs
+WARMUP, LEARN = 0.3, 0.5  # shares of an agent's seconds
+CONTROL = 50_000  # number of the first exercise of the control
+
+
+# -- in the processes --------------------------------------------------------------------------------------------------
+
+
+def settle(sandboxed: bool) -> None:
+    """Prepares a process. Without a sandbox, programs run as they are: only on a machine that is thrown away."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if not sandboxed:
+        from agent_forge.tasks import execution
+
+        execution.run_python = unsandboxed
+
+
+async def unsandboxed(code: str, *, stdin: str = "", limits: Any = None) -> Any:
+    from agent_forge.runtime.sandbox import SandboxResult
+
+    start = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-c", code, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL, cwd=tempfile.gettempdir(), env={},
+    )  # fmt: skip
+    try:
+        out, _ = await asyncio.wait_for(process.communicate(stdin.encode()), limits.time_s)
+        state = "done" if process.returncode == 0 else "failed"
+    except (asyncio.TimeoutError, subprocess.SubprocessError):
+        process.kill()
+        out, state = b"", "timed_out"
+    return SandboxResult(state, process.returncode, out.decode(errors="replace"), "", time.monotonic() - start)
+
+
+@lru_cache(maxsize=1)
+def tokenizer_of(folder: str) -> Any:
+    from agent_forge.inference.loading import load_tokenizer
+
+    return load_tokenizer(folder)
+
+
+@lru_cache(maxsize=32)
+def practice_of(agent: str, folder: str, seed: int) -> Any:
+    from agent_forge.agents.profiles import roster
+    from agent_forge.learning.practice import Practice
+
+    ends = json.loads((Path(folder) / "generation_config.json").read_text()).get("eos_token_id")
+    tokenizer = tokenizer_of(folder)
+    own = tokenizer.eos_token_id
+    every = [own, *(ends if isinstance(ends, list) else [ends])]
+    return Practice(
+        roster("genesis")[agent], tokenizer, list(dict.fromkeys(each for each in every if each is not None)), seed
+    )
+
+
+def encode(agent: str, folder: str, seed: int, first: int, count: int) -> list[tuple[list[int], list[int]]]:
+    """Prompts and reference answers of training exercises, as tokens."""
+    practice = practice_of(agent, folder, seed)
+    exercises = [practice.exercise(number) for number in range(first, first + count)]
+    return [(practice.prompt(each), practice.encoded(practice.solution(each))) for each in exercises]
+
+
+def loaded() -> set[str]:
+    """The packages of others that a process has loaded: what a bare machine must have."""
+    names = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+    return {name for name in names if not name.startswith("_")}
+
+
+def sheets(agent: str, folder: str, seed: int, first: int, count: int, length: int) -> list[Any]:
+    """The same as sheets for supervised steps, which begin with what their prompts share."""
+    import numpy as np
+
+    from agent_forge.learning.sheets import fill_sheets
+    from agent_forge.learning.supervised import common_start
+
+    pairs = encode(agent, folder, seed, first, count)
+    shared = common_start([prompt[:-1] for prompt, _ in pairs])
+    parts = [(prompt[len(shared) :], answer) for prompt, answer in pairs]
+    made = fill_sheets(shared, parts, length)
+    return [replace(sheet, **{name: np.array(value) for name, value in vars(sheet).items()}) for sheet in made]
+
+
+# -- one agent ---------------------------------------------------------------------------------------------------------
+
+
+class Pilot:
+    """One agent and seed on the shared base."""
+
+    def __init__(self, bench: Bench, agent: str, seed: int, seconds: float) -> None:
+        import torch
+
+        from agent_forge.forge.adapters import add_adapter
+        from agent_forge.learning.attempts import AnswerGrammar, SamplingCopy
+        from agent_forge.learning.practice import Judges
+        from agent_forge.tasks.fixed import held_out
+
+        self.bench, self.agent, self.seed, self.seconds = bench, agent, seed, seconds
+        self.practice = practice_of(agent, str(bench.folder), seed)
+        torch.manual_seed(seed)
+        add_adapter(bench.model, bench.lora)
+        self.policy = SamplingCopy(bench.model)
+        self.grammar = AnswerGrammar.of(self.practice, bench.vocabulary(self.practice))
+        self.judges = Judges(replace(self.practice.profile), bench.pool)
+        self.exercises = held_out(self.practice.tasks, bench.options.judged, 1)
+        solutions = [len(answer) for _, answer in encode(agent, str(bench.folder), seed, 0, 60)]
+        self.limit = min(bench.options.most, max(solutions) + 8)
+        self.spent: dict[str, float] = {}
+
+    def timed(self, name: str, start: float) -> None:
+        self.spent[name] = self.spent.get(name, 0.0) + time.perf_counter() - start
+
+    def judge(self, limit: int | None = None) -> list[tuple[float, bool]]:
+        from agent_forge.learning.attempts import write_answers
+
+        start = time.perf_counter()
+        _, answers = write_answers(
+            self.policy, self.practice, self.exercises, max_tokens=limit or self.limit, constraint=self.grammar
+        )
+        rewards = self.judges(answers)
+        self.timed("judge", start)
+        return rewards
+
+    def supervise(self, name: str, first: int, steps: int) -> None:
+        from agent_forge.learning.sheets import pack_sheets
+        from agent_forge.learning.supervised import learn_sheets
+
+        bench, options = self.bench, self.bench.options
+        start = time.perf_counter()
+        data = pack_sheets(bench.sheets(self.agent, self.seed, first, steps), options.length)
+        self.timed("encode", start)
+        start = time.perf_counter()
+        epochs = max(1.0, steps * options.per_step / bench.wanted(steps))
+        learn_sheets(
+            bench.model, data, steps, options.rate, epochs=epochs, seed=self.seed,
+            training={"log_every": max(1, steps), "save_every": 0, "gradient_checkpointing": bool(options.shape)},
+        )  # fmt: skip
+        self.timed(name, start)
+
+    def reinforce(self, seconds: float) -> dict[str, Any]:
+        from agent_forge.forge.training.reinforce import learn_policy
+        from agent_forge.forge.training.settings import ReinforceSettings
+        from agent_forge.learning.attempts import AnswerCollector
+
+        options = self.bench.options
+        settings = ReinforceSettings(
+            iterations=options.iterations, prompts=options.rows // options.group, copies=options.group,
+            max_tokens=min(self.limit, options.train_tokens), learning_rate=options.reinforce_rate,
+            minibatches=options.updates, micro_rows=options.micro_rows,
+            evaluate_every=0, patience=0, kl_every=10_000, kl_limit=1e9, resample=0, seed=self.seed,
+            gradient_checkpointing=bool(options.shape),
+        )  # fmt: skip
+        collector = AnswerCollector.of(self.policy, self.practice, self.judges, settings)
+        start, made = time.perf_counter(), []
+
+        def collect(iteration: int) -> Any:
+            late = time.perf_counter() - start + (made[-1] if made else 0.0) > seconds
+            if late and made:  # what is left of the iterations passes at once
+                return None
+            begun = time.perf_counter()
+            experience = collector(iteration)
+            made.append(time.perf_counter() - begun)
+            return experience
+
+        rewards: list[float] = []
+
+        def note(record: dict[str, Any]) -> None:
+            if "reward" in record:
+                rewards.append(round(record["reward"], 4))
+
+        result = learn_policy(self.bench.model, collect, settings, on_record=note, progress=None)
+        self.timed("reinforce", start)
+        tokens = collector.sampled
+        generated = result.seconds.get("generate", 0.0)
+        return {
+            "iterations": len(made), "updates": len(rewards) * options.updates, "rewards": rewards,
+            "seconds": {name: round(spent, 2) for name, spent in result.seconds.items()}, "sampled_tokens": tokens,
+            "tokens_per_s": round(tokens / generated) if generated else None, "stopped": result.stopped,
+            "peak_memory": result.peak_memory,
+        }  # fmt: skip
+
+    def carry_out(self) -> dict[str, Any]:
+        from agent_forge.forge.training.checkpoint import restore_weights, weights_of
+
+        bench = self.bench
+        before = bench.before(self)
+        steps = max(1, min(bench.options.steps, round(WARMUP * self.seconds / bench.step_s)))
+        self.supervise("warmup", 0, steps)
+        warm = {name: weight.clone() for name, weight in weights_of(bench.model).items()}
+        stages = {"before": before, "warmup": self.judge()}
+        learnt = self.reinforce(LEARN * self.seconds)
+        stages["after"] = self.judge()
+        if bench.options.adapters is not None:
+            from agent_forge.forge.adapters import save_adapter
+
+            save_adapter(bench.model, bench.options.adapters / f"{self.agent}-{self.seed}", base=bench.folder)
+        restore_weights(bench.model, warm)
+        if learnt["updates"] and (self.agent in PILOTS or bench.options.control_all):
+            self.supervise("control", CONTROL, learnt["updates"])
+            stages["control"] = self.judge()
+        return self.line(stages, steps, learnt)
+
+    def line(self, stages: dict[str, Any], steps: int, learnt: dict[str, Any]) -> dict[str, Any]:
+        from agent_forge.learning.practice import gains, score_of
+
+        scores = {name: asdict(score_of(rewards)) for name, rewards in stages.items()}
+        spent = {name: round(spent, 2) for name, spent in self.spent.items()}
+        return {
+            "agent": self.agent, "seed": self.seed, "n": len(self.exercises), **scores, **gains(stages),
+            "warmup_steps": steps, "limit": self.limit, "reinforcement": learnt, "spent": spent,
+        }  # fmt: skip
+
+
+class Bench:
+    """What the agents share: the base, the processes, and the base's own rewards."""
+
+    def __init__(self, options: argparse.Namespace, pool: Any) -> None:
+        import torch
+
+        from agent_forge.forge.training.settings import LoraSettings
+        from agent_forge.inference.loading import load_model
+
+        self.options, self.pool, self.folder = options, pool, options.model
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model = random_model(options.shape) if options.shape else load_model(self.folder, dtype=torch.float32)
+        self.model.to(device)
+        self.lora = LoraSettings(rank=options.rank, alpha=2.0 * options.rank)
+        self.step_s = 1.0
+        self.encoded: dict[tuple[str, int, int], list[Any]] = {}
+        self.known: dict[str, list[tuple[float, bool]]] = {}
+        self._vocabulary: Any = None
+
+    def vocabulary(self, practice: Any) -> Any:
+        """The tokens as grammars see them, once for all agents."""
+        from agent_forge.inference.grammar import GrammarVocabulary
+
+        if self._vocabulary is None:
+            self._vocabulary = GrammarVocabulary(practice.tokenizer, ends=practice.ends)
+        return self._vocabulary
+
+    def wanted(self, steps: int) -> int:
+        """Exercises for so many steps, at most as many as `--exercises`."""
+        return min(self.options.exercises, steps * self.options.per_step)
+
+    def prepare(self, agent: str, seed: int, first: int, count: int) -> None:
+        """Begins to encode exercises, while other work goes on."""
+        part = 64
+        jobs = [
+            self.pool.submit(
+                sheets, agent, str(self.folder), seed, first + start, min(part, count - start), self.options.length
+            )
+            for start in range(0, count, part)
+        ]
+        self.encoded[agent, seed, first] = jobs
+
+    def sheets(self, agent: str, seed: int, first: int, steps: int) -> list[Any]:
+        if (agent, seed, first) not in self.encoded:
+            self.prepare(agent, seed, first, self.wanted(steps))
+        return [sheet for job in self.encoded.pop((agent, seed, first)) for sheet in job.result()]
+
+    def before(self, pilot: Pilot) -> list[tuple[float, bool]]:
+        """The base's rewards: the adapter changes nothing yet. They are the same for every seed."""
+        if pilot.agent not in self.known:
+            self.known[pilot.agent] = pilot.judge(min(pilot.limit, self.options.before_tokens))
+        return self.known[pilot.agent]
+
+    def drop_adapter(self) -> None:
+        from agent_forge.forge.adapters import adapted_layers
+
+        for name, layer in list(adapted_layers(self.model)):
+            self.model.set_submodule(name, layer.base)
+
+    def calibrate(self, agent: str) -> None:
+        """Seconds per supervised step, which are the same for every agent: the rows are."""
+        pilot = Pilot(self, agent, 99, 1.0)
+        for name, steps in (("warm", 2), ("calibrate", 4)):
+            pilot.supervise(name, 0, steps)
+            self.step_s = pilot.spent[name] / steps
+        self.drop_adapter()
+        print(f"{self.step_s:.3f} s per supervised step", file=sys.stderr, flush=True)
+
+
+# -- all of them -------------------------------------------------------------------------------------------------------
+
+
+def runs(options: argparse.Namespace) -> list[tuple[str, int, float]]:
+    """Agents, seeds and seconds: the pilots first, their second seed last."""
+    chosen = options.agents.split(",") if options.agents else [*PILOTS, *OTHERS]
+    every = [(agent, 0) for agent in chosen]
+    every += [(agent, 1) for agent in chosen if agent in PILOTS and options.seeds > 1]
+    factor = {"qa": options.qa_factor}  # its answers are five times as long as those of the other pilots
+    return [
+        (agent, seed, (options.seconds if agent in PILOTS else options.short_seconds) * factor.get(agent, 1.0))
+        for agent, seed in every
+    ]
+
+
+def main() -> None:
+    options = arguments()
+    from agent_forge.runtime.sandbox import sandbox_available
+
+    sandboxed, why = sandbox_available()
+    done = set()
+    if options.out.exists():
+        done = {(line["agent"], line["seed"]) for line in map(json.loads, options.out.read_text().splitlines())}
+    work = [each for each in runs(options) if each[:2] not in done]
+    if not (sandboxed or options.without_sandbox):
+        print(f"no sandbox ({why}): {', '.join(EXECUTED)} are left out", file=sys.stderr)
+        work = [each for each in work if each[0] not in EXECUTED]
+    start = time.perf_counter()
+    context = get_context("spawn")
+    with ProcessPoolExecutor(options.processes, context, settle, (sandboxed,)) as pool:
+        bench = Bench(options, pool)
+        bench.calibrate(work[0][0])
+        for place, (agent, seed, seconds) in enumerate(work):
+            if time.perf_counter() - start + seconds > options.total_seconds:
+                print(f"{agent} {seed}: no time left", file=sys.stderr)
+                continue
+            if place + 1 < len(work):  # the next agent's exercises are encoded while this one learns
+                following, its_seed, its_seconds = work[place + 1]
+                steps = max(1, round(WARMUP * its_seconds / bench.step_s))
+                bench.prepare(following, its_seed, 0, bench.wanted(min(options.steps, steps)))
+            begun = time.perf_counter()
+            line = Pilot(bench, agent, seed, seconds).carry_out()
+            bench.drop_adapter()
+            line["wall_s"] = round(time.perf_counter() - begun, 1)
+            with open(options.out, "a") as file:
+                file.write(json.dumps(line) + "\n")
+            shown = {name: line[name]["mean"] for name in ("before", "warmup", "after", "control") if name in line}
+            print(f"{agent} {seed}: " + ", ".join(f"{k} {v:.3f}" for k, v in shown.items()), line["wall_s"], flush=True)
+        if options.quick:
+            print("modules:", *sorted(loaded() | pool.submit(loaded).result()), file=sys.stderr)
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+NUMBERS = {  # option: (default, help)
+    "seeds": (2, "of the pilots"),
+    "seconds": (40.0, "per pilot and seed"),
+    "short-seconds": (14.0, "per other agent"),
+    "qa-factor": (1.5, "times as many seconds for qa"),
+    "total-seconds": (540.0, "no agent is begun that would end later"),
+    "judged": (64, "held-out exercises per stage"),
+    "before-tokens": (256, "longest answer of the base"),
+    "most": (512, "longest answer"),
+    "train-tokens": (256, "longest answer in reinforcement"),
+    "rows": (512, "answers per iteration of reinforcement"),
+    "group": (8, "answers per exercise"),
+    "updates": (4, "optimiser steps per iteration"),
+    "micro-rows": (64, "rows at once"),
+    "iterations": (200, "most iterations of reinforcement"),
+    "steps": (2000, "most supervised steps of the warm-up"),
+    "per-step": (96, "exercises per supervised step"),
+    "exercises": (6144, "most different ones to learn from"),
+    "length": (2048, "tokens per supervised row"),
+    "rate": (1e-3, "learning rate of the supervised steps"),
+    "reinforce-rate": (2e-4, "learning rate of reinforcement"),
+    "rank": (16, "rank of the adapters"),
+    "processes": (14, "that check answers and encode exercises"),
+}
+QUICK = {
+    "seconds": 1.0, "judged": 4, "rows": 8, "group": 4, "updates": 2, "iterations": 1, "steps": 2, "per_step": 4,
+    "length": 4096, "processes": 1, "most": 24, "before_tokens": 8, "rank": 4, "seeds": 1,
+}  # fmt: skip
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("agents_reinforce.jsonl"))
+    parser.add_argument("--adapters", type=Path, help="folder for the adapters after reinforcement")
+    parser.add_argument("--agents", help="names, separated by commas [default: all fifteen]")
+    for name, (default, about) in NUMBERS.items():
+        parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{about} [{default}]")
+    parser.add_argument(
+        "--control-all", action="store_true", help="a control for every agent, not for the pilots alone"
+    )
+    parser.add_argument("--without-sandbox", action="store_true", help="run programs as they are: disposable machines")
+    parser.add_argument("--shape", choices=("3b", "tiny"), help="random weights of that size, to see what it takes")
+    parser.add_argument("--quick", action="store_true", help="random weights, one agent, seconds on a CPU")
+    options = parser.parse_args()
+    if options.quick:
+        vars(options).update(QUICK)
+        options.agents = options.agents or "support"
+        options.model = options.model or quick_base(Path(tempfile.mkdtemp()))
+        options.out = Path(tempfile.mkdtemp()) / "quick.jsonl"
+    if options.model is None:
+        parser.error("--model is needed")
+    return options
+
+
+def random_model(shape: str) -> Any:
+    """A Llama of that size with random weights: what it learns means nothing, what it takes does."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    layers, width, inner, heads, groups = {"3b": (28, 3072, 8192, 24, 8), "tiny": (2, 64, 128, 4, 2)}[shape]
+    config = LlamaConfig(
+        vocab_size=49152, hidden_size=width, intermediate_size=inner, num_hidden_layers=layers,
+        num_attention_heads=heads, num_key_value_heads=groups, max_position_embeddings=8192, eos_token_id=2,
+        tie_word_embeddings=True,
+    )  # fmt: skip
+    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
+        return LlamaForCausalLM(config)
+
+
+def quick_base(folder: Path) -> Path:
+    """A random model of two layers with a chat template."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    from agent_forge.tasks import family
+
+    words = Tokenizer(models.BPE())
+    words.pre_tokenizer, words.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=1000, special_tokens=["<end>"], initial_alphabet=alphabet, show_progress=False
+    )
+    words.train_from_iterator([family("support").make(seed).prompt for seed in range(20)], trainer)
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}<end>{% endfor %}assistant: "
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<end>", chat_template=template)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=4096, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+if __name__ == "__main__":
+    main()
