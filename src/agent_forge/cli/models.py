@@ -87,7 +87,7 @@ def verify(digest: str, remote: bool, models: str | None, home: str | None, as_j
     try:
         if remote:
             manifest = _store(models).verify(digest)
-            digest, size = manifest.digest, manifest.bytes
+            digest, size = manifest.digest, manifest.size
         else:
             checkpoint = Registry(home).load(digest)
             digest, size = checkpoint.digest, checkpoint.bytes()
@@ -225,11 +225,11 @@ def _store(url: str | None) -> ModelStore:
 def _ls_remote(store: ModelStore, phase: str | None, as_json: bool) -> None:
     manifests = [one for one in store.ls() if phase in (None, one.phase)]
     if as_json:
-        names = ("digest", "phase", "parameters", "bytes", "created_s")
-        json_out([{name: getattr(one, name) for name in names} for one in manifests])
+        names = ("digest", "phase", "parameters", "created_s")
+        json_out([{**{name: getattr(one, name) for name in names}, "bytes": one.size} for one in manifests])
         return
     for one in manifests:
-        echo(f"{one.digest[:12]}  {one.phase:12s} {one.parameters or 0:>12,} parameters {one.bytes / 1e6:8.1f} MB")
+        echo(f"{one.digest[:12]}  {one.phase:12s} {one.parameters or 0:>12,} parameters {one.size / 1e6:8.1f} MB")
 
 
 def _document(entry: Entry) -> dict[str, Any]:

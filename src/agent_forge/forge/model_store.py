@@ -20,6 +20,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from importlib import import_module
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
@@ -57,7 +58,7 @@ class Manifest:
     format: int = FORMAT
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         return sum(file.bytes for file in self.files)
 
     @property
@@ -103,7 +104,7 @@ class ModelStore:
     def __init__(self, url: str) -> None:
         """Raises UsageError for a URL that cannot be used, and MissingExtraError. Nothing is contacted yet."""
         try:
-            from fsspec.core import url_to_fs
+            fsspec: Any = import_module("fsspec.core")
         except ImportError as error:
             raise MissingExtraError("a model store at a URL", "scale") from error
         parts = urlsplit(url)
@@ -112,7 +113,7 @@ class ModelStore:
             raise UsageError(f"{url!r} is not the URL of a model store", fix=fix)
         self.where = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"  # without a password
         try:
-            self._fs, root = url_to_fs(url, use_listings_cache=False)
+            self._fs, root = fsspec.url_to_fs(url, use_listings_cache=False)
         except ImportError as error:  # which says `Install s3fs to access S3`
             raise UsageError(
                 f"{parts.scheme}:// needs a package of its own", where=self.where, fix=str(error)
@@ -187,7 +188,7 @@ class ModelStore:
                     self._put(folder / file.name, target)
                     sent += file.bytes
                 done += file.bytes
-                tell(stage="push", done=done, total=manifest.bytes)
+                tell(stage="push", done=done, total=manifest.size)
             text = json.dumps(asdict(manifest), indent=1).encode()
             self._put(text, f"{self._root}/models/{manifest.digest}.json")
         return sent
@@ -214,7 +215,7 @@ class ModelStore:
             for file in manifest.files:
                 self._fetch(file, partial / file.name)
                 done += file.bytes
-                tell(stage="pull", done=done, total=manifest.bytes)
+                tell(stage="pull", done=done, total=manifest.size)
             expected = {partial / file.name for file in manifest.files}
             for path in files_of(partial):
                 if path not in expected:  # of an older manifest
