@@ -25,6 +25,8 @@ from agent_forge.forge.evolution.settings import TECHNIQUES, Evolve, TaskSource
 from agent_forge.forge.pipeline import read_pipeline
 from agent_forge.forge.registry import Registry
 from agent_forge.forge.session import ForgeSession
+from agent_forge.forge.training import PromptItem, ReinforceSettings
+from agent_forge.forge.training.reinforce import Collector
 from agent_forge.learning.exercises import Examinee, evaluate_agents, exercises_for
 from agent_forge.runtime import Inline
 from agent_forge.runtime.jobs import Jobs
@@ -76,6 +78,26 @@ def test_the_suite_scores_the_same(workers: Any, family: dict[str, Path], tmp_pa
     there = forge.evaluate(family["tales"], workers=workers, tell=lambda **fields: told.append(fields), **options)
     assert there.scores == here.scores
     assert [fields["done"] for fields in told] == [1, 2]
+
+
+def near_to(item: int, answer: list[int]) -> float:
+    return 1.0 / (1 + abs(answer[0] - item))
+
+
+def test_rewards_are_the_same(workers: Any) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    settings = ReinforceSettings(iterations=1, prompts=2, copies=3, max_tokens=1)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=32, **shape)).eval()
+    drawn = [PromptItem([3], 7), PromptItem([4], 9)]
+    with Jobs(workers) as jobs:
+        here, there = (
+            Collector(model, lambda number: drawn, near_to, settings, jobs=place).answers(drawn, 0)
+            for place in (None, jobs)
+        )
+    assert here.rewards.tolist() == there.rewards.tolist()
+    assert len(set(here.rewards.tolist())) > 1
 
 
 def test_candidates_score_the_same(workers: Any, family: dict[str, Path], tmp_path: Path) -> None:
