@@ -16,7 +16,9 @@ from agent_forge.agents.tools import Tool, Toolbox
 from agent_forge.errors import UsageError
 from agent_forge.plans import Task
 from agent_forge.runtime import Workers
-from agent_forge.runtime.jobs import open_workers
+from agent_forge.runtime.jobs import Jobs, Place, open_workers
+
+__all__ = ["AnyWorkers", "Jobs", "Place", "call_tool", "elsewhere", "workers_at"]
 
 AnyWorkers = Workers | str | None
 

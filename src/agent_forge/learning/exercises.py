@@ -22,6 +22,7 @@ from typing import Any
 
 from agent_forge.agents.agent import Agent
 from agent_forge.agents.choices import choose_model
+from agent_forge.agents.elsewhere import Jobs, Place
 from agent_forge.agents.front import blocking
 from agent_forge.agents.profiles import AgentProfile
 from agent_forge.config import as_dict, build
@@ -29,9 +30,7 @@ from agent_forge.errors import ModelError, UsageError
 from agent_forge.inference import ChatClient, Completion, ModelClient, Request
 from agent_forge.inference.batched import BatchedModel
 from agent_forge.inference.local_model import LocalModel, PromptTooLong
-from agent_forge.plans import Task
 from agent_forge.rewards import Reward, RewardProfile, reward_profile, score
-from agent_forge.runtime.jobs import Jobs, Place
 from agent_forge.tasks import Exercise, Family, family
 from agent_forge.tasks.family import digest
 from agent_forge.tasks.fixed import PER_AGENT, fixed_exercises, held_out
@@ -250,7 +249,7 @@ def _attempt_elsewhere(
         pool.map(attempt_job, jobs)
 
 
-def attempt_job(task: Task, inputs: Mapping[str, Any]) -> int:
+def attempt_job(task: Any, inputs: Mapping[str, Any]) -> int:
     """What a worker calls: it does its exercises, and their traces are in the store. Begun again, it goes on."""
     from agent_forge.traces import Store
 

@@ -54,12 +54,10 @@ class Context:
 
     def _heard(self, topic: str, event: Event) -> None:
         """What another server published: news for readers here, or a question about a run."""
-        if topic in (ASK, REPLY):
-            from agent_forge.server.runs.runs import runs_of
-
-            runs_of(self).heard(topic, event)
-        else:
+        if topic not in (ASK, REPLY):
             self.hub.deliver(topic, event)
+        elif (runs := self.parts.get("runs")) is not None:  # without runs of its own, it is not meant
+            runs.heard(topic, event)
 
     @property
     def home(self) -> Path:
