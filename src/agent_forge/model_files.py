@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -33,11 +33,15 @@ def files_of(folder: Path) -> list[Path]:
 
 def digest_of(folder: Path, but: Collection[str] = (CARD,), file_digest: Callable[[Path], str] = file_digest) -> str:
     """The SHA-256 over the names and contents of all files but these."""
+    names = ((file, file.relative_to(folder).as_posix()) for file in files_of(folder))
+    return combined_digest((name, file_digest(file)) for file, name in names if name not in but)
+
+
+def combined_digest(files: Iterable[tuple[str, str]]) -> str:
+    """The digest of a folder from the names and digests of its files, in the order of `files_of`."""
     total = hashlib.sha256()
-    for file in files_of(folder):
-        name = file.relative_to(folder).as_posix()
-        if name not in but:
-            total.update(f"{file_digest(file)}  {name}\n".encode())
+    for name, digest in files:
+        total.update(f"{digest}  {name}\n".encode())
     return total.hexdigest()
 
 

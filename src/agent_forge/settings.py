@@ -34,9 +34,11 @@ class Settings:
     home: str = "~/.agent-forge"  # where traces, journal and models are kept
     # URL of a PostgreSQL database for traces, journal and registry; without it, SQLite files in home
     store: str | None = None
-    events: str | None = None  # URL of a Redis server that carries events between several `agent-forge serve`
+    # URL of a Redis server that carries events between several `agent-forge serve`; without it, the store does
+    events: str | None = None
+    models: str | None = None  # URL of a model store (s3://…, gcs://…, file://…) that several machines share
     model: str | None = None  # the model to use when none is named: a URL, a folder, "smollm2"
-    planner: Literal["rules", "local", "model"] | None = None  # without it, what the other settings allow
+    planner: Literal["rules", "forged", "local", "model"] | None = None  # without it, what the other settings allow
     concurrency: int | None = field(default=None, metadata={"at_least": 1})  # tasks that run at once
     mask: Literal["secrets", "pii", "none"] = "secrets"  # what is masked in traces before they are written
     sample: float = field(default=1.0, metadata={"at_least": 0, "at_most": 1})  # share of traces to record

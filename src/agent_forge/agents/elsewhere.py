@@ -15,7 +15,10 @@ from agent_forge.agents.choices import choose_tools
 from agent_forge.agents.tools import Tool, Toolbox
 from agent_forge.errors import UsageError
 from agent_forge.plans import Task
-from agent_forge.runtime import Processes, Workers
+from agent_forge.runtime import Workers
+from agent_forge.runtime.jobs import Jobs, Place, open_workers
+
+__all__ = ["AnyWorkers", "Jobs", "Place", "call_tool", "elsewhere", "workers_at"]
 
 AnyWorkers = Workers | str | None
 
@@ -23,22 +26,12 @@ AnyWorkers = Workers | str | None
 @asynccontextmanager
 async def workers_at(place: AnyWorkers) -> AsyncIterator[Workers | None]:
     """Workers for the block: those given, or new ones: "processes", "processes:4", "ray://…". Raises UsageError."""
-    if not isinstance(place, str):
-        yield place
-        return
-    kind, _, count = place.partition(":")
-    if kind == "ray":
-        from agent_forge.runtime.ray_workers import Ray
-
-        made: Any = Ray(place)
-    elif kind == "processes" and (not count or count.isdecimal()):
-        made = Processes(int(count) if count else None)
-    else:
-        raise UsageError(
-            f"there are no workers {place!r}", fix="Write processes, processes:4, ray://local or ray://host:port"
-        )
-    async with made:
-        yield made
+    workers = open_workers(place)
+    try:
+        yield workers
+    finally:
+        if workers is not None and isinstance(place, str):
+            await workers.close()
 
 
 def elsewhere(box: Toolbox, source: Any, workers: Workers | None) -> Toolbox:

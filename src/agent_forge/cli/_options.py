@@ -129,6 +129,9 @@ tools_option = click.option(
     help="Module or file with @tool functions; to plan, also JSON schemas [default: the built-in tools].",
 )
 
+workers_option = click.option(
+    "--workers", metavar="WHERE", help="Where the work is done: processes:N, ray://local, ray://host:port."
+)
 mask_option = click.option(
     "--mask", envvar="AGENT_FORGE_MASK", type=click.Choice(["secrets", "pii", "none"]),
     help="What to mask in traces before they are written; pii masks secrets too [default: secrets].",

@@ -90,7 +90,7 @@ def _fields(cls: type[Any], path: str = "") -> Iterator[tuple[str, dataclasses.F
         hint = hints[field.name]
         if typing.get_origin(hint) in (Union, types.UnionType):
             members = [member for member in typing.get_args(hint) if member is not type(None)]
-            hint = members[0] if len(members) == 1 else Any
+            hint = members[0] if len(members) == 1 else str if str in members else Any
         if dataclasses.is_dataclass(hint) and isinstance(hint, type):
             yield from _fields(hint, f"{path}{field.name}.")
         else:

@@ -15,6 +15,7 @@ from agent_forge.cli._options import (
     roster_option,
     strategy_option,
     tools_option,
+    workers_option,
 )
 from agent_forge.cli._output import echo, json_out, read_text
 from agent_forge.errors import UsageError
@@ -94,6 +95,7 @@ def _document(profile: AgentProfile) -> dict[str, Any]:
               help="Tokens that a model may write per call.")  # fmt: skip
 @click.option("--concurrency", type=click.IntRange(min=1), default=8, show_default=True,
               help="Number of answers written at the same time.")  # fmt: skip
+@workers_option
 @agent_option
 @tools_option
 @model_option
@@ -131,7 +133,7 @@ def _figure(value: float | None) -> str:
 
 def _exercises(
     path: str | None, agents: str, roster: str | None, folder: str | None, seed: int | None, per_agent: int,
-    model: str | None, turns: int, max_tokens: int, concurrency: int, home: str | None,
+    model: str | None, turns: int, max_tokens: int, concurrency: int, workers: str | None, home: str | None,
 ) -> AgentScores:  # fmt: skip
     from agent_forge.learning.exercises import Examinee, evaluate_agents, exercises_for
     from agent_forge.tasks.fixed import load_exercises
@@ -157,7 +159,8 @@ def _exercises(
             display.update("evaluate", state.traces, len(work), unit="exercises", detail=reward)
 
         examinee = Examinee(model, turns, max_tokens)
-        return evaluate_agents(work, examinee, recorder, concurrency=concurrency, progress=progress)
+        options: dict[str, Any] = {"concurrency": concurrency, "progress": progress, "workers": workers}
+        return evaluate_agents(work, examinee, recorder, **options)
 
 
 def chosen_agents(names: str, known: dict[str, AgentProfile]) -> list[AgentProfile]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from agent_forge.cli._options import home_option, json_option
+from agent_forge.cli._options import home_option, json_option, workers_option
 from agent_forge.cli._output import cell, json_out
 from agent_forge.cli._settings import read_settings, settings_options
 from agent_forge.forge.evaluation.settings import EvaluateSettings
@@ -15,9 +15,10 @@ from agent_forge.forge.evaluation.settings import EvaluateSettings
 @click.command()
 @click.argument("model", metavar="MODEL")
 @settings_options(EvaluateSettings)
+@workers_option
 @home_option
 @json_option
-def command(model: str, home: str | None, as_json: bool, **options: Any) -> None:
+def command(model: str, workers: str | None, home: str | None, as_json: bool, **options: Any) -> None:
     """Evaluate MODEL: a Hugging Face folder, a registered checkpoint (by its digest), a packed folder, or an endpoint.
 
     Multiple choice is judged as in EleutherAI's harness: `accuracy` by the log-likelihood of each answer, and
@@ -38,7 +39,7 @@ def command(model: str, home: str | None, as_json: bool, **options: Any) -> None
             if "done" in fields:
                 display.update(fields["stage"], fields["done"], fields["total"])
 
-        report = evaluate(subject, settings, tell=tell)
+        report = evaluate(subject, settings, workers=workers, tell=tell)
     document = {**report.as_dict(), "model": model}
     json_out(document) if as_json else _show(document)
 

@@ -15,6 +15,7 @@ from agent_forge.cli._options import (
     sample_option,
     seed_option,
     sources_of,
+    workers_option,
 )
 from agent_forge.cli._output import cell, echo, json_out
 from agent_forge.cli._settings import read_settings, set_option, settings_options
@@ -37,6 +38,7 @@ def command() -> None:
 @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE",
               help="Change a value, e.g. phases.base.config.length=64.")  # fmt: skip
 @click.option("--strict", is_flag=True, help="Fail when a phase brings no gain; otherwise its input is passed on.")
+@workers_option
 @click.option("--tensorboard", is_flag=True, help="Also write TensorBoard logs, beside the session's events.")
 @click.option("--wandb", is_flag=True, help="Also write an offline Weights & Biases log, beside the session's events.")
 @mask_option
@@ -47,6 +49,7 @@ def run(
     pipeline: str,
     sets: tuple[str, ...],
     strict: bool,
+    workers: str | None,
     tensorboard: bool,
     wandb: bool,
     mask: str | None,
@@ -72,7 +75,8 @@ def run(
     recorder = Recorder.from_settings(trace_store(registry.home), mask=mask, sample=sample)
     try:
         with ProgressDisplay() as display:
-            session = ForgeSession(checked, registry, strict=strict, bus=Bus(event_display(display)), recorder=recorder)
+            bus = Bus(event_display(display))
+            session = ForgeSession(checked, registry, strict=strict, bus=bus, recorder=recorder, workers=workers)
             if tensorboard:
                 session.bus.sinks.append(tensorboard_sink(session.folder / "tensorboard"))
             if wandb:

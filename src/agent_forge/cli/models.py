@@ -8,25 +8,38 @@ import click
 
 from agent_forge.cli._options import home_option, json_option
 from agent_forge.cli._output import echo, json_out
-from agent_forge.errors import CheckpointError
+from agent_forge.errors import CheckpointError, UsageError
 
 if TYPE_CHECKING:
+    from agent_forge.forge.model_store import ModelStore
     from agent_forge.forge.registry import Entry
+
+
+models_option = click.option(
+    "--models", envvar="AGENT_FORGE_MODELS", metavar="URL",
+    help="Model store: s3://bucket/models, gcs://bucket, file:///mnt/share.",
+)  # fmt: skip
+remote_option = click.option("--remote", is_flag=True, help="In the model store instead of the registry.")
 
 
 @click.group()
 def command() -> None:
-    """List, show, verify and remove the checkpoints and policies in the registry; import a model from a GGUF file."""
+    """List, show, verify and remove checkpoints and policies; share them through a model store; import a GGUF file."""
 
 
 @command.command()
 @click.option("--phase", help="Only checkpoints of this phase, by its name in the pipeline.")
+@remote_option
+@models_option
 @home_option
 @json_option
-def ls(phase: str | None, home: str | None, as_json: bool) -> None:
+def ls(phase: str | None, remote: bool, models: str | None, home: str | None, as_json: bool) -> None:
     """List the checkpoints, newest first."""
     from agent_forge.forge.registry import Registry
 
+    if remote:
+        _ls_remote(_store(models), phase, as_json)
+        return
     entries = Registry(home).ls(phase)
     if as_json:
         json_out([_document(entry) for entry in entries])
@@ -60,9 +73,11 @@ def show(digest: str, home: str | None, as_json: bool) -> None:
 
 @command.command()
 @click.argument("digest")
+@remote_option
+@models_option
 @home_option
 @json_option
-def verify(digest: str, home: str | None, as_json: bool) -> int:
+def verify(digest: str, remote: bool, models: str | None, home: str | None, as_json: bool) -> int:
     """Compare every byte of checkpoint or policy DIGEST with its digest; exits with 1 on a difference.
 
     Of a policy, also base, tokenizer and chat template must be those that its manifest names.
@@ -70,16 +85,21 @@ def verify(digest: str, home: str | None, as_json: bool) -> int:
     from agent_forge.forge.registry import Registry
 
     try:
-        checkpoint = Registry(home).load(digest)
+        if remote:
+            manifest = _store(models).verify(digest)
+            digest, size = manifest.digest, manifest.size
+        else:
+            checkpoint = Registry(home).load(digest)
+            digest, size = checkpoint.digest, checkpoint.bytes()
     except CheckpointError as error:
         if not as_json:
             raise
         json_out({"ok": False, "error": str(error)})
         return 1
     if as_json:
-        json_out({"ok": True, "digest": checkpoint.digest, "bytes": checkpoint.bytes()})
+        json_out({"ok": True, "digest": digest, "bytes": size})
     else:
-        echo(f"{checkpoint.digest[:12]} is intact: {checkpoint.bytes():,} bytes")
+        echo(f"{digest[:12]} is intact: {size:,} bytes")
     return 0
 
 
@@ -103,6 +123,46 @@ def register(folder: str, base: str, agent: str, report: str | None, home: str |
         json_out({"policy": {"name": entry.name, "digest": entry.digest}, **_document(entry)})
     else:
         echo(f"{entry.digest[:12]}  {entry.name}  {entry.path}")
+
+
+@command.command()
+@click.argument("digest", metavar="DIGEST|FOLDER")
+@models_option
+@home_option
+@json_option
+def push(digest: str, models: str | None, home: str | None, as_json: bool) -> None:
+    """Send a checkpoint to the model store; what is there already is not sent again."""
+    from agent_forge.forge.opening import find_model
+    from agent_forge.terminal import ProgressDisplay
+
+    store = _store(models)
+    checkpoint = find_model(digest, home)
+    with ProgressDisplay() as display:
+        sent = store.push(checkpoint, tell=lambda **told: display.update(told["stage"], told["done"], told["total"]))
+    if as_json:
+        json_out({"digest": checkpoint.digest, "bytes": checkpoint.bytes(), "sent": sent, "store": store.where})
+    else:
+        echo(f"{checkpoint.digest[:12]} is at {store.where}: {sent:,} of {checkpoint.bytes():,} bytes were sent")
+
+
+@command.command()
+@click.argument("digest")
+@models_option
+@home_option
+@json_option
+def pull(digest: str, models: str | None, home: str | None, as_json: bool) -> None:
+    """Fetch checkpoint DIGEST from the model store, check it, and register it."""
+    from agent_forge.forge.registry import Registry
+    from agent_forge.terminal import ProgressDisplay
+
+    with ProgressDisplay() as display:
+        checkpoint = Registry(home, models=models).pull(
+            digest, tell=lambda **told: display.update(told["stage"], told["done"], told["total"])
+        )
+    if as_json:
+        json_out({"digest": checkpoint.digest, "path": str(checkpoint.path), "bytes": checkpoint.bytes()})
+    else:
+        echo(f"{checkpoint.digest[:12]}  {checkpoint.path}")
 
 
 @command.command()
@@ -151,6 +211,25 @@ def import_(source: str, out: str, dtype: Literal["float32", "bfloat16", "float1
         json_out({"folder": str(checkpoint.path), "digest": checkpoint.digest})
     else:
         echo(f"{checkpoint.digest[:12]}  {checkpoint.card.parameters or 0:,} parameters  {checkpoint.path}")
+
+
+def _store(url: str | None) -> ModelStore:
+    """The model store of the setting or option. Raises UsageError."""
+    from agent_forge.forge.model_store import ModelStore
+
+    if not url:
+        raise UsageError("there is no model store", fix="Name one: --models s3://bucket/models, or AGENT_FORGE_MODELS")
+    return ModelStore(url)
+
+
+def _ls_remote(store: ModelStore, phase: str | None, as_json: bool) -> None:
+    manifests = [one for one in store.ls() if phase in (None, one.phase)]
+    if as_json:
+        names = ("digest", "phase", "parameters", "created_s")
+        json_out([{**{name: getattr(one, name) for name in names}, "bytes": one.size} for one in manifests])
+        return
+    for one in manifests:
+        echo(f"{one.digest[:12]}  {one.phase:12s} {one.parameters or 0:>12,} parameters {one.size / 1e6:8.1f} MB")
 
 
 def _document(entry: Entry) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from agent_forge.errors import MissingExtraError
               help="Port to listen on (0: any free one).")  # fmt: skip
 @home_option
 @click.option("--events", envvar="AGENT_FORGE_EVENTS", metavar="URL",
-              help="Redis server that carries events to other servers with the same database.")  # fmt: skip
+              help="Redis server that carries events to other servers [default: the PostgreSQL store].")  # fmt: skip
 @click.option("--model", "models", multiple=True, metavar="[NAME=]M",
               help="Model to serve: a name or digest of the registry, a folder, or smollm2 (repeatable).")  # fmt: skip
 @click.option("--device", default="cpu", show_default=True, help="Where models run: cpu, cuda, cuda:1.")

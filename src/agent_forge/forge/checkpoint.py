@@ -112,10 +112,9 @@ def staging(models: Path) -> Iterator[Path]:
 
 
 def finish(folder: Path, card: Card, models: Path) -> Checkpoint:
-    """Turns a staged folder into a checkpoint under `models`, atomically: completes the card, syncs, renames.
+    """Turns a staged folder into a checkpoint under `models`, atomically: completes the card, then `settle`.
 
-    If the same model exists, it gets the new card; a damaged one of that name is replaced. Raises CheckpointError if
-    the folder does not hold a sound model.
+    Raises CheckpointError if the folder does not hold a sound model.
     """
     if not NAME.fullmatch(card.phase):
         raise CheckpointError(f"{card.phase!r} cannot be part of a folder's name", fix="Use letters, digits, . _ and -")
@@ -123,18 +122,24 @@ def finish(folder: Path, card: Card, models: Path) -> Checkpoint:
     if not ((folder / CARD).is_file() and _card(folder) == card):  # one by `write_card` has the size that it reports
         (folder / CARD).write_text(card.to_json(), encoding="utf-8")
     digest = digest_of(folder)
+    target = models / f"{card.phase}-{digest[:12]}"
+    settle(folder, target, digest)
+    return Checkpoint(digest, target, card)
+
+
+def settle(folder: Path, target: Path, digest: str) -> None:
+    """Syncs a complete folder and gives it its name. Where that is taken by the same model, it gets the new card; a
+    damaged one is replaced."""
     for file in files_of(folder):
         with open(file, "rb") as handle:
             os.fsync(handle.fileno())
-    target = models / f"{card.phase}-{digest[:12]}"
     try:
         folder.rename(target)
     except OSError:
         if not target.is_dir():
             raise
         _replace(target, folder, digest)
-    sync_folder(models)
-    return Checkpoint(digest, target, card)
+    sync_folder(target.parent)
 
 
 def write_card(folder: Path, card_for: Callable[[int], Card]) -> int:
@@ -162,7 +167,8 @@ def _replace(target: Path, folder: Path, digest: str) -> None:
     except (CheckpointError, OSError):
         sound = False
     if sound:
-        (folder / CARD).replace(target / CARD)
+        if (folder / CARD).is_file():
+            (folder / CARD).replace(target / CARD)
         return
     damaged = Path(tempfile.mkdtemp(prefix=".making-", dir=target.parent))
     target.rename(damaged / "damaged")

@@ -10,6 +10,7 @@ progress (`agent_forge.forge.progress`). torch is imported when a door is used, 
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from agent_forge.forge.exporting import ExportReport, ExportSettings, export_mod
 from agent_forge.forge.opening import LoadSettings, ModelName, OpenedModel, find_model, load_model
 from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.registry import Registry
+from agent_forge.runtime.jobs import Jobs, Place
 
 if TYPE_CHECKING:
     from agent_forge.forge.compression.search import CompressionReport
@@ -232,12 +234,18 @@ def compress(
 
 
 def evaluate(
-    model: ModelName, settings: EvaluateSettings | None = None, *, tell: Tell = silent, **fields: Any
+    model: ModelName,
+    settings: EvaluateSettings | None = None,
+    *,
+    workers: Place = None,
+    tell: Tell = silent,
+    **fields: Any,
 ) -> EvaluationReport:
     """The tasks of the suite on a model folder or a registered checkpoint, packed ones too; or on an endpoint, by
-    http://host:port/v1#name, for the tasks that need only its text."""
+    http://host:port/v1#name, for the tasks that need only its text. With `workers`, each task of the suite is a job of
+    theirs, with the same scores."""
     from agent_forge.forge.evaluation.settings import EvaluateSettings
-    from agent_forge.forge.evaluation.suite import EvaluationReport, evaluate_suite
+    from agent_forge.forge.evaluation.suite import EvaluationReport, evaluate_job, evaluate_suite, score_from
 
     config = settings_for(EvaluateSettings, settings, fields, "evaluate")
     data = config.data or os.environ.get("AGENT_FORGE_DATA")
@@ -245,7 +253,17 @@ def evaluate(
         what = "no questions are named" if data is None else f"there is no file or folder {data!r}"
         raise UsageError(what, fix="Set `data` to a file of questions, or to a folder with those of every task")
     place, name = Path(data).expanduser(), str(model.path if isinstance(model, Checkpoint) else model)
-    if name.startswith(("http://", "https://")):
+    remote = name.startswith(("http://", "https://"))
+    if workers is not None and not remote:
+        source = find_model(model)
+        shared = {"model": str(source.path.absolute()), "digest": source.digest, "data": str(place.absolute())}
+        jobs = [{**shared, "task": task, "most": config.most, "begin": config.begin} for task in config.suite]
+        told = {"stage": "evaluate", "total": len(jobs)}
+        with Jobs(workers) as pool:
+            done = itertools.count(1)
+            scores = pool.map(evaluate_job, jobs, on_result=lambda index, score: tell(done=next(done), **told))
+        return EvaluationReport(name, [score_from(score) for score in scores])
+    if remote:
         from agent_forge.inference import model as client
 
         subject, tokenizer = client(name), None
@@ -254,8 +272,9 @@ def evaluate(
         subject, tokenizer = loaded.model, loaded.tokenizer
         if tokenizer is None:
             raise UsageError("the model has no tokenizer to read questions with", where=name)
-    scores = evaluate_suite(subject, tokenizer, place, config.suite, config.most, tell, config.begin)
-    return EvaluationReport(name, scores)
+    return EvaluationReport(
+        name, evaluate_suite(subject, tokenizer, place, config.suite, config.most, tell, config.begin)
+    )
 
 
 def export(model: ModelName, out: Folder, settings: ExportSettings | None = None, **fields: Any) -> ExportReport:

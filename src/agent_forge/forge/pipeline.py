@@ -25,11 +25,13 @@ PRESETS = Path(__file__).with_name("presets")
 
 @dataclass(frozen=True)
 class PipelineStep:
-    """One phase of a pipeline; `after` names the phases whose checkpoints it takes."""
+    """One phase of a pipeline; `after` names the phases whose checkpoints it takes. `resources` (cpus, gpus, memory in
+    bytes) is what it takes of a Ray cluster; local processes do not ask for it."""
 
     phase: str
     after: tuple[str, ...] = ()
     config: dict[str, Any] = option({})
+    resources: dict[str, float] = option({})
 
 
 @dataclass(frozen=True)

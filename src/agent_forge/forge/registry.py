@@ -31,6 +31,8 @@ from agent_forge.forge.cleanup import (
     remove_marked,
     with_ancestors,
 )
+from agent_forge.forge.model_store import ModelStore
+from agent_forge.forge.progress import Tell, silent
 from agent_forge.home import home as home_folder
 
 POLICIES = "policy"  # what stands for the phase of a trained policy
@@ -100,7 +102,8 @@ class Registry:
     """Checkpoints by digest, their lineage, sessions and handoffs.
 
     The database is `registry.db` in the home folder, or the one at `url` or $AGENT_FORGE_STORE. The checkpoints
-    themselves are in the home folder either way.
+    themselves are in the home folder either way; with a model store at `models` or $AGENT_FORGE_MODELS they are also
+    there, and one that is not in the home folder is fetched when it is loaded.
 
     >>> import tempfile
     >>> registry = Registry(tempfile.mkdtemp())
@@ -108,9 +111,13 @@ class Registry:
     []
     """
 
-    def __init__(self, home: str | os.PathLike[str] | None = None, url: str | None = None) -> None:
+    def __init__(
+        self, home: str | os.PathLike[str] | None = None, url: str | None = None, models: str | None = None
+    ) -> None:
         self.home = home_folder(home)
         self.models = self.home / "models"
+        place = models or os.environ.get("AGENT_FORGE_MODELS")
+        self.store = ModelStore(place) if place else None
         store = url or os.environ.get("AGENT_FORGE_STORE") or ""
         self.db: Database = open_database(store if is_url(store) else self.home / "registry.db", SCHEMA)
 
@@ -119,9 +126,12 @@ class Registry:
     def add(self, checkpoint: Checkpoint) -> None:
         """Registers a finished checkpoint; repeating that does no harm.
 
-        One that is registered at another path stays there as long as it is sound. Raises CheckpointError if the folder
-        has been removed meanwhile.
+        One that is registered at another path stays there as long as it is sound. It is sent to the model store first,
+        so that whoever finds the row can fetch it. Raises CheckpointError if the folder has been removed meanwhile, and
+        StoreError.
         """
+        if self.store is not None and not self.store.has(checkpoint):
+            self.store.push(checkpoint)
         path, card = checkpoint.path.resolve(), checkpoint.card
         figures = (card.phase, card.parameters, checkpoint.bytes(), card.to_json(), _card_digest(path), time.time())
         row = (checkpoint.digest, str(path), *figures)
@@ -154,15 +164,39 @@ class Registry:
         raise UsageError(what, fix="`agent-forge models ls` lists them")
 
     def load(self, name: str) -> Checkpoint:
-        """Opens a registered checkpoint and checks every byte. Raises CheckpointError if the digests do not match."""
-        entry = self.find(name)
-        checkpoint = checkpoints.load(entry.path, entry.digest)
+        """Opens a registered checkpoint, or one of the model store, and checks every byte.
+
+        Raises CheckpointError if the digests do not match, UsageError if there is none, and StoreError.
+        """
+        try:
+            entry = self.find(name)
+        except UsageError:
+            if self.store is None:
+                raise
+            return self.pull(name)
         with self.db.read() as cursor:
             (expected,) = cursor.execute(
                 "SELECT card_digest FROM checkpoints WHERE digest = ?", (entry.digest,)
             ).fetchone()
+        if self.store is not None and not (entry.path.is_dir() and _card_digest(entry.path) == expected):
+            self.store.pull(entry.digest, self.models)  # another machine made it, or measured it again
+            entry = self.find(entry.digest)
+        checkpoint = checkpoints.load(entry.path, entry.digest)
         if _card_digest(entry.path) != expected:
             raise CheckpointError("the card was changed after it was written", where=str(entry.path / checkpoints.CARD))
+        return checkpoint
+
+    def pull(self, name: str, tell: Tell = silent) -> Checkpoint:
+        """Fetches a checkpoint from the model store and registers it.
+
+        Raises UsageError, CheckpointError, StoreError.
+        """
+        if self.store is None:
+            raise UsageError(
+                "there is no model store", fix="Name one: --models s3://bucket/models, or AGENT_FORGE_MODELS"
+            )
+        checkpoint = self.store.pull(name, self.models, tell)
+        self.add(checkpoint)
         return checkpoint
 
     def pin(self, name: str, pinned: bool = True) -> None:
@@ -331,7 +365,8 @@ def _delete(cursor: Cursor, cleanup: Cleanup) -> None:
 
 
 def _entries(cursor: Cursor, models: Path) -> list[Entry]:
-    """All checkpoints, newest first. After the home folder was moved, the rows still name the old path."""
+    """All checkpoints, newest first. After the home folder was moved, the rows still name the old path; of those that
+    another machine made, its path."""
     rows = cursor.execute(
         "SELECT digest, path, phase, parameters, bytes, created_s, card FROM checkpoints"
         " ORDER BY created_s DESC, digest"
@@ -342,8 +377,9 @@ def _entries(cursor: Cursor, models: Path) -> list[Entry]:
     entries = []
     for digest, stored, phase, parameters, size, created_s, card in rows:
         path = Path(stored)
-        if not path.is_dir() and (moved := models / path.name).is_dir():
-            path = moved
+        if not path.is_dir():
+            fetched = models / f"{phase}-{digest[:12]}"
+            path = next((each for each in (models / path.name, fetched) if each.is_dir()), path)
         lineage = tuple(parents.get(digest, ()))
         entries.append(Entry(digest, path, phase, parameters, size, lineage, created_s, json.loads(card)))
     return entries

@@ -30,7 +30,8 @@ from agent_forge.forge.registry import Registry, folder_of
 from agent_forge.forge.room import Room, free_memory, need
 from agent_forge.plans import Task
 from agent_forge.runtime import execute
-from agent_forge.runtime.workers import Processes, RemoteError, Workers
+from agent_forge.runtime.jobs import ATTEMPTS, call_again, open_workers
+from agent_forge.runtime.workers import Inline, Processes, RemoteError, Threads, Workers
 from agent_forge.traces.recorder import current_span
 
 
@@ -42,7 +43,7 @@ class ForgeSession:
     """Runs a pipeline against a registry.
 
     `strict` makes a phase without gain a failure; otherwise its input is passed on. With a `recorder` every phase
-    leaves a span. `workers` run the phases: by default, processes.
+    leaves a span. `workers` run the phases: by default, processes; on Ray, with the resources of each phase.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ForgeSession:
         strict: bool = False,
         bus: Bus | None = None,
         recorder: Any = None,
-        workers: Workers | None = None,
+        workers: Workers | str | None = None,
     ) -> None:
         self.pipeline, self.registry, self.strict = pipeline, registry, strict
         self.recorder, self.workers = recorder, workers
@@ -99,8 +100,9 @@ class ForgeSession:
 
     async def _execute(self) -> Any:
         follower = asyncio.ensure_future(self._follow())
-        self.room = Room(await asyncio.to_thread(free_memory))
-        self.workers = self.workers or Processes(self.pipeline.parallel)
+        self.workers = open_workers(self.workers) or Processes(self.pipeline.parallel)
+        local = isinstance(self.workers, Processes | Threads | Inline)
+        self.room = Room(await asyncio.to_thread(free_memory) if local else None)  # a cluster has room of its own
         try:
             return await execute(
                 self.pipeline.plan(), self._handle, concurrency=self.pipeline.parallel, recorder=self.recorder
@@ -218,16 +220,23 @@ class ForgeSession:
     async def _work(self, work: Work, kind: Phase, key: str) -> dict[str, Any]:
         """Runs the phase in a worker process and records its outcome."""
         threads = max(1, (os.cpu_count() or 1) // self.pipeline.parallel)
-        job = job_of(work, self.pipeline.phases[work.name].phase, self.events, threads)
+        step = self.pipeline.phases[work.name]
+        job = job_of(work, step.phase, self.events, self.registry.home, threads, step.resources)
         assert self.workers is not None
-        result = await self.workers.call(run_phase, job, {})
+        assert not isinstance(self.workers, str)
+        attempts = 1 if isinstance(self.workers, Processes) else ATTEMPTS  # here, what ended one would end the next
+        result = await call_again(self.workers, run_phase, job, attempts)
         outcome = await asyncio.to_thread(self._outcome, result, work.inputs, kind)
         self.registry.finish(key, outcome)
         return outcome
 
     def _outcome(self, result: Mapping[str, Any], inputs: Sequence[Checkpoint], kind: Phase) -> dict[str, Any]:
         """The digest to hand on and the gate, after checking the phase's promises and registering its checkpoint."""
-        checkpoint = checkpoints.load(result["checkpoint"]) if result["checkpoint"] else None
+        checkpoint = None
+        if result["checkpoint"] and not Path(result["checkpoint"]).is_dir():  # on another machine
+            checkpoint = self.registry.pull(result["digest"])
+        elif result["checkpoint"]:
+            checkpoint = checkpoints.load(result["checkpoint"])
         if checkpoint is not None:
             if broken := [clause for clause in clauses(kind.promises, [checkpoint]) if not clause.met]:
                 raise HandoffError(f"phase {kind.name!r} broke its promise: {'; '.join(map(str, broken))}")

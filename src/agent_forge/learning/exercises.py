@@ -14,15 +14,18 @@ import json
 import math
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from statistics import fmean, stdev
 from typing import Any
 
 from agent_forge.agents.agent import Agent
 from agent_forge.agents.choices import choose_model
+from agent_forge.agents.elsewhere import Jobs, Place
 from agent_forge.agents.front import blocking
 from agent_forge.agents.profiles import AgentProfile
+from agent_forge.config import as_dict, build
 from agent_forge.errors import ModelError, UsageError
 from agent_forge.inference import ChatClient, Completion, ModelClient, Request
 from agent_forge.inference.batched import BatchedModel
@@ -181,11 +184,18 @@ def exercises_for(profiles: Sequence[AgentProfile], per_agent: int = PER_AGENT, 
 
 
 def evaluate_agents(
-    work: Work, examinee: Examinee, recorder: Recorder, *, concurrency: int = 8, progress: Progress | None = None
+    work: Work,
+    examinee: Examinee,
+    recorder: Recorder,
+    *,
+    concurrency: int = 8,
+    progress: Progress | None = None,
+    workers: Place = None,
 ) -> AgentScores:
     """Lets agents do exercises, several at a time, and scores them.
 
     A stopped evaluation of the same exercises with the same settings goes on; after a complete one a new one starts.
+    `workers` share the exercises, and write their traces to the same store; the model must then be named by a text.
     """
     names = [f"{profile.name}/{digest(exercise)}" for profile, exercise in work]
     key = json.dumps([names, examinee.turns, examinee.max_tokens])
@@ -194,9 +204,22 @@ def evaluate_agents(
     while {span.attributes[SCENARIO] for span in attempts_in(recorder.store, f"{base} {number}")} >= set(names):
         number += 1
     session = f"{base} {number}"
+    if workers is not None:
+        _attempt_elsewhere(work, examinee, recorder, session, concurrency, workers)
+    # After workers, this finds everything done.
+    _attempt_all(work, examinee, recorder, session, concurrency, progress)
+    return _scores(recorder, session, examinee.name, [profile.name for profile, _ in work])
+
+
+def _attempt_all(
+    work: Work, examinee: Examinee, recorder: Recorder, session: str, concurrency: int, progress: Progress | None = None
+) -> None:
+    """Does the exercises that the session does not have yet."""
+    names = [f"{profile.name}/{digest(exercise)}" for profile, exercise in work]
+    done = {span.attributes[SCENARIO] for span in attempts_in(recorder.store, session)}
 
     async def go() -> None:
-        async with loaded(examinee, concurrency) as ready:
+        async with nullcontext(examinee) if done >= set(names) else loaded(examinee, concurrency) as ready:
             scenarios = [
                 Scenario(name, profile.name, _one(ready, profile, exercise), family_of(profile).name)
                 for name, (profile, exercise) in zip(names, work, strict=True)
@@ -205,7 +228,44 @@ def evaluate_agents(
             await acollect(scenarios, target, recorder, name=session, concurrency=2 * concurrency, progress=progress)
 
     blocking(go())
-    return _scores(recorder, session, examinee.name, [profile.name for profile, _ in work])
+
+
+def _attempt_elsewhere(
+    work: Work, examinee: Examinee, recorder: Recorder, session: str, concurrency: int, workers: Place
+) -> None:
+    """Shares the exercises between workers, so many to a job as a model answers in one batch."""
+    if not isinstance(examinee.model, str):
+        fix = "Name it by a text"
+        raise UsageError("workers in other processes cannot be given a model as a Python object", fix=fix)
+    documents = [[as_dict(profile), exercise.to_dict()] for profile, exercise in work]
+    shared = {
+        "store": recorder.store.address,
+        "session": session,
+        "concurrency": concurrency,
+        "examinee": [examinee.model, examinee.turns, examinee.max_tokens],
+    }
+    jobs = [{**shared, "work": documents[n : n + concurrency]} for n in range(0, len(documents), concurrency)]
+    with Jobs(workers) as pool:
+        pool.map(attempt_job, jobs)
+
+
+def attempt_job(task: Any, inputs: Mapping[str, Any]) -> int:
+    """What a worker calls: it does its exercises, and their traces are in the store. Begun again, it goes on."""
+    from agent_forge.traces import Store
+
+    job = task.args
+    work = [(build(AgentProfile, profile, "agent"), Exercise(**exercise)) for profile, exercise in job["work"]]
+    model, turns, max_tokens = job["examinee"]
+    examinee = Examinee(model if model in SOLVERS else _client(model), turns, max_tokens)
+    with Store.open(job["store"]) as store, Recorder.from_settings(store) as recorder:
+        _attempt_all(work, examinee, recorder, job["session"], job["concurrency"])
+    return len(work)
+
+
+@cache
+def _client(model: str) -> Any:
+    """The model of a worker process, which keeps it for the next job."""
+    return choose_model(model)
 
 
 @asynccontextmanager

@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent_forge.database import is_url
 from agent_forge.home import home as home_folder
-from agent_forge.server.hub import Hub
+from agent_forge.server.hub import Event, Hub
 from agent_forge.server.settings import ServerSettings
 from agent_forge.settings import trace_store
 
 if TYPE_CHECKING:
     from agent_forge.forge.registry import Registry
     from agent_forge.runtime import Journal
-    from agent_forge.server.events import RedisEvents
+    from agent_forge.server.events import ServerEvents
     from agent_forge.traces import Recorder, Store
 
+ASK, REPLY = "ask", "reply"  # topics between servers: a request about a run to whoever has it, and what became of it
 CLOSED_LAST = ("recorder", "telemetry", "registry", "traces", "events")  # the others use them to the end
 
 
@@ -40,15 +42,22 @@ class Context:
             self.hub.relay = self.events.publish
 
     @property
-    def events(self) -> RedisEvents | None:
-        """The events of other servers, or None for a server that is alone."""
-        if self.settings.events is None:
+    def events(self) -> ServerEvents | None:
+        """The events of other servers, through Redis or the PostgreSQL store; None for a server that is alone."""
+        url = self.settings.events or str(trace_store(self.place))
+        if self.settings.events is None and not is_url(url):
             return None
-        from agent_forge.server.events import RedisEvents
+        from agent_forge.server.events import ServerEvents
 
-        url = self.settings.events
-        events: RedisEvents = self.part("events", lambda: RedisEvents(url, self.hub.deliver))
+        events: ServerEvents = self.part("events", lambda: ServerEvents(url, self._heard))
         return events
+
+    def _heard(self, topic: str, event: Event) -> None:
+        """What another server published: news for readers here, or a question about a run."""
+        if topic not in (ASK, REPLY):
+            self.hub.deliver(topic, event)
+        elif (runs := self.parts.get("runs")) is not None:  # without runs of its own, it is not meant
+            runs.heard(topic, event)
 
     @property
     def home(self) -> Path:

@@ -159,7 +159,7 @@ RUN = closed(
     {
         "request": {"type": "string", "minLength": 1, "maxLength": 100_000},
         "plan": {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 1_000_000}, OBJECT]},
-        "planner": nullable({"enum": ["rules", "local", "model"]}),
+        "planner": nullable({"enum": ["rules", "forged", "local", "model"]}),
         "model": nullable(NAME),
         "concurrency": nullable({"type": "integer", "minimum": 1, "maximum": 10_000}),
         "timeout_s": nullable(_SECONDS),

@@ -25,7 +25,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8321
     home: str | None = None  # folder of traces, journals and models, or the URL of a trace store
-    events: str | None = None  # URL of a Redis server that connects several servers with one database
+    events: str | None = None  # URL of a Redis server that connects several servers; None: the PostgreSQL store does
     models: tuple[str, ...] = ()  # each `[name=]checkpoint`: a registered name or digest, a folder, or smollm2
     device: str = "cpu"
     token: str | None = None  # required of every request if set

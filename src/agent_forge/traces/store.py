@@ -120,8 +120,9 @@ class Store:
     ['hello']
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, address: str = MEMORY) -> None:
+        """`address`: what `open` takes, for another process to open the same store."""
+        self._database, self.address = database, address
         self._interned = Interned(database)
 
     @classmethod
@@ -130,7 +131,8 @@ class Store:
         home folder. Creates it if necessary. Raises StoreError for a file that is not a complete trace store.
         """
         text = os.fspath(place) if place is not None else ""
-        return cls(open_database(text if text == MEMORY or is_url(text) else _file(text), SCHEMA))
+        address = text if text == MEMORY or is_url(text) else str(Path(_file(text)).resolve())
+        return cls(open_database(address, SCHEMA), address)
 
     @property
     def where(self) -> str:

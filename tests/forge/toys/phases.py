@@ -29,6 +29,7 @@ class Toy:
     slow_s: float = 0.0
     runs: str | None = None  # a file that counts how often the phase ran to its end
     pid: str | None = None  # a file for the number of the process
+    dies_at: str | None = None  # a file; the process dies if there is none yet
 
 
 def value_of(path: Path) -> float:
@@ -42,6 +43,9 @@ def run(work: Work) -> PhaseOutcome:
     if config.pid:
         Path(config.pid).write_text(str(os.getpid()))
     work.tell(step=1, loss=1.0)
+    if config.dies_at and not Path(config.dies_at).exists():
+        Path(config.dies_at).touch()
+        os._exit(9)
     time.sleep(config.slow_s)
     before = sum(value_of(item.path) for item in work.inputs)
     after = before + config.number

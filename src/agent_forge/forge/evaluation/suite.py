@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from agent_forge.forge.evaluation.tasks import (
     write_programs,
 )
 from agent_forge.forge.progress import Tell, silent
+from agent_forge.plans import Task
 
 Reader = Callable[[str, Path, int | None], Any]  # (task, data, most) -> items
 Solver = Callable[..., TaskScore]  # (model, tokenizer, items, task, tell=)
@@ -59,6 +60,31 @@ def evaluate_suite(
         read, solve = TASKS[name]
         scores.append(solve(model, tokenizer, read(name, data, most), name, begin=begin, tell=tell))
     return scores
+
+
+def evaluate_job(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """What a worker calls: one task of the suite on one model. It keeps the model for the next job."""
+    from agent_forge.forge.opening import LoadSettings, find_model, load_model
+
+    job = task.args
+    if job["model"] not in _opened:
+        _opened.clear()
+        path = Path(job["model"])
+        _opened[job["model"]] = load_model(find_model(path if path.is_dir() else job["digest"]), LoadSettings())
+    model = _opened[job["model"]]
+    place = Path(job["data"])
+    (score,) = evaluate_suite(model.model, model.tokenizer, place, [job["task"]], job["most"], begin=job["begin"])
+    return asdict(score)
+
+
+_opened: dict[str, Any] = {}  # the model of this worker process
+
+
+def score_from(document: Mapping[str, Any]) -> TaskScore:
+    """A score that a worker sent."""
+    plain = document["plain"]
+    points, plain = tuple(document["points"]), None if plain is None else tuple(plain)
+    return TaskScore(**{**document, "points": points, "plain": plain})
 
 
 @dataclass(frozen=True)

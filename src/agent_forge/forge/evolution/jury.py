@@ -6,7 +6,6 @@ recipes in the same order, and finds in the log what was finished.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -23,9 +22,9 @@ from agent_forge.forge.evolution.genome import Genome, Space, compile_recipe, na
 from agent_forge.forge.evolution.search import Member
 from agent_forge.forge.evolution.settings import Evolve
 from agent_forge.forge.evolution.tasks import digest_of
-from agent_forge.plans import Plan, Task
-from agent_forge.runtime import execute
-from agent_forge.runtime.workers import Processes
+from agent_forge.plans import Task
+from agent_forge.runtime.jobs import Jobs, Place
+from agent_forge.runtime.workers import RemoteError, WorkerDied
 
 
 class EvaluationLog:
@@ -57,9 +56,11 @@ class EvaluationLog:
 
 
 class Jury:
-    """Judges recipes on the selection data, in this process or in `workers` processes, which `close` ends."""
+    """Judges recipes on the selection data, in this process or on workers (by default, those of the settings)."""
 
-    def __init__(self, config: Evolve, examiner: Examiner, log: EvaluationLog, models: Path) -> None:
+    def __init__(
+        self, config: Evolve, examiner: Examiner, log: EvaluationLog, models: Path, workers: Place = None
+    ) -> None:
         self.config, self.examiner, self.log, self.family = config, examiner, log, examiner.family
         names = tuple(parent.name for parent in self.family.parents)
         self.space = Space(names, self.family.base.name, config.search.techniques)
@@ -69,8 +70,7 @@ class Jury:
             "lengths": [config.length, config.most_tokens],
         }
         self._job = {"config": as_dict(config), "models": str(models)}
-        self._workers = Processes(config.search.workers) if config.search.workers else None
-        self._loop = asyncio.new_event_loop() if self._workers else None
+        self._jobs = Jobs(config.search.workers if workers is None else workers)
         self.cost = self._base_cost()
         parents = {member.name: self._measure_parent(member.name) for member in self.family.members}
         self.yardstick = Yardstick(parents[self.family.base.name], examiner.kinds, config.weights)
@@ -89,8 +89,8 @@ class Jury:
 
     def evaluate(self, members: Sequence[Member]) -> None:
         pending = [member for member in members if member.key not in self.log.records]
-        if self._workers is not None and pending:
-            self._examine_in_processes(pending)
+        if self._jobs.elsewhere:
+            self._examine_elsewhere(pending)
         else:
             for member in pending:
                 self.log.put(member.key, self.examiner.examine(self.stages(member.genome)))
@@ -104,27 +104,19 @@ class Jury:
     def _measurement(self, record: Mapping[str, Any]) -> ModelScores:
         return ModelScores(as_scores(record["scores"]), self.cost)
 
-    def _examine_in_processes(self, members: Sequence[Member]) -> None:
-        """One task per recipe, run by the runtime's worker processes."""
+    def _examine_elsewhere(self, members: Sequence[Member]) -> None:
+        """One job per recipe; what is finished is in the log at once."""
         recipes = {member.key: self.stages(member.genome) for member in members}
-        plan = Plan(Task(key, args={"job": self._job, "stages": stages}) for key, stages in recipes.items())
-
-        async def examine(task: Task, inputs: dict[str, Any]) -> None:
-            assert self._workers is not None
-            self.log.put(task.id, await self._workers.call(examine_task, task, inputs))
-
-        assert self._loop is not None
-        result = self._loop.run_until_complete(execute(plan, examine, on_failure="fail_fast"))
-        for task in result.tasks.values():
-            if task.error:
-                raise AgentForgeError(f"a recipe could not be examined: {task.error}")
+        keys = list(recipes)
+        jobs = [{"job": self._job, "stages": stages} for stages in recipes.values()]
+        try:
+            self._jobs.map(examine_task, jobs, on_result=lambda index, record: self.log.put(keys[index], record))
+        except (RemoteError, WorkerDied) as error:
+            raise AgentForgeError(f"a recipe could not be examined: {error}") from error
 
     def close(self) -> None:
-        """Ends the worker processes, if there are any."""
-        if self._loop is not None and self._workers is not None:
-            self._loop.run_until_complete(self._workers.close())
-            self._loop.close()
-            self._loop = self._workers = None
+        """Ends the workers, if there are any."""
+        self._jobs.close()
 
     def _measure_parent(self, name: str) -> ModelScores:
         stages = [{"merge_method": "passthrough", "models": [{"model": name}], "dtype": self.config.dtype}]

@@ -29,6 +29,7 @@ from agent_forge.forge.evolution.search import Evolution, Generation, Member, Se
 from agent_forge.forge.evolution.settings import Evolve
 from agent_forge.forge.merging import merge, parse_recipe, to_yaml
 from agent_forge.forge.merging.engine import RECIPE
+from agent_forge.runtime.jobs import Place
 
 PROJECTED = " (projected)"
 AVERAGE = "uniform average"
@@ -86,9 +87,14 @@ class Evolved:
 
 
 def evolve(
-    config: Evolve, out: Path, tell: Callable[..., None] = lambda **_: None, models: Path | None = None
+    config: Evolve,
+    out: Path,
+    tell: Callable[..., None] = lambda **_: None,
+    models: Path | None = None,
+    workers: Place = None,
 ) -> Evolved:
-    """Runs or resumes an evolution in the folder `out`. Projected parents are written under `models`.
+    """Runs or resumes an evolution in the folder `out`. Projected parents are written under `models`; `workers` come
+    before those of the settings.
 
     Raises ConfigError, DataError, CheckpointError or HandoffError for what cannot work, before anything is evaluated.
     """
@@ -97,7 +103,7 @@ def evolve(
     started = time.perf_counter()
     models = models or out / "projected"
     examiner = Examiner.open(config, models)
-    jury = Jury(config, examiner, EvaluationLog(out / "evaluations.jsonl"), models)
+    jury = Jury(config, examiner, EvaluationLog(out / "evaluations.jsonl"), models, workers)
     opened = time.perf_counter()
 
     def tell_generation(generation: Generation) -> None:

@@ -61,11 +61,15 @@ class Search:
         0.001, help="Stop when the best fitness improves by less than this within `patience` generations", at_least=0
     )
     patience: int = option(5, help="Generations over which that counts", at_least=1)
-    workers: int = option(0, help="Processes that evaluate in parallel (0: this process only)", at_least=0)
+    workers: int | str = option(
+        0, help="Processes that evaluate in parallel (0: this process only), or ray://local, ray://host:port"
+    )
 
     def __post_init__(self) -> None:
         if not self.techniques:
             raise ConfigError("name at least one technique", where="search.techniques")
+        if isinstance(self.workers, int) and self.workers < 0:
+            raise ConfigError(f"workers must be at least 0, got {self.workers}", where="search")
         if self.elites >= self.population:
             fault = f"elites {self.elites} must be fewer than the population of {self.population}"
             raise ConfigError(fault, where="search")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -18,8 +19,11 @@ from typing import Any
 from agent_forge.config import as_dict, build
 from agent_forge.errors import UsageError
 from agent_forge.forge import checkpoint as checkpoints
+from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.events import Bus, jsonl_sink
 from agent_forge.forge.phases import Work, phase
+from agent_forge.forge.registry import Registry
+from agent_forge.home import home as home_folder
 from agent_forge.plans import Task
 from agent_forge.platforms import lock
 
@@ -28,9 +32,17 @@ class Busy(UsageError):
     """Another process, or another phase of this one, works in the folder."""
 
 
-def job_of(work: Work, phase_name: str, events: Path, threads: int = 1) -> Task:
+def job_of(
+    work: Work,
+    phase_name: str,
+    events: Path,
+    home: Path,
+    threads: int = 1,
+    resources: Mapping[str, float] | None = None,
+) -> Task:
     """The work as a task with JSON arguments, for a worker process; progress goes to the file `events`."""
     job = {
+        "home": str(home),
         "phase": phase_name,
         "config": as_dict(work.config),
         "inputs": [{"path": str(item.path), "digest": item.digest} for item in work.inputs],
@@ -41,32 +53,51 @@ def job_of(work: Work, phase_name: str, events: Path, threads: int = 1) -> Task:
         "session_pid": os.getpid(),
         "threads": threads,
     }
-    return Task(work.name, phase(phase_name).about, args=job)
+    meta = {"resources": dict(resources)} if resources else {}
+    return Task(work.name, phase(phase_name).about, args=job, meta=meta)
 
 
 def run_phase(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The entry point of a worker process: runs the phase and returns the path of its checkpoint and its gate."""
     job = task.args
-    if os.getpid() != job["session_pid"]:
+    on_ray = "ray" in sys.modules  # which ends its workers itself, and gives them their threads
+    if os.getpid() != job["session_pid"] and not on_ray:
         settle_in(job["session_pid"], job["threads"])
     kind = phase(job["phase"])
-    bus = Bus(jsonl_sink(Path(job["events"])))
+    folder, models, events = (_here(job, name) for name in ("folder", "models", "events"))
+    bus = Bus(jsonl_sink(events))
     quiet()
-    folder = Path(job["folder"])
     with locked(folder, suffix=".worker", wait=True):  # the worker of a killed session may take a moment to end
         outcome = kind.run(
             Work(
                 name=task.id,
                 config=build(kind.config, job["config"], task.id),
-                inputs=[checkpoints.load(item["path"], item["digest"]) for item in job["inputs"]],
+                inputs=[_input(item) for item in job["inputs"]],
                 seed=job["seed"],
                 folder=folder,
-                models=Path(job["models"]),
+                models=models,
                 tell=lambda **fields: bus.tell("progress", task.id, **fields),
             )
         )
-    path = None if outcome.checkpoint is None else str(outcome.checkpoint.path)
-    return {"checkpoint": path, "gate": outcome.gate.as_dict(), "passes_on": outcome.passes_on}
+    path, digest = None, None
+    if (made := outcome.checkpoint) is not None:
+        path, digest = str(made.path), made.digest
+        if not Path(job["home"]).is_dir():  # the session is on another machine
+            Registry().add(made)
+    return {"checkpoint": path, "digest": digest, "gate": outcome.gate.as_dict(), "passes_on": outcome.passes_on}
+
+
+def _here(job: Mapping[str, Any], name: str) -> Path:
+    """A path of the session. On a machine that does not see the session's home folder, the same one in its own."""
+    path, home = Path(job[name]), Path(job["home"])
+    return path if home.is_dir() or not path.is_relative_to(home) else home_folder() / path.relative_to(home)
+
+
+def _input(item: Mapping[str, str]) -> Checkpoint:
+    """An input by its path or, on a machine that does not have it there, from the model store."""
+    if Path(item["path"]).is_dir():
+        return checkpoints.load(item["path"], item["digest"])
+    return Registry().load(item["digest"])
 
 
 def quiet() -> None:

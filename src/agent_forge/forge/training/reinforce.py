@@ -16,7 +16,7 @@ import copy
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -43,6 +43,10 @@ from agent_forge.forge.training.policy import (
 from agent_forge.forge.training.sampling import Constraint, Samples, evaluating, sample
 from agent_forge.forge.training.settings import ReinforceSettings
 from agent_forge.forge.training.watch import HeldOutScore, PolicyWatch
+from agent_forge.plans import Task
+from agent_forge.runtime.jobs import Jobs, Place
+from agent_forge.runtime.process_worker import find
+from agent_forge.runtime.workers import reference
 
 Reward = float | Sequence[float]  # of a whole answer, or of every sampled token (its credit, or what followed it)
 
@@ -172,25 +176,34 @@ def reinforce(
     on_record: Callable[[dict[str, Any]], None] | None = None,
     value_head: nn.Module | None = None,
     progress: TextIO | None = sys.stderr,
+    workers: Place = None,
 ) -> ReinforceResult:
     """Teaches `model` to answer the questions that `draw(number)` returns, by `reward(item, answer)`.
 
     `draw` must return the same questions for the same number, or a resumed run takes another course. The answer is a
-    text with a `tokenizer`, else a list of tokens. `constraint(question)` starts a `Walk`. The rest is as in
-    `learn_policy`.
+    text with a `tokenizer`, else a list of tokens. `constraint(question)` starts a `Walk`. With `workers`
+    ("processes:4", "ray://…"), they compute the rewards, one job per question: `reward` is then a function of a module,
+    and items are JSON. The rest is as in `learn_policy`.
     """
-    collect = Collector(model, draw, reward, settings, end, tokenizer, constraint)
-    return learn_policy(
-        model,
-        collect,
-        settings,
-        folder=folder,
-        reference=reference,
-        evaluate=evaluate,
-        on_record=on_record,
-        value_head=value_head,
-        progress=progress,
-    )
+    with Jobs(workers) as jobs:
+        collect = Collector(model, draw, reward, settings, end, tokenizer, constraint, jobs)
+        return learn_policy(
+            model,
+            collect,
+            settings,
+            folder=folder,
+            reference=reference,
+            evaluate=evaluate,
+            on_record=on_record,
+            value_head=value_head,
+            progress=progress,
+        )
+
+
+def reward_job(task: Task, inputs: Mapping[str, Any]) -> list[Reward]:
+    """What a worker calls: the rewards of some answers."""
+    reward = find(task.args["reward"])
+    return [reward(item, answer) for item, answer in task.args["answers"]]
 
 
 @dataclass
@@ -204,6 +217,7 @@ class Collector:
     end: int | Sequence[int] | None = None
     tokenizer: Any = None
     constraint: Callable[[PromptItem], Any] | None = None
+    jobs: Jobs | None = None
 
     def __call__(self, iteration: int) -> Experience:
         """The experience of an iteration: without rows where no group says anything."""
@@ -245,9 +259,16 @@ class Collector:
         if self.tokenizer is not None:
             answers = self.tokenizer.batch_decode(answers, skip_special_tokens=True)
         items = [questions[i].item for i in samples.prompt_of.tolist()]
-        rewards = [self.reward(item, answer) for item, answer in zip(items, answers, strict=True)]
+        rewards = self._rewards(list(zip(items, answers, strict=True)))
         spent = {"generate": written - start, "score": time.perf_counter() - written}
         return replace(_rewarded(samples, rewards), seconds=spent)
+
+    def _rewards(self, answers: list[tuple[Any, Any]]) -> list[Reward]:
+        if self.jobs is None or not self.jobs.elsewhere:
+            return [self.reward(item, answer) for item, answer in answers]
+        name, most = reference(self.reward), self.settings.copies
+        jobs = [{"reward": name, "answers": answers[n : n + most]} for n in range(0, len(answers), most)]
+        return [reward for rewards in self.jobs.map(reward_job, jobs) for reward in rewards]
 
 
 def _rewarded(samples: Samples, rewards: Sequence[Reward]) -> Experience:

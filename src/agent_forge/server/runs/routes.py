@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from agent_forge.refusal import Refusal
 from agent_forge.server.context import Context
-from agent_forge.server.events import RedisEvents
+from agent_forge.server.events import ServerEvents
 from agent_forge.server.requests import read_json, unless_left
 from agent_forge.server.responses import json_response
 from agent_forge.server.runs.run import ActiveRun
@@ -46,9 +46,9 @@ def routes(context: Context) -> list[Route]:
         return json_response({"run": name, **{key: body[key] for key in ("task", "approved", "args") if key in body}})
 
     async def cancel(request: Request) -> Response:
-        run = _active_run(context, request)
-        run.cancel()
-        return json_response({"run": run.name, "state": run.state}, 202)
+        name = request.path_params["run"]
+        state = await run_in_threadpool(runs_of(context).cancel, name)
+        return json_response({"run": name, "state": state}, 202)
 
     async def events(request: Request) -> Response:
         name = request.path_params["run"]
@@ -96,10 +96,12 @@ def _seen(request: Request) -> int:
     return int(last) + 1 if last.isdecimal() and len(last) < 10 else 0
 
 
-async def _events_elsewhere(context: Context, events: RedisEvents, name: str, seen: int) -> AsyncGenerator[bytes, None]:
+async def _events_elsewhere(
+    context: Context, events: ServerEvents, name: str, seen: int
+) -> AsyncGenerator[bytes, None]:
     """As `_events`, of a run that another server has or had. One whose server died ends as the journal says, after a
     while without news: the last events come a moment after the journal knows of the end."""
-    topic, number, place, finished, quiet = f"run:{name}", 0, "-", False, False
+    topic, number, place, finished, quiet = f"run:{name}", 0, "", False, False
     with context.hub.subscribe(topic) as news:
         while True:
             ended = await run_in_threadpool(runs_of(context).has_ended, name)

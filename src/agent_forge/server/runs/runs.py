@@ -6,13 +6,16 @@ import json
 import re
 import threading
 import time
+import uuid
 from collections import OrderedDict
 from collections.abc import Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import TYPE_CHECKING, Any
 
 from agent_forge.errors import PlanError, UnknownRunError
 from agent_forge.refusal import Refusal
-from agent_forge.server.context import Context
+from agent_forge.server.context import ASK, REPLY, Context
 from agent_forge.server.metrics import metrics_of
 from agent_forge.server.runs.run import ActiveRun
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from agent_forge.runtime.stored import StoredRun
 
 MOST_ENDED = 256  # ended runs in memory
+ASK_S = 10.0  # for another server to answer
 SHUTDOWN_S = 10.0  # for active runs to end when the server shuts down
 NAME = re.compile(r"[\w.-]{1,128}")
 
@@ -33,6 +37,7 @@ class Runs:
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, ActiveRun] = OrderedDict()
         self._threads: set[threading.Thread] = set()
+        self._asking: dict[str, Future[Any]] = {}  # questions to other servers
 
     @property
     def active(self) -> int:
@@ -51,7 +56,8 @@ class Runs:
 
     def decide(self, name: str, task: str, answer: Any) -> None:
         """Approves (True, or other arguments) or rejects a task. A run that waited when its process ended goes on, and
-        what it had done is not done again. Raises Refusal: 404, 409 or 429."""
+        what it had done is not done again; one that another server has is decided there. Raises Refusal: 404, 409, 429
+        or 503."""
         run = self.find(name)
         if run is not None and not run.ended:
             run.decide(task, answer)
@@ -59,11 +65,63 @@ class Runs:
         stored = self._stored(name)
         if stored is None:
             raise Refusal(404, f"there is no run {name[:128]!r}", code="run_not_found", fix="GET /v1/runs lists them")
+        if stored.summary.state == "running" and self._context.events is not None:
+            self._ask({"do": "decide", "run": name, "task": task, "answer": answer})
+            return
         if stored.summary.state not in ("waiting", "interrupted") or task not in self.waiting(name):
             raise Refusal(409, f"task {task!r} does not wait for approval", code="not_waiting", param="task")
         run = ActiveRun(name, stored.summary.notes.get("request"), self._tell)
         run.answer(task, answer)
         self._begin(run, None, {**self._options({}, None), "resume": name})
+
+    def cancel(self, name: str) -> str:
+        """Stops a run, here or on the server that has it; returns its state. Raises Refusal: 404 or 503."""
+        run = self.find(name)
+        if run is not None and not run.ended:
+            run.cancel()
+            return run.state
+        stored = self._stored(name) if self._context.events is not None else None
+        if stored is None or stored.summary.state != "running":
+            if run is not None:
+                return run.state
+            fix = "GET /v1/runs lists them"
+            raise Refusal(404, f"no server has an active run {name[:128]!r}", code="run_not_found", fix=fix)
+        self._ask({"do": "cancel", "run": name})
+        return "running"
+
+    def _ask(self, question: dict[str, Any]) -> None:
+        """Has another server do something with its run. Raises what it refuses, or Refusal (503) if none answers."""
+        events, number, reply = self._context.events, uuid.uuid4().hex, Future[Any]()
+        assert events is not None
+        self._asking[number] = reply
+        try:
+            events.publish(ASK, {**question, "id": number})
+            refusal = reply.result(ASK_S)
+        except FutureTimeout:
+            what = f"the server of run {question['run'][:128]!r} did not answer"
+            fix, later = "Try again; the run may have ended", {"Retry-After": "2"}
+            raise Refusal(503, what, code="no_answer", fix=fix, headers=later) from None
+        finally:
+            del self._asking[number]
+        if refusal is not None:
+            raise Refusal(**refusal)
+
+    def heard(self, topic: str, event: Mapping[str, Any]) -> None:
+        """What another server asks of a run here, or answers."""
+        if topic == REPLY:
+            reply = self._asking.get(event["id"])
+            if reply is not None and not reply.done():
+                reply.set_result(event["refusal"])
+            return
+        run = self.find(event["run"])
+        if run is None or run.ended or self._context.events is None:
+            return  # it is not ours
+        refusal = None
+        try:
+            run.cancel() if event["do"] == "cancel" else run.decide(event["task"], event["answer"])
+        except Refusal as error:
+            refusal = {"status": error.status, "what": error.what, "code": error.code, "param": error.param}
+        self._context.events.publish(REPLY, {"id": event["id"], "refusal": refusal})
 
     def waiting(self, name: str) -> dict[str, dict[str, Any]]:
         """The tasks of a run that wait for an approval, each with its tool and the arguments of the call."""
@@ -71,7 +129,8 @@ class Runs:
         if run is not None and not run.ended:
             return {task.id: {"tool": task.action, "args": dict(task.args)} for task in run.asked}
         stored = self._stored(name)
-        if stored is None or stored.plan is None or stored.summary.state not in ("waiting", "interrupted"):
+        states = ("waiting", "interrupted", *(["running"] if self._context.events is not None else []))
+        if stored is None or stored.plan is None or stored.summary.state not in states:
             return {}
         from agent_forge.agents.choices import choose_tools
         from agent_forge.plans import resolve
