@@ -17,11 +17,11 @@ from typing import Any
 from agent_forge.curation.audit_checks import Check, judge_audit
 from agent_forge.curation.difficulties import STRATA, difficulty, estimate
 from agent_forge.curation.duplicates import exact_groups, find_leakage, near_groups
-from agent_forge.curation.language import language_of
 from agent_forge.curation.lines import Row, content_of, open_lines, parse_row, text_of
 from agent_forge.curation.scrub import scrub_line
 from agent_forge.errors import DataError, MissingExtraError
 from agent_forge.pii.replace import Scrubber
+from agent_forge.written_language import language_of
 
 _SAMPLES = 3
 _ROWS_NAMED = 10

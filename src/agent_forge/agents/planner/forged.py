@@ -31,6 +31,7 @@ from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.errors import CheckpointError
 from agent_forge.plans import Plan, Provenance, Task
 from agent_forge.plans.references import literal
+from agent_forge.written_language import language_of
 
 if TYPE_CHECKING:
     from agent_forge.agents.planner.writer import PlanWriter
@@ -126,12 +127,13 @@ class ForgedPlanner:
     """Plans with the packed model of `folder`, by default the one that comes with the package.
 
     Of many tools it is shown the nearest; `refuse_above` is the probability of "no tool serves this" above which no
-    call is made, `least` the probability of being right below which a plan is not run.
+    call is made (half is enough for what is not clearly English, which alone it has learnt), `least` the probability
+    of being right below which a plan is not run.
     """
 
     name = "forged"
 
-    def __init__(self, folder: Path | str | None = None, *, refuse_above: float = 0.5, least: float = LEAST) -> None:
+    def __init__(self, folder: Path | str | None = None, *, refuse_above: float = 0.9, least: float = LEAST) -> None:
         self.folder = Path(folder) if folder is not None else SHIPPED
         if not (self.folder / "config.json").is_file():
             fix = "Reinstall agent-forge, or choose another planner: --planner rules"
@@ -149,7 +151,8 @@ class ForgedPlanner:
         model = plan_model(self.folder)
         shown = shown_tools(request, tools)
         functions = [function_of(tool) for tool in shown]
-        writer = model.write(request, functions, refuse_above=self.refuse_above)
+        refuse_above = self.refuse_above * (1.0 if language_of(request) == "en" else 0.5)
+        writer = model.write(request, functions, refuse_above=refuse_above)
         sure = model.probability(min(writer.confidences)) if writer.calls else writer.none_probability
         provenance = Provenance(
             request,

@@ -52,7 +52,7 @@ class PlanWriter:
     vocabulary: GrammarVocabulary
     functions: Sequence[Function]
     request: str
-    refuse_above: float = 0.5  # probability of `none` from which on a request is refused
+    refuse_above: float = 0.9  # probability of `none` from which on a request is refused
     ask_weight: float = 0.1  # factor on the probability that a value is missing: asking costs a turn
     calls: list[dict[str, Any]] = field(default_factory=list)
     confidences: list[float] = field(default_factory=list)  # one per call: the least sure choice in it
