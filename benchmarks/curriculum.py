@@ -8,8 +8,9 @@ three kinds of replay, held-out exercises at the target level, and earlier text.
 what fits into `--seconds`, after two rounds were timed. With `--work` the work is kept there, and the same command goes
 on with what an earlier one did not finish.
 
-The toy is a model of 2 layers that has learnt to count the ones among one to three letters, and is to count them among eight. There the
-same exercises and number of answers are also learnt by GRPO (`forge.training.reinforce`), to compare ways of learning.
+The toy is a model of 2 layers that has learnt to count the ones among one to three letters, and is to count them among
+eight. There exercises of all levels are also learnt by GRPO (`forge.training.reinforce`), with as many answers and
+steps as the control, to compare ways of learning.
 """
 
 from __future__ import annotations
@@ -107,7 +108,7 @@ def toy_school(model: Any, tokenizer: Any, work: Path, **changes: Any) -> School
 
 
 def with_grpo(model: Any, tokenizer: Any, start: float, rounds: int, seeds: int, work: Path) -> list[float]:
-    """Held-out accuracy after GRPO on exercises drawn uniformly from the levels, by seed; the same answers per round."""
+    """Held-out accuracy after GRPO on exercises drawn uniformly from the levels, by seed; as many answers per round."""
     found = []
     for seed in range(seeds):
         school = toy_school(model, tokenizer, work / "grpo")
@@ -116,7 +117,8 @@ def with_grpo(model: Any, tokenizer: Any, start: float, rounds: int, seeds: int,
 
         def draw(step: int, seed: int = seed, levels: list[float] = levels, school: School = school) -> list[Any]:
             rng, count = random.Random(f"{seed}/{step}"), school.settings.exercises
-            made = [family("toy-ones").make(10**6 * seed + step * count + n, rng.choice(levels)) for n in range(count)]
+            first = 10**6 * seed + step * count
+            made = [family("toy-ones").make(first + number, rng.choice(levels)) for number in range(count)]
             return [school.respondent.question(exercise) for exercise in made]
 
         settings = ReinforceSettings(
@@ -147,7 +149,9 @@ def fitting_rounds(school: School, seconds: float) -> int:
     for name, weight in school.model.named_parameters():
         weight.data.copy_(school.start[name])
     arms = 2 * s.seeds + 2 * s.compare_replay
-    print(f"{each:.2f} s per round of {s.exercises * s.attempts} answers, {judged:.0f} s to assess and judge", flush=True)
+    print(
+        f"{each:.2f} s per round of {s.exercises * s.attempts} answers, {judged:.0f} s to assess and judge", flush=True
+    )
     return max(1, int((seconds - arms * judged / 2 - 30) / (each * arms * s.levels)))
 
 
