@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from agent_forge.errors import ConfigError
+from agent_forge.errors import ConfigError, HandoffError
 from agent_forge.forge.corpus import SplitCorpus
 from agent_forge.forge.curriculum.course import (
     RUNNING,
@@ -143,7 +143,7 @@ def practise_curriculum(
     for number in range(settings.seeds):
         ours.append(school.trained(Arm(COURSE, settings.replay, number), starts))
         control.append(school.trained(Arm(UNIFORM, settings.replay, number), starts, ours[-1].rounds))
-    replays = {settings.replay: ours[0]}
+    replays: dict[str, ArmFigures] = {settings.replay: ours[0]}
     for other in REPLAYS if settings.compare_replay else ():
         if other != settings.replay:
             replays[other] = school.trained(Arm(COURSE, other, 0), starts)
@@ -172,6 +172,8 @@ class School:
         answers = ExpertSettings(max_tokens=s.max_tokens, temperature=s.temperature, constrained=s.constrained)
         self.respondent = Respondent(self.model, self.tokenizer, answers)
         text = text_families(s.sources, s.held_out) if s.continuations else []
+        if self.tokenizer.eos_token_id is None:
+            raise HandoffError("the tokenizer has no EOS to end an answer with")
         self.families = [family(name).name for name in s.families] + text
         if len(self.families) > s.exercises:
             raise ConfigError(f"{len(self.families)} families need as many exercises", where="exercises")

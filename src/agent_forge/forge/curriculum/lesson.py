@@ -9,7 +9,7 @@ An answer is learnt after its exercise as it is, without the hints that may have
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class Lesson(Batch):
     scales: tuple[float, float] = (1.0, 1.0)
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Lesson:
-        return replace(self, **{name: change(getattr(self, name)) for name in ("inputs", "targets", "documents")})
+        return Lesson(change(self.inputs), change(self.targets), change(self.documents), scales=self.scales)
 
     def split(self, rows: int) -> Iterator[Lesson]:
         """Micro-batches of one kind each, as wide as their longest row."""
