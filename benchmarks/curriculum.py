@@ -38,6 +38,7 @@ from agent_forge.forge.curriculum.job import COURSE, Arm, Practice, School, prac
 from agent_forge.forge.curriculum.lesson import LessonLoss, lesson
 from agent_forge.forge.curriculum.report import document_of, markdown_of
 from agent_forge.forge.curriculum.settings import CurriculumSettings
+from agent_forge.forge.experts.job import kept
 from agent_forge.forge.phases.cognate import device
 from agent_forge.forge.phases.specialise import reading_tokenizer
 from agent_forge.forge.training.optimizer import MuGrokfast
@@ -49,7 +50,7 @@ from agent_forge.tasks import Draft, Verdict, family, task_family
 RATES = ("lr", "embedding_lr", "scalar_lr")
 FULL: dict[str, Any] = {
     "families": [], "continuations": True, "sources": {name: {"path": name} for name in ("stories", "problems")},
-    "assessed": 256, "exercises": 64, "recent": 64, "rows": 256, "replay_rows": 32, "judged": 500, "max_tokens": 32,
+    "assessed": 128, "exercises": 32, "recent": 32, "rows": 128, "replay_rows": 32, "judged": 500, "max_tokens": 32,
     "training": {"optimizer": "reinforce", "micro_rows": 128, "optimizer_changes": dict.fromkeys(RATES, 5e-5)},
 }  # fmt: skip
 QUICK: dict[str, Any] = {
@@ -138,8 +139,9 @@ def with_grpo(model: Any, tokenizer: Any, start: float, rounds: int, seeds: int,
     return found
 
 
-def fitting_rounds(school: School, seconds: float) -> int:
-    """Rounds per level that fit, for all arms, from the time of two rounds and of one judgement."""
+def fitting(school: School, seconds: float) -> dict[str, int]:
+    """The rounds per level that fit, for all arms, from the time of two rounds and of one judgement; where not even
+    one does, the levels."""
     s = school.settings
     start = time.perf_counter()
     starts = {name: min(school.assessment(name).level, 0.99 * s.target) for name in school.families}
@@ -155,7 +157,8 @@ def fitting_rounds(school: School, seconds: float) -> int:
     print(
         f"{each:.2f} s per round of {s.exercises * s.attempts} answers, {judged:.0f} s to assess and judge", flush=True
     )
-    return max(1, int((seconds - arms * judged / 2 - 30) / (each * arms * s.levels)))
+    total = int((seconds - arms * judged / 2 - 30) / (each * arms))
+    return {"rounds": max(1, total // s.levels), "levels": max(2, min(s.levels, total))}
 
 
 def main() -> None:
@@ -180,7 +183,7 @@ def main() -> None:
         corpus = read_corpus(settings.sources, settings.held_out)
         school = School(model, tokenizer, corpus, settings, 0, work, lambda **_: None)
         left = options.seconds - (time.perf_counter() - begun)
-        settings = replace(settings, rounds=fitting_rounds(school, left))
+        settings = replace(settings, **kept(work / "fitting.json", lambda: fitting(school, left)))
     start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     outcome = practise_curriculum(model, tokenizer, corpus, settings, 0, work)
     print(markdown_of(outcome))
