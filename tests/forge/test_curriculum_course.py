@@ -25,6 +25,7 @@ from agent_forge.forge.curriculum.course import (
     learnability,
 )
 from agent_forge.forge.curriculum.settings import CurriculumSettings
+from agent_forge.forge.phases import phase
 from agent_forge.tasks import Draft, Verdict, family, task_family
 
 
@@ -146,8 +147,10 @@ def test_settings_that_cannot_be() -> None:
         ({"wall": 0.9}, "above mastery"),
         ({"families": []}, "nothing to practise"),
         ({"training": {"steps": 3}}, "set by the course"),
-        ({"self_modeling": True}, "unknown key 'self_modeling'"),
+        ({"self_modeling": True}, "unknown key 'self_modeling'; there is none"),
+        ({"num_levels": 5}, "it is `levels` here"),
     ):
         with pytest.raises(ConfigError, match=said):
             settings(**wrong)
+    assert phase("forge") is phase("curriculum"), "the specification's name"
     assert not CurriculumSettings.other_names.keys() & CurriculumSettings.__dataclass_fields__.keys()

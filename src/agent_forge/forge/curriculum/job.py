@@ -237,7 +237,7 @@ class School:
 
         def train() -> dict[str, Any]:
             ck.restore_weights(self.model, self.start)
-            return Practice(self, arm, starts, rounds, folder).run()
+            return CourseRun(self, arm, starts, rounds, folder).run()
 
         figures = self.measured(arm.name, train)
         if arm != Arm(COURSE, self.settings.replay, 0):  # whose weights are the result
@@ -272,7 +272,7 @@ class School:
         return PackedRows(*(np.array(found[name], dtype=np.int32) for name in ("tokens", "documents")))
 
 
-class Practice:
+class CourseRun:
     """The rounds of one arm."""
 
     def __init__(self, school: School, arm: Arm, starts: dict[str, float], rounds: int | None, folder: Path) -> None:
