@@ -64,6 +64,7 @@ MODULES = {
     "evomerge": "agent_forge.forge.phases.evomerge",
     "quietstar": "agent_forge.forge.phases.quietstar",
     "experts": "agent_forge.forge.phases.experts",
+    "curriculum": "agent_forge.forge.phases.curriculum",
     "bitnet": "agent_forge.forge.phases.bitnet",
     "baking": "agent_forge.forge.phases.baking",
     "compression": "agent_forge.forge.phases.compression",
