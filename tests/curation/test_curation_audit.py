@@ -11,10 +11,10 @@ import pytest
 from agent_forge.curation import audit_file, compare, parse_target, scrub_file, write_audit, write_rows
 from agent_forge.curation.audit import Audit, distribution
 from agent_forge.curation.audit_page import bars, page
-from agent_forge.curation.language import language_of
 from agent_forge.errors import UsageError
 from agent_forge.pii import Match
 from agent_forge.pii.replace import Scrubber
+from agent_forge.written_language import language_of
 
 
 def _checks(audit: Audit) -> dict[str, str]:

@@ -66,7 +66,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Turn:
+class BakedTurn:
     """One turn of a cycle: the prompt that scored best on the watched questions, the scores without and with it
     before, and the bakes; none where the prompt adds less than the plateau."""
 
@@ -77,13 +77,13 @@ class Turn:
     bakes: tuple[BakeReport, ...] = ()
 
     @classmethod
-    def read(cls, file: Path) -> Turn:
+    def read(cls, file: Path) -> BakedTurn:
         fields = json.loads(file.read_text(encoding="utf-8"))
         bakes = tuple(BakeReport.of(each) for each in fields["bakes"])
         return cls(**{**fields, "prompt": prompt_of(fields["prompt"]), "bakes": bakes})
 
 
-def write_turn(turn: Turn, file: Path) -> None:
+def write_turn(turn: BakedTurn, file: Path) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(".part")
     part.write_text(json.dumps(asdict(turn)), encoding="utf-8")
@@ -99,16 +99,16 @@ class Cycles:
     config: Baking
     text: HeldOut  # unrelated
 
-    def run(self, model: Any, folder: Path, seed: int, tell: Tell = silent) -> list[Turn]:
+    def run(self, model: Any, folder: Path, seed: int, tell: Tell = silent) -> list[BakedTurn]:
         """Bakes into the model until no prompt adds anything. Finished turns are taken from `folder`."""
-        turns: list[Turn] = []
+        turns: list[BakedTurn] = []
         plateaus = 0
         while plateaus < len(self.baselines) and sum(bool(turn.bakes) for turn in turns) < self.config.turns:
             behaviour = self.baselines[len(turns) % len(self.baselines)].behaviour
             place = folder / f"turn-{len(turns) + 1}-{behaviour.name}"
             file = place / "turn.json"
             if file.is_file():
-                turn = Turn.read(file)
+                turn = BakedTurn.read(file)
             else:  # written before baking too: a run that goes on must not choose another prompt
                 turn = self.choose(model, behaviour, seed + len(turns))
                 write_turn(turn, file)
@@ -121,7 +121,7 @@ class Cycles:
             turns.append(turn)
         return turns
 
-    def choose(self, model: Any, behaviour: Behaviour, seed: int) -> Turn:
+    def choose(self, model: Any, behaviour: Behaviour, seed: int) -> BakedTurn:
         """The prompt with the highest score on the watched questions, of the given one and its variants."""
         own = self_written(model, self.tokenizer, behaviour, self.config, seed) if behaviour.name == "persona" else []
         scores = {
@@ -130,13 +130,13 @@ class Cycles:
         }
         plain = scores.pop(NO_PROMPT)
         best = max(scores, key=lambda prompt: scores[prompt])  # the given one where they are equal
-        return Turn(behaviour.name, best, plain, scores[best])
+        return BakedTurn(behaviour.name, best, plain, scores[best])
 
     def answers(self, model: Any, behaviour: Behaviour, prompt: BakingPrompt) -> list[str]:
         return answers(model, self.tokenizer, behaviour.watched, prompt, self.config)
 
     def bake(
-        self, model: Any, turn: Turn, place: Path, seed: int, tell: Tell, lessons: Path | None = None
+        self, model: Any, turn: BakedTurn, place: Path, seed: int, tell: Tell, lessons: Path | None = None
     ) -> list[BakeReport]:
         """Bakes the turn's prompt or, with `lessons`, trains the control on the answers of another bake."""
         mine = next(each.behaviour for each in self.baselines if each.behaviour.name == turn.cycle)
@@ -148,7 +148,9 @@ class Cycles:
             hard=hard, lessons=lessons, tell=lambda **fields: tell(**fields, cycle=turn.cycle),
         )  # fmt: skip
 
-    def control(self, model: Any, turns: Sequence[Turn], folder: Path, lessons: Path, seed: int, tell: Tell) -> None:
+    def control(
+        self, model: Any, turns: Sequence[BakedTurn], folder: Path, lessons: Path, seed: int, tell: Tell
+    ) -> None:
         """As many steps on the same answers in the same order, by hard labels."""
         for number, turn in enumerate(turns, 1):
             if turn.bakes:

@@ -19,7 +19,7 @@ import torch
 
 from agent_forge.context_length import context_length
 from agent_forge.forge.baking.behaviours import behaviours
-from agent_forge.forge.baking.cycles import Baseline, Cycles, Turn
+from agent_forge.forge.baking.cycles import Baseline, Cycles, BakedTurn
 from agent_forge.forge.baking.settings import Baking
 from agent_forge.forge.checkpoint import Checkpoint, Metric, finish, staging
 from agent_forge.forge.contracts import Contract
@@ -55,7 +55,7 @@ def run(work: Work) -> PhaseOutcome:
         work.tell(stage=f"baseline {each.behaviour.name}", **each.as_dict())
     cycles = Cycles(tokenizer, [each for each in baselines if each.moves], config, text)
     arms: dict[str, list[dict[str, Any]]] = {"baked": [], "control": []}
-    order: list[Turn] = []
+    order: list[BakedTurn] = []
     for number in range(config.seeds if cycles.baselines else 0):
         turns, figures = run_seed(work, cycles, number)
         order = order or turns
@@ -77,10 +77,10 @@ def begin(base: Checkpoint) -> Any:
     return load_model(base.path, dtype=torch.float32).to(device()).eval()
 
 
-def run_seed(work: Work, cycles: Cycles, number: int) -> tuple[list[Turn], dict[str, dict[str, Any]]]:
+def run_seed(work: Work, cycles: Cycles, number: int) -> tuple[list[BakedTurn], dict[str, dict[str, Any]]]:
     """Bakes once and trains its control. A finished arm is read from its file."""
     folder, seed = work.folder / f"seed-{number}", work.seed + 10_000 * number
-    turns: list[Turn] = []
+    turns: list[BakedTurn] = []
     figures = {}
     for arm in ("baked", "control"):
         file = folder / f"{arm}.json"
@@ -141,7 +141,9 @@ def verdict(moving: Sequence[Baseline], metrics: Mapping[str, Metric], config: B
     return GateResult(f"{KEPT} ({worst})", 0.0, kept[worst].value, kept[worst].stderr, passed, control)
 
 
-def save(work: Work, order: Sequence[Turn], metrics: Mapping[str, Metric], report: Mapping[str, Any]) -> Checkpoint:
+def save(
+    work: Work, order: Sequence[BakedTurn], metrics: Mapping[str, Metric], report: Mapping[str, Any]
+) -> Checkpoint:
     """The first seed's model, its adapters in the order of their bakes as PEFT's files, and the report."""
     from agent_forge.forge.adapters import load_adapter, merge_adapter
 
