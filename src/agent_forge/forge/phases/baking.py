@@ -19,7 +19,7 @@ import torch
 
 from agent_forge.context_length import context_length
 from agent_forge.forge.baking.behaviours import behaviours
-from agent_forge.forge.baking.cycles import Baseline, Cycles, BakedTurn
+from agent_forge.forge.baking.cycles import BakedTurn, Baseline, Cycles
 from agent_forge.forge.baking.settings import Baking
 from agent_forge.forge.checkpoint import Checkpoint, Metric, finish, staging
 from agent_forge.forge.contracts import Contract
