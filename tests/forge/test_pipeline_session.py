@@ -395,6 +395,8 @@ def test_the_events_of_a_session_are_shown() -> None:
         PhaseEvent("progress", "small", {"done": 2, "total": 8, "stage": "trials"}),
         PhaseEvent("progress", "base", {"step": 3, "loss": 1.0}),
         PhaseEvent("finished", "base", {"gate": gate}),
+        PhaseEvent("finished", "base", {"gate": gate | {"stderr": None}}),
+        PhaseEvent("no gain", "base", {"gate": gate | {"before": None, "after": None, "verdict": "no gain"}}),
     ):
         event_display(display)(event)
     assert stream.getvalue().splitlines() == [
@@ -402,6 +404,8 @@ def test_the_events_of_a_session_are_shown() -> None:
         "small: 2/8, trials",
         "base: 3 steps, loss 1.000",
         "base: finished (m 2 → 1 ± 0.1)",
+        "base: finished (m 2 → 1)",
+        "base: no gain (m: no gain)",
     ]
 
 

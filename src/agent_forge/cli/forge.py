@@ -115,9 +115,10 @@ def event_display(display: ProgressDisplay) -> Callable[[PhaseEvent], None]:
 
 
 def _gate(gate: Any) -> str:
-    if gate["verdict"] == "not measured":
-        return f"{gate['metric']}: not measured"
-    return f"{gate['metric']} {gate['before']:.4g} → {gate['after']:.4g} ± {gate['stderr']:.2g}"
+    if gate["before"] is None or gate["after"] is None:
+        return f"{gate['metric']}: {gate['verdict']}"
+    error = "" if gate["stderr"] is None else f" ± {gate['stderr']:.2g}"
+    return f"{gate['metric']} {gate['before']:.4g} → {gate['after']:.4g}{error}"
 
 
 def _show(report: Report, models: str) -> None:
