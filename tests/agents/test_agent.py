@@ -104,11 +104,17 @@ def test_three_turns_end_with_an_answer() -> None:
 
 def test_calls_of_a_turn_run_in_parallel_within_the_limits_of_their_tools() -> None:
     running, most = {"free": 0, "one": 0}, {"free": 0, "one": 0}
+    all_here = asyncio.Event()
 
     async def work(name: str) -> str:
         running[name] += 1
         most[name] = max(most[name], running[name])
-        await asyncio.sleep(0.01)
+        if name == "free":  # each waits for all four: one after another they would never meet
+            if running["free"] == 4:
+                all_here.set()
+            await asyncio.wait_for(all_here.wait(), 30)
+        else:
+            await asyncio.sleep(0.01)
         running[name] -= 1
         return name
 

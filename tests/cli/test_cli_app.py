@@ -123,7 +123,7 @@ def test_a_misspelt_key_in_a_settings_file_names_the_right_one(
         ("concurrency: two", "agent-forge.yaml:1: concurrency: expected a whole number, got 'two'"),
         (
             "planner: rulse",
-            "agent-forge.yaml:1: planner: expected one of rules, local, model, got 'rulse'; did",
+            "agent-forge.yaml:1: planner: expected one of rules, forged, local, model, got 'rulse'; did",
         ),
     ],
 )

@@ -90,8 +90,9 @@ def test_options_of_one_name_take_values_of_one_kind() -> None:
             if isinstance(option, click.Option) and not option.hidden:
                 kind = option.type.name.removesuffix(" range")
                 kinds.setdefault(option.opts[0], set()).add(kind if kind in ("boolean", "integer", "float") else "text")
-    # `collect` counts traces and `train` reads them; workers are a number, or where they are.
-    assert {name for name, found in kinds.items() if len(found) > 1} == {"--traces", "--workers"}
+    # `collect` counts traces and `train` reads them; workers are a number, or where they are; `run` is told what to
+    # resume, and `train` finds it in its folder.
+    assert {name for name, found in kinds.items() if len(found) > 1} == {"--resume", "--traces", "--workers"}
 
 
 def test_every_option_has_a_help_text_in_a_sentence() -> None:

@@ -51,7 +51,8 @@ GIVEN = {  # an endpoint that the user names, inside or not, and nowhere else: r
     "curation/generate.py",
     "database/postgres.py",
     "inference/openai_compatible.py",
-    "server/events.py",
+    "server/postgres_events.py",
+    "server/redis_events.py",
     "traces/export.py",
 }
 SILENT = {"server/serving.py", "server/security.py", "forge/registry.py"}  # they listen, or ask for this machine's name
@@ -364,7 +365,7 @@ CALLS: dict[str, Callable[[str, Path], object]] = {
 
 def test_an_endpoint_cannot_send_us_elsewhere(sides: Sides, tmp_path: Path) -> None:
     """Nor the key that we send it. PostgreSQL has no redirects, and neither has Redis outside a cluster."""
-    assert set(CALLS) == GIVEN - {"database/postgres.py", "server/events.py"}
+    assert set(CALLS) == GIVEN - {"database/postgres.py", "server/postgres_events.py", "server/redis_events.py"}
     attempts = held = 0
     for name, call in CALLS.items():
         if name == "agents/mcp.py":

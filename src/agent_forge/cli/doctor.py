@@ -35,7 +35,7 @@ EXTRAS = {
     "ner": ("spacy",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
     "ray": ("ray",),
-    "scale": ("psycopg", "redis"),
+    "scale": ("fsspec", "psycopg", "redis"),
     "search": ("optuna",),
     "server": (
         "opentelemetry.proto",

@@ -60,7 +60,7 @@ class AgentTraining:
     task_type: str = option("auto", help="Task family to practise; auto is the agent's own")
     warmup: int | None = option(
         None, help="Supervised steps on the reference solvers' answers first; by default as many as iterations",
-        at_least=0,
+        at_least=0, flag="--warmup-steps",
     )  # fmt: skip
     warmup_rate: float = option(1e-3, help="Learning rate of the supervised steps", above=0)
     lora: bool = option(True, help="Train an adapter instead of all weights")

@@ -27,7 +27,7 @@ from agent_forge.forge.thoughts.model import ThinkingModel
 from agent_forge.forge.training.packing import IGNORE, PackedRows, pack
 
 FIELDS = {"steps", "count", "first", "rest", "last", "answer", "guess"}
-CALCULATOR = re.compile(r"<<[^>]*>>")  # GSM8K's notes for a calculator
+CALCULATOR = re.compile(r"<<[^<>]*>>")  # GSM8K's notes for a calculator
 NUMBER = re.compile(r"\d[\d,.]*\d|\d")
 
 
