@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests_forge_axes import AXES, tiny_config
+from tests_lively import lively
 
 from agent_forge.forge.models import CognateForCausalLM
 
@@ -18,16 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "inference"))
 def _one_thread_and_seed() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
-
-
-def lively(model: torch.nn.Module, std: float = 0.1) -> torch.nn.Module:
-    """Random weights everywhere: the zeros that a model starts with would hide faults."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if parameter.dim() >= 2:
-                scale = 1.0 if "halting" in name else std if "embed_tokens" in name else parameter.shape[-1] ** -0.5
-                parameter.normal_(std=scale)
-    return model
 
 
 @pytest.fixture

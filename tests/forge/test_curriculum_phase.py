@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import lively
 from tests_forge_axes import tiny_config
+from tests_lively import lively
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge import forge

@@ -15,8 +15,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from conftest import lively  # noqa: E402
 from tests_forge_axes import tiny_config  # noqa: E402
+from tests_lively import lively  # noqa: E402
 
 from agent_forge import forge  # noqa: E402
 from agent_forge.config import build  # noqa: E402

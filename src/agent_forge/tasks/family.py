@@ -205,7 +205,7 @@ def _bundled() -> dict[str, Family]:
     package = import_module("agent_forge.tasks.families")
     for module in iter_modules(package.__path__):
         import_module(f"{package.__name__}.{module.name}")
-    return dict(_own)
+    return {name: each for name, each in _own.items() if each.draw.__module__.startswith(f"{package.__name__}.")}
 
 
 @cache
