@@ -193,7 +193,7 @@ class Pilot:
 
         def collect(iteration: int) -> Any:
             late = time.perf_counter() - start + (made[-1] if made else 0.0) > seconds
-            if late and made:  # what is left of the iterations passes at once
+            if late and made:
                 return None
             begun = time.perf_counter()
             experience = collector(iteration)

@@ -388,7 +388,7 @@ def shrink(options: argparse.Namespace) -> None:
         compile_layers(student, {number for number, _ in pairs})
         compile_layers(goal, {number for _, number in pairs})
     if (options.out / "state.pt").exists():
-        student.load_state_dict(torch.load(options.out / "state.pt", map_location=device))
+        student.load_state_dict(torch.load(options.out / "state.pt", map_location=device, weights_only=True))
     begun = time.perf_counter()
     loss = Distillation(goal, hard=options.hard, hidden=options.hidden, blocks=pairs)
 

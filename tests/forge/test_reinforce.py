@@ -157,6 +157,16 @@ def test_experience_from_elsewhere_has_its_own_advantages_and_masks():
         experience_of(tokens, mask, old, [1.0, 0.0], [0, 0], [[1.0], [1.0]])
 
 
+def test_a_run_ends_where_nothing_more_is_collected():
+    model = tiny_llama()
+    mask = [[0, 0, 1, 1]]
+    row = experience_of([[5, 6, 7, 8]], mask, [[0.0, 0.0, -1.0, -1.0]], [1.0], [0], mask)
+    result = learn_policy(
+        model, lambda iteration: row if iteration < 2 else None, replace(FAST, iterations=9), progress=None
+    )
+    assert (result.iterations, result.stopped, len(result.rewards)) == (2, None, 2)
+
+
 def test_neither_micro_batches_nor_gradient_checkpointing_change_an_update():
     weights = []
     for changes in ({}, {"micro_rows": 3}, {"gradient_checkpointing": True}):

@@ -29,8 +29,9 @@ from agent_forge.agents.front import blocking
 from agent_forge.agents.profiles import AgentProfile
 from agent_forge.errors import ModelError
 from agent_forge.forge.adapters import adapted_layers, merge_adapter
+from agent_forge.forge.training.experience import Experience, experience_of
 from agent_forge.forge.training.policy import group_advantages
-from agent_forge.forge.training.reinforce import Collector, Experience, PromptItem, experience_of
+from agent_forge.forge.training.reinforce import Collector, PromptItem
 from agent_forge.forge.training.sampling import Samples, sample
 from agent_forge.forge.training.settings import ReinforceSettings
 from agent_forge.inference import ChatClient, Completion, Request

@@ -13,16 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
 from multiprocessing import get_context
-from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
 from agent_forge.agents.agent import Agent
 from agent_forge.agents.answer_shape import AnswerShape
 from agent_forge.agents.profiles import AgentProfile
-from agent_forge.errors import UsageError
+from agent_forge.agents.tools.toolbox import load_python
+from agent_forge.errors import ToolError, UsageError
 from agent_forge.inference import Message
 from agent_forge.inference.local_model import end_tokens
 from agent_forge.inference.prompt import chat_prompt
@@ -120,17 +119,10 @@ def own_rewarder(name: str) -> Rewarder:
     place, _, attribute = name.rpartition(":")
     if not place:
         raise UsageError(f"{name!r} does not name a reward function", fix="FILE.py:NAME or package.module:NAME")
-    if place.endswith(".py"):
-        names: dict[str, Any] = {"__name__": Path(place).stem, "__file__": place}
-        try:
-            exec(compile(Path(place).read_text(encoding="utf-8"), place, "exec"), names)  # noqa: S102 -- their own file
-        except OSError as error:
-            raise UsageError(f"the reward function cannot be read: {error}", where=name) from error
-    else:
-        try:
-            names = vars(import_module(place))
-        except ImportError as error:
-            raise UsageError(f"the reward function cannot be imported: {error}", where=name) from error
+    try:
+        names = vars(load_python(place))
+    except ToolError as error:
+        raise UsageError(f"the reward function cannot be imported: {error}", where=name) from error
     if not callable(names.get(attribute)):
         raise UsageError(f"there is no function {attribute!r}", where=place)
     rewarder: Rewarder = names[attribute]

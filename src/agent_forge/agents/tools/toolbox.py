@@ -89,7 +89,7 @@ class Toolbox:
         """
         if os.fspath(source).endswith(".json"):
             return cls(_described_in(Path(source)))
-        module = _load(os.fspath(source))
+        module = load_python(os.fspath(source))
         tools = [value for name, value in vars(module).items() if isinstance(value, Tool) and not name.startswith("_")]
         if not tools:
             raise ToolError("it contains no tools", where=str(source), fix="Put @tool above the functions")
@@ -119,7 +119,8 @@ def _described_in(path: Path) -> list[Tool]:
     return tools
 
 
-def _load(source: str) -> ModuleType:
+def load_python(source: str) -> ModuleType:
+    """A file, or a module that can be imported, of a user's own. Raises ToolError with what went wrong in it."""
     is_file = source.endswith(".py") or os.sep in source
     try:
         return _load_file(Path(source)) if is_file else _load_module(source)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from agent_forge.forge.training.averaging import WeightAverage
     from agent_forge.forge.training.checkpoint import checkpoints, load_checkpoint, save_checkpoint
     from agent_forge.forge.training.evaluation import Evaluation, HeldOut, evaluate
+    from agent_forge.forge.training.experience import Experience, experience_of
     from agent_forge.forge.training.loop import TrainingDiverged, TrainResult, train
     from agent_forge.forge.training.optimizer import MuGrokfast, route
     from agent_forge.forge.training.packing import Batch, PackedRows, encode, pack
@@ -24,13 +25,7 @@ if TYPE_CHECKING:
         token_log_probs,
     )
     from agent_forge.forge.training.qk_clip import clip_heads, largest_logits
-    from agent_forge.forge.training.reinforce import (
-        Experience,
-        PromptItem,
-        ReinforceResult,
-        experience_of,
-        learn_policy,
-    )
+    from agent_forge.forge.training.reinforce import PromptItem, ReinforceResult, learn_policy
     from agent_forge.forge.training.report import read_log
     from agent_forge.forge.training.sampling import Samples, sample
     from agent_forge.forge.training.schedule import schedule_factor
@@ -58,7 +53,8 @@ __getattr__, __dir__, __all__ = attach(
             "PolicyLoss ValueHead generalised_advantages group_advantages policy_loss step_advantages token_log_probs"
         ),
         "qk_clip": "clip_heads largest_logits",
-        "reinforce": "Experience PromptItem ReinforceResult experience_of learn_policy",
+        "experience": "Experience experience_of",
+        "reinforce": "PromptItem ReinforceResult learn_policy",
         "report": "read_log",
         "sampling": "Samples sample",
         "schedule": "schedule_factor",

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from agent_forge.errors import UsageError
 from agent_forge.forge.adapters import adapted_layers, without_adapter
 from agent_forge.forge.training import checkpoint as ck
+from agent_forge.forge.training.experience import Experience, reward_at_the_end, row_lengths, with_signal
 from agent_forge.forge.training.loop import TrainingDiverged, TrainingRun
 from agent_forge.forge.training.packing import IGNORE, Batch
 from agent_forge.forge.training.policy import (
@@ -57,90 +58,6 @@ class PromptItem:
 
     prompt: Sequence[int]
     item: Any = None
-
-
-@dataclass(frozen=True)
-class Experience:
-    """Rows to learn from. Of `advantages`, `token_rewards` and `rewards` the first that is there counts:
-
-    | given | advantages |
-    |---|---|
-    | advantages [N, T] | as they are: the credit was assigned elsewhere |
-    | token_rewards [N, T] | GRPO: `step_advantages` over the tokens; PPO: generalised advantage estimation |
-    | rewards [N] | GRPO: `group_advantages`; PPO: as a reward at the last sampled token |
-    """
-
-    tokens: Tensor  # [N, T], padded on the right
-    mask: Tensor  # [N, T], 1 for what the policy sampled: not prompts, nor what tools wrote
-    log_probs: Tensor  # [N, T], under the policy that sampled
-    rewards: Tensor  # [N]
-    groups: Tensor  # [N], rollouts that are compared with each other
-    token_rewards: Tensor | None = None
-    advantages: Tensor | None = None
-    allowed: Tensor | None = None  # [N, L, V / 8], see `Samples`
-    drawn: Tensor | None = None  # rewards of all rollouts, also of those left out; default: `rewards`
-    seconds: dict[str, float] = field(default_factory=dict)  # by what they were spent on
-
-    def __len__(self) -> int:
-        return len(self.tokens)
-
-    def take(self, rows: Tensor) -> Experience:
-        """Some of the rows."""
-        names = ("tokens", "mask", "log_probs", "rewards", "groups", "token_rewards", "advantages", "allowed")
-        chosen: dict[str, Any] = {}
-        for name in names:
-            value = getattr(self, name)
-            chosen[name] = None if value is None else value[rows]
-        return replace(self, **chosen)
-
-    @staticmethod
-    def joined(parts: Sequence[Experience]) -> Experience:
-        """One from several, each with its own groups."""
-        first, groups = parts[0], list[Tensor]()
-        above = 0
-        for part in parts:
-            groups.append(part.groups + above)
-            above += int(part.groups.max()) + 1 if len(part) else 0
-        wide: dict[str, Any] = {name: _stacked([getattr(part, name) for part in parts]) for name in _WIDE}
-        return replace(first, **wide, rewards=torch.cat([p.rewards for p in parts]), groups=torch.cat(groups))
-
-
-_WIDE = ("tokens", "mask", "log_probs", "token_rewards", "advantages", "allowed")
-
-
-def _stacked(parts: list[Tensor | None]) -> Tensor | None:
-    """Rows of several tensors [N, T, ...], the shorter ones padded with zeros."""
-    tensors = [part for part in parts if part is not None]
-    if len(tensors) < len(parts):
-        return None
-    width = max(part.shape[1] for part in tensors)
-    padding = [(0, 0) * (part.dim() - 2) + (0, width - part.shape[1]) for part in tensors]
-    return torch.cat([nn.functional.pad(part, pad) for part, pad in zip(tensors, padding, strict=True)])
-
-
-def experience_of(
-    tokens: Sequence[Sequence[int]],
-    mask: Sequence[Sequence[int]],
-    log_probs: Sequence[Sequence[float]],
-    rewards: Sequence[float],
-    groups: Sequence[int],
-    advantages: Sequence[Sequence[float]] | None = None,
-) -> Experience:
-    """Experience from rows as lists, one for every model call or conversation; each list is as long as its tokens."""
-
-    def rows(lists: Sequence[Sequence[float]], kind: torch.dtype) -> Tensor:
-        if [len(row) for row in lists] != [len(row) for row in tokens]:
-            raise UsageError("every token needs its own mask, log-probability and advantage")
-        return nn.utils.rnn.pad_sequence([torch.tensor(row, dtype=kind) for row in lists], batch_first=True)
-
-    return Experience(
-        rows(tokens, torch.long),
-        rows(mask, torch.float),
-        rows(log_probs, torch.float),
-        torch.tensor(rewards, dtype=torch.float),
-        torch.tensor(groups),
-        advantages=None if advantages is None else rows(advantages, torch.float),
-    )
 
 
 @dataclass
@@ -233,7 +150,7 @@ class Collector:
             part = self.answers(list(self.draw(number))[:missing], number)
             first = first or part
             seconds = {name: spent + part.seconds[name] for name, spent in seconds.items()}
-            parts.append(part.take(_with_signal(part).nonzero()[:, 0]) if s.algorithm == "grpo" else part)
+            parts.append(part.take(with_signal(part).nonzero()[:, 0]) if s.algorithm == "grpo" else part)
         assert first is not None
         if s.kl and not any(map(len, parts)):
             parts = [first]  # no advantages, but the KL term has something to say
@@ -290,22 +207,12 @@ def _rewarded(samples: Samples, rewards: Sequence[Reward]) -> Experience:
     return replace(experience, token_rewards=spread)
 
 
-def _with_signal(experience: Experience) -> Tensor:
-    """Which rows [N] are in a group whose rollouts differ."""
-    rewards = experience.rewards[:, None] if experience.token_rewards is None else experience.token_rewards
-    keep = torch.zeros(len(experience), dtype=torch.bool)
-    for group in experience.groups.unique():
-        rows = experience.groups == group
-        keep[rows] = bool((rewards[rows] != rewards[rows][:1]).any())
-    return keep
-
-
 # ---------------------------------------------------------------------------------------------- the loop
 
 
 def learn_policy(
     model: nn.Module,
-    collect: Callable[[int], Experience],
+    collect: Callable[[int], Experience | None],
     settings: ReinforceSettings,
     *,
     folder: Path | None = None,
@@ -315,7 +222,8 @@ def learn_policy(
     value_head: nn.Module | None = None,
     progress: TextIO | None = sys.stderr,
 ) -> ReinforceResult:
-    """Improves `model` with the experience that `collect(iteration)` brings (without rows: nothing to learn).
+    """Improves `model` with the experience that `collect(iteration)` brings (without rows: nothing to learn; None: the
+    run ends here, as when its time is up).
 
     With a `folder`, resumes from its last checkpoint and saves new ones; `model` must then be what it was at the start.
     `reference` is what the KL is measured from: by default the base below an adapter, or a copy of the start where the
@@ -329,6 +237,8 @@ def learn_policy(
         while run.iteration < settings.iterations and run.watch.stopped is None:
             with evaluating(model), run.train.precision():
                 experience = collect(run.iteration)
+            if experience is None:
+                break
             run.learn(experience)
         return run.finish()
 
@@ -444,7 +354,9 @@ class PolicyRun:
         if self.whole.value is not None:
             values = self.scored(batch)[1]
             assert values is not None
-            rewards = experience.token_rewards if experience.token_rewards is not None else _at_the_end(experience)
+            rewards = (
+                experience.token_rewards if experience.token_rewards is not None else reward_at_the_end(experience)
+            )
             spread, returns = generalised_advantages(rewards, values, mask, s.discount, s.trace)
             if advantages is None:
                 advantages = whitened(spread, mask) if s.normalise else spread
@@ -580,7 +492,7 @@ class PolicyBatch(Batch):
 
     def rows(self, chosen: Tensor) -> PolicyBatch:
         """Some rows; those of like length are neighbours, so that micro-batches hold little padding."""
-        lengths = _lengths(self.documents[chosen])
+        lengths = row_lengths(self.documents[chosen])
         ordered = chosen[lengths.argsort(descending=True, stable=True)]
         return self._each(lambda tensor: tensor[ordered])
 
@@ -588,16 +500,11 @@ class PolicyBatch(Batch):
         """Micro-batches, each as wide as its longest row."""
         for start in range(0, len(self), rows):
             part = self._each(lambda tensor, at=start: tensor[at : at + rows])  # type: ignore[misc]
-            width = max(1, int(_lengths(part.documents).max()))
+            width = max(1, int(row_lengths(part.documents).max()))
             yield part._each(lambda tensor, to=width: tensor[:, :to] if tensor.dim() == 2 else tensor)  # type: ignore[misc]
 
 
 _TENSORS = ("inputs", "targets", "documents", "old", "advantages", "returns", "reference", "allowed")
-
-
-def _lengths(mask: Tensor) -> Tensor:
-    """Columns up to the last one whose mask is 1, [N]."""
-    return ((mask > 0) * torch.arange(1, mask.shape[1] + 1)).amax(1)
 
 
 @dataclass(frozen=True)
@@ -607,14 +514,6 @@ class _Length:
 
 def _number(value: Tensor | None) -> float | None:
     return None if value is None else float(value)
-
-
-def _at_the_end(experience: Experience) -> Tensor:
-    """The reward of each rollout at its last sampled token, [N, T]."""
-    rewards = torch.zeros_like(experience.mask)
-    last = _lengths(experience.mask) - 1
-    rewards[torch.arange(len(experience)), last.clamp_min(0)] = experience.rewards
-    return rewards * experience.mask
 
 
 def _without_dropout(model: nn.Module) -> None:
