@@ -50,9 +50,9 @@ def test_every_row_is_sound(restyle: bool) -> None:
         missing = [name for call in row.calls for name, value in call["args"].items() if value is None]
         assert bool(linked) == (of_kind == "chained")
         assert bool(missing) == (of_kind == "missing")
-        expected = {"none": {0}, "same": {2, 3, 4}, "several": {2, 3, 4, 5}, "chained": {2, 3}}
+        expected = {"none": {0}, "same": {2, 3, 4}, "listed": {2, 3, 4}, "several": {2, 3, 4, 5}, "chained": {2, 3}}
         assert calls in expected.get(of_kind, {1})
-        if of_kind == "same":
+        if of_kind in ("same", "listed"):
             assert len({call["tool"] for call in row.calls}) == 1
             assert not any(call in row.calls[:place] for place, call in enumerate(row.calls))
     assert set(kinds) == {f"generated:{name}" for name in Mix.__dataclass_fields__}
@@ -103,7 +103,8 @@ def test_the_rows_asked_for_are_a_prefix() -> None:
 
 def test_a_mix_without_a_kind_never_makes_it() -> None:
     rows = list(Generator(CATALOGUE, seed=2, mix=Mix(none=0, missing=0, corrected=0)).rows(200))
-    assert {row.source for row in rows} == {f"generated:{kind}" for kind in ("single", "same", "several", "chained")}
+    kinds = ("single", "same", "listed", "several", "chained")
+    assert {row.source for row in rows} == {f"generated:{kind}" for kind in kinds}
 
 
 def test_near_tools_never_stand_side_by_side() -> None:

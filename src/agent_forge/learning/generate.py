@@ -30,16 +30,18 @@ Draft = tuple[list[dict[str, Any]], str]  # calls and the request that asks for 
 class Mix:
     """How often each kind of request is made, by weight."""
 
-    single: float = 0.36
-    same: float = 0.17
-    several: float = 0.15
-    chained: float = 0.10
-    corrected: float = 0.04
+    single: float = 0.30
+    same: float = 0.14
+    listed: float = 0.10
+    several: float = 0.17
+    chained: float = 0.09
+    corrected: float = 0.03
     missing: float = 0.05
-    none: float = 0.13
+    none: float = 0.12
 
 
 _DEMANDS = re.compile(r'"(?:pattern|format|multipleOf|uniqueItems|not|\$ref|\w+Of|(?:m|exclusiveM)(?:in|ax)\w+)": ')
+LONG = ("boolean", "array", "object", "message")  # kinds of values that are not said side by side
 SHOWN = (1, 1, 2, 3, 4, 6, 8, 8)  # how many tools a sheet shows
 REQUESTS = 6  # per sheet
 
@@ -150,7 +152,7 @@ class Generator:
         """Several calls of one tool: values side by side for one parameter, or each call in its own words."""
         function = self.rng.choice(tools)
         first = self._drawn(function)
-        varying = [name for name, value in first.items() if value.kind not in ("boolean", "array", "object", "message")]
+        varying = [name for name, value in first.items() if value.kind not in LONG]
         if not varying:
             return None
         number = self.rng.choice((2, 2, 2, 3, 3, 4))
@@ -191,11 +193,43 @@ class Generator:
         values = list({str(each.value): each for each in drawn}.values())
         if len(values) < 2:
             return None
-        words = [self.say.quoted(each) for each in values]
-        said = ", ".join(words[:-1]) + self.say.pick((" and ", " and ", ", and ", " as well as ")) + words[-1]
-        together = Value(None, said, "plural" if values[0].kind in ("integer", "number") else values[0].kind)
-        clause = self.say.clause(function, {**first, name: replace(together, quoted=False)})
+        clause = self.say.clause(function, {**first, name: self.say.listed(values)})
         return [call_of(function, {**first, name: each}) for each in values], self.say.joined([clause])
+
+    def _listed(self, tools: Sequence[Function]) -> Draft | None:
+        """Several calls of one tool in one clause, two parameters varying: in pairs, respectively, or each with each;
+        or case by case."""
+        function = self.rng.choice(tools)
+        first = self._drawn(function)
+        varying = [name for name, value in first.items() if value.kind not in LONG]
+        if len(varying) < 2:
+            return None
+        one, two = self.rng.sample(varying, 2)
+        way = self.rng.choice(("pairs", "respectively", "grid", "cases"))
+        counts = (2, 2) if way == "grid" else (self.rng.choice((2, 2, 3, 3, 4)),) * 2
+        some = [
+            self._different(name, first[name], function, count) for name, count in zip((one, two), counts, strict=True)
+        ]
+        if None in some:
+            return None
+        ones, twos = ([*each] for each in some if each)
+        pairs = [(a, b) for a in ones for b in twos] if way == "grid" else [*zip(ones, twos, strict=True)]
+        calls = [call_of(function, {**first, one: a, two: b}) for a, b in pairs]
+        rest = {name: value for name, value in first.items() if name not in (one, two)}
+        if way == "cases":
+            told = self.say.cases([[(one, a), (two, b)] for a, b in pairs])
+            return calls, self.say.joined([self.say.clause(function, rest, [told])])
+        if way == "pairs":
+            return calls, self.say.joined([self.say.clause(function, rest, [self.say.pairs(two, pairs)])])
+        end = "respectively" if way == "respectively" else self.say.pick(("", "", "each"))
+        both = {one: self.say.listed(ones), two: self.say.listed(twos)}
+        return calls, self.say.joined([f"{self.say.clause(function, {**rest, **both})} {end}".rstrip()])
+
+    def _different(self, name: str, first: Value, function: Function, count: int) -> list[Value] | None:
+        """So many different values of a parameter."""
+        schema = function["parameters"]["properties"][name]
+        drawn = {str(each.value): each for each in [first, *(self.values.draw(name, schema) for _ in range(2 * count))]}
+        return [*drawn.values()][:count] if len(drawn) >= count else None
 
     def _several(self, tools: Sequence[Function]) -> Draft | None:
         number = min(len(tools), self.rng.choice((2, 2, 3, 3, 4)))
@@ -204,11 +238,21 @@ class Generator:
         chosen = self.rng.sample(list(tools), number)
         if self.rng.random() < 0.2:
             chosen.append(chosen[0])
-        draws = [self._drawn(function) for function in chosen]
-        clauses = [self.say.clause(function, drawn) for function, drawn in zip(chosen, draws, strict=True)]
-        return [call_of(function, drawn) for function, drawn in zip(chosen, draws, strict=True)], self.say.joined(
-            clauses
-        )
+        share = self.rng.random() < 0.4  # what two tools ask for under one name is said once
+        known: dict[str, Value] = {}
+        calls, clauses = [], []
+        for function in chosen:
+            drawn = self._drawn(function)
+            again = {name for name in drawn if name in known} if share else set()
+            drawn = {name: known[name] if name in again else value for name, value in drawn.items()}
+            if not allowed(call_of(function, drawn), [function]) or call_of(function, drawn) in calls:
+                return None
+            calls.append(call_of(function, drawn))
+            told = {name: value for name, value in drawn.items() if name not in again or self.rng.random() < 0.3}
+            same = [self.say.same(name) for name in drawn if name not in told]
+            clauses.append(self.say.clause(function, told, same))
+            known |= {name: value for name, value in drawn.items() if value.kind not in LONG}
+        return calls, self.say.joined(clauses)
 
     def _chained(self, tools: Sequence[Function]) -> Draft | None:
         """A later call takes a field of an earlier one's result."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from agent_forge.learning.values import WORDS, Value, singular, split_name, words_of
@@ -22,6 +23,8 @@ ENDS = _PHRASES["ends"]
 _ENDS_OF = _PHRASES["ends_of"]
 _VERBS = frozenset(_PHRASES["verbs"])
 THIRD = re.compile(r"^(\w+?)(ies|ches|shes|sses|zes|xes|s)$")
+UNITS = ("unit", "units")
+MEASURED = ("integer", "number")
 _GENERIC = (
     r"\b(?:(?:an?|the|one|some|any) )?(?:(?:given|specific|specified|certain|particular|desired|user's|single) )?{}\b"
 )
@@ -144,9 +147,50 @@ class Phrasing:
             forms = BY_KIND[value.kind]
         return self.pick(forms).format(p=label, v=self.quoted(value))
 
+    def listed(self, values: Sequence[Value]) -> Value:
+        """Values side by side, said as one."""
+        words = [self.quoted(each) for each in values]
+        said = ", ".join(words[:-1]) + self.pick((" and ", " and ", ", and ", " as well as ")) + words[-1]
+        kind = "plural" if values[0].kind in MEASURED else values[0].kind
+        return Value(None, said, kind, quoted=False)
+
+    def pairs(self, name: str, pairs: Sequence[tuple[Value, Value]]) -> str:
+        """Values of two parameters, the second one of this name: `Oslo in 1999, Rome in 2003 and Bonn in 2010`."""
+        label, kind = words_of(name), pairs[0][1].kind
+        form = self.pick([each for each in BY_KIND.get(kind, ()) if "{p}" not in each] or ("with {v} {p}", "and {v}"))
+        opening = self.pick(("for ", "for ", "", "of "))
+        said = [f"{self.quoted(a)} {form.format(p=label, v=self.quoted(b))}" for a, b in pairs]
+        joint = self.pick((" and ", ", and ", ", and also ", ", as well as "))
+        return opening + (", ".join(said[:-1]) + joint + said[-1] if len(said) > 2 else f" and {opening}".join(said))
+
+    def cases(self, cases: Sequence[Sequence[tuple[str, Value]]]) -> str:
+        """What is given, case by case."""
+        thing = self.pick(("case", "one", "time", "request", "option"))
+        form = self.pick(("{} of {}", "{} {}", "{} is {}", "a {} of {}", "{} = {}"))
+        said = [" and ".join(form.format(words_of(name), self.quoted(value)) for name, value in each) for each in cases]
+        heads = [f"the {number} {thing}" for number in ("first", "second", "third", "fourth")[: len(said)]]
+        heads[-1] = self.pick((heads[-1], heads[-1], f"the last {thing}"))
+        return ", and ".join(f"{head} with {each}" for head, each in zip(heads, said, strict=True))
+
+    def with_unit(self, drawn: Mapping[str, Value]) -> Mapping[str, Value]:
+        """Now and then a number and its unit, which is a parameter of its own, said as one: `5 meters`."""
+        units = [name for name, value in drawn.items() if split_name(name)[-1] in UNITS and value.kind not in MEASURED]
+        bare = [name for name, value in drawn.items() if value.kind in MEASURED and value.said[-1:].isdigit()]
+        if not units or not bare or self.rng.random() < 0.3:
+            return drawn
+        number, unit = self.pick(bare), units[0]
+        both = replace(drawn[number], said=f"{drawn[number].said} {drawn[unit].said}")
+        return {name: both if name == number else value for name, value in drawn.items() if name != unit}
+
+    def same(self, name: str) -> str:
+        """Words for a value that was said before, or none at all."""
+        label = words_of(name)
+        return self.pick((f"for the same {label}", f"with the same {label}", "", "", f"for that {label}", "as well"))
+
     def clause(self, function: Mapping[str, Any], drawn: Mapping[str, Value], extra: Sequence[str] = ()) -> str:
         """One call as a clause without end mark. `extra` are words for arguments that come from elsewhere."""
         intent = self.intent(function)
+        drawn = self.with_unit(drawn)
         rest = dict(drawn)
         for name, value in drawn.items():
             noun = split_name(name)[-1]
@@ -163,7 +207,7 @@ class Phrasing:
             tail = ", ".join(slots[:-1]) + self.pick((" and ", ", ", ", and ")) + slots[-1]
         else:
             tail = self.pick((" ", " ", ", ", " and ")).join(slots)
-        return self.mood(intent, tail, rest)
+        return self.mood(intent, tail, {} if any(extra) else rest)
 
     def mood(self, intent: str, tail: str, rest: Mapping[str, Value]) -> str:
         verb, _, thing = intent.partition(" ")
@@ -236,7 +280,8 @@ class Phrasing:
             return self.sentence(
                 f"{clauses[0]} {self.pick(('and', 'and then', 'and also', 'and after that'))} {clauses[1]}"
             )
-        return " ".join(sentences)
+        ended = [each if each[-1] in ".?!" else f"{each}." for each in sentences[:-1]]  # "twenty Third" is a number
+        return " ".join([*ended, sentences[-1]])
 
     def dressed(self, request: str) -> str:
         """A request with the talk around it."""

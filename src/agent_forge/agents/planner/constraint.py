@@ -27,6 +27,7 @@ ITEMS = 12  # of a list, at most
 FORMATS = ("date", "email", "ipv4", "ipv6", "uuid")  # that are checked, with nothing but Python
 DEPTH = 3  # of lists and objects inside each other
 _OPENING, _CLOSING = re.compile(r"(?<!\w)['\"“‘]"), re.compile(r"['\"”’](?!\w)")
+_NAMED = re.compile(r"the [^\W\d_]\S*(?: \S+)?")  # an article and one or two words
 _OPENED, _CLOSED = re.compile(r"['\"“‘](?=\w)"), re.compile(r"(?<![\d'\"])['\"”’][.,;:!?]*$")
 
 
@@ -238,7 +239,7 @@ def settled(call: Mapping[str, Any], function: Function, said: Mentions) -> dict
     known = properties(schema)
     required = schema.get("required") or ()
     args: dict[str, Any] = {
-        name: unquoted(value) if isinstance(value, str) and value not in listed_values(known[name]) else value
+        name: bare(value) if isinstance(value, str) and value not in listed_values(known[name]) else value
         for name, value in call["args"].items()
     }
     args |= {name: None for name in required if name not in args}
@@ -249,6 +250,16 @@ def settled(call: Mapping[str, Any], function: Function, said: Mentions) -> dict
     kept = {name: None if name in bad else value for name, value in args.items() if name not in bad or name in required}
     complete = all(value is not None and not is_reference(value) for value in kept.values())
     return None if complete and faulty(kept, schema) else {**call, "args": kept}
+
+
+def bare(text: str) -> str:
+    """A copied text without half a pair of quotation marks, and a short one without its article.
+
+    >>> bare("the Amazon rainforest"), bare("The Godfather"), bare("the 2nd"), bare("the server is down again")
+    ('Amazon rainforest', 'The Godfather', 'the 2nd', 'the server is down again')
+    """
+    text = unquoted(text)
+    return text.removeprefix("the ") if _NAMED.fullmatch(text) else text
 
 
 def unquoted(text: str) -> str:
