@@ -5,7 +5,9 @@
 
 From one supervised planner two adapters with the same settings learn on the same rows (`learning.mixture`, without the
 rows, services and fields that are judged; BFCL is never trained on): one by GRPO with `plan_reward` on plans sampled
-under the grammar, one by supervised steps, as many as GRPO made, each on as many rows as GRPO had plans per step.
+under the grammar, one by supervised steps, as many as GRPO made, each on as many rows as GRPO had plans per step. The
+planner has learnt from such rows before and is sure of most, which then say nothing: plans sampled for them are all
+equal. So both arms learn from those whose right plan has a probability between SURE and UNSURE.
 Before and after each, plans are written for held-out rows, greedily and with the weights of the decoder, as in use.
 
 The time is planned by measurement: rows are judged in turns of the sets until a share of `--seconds` is spent, and
@@ -29,9 +31,9 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")
 
+UNSURE, SURE = 0.02, 0.85  # probabilities of the row's own plan between which a row is learnt from
 JUDGING = 0.08  # share of the seconds that one judging may take
 LENGTH = 1024  # tokens per row of the supervised steps
 
@@ -39,7 +41,16 @@ LENGTH = 1024  # tokens per row of the supervised steps
 # -- rows and the model ------------------------------------------------------------------------------------------------
 
 
-def training_rows(options: argparse.Namespace, sampler: Any) -> list[Any]:
+@dataclass(frozen=True)
+class Learnt:
+    """A row to learn from, with its tokens."""
+
+    row: Any
+    prompt: list[int]
+    answer: list[int]
+
+
+def training_rows(options: argparse.Namespace, sampler: Any) -> list[Learnt]:
     """Rows of calls that fit into the lengths."""
     if options.data is None:
         from _own_tools import TOOLS
@@ -55,12 +66,37 @@ def training_rows(options: argparse.Namespace, sampler: Any) -> list[Any]:
         held = {"held_out": held_out_ids(options.data), "held_out_fields": held_out_fields(options.data)}
         groups = Mixture(options.data, 4242 + options.seed, **held).groups()
         rows = list(itertools.islice((row for group in groups for row in group if row.steps is None), options.pool))
+    prompts = [sampler.prompt(row) for row in rows]
     answers = sampler.tokenizer.encode_batch([row.answer for row in rows], add_special_tokens=False)
-    return [
-        row
-        for row, answer in zip(rows, answers, strict=True)
-        if len(answer.ids) < options.max_tokens and len(sampler.prompt(row)) <= options.longest
+    made = [
+        Learnt(row, prompt, [*answer.ids, sampler.end])
+        for row, prompt, answer in zip(rows, prompts, answers, strict=True)
     ]
+    return [each for each in made if len(each.answer) <= options.max_tokens and len(each.prompt) <= options.longest]
+
+
+def log_probabilities(model: Any, rows: Sequence[Learnt], batch: int = 128) -> list[float]:
+    """How likely the planner finds each row's own plan."""
+    import torch
+
+    from agent_forge.forge.training.policy import token_log_probs
+
+    device = next(model.parameters()).device
+    order = sorted(range(len(rows)), key=lambda place: len(rows[place].prompt) + len(rows[place].answer))
+    likely = [0.0] * len(rows)
+    with torch.no_grad():
+        for at in range(0, len(order), batch):
+            places = order[at : at + batch]
+            lines = [torch.tensor([*rows[place].prompt, *rows[place].answer]) for place in places]
+            tokens = torch.nn.utils.rnn.pad_sequence(lines, batch_first=True)
+            mask = torch.zeros(tokens.shape)
+            for line, place in enumerate(places):
+                start = len(rows[place].prompt)
+                mask[line, start : start + len(rows[place].answer)] = 1.0
+            sums = token_log_probs(model, tokens.to(device), mask.to(device)).sum(1).tolist()
+            for place, value in zip(places, sums, strict=True):
+                likely[place] = value
+    return likely
 
 
 def held_out_rows(options: argparse.Namespace) -> list[Any]:
@@ -212,12 +248,23 @@ class Bench:
         self.start = {name: weight.clone() for name, weight in weights_of(self.model).items()}
         self.report: dict[str, Any] = {"options": {name: str(value) for name, value in vars(options).items()}}
         self.say(f"loaded on {next(self.model.parameters()).device}")
-        self.rows = training_rows(options, self.sampler)
         self.judged = held_out_rows(options)
-        counts = [len(row.calls) for row in self.rows]
-        self.say(f"{len(self.rows)} training rows, {sum(n > 1 for n in counts)} of several calls")
+        self.rows = self.unsure(training_rows(options, self.sampler))
         self.stages: dict[str, Stage] = {}
         self.step_s = 0.0
+
+    def unsure(self, rows: list[Learnt]) -> list[Any]:
+        """The rows whose own plan the planner finds neither certain nor out of reach."""
+        self.say(f"{len(rows)} training rows, {len(self.judged)} held-out ones")
+        likely = [math.exp(value) for value in log_probabilities(self.sampler.policy.current().eval(), rows)]
+        chosen = [each.row for each, value in zip(rows, likely, strict=True) if UNSURE < value < SURE]
+        chosen = chosen or [each.row for each in rows]  # random weights are sure of nothing
+        several = sum(len(row.calls) > 1 for row in chosen)
+        shares = {"sure": sum(value >= SURE for value in likely) / len(rows)}
+        shares |= {"out of reach": sum(value <= UNSURE for value in likely) / len(rows)}
+        self.report["training_rows"] = {**shares, "rows": len(chosen), "several calls": several}
+        self.say(f"{len(chosen)} to learn from, {several} of several calls; of all {shares}")
+        return chosen
 
     @property
     def spent(self) -> float:
@@ -356,7 +403,9 @@ class Bench:
         self.write(control={"steps": steps, "wall_s": round(time.perf_counter() - begun, 1)})
         self.judge("control")
         for name, gain in self.report_gains().items():
-            self.say(f"{name}: " + ", ".join(f"{part} {each['mean']} ± {each['stderr']}" for part, each in gain.items()))
+            self.say(
+                f"{name}: " + ", ".join(f"{part} {each['mean']} ± {each['stderr']}" for part, each in gain.items())
+            )
 
     def report_gains(self) -> dict[str, Any]:
         return dict(json.loads(self.options.out.read_text())["gains"])
@@ -364,11 +413,11 @@ class Bench:
 
 NUMBERS = {  # option: (default, help)
     "seconds": (350.0, "for everything"),
-    "pool": (6000, "training rows to draw from"),
+    "pool": (8000, "training rows to draw from"),
     "per-set": (100, "most held-out rows per set"),
     "judged-batch": (256, "held-out rows at once"),
     "iterations": (400, "most iterations of reinforcement"),
-    "prompts": (96, "requests per iteration"),
+    "prompts": (64, "requests per iteration"),
     "copies": (8, "plans per request"),
     "updates": (4, "optimiser steps per iteration"),
     "micro-rows": (64, "rows at once in learning"),

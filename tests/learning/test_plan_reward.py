@@ -110,7 +110,9 @@ def random_calls(rng: random.Random) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
     for place in range(rng.randint(1, 4)):
         tool = rng.choice(("get", "use", "end")) if place else "get"
-        named = [(n, f) for n, each in enumerate(calls, 1) for f in ("f", "g")[: {"get": 2, "use": 1}.get(each["tool"], 0)]]
+        named = [
+            (n, f) for n, each in enumerate(calls, 1) for f in ("f", "g")[: {"get": 2, "use": 1}.get(each["tool"], 0)]
+        ]
         args: dict[str, Any] = {"x": rng.choice("ab")} if tool == "get" else {}
         if tool == "use":
             args = {"y": ref(*rng.choice(named))}
@@ -130,7 +132,9 @@ def changed(rng: random.Random, calls: list[dict[str, Any]]) -> list[dict[str, A
     number = {old + 1: new + 1 for new, old in enumerate(order)}
     result = []
     for old in order:
-        args = {k: ref(number[v["ref"]], v["field"]) if isinstance(v, dict) else v for k, v in calls[old]["args"].items()}
+        args = {
+            k: ref(number[v["ref"]], v["field"]) if isinstance(v, dict) else v for k, v in calls[old]["args"].items()
+        }
         after = [number[n] for n in calls[old]["after"] if rng.random() < 0.9]
         result.append(call(calls[old]["tool"], *after, **args))
     return result

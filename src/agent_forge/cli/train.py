@@ -167,9 +167,7 @@ def planner(
                 display.update(fields["stage"])
             elif "reward" in fields:
                 detail = f"reward {fields['reward']:.3f}"
-                display.update(
-                    "reinforce", fields["iteration"], fields["iterations"], unit="iterations", detail=detail
-                )
+                display.update("reinforce", fields["iteration"], fields["iterations"], unit="iterations", detail=detail)
             elif "loss" in fields:
                 display.update("train", fields["step"], fields["steps"], unit="steps", detail=training_figures(fields))
 

@@ -39,7 +39,8 @@ class PlanSampler:
 
     def __init__(self, model: nn.Module, tokenizer: Any, end: int) -> None:
         self.policy, self.tokenizer, self.end = SamplingCopy(model), tokenizer, end
-        self.vocabulary = GrammarVocabulary(tokenizer, ends=[end])
+        # the copies of a plan come to the same line at different times
+        self.vocabulary = GrammarVocabulary(tokenizer, ends=[end], remember=512)
 
     def prompt(self, row: PlanRow) -> list[int]:
         """The tokens before a plan. Tools and request are encoded apart, as in use and in supervised training."""

@@ -51,7 +51,9 @@ def accepted(row: PlanRow, calls: Calls) -> bool:
     """Whether the tools' schemas take the values, as far as they are known before anything runs."""
     schemas = {tool["name"]: tool.get("parameters") or {} for tool in row.tools}
     return not any(
-        faulty({k: v for k, v in call["args"].items() if v is not None and not any(references(v))}, schemas[call["tool"]])
+        faulty(
+            {k: v for k, v in call["args"].items() if v is not None and not any(references(v))}, schemas[call["tool"]]
+        )
         for call in calls
     )
 

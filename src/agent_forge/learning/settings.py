@@ -16,7 +16,7 @@ from agent_forge.forge.training.settings import LoraSettings
 @dataclass(frozen=True)
 class PlannerSettings:
     """Where the rows come from, how the planner learns from them, and how it is judged. Other settings of the training
-    core (`TrainSettings`) go into `training`, those of the reinforcement loop (`ReinforceSettings`) into `reinforcement`.
+    core (`TrainSettings`) go into `training`, of the reinforcement loop (`ReinforceSettings`) into `reinforcement`.
     """
 
     data: tuple[str, ...] = option((), help="Files of rows: plans, or logs of tool calls, as JSON Lines")
