@@ -148,6 +148,7 @@ def planner(
     \b
         agent-forge train planner --tools tools.py --out mine                    # generated requests
         agent-forge train planner --tools tools.py --traces HOME --out mine      # and what went right before
+        agent-forge train planner --tools tools.py --reinforce 50 --out mine     # then from its own plans, scored
 
     Without --base-model the planner that comes with the package is adapted to your tools, on a CPU in minutes. The
     table shows how it does on requests that it has not seen, beside the planner before and planners that learn nothing.
@@ -164,6 +165,9 @@ def planner(
         def tell(**fields: Any) -> None:
             if "stage" in fields:
                 display.update(fields["stage"])
+            elif "reward" in fields:
+                detail = f"reward {fields['reward']:.3f}"
+                display.update("reinforce", fields["iteration"], fields["iterations"], unit="iterations", detail=detail)
             elif "loss" in fields:
                 display.update("train", fields["step"], fields["steps"], unit="steps", detail=training_figures(fields))
 

@@ -118,10 +118,12 @@ class GrammarVocabulary:
     """The tokens of one tokenizer, as grammars see them: a `tokenizers.Tokenizer` or a fast one of transformers.
 
     `size` is the number of logits if that is more than the tokenizer has tokens; `ends` are the tokens that end an
-    answer.
+    answer; `remember` is the number of compiled grammars to keep, each of about half a megabyte.
     """
 
-    def __init__(self, tokenizer: Any, *, size: int | None = None, ends: Iterable[int] | None = None) -> None:
+    def __init__(
+        self, tokenizer: Any, *, size: int | None = None, ends: Iterable[int] | None = None, remember: int = 64
+    ) -> None:
         from llguidance import LLTokenizer
         from tokenizers import Tokenizer
 
@@ -141,6 +143,7 @@ class GrammarVocabulary:
         except ValueError as error:
             raise UsageError(f"grammars cannot use this tokenizer: {_first_line(str(error))}") from error
         self._matchers: dict[Grammar, Any] = {}
+        self._remember = remember
 
     def tokens(self, text: str) -> list[int]:
         """A text as the tokenizer writes it."""
@@ -159,13 +162,10 @@ class GrammarVocabulary:
             matcher = LLMatcher(self._tokens, LLMatcher.grammar_from_lark(grammar.source))
             if matcher.is_error():
                 raise _unsupported(matcher.get_error(), None)
-            if len(self._matchers) >= _MOST_GRAMMARS:
+            if len(self._matchers) >= self._remember:
                 self._matchers.clear()
             self._matchers[grammar] = matcher
         return GrammarWalk(matcher.deep_copy(), self.size)
-
-
-_MOST_GRAMMARS = 64  # compiled ones that a vocabulary remembers
 
 
 class GrammarWalk:

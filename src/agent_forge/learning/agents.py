@@ -11,7 +11,6 @@ is registered as the agent's next policy.
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import math
@@ -47,7 +46,14 @@ from agent_forge.forge.training.reinforce import ReinforceResult, learn_policy
 from agent_forge.forge.training.settings import ReinforceSettings
 from agent_forge.forge.training.watch import HeldOutScore
 from agent_forge.inference.loading import load_model, load_tokenizer
-from agent_forge.learning.attempts import AnswerCollector, AnswerGrammar, SamplingCopy, TurnCollector, write_answers
+from agent_forge.learning.attempts import (
+    AnswerCollector,
+    AnswerGrammar,
+    SamplingCopy,
+    TurnCollector,
+    reference_of,
+    write_answers,
+)
 from agent_forge.learning.practice import Judged, Judges, Practice, gains, judging, paired, score_of
 from agent_forge.learning.preferences import PreferenceLoss, pack_preferences, reference_margins
 from agent_forge.learning.recorded import Attempts, attempts_of, records_of
@@ -392,10 +398,3 @@ def reinforce_settings(config: AgentTraining, seed: int) -> ReinforceSettings:
     fields |= {"prompts": config.batch_size // config.group, "copies": config.group, "minibatches": config.updates}
     fields |= {"discount": config.discount, "save_every": config.checkpoint_every, "seed": seed}
     return build(ReinforceSettings, {**fields, **config.reinforcement}, "reinforcement")
-
-
-def reference_of(model: nn.Module) -> nn.Module:
-    """A copy of the policy as it is, which shares every weight that does not learn."""
-    fixed = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
-    reference: nn.Module = copy.deepcopy(model, fixed)
-    return reference.requires_grad_(False).eval()

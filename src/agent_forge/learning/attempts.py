@@ -80,6 +80,13 @@ class SamplingCopy:
         return self.copy
 
 
+def reference_of(model: nn.Module) -> nn.Module:
+    """A copy of the policy as it is, which shares every weight that does not learn."""
+    fixed = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
+    reference: nn.Module = copy.deepcopy(model, fixed)
+    return reference.requires_grad_(False).eval()
+
+
 class AnswerGrammar:
     """The grammar of an agent's answers, as a constraint on samples."""
 

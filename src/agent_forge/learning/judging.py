@@ -18,7 +18,6 @@ from agent_forge.agents.grounding import Mentions, grounded
 from agent_forge.agents.planner import PlanningFailed, RulePlanner
 from agent_forge.agents.planner.batch import SchemaTool, calls_of
 from agent_forge.agents.planner.retrieval import Catalogue
-from agent_forge.agents.planner.script import is_reference
 from agent_forge.agents.planner.tools import split_name
 from agent_forge.learning.rows import PlanRow, references
 from agent_forge.tasks.calls import score_calls
@@ -47,7 +46,7 @@ class PlannerFigures:
 def judge_planner(rows: Sequence[PlanRow], written: Sequence[Calls]) -> PlannerFigures:
     """The figures of the calls that a planner wrote for each row."""
     scores = [score_calls(row.calls, calls) for row, calls in zip(rows, written, strict=True)]
-    given = [each for row, calls in zip(rows, written, strict=True) for each in _groundings(row, calls)]
+    given = [each for row, calls in zip(rows, written, strict=True) for each in groundings(row, calls)]
     regrets = [
         critical_path(calls) / critical_path(row.calls)
         for row, calls in zip(rows, written, strict=True)
@@ -67,14 +66,14 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _groundings(row: PlanRow, calls: Calls) -> Iterable[bool]:
-    """Whether each written value was given; one that is left open is none."""
+def groundings(row: PlanRow, calls: Calls) -> Iterable[bool]:
+    """Whether each written value was given; one that is left open, or has earlier results in it, is none."""
     said = [Mentions(row.request)]
     schemas = {tool["name"]: (tool.get("parameters") or {}).get("properties") or {} for tool in row.tools}
     for call in calls:
         for name, value in call["args"].items():
             schema = schemas.get(call["tool"], {}).get(name)
-            if value is not None and not is_reference(value):
+            if value is not None and not any(references(value)):
                 yield grounded(value, schema if isinstance(schema, Mapping) else {}, said)
 
 

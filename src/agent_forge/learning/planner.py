@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -24,9 +25,10 @@ from torch import nn
 
 from agent_forge.agents.planner.forged import CALIBRATION, SHIPPED, PlanModel
 from agent_forge.agents.planner.script import tools_text
+from agent_forge.config import build
 from agent_forge.errors import UsageError
 from agent_forge.files import file_digest
-from agent_forge.forge.adapters import add_adapter, merge_adapter, save_adapter
+from agent_forge.forge.adapters import adapted_layers, add_adapter, merge_adapter, save_adapter
 from agent_forge.forge.checkpoint import Metric, finish, staging
 from agent_forge.forge.contracts import Contract, format_of
 from agent_forge.forge.doors import TrainReport, run_into, settings_for
@@ -40,17 +42,22 @@ from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.pruning import cut_embeddings, cut_tokenizer, kept_words
 from agent_forge.forge.quantization.folder import copy_tokenizer
 from agent_forge.forge.training import TrainSettings, train
+from agent_forge.forge.training.reinforce import ReinforceResult, learn_policy
+from agent_forge.forge.training.settings import ReinforceSettings
 from agent_forge.inference.loading import load_model
 from agent_forge.inference.packed import save_packed, unpack_model
 from agent_forge.inference.torch_reader import reader_of
+from agent_forge.learning.attempts import reference_of
 from agent_forge.learning.judging import PlannerFigures, by_model, calibration, controls, judge_planner
 from agent_forge.learning.material import PlannerRows, gather, public_groups
+from agent_forge.learning.plan_attempts import PlanCollector, PlanSampler
 from agent_forge.learning.rows import PlanRow
 from agent_forge.learning.settings import PlannerSettings
 from agent_forge.learning.sheets import PlanSheets, encode_sheets, pack_sheets
 from agent_forge.learning.supervised import adamw_settings
 
 RIGHT = "fully right"
+VALIDATION = 64  # training rows that reinforcement keeps back, at most
 
 
 def train_planner(
@@ -88,7 +95,10 @@ def run(work: Work) -> PhaseOutcome:
     adapts = config.lora or not work.inputs
     if adapts:
         add_adapter(model, config.adapter)
-    trained = learn(work, model, words, material)
+    model.to(device())
+    groups = public_groups(config, work.seed)
+    trained = learn(work, model, words, material, groups) if config.epochs else None
+    practised = practise(work, model, words, material, groups) if config.reinforce else None
     with staging(work.models) as place:
         if adapts:
             save_adapter(model, place / "adapter", base="" if not work.inputs else source)
@@ -100,7 +110,7 @@ def run(work: Work) -> PhaseOutcome:
         rivals = {name: Judged.of(rows, write=write) for name, write in controls(material.train).items()}
         table |= {name: rival.figures for name, rival in rivals.items()}
         (place / CALIBRATION).write_text(json.dumps(calibration(after.sure, after.right)), encoding="utf-8")
-        metrics = {**figures_of(table), **counts_of(material, trained)}
+        metrics = {**figures_of(table), **counts_of(material, trained, practised)}
         checkpoint = finish(place, work.card(material.digests(), metrics), work.models)
     return PhaseOutcome(checkpoint, gate_of(before, after, rivals))
 
@@ -153,21 +163,58 @@ def sheets_of(rows: Sequence[PlanRow], words: str, length: int, end: int, groups
     return pack_sheets(sheets, length)
 
 
-def learn(work: Work, model: Any, words: str, material: PlannerRows) -> Any:
+def end_of(model: Any) -> int:
+    """The token that ends a plan."""
+    ends = model.generation_config.eos_token_id
+    return int(ends[0] if isinstance(ends, list) else ends)
+
+
+def learn(work: Work, model: Any, words: str, material: PlannerRows, groups: Sequence[Sequence[PlanRow]]) -> Any:
     """Trains the model on the rows, on answers alone, through the training core."""
     config: PlannerSettings = work.config
-    ends = model.generation_config.eos_token_id
-    end = ends[0] if isinstance(ends, list) else ends
-    data = sheets_of(material.train, words, config.length, end, public_groups(config, work.seed))
+    data = sheets_of(material.train, words, config.length, end_of(model), groups)
     settings = training_settings(config, len(data), work.seed)
     return train(
-        model.to(device()),
+        model,
         data,
         settings,
         work.folder / "training",
         on_record=lambda record: work.tell(**record, steps=settings.steps),
         progress=None,
     )
+
+
+def practise(
+    work: Work, model: Any, words: str, material: PlannerRows, groups: Sequence[Sequence[PlanRow]]
+) -> ReinforceResult:
+    """Reinforcement: plans are sampled for the rows and learnt from by what they earn (`plan_reward`). Some rows are
+    kept back to tell when to stop; what the planner is judged on is for the report alone."""
+    from tokenizers import Tokenizer
+
+    config: PlannerSettings = work.config
+    rows = [row for row in (*material.train, *(row for group in groups for row in group)) if row.steps is None]
+    random.Random(work.seed).shuffle(rows)
+    cut = min(VALIDATION, len(rows) // 5)
+    adapted = next(adapted_layers(model), None) is not None
+    settings = reinforce_settings(config, adapted, work.seed)
+    sampler = PlanSampler(model, Tokenizer.from_str(words), end_of(model))
+    return learn_policy(
+        model,
+        PlanCollector.of(sampler, rows[cut:], settings),
+        settings,
+        folder=work.folder / "reinforcement",
+        reference=reference_of(model) if adapted or settings.kl else None,
+        evaluate=(lambda _: sampler.judge(rows[:cut], settings.max_tokens)) if cut else None,
+        on_record=lambda record: work.tell(**record, iterations=settings.iterations),
+        progress=None,
+    )
+
+
+def reinforce_settings(config: PlannerSettings, adapted: bool, seed: int) -> ReinforceSettings:
+    """The settings of the reinforcement loop. Raises ConfigError."""
+    fields = {"iterations": config.reinforce, "max_tokens": 256, "save_every": 10, "seed": seed}
+    fields |= {"learning_rate": 1e-4 if adapted else 1e-5}
+    return build(ReinforceSettings, {**fields, **config.reinforcement}, "reinforcement")
 
 
 def training_settings(config: PlannerSettings, rows: int, seed: int) -> TrainSettings:
@@ -207,12 +254,21 @@ def figures_of(table: Mapping[str, PlannerFigures]) -> dict[str, Metric]:
     }
 
 
-def counts_of(material: PlannerRows, trained: Any) -> dict[str, Metric]:
-    """How much was learnt from, and what was dropped."""
+def counts_of(material: PlannerRows, trained: Any, practised: ReinforceResult | None = None) -> dict[str, Metric]:
+    """How much was learnt from, what was dropped, and what reinforcement gained on rows kept back for that."""
     counts = {"training rows": len(material.train), "held-out rows": len(material.held_out)}
     counts |= {f"dropped, {reason}": count for reason, count in material.dropped.items()}
-    counts |= {"steps": trained.steps, "training tokens": trained.tokens}
-    return {name: Metric(float(count)) for name, count in counts.items()}
+    counts |= {"steps": trained.steps, "training tokens": trained.tokens} if trained is not None else {"steps": 0}
+    metrics = {name: Metric(float(count)) for name, count in counts.items()}
+    if practised is not None:
+        metrics["reinforcement iterations"] = Metric(float(practised.iterations))
+        scores = {"before": practised.before, "after": practised.best}
+        metrics |= {
+            f"plan reward, {stage} reinforcement": Metric(score.mean, n=score.n)
+            for stage, score in scores.items()
+            if score is not None
+        }
+    return metrics
 
 
 def gate_of(before: Judged, after: Judged, rivals: Mapping[str, Judged]) -> GateResult:

@@ -16,7 +16,8 @@ from agent_forge.forge.training.settings import LoraSettings
 @dataclass(frozen=True)
 class PlannerSettings:
     """Where the rows come from, how the planner learns from them, and how it is judged. Other settings of the training
-    core (`TrainSettings`) go into `training`."""
+    core (`TrainSettings`) go into `training`, of the reinforcement loop (`ReinforceSettings`) into `reinforcement`.
+    """
 
     data: tuple[str, ...] = option((), help="Files of rows: plans, or logs of tool calls, as JSON Lines")
     traces: str | None = option(None, help="Home folder or postgresql:// URL; its right runs are rows")
@@ -26,12 +27,17 @@ class PlannerSettings:
     sheets: int = option(0, help="Sheets to draw from the public sets", at_least=0)
     lora: bool = option(False, help="Train an adapter instead of all weights (always so for the shipped planner)")
     adapter: LoraSettings = field(default_factory=LoraSettings)
-    epochs: float = option(2.0, help="Passes over the rows", above=0)
+    epochs: float = option(2.0, help="Passes over the rows (0: no supervised steps)", at_least=0)
     lr: float = option(5e-4, help="Learning rate", above=0)
     batch_rows: int = option(4, help="Rows of tokens per step", at_least=1, flag="--batch")
     length: int = option(1024, help="Tokens per row", at_least=64)
     vocabulary: int = option(0, help="Words to keep of the base's vocabulary (0: all)", at_least=0)
     training: dict[str, Any] = option({})
+    reinforce: int = option(
+        0, help="Iterations of reinforcement afterwards: sampled plans are carried out with simulated tools and scored",
+        at_least=0,
+    )  # fmt: skip
+    reinforcement: dict[str, Any] = option({})
     held_out: float = option(0.2, help="Share of the rows that the planner is judged on", above=0, at_most=0.5)
     judged: int = option(60, help="Most held-out requests to judge on", at_least=2)
     output: Literal["int8", "dense"] = option("int8", help="Weights of the result; int8 runs without torch")
@@ -40,6 +46,8 @@ class PlannerSettings:
         if not (self.data or self.traces or self.tools or self.public):
             fix = "Give --tools FILE, --traces HOME or --data FILE"
             raise ConfigError("there is nothing to learn from", where="planner", fix=fix)
+        if not (self.epochs or self.reinforce):
+            raise ConfigError("there are no steps to train", where="planner", fix="Set epochs or reinforce above 0")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import torch
 
 from agent_forge.agents.planner.forged import CALIBRATION, PlanModel
 from agent_forge.config import option
+from agent_forge.errors import ConfigError
 from agent_forge.forge.checkpoint import finish, staging
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.gates import NO_GAIN, PASSED, GateResult
@@ -35,6 +36,7 @@ from agent_forge.learning.planner import (
     Judged,
     counts_of,
     data_digests,
+    end_of,
     figures_of,
     sheets_of,
     training_settings,
@@ -54,6 +56,12 @@ class ShrinkSettings(PlannerSettings):
     hard: float = option(0.3, help="Share of the loss that is the rows' own", at_least=0, at_most=1)
     least_kept: float = option(0.9, help="Share of the teacher's fully right plans that must be kept", at_least=0)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.reinforce or not self.epochs:
+            what = "a planner is shrunk by supervised steps alone"
+            raise ConfigError(what, where="planner", fix="Set epochs above 0, and reinforce in the phase before")
+
 
 def run(work: Work) -> PhaseOutcome:
     config: ShrinkSettings = work.config
@@ -62,9 +70,7 @@ def run(work: Work) -> PhaseOutcome:
     rows = material.held_out[: config.judged]
     teacher = load_model(source, dtype=torch.float32).eval().to(device())
     words = (source / "tokenizer.json").read_text(encoding="utf-8")
-    ends = teacher.generation_config.eos_token_id
-    end = ends[0] if isinstance(ends, list) else ends
-    data = sheets_of(material.train, words, config.length, end, public_groups(config, work.seed))
+    data = sheets_of(material.train, words, config.length, end_of(teacher), public_groups(config, work.seed))
     student = smaller(teacher, data, config)
     settings = training_settings(config, len(data), work.seed)
     # at few levels the matrices learn by Muon, the rest more slowly: what the shipped planner was made with

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from agent_forge.agents.grounding import Mentions, grounded, listed_values
@@ -277,20 +278,32 @@ def unquoted(text: str) -> str:
 def faulty(args: Mapping[str, Any], schema: Mapping[str, Any]) -> set[str | None]:
     """The arguments that a schema refuses, None standing for all of them together. That some are missing is no fault
     here, and a schema that is none refuses nothing."""
+    from referencing.exceptions import Unresolvable
+
+    schema = {key: each for key, each in schema.items() if key != "required"}
+    judge = _validator(json.dumps(schema, default=str))
+    try:
+        faults = [] if judge is None else list(judge.iter_errors(dict(args)))
+    except (Unresolvable, re.error):
+        return set()
+    return {str(fault.absolute_path[0]) if fault.absolute_path else None for fault in faults}
+
+
+@lru_cache(maxsize=256)  # checking a schema takes a hundred times as long as checking a value
+def _validator(schema: str) -> Any:
+    """The judge of values for a schema written as JSON; None if it is none."""
     from jsonschema import Draft202012Validator, FormatChecker
     from jsonschema.exceptions import SchemaError
     from referencing import Registry
     from referencing.exceptions import Unresolvable
 
-    schema = {key: each for key, each in schema.items() if key != "required"}
+    document = json.loads(schema)
     try:
-        Draft202012Validator.check_schema(schema)
-        # An empty registry: the $refs of a foreign schema must not be fetched.
-        judge = Draft202012Validator(schema, registry=Registry(), format_checker=FormatChecker(FORMATS))
-        faults = list(judge.iter_errors(dict(args)))
+        Draft202012Validator.check_schema(document)
     except (SchemaError, Unresolvable, re.error):
-        return set()
-    return {str(fault.absolute_path[0]) if fault.absolute_path else None for fault in faults}
+        return None
+    # An empty registry: the $refs of a foreign schema must not be fetched.
+    return Draft202012Validator(document, registry=Registry(), format_checker=FormatChecker(FORMATS))
 
 
 def quoted(text: str) -> str:

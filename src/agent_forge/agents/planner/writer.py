@@ -47,6 +47,9 @@ class PlanWriter:
 
     `choose` gives the next token, or None at the end. Probabilities
     are over the allowed tokens alone; where there is one choice, there is nothing to be unsure of.
+
+    Where others draw the tokens (`forge.training.sampling`), `allowed` and `advance` make it a constraint: then none of
+    the weights above counts, and the distribution is the model's own over the allowed tokens.
     """
 
     vocabulary: GrammarVocabulary
@@ -92,6 +95,18 @@ class PlanWriter:
         self._least = min(self._least, float(weights[best]))
         self._bare = options[best] == self._tokens.equals and self._tokens.quote in options
         return self._take(int(options[best]))
+
+    def allowed(self) -> np.ndarray:
+        """The tokens that may come next, [vocabulary]; when the plan is over, those that end an answer."""
+        mask = np.zeros(self.vocabulary.size, dtype=bool) if self.ended else self._walk.allowed()
+        if not mask.any():
+            mask[list(self.vocabulary.ends)] = True
+        return mask
+
+    def advance(self, token: int) -> None:
+        """Goes on by an allowed token."""
+        if not self.ended:
+            self._take(token)
 
     def _weigh(self, options: np.ndarray, weights: np.ndarray) -> None:
         """Makes it less likely that a value is called missing, or that a number is used twice, in place."""

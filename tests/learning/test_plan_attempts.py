@@ -1,0 +1,161 @@
+"""Plans sampled for reinforcement: under the planner's own grammar, learnt by the distribution they were drawn from."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from click.testing import CliRunner  # noqa: E402
+from test_sheets import byte_level, tiny_llama  # noqa: E402
+
+from agent_forge.agents.planner.writer import PlanWriter  # noqa: E402
+from agent_forge.cli._app import app  # noqa: E402
+from agent_forge.errors import ConfigError, DataError  # noqa: E402
+from agent_forge.forge.training import ReinforceSettings  # noqa: E402
+from agent_forge.forge.training.policy import token_log_probs, unpacked  # noqa: E402
+from agent_forge.learning.plan_attempts import PlanCollector, PlanSampler  # noqa: E402
+from agent_forge.learning.plan_reward import plan_reward  # noqa: E402
+from agent_forge.learning.planner import train_planner  # noqa: E402
+from agent_forge.learning.rows import PlanRow, write_plan_rows  # noqa: E402
+from agent_forge.learning.settings import PlannerSettings  # noqa: E402
+from agent_forge.learning.shrink import ShrinkSettings  # noqa: E402
+
+
+def tool(name: str, *parameters: str) -> Any:
+    properties = {each: {"type": "string"} for each in parameters}
+    schema = {"type": "object", "properties": properties, "required": list(parameters)}
+    return {"name": name, "parameters": schema, "returns": ["x"]}
+
+
+TOOLS = (tool("get", "q"), tool("put", "q"), tool("end"))
+ROWS = [
+    PlanRow(f"{verb} {place}", f"{verb} {place}", TOOLS, ({"tool": verb, "args": {"q": place}},))
+    for verb in ("get", "put")
+    for place in ("oslo", "rome", "bonn", "kyiv", "lima")
+] + [PlanRow(f"end {n}", f"end {n}", TOOLS, ({"tool": "end", "args": {}},)) for n in range(5)]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    return byte_level([row.prompt + row.answer for row in ROWS], 300)
+
+
+@pytest.fixture
+def sampler(tokenizer: Any) -> PlanSampler:
+    return PlanSampler(tiny_llama(tokenizer.get_vocab_size(), layers=1), tokenizer, 0)
+
+
+def test_samples_are_drawn_from_the_distribution_that_is_learnt(sampler: PlanSampler) -> None:
+    samples, writers = sampler.write(ROWS[:4], max_tokens=60, copies=3, temperature=1.0, seed=1)
+    assert samples.allowed is not None
+    again = token_log_probs(sampler.policy.model, samples.tokens, samples.mask, allowed_BLV=samples.allowed)
+    torch.testing.assert_close(again, samples.log_probs, atol=1e-4, rtol=1e-4)
+    for n, writer in enumerate(writers):
+        chosen = samples.mask[n].bool()
+        masks = unpacked(samples.allowed[n, : int(chosen.sum())], sampler.vocabulary.size)
+        tokens = samples.tokens[n][chosen]
+        assert masks[torch.arange(len(tokens)), tokens].all()
+        forced = masks.sum(1) == 1
+        assert forced.any()
+        assert (samples.log_probs[n][chosen][forced].abs() < 1e-6).all()  # no choice, nothing to learn
+        # what was drawn is what the planner of use reads: the same tokens give the same calls
+        replayed = PlanWriter(sampler.vocabulary, TOOLS, ROWS[n // 3].request)
+        for token in tokens.tolist()[: -1 if samples.ended[n] else None]:
+            assert replayed.allowed()[token]
+            replayed.advance(token)
+        assert replayed.calls == writer.calls
+        if samples.ended[n]:
+            assert replayed.allowed()[0]
+
+
+def test_without_its_weights_the_planner_chooses_what_the_constraint_allows(sampler: PlanSampler) -> None:
+    rng = np.random.default_rng(3)
+    for row in ROWS[:6]:
+        free = PlanWriter(sampler.vocabulary, TOOLS, row.request)
+        planner = PlanWriter(sampler.vocabulary, TOOLS, row.request, refuse_above=0.5, ask_weight=1.0)
+        for _ in range(40):
+            logits = rng.normal(size=sampler.vocabulary.size) * 3
+            token = planner.choose(logits)
+            if planner.ended:
+                break
+            assert token == int(np.where(free.allowed(), logits, -math.inf).argmax())
+            free.advance(token)
+        assert free.calls == planner.calls[: len(free.calls)]
+
+
+def test_rewards_are_those_of_the_calls_and_plans_cut_off_earn_nothing(sampler: PlanSampler) -> None:
+    samples, writers = sampler.write(ROWS, max_tokens=60, copies=2, temperature=1.0)
+    rewards = sampler.rewards(ROWS, samples, writers)
+    for n, writer in enumerate(writers):
+        assert rewards[n] == (plan_reward(ROWS[n // 2], writer.calls) if samples.ended[n] else 0.0)
+    assert any(rewards)
+    short, writers = sampler.write(ROWS[-2:], max_tokens=1, temperature=1.0)
+    assert not short.ended.any()
+    assert sampler.rewards(ROWS[-2:], short, writers) == [0.0, 0.0]
+
+
+def test_rows_of_several_calls_are_drawn_more_often_and_plans_in_words_never(sampler: PlanSampler) -> None:
+    double = PlanRow("2", "get oslo, put rome", TOOLS, (ROWS[0].calls[0], ROWS[6].calls[0]) * 2)
+    words = PlanRow("3", "think", steps=("think",))
+    settings = ReinforceSettings(prompts=500, seed=3)
+    collector = PlanCollector.of(sampler, [ROWS[0], double, words], settings)
+    drawn = [question.item.id for question in collector.draw(0)]
+    assert drawn == [question.item.id for question in collector.draw(0)]
+    assert drawn.count("3") == 0
+    assert 350 < drawn.count("2") < 450  # four of five
+    with pytest.raises(DataError, match="no plans of calls"):
+        PlanCollector.of(sampler, [words], settings)
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    model = tiny_llama(tokenizer.get_vocab_size(), layers=1)
+    model.generation_config.eos_token_id = model.config.eos_token_id = 0
+    model.save_pretrained(folder)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    write_plan_rows(ROWS, folder / "rows.jsonl")
+    return folder
+
+
+LOOP = {"prompts": 2, "copies": 4, "max_tokens": 40, "save_every": 1, "evaluate_every": 2, "resample": 0, "window": 9}
+
+
+def test_the_command_reinforces_and_an_interrupted_run_takes_the_same_course(base: Path, tmp_path: Path) -> None:
+    rows, records = str(base / "rows.jsonl"), list[dict[str, Any]]()
+    fields = {"data": (rows,), "epochs": 0.0, "lora": True, "judged": 2, "reinforce": 3, "reinforcement": LOOP}
+
+    def tell(**record: Any) -> None:
+        if "reward" in record:
+            records.append(record)
+            if len(records) == 5:  # the second run, after two iterations
+                raise KeyboardInterrupt
+
+    report = train_planner(base, tmp_path / "whole", tell=tell, **fields).as_dict()
+    assert report["steps"] == 0
+    assert report["reinforcement iterations"] == 3
+    assert report["plan reward, after reinforcement"] >= report["plan reward, before reinforcement"] >= 0
+    with pytest.raises(KeyboardInterrupt):
+        train_planner(base, tmp_path / "parts", tell=tell, **fields)
+    train_planner(base, tmp_path / "parts", tell=tell, **fields)
+    curve = [(record["iteration"], record["reward"]) for record in records]
+    assert curve[:3] == [*curve[3:4], *curve[-2:]]
+    options = ["--reinforce", "1", "--epochs", "0.1", "--judged", "2", "--set", "reinforcement.max_tokens=4"]
+    command = ["train", "planner", "--base-model", str(base), "--data", rows, *options, "--out", str(tmp_path / "cli")]
+    result = CliRunner().invoke(app, [*command, "--json"], standalone_mode=False)
+    assert result.exception is None, result.output
+    assert '"reinforcement iterations": 1' in result.stdout
+
+
+def test_settings_without_steps_are_refused() -> None:
+    with pytest.raises(ConfigError, match="no steps"):
+        PlannerSettings(data=("rows.jsonl",), epochs=0.0)
+    with pytest.raises(ConfigError, match="supervised steps alone"):
+        ShrinkSettings(data=("rows.jsonl",), reinforce=1)
