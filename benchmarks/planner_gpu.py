@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 LENGTH = 1024
+
+
+class TimeIsUpError(Exception):
+    """The seconds that a step was given are over: what was learnt so far is kept."""
 
 
 def make_sheets(job: tuple[str, int, int, str, int]) -> Any:
@@ -102,6 +107,8 @@ def timed_train(
                 print(record["step"], round(record["mean_loss"], 4), f"{time.perf_counter() - begun:.0f} s", flush=True)
         if on_record is not None:
             on_record(record)
+        if options.steps and time.perf_counter() - begun > options.seconds > 0:
+            raise TimeIsUpError
 
     if options.steps is None:
         train(
@@ -113,20 +120,21 @@ def timed_train(
             progress=None,
         )
         pace = (stamps[-1][1] - stamps[0][1]) / (stamps[-1][0] - stamps[0][0])
-        left = options.seconds - (time.perf_counter() - begun) - 15
+        left = 0.94 * (options.seconds - (time.perf_counter() - begun))  # others may use the GPU too
         options.steps = int(left / pace)
         print(
             f"{pace:.3f} s per step, {options.rows * LENGTH / pace:,.0f} tokens/s; {options.steps} steps",
             flush=True,
         )
-    train(
-        model,
-        data,
-        settings(options.steps, options.rows, options.micro[0], options.lr, **more),
-        loss=loss,
-        on_record=note,
-        progress=None,
-    )
+    with suppress(TimeIsUpError):
+        train(
+            model,
+            data,
+            settings(options.steps, options.rows, options.micro[0], options.lr, **more),
+            loss=loss,
+            on_record=note,
+            progress=None,
+        )
 
 
 def settings(steps: int, rows: int, micro: int, lr: float, **more: Any) -> Any:
@@ -306,6 +314,18 @@ def judge_folder(options: argparse.Namespace) -> None:
     (options.teacher / "figures.json").write_text(json.dumps(figures, indent=1))
 
 
+def unpack(options: argparse.Namespace) -> None:
+    """A packed model as a plain folder, to be trained on or taught from."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    import agent_forge.forge.models  # noqa: F401  (registers the packed format)
+    from agent_forge.inference.packed import unpack_model
+
+    model = unpack_model(AutoModelForCausalLM.from_pretrained(options.teacher, dtype=torch.float32))
+    model.save_pretrained(options.out / "model")
+
+
 def keep_int8(options: argparse.Namespace) -> None:
     """The uncompressed model in bytes, small enough to carry home and be judged there."""
     import torch
@@ -415,7 +435,9 @@ def shrink(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("what", nargs="?", choices=("speed", "sheets", "base", "train", "judge", "int8", "shrink"))
+    parser.add_argument(
+        "what", nargs="?", choices=("speed", "sheets", "base", "train", "judge", "int8", "unpack", "shrink")
+    )
     for name in ("weights", "data", "out", "teacher"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--steps", type=int)
@@ -449,6 +471,7 @@ def main() -> None:
         "train": train_planner,
         "judge": judge_folder,
         "int8": keep_int8,
+        "unpack": unpack,
         "shrink": shrink,
     }[options.what](options)
 
