@@ -24,6 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from _seeds import elapsed, seeds_that_fit
 
@@ -84,7 +85,8 @@ def fitting_steps(respondent: Respondent, seconds: float, work: Path) -> int:
     domains = choose_domains([Domain(**row) for row in rows], settings.discovery)
     if not domains:
         return 1
-    short = replace(respondent, settings=replace(settings, svf=replace(settings.svf, steps=6)))
+    steps = replace(settings.svf, steps=12)  # of which every third is saved: the median is without that
+    short = replace(respondent, settings=replace(settings, svf=steps))
     spent = 0.0
     for kind in ("vectors", "control"):
         if kind == "vectors":
@@ -98,7 +100,7 @@ def fitting_steps(respondent: Respondent, seconds: float, work: Path) -> int:
         room = Workshop(short, domains, 0, work / "timing", lambda *, stamps=stamps, **_: stamps.append(elapsed()))
         room.learn(domains[0], 0, 1e-6, kind)
         shutil.rmtree(work / "timing")
-        each = (stamps[-1] - stamps[1]) / (len(stamps) - 2)
+        each = float(np.median(np.diff(stamps)))
         spent += each
         print(f"{kind}: {each:.2f} s per step of {settings.svf.batch_size} answers", flush=True)
         if kind == "vectors":
