@@ -3,8 +3,9 @@
     python benchmarks/baking.py --model DIR --seconds 540       (a GPU; SmolLM2-135M-Instruct as a Hugging Face folder)
     python benchmarks/baking.py --quick                         (a toy that greets like a pirate; seconds on one core)
 
-Runs the phase `baking` with one seed, then two, then three, as far as the time allows. Each has a control: as many
-steps of supervised training on the same answers. Prints, on held-out questions and without any prompt, the score, the
+Runs the phase `baking` with one seed, then two, then three, as far as the time allows; the steps of a bake are what
+fits, 150 at most, after a short bake was timed. Each has a control: as many steps of supervised training on the same
+answers. Prints, on held-out questions and without any prompt, the score, the
 share of the prompted gain that is kept, the fraction of KL(prompted || plain) that is closed, and the increase of
 perplexity on unrelated text. --data names a folder of bfcl cases for the tool cycle, --demonstrations the solved
 requests in the tool prompt: where the prompt does not move the model, there is nothing to bake, and the table says so.
@@ -16,7 +17,6 @@ import argparse
 import json
 import os
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,14 @@ from typing import Any
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # answers differ in length: compiling would not pay
 
 from _baking_toys import ALSO_PIRATE, PIRATE, toy
+from _seeds import elapsed, seeds_that_fit
 
 from agent_forge.config import build
-from agent_forge.forge.baking import Baking
+from agent_forge.forge.baking import Baking, BakingPrompt, bake
+from agent_forge.forge.baking.behaviours import FORMS, THINGS
 from agent_forge.forge.checkpoint import Metric, load
 from agent_forge.forge.phases import PhaseOutcome, Work, baking
+from agent_forge.forge.phases.specialise import reading_tokenizer
 
 QUICK = {
     "cycles": ["persona"], "persona": PIRATE, "paraphrases": list(ALSO_PIRATE), "questions": 16, "watched": 6,
@@ -39,6 +42,8 @@ FULL = {
     "questions": 96, "watched": 32, "judged": 64, "classifier_questions": 48, "turns": 2, "documents": 64,
     "bake": {"samples": 4, "steps": 150, "batch_rows": 32, "lr": 5e-4, "write_rows": 256},
 }  # fmt: skip
+
+TRAINING = 0.5  # of the time; writing, choosing and judging take the rest
 
 
 def table(outcome: PhaseOutcome, config: Baking) -> None:
@@ -58,44 +63,75 @@ def table(outcome: PhaseOutcome, config: Baking) -> None:
     print(f"gate: {json.dumps(outcome.gate.as_dict())}", flush=True)
 
 
+def fitted(config: Baking, model: Path, place: Path, seconds: float, seeds: int) -> Baking:
+    """The settings with as many steps as fit, but no more than they have: a step is timed in a short bake."""
+    stamps: list[tuple[int, float]] = []
+
+    def note(**record: Any) -> None:
+        if "step" in record:
+            stamps.append((record["step"], elapsed()))
+
+    base = load(model)
+    questions = [form.format(thing) for form in FORMS for thing in THINGS][: config.bake.batch_rows]
+    short = replace(config.bake, steps=20, samples=1)
+    prompt = BakingPrompt(config.persona)
+    bake(baking.begin(base), reading_tokenizer(base), prompt, questions, questions[:4], short, place, tell=note)
+    (first, begun), (last, ended) = stamps[1], stamps[-1]
+    each = (ended - begun) / (last - first)
+    bakes = 2 * seeds * config.turns  # with the controls
+    steps = min(config.bake.steps, max(20, int(TRAINING * (seconds - elapsed()) / (bakes * each))))
+    print(f"{each:.3f} s per step: {steps} steps per bake; {elapsed():.0f} s so far", flush=True)
+    return replace(config, bake=replace(config.bake, steps=steps))
+
+
+def tell(**fields: Any) -> None:
+    """A line for every stage, and for the first and last record of a bake."""
+    step = fields.get("step")
+    if step is None or step == fields.get("steps"):
+        figures = " ".join(f"{name} {value:.3f}" for name, value in fields.items() if isinstance(value, float))
+        print(f"{elapsed():6.0f} s  {fields.get('stage') or fields.get('cycle', '')} {figures}", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="/tmp/smol", help="Model folder")
     parser.add_argument("--quick", action="store_true", help="A toy, on the CPU")
-    parser.add_argument("--seconds", type=float, default=540.0, help="Start no further seed beyond this")
+    parser.add_argument("--seconds", type=float, default=540.0, help="Time limit for everything")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--data", help="Folder of bfcl cases (default: requests from the task family tool_calls)")
     parser.add_argument("--demonstrations", type=int, default=15)
     parser.add_argument("--set", action="append", default=[], help="A setting of the phase, e.g. turns=4", dest="sets")
-    parser.add_argument("--out", type=Path, help="File for the report of the last run (JSON)")
+    parser.add_argument("--out", type=Path, help="File for the report (JSON), written after every seed")
     options = parser.parse_args()
-    place, started = Path(tempfile.mkdtemp(prefix="baking-")), time.monotonic()
     settings: dict[str, Any] = {**(QUICK if options.quick else FULL), "data": options.data}
-    model = Path(options.model)
-    if options.quick:
-        model = place / "toy"
-        network, tokenizer = toy("greeter")
-        network.save_pretrained(model)
-        tokenizer.save_pretrained(model)
-    else:
+    if not options.quick:
         settings["demonstrations"] = options.demonstrations
     for text in options.sets:
         key, _, value = text.partition("=")
-        settings[key] = json.loads(value)
+        *groups, name = key.split(".")
+        group = settings
+        for each in groups:
+            group = group.setdefault(each, {})
+        group[name] = json.loads(value)
     config = build(Baking, settings, "baking")
-    lasted = 0.0
-    for seeds in range(1, (2 if options.quick else options.seeds) + 1):
-        if time.monotonic() - started + lasted > options.seconds:
-            print(f"no time for seed {seeds}")
-            break
-        begun = time.monotonic()
-        work = Work("baking", replace(config, seeds=seeds), [load(model)], 0, place / "work", place / "models")
-        outcome = baking.run(work)
-        lasted = time.monotonic() - begun
-        print(f"== {seeds} seeds, {lasted:.0f} s")
-        table(outcome, config)
-        if options.out:
-            options.out.write_bytes((outcome.checkpoint.path / "baking.json").read_bytes())
+    with tempfile.TemporaryDirectory(prefix="baking-") as temporary:
+        place, model = Path(temporary), Path(options.model)
+        if options.quick:
+            model = place / "toy"
+            network, tokenizer = toy("greeter")
+            network.save_pretrained(model)
+            tokenizer.save_pretrained(model)
+        else:
+            config = fitted(config, model, place / "timing", options.seconds, options.seeds)
+        for seeds in seeds_that_fit(2 if options.quick else options.seeds, options.seconds):
+            work = Work("baking", replace(config, seeds=seeds), [load(model)], 0, place / "work", place, tell)
+            outcome = baking.run(work)
+            print(f"== {seeds} seeds, {config.bake.steps} steps per bake, {elapsed():.0f} s")
+            table(outcome, config)
+            if options.out:
+                report = json.loads((outcome.checkpoint.path / "baking.json").read_text(encoding="utf-8"))
+                figures = {"number_of_seeds": seeds, **report, "steps": config.bake.steps, "seconds": elapsed()}
+                options.out.write_text(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@
 
 Everything is the curriculum phase (docs/curriculum.md): assessment, three seeds of the course and of its control,
 three kinds of replay, held-out exercises at the target level, and earlier text. With FOLDER, the rounds per level are
-what fits into `--seconds`, after two rounds were timed, and the exercises are continuations of text, since a model of
+what fits into `--seconds`, after a few rounds were timed, and the exercises are continuations of text, since a model of
 135 M solves no task of `arithmetic` (`--set '{"families": ["arithmetic"], "continuations": false, "target": 0.2}'`
-shows how far hints help there). With `--work` the work is kept there, and the same command goes
-on with what an earlier one did not finish.
+shows how far hints help there). The figures are printed and written after every seed; the other kinds of replay come
+last. With `--work` the work is kept there, and the same command goes on with what an earlier one did not finish.
 
 The toy is a model of 2 layers that has learnt to count the ones among one to three letters, and is to count them among
 eight. There exercises of all levels are also learnt by GRPO (`forge.training.reinforce`), with as many answers and
@@ -20,27 +20,37 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from _seeds import elapsed, seeds_that_fit
 
 from agent_forge.config import build
 from agent_forge.forge.checkpoint import load
 from agent_forge.forge.corpus import Source, read_corpus
 from agent_forge.forge.curriculum.course import ladder
-from agent_forge.forge.curriculum.job import COURSE, Arm, CourseRun, School, practise_curriculum
+from agent_forge.forge.curriculum.job import (
+    COURSE,
+    Arm,
+    CourseRun,
+    CurriculumOutcome,
+    School,
+    practise_curriculum,
+)
 from agent_forge.forge.curriculum.lesson import LessonLoss, lesson
 from agent_forge.forge.curriculum.report import document_of, markdown_of
 from agent_forge.forge.curriculum.settings import CurriculumSettings
 from agent_forge.forge.experts.job import kept
 from agent_forge.forge.phases.cognate import device
 from agent_forge.forge.phases.specialise import reading_tokenizer
+from agent_forge.forge.training.checkpoint import restore_weights, weights_of
 from agent_forge.forge.training.optimizer import MuGrokfast
 from agent_forge.forge.training.reinforce import reinforce
 from agent_forge.forge.training.settings import ReinforceSettings
@@ -51,6 +61,7 @@ RATES = ("lr", "embedding_lr", "scalar_lr")
 FULL: dict[str, Any] = {
     "families": [], "continuations": True, "sources": {name: {"path": name} for name in ("stories", "problems")},
     "assessed": 128, "exercises": 32, "recent": 32, "rows": 128, "replay_rows": 32, "judged": 500, "max_tokens": 32,
+    "save_every": 1000,
     "training": {"optimizer": "reinforce", "micro_rows": 128, "optimizer_changes": dict.fromkeys(RATES, 5e-5)},
 }  # fmt: skip
 QUICK: dict[str, Any] = {
@@ -146,22 +157,53 @@ def fitting(school: School, seconds: float) -> dict[str, int]:
     """The rounds per level that fit, for all arms, from the time of two rounds and of one judgement; where not even
     one does, the levels."""
     s = school.settings
-    start = time.perf_counter()
     starts = {name: min(school.assessment(name).level, 0.99 * s.target) for name in school.families}
+    start = time.perf_counter()
     school.measured("base")
     judged = time.perf_counter() - start
-    CourseRun(school, Arm(COURSE, "dream", 0), starts, 1, school.folder / "timing").run()  # warm-up, and the dreams
+    CourseRun(school, Arm(COURSE, s.replay, 0), starts, 1, school.folder / "timing").run()  # warm-up, and the dreams
     start = time.perf_counter()
-    CourseRun(school, Arm(COURSE, "dream", 0), starts, 2, school.folder / "timing2").run()
-    each = (time.perf_counter() - start) / 2
-    for name, weight in school.model.named_parameters():
-        weight.data.copy_(school.start[name])
+    CourseRun(school, Arm(COURSE, s.replay, 0), starts, 3, school.folder / "timing2").run()
+    each = (time.perf_counter() - start) / 3
+    restore_weights(school.model, school.start)
+    shutil.rmtree(school.folder / "timing")
+    shutil.rmtree(school.folder / "timing2")
     arms = 2 * s.seeds + 2 * s.compare_replay
-    print(
-        f"{each:.2f} s per round of {s.exercises * s.attempts} answers, {judged:.0f} s to assess and judge", flush=True
-    )
-    total = int((seconds - arms * judged / 2 - 30) / (each * arms))
+    count = s.exercises * s.attempts
+    print(f"{each:.2f} s per round of {count} answers, {judged:.1f} s to judge; {elapsed():.0f} s so far", flush=True)
+    total = int((0.85 * (seconds - elapsed()) - arms * judged) / (each * arms))
     return {"rounds": max(1, total // s.levels), "levels": max(2, min(s.levels, total))}
+
+
+def outcomes(
+    model: Any, tokenizer: Any, corpus: Any, settings: CurriculumSettings, work: Path, seconds: float
+) -> Iterator[CurriculumOutcome]:
+    """The phase with one seed, then with more, then with the other kinds of replay, as far as the time allows."""
+    start = {name: weight.clone() for name, weight in weights_of(model).items()}
+
+    def outcome(chosen: CurriculumSettings) -> CurriculumOutcome:
+        restore_weights(model, start)
+        return practise_curriculum(model, tokenizer, corpus, chosen, 0, work, tell)
+
+    seeds, lasted = 0, 0.0
+    for seeds in seeds_that_fit(settings.seeds, seconds):
+        begun = elapsed()
+        found = outcome(replace(settings, seeds=seeds, compare_replay=False))
+        lasted = elapsed() - begun
+        yield found
+    if settings.compare_replay and found.ours:
+        if elapsed() + lasted < seconds:  # two courses, as in a seed
+            yield outcome(replace(settings, seeds=seeds))
+        else:
+            print("no time for the other kinds of replay", flush=True)
+    restore_weights(model, start)
+
+
+def tell(**fields: Any) -> None:
+    """A line for everything but rounds, and for every tenth of these."""
+    if fields.get("step", 0) % 10 == 0:
+        figures = " ".join(f"{name} {value:.2f}" for name, value in fields.items() if isinstance(value, float))
+        print(f"{elapsed():6.0f} s  {fields.get('stage', '')} {fields.get('step', '')} {figures}", flush=True)
 
 
 def main() -> None:
@@ -171,11 +213,10 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=540)
     parser.add_argument("--work", type=Path)
     parser.add_argument("--set", default="{}", help="settings to change, as JSON")
-    parser.add_argument("--json", type=Path, help="write all figures there")
+    parser.add_argument("--json", type=Path, help="write all figures there, after every seed")
     options = parser.parse_args()
-    begun, work = time.perf_counter(), options.work or Path(tempfile.mkdtemp())
-    changes = json.loads(options.set)
-    if options.quick or options.folder is None:
+    changes, toys = json.loads(options.set), options.quick or options.folder is None
+    if toys:
         torch.set_num_threads(1)
         model, tokenizer = toy()
         settings, corpus = build(CurriculumSettings, {**QUICK, **changes}), read_corpus(STORIES, 0.1)
@@ -184,22 +225,25 @@ def main() -> None:
         model, tokenizer = load_model(base.path, dtype=torch.float32).eval().to(device()), reading_tokenizer(base)
         settings = build(CurriculumSettings, {**FULL, **changes})
         corpus = read_corpus(settings.sources, settings.held_out)
-        school = School(model, tokenizer, corpus, settings, 0, work, lambda **_: None)
-        left = options.seconds - (time.perf_counter() - begun)
-        settings = replace(settings, **kept(work / "fitting.json", lambda: fitting(school, left)))
-    start = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    outcome = practise_curriculum(model, tokenizer, corpus, settings, 0, work)
-    print(markdown_of(outcome))
-    print(f"Rounds by seed: {[arm.rounds for arm in outcome.ours]}, at most {settings.rounds} per level.")
-    if options.folder is None and outcome.ours:
-        model.load_state_dict(start)
-        level = next(iter(outcome.assessments.values())).level
-        rounds = round(float(np.mean([arm.rounds for arm in outcome.ours])))
-        accuracies = with_grpo(model, tokenizer, level, rounds, settings.seeds, work)
-        print(f"GRPO, uniform levels, {rounds} rounds: {np.mean(accuracies):.3f} {np.round(accuracies, 3)}")
-    if options.json:
-        options.json.write_text(json.dumps(document_of(outcome), indent=1))
-    print(f"{time.perf_counter() - begun:.0f} s in all")
+    with tempfile.TemporaryDirectory() as temporary:
+        work = options.work or Path(temporary)
+        if not toys:
+            school = School(model, tokenizer, corpus, settings, 0, work, tell)
+            if not {"rounds", "levels"} <= changes.keys():
+                settings = replace(settings, **kept(work / "fitting.json", lambda: fitting(school, options.seconds)))
+            print(f"{settings.levels} levels of at most {settings.rounds} rounds", flush=True)
+        for outcome in outcomes(model, tokenizer, corpus, settings, work, options.seconds):
+            print(f"\n== {len(outcome.ours)} seeds, {elapsed():.0f} s\n\n{markdown_of(outcome)}")
+            print(f"Rounds by seed: {[arm.rounds for arm in outcome.ours]}", flush=True)
+            if options.json:
+                figures = {"seeds": len(outcome.ours), **document_of(outcome), "seconds": elapsed()}
+                options.json.write_text(json.dumps(figures, indent=1))
+        if toys and outcome.ours:
+            level = next(iter(outcome.assessments.values())).level
+            rounds = round(float(np.mean([arm.rounds for arm in outcome.ours])))
+            accuracies = with_grpo(model, tokenizer, level, rounds, len(outcome.ours), work)
+            print(f"GRPO, uniform levels, {rounds} rounds: {np.mean(accuracies):.3f} {np.round(accuracies, 3)}")
+    print(f"{elapsed():.0f} s in all")
 
 
 if __name__ == "__main__":

@@ -5,16 +5,18 @@
 
 Everything is the experts phase (docs/experts.md): self-test, three seeds of vectors and adapters per domain, held-out
 exercises, ways of choosing, and, where Optuna is installed, the search over designs. The number of training steps is
-what fits into `--seconds`, after two steps of each kind were timed. With `--work` the work is kept there, and the same
-command goes on with what an earlier one did not finish.
+what fits into `--seconds`, after a few steps of each kind were timed. With `--work` the work is kept there, and the
+same command goes on with what an earlier one did not finish.
 
-Prints the report as Markdown, and the cost of switching: of the added term, of a switch, and of folding.
+Prints the report as Markdown, with one seed and with all that fit, and the cost of switching: of the added term, of a
+switch, and of folding.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import tempfile
 import time
 from dataclasses import asdict, replace
@@ -22,7 +24,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from _seeds import elapsed, seeds_that_fit
 
 from agent_forge import forge
 from agent_forge.config import build
@@ -54,6 +58,7 @@ QUICK: dict[str, Any] = {
     "svf": {"steps": 1, "batch_size": 4, "copies": 2, "validate_every": 0},
     "max_tokens": 64, "seeds": 2, "judged": 4, "labelled": 2, "cem_generations": 1, "cem_population": 4,
 }  # fmt: skip
+JUDGING = 0.35  # of the time: judging and choosing
 SEARCH = {"population_size": 8, "num_generations": 2, "items": 32, "thoughts": [1, 4]}
 
 
@@ -71,29 +76,31 @@ def tiny_model() -> tuple[Any, Any]:
     return model.eval(), PreTrainedTokenizerFast(tokenizer_object=bare, bos_token="<s>", eos_token="</s>")
 
 
-def fitting_steps(respondent: Respondent, until: float, work: Path) -> int:
-    """Training steps per run that end by `until` (of `perf_counter`), from the time of two steps of either kind."""
+def fitting_steps(respondent: Respondent, seconds: float, work: Path) -> int:
+    """Training steps per run that end by `seconds`, from the time of a few steps of either kind."""
     settings = respondent.settings
     text = text_families(settings.sources, settings.held_out)
     file = work / "experts" / "self-test.json"  # where the phase will look for it
-    rows = kept(file, lambda: [asdict(one) for one in discover(respondent, settings.discovery, 0, text=text)])
+    rows = kept(file, lambda: [asdict(one) for one in discover(respondent, settings.discovery, 0, tell, text=text)])
     domains = choose_domains([Domain(**row) for row in rows], settings.discovery)
     if not domains:
         return 1
-    short = replace(respondent, settings=replace(settings, svf=replace(settings.svf, steps=2)))
+    steps = replace(settings.svf, steps=12)  # of which every third is saved: the median is without that
+    short = replace(respondent, settings=replace(settings, svf=steps))
     spent = 0.0
     for kind in ("vectors", "control"):
-        room = Workshop(short, domains, 0, work / "timing" / kind, lambda **_: None)
         if kind == "vectors":
             names = add_scales(respondent.model)
             set_learning(respondent.model, True)
             numbers = sum(len(layer.shift_R) for _, layer in scaled_layers(respondent.model))
-            print(f"{len(names)} matrices, {numbers:,} numbers per expert", flush=True)
+            print(f"{len(names)} matrices, {numbers:,} numbers per expert; {elapsed():.0f} s so far", flush=True)
         else:
             add_adapter(respondent.model, equal_adapter(respondent.model, numbers))
-        start = time.perf_counter()
+        stamps: list[float] = []  # of the end of every step
+        room = Workshop(short, domains, 0, work / "timing", lambda *, stamps=stamps, **_: stamps.append(elapsed()))
         room.learn(domains[0], 0, 1e-6, kind)
-        each = (time.perf_counter() - start) / 2
+        shutil.rmtree(work / "timing")
+        each = float(np.median(np.diff(stamps)))
         spent += each
         print(f"{kind}: {each:.2f} s per step of {settings.svf.batch_size} answers", flush=True)
         if kind == "vectors":
@@ -101,7 +108,7 @@ def fitting_steps(respondent: Respondent, until: float, work: Path) -> int:
         else:
             for name, layer in list(adapted_layers(respondent.model)):
                 respondent.model.set_submodule(name, layer.base)
-    return max(1, int((until - time.perf_counter()) / (spent * settings.seeds * len(domains))))
+    return max(1, int((seconds - elapsed()) / (spent * settings.seeds * len(domains))))
 
 
 def switching_costs(model: Any, repeats: int = 20) -> list[str]:
@@ -167,18 +174,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="Folder for report.md, report.json and front.svg")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="Change, e.g. svf.copies=4")
     options = parser.parse_args()
-    begin = time.perf_counter()
     if options.model is None:
         model, tokenizer = tiny_model()
     else:
         opened = forge.load(options.model)
         model, tokenizer = opened.model, opened.tokenizer
     settings = settings_of(options.quick, options.set)
-
-    def tell(**fields: Any) -> None:
-        if fields["done"] == fields["total"]:
-            print(f"{time.perf_counter() - begin:6.0f} s  {fields['stage']}", flush=True)
-
     with tempfile.TemporaryDirectory() as temporary:
         work = options.work or Path(temporary)
         work.mkdir(parents=True, exist_ok=True)
@@ -186,17 +187,24 @@ def main() -> None:
         if not steps and noted.is_file():
             steps = int(noted.read_text())
         if not steps:
-            judging = 0.3 * options.seconds  # and choosing
-            steps = fitting_steps(Respondent(model, tokenizer, settings), begin + options.seconds - judging, work)
+            steps = fitting_steps(Respondent(model, tokenizer, settings), (1 - JUDGING) * options.seconds, work)
         noted.write_text(str(steps))
-        print(f"{steps} steps per run", flush=True)
+        print(f"{steps} steps per run; {elapsed():.0f} s so far", flush=True)
         settings = replace(settings, svf=replace(settings.svf, steps=steps))
-        outcome = make_experts(model, tokenizer, settings, 0, work / "experts", tell)
-    print(markdown_of(document_of(outcome)))
-    print("\n".join(switching_costs(model, 2 if options.quick else 20)))
-    if options.out:
-        write_report(outcome, options.out)
-    print(f"{time.perf_counter() - begin:.0f} s in all")
+        # the bases of the matrices are computed anew for every step, so the later seeds are one step
+        for seeds in seeds_that_fit(settings.seeds, options.seconds, at_once=True):
+            outcome = make_experts(model, tokenizer, replace(settings, seeds=seeds), 0, work / "experts", tell)
+            print(f"\n== {seeds} seeds, {elapsed():.0f} s\n\n{markdown_of(document_of(outcome))}", flush=True)
+            if options.out:
+                write_report(outcome, options.out)
+    if elapsed() < options.seconds:
+        print("\n".join(switching_costs(model, 2 if options.quick else 20)))
+    print(f"{elapsed():.0f} s in all")
+
+
+def tell(**fields: Any) -> None:
+    if fields["done"] == fields["total"]:
+        print(f"{elapsed():6.0f} s  {fields['stage']}", flush=True)
 
 
 if __name__ == "__main__":

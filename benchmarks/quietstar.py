@@ -4,21 +4,24 @@
     python benchmarks/quietstar.py --model SMALL_COGNATE --data TEXT --seconds 500
     python benchmarks/quietstar.py --quick                                      # a tiny model on a CPU: does it run?
 
-A few steps of every arm are timed first, and the number of steps is what fits into the limit. Prints the nats per token
-of thoughts and of every control on the hardest tenth of held-out tokens and on all of them, and the gate's verdict.
+A few steps of every arm are timed first, and the number of steps is what fits into the limit. Prints, after every seed,
+the nats per token of thoughts and of every control on the hardest tenth of held-out tokens and on all of them, and the
+gate's verdict, which one seed alone cannot pass.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import shutil
 import tempfile
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from _seeds import elapsed, seeds_that_fit
 
 from agent_forge import forge
 from agent_forge.forge.corpus import Source, read_corpus
@@ -30,6 +33,7 @@ from agent_forge.forge.phases.quietstar import (
     ThoughtStudy,
     judged_rows,
     learning_rows,
+    run,
 )
 from agent_forge.forge.phases.specialise import reading_tokenizer
 from agent_forge.forge.phases.worker import quiet
@@ -50,24 +54,28 @@ def main() -> None:
     parser.add_argument("--model", help="model folder, or digest of a registered checkpoint")
     parser.add_argument("--data", action="append", default=[], help="text (repeatable) [bundled text]")
     parser.add_argument("--seconds", type=float, default=500.0, help="time limit for everything")
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rlp", action="store_true", help="the cheaper form: one thought, over a moving average")
     parser.add_argument("--thought-tokens", type=int, default=8)
     parser.add_argument("--rows", type=int, default=32, help="rows per step")
+    parser.add_argument("--judged", type=int, default=16_384, help="limit on the held-out tokens to judge on")
     parser.add_argument("--quick", action="store_true", help="a tiny model and one step of everything")
-    parser.add_argument("--json", help="also write the figures to this file")
+    parser.add_argument("--json", help="also write the figures to this file, after every seed")
     arguments = parser.parse_args()
     quiet()
-    started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         model, config = arguments.model or tiny_model(place), settings(arguments)
         if not arguments.quick:
-            config = fitted(config, model, place, started + arguments.seconds)
-        report = forge.run_phase("quietstar", [model], place / "out", config)
-        seconds = time.perf_counter() - started
-        show(str(arguments.model or "tiny"), config, report, seconds)
-        if arguments.json:
-            Path(arguments.json).write_text(json.dumps({**report.as_dict(), "seconds": seconds}, indent=1))
+            config = fitted(config, model, place, arguments.seconds)
+        for seeds in seeds_that_fit(config.seeds, arguments.seconds):
+            work = Work("quietstar", replace(config, seeds=seeds), [find_model(model)], 0, place / "work", place)
+            outcome = run(work)
+            show(str(arguments.model or "tiny"), work.config, outcome, elapsed())
+            if arguments.json:
+                metrics = {name: asdict(metric) for name, metric in outcome.checkpoint.card.metrics.items()}
+                figures = {"seeds": seeds, "gate": outcome.gate.as_dict(), "metrics": metrics, "seconds": elapsed()}
+                Path(arguments.json).write_text(json.dumps(figures, indent=1))
 
 
 def tiny_model(place: Path) -> str:
@@ -87,6 +95,8 @@ def settings(arguments: argparse.Namespace) -> QuietStar:
             thought_tokens=arguments.thought_tokens,
             positions=32,
             batch_rows=arguments.rows,
+            seeds=arguments.seeds,
+            most_judged=arguments.judged,
             training={"micro_rows": 32},
         )
     if arguments.rlp:
@@ -94,49 +104,45 @@ def settings(arguments: argparse.Namespace) -> QuietStar:
     return replace(config, sources=sources) if sources else config
 
 
-def fitted(config: QuietStar, model: str, place: Path, deadline: float) -> QuietStar:
+def fitted(config: QuietStar, model: str, place: Path, seconds: float) -> QuietStar:
     """The settings with as many steps as fit: what a step of each arm takes, and judging, are measured."""
     base = find_model(model)
     tokenizer, corpus = reading_tokenizer(base), read_corpus(config.sources, config.held_out)
+    stamps: list[tuple[int, float]] = []  # of the records, which come every 5 steps
 
-    def study(head_steps: int, steps: int, name: str) -> ThoughtStudy:
-        work = Work("timing", replace(config, head_steps=head_steps, steps=steps), [base], 0, place / name, place)
-        return ThoughtStudy(
-            work, tokenizer, learning_rows(work, tokenizer, corpus), judged_rows(work, tokenizer, corpus)
-        )
+    def note(**record: Any) -> None:
+        if "step" in record:
+            stamps.append((record["step"], time.perf_counter()))
 
-    def timed(work: Any) -> float:
-        start = time.perf_counter()
-        work()
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    per_step, per_seed = 0.0, 0.0
+    short = replace(config, head_steps=0, steps=15)
+    work = Work("timing", short, [base], 0, place / "timing", place, note)
+    study = ThoughtStudy(work, tokenizer, learning_rows(work, tokenizer, corpus), judged_rows(work, tokenizer, corpus))
+    share = min(16, len(study.judged))
+    rows = take_rows(study.judged, slice(0, share))
+    per_step = per_seed = 0.0
     for arm in ARMS:
-        timed(lambda arm=arm: study(0, 2, f"warm-{arm}").trained(arm, 0))
-        short = timed(lambda arm=arm: study(0, 2, f"short-{arm}").trained(arm, 0))
-        long = timed(lambda arm=arm: study(0, 10, f"long-{arm}").trained(arm, 0))
-        step = max(1e-3, (long - short) / 8)
-        per_step, per_seed = per_step + step, per_seed + max(0.0, short - 2 * step)
-    some = study(0, 2, "judge")
-    share = min(16, len(some.judged))
-    rows = take_rows(some.judged, slice(0, share))
-    count = config.thought_tokens
-    judging = sum(timed(lambda arm=arm: token_nats(some.start(0), rows, arm, count)) for arm in ARMS)
-    judging *= len(some.judged) / share
-    left = USED * (deadline - time.perf_counter()) - config.seeds * (per_seed + judging)
+        stamps.clear()
+        start = time.perf_counter()
+        trained = study.trained(arm, 0)
+        spent, (first, begun), (last, ended) = time.perf_counter() - start, stamps[0], stamps[-1]
+        step = (ended - begun) / (last - first)
+        start = time.perf_counter()
+        token_nats(trained, rows, arm, config.thought_tokens)
+        judging = (time.perf_counter() - start) * len(study.judged) / share
+        per_step, per_seed = per_step + step, per_seed + max(0.0, spent - last * step) + judging
+        print(f"{arm}: {step:.2f} s per step, {judging:.1f} s of judging per seed", flush=True)
+        shutil.rmtree(work.folder, ignore_errors=True)
+    left = USED * (seconds - elapsed()) - config.seeds * per_seed
     steps = max(4, int(left / (config.seeds * per_step)))
-    print(f"{per_step:.2f} s per step of all arms, {judging:.1f} s of judging per seed: {steps} steps", flush=True)
+    print(f"{steps} steps; {elapsed():.0f} s so far", flush=True)
     return replace(config, head_steps=steps // 3, steps=steps - steps // 3)
 
 
 def show(name: str, config: QuietStar, report: Any, seconds: float) -> None:
     figures = report.checkpoint.card.metrics
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    print(
-        f"\n{name}, {device}, {config.head_steps} + {config.steps} steps of {config.batch_rows} rows, {seconds:.0f} s"
-    )
+    steps = f"{config.head_steps} + {config.steps} steps of {config.batch_rows} rows"
+    print(f"\n{name}, {device}, {config.seeds} seeds, {steps}, {seconds:.0f} s")
     print(f"verdict: {report.gate.verdict}\n")
     print("| | hardest tenth | thoughts minus it | all tokens | thoughts minus it |")
     print("|---|---|---|---|---|")
@@ -148,7 +154,7 @@ def show(name: str, config: QuietStar, report: Any, seconds: float) -> None:
             cells.append("" if difference is None else f"{difference.value:+.4f} ± {difference.stderr or 0:.4f}")
         print(f"| {' | '.join(cells)} |")
     for figure in ("weight of thoughts", "thought nats per token", "thought relevance"):
-        print(f"{figure}: {figures[figure].value:.4f}")
+        print(f"{figure}: {figures[figure].value:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -32,12 +32,10 @@ def arm_row(outcome: CurriculumOutcome, arms: list[ArmFigures]) -> dict[str, Any
     """Accuracy and forgetting of one or more seeds."""
     right = np.stack([arm.right for arm in arms])
     lost, error = forgetting(outcome.base.nats, np.stack([arm.nats for arm in arms]), outcome.tokens)
-    gain = right - outcome.base.right
-    stderr = paired_error(gain) if len(arms) > 1 else float(gain[0].std(ddof=1) / gain.shape[1] ** 0.5)
     return {
         "accuracy": float(right.mean()),
         "by_seed": right.mean(1).tolist(),
-        "gain_stderr": stderr,
+        "gain_stderr": paired_error(right - outcome.base.right),
         "n": right.shape[1],
         "forgetting": lost,
         "forgetting_stderr": error,

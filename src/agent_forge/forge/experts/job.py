@@ -72,14 +72,16 @@ class DomainResult:
         error = paired_error(self.expert - self.base)
         gate = judge(METRIC, before, after, error, lower_is_better=False)
         against = judge(METRIC, rival, after, paired_error(self.expert - self.control), lower_is_better=False)
-        return replace(gate, control=rival, verdict=gate.verdict if against.passed else against.verdict)
+        decision = gate.verdict if against.passed else against.verdict
+        return replace(gate, control=rival, verdict=decision if len(self.expert) > 1 else NOT_MEASURED)
 
 
 def paired_error(differences: np.ndarray) -> float:
-    """The standard error of a mean difference [S, N]: exercises and seeds are both samples, and their variances add."""
+    """The standard error of a mean difference [S, N]: exercises and seeds are both samples, and their variances add.
+    One seed says nothing about the second."""
     seeds, items = differences.shape
     over_items = differences.mean(0).var(ddof=1) / items
-    over_seeds = differences.mean(1).var(ddof=1) / seeds
+    over_seeds = differences.mean(1).var(ddof=1) / seeds if seeds > 1 else 0.0
     return float(math.sqrt(over_items + over_seeds))
 
 
@@ -133,14 +135,16 @@ def make_experts(
 
 
 def verdict(results: Sequence[DomainResult], settings: ExpertSettings) -> GateResult:
-    """The means over the domains; passed if enough domains passed."""
+    """The means over the domains; passed if enough domains passed. One seed is not enough to pass."""
     gates = [result.gate() for result in results]
     before, after, rival = (
         float(np.mean([getattr(g, name) for g in gates])) for name in ("before", "after", "control")
     )
     error = math.sqrt(sum((gate.stderr or 0.0) ** 2 for gate in gates)) / len(gates)
     enough = sum(gate.passed for gate in gates) >= settings.domains_needed
-    return GateResult(METRIC, before, after, error, PASSED if enough else NO_GAIN, control=rival)
+    measured = all(gate.verdict != NOT_MEASURED for gate in gates)
+    decision = NOT_MEASURED if not measured else PASSED if enough else NO_GAIN
+    return GateResult(METRIC, before, after, error, decision, control=rival)
 
 
 def kept(file: Path, compute: Callable[[], Any]) -> Any:
