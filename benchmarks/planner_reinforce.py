@@ -52,6 +52,8 @@ class Learnt:
 
 def training_rows(options: argparse.Namespace, sampler: Any) -> list[Learnt]:
     """Rows of calls that fit into the lengths."""
+    from agent_forge.agents.planner.script import request_text, tools_text
+
     if options.data is None:
         from _own_tools import TOOLS
 
@@ -66,11 +68,15 @@ def training_rows(options: argparse.Namespace, sampler: Any) -> list[Learnt]:
         held = {"held_out": held_out_ids(options.data), "held_out_fields": held_out_fields(options.data)}
         groups = Mixture(options.data, 4242 + options.seed, **held).groups()
         rows = list(itertools.islice((row for group in groups for row in group if row.steps is None), options.pool))
-    prompts = [sampler.prompt(row) for row in rows]
-    answers = sampler.tokenizer.encode_batch([row.answer for row in rows], add_special_tokens=False)
+    tools = [tools_text(row.tools) for row in rows]
+    texts = [*dict.fromkeys(tools), *(request_text(row.request) for row in rows), *(row.answer for row in rows)]
+    ids = [each.ids for each in sampler.tokenizer.encode_batch(texts, add_special_tokens=False)]
+    before = dict(zip(dict.fromkeys(tools), ids, strict=False))  # several rows have the same tools
     made = [
-        Learnt(row, prompt, [*answer.ids, sampler.end])
-        for row, prompt, answer in zip(rows, prompts, answers, strict=True)
+        Learnt(row, [*before[shown], *request], [*answer, sampler.end])
+        for row, shown, request, answer in zip(
+            rows, tools, ids[-2 * len(rows) : -len(rows)], ids[-len(rows) :], strict=True
+        )
     ]
     return [each for each in made if len(each.answer) <= options.max_tokens and len(each.prompt) <= options.longest]
 
@@ -413,7 +419,7 @@ class Bench:
 
 NUMBERS = {  # option: (default, help)
     "seconds": (350.0, "for everything"),
-    "pool": (8000, "training rows to draw from"),
+    "pool": (5000, "training rows to draw from"),
     "per-set": (100, "most held-out rows per set"),
     "judged-batch": (256, "held-out rows at once"),
     "iterations": (400, "most iterations of reinforcement"),
