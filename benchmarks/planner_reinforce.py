@@ -243,6 +243,7 @@ class Bench:
         from agent_forge.forge.training.checkpoint import weights_of
         from agent_forge.forge.training.settings import LoraSettings
         from agent_forge.learning.plan_attempts import PlanSampler
+        from agent_forge.learning.sheets import encode_sheets
 
         self.options, self.begun = options, time.perf_counter()
         self.cuda = torch.cuda.is_available()
@@ -256,6 +257,8 @@ class Bench:
         self.say(f"loaded on {next(self.model.parameters()).device}")
         self.judged = held_out_rows(options)
         self.rows = self.unsure(training_rows(options, self.sampler))
+        self.sheets = encode_sheets([[row] for row in self.rows], tokenizer, LENGTH, end)
+        assert len(self.sheets) == len(self.rows), "a row is longer than a sheet"
         self.stages: dict[str, Stage] = {}
         self.step_s = 0.0
 
@@ -372,16 +375,15 @@ class Bench:
 
     def supervise(self, steps: int, seed: int) -> float:
         """Supervised steps, each on as many rows as a step of reinforcement has plans; returns seconds per step."""
-        from agent_forge.learning.sheets import encode_sheets, pack_sheets
+        from agent_forge.learning.sheets import pack_sheets
         from agent_forge.learning.supervised import learn_sheets
 
         o = self.options
         per_step = o.prompts * o.copies // o.updates
         chance = random.Random(seed)
         weights = [max(1, len(row.calls)) for row in self.rows]  # as PlanCollector draws them
-        rows = chance.choices(self.rows, weights, k=steps * per_step)
-        sheets = encode_sheets([[row] for row in rows], self.sampler.tokenizer, LENGTH, self.end)
         start = time.perf_counter()
+        sheets = chance.choices(self.sheets, weights, k=steps * per_step)
         training = {"micro_rows": o.micro_rows, "save_every": 0}
         learn_sheets(self.model, pack_sheets(sheets, LENGTH), steps, o.rate, training=training, seed=seed)
         return (time.perf_counter() - start) / steps
@@ -426,9 +428,9 @@ NUMBERS = {  # option: (default, help)
     "prompts": (64, "requests per iteration"),
     "copies": (8, "plans per request"),
     "updates": (4, "optimiser steps per iteration"),
-    "micro-rows": (64, "rows at once in learning"),
+    "micro-rows": (32, "rows at once in learning"),
     "max-tokens": (192, "longest plan"),
-    "longest": (900, "longest prompt, in tokens"),
+    "longest": (800, "longest prompt, in tokens"),
     "rate": (2e-4, "learning rate of both arms"),
     "rank": (16, "rank of the adapters"),
     "seed": (0, "of adapters, rows and sampling"),

@@ -212,7 +212,7 @@ def practise(
 
 def reinforce_settings(config: PlannerSettings, adapted: bool, seed: int) -> ReinforceSettings:
     """The settings of the reinforcement loop. Raises ConfigError."""
-    fields = {"iterations": config.reinforce, "max_tokens": 256, "save_every": 10, "seed": seed}
+    fields: dict[str, Any] = {"iterations": config.reinforce, "max_tokens": 256, "save_every": 10, "seed": seed}
     fields |= {"learning_rate": 1e-4 if adapted else 1e-5}
     return build(ReinforceSettings, {**fields, **config.reinforcement}, "reinforcement")
 
