@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,8 @@ from test_sheets import byte_level, tiny_llama  # noqa: E402
 from agent_forge.agents.planner.writer import PlanWriter  # noqa: E402
 from agent_forge.cli._app import app  # noqa: E402
 from agent_forge.errors import ConfigError, DataError  # noqa: E402
-from agent_forge.forge.training import ReinforceSettings  # noqa: E402
-from agent_forge.forge.training.policy import token_log_probs, unpacked  # noqa: E402
+from agent_forge.forge.training import ReinforceSettings, learn_policy  # noqa: E402
+from agent_forge.forge.training.policy import group_advantages, token_log_probs, unpacked  # noqa: E402
 from agent_forge.learning.plan_attempts import PlanCollector, PlanSampler  # noqa: E402
 from agent_forge.learning.plan_reward import plan_reward  # noqa: E402
 from agent_forge.learning.planner import train_planner  # noqa: E402
@@ -91,7 +92,7 @@ def test_without_its_weights_the_planner_chooses_what_the_constraint_allows(samp
 
 
 def test_rewards_are_those_of_the_calls_and_plans_cut_off_earn_nothing(sampler: PlanSampler) -> None:
-    samples, writers = sampler.write(ROWS, max_tokens=60, copies=2, temperature=1.0)
+    samples, writers = sampler.write(ROWS, max_tokens=40, copies=2, temperature=1.0)
     rewards = sampler.rewards(ROWS, samples, writers)
     for n, writer in enumerate(writers):
         assert rewards[n] == (plan_reward(ROWS[n // 2], writer.calls) if samples.ended[n] else 0.0)
@@ -99,6 +100,24 @@ def test_rewards_are_those_of_the_calls_and_plans_cut_off_earn_nothing(sampler: 
     short, writers = sampler.write(ROWS[-2:], max_tokens=1, temperature=1.0)
     assert not short.ended.any()
     assert sampler.rewards(ROWS[-2:], short, writers) == [0.0, 0.0]
+
+
+def test_an_update_makes_plans_that_earn_more_than_their_group_likelier(sampler: PlanSampler) -> None:
+    settings = ReinforceSettings(
+        iterations=1, prompts=6, copies=6, max_tokens=40, learning_rate=1e-3, resample=0, evaluate_every=0
+    )
+    experience, model = PlanCollector.of(sampler, ROWS, settings)(0), sampler.policy.model
+    assert len(experience) > 0  # only groups that differ
+    weight = group_advantages(experience.rewards, experience.groups)[:, None] * experience.mask
+
+    @torch.no_grad()
+    def objective() -> float:
+        found = token_log_probs(model, experience.tokens, experience.mask, allowed_BLV=experience.allowed)
+        return float((found * weight).sum() / experience.mask.sum())
+
+    before = objective()
+    learn_policy(model, lambda _: experience, settings, progress=None)
+    assert objective() > before + 1e-3
 
 
 def test_rows_of_several_calls_are_drawn_more_often_and_plans_in_words_never(sampler: PlanSampler) -> None:
@@ -125,33 +144,50 @@ def base(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
     return folder
 
 
-LOOP = {"prompts": 2, "copies": 4, "max_tokens": 40, "save_every": 1, "evaluate_every": 2, "resample": 0, "window": 9}
+LOOP = {"prompts": 2, "copies": 4, "max_tokens": 20, "save_every": 1, "evaluate_every": 2, "resample": 0}
 
 
-def test_the_command_reinforces_and_an_interrupted_run_takes_the_same_course(base: Path, tmp_path: Path) -> None:
-    rows, records = str(base / "rows.jsonl"), list[dict[str, Any]]()
-    fields = {"data": (rows,), "epochs": 0.0, "lora": True, "judged": 2, "reinforce": 3, "reinforcement": LOOP}
+def test_the_command_reinforces_and_an_interrupted_run_ends_with_the_same_weights(base: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    rows, iterations = str(base / "rows.jsonl"), list[int]()
+    loop = [word for name, value in LOOP.items() for word in ("--set", f"reinforcement.{name}={value}")]
+    options = [
+        "--lora",
+        "--epochs",
+        "0.1",
+        "--judged",
+        "2",
+        "--reinforce",
+        "2",
+        *loop,
+        "--out",
+        str(tmp_path / "whole"),
+    ]
+    command = ["train", "planner", "--base-model", str(base), "--data", rows, *options, "--json"]
+    result = CliRunner().invoke(app, command, standalone_mode=False)
+    assert result.exception is None, result.output
+    report = json.loads(result.stdout)
+    assert report["steps"] == 1
+    assert report["reinforcement iterations"] == 2
+    assert report["plan reward, after reinforcement"] >= report["plan reward, before reinforcement"] >= 0
 
     def tell(**record: Any) -> None:
         if "reward" in record:
-            records.append(record)
-            if len(records) == 5:  # the second run, after two iterations
+            iterations.append(record["iteration"])
+            if iterations == [1, 2]:
                 raise KeyboardInterrupt
 
-    report = train_planner(base, tmp_path / "whole", tell=tell, **fields).as_dict()
-    assert report["steps"] == 0
-    assert report["reinforcement iterations"] == 3
-    assert report["plan reward, after reinforcement"] >= report["plan reward, before reinforcement"] >= 0
+    fields = {"data": (rows,), "epochs": 0.1, "lora": True, "judged": 2, "reinforce": 2, "reinforcement": LOOP}
     with pytest.raises(KeyboardInterrupt):
         train_planner(base, tmp_path / "parts", tell=tell, **fields)
     train_planner(base, tmp_path / "parts", tell=tell, **fields)
-    curve = [(record["iteration"], record["reward"]) for record in records]
-    assert curve[:3] == [*curve[3:4], *curve[-2:]]
-    options = ["--reinforce", "1", "--epochs", "0.1", "--judged", "2", "--set", "reinforcement.max_tokens=4"]
-    command = ["train", "planner", "--base-model", str(base), "--data", rows, *options, "--out", str(tmp_path / "cli")]
-    result = CliRunner().invoke(app, [*command, "--json"], standalone_mode=False)
-    assert result.exception is None, result.output
-    assert '"reinforcement iterations": 1' in result.stdout
+    assert iterations == [1, 2, 2]  # the second was not saved when it was interrupted
+    whole, parts = (load_file(tmp_path / name / "adapter" / "adapter_model.safetensors") for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys()
+    assert any(weight.any() for name, weight in whole.items() if "lora_B" in name)
+    for name, weight in whole.items():
+        torch.testing.assert_close(parts[name], weight)
 
 
 def test_settings_without_steps_are_refused() -> None:

@@ -184,13 +184,13 @@ def brute_force(needed: list[dict[str, Any]], calls: list[dict[str, Any]]) -> fl
 def test_random_graphs_earn_what_execution_and_every_match_say() -> None:
     rng = random.Random(0)
     rewards = []
-    for _ in range(100):
+    for _ in range(300):
         needed = random_calls(rng)
         calls = changed(rng, needed) if rng.random() < 0.8 else random_calls(rng)
         row = PlanRow("", "a b", SMALL, tuple(needed))
         reward = plan_reward(row, calls)
         assert reward == pytest.approx(brute_force(needed, calls)), (needed, calls)
         rewards.append(reward)
-    assert sum(reward == 0 for reward in rewards) > 10  # all kinds are there
-    assert sum(0 < reward < 1 for reward in rewards) > 10
-    assert sum(reward == 1 for reward in rewards) > 10
+    assert sum(reward == 0 for reward in rewards) > 30  # all kinds are there
+    assert sum(0 < reward < 1 for reward in rewards) > 30
+    assert sum(reward == 1 for reward in rewards) > 30
