@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import hashlib
 import itertools
 import json
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from agent_forge.agents.planner.forged import tasks_of
+from agent_forge.learning import plan_reward as plan_reward_module
 from agent_forge.learning.plan_reward import plan_reward
 from agent_forge.learning.rows import PlanRow, references
 from agent_forge.plans import Plan
@@ -194,3 +196,7 @@ def test_random_graphs_earn_what_execution_and_every_match_say() -> None:
     assert sum(reward == 0 for reward in rewards) > 30  # all kinds are there
     assert sum(0 < reward < 1 for reward in rewards) > 30
     assert sum(reward == 1 for reward in rewards) > 30
+
+
+def test_the_example_holds() -> None:
+    assert doctest.testmod(plan_reward_module).failed == 0
