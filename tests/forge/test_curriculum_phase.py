@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests_forge_axes import tiny_config
-from tests_lively import lively
+from tests_lively import byte_tokenizer, lively
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge import forge
@@ -57,17 +57,6 @@ def model_of(kind: str) -> Any:
         return lively(CognateForCausalLM(tiny_config(vocab_size=260, bos_token_id=0, eos_token_id=1)))
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
     return lively(LlamaForCausalLM(LlamaConfig(vocab_size=260, bos_token_id=0, eos_token_id=1, **sizes)))
-
-
-def byte_tokenizer() -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({token: n for n, token in enumerate(["<s>", "</s>", *letters])}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests_forge_axes import tiny_config  # noqa: E402
-from tests_lively import lively  # noqa: E402
+from tests_lively import byte_tokenizer, lively  # noqa: E402
 
 from agent_forge import forge  # noqa: E402
 from agent_forge.config import build  # noqa: E402
@@ -73,18 +73,6 @@ def llama() -> Any:
 
 def cognate() -> Any:
     return CognateForCausalLM(tiny_config(vocab_size=260, bos_token_id=0, eos_token_id=1))
-
-
-def byte_tokenizer() -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate(["<s>", "</s>", *letters])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
 
 def saved(model: Any, folder: Path) -> Path:
