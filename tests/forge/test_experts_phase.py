@@ -25,13 +25,15 @@ from agent_forge.forge.adapters import add_adapter  # noqa: E402
 from agent_forge.forge.checkpoint import load  # noqa: E402
 from agent_forge.forge.corpus import Source  # noqa: E402
 from agent_forge.forge.experts.bank import ExpertBank, read_expert, read_experts, weights_digest  # noqa: E402
-from agent_forge.forge.experts.continuations import text_families  # noqa: E402
 from agent_forge.forge.experts.dispatch import DomainClassifier, prompt_states  # noqa: E402
-from agent_forge.forge.experts.job import DomainResult, Workshop, equal_adapter, paired_error, verdict  # noqa: E402
-from agent_forge.forge.experts.practice import Domain, Respondent, choose_domains  # noqa: E402
+from agent_forge.forge.experts.domains import Domain, choose_domains  # noqa: E402
+from agent_forge.forge.experts.job import DomainResult, Workshop, equal_adapter, verdict  # noqa: E402
 from agent_forge.forge.experts.settings import Discovery, ExpertSettings  # noqa: E402
 from agent_forge.forge.models import CognateForCausalLM  # noqa: E402
 from agent_forge.forge.phases import PhaseOutcome, Work, phase  # noqa: E402
+from agent_forge.forge.practice.continuations import text_families  # noqa: E402
+from agent_forge.forge.practice.measuring import paired_error  # noqa: E402
+from agent_forge.forge.practice.respondent import Respondent  # noqa: E402
 from agent_forge.tasks import Draft, Verdict, task_family  # noqa: E402
 
 SETTINGS: dict[str, Any] = {
