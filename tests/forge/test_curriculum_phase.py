@@ -191,6 +191,8 @@ def test_the_gate_by_hand() -> None:
     sure = (np.zeros(400), np.ones((2, 400)), many[1])
     assert verdict(*sure, (0.0, 0.0), 0.01).passed
     assert verdict(*sure, (0.004, 0.003), 0.01).passed
+    alone = verdict(np.zeros(400), np.ones((1, 400)), many[1][:1], (0.0, 0.0), 0.01)
+    assert (alone.after, alone.verdict) == (1.0, "not measured"), "one seed is not enough"
     assert not verdict(*sure, (0.004, 0.004), 0.01).passed, "forgetting that is not clearly bounded"
     assert not verdict(np.ones(400), np.ones((2, 400)), many[1], (0.0, 0.0), 0.01).passed, "no better than before"
     lost, error = forgetting(np.array([1.0, 2.0]), np.array([[2.0, 4.0], [2.0, 4.0]]), np.array([10.0, 20.0]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,8 @@ def test_the_gate_wants_two_domains_that_beat_the_base_and_the_control() -> None
     config = settings()
     assert verdict([good, good, no_better], config).passed
     assert not verdict([good, no_better_than_lora], config).passed
+    alone = replace(good, expert=good.expert[:1], control=good.control[:1])
+    assert verdict([alone, alone], config).verdict == "not measured", "one seed is not enough"
     gate = verdict([good, no_better], config)
     assert gate.before == pytest.approx(0.3, abs=0.05)
     assert gate.control == pytest.approx(0.25, abs=0.05)
@@ -224,6 +227,7 @@ def test_the_error_counts_exercises_and_seeds() -> None:
     items, seeds = rng.normal(size=(1, 500)), rng.normal(size=(5, 1))
     assert paired_error(np.repeat(items, 4, 0)) == pytest.approx(items.std(ddof=1) / np.sqrt(500))
     assert paired_error(np.repeat(seeds, 30, 1)) == pytest.approx(seeds.std(ddof=1) / np.sqrt(5))
+    assert paired_error(items) == pytest.approx(items.std(ddof=1) / np.sqrt(500)), "of one seed: over the exercises"
     draws = [(rng.normal(size=(1, 40)) + rng.normal(size=(3, 1)) * 0.2).mean() for _ in range(2000)]  # closed form:
     assert np.std(draws) == pytest.approx(np.sqrt(1 / 40 + 0.04 / 3), rel=0.1)
     errors = [paired_error(rng.normal(size=(1, 40)) + rng.normal(size=(3, 1)) * 0.2) for _ in range(500)]

@@ -4,13 +4,13 @@ folder as shipped: by perplexity, by questions from held-out text, and by the ev
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agent_forge.errors import ConfigError
-from agent_forge.forge.checkpoint import Metric, finish, load, staging
+from agent_forge.forge.checkpoint import Card, Metric, finish, load, staging, write_card
 from agent_forge.forge.compression.settings import FinalCompression
 from agent_forge.forge.contracts import Contract
 from agent_forge.forge.corpus import source_digests
@@ -20,28 +20,43 @@ from agent_forge.forge.phases import Phase, PhaseOutcome, Work
 if TYPE_CHECKING:
     from agent_forge.forge.evaluation.scores import TaskScore
 
+SCORE_BYTES = 500  # of the card, per task: two scores
+
 
 def run(work: Work) -> PhaseOutcome:
     from agent_forge.forge.compression.job import compress_folder
 
     source, config = work.inputs[0], work.config
-    before = suite_scores(source.path, config, work) if config.evaluation.suite else []
+    tasks, limit = config.evaluation.suite, config.most_bytes
+    before = suite_scores(source.path, config, work) if tasks else []
+    if tasks and limit is not None:  # the budget is for the whole folder, and the card grows
+        config = replace(config, budget=limit - SCORE_BYTES * len(tasks), budget_mb=None)
     with staging(work.models) as place:
         out = place / "compressed"
         report = compress_folder(source, out, config, seed=work.seed, tell=work.tell, phase=work.name)
-        checkpoint, able = None, True
+        checkpoint, able, size = None, True, report.figures.bytes
         if report.accepted:
             choices, left = report.before.choices, report.figures.above_chance
             if choices is not None and choices.clear and left is not None:
                 able = left >= config.least_kept * choices.above_chance
-            metrics = suite_metrics(before, suite_scores(out, config, work)) if before else {}
-            if "suite_kept" in metrics:
-                able = able and metrics["suite_kept"].value >= config.least_kept
-            card = load(out).card
-            checkpoint = finish(out, replace(card, metrics={**card.metrics, **metrics}), work.models)
-    smaller = report.accepted and report.figures.bytes < report.bytes_before
-    sizes = float(report.bytes_before), float(report.figures.bytes)
-    return PhaseOutcome(checkpoint, GateResult("bytes", *sizes, 0.0, PASSED if smaller and able else NO_GAIN))
+            if before:
+                metrics = suite_metrics(before, suite_scores(out, config, work))
+                able = able and ("suite_kept" not in metrics or metrics["suite_kept"].value >= config.least_kept)
+                size = add_metrics(out, metrics)
+            checkpoint = finish(out, load(out).card, work.models)
+    verdict = PASSED if report.accepted and size < report.bytes_before and able else NO_GAIN
+    return PhaseOutcome(checkpoint, GateResult("bytes", float(report.bytes_before), float(size), 0.0, verdict))
+
+
+def add_metrics(folder: Path, metrics: Mapping[str, Metric]) -> int:
+    """Puts them onto the card; returns the size of the folder, which the card says too."""
+    card = load(folder).card
+
+    def with_size(size: int) -> Card:
+        bytes_now = replace(card.metrics["bytes"], value=float(size))
+        return replace(card, metrics={**card.metrics, **metrics, "bytes": bytes_now})
+
+    return write_card(folder, with_size)
 
 
 def suite_scores(folder: Path, config: FinalCompression, work: Work) -> list[TaskScore]:
