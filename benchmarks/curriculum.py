@@ -47,9 +47,9 @@ from agent_forge.forge.curriculum.job import (
 from agent_forge.forge.curriculum.lesson import LessonLoss, lesson
 from agent_forge.forge.curriculum.report import document_of, markdown_of
 from agent_forge.forge.curriculum.settings import CurriculumSettings
-from agent_forge.forge.experts.job import kept
 from agent_forge.forge.phases.cognate import device
 from agent_forge.forge.phases.specialise import reading_tokenizer
+from agent_forge.forge.practice.measuring import kept
 from agent_forge.forge.training.checkpoint import restore_weights, weights_of
 from agent_forge.forge.training.optimizer import MuGrokfast
 from agent_forge.forge.training.reinforce import reinforce

@@ -32,12 +32,14 @@ from agent_forge import forge
 from agent_forge.config import build
 from agent_forge.forge.adapters import adapted_layers, add_adapter
 from agent_forge.forge.experts.bank import ExpertBank
-from agent_forge.forge.experts.continuations import text_families
-from agent_forge.forge.experts.job import Workshop, equal_adapter, kept, make_experts
-from agent_forge.forge.experts.practice import Domain, Respondent, choose_domains, discover
+from agent_forge.forge.experts.domains import Domain, choose_domains, discover
+from agent_forge.forge.experts.job import Workshop, equal_adapter, make_experts
 from agent_forge.forge.experts.report import document_of, markdown_of, write_report
 from agent_forge.forge.experts.settings import ExpertSettings
 from agent_forge.forge.experts.svf import add_scales, fold_vectors, remove_scales, scaled_layers, set_learning
+from agent_forge.forge.practice.continuations import text_families
+from agent_forge.forge.practice.measuring import kept
+from agent_forge.forge.practice.respondent import Respondent
 
 TEXT = {name: {"path": name} for name in ("stories", "problems")}  # bundled
 FULL: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,30 @@ def test_the_phase_makes_a_checkpoint_and_says_no_gain_when_the_budget_cannot_be
     with pytest.raises(ConfigError, match="no codec"):
         build(kind.config, {**fields, "codecs": ["zip"]})
     assert kind.data(config).keys() == {"stories"}
+
+
+def test_the_gate_of_the_phase_judges_by_questions_and_by_the_suite_too(tiny, tmp_path, monkeypatch) -> None:
+    """A model that keeps its perplexity but not its answers is not passed; one that had none says nothing."""
+    from agent_forge.config import build
+    from agent_forge.errors import ConfigError
+    from agent_forge.forge.evaluation.scores import TaskScore
+    from agent_forge.forge.phases import compression
+
+    kind = phase("compression")
+    little_work = {"recovery_steps": 0, "rows": 16, "length": 48, "trial_tokens": 96, "tries": 1, "questions": 0}
+    sources = {"stories": {"path": "stories", "most_mb": 0.15}}
+    fields = {"sources": sources, **little_work, "codecs": ["integer"], "held_out": 0.2, "budget_mb": 0.06}
+    config = build(kind.config, {**fields, "evaluation": {"suite": ["arc_easy"], "data": str(tmp_path)}})
+    able, lost = (TaskScore("arc_easy", (1.0,) * n + (0.0,) * (40 - n), 0.25) for n in (36, 20))
+    scores = iter([[able], [lost]])
+    monkeypatch.setattr(compression, "suite_scores", lambda *_: next(scores))
+    outcome = kind.run(Work("final", config, [checkpoint.load(tiny)], 0, tmp_path / "work", tmp_path / "models"))
+    assert outcome.gate.verdict == "no gain"
+    card = outcome.checkpoint.card
+    assert card.metrics["suite_kept"].value == pytest.approx((0.5 - 0.25) / (0.9 - 0.25))
+    files = sum(file.stat().st_size for file in outcome.checkpoint.path.iterdir())
+    assert card.metrics["bytes"].value == files == outcome.gate.after <= 60_000
+    assert "suite_kept" not in compression.suite_metrics([replace(able, points=(1.0, 0.0, 0.0, 0.0))], [lost])
+    monkeypatch.delenv("AGENT_FORGE_DATA", raising=False)
+    with pytest.raises(ConfigError, match="no questions for the suite"):
+        kind.data(build(kind.config, {**fields, "evaluation": {"suite": ["arc_easy"]}}))

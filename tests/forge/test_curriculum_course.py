@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agent_forge.cli._settings import read_settings
 from agent_forge.config import build
 from agent_forge.errors import ConfigError
 from agent_forge.forge.curriculum.course import (
@@ -152,5 +153,8 @@ def test_settings_that_cannot_be() -> None:
     ):
         with pytest.raises(ConfigError, match=said):
             settings(**wrong)
+    with pytest.raises(ConfigError, match="it is `levels` here"):
+        read_settings(CurriculumSettings, {}, sets=["num_levels=3"])
+    assert read_settings(CurriculumSettings, {}, sets=["levels=3"]).levels == 3
     assert phase("forge") is phase("curriculum"), "the specification's name"
     assert not CurriculumSettings.other_names.keys() & CurriculumSettings.__dataclass_fields__.keys()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests_forge_axes import tiny_config
-from tests_lively import lively
+from tests_lively import byte_tokenizer, lively
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge import forge
@@ -57,17 +57,6 @@ def model_of(kind: str) -> Any:
         return lively(CognateForCausalLM(tiny_config(vocab_size=260, bos_token_id=0, eos_token_id=1)))
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
     return lively(LlamaForCausalLM(LlamaConfig(vocab_size=260, bos_token_id=0, eos_token_id=1, **sizes)))
-
-
-def byte_tokenizer() -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({token: n for n, token in enumerate(["<s>", "</s>", *letters])}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
 
 @pytest.fixture(scope="module")
@@ -202,6 +191,8 @@ def test_the_gate_by_hand() -> None:
     sure = (np.zeros(400), np.ones((2, 400)), many[1])
     assert verdict(*sure, (0.0, 0.0), 0.01).passed
     assert verdict(*sure, (0.004, 0.003), 0.01).passed
+    alone = verdict(np.zeros(400), np.ones((1, 400)), many[1][:1], (0.0, 0.0), 0.01)
+    assert (alone.after, alone.verdict) == (1.0, "not measured"), "one seed is not enough"
     assert not verdict(*sure, (0.004, 0.004), 0.01).passed, "forgetting that is not clearly bounded"
     assert not verdict(np.ones(400), np.ones((2, 400)), many[1], (0.0, 0.0), 0.01).passed, "no better than before"
     lost, error = forgetting(np.array([1.0, 2.0]), np.array([[2.0, 4.0], [2.0, 4.0]]), np.array([10.0, 20.0]))

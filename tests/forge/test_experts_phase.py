@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from tests_forge_axes import tiny_config  # noqa: E402
-from tests_lively import lively  # noqa: E402
+from tests_lively import byte_tokenizer, lively  # noqa: E402
 
 from agent_forge import forge  # noqa: E402
 from agent_forge.config import build  # noqa: E402
@@ -25,13 +26,15 @@ from agent_forge.forge.adapters import add_adapter  # noqa: E402
 from agent_forge.forge.checkpoint import load  # noqa: E402
 from agent_forge.forge.corpus import Source  # noqa: E402
 from agent_forge.forge.experts.bank import ExpertBank, read_expert, read_experts, weights_digest  # noqa: E402
-from agent_forge.forge.experts.continuations import text_families  # noqa: E402
 from agent_forge.forge.experts.dispatch import DomainClassifier, prompt_states  # noqa: E402
-from agent_forge.forge.experts.job import DomainResult, Workshop, equal_adapter, paired_error, verdict  # noqa: E402
-from agent_forge.forge.experts.practice import Domain, Respondent, choose_domains  # noqa: E402
+from agent_forge.forge.experts.domains import Domain, choose_domains  # noqa: E402
+from agent_forge.forge.experts.job import DomainResult, Workshop, equal_adapter, verdict  # noqa: E402
 from agent_forge.forge.experts.settings import Discovery, ExpertSettings  # noqa: E402
 from agent_forge.forge.models import CognateForCausalLM  # noqa: E402
 from agent_forge.forge.phases import PhaseOutcome, Work, phase  # noqa: E402
+from agent_forge.forge.practice.continuations import text_families  # noqa: E402
+from agent_forge.forge.practice.measuring import paired_error  # noqa: E402
+from agent_forge.forge.practice.respondent import Respondent  # noqa: E402
 from agent_forge.tasks import Draft, Verdict, task_family  # noqa: E402
 
 SETTINGS: dict[str, Any] = {
@@ -73,18 +76,6 @@ def llama() -> Any:
 
 def cognate() -> Any:
     return CognateForCausalLM(tiny_config(vocab_size=260, bos_token_id=0, eos_token_id=1))
-
-
-def byte_tokenizer() -> Any:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {token: number for number, token in enumerate(["<s>", "</s>", *letters])}
-    tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>")
 
 
 def saved(model: Any, folder: Path) -> Path:
@@ -224,6 +215,8 @@ def test_the_gate_wants_two_domains_that_beat_the_base_and_the_control() -> None
     config = settings()
     assert verdict([good, good, no_better], config).passed
     assert not verdict([good, no_better_than_lora], config).passed
+    alone = replace(good, expert=good.expert[:1], control=good.control[:1])
+    assert verdict([alone, alone], config).verdict == "not measured", "one seed is not enough"
     gate = verdict([good, no_better], config)
     assert gate.before == pytest.approx(0.3, abs=0.05)
     assert gate.control == pytest.approx(0.25, abs=0.05)
@@ -234,6 +227,7 @@ def test_the_error_counts_exercises_and_seeds() -> None:
     items, seeds = rng.normal(size=(1, 500)), rng.normal(size=(5, 1))
     assert paired_error(np.repeat(items, 4, 0)) == pytest.approx(items.std(ddof=1) / np.sqrt(500))
     assert paired_error(np.repeat(seeds, 30, 1)) == pytest.approx(seeds.std(ddof=1) / np.sqrt(5))
+    assert paired_error(items) == pytest.approx(items.std(ddof=1) / np.sqrt(500)), "of one seed: over the exercises"
     draws = [(rng.normal(size=(1, 40)) + rng.normal(size=(3, 1)) * 0.2).mean() for _ in range(2000)]  # closed form:
     assert np.std(draws) == pytest.approx(np.sqrt(1 / 40 + 0.04 / 3), rel=0.1)
     errors = [paired_error(rng.normal(size=(1, 40)) + rng.normal(size=(3, 1)) * 0.2) for _ in range(500)]

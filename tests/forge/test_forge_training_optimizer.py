@@ -10,6 +10,7 @@ from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import UsageError
+from agent_forge.forge.adapters import LoraLinear
 from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.models.attention import _blocks, _largest_logits, attention_mask, rotate
 from agent_forge.forge.training import PRESETS, MuGrokfast, clip_heads, largest_logits, route
@@ -302,3 +303,15 @@ class TestQKClip:
                 block.attention.qkv_proj.weight.mul_(1000)
         bound = model.config.softmax_scale * model.config.head_dim + 1e-3
         assert all(logits.max() <= bound for logits in largest_logits(model, torch.randint(3, 64, (2, 20))).values())
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+def test_an_adapter_learns_at_the_rate_of_matrices_at_any_rank(rank):
+    """AdamW's first step is the learning rate in every weight that has a gradient."""
+    base = nn.Linear(32, 64, bias=False).requires_grad_(False)
+    net = nn.Sequential(LoraLinear(base, torch.ones(rank, 32), torch.zeros(64, rank), 2.0))
+    assert [name for name, _ in route(net)["matrix"]] == ["0.lora_A", "0.lora_B"]
+    optimizer = MuGrokfast(net, matrix_rule="adamw", lr=0.01, scalar_lr=1e-5, weight_decay=0.0)
+    net[0].lora_B.grad = torch.ones_like(net[0].lora_B)
+    optimizer.step()
+    torch.testing.assert_close(net[0].lora_B.detach(), torch.full((64, rank), -0.01))

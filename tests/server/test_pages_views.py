@@ -246,7 +246,11 @@ def test_a_forge_session_shows_gates_curves_and_checkpoints(client: httpx.Client
     assert [line["name"] for line in charts["loss"]["lines"]] == ["loss", "mean_loss"]
     assert len(charts["loss"]["lines"][0]["points"]) == 40
     assert charts["evaluation bits per byte"]["lines"][0]["errors"] == [0.05] * 4
-    page = Tags(client.get(f"/forge/{session['session']}").text)
+    text = client.get(f"/forge/{session['session']}").text
+    gains = re.findall(r'<td class="n">([^<]*)</td><td class="n">([^<]*)</td><td class="n">0.05', text)
+    assert "over the control" in text
+    assert [over for _, over in gains] == ["−0.25"] * len(phases), "what each phase gained over its control"
+    page = Tags(text)
     assert len([svg for svg in page.all("svg") if svg.get("class") == "chart"]) == sum(
         len(p["series"]) for p in phases.values()
     )

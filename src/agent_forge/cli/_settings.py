@@ -62,7 +62,8 @@ def read_settings(
             for group in groups:
                 inside = inside.setdefault(group, {})
             inside[name] = value
-    changes = [_with_path(change, [*paths, *_names(cls)]) for change in sets]
+    known = [*paths, *_names(cls), *getattr(cls, "other_names", ())]  # the last are refused with the right name
+    changes = [_with_path(change, known) for change in sets]
     return resolve(cls, *files, sets=changes, values=stated, where="the command").value
 
 

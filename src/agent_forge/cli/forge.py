@@ -118,7 +118,8 @@ def _gate(gate: Any) -> str:
     if gate["before"] is None or gate["after"] is None:
         return f"{gate['metric']}: {gate['verdict']}"
     error = "" if gate["stderr"] is None else f" ± {gate['stderr']:.2g}"
-    return f"{gate['metric']} {gate['before']:.4g} → {gate['after']:.4g}{error}"
+    control = f", control {gate['control']:.4g}" if gate.get("control") is not None else ""
+    return f"{gate['metric']} {gate['before']:.4g} → {gate['after']:.4g}{error}{control}"
 
 
 def _show(report: Report, models: str) -> None:

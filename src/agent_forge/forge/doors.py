@@ -107,6 +107,7 @@ def run_into(
     interrupted or killed leaves its checkpoints beside `out`, and the same call continues from them."""
     from agent_forge.forge.handoff import handoff
     from agent_forge.forge.phases import Work
+    from agent_forge.forge.phases.repack import run_phase_on
     from agent_forge.forge.phases.worker import locked
     from agent_forge.forge.pipeline import phase_key
 
@@ -117,8 +118,8 @@ def run_into(
     with locked(place):
         try:
             (place / "models").mkdir(parents=True, exist_ok=True)
-            inputs, _ = handoff(kind.takes, inputs, kind.name, place / "models")
-            outcome = kind.run(Work(name, config, inputs, seed, place / "work", place / "models", tell))
+            taken, _ = handoff(kind.takes, inputs, kind.name, place / "models")
+            outcome = run_phase_on(kind, Work(name, config, taken, seed, place / "work", place / "models", tell))
             if outcome.checkpoint is None:
                 shutil.copytree(inputs[outcome.passes_on].path, out)
             else:

@@ -18,6 +18,7 @@ from agent_forge.forge.contracts import Contract, ContractClause, clauses, dtype
 from agent_forge.inference.loading import read_json
 
 INDEX = "model.safetensors.index.json"
+ADAPTED = "adapter"  # the phase on the card of an adapted checkpoint, and where its configuration has the change
 TORCH_NAME = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -112,8 +113,8 @@ def _rewritten(checkpoint: Checkpoint, model: Any, change: dict[str, Any], model
 
 def _card(checkpoint: Checkpoint, change: dict[str, Any]) -> Card:
     """The card of the adapted model, without metrics: those were measured on other bytes."""
-    config = {**checkpoint.card.config, "adapter": change}
-    return replace(checkpoint.card, phase="adapter", config=config, inputs=(checkpoint.digest,), metrics={})
+    config = {**checkpoint.card.config, ADAPTED: change}
+    return replace(checkpoint.card, phase=ADAPTED, config=config, inputs=(checkpoint.digest,), metrics={})
 
 
 def _copy_all_but_weights(source: Path, target: Path) -> None:

@@ -22,7 +22,7 @@ from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.contracts import clauses
 from agent_forge.forge.events import Bus, Tail, jsonl_sink
 from agent_forge.forge.gates import PASSED
-from agent_forge.forge.handoff import handoff
+from agent_forge.forge.handoff import ADAPTED, handoff
 from agent_forge.forge.phases import Phase, Work, phase
 from agent_forge.forge.phases.worker import Busy, job_of, locked, run_phase
 from agent_forge.forge.pipeline import PhaseReport, Pipeline, PipelineStep, Report, phase_key
@@ -242,10 +242,16 @@ class ForgeSession:
                 raise HandoffError(f"phase {kind.name!r} broke its promise: {'; '.join(map(str, broken))}")
             self.registry.add(checkpoint)
         if result["gate"]["verdict"] != PASSED and inputs:  # no gain, no change: the input is handed on
-            checkpoint = inputs[result.get("passes_on", 0)]
+            checkpoint = self._as_it_came(inputs[result.get("passes_on", 0)])
         if checkpoint is None:
             raise AgentForgeError(f"phase {kind.name!r} made no checkpoint and had none to pass on")
         return {"checkpoint": checkpoint.digest, "gate": result["gate"]}
+
+    def _as_it_came(self, checkpoint: Checkpoint) -> Checkpoint:
+        """What an input was before the handoff unpacked it: packed, it stays packed where nothing was gained."""
+        if checkpoint.card.phase == ADAPTED and "format" in checkpoint.card.config[ADAPTED]:
+            return self.registry.load(checkpoint.card.inputs[0])
+        return checkpoint
 
     def _ended(self, report: PhaseReport) -> None:
         self.reports[report.name] = report

@@ -378,8 +378,7 @@ class Round:
         add_adapter(self.model, s.lora)
         # Half-baking by an early stop: the warm-up-stable-decay schedule, cut off before it decays.
         steps, decay = (s.steps, 0.5) if s.stop == 1.0 else (max(1, round(s.stop * s.steps)), 0.0)
-        # Matrices of an adapter below rank 16 count as scalars for the optimiser.
-        rates = {"matrix_rule": "adamw", "lr": s.lr, "scalar_lr": s.lr, "betas": (0.9, 0.99)}
+        rates = {"matrix_rule": "adamw", "lr": s.lr, "betas": (0.9, 0.99)}
         settings = TrainSettings(
             steps=steps, batch_rows=s.batch_rows, micro_rows=s.batch_rows, decay=decay, warmup=min(5, s.steps // 10),
             optimizer="baking", optimizer_changes=rates,

@@ -14,6 +14,7 @@ from agent_forge.config import option
 from agent_forge.errors import ConfigError
 from agent_forge.forge.checkpoint import count_parameters
 from agent_forge.forge.corpus import Source
+from agent_forge.forge.evaluation.settings import EvaluateSettings
 
 # The settings that each codec is tried with, from fine to coarse.
 OPTIONS: dict[str, list[dict[str, Any]]] = {
@@ -96,6 +97,19 @@ class CompressSettings:
         usual = usual_effort(source)
         stated = {field.name: getattr(self, field.name) for field in fields(usual)}
         return Effort(**{name: getattr(usual, name) if value is None else value for name, value in stated.items()})
+
+
+@dataclass(frozen=True)
+class FinalCompression(CompressSettings):
+    """Compression as a phase: what it makes must also keep what the model could do."""
+
+    evaluation: EvaluateSettings = option(EvaluateSettings(suite=()))
+    least_kept: float = option(
+        0.85,
+        help="Smallest share of the accuracy above chance to keep, on the questions and on the suite (0: any)",
+        at_least=0,
+        at_most=1,
+    )
 
 
 @dataclass(frozen=True)

@@ -35,11 +35,10 @@ from agent_forge.forge.curriculum.course import (
 from agent_forge.forge.curriculum.lesson import LessonLoss, dream, lesson
 from agent_forge.forge.curriculum.settings import CurriculumSettings, Replay
 from agent_forge.forge.evaluation.text import measure_text
-from agent_forge.forge.experts.continuations import text_families
-from agent_forge.forge.experts.job import APART, kept, paired_error
-from agent_forge.forge.experts.practice import TESTING, TRAINING, Respondent
-from agent_forge.forge.experts.settings import ExpertSettings
 from agent_forge.forge.gates import NO_GAIN, NOT_MEASURED, GateResult, judge
+from agent_forge.forge.practice.continuations import text_families
+from agent_forge.forge.practice.measuring import kept, paired_error
+from agent_forge.forge.practice.respondent import APART, TESTING, TRAINING, Respondent
 from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.training import checkpoint as ck
 from agent_forge.forge.training import encode, pack
@@ -169,8 +168,7 @@ class School:
     def __post_init__(self) -> None:
         s = self.settings
         self.start = {name: weight.clone() for name, weight in ck.weights_of(self.model).items()}
-        answers = ExpertSettings(max_tokens=s.max_tokens, temperature=s.temperature, constrained=s.constrained)
-        self.respondent = Respondent(self.model, self.tokenizer, answers)
+        self.respondent = Respondent(self.model, self.tokenizer, s)
         text = text_families(s.sources, s.held_out) if s.continuations else []
         if self.tokenizer.eos_token_id is None:
             raise HandoffError("the tokenizer has no EOS to end an answer with")

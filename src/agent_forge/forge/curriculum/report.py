@@ -10,7 +10,7 @@ import numpy as np
 
 from agent_forge.forge.checkpoint import Metric
 from agent_forge.forge.curriculum.job import METRIC, ArmFigures, CurriculumOutcome, forgetting
-from agent_forge.forge.experts.job import paired_error
+from agent_forge.forge.practice.measuring import paired_error
 
 
 def document_of(outcome: CurriculumOutcome) -> dict[str, Any]:

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from agent_forge.errors import CheckpointError
 from agent_forge.forge.evaluation.choices import MultipleChoice, questions_of, score_rows
 from agent_forge.forge.evaluation.generation import beginning
+from agent_forge.forge.evaluation.logistic import fit_logistic
 from agent_forge.forge.evaluation.text import device_of
 
 OTHER = "other"
@@ -63,21 +64,9 @@ class DomainClassifier:
 
     @classmethod
     def fit(cls, states: Tensor, labels: Sequence[int], decay: float = 1e-2) -> DomainClassifier:
-        """`states` [N, D]; labels from 0. The loss is convex, so that the result does not depend on a seed."""
+        """`states` [N, D]; labels from 0."""
         mean, scale = states.mean(0), states.std(0).clamp_min(1e-6)
-        x, y = (states - mean) / scale, torch.tensor(labels)
-        weight = torch.zeros(int(y.max()) + 1, x.shape[1], dtype=x.dtype, requires_grad=True)
-        bias = torch.zeros(len(weight), dtype=x.dtype, requires_grad=True)
-        descent = torch.optim.LBFGS([weight, bias], max_iter=100, line_search_fn="strong_wolfe")
-
-        def closure() -> Tensor:
-            descent.zero_grad()
-            loss = nn.functional.cross_entropy(x @ weight.T + bias, y) + decay * weight.square().sum()
-            loss.backward()
-            return loss
-
-        descent.step(closure)
-        return cls(mean, scale, weight.detach(), bias.detach())
+        return cls(mean, scale, *fit_logistic((states - mean) / scale, labels, decay))
 
     def write(self, file: Path, domains: Sequence[str]) -> None:
         """Writes it with the names of its labels."""

@@ -6,7 +6,6 @@ where it stopped: the self-test, each vector, each adapter of the control, each 
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
@@ -19,22 +18,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from agent_forge.files import atomic_write
 from agent_forge.forge.adapters import LoraSettings, adapted_layers, add_adapter, inner_matrices
 from agent_forge.forge.experts.bank import ExpertBank, mix, read_expert, write_expert
-from agent_forge.forge.experts.continuations import text_families
 from agent_forge.forge.experts.dispatch import DomainClassifier, ask_for_domain, prompt_states, search_mixture
-from agent_forge.forge.experts.practice import (
-    LABELLED,
-    SEARCHED,
-    TESTING,
-    TRAINING,
-    VALIDATION,
-    Domain,
-    Respondent,
-    choose_domains,
-    discover,
-)
+from agent_forge.forge.experts.domains import Domain, choose_domains, discover
 from agent_forge.forge.experts.search import Design, DesignFigures, SearchOutcome, search_designs
 from agent_forge.forge.experts.settings import ExpertSettings
 from agent_forge.forge.experts.svf import (
@@ -46,6 +33,17 @@ from agent_forge.forge.experts.svf import (
     set_learning,
 )
 from agent_forge.forge.gates import NO_GAIN, NOT_MEASURED, PASSED, GateResult, judge
+from agent_forge.forge.practice.continuations import text_families
+from agent_forge.forge.practice.measuring import kept, paired_error
+from agent_forge.forge.practice.respondent import (
+    APART,
+    LABELLED,
+    SEARCHED,
+    TESTING,
+    TRAINING,
+    VALIDATION,
+    Respondent,
+)
 from agent_forge.forge.progress import Tell, silent
 from agent_forge.forge.training.reinforce import PromptItem, reinforce
 from agent_forge.forge.training.settings import ReinforceSettings
@@ -54,7 +52,6 @@ from agent_forge.tasks import Exercise
 
 METRIC = "held-out success"
 VECTORS, CONTROL = "vectors", "control"
-APART = 1_000_000  # numbers of exercises between two seeds
 
 
 @dataclass(frozen=True)
@@ -74,15 +71,6 @@ class DomainResult:
         against = judge(METRIC, rival, after, paired_error(self.expert - self.control), lower_is_better=False)
         decision = gate.verdict if against.passed else against.verdict
         return replace(gate, control=rival, verdict=decision if len(self.expert) > 1 else NOT_MEASURED)
-
-
-def paired_error(differences: np.ndarray) -> float:
-    """The standard error of a mean difference [S, N]: exercises and seeds are both samples, and their variances add.
-    One seed says nothing about the second."""
-    seeds, items = differences.shape
-    over_items = differences.mean(0).var(ddof=1) / items
-    over_seeds = differences.mean(1).var(ddof=1) / seeds if seeds > 1 else 0.0
-    return float(math.sqrt(over_items + over_seeds))
 
 
 @dataclass(frozen=True)
@@ -147,17 +135,6 @@ def verdict(results: Sequence[DomainResult], settings: ExpertSettings) -> GateRe
     return GateResult(METRIC, before, after, error, decision, control=rival)
 
 
-def kept(file: Path, compute: Callable[[], Any]) -> Any:
-    """What an earlier process computed, from its file; else computed and written there, as JSON."""
-    if file.is_file():
-        return json.loads(file.read_text(encoding="utf-8"))
-    value = compute()
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(file) as handle:
-        json.dump(value, handle)
-    return value
-
-
 @dataclass(frozen=True)
 class Workshop:
     """The model at work in its domains, with a folder for what is finished."""
@@ -170,7 +147,8 @@ class Workshop:
 
     @property
     def settings(self) -> ExpertSettings:
-        return self.respondent.settings
+        settings: ExpertSettings = self.respondent.settings
+        return settings
 
     def held_out(self, domain: Domain) -> list[Exercise]:
         """The domain's held-out exercises, each once: easy levels have few, and a copy would not be a second sample."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from agent_forge.forge.checkpoint import Metric
 from agent_forge.forge.compression.report import scatter
-from agent_forge.forge.experts.job import DomainResult, ExpertsOutcome, paired_error
-from agent_forge.forge.experts.practice import Domain
+from agent_forge.forge.experts.domains import Domain
+from agent_forge.forge.experts.job import DomainResult, ExpertsOutcome
 from agent_forge.forge.experts.search import SearchOutcome, front
+from agent_forge.forge.practice.measuring import paired_error
 
 
 def document_of(outcome: ExpertsOutcome) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from agent_forge.forge import checkpoint as checkpoints
 from agent_forge.forge.checkpoint import Checkpoint
 from agent_forge.forge.events import Bus, jsonl_sink
 from agent_forge.forge.phases import Work, phase
+from agent_forge.forge.phases.repack import run_phase_on
 from agent_forge.forge.registry import Registry
 from agent_forge.home import home as home_folder
 from agent_forge.plans import Task
@@ -68,7 +69,8 @@ def run_phase(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
     bus = Bus(jsonl_sink(events))
     quiet()
     with locked(folder, suffix=".worker", wait=True):  # the worker of a killed session may take a moment to end
-        outcome = kind.run(
+        outcome = run_phase_on(
+            kind,
             Work(
                 name=task.id,
                 config=build(kind.config, job["config"], task.id),
@@ -77,7 +79,7 @@ def run_phase(task: Task, inputs: Mapping[str, Any]) -> dict[str, Any]:
                 folder=folder,
                 models=models,
                 tell=lambda **fields: bus.tell("progress", task.id, **fields),
-            )
+            ),
         )
     path, digest = None, None
     if (made := outcome.checkpoint) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial
@@ -16,6 +17,7 @@ from agent_forge.forge.training.muon import muon_step
 from agent_forge.forge.training.settings import OptimizerSettings, optimizer_settings
 
 SMALLEST_MATRIX = 16  # a thinner matrix is a handful of gates: orthogonalising it says nothing
+ADAPTER = re.compile(r"(^|\.)lora_[AB]\b")  # thin as its rank is, and a matrix all the same
 MUON = ("momentum", "nesterov", "ns_steps", "adjust_lr")
 
 
@@ -24,7 +26,7 @@ class MuGrokfast(torch.optim.Optimizer):
 
     | group | what | rule |
     |---|---|---|
-    | `matrix` | 2-D weights inside the network | Muon, `lr` (AdamW with `matrix_rule="adamw"`, the control) |
+    | `matrix` | 2-D weights inside the network, an adapter's at any rank | Muon, `lr` (or `matrix_rule="adamw"`) |
     | `embedding` | embeddings and the head | AdamW, `embedding_lr` |
     | `scalar` | gains, biases, gates thinner than 16 | AdamW, `scalar_lr` |
 
@@ -153,7 +155,8 @@ def route(model: nn.Module, head: nn.Module | None = None) -> dict[str, list[tup
     routes: dict[str, list[tuple[str, nn.Parameter]]] = {"matrix": [], "embedding": [], "scalar": []}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            is_matrix = parameter.dim() == 2 and min(parameter.shape) >= SMALLEST_MATRIX
+            wide = min(parameter.shape, default=0) >= SMALLEST_MATRIX or ADAPTER.search(name) is not None
+            is_matrix = parameter.dim() == 2 and wide
             kind = "embedding" if id(parameter) in vocabulary else "matrix" if is_matrix else "scalar"
             routes[kind].append((name, parameter))
     return routes

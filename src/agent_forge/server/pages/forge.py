@@ -18,8 +18,9 @@ from agent_forge.server.series import PhaseSeries, draw, draw_stages, phase_seri
 
 SHOWN = 100
 HOW = {
-    "gate": "The metric on held-out data before and after the phase, and the standard error of the difference. It "
-    "passes when the gain is larger than two standard errors; an unmeasured phase never passes.",
+    "gate": "The metric on held-out data before and after the phase, what a control with the same compute reached, and "
+    "the standard error of the difference. It passes when the gain, also over a control, is larger than two standard "
+    "errors; an unmeasured phase never passes.",
     "curves": "Every number that the phase reported while it ran, from the events.jsonl of the session.",
     "duration_s": "From the start of the phase to its end, from the registry.",
     "left_s": "The remaining steps, at the pace so far.",
