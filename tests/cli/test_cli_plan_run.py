@@ -14,7 +14,10 @@ from typing import Any
 
 import pytest
 
+import agent_forge
 from agent_forge.cli import run
+from agent_forge.cli.running import _print as print_result
+from agent_forge.plans import Plan, Task
 
 LINES = "<plan>\nTask 1: A | Dependencies: none\nTask 2: B | Dependencies: task 1\n</plan>\n"
 GRAPH = '<graph><node id="a">double(2)</node><node id="b">double(3)</node><node id="c">add({a}, {b})</node></graph>'
@@ -191,6 +194,24 @@ def test_run_a_request(capsys: pytest.CaptureFixture[str]) -> None:
     assert "done in" in captured.err
     assert run(["run", "Who is older, Zorg Nobody or Wilfred MacDonald?"]) == 0
     assert capsys.readouterr().out == "unknown\n"
+
+
+def test_several_results_are_shown_where_no_model_puts_them_into_words(capsys: pytest.CaptureFixture[str]) -> None:
+    @agent_forge.tool
+    def double(n: int) -> int:
+        """Twice a number."""
+        return 2 * n
+
+    class Twice:
+        name = "twice"
+
+        async def plan(self, request: str, *, tools: Any = ()) -> Plan:
+            return Plan([Task(f"s{n}", action="double", args={"n": n}) for n in (2, 3)])
+
+    result = agent_forge.run("Double 2 and 3", planner=Twice(), tools=[double], record=False)
+    assert result.answer is None
+    print_result(result, None)
+    assert capsys.readouterr().out == "double(n=2): 4\ndouble(n=3): 6\n"
 
 
 def test_limits_on_a_run(capsys: pytest.CaptureFixture[str]) -> None:

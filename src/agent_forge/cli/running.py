@@ -274,12 +274,25 @@ def _interrupted(name: str, home: str | None) -> str:
     return f"{done} finished task{'s' * (done != 1)} saved; continue with: {again}"
 
 
+def _last_results(result: Result) -> str:
+    """What the last tasks returned, for want of a model to put several results, or a structure, into words."""
+    plan = result.plan
+    last = [name for name in plan.leaves if not plan.dependents[name]] if plan is not None else []
+    lines = []
+    for name in last:
+        task = result.tasks.get(name)
+        if plan is not None and task is not None and task.ok and task.result is not None:
+            args = ", ".join(f"{key}={value!r}" for key, value in plan[name].args.items())
+            lines.append(f"{plan[name].action or name}({args}): {task.result}")
+    return "\n".join(lines)
+
+
 def _print(result: Result, home: str | None) -> None:
     """The answer, or the results of a plan, on stdout; statistics on stderr."""
     from agent_forge.runtime.result import FINE
 
     if result.request is not None:
-        echo(result.answer or "unknown")
+        echo(result.answer or _last_results(result) or "unknown")
     else:
         for name, task in result.tasks.items():
             if name in result.outcome.parts or task.state == "not_needed":

@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
 from agent_forge.inference import architectures
+from agent_forge.inference.grouped_attention import use_grouped_attention
 from agent_forge.inference.packed.model import DecoderBatch
 from agent_forge.inference.packed.modules import PackedLinear
 from agent_forge.inference.packed.torch_model import from_torch, why_not
@@ -57,6 +58,7 @@ class Reader:
     """Calls one model, with the arguments that its `forward` accepts."""
 
     def __init__(self, model: Any) -> None:
+        use_grouped_attention()
         self.model = model
         self.device = model.device
         parameters = inspect.signature(model.forward).parameters
