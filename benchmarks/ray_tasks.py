@@ -70,7 +70,7 @@ def dask(tasks: int, seconds: float, workers: int) -> float | None:
         from distributed import Client, LocalCluster
     except ImportError:
         return None
-    cluster = LocalCluster(workers, threads_per_worker=1, processes=True, dashboard_address=None)
+    cluster = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
     with cluster, Client(cluster) as client:
         client.gather(client.map(nap_alone, [0.0] * workers, pure=False))
         begun = time.perf_counter()
@@ -135,7 +135,7 @@ def measure_evaluations(jobs: list[dict[str, Any]], workers: int) -> None:
     try:
         from distributed import Client, LocalCluster
 
-        with LocalCluster(workers, threads_per_worker=1, processes=True, dashboard_address=None) as local:
+        with LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None) as local:
             with Client(local) as client:
                 client.gather(client.map(evaluate_alone, first, pure=False))
                 made["Dask"] = timed(lambda: client.gather(client.map(evaluate_alone, jobs, pure=False)))
