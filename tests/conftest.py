@@ -27,6 +27,21 @@ for _name in ("http_proxy", "https_proxy", "all_proxy", "force_color", "tty_comp
     os.environ.pop(_name.upper(), None)
 os.environ.update(COLUMNS="80", LINES="24")
 
+
+def _folder_in_memory() -> str | None:
+    """Where programs may be started and two gigabytes are free; None where there is no such place."""
+    try:
+        status = os.statvfs("/dev/shm")
+    except (AttributeError, OSError):
+        return None
+    roomy = status.f_bavail * status.f_frsize >= 2 << 30
+    return "/dev/shm" if roomy and not status.f_flag & os.ST_NOEXEC and os.access("/dev/shm", os.W_OK) else None
+
+
+# Thousands of tests write to a database, and each would wait for the disk: `tmp_path` is in memory where it can be.
+if folder := _folder_in_memory():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", folder)
+
 # The same examples in every run, however slow the machine: what fails here fails everywhere, and what passes passes.
 # `pytest --hypothesis-profile explore` looks for new ones.
 settings.register_profile(

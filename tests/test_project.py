@@ -152,21 +152,17 @@ def test_the_lower_rooms_import_with_the_standard_library_and_yaml(room: str) ->
 
 
 def test_a_violated_contract_breaks_the_build(tmp_path: Path) -> None:
-    """The import contracts do what they say: a forbidden import in a copy of the package is reported."""
+    """The import contracts do what they say: a forbidden import in a copy of the package is reported. The others hold
+    there, as `make lint` finds them to do here."""
     import shutil
 
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / ".importlinter", tmp_path / ".importlinter")
-    linter = Path(sys.executable).with_name("lint-imports")
-
-    def check() -> subprocess.CompletedProcess[str]:
-        env = {"PYTHONPATH": str(tmp_path / "src"), "PATH": "/usr/bin:/bin"}
-        command = [str(linter), "--no-cache"]
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-
-    assert check().returncode == 0
     with open(tmp_path / "src/agent_forge/plans/__init__.py", "a") as file:
         file.write("\nfrom agent_forge import runtime as _runtime\n")
-    broken = check()
+    env = {"PYTHONPATH": str(tmp_path / "src"), "PATH": "/usr/bin:/bin"}
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    broken = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert broken.returncode == 1
-    assert "plans imports no other room" in broken.stdout
+    assert re.findall(r"^(.*) BROKEN$", broken.stdout, re.MULTILINE) == ["plans imports no other room"]
+    assert " KEPT" in broken.stdout

@@ -18,7 +18,7 @@ from agent_forge import Agent, tool
 from agent_forge.agents.profiles import AgentLimits, AgentProfile
 from agent_forge.inference import ChatClient, Completion, Request, ToolCall
 
-WIDTH = 384
+WIDTH = 256
 QUESTION = "How warm is Oslo, in F?"
 PROFILE = AgentProfile(name="ada", limits=AgentLimits(answer_tokens=120))
 TURNS: list[Any] = [("temperature", {"city": "Oslo"}), ("convert", {"degrees": 4.5}), "40.1 F"]
@@ -81,7 +81,7 @@ def taught(pairs: Sequence[tuple[list[int], list[int]]]) -> tuple[Any, dict[str,
 
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=257, hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=2, num_attention_heads=6,
+        vocab_size=257, hidden_size=WIDTH, intermediate_size=WIDTH, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=4096, rope_theta=100_000.0, tie_word_embeddings=False,
         bos_token_id=None, eos_token_id=256, pad_token_id=256, initializer_range=1.0,
     )  # fmt: skip

@@ -24,7 +24,7 @@ _expression = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(_expression)
 def test_agrees_with_python(expression: str) -> None:
     try:
@@ -123,7 +123,7 @@ def test_shown_expressions_are_short() -> None:
     assert len(str(caught.value)) < 200
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.text(max_size=60) | st.text("0123456789+-*/().,[] esqrtlogmax", max_size=60))
 def test_any_text_is_a_number_or_a_typed_error(text: str) -> None:
     try:

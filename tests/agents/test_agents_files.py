@@ -120,7 +120,7 @@ def test_a_pattern_cannot_leave_either(root: Path) -> None:
             ask(root, "find_files", pattern=pattern)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.sampled_from(

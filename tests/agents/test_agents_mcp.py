@@ -8,12 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("mcp")
 
 from agent_forge.agents import Toolbox
 from agent_forge.agents.mcp import mcp_server, read_result
@@ -22,6 +21,7 @@ from agent_forge.errors import ToolError
 
 SERVER = str(Path(__file__).with_name("agents_mcp_server.py"))
 STDIO = [sys.executable, SERVER, "stdio"]
+pytestmark = pytest.mark.skipif(find_spec("mcp") is None, reason="mcp is not installed")
 
 
 def test_tools_over_stdio(monkeypatch: pytest.MonkeyPatch) -> None:

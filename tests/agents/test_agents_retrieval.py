@@ -46,7 +46,7 @@ def okapi(
     return scores
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(_texts, st.lists(st.sampled_from("abcdefghijkl"), max_size=6))
 def test_scores_are_those_of_the_formula(texts: list[list[str]], query: list[str]) -> None:
     corpus = Corpus(" ".join(text) for text in texts)

@@ -90,12 +90,13 @@ def test_faults_say_what_and_where(text: str, words: str) -> None:
         "[" + ",".join("@" * 100) + "] | [?" + " && ".join(["@==@"] * 90) + "]",
     ],
 )
-def test_the_work_of_a_query_is_bounded(text: str) -> None:
+def test_the_work_of_a_query_is_bounded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent_forge.agents.tools.query.MOST_WORK", 300_000)  # a tenth of the real limit
     rows = [{"name": "x" * 20, "n": n} for n in range(5_000)]
     started = time.process_time()
     with pytest.raises(ToolError, match="more than"):
         asyncio.run(query_json.call({"data": rows, "query": text}))
-    assert time.process_time() - started < 20  # a hang guard: it takes about a second
+    assert time.process_time() - started < 20  # a hang guard: it takes a tenth of a second
 
 
 _rows = st.lists(
@@ -103,7 +104,7 @@ _rows = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(_rows, st.integers(-50, 50), st.text("abc", min_size=1, max_size=2))
 def test_filters_agree_with_comprehensions(rows: list[dict[str, Any]], n: int, s: str) -> None:
     matches = query(rows, f"[?n > `{n}` && contains(s, '{s}') || n == null]")
@@ -112,7 +113,7 @@ def test_filters_agree_with_comprehensions(rows: list[dict[str, Any]], n: int, s
     assert query(rows, "sum([*].n)") == sum(r["n"] or 0 for r in rows)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.text(max_size=40) | st.text(".[]?*|()\"'`&@!{}ab01=<>, :", max_size=40))
 def test_any_text_is_answered_or_refused(text: str) -> None:
     try:
@@ -132,7 +133,7 @@ def test_csv_rows() -> None:
     assert read_csv("a;b\n1;2\n", ";") == [{"a": 1, "b": 2}]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.lists(
         st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\0"), min_size=1), min_size=2, max_size=2)

@@ -406,7 +406,7 @@ _json = st.recursive(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.dictionaries(st.sampled_from(["line", "unit", "n", "other"]), _json, max_size=4))
 def test_any_json_is_accepted_as_the_schema_says_or_refused(args: dict[str, Any]) -> None:
     @tool(threaded=False)
@@ -447,7 +447,7 @@ _VALUES = st.one_of(
 @given(
     st.dictionaries(st.sampled_from("abc"), _TYPES), st.dictionaries(st.sampled_from("abcd"), _VALUES), st.booleans()
 )
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_the_short_way_to_check_values_agrees_with_jsonschema(types: Any, args: Any, closed: bool) -> None:
     from jsonschema import Draft202012Validator
 

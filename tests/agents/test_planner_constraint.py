@@ -78,12 +78,12 @@ def written(vocabulary: Any, tools: list[dict[str, Any]], request: str, line: st
 @pytest.mark.untraced
 def test_random_schemas_and_logits_never_give_an_invalid_or_invented_call(fuzz: ModuleType, vocabulary: Any) -> None:
     tally = fuzz.Tally()
-    for case in range(150):
+    for case in range(60):
         fuzz.try_case(vocabulary, case, tally)
     assert tally.examples == []
-    assert tally.counts["ended"] == tally.counts["attempts"] == 150
+    assert tally.counts["ended"] == tally.counts["attempts"] == 60
     # the cases are not idle
-    assert min(tally.counts[kind] for kind in ("calls", "values", "left open", "references")) >= 20
+    assert min(tally.counts[kind] for kind in ("calls", "values", "left open", "references")) >= 8
 
 
 @pytest.mark.untraced

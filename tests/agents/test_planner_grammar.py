@@ -75,7 +75,7 @@ def _reached(text: str) -> State | None:
     return PlanGrammar().run(PlanGrammar().start, text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.text(LETTERS, min_size=1, max_size=6), min_size=1, max_size=60, unique=True), st.integers(0, 30))
 def test_the_trie_finds_exactly_the_tokens_that_may_follow(tokens: list[str], cut: int) -> None:
     text = "Task 1: ab | Dependencies: none\nTask 2: b | Dependencies: Task 1\n"

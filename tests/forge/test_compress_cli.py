@@ -13,7 +13,11 @@ from agent_forge.cli import run
 from agent_forge.forge import checkpoint
 from agent_forge.forge.phases import Work, phase
 
-WORK = ["--length", "48", "--calibration-rows", "16", "--steps", "0", "--codecs", "integer,ternary"]
+WORK = [
+    *("--length", "48", "--calibration-rows", "8", "--trial-tokens", "96", "--questions", "12", "--tries", "3"),
+    *("--steps", "0", "--codecs", "integer,ternary"),
+]
+JUDGED = ["--eval-tokens", "1200"]
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +36,7 @@ def command(tiny: Path, out: Path, *more: str) -> list[str]:
 def test_compress_prints_what_was_measured(tiny, tmp_path, capsys) -> None:
     out = tmp_path / "out"
     picture = tmp_path / "stages.svg"
-    code = run(command(tiny, out, "--max-size", "60kB", "--json", "--svg", str(picture), *WORK))
+    code = run(command(tiny, out, "--max-size", "60kB", "--json", "--svg", str(picture), *WORK, *JUDGED))
     report = json.loads(capsys.readouterr().out)
     assert code == 0
     needed = {"bytes_before", "bytes", "ratio", "bits_per_weight", "ppl_before", "ppl", "kl", "accepted", "stages"}
@@ -44,7 +48,7 @@ def test_compress_prints_what_was_measured(tiny, tmp_path, capsys) -> None:
 
 def test_a_failed_gate_is_exit_1_under_strict_only(tiny, tmp_path, capsys) -> None:
     ask = ["--max-size", "3kB", "--json", *WORK]
-    assert run(command(tiny, tmp_path / "a", *ask, "--strict", "--eval-tokens", "1200")) == 1
+    assert run(command(tiny, tmp_path / "a", *ask, "--strict", *JUDGED)) == 1
     strict = json.loads(capsys.readouterr().out)
     assert strict["accepted"] is False
     assert strict["ppl"] <= 1.3 * strict["ppl_before"]
@@ -55,7 +59,7 @@ def test_a_failed_gate_is_exit_1_under_strict_only(tiny, tmp_path, capsys) -> No
 
 
 def test_a_person_gets_a_table(tiny, tmp_path, capsys) -> None:
-    assert run(command(tiny, tmp_path / "out", "--max-ppl-increase", "20%", *WORK)) == 0
+    assert run(command(tiny, tmp_path / "out", "--max-ppl-increase", "20%", *WORK, *JUDGED)) == 0
     shown = capsys.readouterr()
     assert "bits per weight" in shown.out.replace("\n", " ")
     assert "perplexity" in shown.err
@@ -89,7 +93,8 @@ def test_the_phase_makes_a_checkpoint_and_says_no_gain_when_the_budget_cannot_be
 
     kind = phase("compression")
     sources = {"stories": {"path": "stories", "most_mb": 0.15}}
-    little_work = {"recovery_steps": 0, "rows": 16, "length": 48, "trial_tokens": 96, "tries": 2}
+    little_work = {"recovery_steps": 0, "rows": 8, "length": 48, "trial_tokens": 96, "tries": 2}
+    little_work |= {"questions": 12, "judged": 25}
     fields = {"sources": sources, **little_work, "codecs": ["integer", "ternary"], "held_out": 0.2}
     for budget, verdict in ((0.06, "passed"), (0.003, "no gain")):
         config = build(kind.config, {**fields, "budget_mb": budget})

@@ -28,7 +28,7 @@ def test_symbols_come_back_and_both_coders_write_the_same(count: int, monkeypatc
     assert (unpack_symbols(packed, contexts) == symbols).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 4095), max_size=400))
 def test_any_symbols_come_back(symbols: list[int]) -> None:
     given_ = np.array(symbols, dtype=np.int64)

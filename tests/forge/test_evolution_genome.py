@@ -54,7 +54,7 @@ def test_a_technique_starts_with_the_numbers_of_the_specification(technique: str
         assert document["parameters"]["t"] == pytest.approx(1 / 3, abs=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10_000), rate=st.floats(0.01, 1.0))
 def test_operators_give_genomes_that_are_legal_and_compile(seed: int, rate: float) -> None:
     rng = np.random.default_rng(seed)

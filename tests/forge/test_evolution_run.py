@@ -10,6 +10,7 @@ import signal
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def config_of(family: dict[str, Path], *parents: str, **changes: object) -> Evol
         "data": {name: TaskSource(str(family[f"{name} rows"])) for name in ("stories", "sums")},
         "length": 64,
         "worst_loss": 0.25,
-        "search": Search(generations=5),
+        "search": Search(generations=3),
     }
     return Evolve(**{**given, **changes})  # type: ignore[arg-type]
 
@@ -145,7 +146,7 @@ def test_the_report_says_it_all(evolved: Evolved) -> None:
     assert {"generations", "evaluations", "champion", "parents", "held_out", "verdict"} <= document.keys()
     assert {"recipe", "fitness"} <= document["champion"].keys()
     assert {"champion", "best_parent", "stderr"} <= document["held_out"].keys()
-    assert document["generations"] == len(document["history"]) == 5
+    assert document["generations"] == len(document["history"]) == 3
     assert document["evaluations"] == len(evolved.history.members)
     assert [row["name"] for row in document["parents"]] == ["base", "tales", "maths"]
     assert document["uniform_average"]["fitness"] <= document["champion"]["fitness"]  # it is in the first generation
@@ -164,7 +165,7 @@ def test_parents_that_are_one_model_are_no_gain(family: dict[str, Path], tmp_pat
         {**family, **{name: tmp_path / name for name in ("one", "two", "three")}},
         "one", "two", "three",
         base=str(tmp_path / "one"),
-        search=Search(generations=4),
+        search=Search(generations=2),
     )  # fmt: skip
     result = evolve(config, tmp_path / "out")
     assert result.verdict.gate.verdict == "no gain"
@@ -303,7 +304,7 @@ def test_the_command(family: dict[str, Path], tmp_path: Path, capsys: pytest.Cap
     from agent_forge.config import dump
 
     file = tmp_path / "evolve.yaml"
-    file.write_text(dump(config_of(family, search=Search(generations=2))))
+    file.write_text(dump(config_of(family, search=Search(generations=2, population=5))))
     assert cli(["evolve", str(file), str(tmp_path / "out"), "--json"]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
@@ -319,19 +320,24 @@ def test_the_command(family: dict[str, Path], tmp_path: Path, capsys: pytest.Cap
     assert cli(["evolve", str(tmp_path / "none.yaml"), str(tmp_path / "out")]) == 2
 
 
-@pytest.mark.parametrize("worst_loss", [0.9, 0.0], ids=["gain", "no gain"])
-def test_the_phase(family: dict[str, Path], tmp_path: Path, worst_loss: float) -> None:
+def test_the_phase(family: dict[str, Path], tmp_path: Path) -> None:
     """Without gain the best parent goes on, which need not be the first input."""
     models = tmp_path / "models"
     folders = {name: shutil.copytree(family[name], models / name) for name in ("base", "tales", "maths")}
     inputs = [checkpoints.load(folders[name]) for name in ("base", "tales", "maths", "base")]
     data = {name: TaskSource(str(family[f"{name} rows"])) for name in ("stories", "sums")}
-    config = Evolve(data=data, held_out=None, length=64, worst_loss=worst_loss, search=Search(generations=2))
-    events: list[dict[str, object]] = []
-    outcome = PHASE.run(Work("evomerge", config, inputs, 0, tmp_path / "work", models, lambda **f: events.append(f)))
-    assert [event["step"] for event in events] == [0, 1]
-    assert outcome.gate.verdict == ("passed" if worst_loss else "no gain")
-    assert inputs[outcome.passes_on].path == folders["maths"]
+    events: list[int] = []
+
+    def tell(**fields: Any) -> None:
+        events.append(fields["step"])
+
+    for worst_loss, verdict in ((0.0, "no gain"), (0.9, "passed")):  # the second finds the recipes of the first judged
+        search = Search(generations=2, population=5)
+        config = Evolve(data=data, held_out=None, length=64, worst_loss=worst_loss, search=search)
+        outcome = PHASE.run(Work("evomerge", config, inputs, 0, tmp_path / "work", models, tell))
+        assert outcome.gate.verdict == verdict
+        assert inputs[outcome.passes_on].path == folders["maths"]
+    assert events == [0, 1, 0, 1]
     checkpoint = outcome.checkpoint
     assert checkpoint is not None
     assert (checkpoint.card.phase, checkpoint.card.inputs) == ("evomerge", tuple(item.digest for item in inputs[:3]))

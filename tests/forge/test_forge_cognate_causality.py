@@ -75,9 +75,9 @@ def test_random_tokens_cannot_be_learnt_below_their_entropy(tiny):
     """A model that sees the future gets near zero here. Fresh tokens each step: nothing can be memorised."""
     special = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     model = tiny(vocab_size=16, **special, loops=2, halting=True, halt_entropy=0.2).train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=6e-3)
     losses = []
-    for _ in range(120):
+    for _ in range(60):
         batch = torch.randint(0, 16, (16, 12))
         loss = model(batch, labels=batch).loss
         optimizer.zero_grad()
@@ -85,6 +85,6 @@ def test_random_tokens_cannot_be_learnt_below_their_entropy(tiny):
         optimizer.step()
         losses.append(loss.item())
     floor = math.log(16)
-    tail = torch.tensor(losses[-30:])
-    assert tail.mean() > floor - 0.02  # 30 x 176 tokens: the standard error is far smaller
+    tail = torch.tensor(losses[-20:])
+    assert tail.mean() > floor - 0.02  # 20 x 176 tokens: the standard error is far smaller
     assert tail.mean() < floor + 0.3

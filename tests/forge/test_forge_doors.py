@@ -66,10 +66,15 @@ def test_compress_is_one_thing_in_three_places(family, tmp_path: Path, capsys) -
         "tries": 1,
         "length": 32,
         "recovery_steps": 2,
-    }  # the rest, the work too, is left to the defaults
+        "rows": 8,
+        "trial_tokens": 96,
+        "questions": 8,
+        "judged": 16,
+    }  # the rest, most of the work too, is left to the defaults
     python = forge.compress(family["base"], tmp_path / "python", **config)
     options = ["--data", stories, "--held-out", "0.3", "--max-ppl-increase", "50%", "--codecs", "integer"]
-    options += ["--tries", "1", "--length", "32", "--set", "recovery_steps=2"]
+    options += ["--tries", "1", "--length", "32", "--calibration-rows", "8", "--steps", "2"]
+    options += ["--set", "trial_tokens=96", "--questions", "8", "--eval-tokens", "512"]
     command = by_command(
         "compress", str(family["base"]), str(tmp_path / "command"), *options,
         capsys=capsys,
@@ -131,12 +136,13 @@ def test_merge_is_one_thing_in_three_places(family, tmp_path: Path, capsys) -> N
 def test_evolve_is_one_thing_in_three_places(family, tmp_path: Path, capsys) -> None:
     data = {name: {"path": str(family[f"{name} rows"])} for name in ("stories", "sums")}
     weights = {"speed": 0.0, "memory": 0.0}  # what is measured with a clock may choose another recipe
-    config = {"data": data, "length": 64, "search": {"generations": 1, "population": 3}, "weights": weights}
+    search = {"population": 2, "elites": 1, "techniques": ["linear"]}
+    config = {"data": data, "length": 64, "search": {**search, "generations": 1}, "weights": weights}
     parents = [family["tales"], family["maths"]]
     named = {**config, "parents": [str(parent) for parent in parents], "base": str(family["base"])}
     python = forge.evolve(tmp_path / "python", **named)
     file = tmp_path / "evolve.yaml"
-    file.write_text(yaml.safe_dump({**named, "search": {"population": 3}}))
+    file.write_text(yaml.safe_dump({**named, "search": search}))
     command = by_command("evolve", str(file), str(tmp_path / "command"), "--generations", "1", capsys=capsys)
     phase = by_pipeline("evomerge", config, [family["base"], *parents], tmp_path / "home")
     assert python.digest == command["digest"] == phase == digest_of(tmp_path / "python" / "champion")

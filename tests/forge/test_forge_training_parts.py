@@ -98,7 +98,7 @@ class TestCrossEntropy:
 
 
 class TestPacking:
-    @settings(max_examples=40, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(st.lists(st.integers(0, 70), min_size=1, max_size=40), st.integers(4, 24))
     def test_every_token_is_in_exactly_one_place(self, sizes, length):
         documents = [np.arange(size) + 1000 * (n + 1) for n, size in enumerate(sizes)]
@@ -144,7 +144,7 @@ class TestPacking:
 
 
 class TestTokenizer:
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=25, deadline=None)
     @given(text=st.text(max_size=60))
     def test_any_text_comes_back(self, tokenizer, text):
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]

@@ -105,7 +105,7 @@ def test_not_one_element_differs_from_a_float64_reference(dtype, kernel, tmp_pat
             assert int((result != expected).sum()) == 0, (method, tensor)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=40), st.sampled_from(["BF16", "F16", "F32"]))
 def test_rounding_goes_to_the_nearest(numbers, dtype):
     kinds = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -121,14 +121,14 @@ def test_rounding_twice_would_differ():
     assert rounded(just_above_the_middle, "BF16").item() == 1 + 2.0**-7
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.integers(0, 5000), st.integers(0, 2**31))
 def test_the_sum_by_halving_is_a_sum(count, seed):
     x = torch.randn(count, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     assert tree_sum(x) == pytest.approx(math.fsum(x.tolist()), abs=1e-11)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(-4, 4), min_size=1, max_size=60), st.data())
 def test_the_largest_are_exactly_as_many_and_ties_go_to_the_first(values, data):
     count = data.draw(st.integers(0, len(values)))

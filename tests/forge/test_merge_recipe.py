@@ -202,7 +202,7 @@ def test_slices_of_different_length_and_a_base_that_is_not_there():
         parse_recipe({"merge_method": "slerp", "base_model": "c", "slices": [{"sources": sources}]})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(-10, 10), min_size=1, max_size=6), st.floats(0, 1))
 def test_a_gradient_is_linear_between_its_stops(stops, t):
     value = evaluate(stops, "any", t)
@@ -217,7 +217,7 @@ numbers = st.one_of(st.floats(-5, 5), st.lists(st.floats(-5, 5), min_size=1, max
 conditions = st.lists(st.fixed_dictionaries({"filter": st.sampled_from(["mlp", "*"]), "value": numbers}), min_size=1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     st.sampled_from(sorted(set(METHODS) - {"dfs", "passthrough", "slerp", "nuslerp"})), st.one_of(numbers, conditions)
 )

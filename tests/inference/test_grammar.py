@@ -42,7 +42,7 @@ def test_calls_of_random_tools_under_random_logits_validate() -> None:
     """The fast form of benchmarks/grammar.py."""
     rng, numbers = random.Random(16), np.random.default_rng(16)
     complete = refused = 0
-    for _ in range(120):
+    for _ in range(60):
         schema = {"type": "object", "properties": {"x": random_schema(rng)}, "required": ["x"]}
         schema |= {"$defs": schema["properties"]["x"].get("$defs", {})}
         try:
@@ -57,15 +57,15 @@ def test_calls_of_random_tools_under_random_logits_validate() -> None:
         assert rest == ""
         jsonschema.validate(json.loads(call.arguments), schema)
         complete += 1
-    assert complete > 105
-    assert refused < 10
+    assert complete > 50
+    assert refused < 6
 
 
 @pytest.mark.untraced
 def test_valid_instances_of_random_schemas_can_be_written() -> None:
     rng = random.Random(5)
     checked = 0
-    for _ in range(150):
+    for _ in range(80):
         schema = random_schema(rng)
         value = instance(rng, schema)
         try:
@@ -75,7 +75,7 @@ def test_valid_instances_of_random_schemas_can_be_written() -> None:
         if valid(value, schema) and "enum" not in schema:
             assert writes(grammar, json.dumps(value, ensure_ascii=False)), (schema, value)
             checked += 1
-    assert checked > 75
+    assert checked > 38
 
 
 @pytest.mark.parametrize(

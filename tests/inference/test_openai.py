@@ -500,7 +500,7 @@ def test_retry_after_forms(headers: dict[str, str], expected: float | None) -> N
     assert retry_after(headers, 10.0) == expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([b"data: {}\n\n", b"data: [DONE]", b"\r\n"]), max_size=10))
 def test_any_bytes_are_a_stream_or_a_typed_error(chunks: list[bytes]) -> None:
     async def source() -> Any:

@@ -20,7 +20,7 @@ def values_of(kind: str, rows: int, columns: int, seed: int = 0) -> Any:
     return np.random.default_rng(seed).choice(np.array(ALLOWED[kind]), (rows, columns)).astype(np.int8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.sampled_from(KINDS), st.integers(1, 40), st.integers(1, 300), st.integers(1, 300), st.integers(0, 9))
 def test_any_shape_and_group_comes_back(kind: str, rows: int, columns: int, group: int, seed: int) -> None:
     shape = PackedShape(kind, rows, columns, min(group, columns))

@@ -166,6 +166,7 @@ def planted(count: int, seed: int, shuffled: bool) -> list[PlanRow]:
     ]
 
 
+@pytest.mark.slow  # `train planner` learns a planted rule from sheets too, and nothing from shuffled plans
 @pytest.mark.untraced
 def test_right_answers_are_learnt_and_shuffled_ones_are_not() -> None:
     """The held-out loss of an answer, of which only the tool is a question: with shuffled answers it stays a guess."""

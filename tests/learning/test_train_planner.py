@@ -27,7 +27,7 @@ from agent_forge.learning.planner import train_planner  # noqa: E402
 from agent_forge.learning.rows import PlanRow, write_plan_rows  # noqa: E402
 
 FAST = {"lr": 5e-3, "batch_rows": 2, "length": 255, "epochs": 8.0, "judged": 40}
-LOGGED = {**FAST, "training": {"log_every": 1}}
+LOGGED = {**FAST, "epochs": 3.0, "training": {"log_every": 1}}
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from plan_strategies import plans
 from agent_forge.plans import Plan, PlanInvalid, PlanStream, Task, parse_plan, to_json, to_lines, to_xml, to_yaml
 
 WRITERS = {"lines": to_lines, "xml": to_xml, "json": to_json, "yaml": to_yaml}
-relaxed = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+relaxed = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def fields(plan: Plan) -> list[str]:

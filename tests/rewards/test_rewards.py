@@ -326,7 +326,7 @@ def test_wrong_profiles_are_refused(tmp_path: Any) -> None:
 
 def test_answers_at_random_stay_in_range() -> None:
     rng = random.Random(5)
-    for _ in range(200):
+    for _ in range(60):
         exercise = family("finance").make(seed=rng.randrange(10**6), level=rng.random())
         text = json.dumps(exercise.solution())
         cut = rng.randrange(len(text))

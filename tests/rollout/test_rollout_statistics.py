@@ -64,7 +64,7 @@ def test_variants_follow_their_weights() -> None:
 
 
 @given(st.lists(st.floats(-1e3, 1e3), min_size=2, max_size=20), st.integers(0, 20))
-@settings(max_examples=50)
+@settings(max_examples=25)
 def test_moments_equal_those_of_the_standard_library(values: list[float], cut: int) -> None:
     whole = Moments.of(values[:cut]) + Moments.of(values[cut:])
     assert whole.n == len(values)

@@ -13,7 +13,7 @@ from runtime_plans import Lab, descendants, level_makespan, random_durations, ra
 from agent_forge.runtime import Limits, ToolRules, execute, run_simulated, start
 
 SEEDS = st.integers(0, 10**6)
-FEW = settings(max_examples=40, deadline=None)
+FEW = settings(max_examples=25, deadline=None)
 
 
 @FEW

@@ -192,7 +192,7 @@ def test_addresses_that_are_never_contacted(url: str) -> None:
         fetch(url, ["*"], private=False)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.ip_addresses())
 def test_nothing_inside_a_network_is_public(address: Any) -> None:
     inside = [

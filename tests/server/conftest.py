@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,8 @@ class Live:
         return httpx.Client(base_url=self.url, timeout=60, trust_env=False, **options)
 
 
-@pytest.fixture(scope="session")
-def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Live]]:
+@contextmanager
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Live]]:
     """Starts a server with settings; all are stopped at the end."""
     import uvicorn
 
@@ -58,17 +59,33 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
             assert client.get("/healthz").status_code == 200
         return live
 
-    yield start
-    for server, _ in running:
-        server.should_exit = True
-    for _, thread in running:
-        thread.join(timeout=60)
+    try:
+        yield start
+    finally:
+        for server, _ in running:
+            server.should_exit = True
+        for _, thread in running:
+            thread.join(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Live]]:
+    """Starts a server with settings. It ends with the module: an idle one ticks ten times a second, and thirty of them
+    until the last test would take as long as the slowest tests do."""
+    with servers(tmp_path_factory) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")
-def plain(start_server: Callable[..., Live]) -> Live:
+def shared_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Live]]:
+    with servers(tmp_path_factory) as start:
+        yield start
+
+
+@pytest.fixture(scope="session")
+def plain(shared_servers: Callable[..., Live]) -> Live:
     """A server without a model."""
-    return start_server()
+    return shared_servers()
 
 
 @pytest.fixture(scope="session")
@@ -83,11 +100,11 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def live(start_server: Callable[..., Live], tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Live:
+def live(shared_servers: Callable[..., Live], tiny_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Live:
     """A server with the tiny model, loaded."""
     tools = tmp_path_factory.mktemp("tools") / "server_tools.py"
     tools.write_text(TOOLS)
-    server = start_server(models=(f"tiny={tiny_path}",), tools=str(tools), slots=8)
+    server = shared_servers(models=(f"tiny={tiny_path}",), tools=str(tools), slots=8)
     server.context.parts["models"]._served["tiny"].ready.result(timeout=120)
     return server
 
@@ -112,11 +129,11 @@ def doze(seconds: float) -> str:
 
 
 @pytest.fixture(scope="session")
-def dashboard(start_server: Callable[..., Live], tmp_path_factory: pytest.TempPathFactory) -> Live:
+def dashboard(shared_servers: Callable[..., Live], tmp_path_factory: pytest.TempPathFactory) -> Live:
     """A server on a home folder that real runs, a pipeline and an audit have filled."""
     import server_home
 
     home = server_home.fill(tmp_path_factory.mktemp("dashboard"))
     server_home.forge(home)
     server_home.hostile(home)
-    return start_server(home=str(home))
+    return shared_servers(home=str(home))

@@ -21,7 +21,8 @@ from agent_forge.runtime import Journal, execute
 
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+    "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-extensions",
+    "--disable-software-rasterizer", "--disable-gpu-compositing",
 ]  # fmt: skip
 CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 PATIENCE_MS = 120_000  # a guard against hanging, not a promise
@@ -58,13 +59,22 @@ class Seen:
         assert {urlsplit(request).netloc for request in self.requests} == {urlsplit(url).netloc}
 
 
+@pytest.fixture(scope="module")
+def tab(browser: Any) -> Iterator[tuple[Any, Seen]]:
+    """One for most tests: a new one is a new process of the browser."""
+    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    yield page, Seen(page)
+    page.close()
+
+
 @pytest.fixture
-def page(browser: Any, dashboard: Any) -> Iterator[Any]:
-    made = browser.new_page(viewport={"width": 1280, "height": 900})
-    seen = Seen(made)
+def page(tab: tuple[Any, Seen], dashboard: Any) -> Iterator[Any]:
+    made, seen = tab
+    seen.requests.clear()
     yield made
     seen.check(dashboard.url)
-    made.close()
+    made.goto("about:blank")
+    seen.complaints.clear()
 
 
 def test_every_page_is_reached_by_clicking(page: Any, dashboard: Any) -> None:

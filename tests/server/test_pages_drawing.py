@@ -36,7 +36,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[str], list[tuple[str, str]]]:
     return nodes, draw(st.lists(st.sampled_from(pairs), max_size=30)) if pairs else []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(graphs())
 def test_a_layout_keeps_its_promises(graph: tuple[list[str], list[tuple[str, str]]]) -> None:
     nodes, edges = graph
@@ -69,7 +69,7 @@ def test_a_circle_is_drawn_without_its_edges() -> None:
     assert ("a", "b") not in found.routes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=5))
 def test_places_are_the_nearest_that_keep_the_distance(wanted: list[int]) -> None:
     """Against brute force over a grid of halves."""

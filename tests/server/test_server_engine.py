@@ -38,16 +38,16 @@ def engine() -> Iterator[Callable[..., Engine]]:
 def requests(count: int, seed: int = 1) -> list[tuple[list[int], int]]:
     rng = random.Random(seed)
     return [
-        ([rng.randrange(3, tiny.VOCABULARY) for _ in range(rng.randrange(1, 40))], rng.randrange(1, 30))
+        ([rng.randrange(3, tiny.VOCABULARY) for _ in range(rng.randrange(1, 40))], rng.randrange(1, 15))
         for _ in range(count)
     ]
 
 
 MODELS = [
-    (tiny.llama, BufferRows, 14),
-    (tiny.cognate, WindowRows, 14),
-    (tiny.sliding, BufferRows, 9),
-    (tiny.positions, BufferRows, 9),
+    (tiny.llama, BufferRows, 10),
+    (tiny.cognate, WindowRows, 10),
+    (tiny.sliding, BufferRows, 7),
+    (tiny.positions, BufferRows, 7),
     (tiny.stateful, LoneRow, 3),
 ]
 

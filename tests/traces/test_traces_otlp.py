@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -270,15 +271,20 @@ NAMES = ["traceId", "spanId", "parentSpanId", "name", "kind", "startTimeUnixNano
          "status", "events", "links", "flags", "traceState"]  # fmt: skip
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(NAMES), anything, max_size=4))
-def test_no_request_makes_it_stumble(fields: dict[str, Any]) -> None:
+def test_no_request_makes_it_stumble(stored: Store, fields: dict[str, Any]) -> None:
     try:
         spans = read_request(wrapped(**fields))
     except TraceError:
         return
+    stored.add(spans)
+
+
+@pytest.fixture(scope="module")
+def stored() -> Iterator[Store]:
     with Store.open(":memory:") as store:
-        store.add(spans)
+        yield store
 
 
 def test_not_protobuf() -> None:

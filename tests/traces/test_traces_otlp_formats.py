@@ -23,7 +23,7 @@ from agent_forge.traces.otlp_protobuf import read_protobuf, read_protobuf_rows, 
 pb = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 json_format = pytest.importorskip("google.protobuf.json_format")
 FIXTURES = sorted((Path(__file__).parent / "fixtures" / "otlp").glob("*.pb"))
-QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUIET = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 scalars = st.one_of(
     st.text(max_size=8), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(), st.binary(max_size=6), st.none()
@@ -172,7 +172,7 @@ def stored(spans: list[Span] | None = None, rows_read: list[Any] | None = None) 
 
 
 @given(request=placements(), late=st.booleans())
-@settings(QUIET, max_examples=50)
+@settings(QUIET, max_examples=25)
 def test_sessions_and_agents_are_told_alike_in_both_formats(request: Any, late: bool) -> None:
     """Whatever comes first in JSON; also in the rows that are stored."""
     data = request.SerializeToString()

@@ -23,7 +23,7 @@ from agent_forge.traces.otlp import read_json
 from agent_forge.traces.span import collection_paused
 from agent_forge.traces.values import from_json, to_json
 
-QUIET = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUIET = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 FIXTURE = Path(__file__).parent / "fixtures" / "otlp" / "openinference-openai.json"
 
 

@@ -246,12 +246,12 @@ def test_links_into_other_traces_are_no_fault():
 
 
 def test_large_traces_take_linear_time():
-    spans = [make("r", 0, 40_000, kind="agent")]
+    spans = [make("r", 0, 16_000, kind="agent")]
     spans += [
         Span(TRACE, f"{i:016x}", "t", kind="tool", parent_id=sid("r"), start_ns=i * SECOND, end_ns=(i + 1) * SECOND)
-        for i in range(20_000)
+        for i in range(8_000)
     ]
-    assert assemble(spans).critical_path_s == 20_000
+    assert assemble(spans).critical_path_s == 8_000
 
 
 # -- waterfall ------------------------------------------------------------------------------------------------------

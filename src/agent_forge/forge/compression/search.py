@@ -16,6 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ class Compressor:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             write_config(self.source, folder)
-            write_tokenizer(self.source, folder, self.text.samples)
+            self._write_tokenizer(folder)
             write_weights(folder, entries, self.buffers)
             others = HEADER * len(entries) + 8 + self.plain_bytes()  # 8: alignment
             stages = [self.stage_of(LONG_NAME, LONG_FIGURES)] * (self.settings.tries + MORE_TRIES)
@@ -185,8 +186,19 @@ class Compressor:
     def write(self, folder: Path, tensors: Mapping[str, Encoded]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_config(self.source, folder)
-        write_tokenizer(self.source, folder, self.text.samples)
+        self._write_tokenizer(folder)
         write_weights(folder, {name: pack(encoded) for name, encoded in tensors.items()}, self.buffers)
+
+    def _write_tokenizer(self, folder: Path) -> None:
+        for name, data in self._tokenizer.items():
+            (folder / name).write_bytes(data)
+
+    @cached_property
+    def _tokenizer(self) -> dict[str, bytes]:
+        """The tokenizer's files. Packing it and reading the samples with it takes long, and no stage changes it."""
+        with tempfile.TemporaryDirectory() as name:
+            write_tokenizer(self.source, Path(name), self.text.samples)
+            return {file.name: file.read_bytes() for file in Path(name).iterdir()}
 
     def stage(self, name: str, folder: Path, tensors: Mapping[str, Encoded]) -> CompressionStage:
         """Writes, loads, measures; the figures are those of the folder, its card included."""

@@ -104,6 +104,9 @@ def _input(item: Mapping[str, str]) -> Checkpoint:
 
 def quiet() -> None:
     """Keeps transformers from writing progress bars and warnings over our own progress."""
+    if "transformers" not in sys.modules:  # seconds to import, and not every phase does
+        os.environ.update(TRANSFORMERS_VERBOSITY="error", HF_HUB_DISABLE_PROGRESS_BARS="1")
+        return
     from transformers.utils import logging
 
     logging.set_verbosity_error()
