@@ -75,13 +75,13 @@ def expected(model: torch.nn.Module) -> float:
 
 
 def toys(quick: bool) -> None:
-    iterations = 3 if quick else 180
+    iterations = 3 if quick else 200
     base = ReinforceSettings(
         iterations=iterations,
         prompts=TOKENS,
         copies=16,
         max_tokens=LENGTH,
-        learning_rate=2e-3,
+        learning_rate=5e-4,
         evaluate_every=0,
         micro_rows=256,
         resample=0,

@@ -17,7 +17,6 @@ from agent_forge import cli, forge
 from agent_forge.config import build
 from agent_forge.errors import ConfigError, DataError, HandoffError
 from agent_forge.forge.checkpoint import Checkpoint, load
-from agent_forge.forge.compression.settings import CompressSettings
 from agent_forge.forge.corpus import Source
 from agent_forge.forge.evolution.settings import Evolve
 from agent_forge.forge.models import CognateForCausalLM
@@ -238,7 +237,7 @@ def test_one_phase_by_command_and_in_python(
 
 def test_the_names_of_the_specification() -> None:
     assert phase("final_compression") is phase("compression")
-    config = build(CompressSettings, {})
+    config = build(phase("compression").config, {})
     keys = {phase_key(name, phase(name), config, [], 0) for name in ("compression", "final_compression")}
     assert len(keys) == 1, "finished work is found by either name"
     assert (ALIASES["forge"], ALIASES["edge"]) == ("curriculum", "experts")

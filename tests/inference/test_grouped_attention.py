@@ -1,10 +1,13 @@
 from types import SimpleNamespace
 
 import pytest
-import torch
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from agent_forge.inference.grouped_attention import grouped_attention
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from transformers.integrations.sdpa_attention import sdpa_attention_forward  # noqa: E402
+
+from agent_forge.inference.grouped_attention import grouped_attention  # noqa: E402
 
 
 @pytest.mark.parametrize("mask", ["none", "bool", "float"])
