@@ -25,7 +25,7 @@ def grouped_attention(
     plain = named.get("position_bias") is None and named.get("cache") is None and named.get("softcap") is None
     if length != 1 or shared == heads or not (one_mask and plain):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **named)
-    queries = query.view(rows, shared, heads // shared, -1)  # the heads in the order in which they share
+    queries = query.reshape(rows, shared, heads // shared, -1)  # the heads in the order in which they share
     mask = None if attention_mask is None else attention_mask[..., : key.shape[2]]
     out = torch.nn.functional.scaled_dot_product_attention(
         queries, key, value, attn_mask=mask, dropout_p=named.get("dropout") or 0.0, scale=named.get("scaling")
