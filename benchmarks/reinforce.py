@@ -252,7 +252,7 @@ def shares(name: str, model: Any, tokenizer: Any, settings: ReinforceSettings, d
         torch.cuda.reset_peak_memory_stats()
 
     def reward(_: Any, answer: str) -> float:
-        return sum(letter.isdigit() for letter in answer) / max(1, len(answer))
+        return sum(letter in "aeiou" for letter in answer) / max(1, len(answer))  # random weights write some of these
 
     def draw(number: int) -> list[PromptItem]:
         return [PromptItem(prompt[: len(prompt) - i % 3]) for i in range(settings.prompts)]

@@ -22,6 +22,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
 from agent_forge.inference import architectures
+from agent_forge.inference.graph_step import FixedStep, can_be_fixed
 from agent_forge.inference.grouped_attention import use_grouped_attention
 from agent_forge.inference.packed.model import DecoderBatch
 from agent_forge.inference.packed.modules import PackedLinear
@@ -96,9 +97,11 @@ class Reader:
 class TorchRows:
     """What the kinds of rows share: no gradients, and logits as numpy arrays, whatever computes them.
 
-    `add` and `extend` are `join` and `step` for callers that stay on the device: tensors in and out."""
+    `add` and `extend` are `join` and `step` for callers that stay on the device: tensors in and out. `steady` says that
+    many steps will follow in which rows may leave, but none joins and the model does not change: worth a recording."""
 
     most: int | None = None
+    steady = False
 
     def __init__(self, reader: Reader) -> None:
         self._read = reader
@@ -135,6 +138,7 @@ class Extent:
         self.start = 0
         self.end = 0
         self.first: list[int] = []  # column of each row's first token
+        self.fixed: FixedStep | None = None  # what reads the layers just now, where its shapes do not change
 
     def shift(self, columns: int) -> None:
         """Called when all rows have been moved to the right."""
@@ -157,11 +161,14 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Writes the newest column and returns all that is in use."""
-        place = self.extent
+        """Writes the newest column and returns all that is in use (for a fixed step: all columns)."""
+        place, fixed = self.extent, self.extent.fixed
         in_use: list[Tensor] = []
         for buffer, new in ((self.keys, key_states), (self.values, value_states)):
             assert buffer is not None
+            if fixed is not None:
+                in_use.append(buffer[: fixed.rows].index_copy_(2, fixed.column, new.to(buffer.dtype)))
+                continue
             buffer[: place.count, :, place.end] = new[:, :, 0]
             in_use.append(buffer[: place.count, :, place.start : place.end + 1])
         return in_use[0], in_use[1]
@@ -204,7 +211,10 @@ class BufferLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 def _blank(like: Tensor, rows: int, columns: int) -> Tensor:
-    return like.new_zeros(rows, like.shape[1], columns, like.shape[3])
+    """Under autocast in the type that attention computes in: else every step would convert all that is there."""
+    kind = like.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else like.dtype
+    return like.new_zeros(rows, like.shape[1], columns, like.shape[3], dtype=dtype)
 
 
 class BufferRows(TorchRows):
@@ -216,6 +226,7 @@ class BufferRows(TorchRows):
         self._layers: list[BufferLayer] = []
         self._cache: Any = None
         self._cell: int | None = None
+        self._fixed: FixedStep | None = None
 
     @property
     def count(self) -> int:
@@ -236,6 +247,7 @@ class BufferRows(TorchRows):
         place.first += [place.end - len(prompt) for prompt in prompts for _ in range(copies)]
         place.count += rows
         place.start = min(place.first)
+        self._fixed = None
         return logits
 
     def _make_room(self, rows: int, longest: int) -> None:
@@ -251,6 +263,7 @@ class BufferRows(TorchRows):
         for layer in self._layers:
             layer.resize(max(rows, min(2 * capacity_rows, rows + 8)), columns, to)
         place.shift(to - place.start)
+        self._fixed = None
 
     def _capacity(self) -> tuple[int, int]:
         keys = self._layers[0].keys
@@ -259,6 +272,8 @@ class BufferRows(TorchRows):
 
     def extend(self, tokens: Sequence[int] | Tensor) -> Tensor:
         place, device = self.extent, self._read.device
+        if self.steady and device.type == "cuda" and can_be_fixed(self._read.model):
+            return self.extend_fixed(torch.as_tensor(tokens))
         self._make_room(place.count, 0)
         first = torch.tensor(place.first)
         columns = torch.arange(place.start, place.end + 1)
@@ -273,6 +288,22 @@ class BufferRows(TorchRows):
         logits: Tensor = out.logits[:, -1]
         return logits
 
+    def extend_fixed(self, tokens: Tensor) -> Tensor:
+        """`extend` by a step with fixed shapes."""
+        self._make_room(self.extent.count, 0)
+        place = self.extent
+        capacity, columns = self._capacity()
+        rows = min(1 << (place.count - 1).bit_length(), capacity)
+        if self._fixed is None or self._fixed.rows != rows:
+            self._fixed = FixedStep(self._read, self._cache, rows, columns)
+            self._fixed.place(place.first, place.end)
+        place.fixed = self._fixed
+        try:
+            return self._fixed(tokens)
+        finally:
+            place.fixed = None
+            place.end += 1
+
     def _leave(self, rows: Sequence[int]) -> None:
         place = self.extent
         order = list(range(place.count))
@@ -286,7 +317,9 @@ class BufferRows(TorchRows):
         place.count = len(order)
         place.start = min(place.first, default=place.end)
         if not place.count:  # an idle server holds no memory for buffers
-            self._layers, self._cache, self.extent = [], None, Extent()
+            self._layers, self._cache, self._fixed, self.extent = [], None, None, Extent()
+        elif self._fixed is not None:
+            self._fixed.place(place.first, place.end)
 
     def cells(self, rows: int, length: int) -> int:
         if self._cell is None:

@@ -3,6 +3,8 @@ the batching engine."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 from agent_forge.forge.compression import loading as loading
@@ -10,7 +12,6 @@ from agent_forge.forge.models.cache import CognateCache
 from agent_forge.forge.models.cognate import CognateForCausalLM, CognateModel, CognateOutput
 from agent_forge.forge.models.config import CognateConfig
 from agent_forge.forge.models.cross_entropy import chunked_cross_entropy
-from agent_forge.forge.models.rows import WindowRows
 from agent_forge.forge.models.size import parameter_table
 from agent_forge.inference import architectures
 from agent_forge.inference.packed import quantizer as quantizer
@@ -28,4 +29,12 @@ __all__ = [
 AutoConfig.register(CognateConfig.model_type, CognateConfig, exist_ok=True)
 AutoModel.register(CognateConfig, CognateModel, exist_ok=True)
 AutoModelForCausalLM.register(CognateConfig, CognateForCausalLM, exist_ok=True)
-architectures.ROWS[CognateConfig.model_type] = WindowRows
+
+
+def _rows(reader: Any) -> Any:
+    from agent_forge.forge.models.rows import WindowRows  # which needs a module that may be importing us just now
+
+    return WindowRows(reader)
+
+
+architectures.ROWS[CognateConfig.model_type] = _rows

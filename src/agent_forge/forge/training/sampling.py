@@ -207,6 +207,7 @@ def _write(
     rows = rows_for(model)
     if not isinstance(rows, TorchRows):
         raise UsageError("a packed model cannot be sampled for training", fix="Use the model it was packed from")
+    rows.steady = True
     order = list(range(len(prompts) * copies))  # the answer that each row of the batch writes
     answers.clear(range(first, first + len(order)))
     logits = rows.add(prompts, copies)
