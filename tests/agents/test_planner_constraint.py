@@ -260,3 +260,13 @@ def test_a_request_is_refused_above_the_threshold(vocabulary: Any, none: float, 
     while not writer.ended:
         writer.choose(np.arange(vocabulary.size, 0, -1.0))  # the end first, of what is allowed
     assert (not writer.calls) == refused
+
+
+def test_an_optional_argument_that_repeats_another_is_dropped() -> None:
+    number = {"type": "number"}
+    function = tool("t_test", ["a", "b"], a=number, b=number, alpha=number, beta={**number, "default": 7})
+    args = {"a": 12, "b": 7, "alpha": 12, "beta": 7}
+    for request, kept in (("12 and 7", ["a", "b", "beta"]), ("12 and 7, alpha 12", ["a", "b", "alpha", "beta"])):
+        call = settled({"tool": "t_test", "args": args}, function, Mentions(request))
+        assert call is not None
+        assert list(call["args"]) == kept

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from agent_forge.agents.grounding import Mentions, grounded, listed_values
+from agent_forge.agents.grounding import Mentions, grounded, listed_values, plain
 from agent_forge.agents.planner.script import (
     MISSING,
     NONE,
@@ -246,11 +247,38 @@ def settled(call: Mapping[str, Any], function: Function, said: Mentions) -> dict
     args |= {name: None for name in required if name not in args}
     whole = {name: value for name, value in args.items() if value is not None and not is_reference(value)}
     bad = {name for name, value in whole.items() if not grounded(value, known[name], [said])}
+    taken = {name: value for name, value in whole.items() if value not in listed_values(known[name])}
+    bad |= said_already(taken, required, said)
     faults = faulty(whole, schema)
     bad |= set(whole) if None in faults and len(whole) == len(args) else {name for name in faults if name is not None}
     kept = {name: None if name in bad else value for name, value in args.items() if name not in bad or name in required}
     complete = all(value is not None and not is_reference(value) for value in kept.values())
     return None if complete and faulty(kept, schema) else {**call, "args": kept}
+
+
+def said_already(args: Mapping[str, Any], required: Sequence[str], said: Mentions) -> set[str]:
+    """The optional arguments whose number or text others of the call have taken as often as it was said.
+
+    >>> args = {"a": 12, "b": 15, "alpha": 15, "city": "Oslo", "region": "oslo"}
+    >>> sorted(said_already(args, ["a", "b", "city"], Mentions("Compare 12 and 15 in Oslo")))
+    ['alpha', 'region']
+    """
+    taken: Counter[str] = Counter()
+    again = set()
+    for name in sorted(args, key=lambda name: name not in required):
+        value = args[name]
+        if isinstance(value, str):
+            text, times = plain(value), f" {said.words} ".count(plain(value))
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            text = json.dumps(value)
+            times = said.times.get(text, 0)
+        else:
+            continue
+        if name not in required and 0 < times <= taken[text]:
+            again.add(name)
+        else:
+            taken[text] += 1
+    return again
 
 
 def bare(text: str) -> str:
