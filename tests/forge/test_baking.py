@@ -302,7 +302,7 @@ def greeter(tmp_path_factory) -> Path:
 def work_on(folder: Path, place: Path, **changes: Any) -> Work:
     config = {
         "cycles": ["persona"], "persona": PIRATE, "paraphrases": list(ALSO_PIRATE), "questions": 16, "watched": 6,
-        "judged": 12, "classifier_questions": 12, "variants": 1, "turns": 2, "seeds": 2, "most_forgotten": 1e9,
+        "judged": 12, "classifier_questions": 12, "variants": 1, "turns": 2, "seeds": 3, "most_forgotten": 1e9,
         "text": {"words": {"path": str(folder.parent / "text.jsonl")}}, "documents": 4,
         "bake": {"samples": 2, "answer_tokens": 3, "steps": 20, "batch_rows": 16, "lr": 0.01, "lora": {"rank": 4}},
     }  # fmt: skip
@@ -318,7 +318,7 @@ def test_the_phase_bakes_a_persona_and_shows_it(greeter, tmp_path):
     assert outcome.gate.control is not None
     figures = outcome.checkpoint.card.metrics
     assert figures["persona_kl_closed_baked"].value > 0.8
-    assert figures["persona_kept_baked"].n == figures["forgotten_control"].n == 2  # seeds
+    assert figures["persona_kept_baked"].n == figures["forgotten_control"].n == 3  # seeds
     report = json.loads((outcome.checkpoint.path / "baking.json").read_text())
     assert report["order"][0]["cycle"] == "persona"
     assert len(report["order"][0]["bakes"]) == 1
@@ -344,11 +344,12 @@ def test_the_phase_bakes_a_persona_and_shows_it(greeter, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kept", "forgotten", "verdict"), [(0.8, 0.034, PASSED), (0.79, 0.0, NO_GAIN), (1.0, 0.035, NO_GAIN)]
+    ("kept", "forgotten", "seeds", "verdict"),
+    [(0.8, 0.034, 3, PASSED), (0.79, 0.0, 3, NO_GAIN), (1.0, 0.035, 3, NO_GAIN), (0.9, 0.0, 1, NO_GAIN)],
 )
-def test_the_gate_wants_most_of_the_gain_and_little_forgotten(kept, forgotten, verdict):
+def test_the_gate_wants_most_of_the_gain_and_little_forgotten(kept, forgotten, seeds, verdict):
     moving = [SimpleNamespace(behaviour=SimpleNamespace(name=name)) for name in ("tools", "persona")]
-    metrics = {"tools_kept_baked": Metric(1.0), "persona_kept_baked": Metric(kept, 0.01, 3)}
+    metrics = {"tools_kept_baked": Metric(1.0, n=seeds), "persona_kept_baked": Metric(kept, 0.01, seeds)}
     more = {
         "persona_kept_control": Metric(0.5),
         "tools_kept_control": Metric(0.6),
@@ -356,6 +357,7 @@ def test_the_gate_wants_most_of_the_gain_and_little_forgotten(kept, forgotten, v
     }
     gate = baking.verdict(moving, {**metrics, **more}, Baking())
     assert gate.verdict == verdict
+    assert gate.note == ("" if seeds == 3 else "no gain shown: 1 of 3 seeds")
     assert gate.after == kept  # the worst behaviour counts
     assert baking.verdict([], {}, Baking()).metric.startswith("nothing to bake")
 

@@ -188,11 +188,12 @@ def test_the_gate_by_hand() -> None:
     assert gate.stderr == pytest.approx((items + seeds) ** 0.5)
     assert gate.verdict == "no gain", "0.375 is less than two standard errors"
     many = np.tile(ours, 100), np.tile(control, 100)
-    sure = (np.zeros(400), np.ones((2, 400)), many[1])
+    sure = (np.zeros(400), np.ones((3, 400)), many[1][[0, 1, 0]])
     assert verdict(*sure, (0.0, 0.0), 0.01).passed
     assert verdict(*sure, (0.004, 0.003), 0.01).passed
-    alone = verdict(np.zeros(400), np.ones((1, 400)), many[1][:1], (0.0, 0.0), 0.01)
-    assert (alone.after, alone.verdict) == (1.0, "not measured"), "one seed is not enough"
+    for seeds in (1, 2):
+        few = verdict(np.zeros(400), np.ones((seeds, 400)), many[1][:seeds], (0.0, 0.0), 0.01)
+        assert (few.after, few.verdict, few.note) == (1.0, "no gain", f"no gain shown: {seeds} of 3 seeds")
     assert not verdict(*sure, (0.004, 0.004), 0.01).passed, "forgetting that is not clearly bounded"
     assert not verdict(np.ones(400), np.ones((2, 400)), many[1], (0.0, 0.0), 0.01).passed, "no better than before"
     lost, error = forgetting(np.array([1.0, 2.0]), np.array([[2.0, 4.0], [2.0, 4.0]]), np.array([10.0, 20.0]))

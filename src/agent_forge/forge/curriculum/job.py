@@ -111,14 +111,14 @@ def verdict(
     base: np.ndarray, ours: np.ndarray, control: np.ndarray, forgot: tuple[float, float], most: float
 ) -> GateResult:
     """Passes if the course is clearly better than the base [N] and than uniform sampling [S, N], and earlier text is
-    clearly not worse by more than `most` nats per token. One seed is not enough to pass."""
+    clearly not worse by more than `most` nats per token. Too few seeds cannot pass."""
     before, after, rival = (float(rows.mean()) for rows in (base, ours, control))
     gate = judge(METRIC, before, after, paired_error(ours - base), lower_is_better=False)
     error = paired_error(ours - control)
     against = judge(METRIC, rival, after, error, lower_is_better=False)
     bounded = forgot[0] + 2 * forgot[1] <= most
     decision = (gate.verdict if against.passed else against.verdict) if bounded else NO_GAIN
-    return replace(gate, control=rival, stderr=error, verdict=decision if len(ours) > 1 else NOT_MEASURED)
+    return replace(gate, control=rival, stderr=error, verdict=decision).of_seeds(len(ours))
 
 
 def practise_curriculum(

@@ -47,7 +47,7 @@ class CurriculumSettings:
     max_tokens: int = option(32, help="Tokens per answer", at_least=1)
     temperature: float = option(1.0, help="Temperature of the attempts", above=0)
     constrained: bool = option(True, help="Hold answers to the JSON Schema of their family")
-    seeds: int = option(3, help="Repetitions; fewer than 2 cannot pass the gate", at_least=1)
+    seeds: int = option(3, help="Repetitions; fewer than 3 cannot pass the gate", at_least=1)
     judged: int = option(200, help="Held-out exercises per family at the target level", at_least=2)
     most_judged: int = option(200, help="Most held-out documents to measure forgetting on", at_least=2)
     most_forgetting: float = option(0.02, help="Most nats per token that earlier text may get worse by", at_least=0)

@@ -129,7 +129,8 @@ def _over_seeds(values: np.ndarray, how: str) -> Metric:
 
 
 def verdict(moving: Sequence[Baseline], metrics: Mapping[str, Metric], config: Baking) -> GateResult:
-    """Passes if every behaviour keeps enough of its gain and little is forgotten; the worst behaviour is shown."""
+    """Passes if, over enough seeds, every behaviour keeps enough of its gain and little is forgotten; the worst
+    behaviour is shown."""
     if not moving:
         return GateResult(NOTHING, None, None, None, NO_GAIN)
     kept = {each.behaviour.name: metrics[f"{each.behaviour.name}_kept_baked"] for each in moving}
@@ -138,7 +139,8 @@ def verdict(moving: Sequence[Baseline], metrics: Mapping[str, Metric], config: B
     little = metrics["forgotten_baked"].value <= config.most_forgotten
     control = metrics[f"{worst}_kept_control"].value
     passed = PASSED if enough and little else NO_GAIN
-    return GateResult(f"{KEPT} ({worst})", 0.0, kept[worst].value, kept[worst].stderr, passed, control)
+    gate = GateResult(f"{KEPT} ({worst})", 0.0, kept[worst].value, kept[worst].stderr, passed, control)
+    return gate.of_seeds(kept[worst].n or 0)
 
 
 def save(
@@ -179,7 +181,7 @@ def data_digests(config: Baking) -> dict[str, str]:
 
 PHASE = Phase(
     name="baking",
-    version=1,
+    version=2,
     about="Bake tool prompts and a persona into the weights",
     config=Baking,
     takes=Contract(checkpoints=(1, 1), formats=("dense",), tokenizer=True),
