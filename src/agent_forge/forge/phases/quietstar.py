@@ -77,7 +77,7 @@ class QuietStar:
     steps: int = option(100, help="Steps in which everything learns", at_least=1)
     batch_rows: int = option(8, help="Rows per step", at_least=1)
     length: int = option(256, help="Tokens per row", at_least=8)
-    seeds: int = option(3, help="Repetitions; fewer than 2 cannot pass the gate", at_least=1)
+    seeds: int = option(3, help="Repetitions; fewer than 3 cannot pass the gate", at_least=1)
     held_out: float = option(0.05, help="Share of the documents held out for judging", above=0, at_most=0.5)
     most_judged: int = option(16_384, help="Limit on the held-out tokens to judge on", at_least=1)
     traces: str = option("", help="Questions with worked answers to learn thoughts from first, e.g. problems")
@@ -287,7 +287,7 @@ def data_digests(config: QuietStar) -> dict[str, str]:
 
 PHASE = Phase(
     name="quietstar",
-    version=1,
+    version=2,
     about="Learn to think before tokens",
     config=QuietStar,
     takes=Contract(checkpoints=(1, 1), formats=("dense",), tokenizer=True),
