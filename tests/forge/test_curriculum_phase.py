@@ -208,6 +208,24 @@ def test_the_self_model_is_the_best_linear_one(monkeypatch: pytest.MonkeyPatch) 
     assert SelfModel(5).double()(x, 2 * x - 1).item() < 1e-12, "what is linear is predicted"
 
 
+@pytest.mark.parametrize("kind", ["blocks", "cognate"])
+def test_the_self_model_reads_the_middle_and_the_last_block_at_the_targets(kind: str) -> None:
+    model, weight = model_of(kind), 0.5
+    rng = random.Random(0)
+    batch = lesson([([5, 6, 7], rng.choices(range(260), k=size)) for size in (60, 59, 40)], None, 1.0)
+    assert batch is not None
+    (part,) = batch.split(8)
+    states: list[torch.Tensor] = []
+    for layer in model.base_model.layers:
+        layer.register_forward_hook(lambda _, __, out: states.append(out[0] if isinstance(out, tuple) else out))
+    plain = LessonLoss()(model, part)
+    real = part.targets != IGNORE
+    expected = plain + weight * SelfModel(32)(states[-1][real], states[0][real])
+    assert int(real.sum()) == 159, "more than the 33 numbers that a column of W has"
+    assert LessonLoss(None, SelfModel.of(model), weight)(model, part).item() == pytest.approx(expected.item(), rel=1e-6)
+    assert expected.item() > plain.item() + 0.01
+
+
 def test_self_modelling_leaves_the_other_arm_as_it_was_and_resumes(text: dict[str, Any], tmp_path: Path) -> None:
     """Without the loss every seed's course is, to the last bit, the course of a phase that knows nothing of it."""
     training = {**SMALL["training"], "optimizer_changes": {"lr": 1e-3}}

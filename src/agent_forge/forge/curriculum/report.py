@@ -99,7 +99,8 @@ def notes_of(outcome: CurriculumOutcome) -> str:
 def markdown_of(outcome: CurriculumOutcome) -> str:
     """The report as a page."""
     rows = document_of(outcome)
-    lines = [f"# Curriculum: {outcome.gate.verdict}", "", notes_of(outcome), ""]
+    notes = " ".join(filter(None, (outcome.gate.note, notes_of(outcome))))
+    lines = [f"# Curriculum: {outcome.gate.verdict}", "", notes, ""]
     for name, found in rows["assessment"].items():
         lines.append(f"{name}: {found['success']:.0%} right at level {found['level']:.2f}, where the course begins.")
     if outcome.ours:

@@ -10,7 +10,7 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,37 +40,64 @@ TEXT_TOKENS = 256  # per row of unrelated text
 
 
 def run(work: Work) -> PhaseOutcome:
-    config: Baking = work.config
-    base = work.inputs[0]
-    tokenizer, model = reading_tokenizer(base), begin(base)
-    corpus = read_corpus(config.text, judging_share(base, config.text, None))
-    texts = [text for part in corpus.held_out.values() for text in part][: config.documents]
-    text = HeldOut.of(tokenizer, texts, min(TEXT_TOKENS, (context_length(model.config) or TEXT_TOKENS) - 1))
-    before = measure_text(model, text).perplexity
-    baselines = [
-        Baseline.of(model, tokenizer, behaviour, config, work.seed)
-        for behaviour in behaviours(model, tokenizer, config, work.seed)
-    ]
-    for each in baselines:
-        work.tell(stage=f"baseline {each.behaviour.name}", **each.as_dict())
-    cycles = Cycles(tokenizer, [each for each in baselines if each.moves], config, text)
-    arms: dict[str, list[dict[str, Any]]] = {"baked": [], "control": []}
-    order: list[BakedTurn] = []
-    for number in range(config.seeds if cycles.baselines else 0):
-        turns, figures = run_seed(work, cycles, number)
-        order = order or turns
+    study = BakingStudy.of(work)
+    for number in range(work.config.seeds):
+        study.add_seed(number)
+    return PhaseOutcome(save(work, study.order, study.metrics(), study.report()), study.gate())
+
+
+@dataclass
+class BakingStudy:
+    """The behaviours before anything is baked, and the figures of the seeds so far."""
+
+    work: Work
+    baselines: list[Baseline]
+    cycles: Cycles
+    perplexity: float  # of unrelated text
+    arms: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"baked": [], "control": []})
+    order: list[BakedTurn] = field(default_factory=list)  # the first seed's
+
+    @staticmethod
+    def of(work: Work) -> BakingStudy:
+        config: Baking = work.config
+        base = work.inputs[0]
+        tokenizer, model = reading_tokenizer(base), begin(base)
+        corpus = read_corpus(config.text, judging_share(base, config.text, None))
+        texts = [text for part in corpus.held_out.values() for text in part][: config.documents]
+        text = HeldOut.of(tokenizer, texts, min(TEXT_TOKENS, (context_length(model.config) or TEXT_TOKENS) - 1))
+        perplexity = measure_text(model, text).perplexity
+        baselines = [
+            Baseline.of(model, tokenizer, behaviour, config, work.seed)
+            for behaviour in behaviours(model, tokenizer, config, work.seed)
+        ]
+        for each in baselines:
+            work.tell(stage=f"baseline {each.behaviour.name}", **each.as_dict())
+        cycles = Cycles(tokenizer, [each for each in baselines if each.moves], config, text)
+        return BakingStudy(work, baselines, cycles, perplexity)
+
+    def add_seed(self, number: int) -> None:
+        """Bakes, and trains the control, with one more seed; nothing where no prompt moves the model."""
+        if not self.cycles.baselines:
+            return
+        turns, figures = run_seed(self.work, self.cycles, number)
+        self.order = self.order or turns
         for arm, judged in figures.items():
-            arms[arm].append(judged)
-    metrics = figures_of(baselines, before, arms)
-    gate = verdict(cycles.baselines, metrics, config)
-    report = {
-        "baselines": {each.behaviour.name: each.as_dict() for each in baselines},
-        "order": [asdict(turn) for turn in order],
-        "seeds": arms,
-        "perplexity": before,
-        "gate": gate.as_dict(),
-    }
-    return PhaseOutcome(save(work, order, metrics, report), gate)
+            self.arms[arm].append(judged)
+
+    def metrics(self) -> dict[str, Metric]:
+        return figures_of(self.baselines, self.perplexity, self.arms)
+
+    def gate(self) -> GateResult:
+        return verdict(self.cycles.baselines, self.metrics(), self.work.config)
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "baselines": {each.behaviour.name: each.as_dict() for each in self.baselines},
+            "order": [asdict(turn) for turn in self.order],
+            "seeds": self.arms,
+            "perplexity": self.perplexity,
+            "gate": self.gate().as_dict(),
+        }
 
 
 def begin(base: Checkpoint) -> Any:
