@@ -32,6 +32,7 @@ from tests_forge_axes import tiny_config  # noqa: E402
 
 from agent_forge.config import build  # noqa: E402
 from agent_forge.errors import ConfigError, UsageError  # noqa: E402
+from agent_forge.forge import gates  # noqa: E402
 from agent_forge.forge.adapters import (  # noqa: E402
     LoraLinear,
     adapted_layers,
@@ -302,7 +303,7 @@ def greeter(tmp_path_factory) -> Path:
 def work_on(folder: Path, place: Path, **changes: Any) -> Work:
     config = {
         "cycles": ["persona"], "persona": PIRATE, "paraphrases": list(ALSO_PIRATE), "questions": 16, "watched": 6,
-        "judged": 12, "classifier_questions": 12, "variants": 1, "turns": 2, "seeds": 3, "most_forgotten": 1e9,
+        "judged": 12, "classifier_questions": 12, "variants": 1, "turns": 2, "seeds": 2, "most_forgotten": 1e9,
         "text": {"words": {"path": str(folder.parent / "text.jsonl")}}, "documents": 4,
         "bake": {"samples": 2, "answer_tokens": 3, "steps": 20, "batch_rows": 16, "lr": 0.01, "lora": {"rank": 4}},
     }  # fmt: skip
@@ -310,7 +311,8 @@ def work_on(folder: Path, place: Path, **changes: Any) -> Work:
     return Work("baking", settings, [load(folder)], 0, place / "work", place / "models")
 
 
-def test_the_phase_bakes_a_persona_and_shows_it(greeter, tmp_path):
+def test_the_phase_bakes_a_persona_and_shows_it(greeter, tmp_path, monkeypatch):
+    monkeypatch.setattr(gates, "SEEDS", 2)  # for a test, two are enough
     work = work_on(greeter, tmp_path)
     outcome = baking.run(work)
     assert outcome.gate.verdict == PASSED
@@ -318,7 +320,7 @@ def test_the_phase_bakes_a_persona_and_shows_it(greeter, tmp_path):
     assert outcome.gate.control is not None
     figures = outcome.checkpoint.card.metrics
     assert figures["persona_kl_closed_baked"].value > 0.8
-    assert figures["persona_kept_baked"].n == figures["forgotten_control"].n == 3  # seeds
+    assert figures["persona_kept_baked"].n == figures["forgotten_control"].n == 2  # seeds
     report = json.loads((outcome.checkpoint.path / "baking.json").read_text())
     assert report["order"][0]["cycle"] == "persona"
     assert len(report["order"][0]["bakes"]) == 1

@@ -229,7 +229,8 @@ def test_the_self_model_reads_the_middle_and_the_last_block_at_the_targets(kind:
 def test_self_modelling_leaves_the_other_arm_as_it_was_and_resumes(text: dict[str, Any], tmp_path: Path) -> None:
     """Without the loss every seed's course is, to the last bit, the course of a phase that knows nothing of it."""
     training = {**SMALL["training"], "optimizer_changes": {"lr": 1e-3}}
-    few = {"compare_replay": False, "training": training, "seeds": 1, "replay": "text", "judged": 2, "assessed": 2}
+    few = {"compare_replay": False, "training": training, "seeds": 1, "replay": "text", "judged": 2, "assessed": 2,
+           "rounds": 1}  # fmt: skip
     whole = run(tmp_path / "plain", "blocks", text, **few)
     asked = {**few, "self_modelling": 0.5, "compare_self_modelling": True}
     with pytest.raises(KeyboardInterrupt):
