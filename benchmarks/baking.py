@@ -17,20 +17,21 @@ import argparse
 import json
 import os
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # answers differ in length: compiling would not pay
 
 from _baking_toys import ALSO_PIRATE, PIRATE, toy
-from _seeds import elapsed, seeds_that_fit
+from _seeds import elapsed, fast_folder, seeds_that_fit
 
 from agent_forge.config import build
 from agent_forge.forge.baking import Baking, BakingPrompt, bake
 from agent_forge.forge.baking.behaviours import FORMS, THINGS
 from agent_forge.forge.checkpoint import Metric, load
-from agent_forge.forge.phases import PhaseOutcome, Work, baking
+from agent_forge.forge.phases import Work, baking
+from agent_forge.forge.phases.baking import BakingStudy
 from agent_forge.forge.phases.specialise import reading_tokenizer
 
 QUICK = {
@@ -43,11 +44,12 @@ FULL = {
     "bake": {"samples": 4, "steps": 150, "batch_rows": 32, "lr": 5e-4, "write_rows": 256},
 }  # fmt: skip
 
+TIMED = 8  # steps
 TRAINING = 0.5  # of the time; writing, choosing and judging take the rest
 
 
-def table(outcome: PhaseOutcome, config: Baking) -> None:
-    metrics = outcome.checkpoint.card.metrics
+def table(study: BakingStudy, config: Baking) -> None:
+    metrics = study.metrics()
 
     def show(name: str) -> str:
         metric: Metric | None = metrics.get(name)
@@ -60,7 +62,7 @@ def table(outcome: PhaseOutcome, config: Baking) -> None:
             cells = (show(f"{cycle}_{what}_{arm}") for what in ("score", "kept", "kl_closed"))
             print("  {:8s} score {:18s} gain kept {:18s} KL closed {}".format(arm, *cells))
     print(f"perplexity of unrelated text: baked {show('forgotten_baked')}, control {show('forgotten_control')}")
-    print(f"gate: {json.dumps(outcome.gate.as_dict())}", flush=True)
+    print(f"gate: {json.dumps(study.gate().as_dict())}", flush=True)
 
 
 def fitted(config: Baking, model: Path, place: Path, seconds: float, seeds: int) -> Baking:
@@ -73,7 +75,7 @@ def fitted(config: Baking, model: Path, place: Path, seconds: float, seeds: int)
 
     base = load(model)
     questions = [form.format(thing) for form in FORMS for thing in THINGS][: config.bake.batch_rows]
-    short = replace(config.bake, steps=20, samples=1)
+    short = replace(config.bake, steps=TIMED, samples=1)
     prompt = BakingPrompt(config.persona)
     bake(baking.begin(base), reading_tokenizer(base), prompt, questions, questions[:4], short, place, tell=note)
     (first, begun), (last, ended) = stamps[1], stamps[-1]
@@ -114,7 +116,7 @@ def main() -> None:
             group = group.setdefault(each, {})
         group[name] = json.loads(value)
     config = build(Baking, settings, "baking")
-    with tempfile.TemporaryDirectory(prefix="baking-") as temporary:
+    with tempfile.TemporaryDirectory(prefix="baking-", dir=fast_folder()) as temporary:
         place, model = Path(temporary), Path(options.model)
         if options.quick:
             model = place / "toy"
@@ -123,15 +125,17 @@ def main() -> None:
             tokenizer.save_pretrained(model)
         else:
             config = fitted(config, model, place / "timing", options.seconds, options.seeds)
+        study = BakingStudy.of(Work("baking", config, [load(model)], 0, place / "work", place, tell))
         for seeds in seeds_that_fit(2 if options.quick else options.seeds, options.seconds):
-            work = Work("baking", replace(config, seeds=seeds), [load(model)], 0, place / "work", place, tell)
-            outcome = baking.run(work)
+            study.add_seed(seeds - 1)
             print(f"== {seeds} seeds, {config.bake.steps} steps per bake, {elapsed():.0f} s")
-            table(outcome, config)
+            table(study, config)
             if options.out:
-                report = json.loads((outcome.checkpoint.path / "baking.json").read_text(encoding="utf-8"))
-                figures = {"number_of_seeds": seeds, **report, "steps": config.bake.steps, "seconds": elapsed()}
-                options.out.write_text(json.dumps(figures, indent=1))
+                figures = {"number_of_seeds": seeds, **study.report(), "steps": config.bake.steps}
+                metrics = {name: asdict(metric) for name, metric in study.metrics().items()}
+                options.out.write_text(json.dumps({**figures, "metrics": metrics, "seconds": elapsed()}, indent=1))
+            if not study.cycles.baselines:
+                break
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import random
 import shutil
 import tempfile
@@ -28,9 +29,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # answers differ in length: compiling would not pay
+
 import numpy as np
 import torch
-from _seeds import elapsed, seeds_that_fit
+from _seeds import elapsed, fast_folder, seeds_that_fit
 
 from agent_forge.config import build
 from agent_forge.forge.checkpoint import load
@@ -168,7 +171,7 @@ def fitting(school: School, seconds: float) -> dict[str, int]:
     restore_weights(school.model, school.start)
     shutil.rmtree(school.folder / "timing")
     shutil.rmtree(school.folder / "timing2")
-    arms = 2 * s.seeds + 2 * s.compare_replay
+    arms = (2 + s.compare_self_modelling) * s.seeds + 2 * s.compare_replay
     count = s.exercises * s.attempts
     print(f"{each:.2f} s per round of {count} answers, {judged:.1f} s to judge; {elapsed():.0f} s so far", flush=True)
     total = int((0.85 * (seconds - elapsed()) - arms * judged) / (each * arms))
@@ -225,7 +228,7 @@ def main() -> None:
         model, tokenizer = load_model(base.path, dtype=torch.float32).eval().to(device()), reading_tokenizer(base)
         settings = build(CurriculumSettings, {**FULL, **changes})
         corpus = read_corpus(settings.sources, settings.held_out)
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as temporary:
         work = options.work or Path(temporary)
         if not toys:
             school = School(model, tokenizer, corpus, settings, 0, work, tell)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import tempfile
 import time
@@ -24,9 +25,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # answers differ in length: compiling would not pay
+
 import numpy as np
 import torch
-from _seeds import elapsed, seeds_that_fit
+from _seeds import elapsed, fast_folder, seeds_that_fit
 
 from agent_forge import forge
 from agent_forge.config import build
@@ -182,7 +185,7 @@ def main() -> None:
         opened = forge.load(options.model)
         model, tokenizer = opened.model, opened.tokenizer
     settings = settings_of(options.quick, options.set)
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as temporary:
         work = options.work or Path(temporary)
         work.mkdir(parents=True, exist_ok=True)
         noted, steps = work / "steps", options.steps or (settings.svf.steps if options.quick else 0)
@@ -199,6 +202,8 @@ def main() -> None:
             print(f"\n== {seeds} seeds, {elapsed():.0f} s\n\n{markdown_of(document_of(outcome))}", flush=True)
             if options.out:
                 write_report(outcome, options.out)
+                run = {"seeds": seeds, "steps": steps, "seconds": elapsed()}
+                (options.out / "run.json").write_text(json.dumps(run))
     if elapsed() < options.seconds:
         print("\n".join(switching_costs(model, 2 if options.quick else 20)))
     print(f"{elapsed():.0f} s in all")

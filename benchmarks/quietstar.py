@@ -6,7 +6,7 @@
 
 A few steps of every arm are timed first, and the number of steps is what fits into the limit. Prints, after every seed,
 the nats per token of thoughts and of every control on the hardest tenth of held-out tokens and on all of them, and the
-gate's verdict, which one seed alone cannot pass.
+gate's verdict, which fewer than three seeds cannot pass.
 """
 
 from __future__ import annotations
@@ -16,26 +16,22 @@ import json
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from _seeds import elapsed, seeds_that_fit
+from _seeds import elapsed, fast_folder, seeds_that_fit
 
 from agent_forge import forge
-from agent_forge.forge.corpus import Source, read_corpus
+from agent_forge.forge.checkpoint import Metric
+from agent_forge.forge.corpus import Source
+from agent_forge.forge.gates import GateResult
 from agent_forge.forge.opening import find_model
 from agent_forge.forge.phases import Work
-from agent_forge.forge.phases.quietstar import (
-    ARMS,
-    QuietStar,
-    ThoughtStudy,
-    judged_rows,
-    learning_rows,
-    run,
-)
-from agent_forge.forge.phases.specialise import reading_tokenizer
+from agent_forge.forge.phases.quietstar import ARMS, QuietStar, ThoughtStudy, learning_rows, study_of
 from agent_forge.forge.phases.worker import quiet
 from agent_forge.forge.thoughts.judging import CONTROLS, take_rows, token_nats
 
@@ -46,6 +42,7 @@ TINY: dict[str, Any] = {
 QUICK = QuietStar(
     thought_tokens=2, ahead=2, positions=4, head_steps=1, steps=1, batch_rows=2, length=32, seeds=2, most_judged=200
 )
+TIMED = 5  # steps of each arm
 USED = 0.85  # of the limit is planned for; starting and saving take the rest
 
 
@@ -63,18 +60,22 @@ def main() -> None:
     parser.add_argument("--json", help="also write the figures to this file, after every seed")
     arguments = parser.parse_args()
     quiet()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
         place = Path(folder)
         model, config = arguments.model or tiny_model(place), settings(arguments)
+        work = Work("quietstar", config, [find_model(model)], 0, place / "work", place)
+        study, corpus = study_of(work)
         if not arguments.quick:
-            config = fitted(config, model, place, arguments.seconds)
+            config = fitted(study, arguments.seconds)
+            work = replace(work, config=config)
+            study = replace(study, work=work, data=learning_rows(work, study.tokenizer, corpus))
         for seeds in seeds_that_fit(config.seeds, arguments.seconds):
-            work = Work("quietstar", replace(config, seeds=seeds), [find_model(model)], 0, place / "work", place)
-            outcome = run(work)
-            show(str(arguments.model or "tiny"), work.config, outcome, elapsed())
+            judgement, metrics = study.judgement(seeds)
+            show(str(arguments.model or "tiny"), config, seeds, judgement.gate(), metrics)
             if arguments.json:
-                metrics = {name: asdict(metric) for name, metric in outcome.checkpoint.card.metrics.items()}
-                figures = {"seeds": seeds, "gate": outcome.gate.as_dict(), "metrics": metrics, "seconds": elapsed()}
+                figures = {"seeds": seeds, "gate": judgement.gate().as_dict(), "seconds": elapsed()}
+                figures |= {"head_steps": config.head_steps, "steps": config.steps, "rows": config.batch_rows}
+                figures["metrics"] = {name: asdict(metric) for name, metric in metrics.items()}
                 Path(arguments.json).write_text(json.dumps(figures, indent=1))
 
 
@@ -104,46 +105,43 @@ def settings(arguments: argparse.Namespace) -> QuietStar:
     return replace(config, sources=sources) if sources else config
 
 
-def fitted(config: QuietStar, model: str, place: Path, seconds: float) -> QuietStar:
+def fitted(study: ThoughtStudy, seconds: float) -> QuietStar:
     """The settings with as many steps as fit: what a step of each arm takes, and judging, are measured."""
-    base = find_model(model)
-    tokenizer, corpus = reading_tokenizer(base), read_corpus(config.sources, config.held_out)
-    stamps: list[tuple[int, float]] = []  # of the records, which come every 5 steps
+    config = study.config
+    stamps: list[float] = []  # of every step
 
     def note(**record: Any) -> None:
         if "step" in record:
-            stamps.append((record["step"], time.perf_counter()))
+            stamps.append(time.perf_counter())
 
-    short = replace(config, head_steps=0, steps=15)
-    work = Work("timing", short, [base], 0, place / "timing", place, note)
-    study = ThoughtStudy(work, tokenizer, learning_rows(work, tokenizer, corpus), judged_rows(work, tokenizer, corpus))
+    short = replace(config, head_steps=0, steps=TIMED, training={**config.training, "log_every": 1})
+    timing = replace(study, work=replace(study.work, config=short, folder=study.work.folder / "timing", tell=note))
     share = min(16, len(study.judged))
     rows = take_rows(study.judged, slice(0, share))
     per_step = per_seed = 0.0
     for arm in ARMS:
         stamps.clear()
         start = time.perf_counter()
-        trained = study.trained(arm, 0)
-        spent, (first, begun), (last, ended) = time.perf_counter() - start, stamps[0], stamps[-1]
-        step = (ended - begun) / (last - first)
+        trained = timing.trained(arm, 0)
+        spent, step = time.perf_counter() - start, float(np.median(np.diff(stamps)))
         start = time.perf_counter()
         token_nats(trained, rows, arm, config.thought_tokens)
         judging = (time.perf_counter() - start) * len(study.judged) / share
-        per_step, per_seed = per_step + step, per_seed + max(0.0, spent - last * step) + judging
-        print(f"{arm}: {step:.2f} s per step, {judging:.1f} s of judging per seed", flush=True)
-        shutil.rmtree(work.folder, ignore_errors=True)
+        other = max(0.0, spent - TIMED * step)  # loading, saving; once more for the steps of the heads
+        per_step, per_seed = per_step + step, per_seed + other + judging
+        print(f"{arm}: {step:.2f} s per step, {other:.1f} s beside, {judging:.1f} s of judging per seed", flush=True)
+        shutil.rmtree(timing.work.folder, ignore_errors=True)
     left = USED * (seconds - elapsed()) - config.seeds * per_seed
     steps = max(4, int(left / (config.seeds * per_step)))
     print(f"{steps} steps; {elapsed():.0f} s so far", flush=True)
     return replace(config, head_steps=steps // 3, steps=steps - steps // 3)
 
 
-def show(name: str, config: QuietStar, report: Any, seconds: float) -> None:
-    figures = report.checkpoint.card.metrics
+def show(name: str, config: QuietStar, seeds: int, gate: GateResult, figures: Mapping[str, Metric]) -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     steps = f"{config.head_steps} + {config.steps} steps of {config.batch_rows} rows"
-    print(f"\n{name}, {device}, {config.seeds} seeds, {steps}, {seconds:.0f} s")
-    print(f"verdict: {report.gate.verdict}\n")
+    print(f"\n{name}, {device}, {seeds} seeds, {steps}, {elapsed():.0f} s")
+    print(f"verdict: {gate.verdict}{f' ({gate.note})' if gate.note else ''}\n")
     print("| | hardest tenth | thoughts minus it | all tokens | thoughts minus it |")
     print("|---|---|---|---|---|")
     for control in ("thoughts", *CONTROLS):

@@ -15,6 +15,7 @@ from agent_forge.files import file_digest
 
 CARD = "card.json"  # where a model came from (`forge.checkpoint`)
 POLICY = "policy.json"  # the manifest of a policy (`inference.policy`)
+THOUGHTS = "thoughts"  # the folder of what a model thinks with (`forge.thoughts.folder`)
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer.xz")  # the first present counts
 
 

@@ -32,6 +32,7 @@ from tests_forge_axes import tiny_config  # noqa: E402
 
 from agent_forge.config import build  # noqa: E402
 from agent_forge.errors import ConfigError, UsageError  # noqa: E402
+from agent_forge.forge import gates  # noqa: E402
 from agent_forge.forge.adapters import (  # noqa: E402
     LoraLinear,
     adapted_layers,
@@ -310,7 +311,8 @@ def work_on(folder: Path, place: Path, **changes: Any) -> Work:
     return Work("baking", settings, [load(folder)], 0, place / "work", place / "models")
 
 
-def test_the_phase_bakes_a_persona_and_shows_it(greeter, tmp_path):
+def test_the_phase_bakes_a_persona_and_shows_it(greeter, tmp_path, monkeypatch):
+    monkeypatch.setattr(gates, "SEEDS", 2)  # for a test, two are enough
     work = work_on(greeter, tmp_path)
     outcome = baking.run(work)
     assert outcome.gate.verdict == PASSED
@@ -344,11 +346,12 @@ def test_the_phase_bakes_a_persona_and_shows_it(greeter, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kept", "forgotten", "verdict"), [(0.8, 0.034, PASSED), (0.79, 0.0, NO_GAIN), (1.0, 0.035, NO_GAIN)]
+    ("kept", "forgotten", "seeds", "verdict"),
+    [(0.8, 0.034, 3, PASSED), (0.79, 0.0, 3, NO_GAIN), (1.0, 0.035, 3, NO_GAIN), (0.9, 0.0, 1, NO_GAIN)],
 )
-def test_the_gate_wants_most_of_the_gain_and_little_forgotten(kept, forgotten, verdict):
+def test_the_gate_wants_most_of_the_gain_and_little_forgotten(kept, forgotten, seeds, verdict):
     moving = [SimpleNamespace(behaviour=SimpleNamespace(name=name)) for name in ("tools", "persona")]
-    metrics = {"tools_kept_baked": Metric(1.0), "persona_kept_baked": Metric(kept, 0.01, 3)}
+    metrics = {"tools_kept_baked": Metric(1.0, n=seeds), "persona_kept_baked": Metric(kept, 0.01, seeds)}
     more = {
         "persona_kept_control": Metric(0.5),
         "tools_kept_control": Metric(0.6),
@@ -356,6 +359,7 @@ def test_the_gate_wants_most_of_the_gain_and_little_forgotten(kept, forgotten, v
     }
     gate = baking.verdict(moving, {**metrics, **more}, Baking())
     assert gate.verdict == verdict
+    assert gate.note == ("" if seeds == 3 else "no gain shown: 1 of 3 seeds")
     assert gate.after == kept  # the worst behaviour counts
     assert baking.verdict([], {}, Baking()).metric.startswith("nothing to bake")
 

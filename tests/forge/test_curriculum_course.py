@@ -148,7 +148,7 @@ def test_settings_that_cannot_be() -> None:
         ({"wall": 0.9}, "above mastery"),
         ({"families": []}, "nothing to practise"),
         ({"training": {"steps": 3}}, "set by the course"),
-        ({"self_modeling": True}, "unknown key 'self_modeling'; there is none"),
+        ({"self_modeling": True}, "unknown key 'self_modeling'; it is `self_modelling`"),
         ({"num_levels": 5}, "it is `levels` here"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -18,10 +18,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from agent_forge import forge
 from agent_forge.config import build
+from agent_forge.errors import ConfigError, HandoffError
 from agent_forge.forge.checkpoint import load
 from agent_forge.forge.corpus import read_corpus
+from agent_forge.forge.curriculum import self_model
 from agent_forge.forge.curriculum.job import School, forgetting, practise_curriculum, verdict
 from agent_forge.forge.curriculum.lesson import LessonLoss, dream, lesson
+from agent_forge.forge.curriculum.self_model import SelfModel
 from agent_forge.forge.curriculum.settings import CurriculumSettings
 from agent_forge.forge.models import CognateForCausalLM
 from agent_forge.forge.phases import PhaseOutcome, Work, phase
@@ -55,7 +58,8 @@ def model_of(kind: str) -> Any:
     torch.manual_seed(0)
     if kind == "cognate":
         return lively(CognateForCausalLM(tiny_config(vocab_size=260, bos_token_id=0, eos_token_id=1)))
-    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    layers = 2 if kind == "blocks" else 1
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": layers, "num_attention_heads": 2}
     return lively(LlamaForCausalLM(LlamaConfig(vocab_size=260, bos_token_id=0, eos_token_id=1, **sizes)))
 
 
@@ -177,6 +181,80 @@ def test_a_dream_of_the_model_itself_costs_nothing() -> None:
     assert LessonLoss(other.eval())(model, part).item() > 0.1
 
 
+def test_the_self_model_is_the_best_linear_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against numpy's least squares: the value, and central differences of the least error, in which W moves along."""
+    monkeypatch.setattr(self_model, "RIDGE", 1e-10)
+    torch.manual_seed(0)
+    x = torch.randn(60, 5, dtype=torch.float64, requires_grad=True)
+    a = torch.cat([x.detach()[:, :2] @ torch.randn(2, 3, dtype=torch.float64), torch.randn(60, 2)], 1) + 3
+    a = a.requires_grad_()
+    scale = float(a.detach().square().mean())
+
+    def least(x: np.ndarray, a: np.ndarray) -> float:
+        known = np.concatenate([x, np.ones((len(x), 1))], 1)
+        return float(np.square(known @ np.linalg.lstsq(known, a, rcond=None)[0] - a).mean()) / scale
+
+    loss = SelfModel(5).double()(x, a)
+    loss.backward()
+    plain = [one.detach().numpy().copy() for one in (x, a)]
+    assert loss.item() == pytest.approx(least(*plain), rel=1e-6)
+    for which, place in ((0, (3, 1)), (0, (50, 4)), (1, (7, 0)), (1, (20, 4))):
+        ends = []
+        for step in (1e-5, -1e-5):
+            moved = [one.copy() for one in plain]
+            moved[which][place] += step
+            ends.append(least(*moved))
+        assert float((x, a)[which].grad[place]) == pytest.approx((ends[0] - ends[1]) / 2e-5, rel=1e-4, abs=1e-9)
+    assert SelfModel(5).double()(x, 2 * x - 1).item() < 1e-12, "what is linear is predicted"
+
+
+@pytest.mark.parametrize("kind", ["blocks", "cognate"])
+def test_the_self_model_reads_the_middle_and_the_last_block_at_the_targets(kind: str) -> None:
+    model, weight = model_of(kind), 0.5
+    rng = random.Random(0)
+    batch = lesson([([5, 6, 7], rng.choices(range(260), k=size)) for size in (60, 59, 40)], None, 1.0)
+    assert batch is not None
+    (part,) = batch.split(8)
+    states: list[torch.Tensor] = []
+    for layer in model.base_model.layers:
+        layer.register_forward_hook(lambda _, __, out: states.append(out[0] if isinstance(out, tuple) else out))
+    plain = LessonLoss()(model, part)
+    real = part.targets != IGNORE
+    expected = plain + weight * SelfModel(32)(states[-1][real], states[0][real])
+    assert int(real.sum()) == 159, "more than the 33 numbers that a column of W has"
+    assert LessonLoss(None, SelfModel.of(model), weight)(model, part).item() == pytest.approx(expected.item(), rel=1e-6)
+    assert expected.item() > plain.item() + 0.01
+
+
+def test_self_modelling_leaves_the_other_arm_as_it_was_and_resumes(text: dict[str, Any], tmp_path: Path) -> None:
+    """Without the loss every seed's course is, to the last bit, the course of a phase that knows nothing of it."""
+    training = {**SMALL["training"], "optimizer_changes": {"lr": 1e-3}}
+    few = {"compare_replay": False, "training": training, "seeds": 1, "replay": "text", "judged": 2, "assessed": 2,
+           "rounds": 1}  # fmt: skip
+    whole = run(tmp_path / "plain", "blocks", text, **few)
+    asked = {**few, "self_modelling": 0.5, "compare_self_modelling": True}
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "killed", "blocks", text, partial(killing, ("course, text, seed 0", 2)), **asked)
+    outcomes = [run(tmp_path / name, "blocks", text, **asked) for name in ("self", "killed")]
+    plain, ours, killed = ((tmp_path / name / "work" / "judged") for name in ("plain", "self", "killed"))
+    names = ("course without self-modelling-text-0.json", "course-text-0.json")
+    other, with_it = (json.loads((ours / name).read_text()) for name in names)
+    assert other == json.loads((plain / names[1]).read_text())
+    assert with_it["nats"] != other["nats"], "the loss does something"
+    assert with_it == json.loads((killed / names[1]).read_text())
+    made = [one.checkpoint for one in outcomes]
+    assert made[0].digest == made[1].digest
+    names = forge.load(made[0].path).model.state_dict().keys()
+    assert names == forge.load(whole.checkpoint.path).model.state_dict().keys()
+    report = json.loads((made[0].path / "curriculum" / "report.json").read_text())
+    assert set(report["self_modelling"]) == {"gain", "gain_stderr", "forgetting", "forgetting_stderr"}
+    assert "Self-modelling changed accuracy by" in (made[0].path / "curriculum" / "report.md").read_text()
+    with pytest.raises(HandoffError, match="at least two blocks"):
+        run(tmp_path / "llama", "llama", text, **asked)
+    with pytest.raises(ConfigError, match="no self_modelling to compare with"):
+        build(CurriculumSettings, {"compare_self_modelling": True})
+
+
 def test_the_gate_by_hand() -> None:
     """Four exercises, two seeds: gains of 0.5 and 0.25 over the control."""
     base = np.zeros(4)
@@ -188,11 +266,12 @@ def test_the_gate_by_hand() -> None:
     assert gate.stderr == pytest.approx((items + seeds) ** 0.5)
     assert gate.verdict == "no gain", "0.375 is less than two standard errors"
     many = np.tile(ours, 100), np.tile(control, 100)
-    sure = (np.zeros(400), np.ones((2, 400)), many[1])
+    sure = (np.zeros(400), np.ones((3, 400)), many[1][[0, 1, 0]])
     assert verdict(*sure, (0.0, 0.0), 0.01).passed
     assert verdict(*sure, (0.004, 0.003), 0.01).passed
-    alone = verdict(np.zeros(400), np.ones((1, 400)), many[1][:1], (0.0, 0.0), 0.01)
-    assert (alone.after, alone.verdict) == (1.0, "not measured"), "one seed is not enough"
+    for seeds in (1, 2):
+        few = verdict(np.zeros(400), np.ones((seeds, 400)), many[1][:seeds], (0.0, 0.0), 0.01)
+        assert (few.after, few.verdict, few.note) == (1.0, "no gain", f"no gain shown: {seeds} of 3 seeds")
     assert not verdict(*sure, (0.004, 0.004), 0.01).passed, "forgetting that is not clearly bounded"
     assert not verdict(np.ones(400), np.ones((2, 400)), many[1], (0.0, 0.0), 0.01).passed, "no better than before"
     lost, error = forgetting(np.array([1.0, 2.0]), np.array([[2.0, 4.0], [2.0, 4.0]]), np.array([10.0, 20.0]))

@@ -326,7 +326,10 @@ def test_the_gate_wants_more_than_every_control() -> None:
     assert judgement(0.5, shuffled=0.5).gate().verdict == "no gain", "any thought would do: theatre"
     assert judgement(0.5, shuffled=0.4).gate().verdict == "passed"
     assert judgement(0.1, noise=0.5).gate().verdict == "no gain", "seeds differ more than the gain"
-    assert judgement(0.5, seeds=1).gate().verdict == "not measured", "one seed has no error"
+    for seeds in (1, 2):
+        few = judgement(0.5, seeds=seeds).gate()
+        assert (few.verdict, few.note) == ("no gain", f"no gain shown: {seeds} of 3 seeds")
+    assert "note" not in good.gate().as_dict()
     metrics = good.metrics()
     assert metrics["nats, hardest tenth, thoughts minus pause"].value == pytest.approx(-0.5, abs=0.02)
     assert metrics["nats, all tokens, before"].n == 2000

@@ -249,6 +249,7 @@ def test_a_forge_session_shows_gates_curves_and_checkpoints(client: httpx.Client
     text = client.get(f"/forge/{session['session']}").text
     gains = re.findall(r'<td class="n">([^<]*)</td><td class="n">([^<]*)</td><td class="n">0.05', text)
     assert "over the control" in text
+    assert text.count("<small>of a &lt;toy&gt;</small>") == len(phases), "what else to know about each result"
     assert [over for _, over in gains] == ["−0.25"] * len(phases), "what each phase gained over its control"
     page = Tags(text)
     assert len([svg for svg in page.all("svg") if svg.get("class") == "chart"]) == sum(

@@ -115,11 +115,12 @@ def event_display(display: ProgressDisplay) -> Callable[[PhaseEvent], None]:
 
 
 def _gate(gate: Any) -> str:
+    note = f"; {gate['note']}" if gate.get("note") else ""
     if gate["before"] is None or gate["after"] is None:
-        return f"{gate['metric']}: {gate['verdict']}"
+        return f"{gate['metric']}: {gate['verdict']}{note}"
     error = "" if gate["stderr"] is None else f" ± {gate['stderr']:.2g}"
     control = f", control {gate['control']:.4g}" if gate.get("control") is not None else ""
-    return f"{gate['metric']} {gate['before']:.4g} → {gate['after']:.4g}{error}{control}"
+    return f"{gate['metric']} {gate['before']:.4g} → {gate['after']:.4g}{error}{control}{note}"
 
 
 def _show(report: Report, models: str) -> None:

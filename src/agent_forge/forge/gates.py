@@ -7,13 +7,14 @@ never passes.
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from agent_forge.config import nearest, option
 from agent_forge.errors import ConfigError
 
 PASSED, NO_GAIN, NOT_MEASURED = "passed", "no gain", "not measured"
+SEEDS = 3  # what a gain of a phase that repeats its training has to stand on
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,30 @@ class GateResult:
     verdict: str
     control: float | None = None  # the same metric of a control with the same compute, which had to be beaten too
     least_gain: float = 0.0  # what the improvement had to exceed, beside the standard errors
+    note: str = ""  # what else to know about the result, in words
 
     @property
     def passed(self) -> bool:
         return self.verdict == PASSED
 
     def as_dict(self) -> dict[str, Any]:
-        """Without control and least gain where there were none."""
-        unset = {"control": None, "least_gain": 0.0}
+        """Without control, least gain and note where there were none."""
+        unset = {"control": None, "least_gain": 0.0, "note": ""}
         return {name: value for name, value in asdict(self).items() if unset.get(name, self) != value}
+
+    def noting(self, text: str) -> GateResult:
+        """The same result with a further note."""
+        return replace(self, note="; ".join(filter(None, (self.note, text))))
+
+    def of_seeds(self, seeds: int) -> GateResult:
+        """The same result, unless it stands on too few seeds: however large the difference, that shows no gain.
+
+        >>> judge("accuracy", 0.1, 0.9, 0.01, lower_is_better=False).of_seeds(2).note
+        'no gain shown: 2 of 3 seeds'
+        """
+        if seeds >= SEEDS:
+            return self
+        return replace(self, verdict=NO_GAIN).noting(f"no gain shown: {seeds} of {SEEDS} seeds")
 
 
 def judge(

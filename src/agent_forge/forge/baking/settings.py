@@ -70,7 +70,7 @@ class Baking:
     plateau: float = option(
         0.02, help="A cycle has reached its plateau when its prompt adds less to the score", at_least=0
     )
-    seeds: int = option(3, help="Repetitions, each with a control", at_least=1)
+    seeds: int = option(3, help="Repetitions, each with a control; fewer than 3 cannot pass the gate", at_least=1)
     bake: BakeSettings = option(BakeSettings())
     text: dict[str, Source] = option({"stories": Source("stories")}, help="Unrelated text, for what is forgotten")
     documents: int = option(64, help="Held-out documents of that text to read", at_least=1)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from agent_forge.forge.curriculum.course import (
     ladder,
 )
 from agent_forge.forge.curriculum.lesson import LessonLoss, dream, lesson
+from agent_forge.forge.curriculum.self_model import SelfModel, beside
 from agent_forge.forge.curriculum.settings import CurriculumSettings, Replay
 from agent_forge.forge.evaluation.text import measure_text
 from agent_forge.forge.gates import NO_GAIN, NOT_MEASURED, GateResult, judge
@@ -50,13 +51,14 @@ from agent_forge.tasks import Exercise, family
 
 METRIC = "held-out accuracy at the target level"
 DREAMS = 256  # at most
-COURSE, UNIFORM = "course", "uniform"
+COURSE, UNIFORM, WITHOUT = "course", "uniform", "course without self-modelling"
 REPLAYS: tuple[Replay, ...] = ("dream", "text", "none")
 
 
 @dataclass(frozen=True)
 class Arm:
-    """One training: along the course or uniformly, with a kind of replay, from a seed."""
+    """One training: along the course (with or without self-modelling) or uniformly, with a kind of replay, from a
+    seed."""
 
     kind: str
     replay: Replay
@@ -88,6 +90,7 @@ class CurriculumOutcome:
     replays: dict[str, ArmFigures]  # the first seed's course with each kind of replay that was measured
     tokens: np.ndarray  # [D]
     gate: GateResult
+    without: list[ArmFigures] = field(default_factory=list)  # by seed, as `ours`, but without self-modelling
 
     @property
     def walls(self) -> list[tuple[str, float]]:
@@ -111,14 +114,14 @@ def verdict(
     base: np.ndarray, ours: np.ndarray, control: np.ndarray, forgot: tuple[float, float], most: float
 ) -> GateResult:
     """Passes if the course is clearly better than the base [N] and than uniform sampling [S, N], and earlier text is
-    clearly not worse by more than `most` nats per token. One seed is not enough to pass."""
+    clearly not worse by more than `most` nats per token. Too few seeds cannot pass."""
     before, after, rival = (float(rows.mean()) for rows in (base, ours, control))
     gate = judge(METRIC, before, after, paired_error(ours - base), lower_is_better=False)
     error = paired_error(ours - control)
     against = judge(METRIC, rival, after, error, lower_is_better=False)
     bounded = forgot[0] + 2 * forgot[1] <= most
     decision = (gate.verdict if against.passed else against.verdict) if bounded else NO_GAIN
-    return replace(gate, control=rival, stderr=error, verdict=decision if len(ours) > 1 else NOT_MEASURED)
+    return replace(gate, control=rival, stderr=error, verdict=decision).of_seeds(len(ours))
 
 
 def practise_curriculum(
@@ -138,10 +141,12 @@ def practise_curriculum(
     if not starts:  # everything is easy already
         gate = GateResult(METRIC, None, None, None, NOT_MEASURED)
         return CurriculumOutcome(assessments, base, [], [], {}, school.text_tokens, gate)
-    ours, control = [], []
+    ours, control, without = [], [], []
     for number in range(settings.seeds):
         ours.append(school.trained(Arm(COURSE, settings.replay, number), starts))
         control.append(school.trained(Arm(UNIFORM, settings.replay, number), starts, ours[-1].rounds))
+        if settings.compare_self_modelling:
+            without.append(school.trained(Arm(WITHOUT, settings.replay, number), starts))
     replays: dict[str, ArmFigures] = {settings.replay: ours[0]}
     for other in REPLAYS if settings.compare_replay else ():
         if other != settings.replay:
@@ -150,7 +155,7 @@ def practise_curriculum(
     right = [np.stack([arm.right for arm in arms]) for arms in (ours, control)]
     forgot = forgetting(base.nats, np.stack([arm.nats for arm in ours]), school.text_tokens)
     gate = verdict(base.right, right[0], right[1], forgot, settings.most_forgetting)
-    return CurriculumOutcome(assessments, base, ours, control, replays, school.text_tokens, gate)
+    return CurriculumOutcome(assessments, base, ours, control, replays, school.text_tokens, gate, without)
 
 
 @dataclass
@@ -282,7 +287,8 @@ class CourseRun:
             for name, level in starts.items()
         ]
         self.rows = school.replay(arm.replay)
-        loss = LessonLoss(school.dreamer if arm.replay == "dream" else None)
+        self.self_model = SelfModel.of(school.model) if s.self_modelling and arm.kind != WITHOUT else None
+        loss = LessonLoss(school.dreamer if arm.replay == "dream" else None, self.self_model, s.self_modelling)
         schedule = s.schedule(self.most, school.seed + arm.seed)
         self.train = TrainingRun(school.model, self, schedule, folder, None, self.tell, None, loss)
 
@@ -301,7 +307,7 @@ class CourseRun:
     def run(self) -> dict[str, Any]:
         """Rounds until every course ends. Returns the courses and the number of rounds, as JSON."""
         train = self.train
-        with train.prepared():
+        with beside(train.model, self.self_model), train.prepared():
             if train.notes:
                 self.courses = [Course.from_notes(one) for one in train.notes["courses"]]
             while train.step < self.most and self.running:

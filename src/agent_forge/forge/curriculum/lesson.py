@@ -16,7 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from agent_forge.forge.quantization.distillation import Distillation
+from agent_forge.forge.curriculum.self_model import SelfModel
+from agent_forge.forge.quantization.distillation import Distillation, block_outputs
 from agent_forge.forge.training.objective import objective
 from agent_forge.forge.training.packing import IGNORE, Batch, PackedRows
 from agent_forge.forge.training.sampling import sample
@@ -70,14 +71,22 @@ def lesson(
 
 @dataclass(frozen=True)
 class LessonLoss:
-    """The objective of the training core. With a `dreamer`, the model as it was, replay is distilled from it."""
+    """The objective of the training core. With a `dreamer`, the model as it was, replay is distilled from it; with a
+    `self_model`, its error counts by `weight`."""
 
     dreamer: nn.Module | None = None
+    self_model: SelfModel | None = None
+    weight: float = 0.0
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
         kind = int(batch.documents[0, 0])
         teach = Distillation(self.dreamer) if kind == REPLAY and self.dreamer is not None else objective
-        return batch.scales[kind] * teach(model, Batch(batch.inputs, batch.targets, batch.documents))
+        plain = Batch(batch.inputs, batch.targets, batch.documents)
+        if self.self_model is None:
+            return batch.scales[kind] * teach(model, plain)
+        with block_outputs(model) as outputs:
+            loss = teach(model, plain)
+        return batch.scales[kind] * (loss + self.weight * self.self_model.error(plain, outputs))
 
 
 def dream(model: Any, begin: int, count: int, length: int, end: Sequence[int], seed: int) -> PackedRows:

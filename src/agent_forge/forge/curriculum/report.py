@@ -9,7 +9,15 @@ from typing import Any
 import numpy as np
 
 from agent_forge.forge.checkpoint import Metric
-from agent_forge.forge.curriculum.job import METRIC, ArmFigures, CurriculumOutcome, forgetting
+from agent_forge.forge.curriculum.job import (
+    COURSE,
+    METRIC,
+    UNIFORM,
+    WITHOUT,
+    ArmFigures,
+    CurriculumOutcome,
+    forgetting,
+)
 from agent_forge.forge.practice.measuring import paired_error
 
 
@@ -22,10 +30,25 @@ def document_of(outcome: CurriculumOutcome) -> dict[str, Any]:
     courses = [{course.family: course.history for course in arm.courses} for arm in outcome.ours]
     rows |= {"courses": courses, "rounds": [arm.rounds for arm in outcome.ours]}
     rows["walls"] = [{"family": name, "level": level} for name, level in outcome.walls]
-    arms = {"course": outcome.ours, "uniform": outcome.control}
-    rows["arms"] = {name: arm_row(outcome, figures) for name, figures in arms.items()}
+    rows["arms"] = {name: arm_row(outcome, figures) for name, figures in arms_of(outcome).items()}
+    if outcome.without:
+        rows["self_modelling"] = self_modelling(outcome)
     rows["replay, first seed"] = {name: arm_row(outcome, [arm]) for name, arm in outcome.replays.items()}
     return rows
+
+
+def arms_of(outcome: CurriculumOutcome) -> dict[str, list[ArmFigures]]:
+    arms = {COURSE: outcome.ours, UNIFORM: outcome.control, WITHOUT: outcome.without}
+    return {name: figures for name, figures in arms.items() if figures}
+
+
+def self_modelling(outcome: CurriculumOutcome) -> dict[str, float]:
+    """What self-modelling changed, by the same seeds with and without it."""
+    ours, without = (np.stack([arm.right for arm in arms]) for arms in (outcome.ours, outcome.without))
+    nats = np.stack([arm.nats - other.nats for arm, other in zip(outcome.ours, outcome.without, strict=True)])
+    lost, error = forgetting(np.zeros(nats.shape[1]), nats, outcome.tokens)
+    gain, stderr = float((ours - without).mean()), paired_error(ours - without)
+    return {"gain": gain, "gain_stderr": stderr, "forgetting": lost, "forgetting_stderr": error}
 
 
 def arm_row(outcome: CurriculumOutcome, arms: list[ArmFigures]) -> dict[str, Any]:
@@ -50,7 +73,7 @@ def metrics_of(outcome: CurriculumOutcome) -> dict[str, Metric]:
         metrics[f"start level {name}"] = Metric(found.level, how=f"success {found.success:.2f}")
     if not outcome.ours:
         return metrics
-    for name, arms in (("course", outcome.ours), ("uniform", outcome.control)):
+    for name, arms in arms_of(outcome).items():
         row, how = arm_row(outcome, arms), f"{len(arms)} seeds, greedy"
         metrics[f"{METRIC} {name}"] = Metric(row["accuracy"], row["gain_stderr"], n, how)
         of = f"nats per token of earlier text, {len(arms)} seeds"
@@ -76,7 +99,8 @@ def notes_of(outcome: CurriculumOutcome) -> str:
 def markdown_of(outcome: CurriculumOutcome) -> str:
     """The report as a page."""
     rows = document_of(outcome)
-    lines = [f"# Curriculum: {outcome.gate.verdict}", "", notes_of(outcome), ""]
+    notes = " ".join(filter(None, (outcome.gate.note, notes_of(outcome))))
+    lines = [f"# Curriculum: {outcome.gate.verdict}", "", notes, ""]
     for name, found in rows["assessment"].items():
         lines.append(f"{name}: {found['success']:.0%} right at level {found['level']:.2f}, where the course begins.")
     if outcome.ours:
@@ -89,6 +113,9 @@ def markdown_of(outcome: CurriculumOutcome) -> str:
         for name, row in tables.items():
             figures = ("accuracy", "gain_stderr", "forgetting", "forgetting_stderr")
             lines.append(f"| {name} | " + " | ".join(f"{row[key]:.3f}" for key in figures) + " |")
+        if change := rows.get("self_modelling"):
+            gain, lost = (f"{change[key]:+.3f} ± {change[f'{key}_stderr']:.3f}" for key in ("gain", "forgetting"))
+            lines += ["", f"Self-modelling changed accuracy by {gain} and forgetting by {lost}."]
         lines += ["", "| family | level | rounds | success | |", "|---|---:|---:|---:|---|"]
         for name, levels in rows["courses"][0].items():
             lines += [

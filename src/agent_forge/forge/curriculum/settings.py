@@ -43,11 +43,15 @@ class CurriculumSettings:
     replay_rows: int = option(8, help="Rows of replay per round", at_least=1)
     replay_weight: float = option(0.5, help="Weight of the replay beside the answers", at_least=0)
     compare_replay: bool = option(True, help="Measure the other two kinds of replay too, with one seed")
+    self_modelling: float = option(
+        0.0, help="Weight of an auxiliary loss: predict the middle block's output from the last one's", at_least=0
+    )
+    compare_self_modelling: bool = option(False, help="Train every seed's course without that loss too, to compare")
     length: int = option(128, help="Tokens per row of text", at_least=8)
     max_tokens: int = option(32, help="Tokens per answer", at_least=1)
     temperature: float = option(1.0, help="Temperature of the attempts", above=0)
     constrained: bool = option(True, help="Hold answers to the JSON Schema of their family")
-    seeds: int = option(3, help="Repetitions; fewer than 2 cannot pass the gate", at_least=1)
+    seeds: int = option(3, help="Repetitions; fewer than 3 cannot pass the gate", at_least=1)
     judged: int = option(200, help="Held-out exercises per family at the target level", at_least=2)
     most_judged: int = option(200, help="Most held-out documents to measure forgetting on", at_least=2)
     most_forgetting: float = option(0.02, help="Most nats per token that earlier text may get worse by", at_least=0)
@@ -65,8 +69,8 @@ class CurriculumSettings:
         "hard_wall_threshold": "it is `wall` here",
         "dream_enabled": "it is `replay: dream`",
         "dream_temperature": "dreams are sampled at temperature 1, from what the model knew",
-        "self_modeling": "there is none: its paper reports no gain in accuracy",
-        "self_model_weight": "there is none: its paper reports no gain in accuracy",
+        "self_modeling": "it is `self_modelling` here, the weight of its loss",
+        "self_model_weight": "it is `self_modelling` here",
         "frontier_models": "exercises come from the task families, with their checkers: `families`",
         "eudaimonia": "prompts are baked in by the phase `baking`",
     }
@@ -78,6 +82,8 @@ class CurriculumSettings:
             raise ConfigError("there is nothing to practise", where="families", fix="Name families, or continuations")
         if self.wall > self.mastery:
             raise ConfigError(f"wall is {self.wall:g}, above mastery, which is {self.mastery:g}")
+        if self.compare_self_modelling and not self.self_modelling:
+            raise ConfigError("there is no self_modelling to compare with", fix="Set its weight, e.g. to 0.1")
         for name in ("steps", "batch_rows", "seed", "save_every"):
             if name in self.training:
                 raise ConfigError(f"{name!r} is set by the course", where="training")

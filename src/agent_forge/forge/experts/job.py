@@ -64,13 +64,13 @@ class DomainResult:
     control: np.ndarray  # [S, N]
 
     def gate(self) -> GateResult:
-        """Passes if the expert is clearly better than the base, and than the control."""
+        """Passes if the expert is clearly better than the base, and than the control, over enough seeds."""
         before, after, rival = (float(rows.mean()) for rows in (self.base, self.expert, self.control))
         error = paired_error(self.expert - self.base)
         gate = judge(METRIC, before, after, error, lower_is_better=False)
         against = judge(METRIC, rival, after, paired_error(self.expert - self.control), lower_is_better=False)
         decision = gate.verdict if against.passed else against.verdict
-        return replace(gate, control=rival, verdict=decision if len(self.expert) > 1 else NOT_MEASURED)
+        return replace(gate, control=rival, verdict=decision).of_seeds(len(self.expert))
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def make_experts(
 
 
 def verdict(results: Sequence[DomainResult], settings: ExpertSettings) -> GateResult:
-    """The means over the domains; passed if enough domains passed. One seed is not enough to pass."""
+    """The means over the domains; passed if enough domains passed."""
     gates = [result.gate() for result in results]
     before, after, rival = (
         float(np.mean([getattr(g, name) for g in gates])) for name in ("before", "after", "control")
@@ -132,7 +132,8 @@ def verdict(results: Sequence[DomainResult], settings: ExpertSettings) -> GateRe
     enough = sum(gate.passed for gate in gates) >= settings.domains_needed
     measured = all(gate.verdict != NOT_MEASURED for gate in gates)
     decision = NOT_MEASURED if not measured else PASSED if enough else NO_GAIN
-    return GateResult(METRIC, before, after, error, decision, control=rival)
+    gate = GateResult(METRIC, before, after, error, decision, control=rival)
+    return gate.of_seeds(min(len(result.expert) for result in results))
 
 
 @dataclass(frozen=True)

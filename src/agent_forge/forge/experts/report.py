@@ -88,7 +88,7 @@ def draw_fronts(search: SearchOutcome) -> str:
 def markdown_of(document: dict[str, Any]) -> str:
     """The report as Markdown."""
     gate = document["gate"]
-    lines = ["# Experts", "", f"**{gate['verdict']}**"]
+    lines = ["# Experts", "", f"**{gate['verdict']}**" + (f" ({gate['note']})" if "note" in gate else "")]
     if not document["domains"]:
         lines[-1] += ": the self-test found too few domains in which the model is right sometimes, but not always."
     else:

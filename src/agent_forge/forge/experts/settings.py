@@ -81,7 +81,7 @@ class ExpertSettings:
     max_tokens: int = option(48, help="Tokens per answer", at_least=1)
     temperature: float = option(1.0, help="Temperature of the sampled answers in training", above=0)
     constrained: bool = option(True, help="Hold answers to the JSON Schema of their family")
-    seeds: int = option(3, help="Trainings per domain; fewer than 2 cannot pass the gate", at_least=1)
+    seeds: int = option(3, help="Trainings per domain; fewer than 3 cannot pass the gate", at_least=1)
     judged: int = option(200, help="Held-out exercises per domain", at_least=2)
     labelled: int = option(16, help="Labelled exercises per domain for the choice of a mixture (CEM)", at_least=1)
     cem_generations: int = option(4, help="Generations of that choice (0: none)", at_least=0)

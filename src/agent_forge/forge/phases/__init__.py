@@ -54,6 +54,7 @@ class Phase:
     promises: Contract
     run: Callable[[Work], PhaseOutcome]
     data: Callable[[Any], Mapping[str, str]]  # the digests of the data that a configuration names
+    drops_thoughts: str = ""  # why the result does not think even if the input does; otherwise it does
 
 
 # By name: the module that holds it as PHASE. A phase of your own goes by the dotted name of its module.

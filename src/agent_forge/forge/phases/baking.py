@@ -10,7 +10,7 @@ import json
 import math
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,37 +40,64 @@ TEXT_TOKENS = 256  # per row of unrelated text
 
 
 def run(work: Work) -> PhaseOutcome:
-    config: Baking = work.config
-    base = work.inputs[0]
-    tokenizer, model = reading_tokenizer(base), begin(base)
-    corpus = read_corpus(config.text, judging_share(base, config.text, None))
-    texts = [text for part in corpus.held_out.values() for text in part][: config.documents]
-    text = HeldOut.of(tokenizer, texts, min(TEXT_TOKENS, (context_length(model.config) or TEXT_TOKENS) - 1))
-    before = measure_text(model, text).perplexity
-    baselines = [
-        Baseline.of(model, tokenizer, behaviour, config, work.seed)
-        for behaviour in behaviours(model, tokenizer, config, work.seed)
-    ]
-    for each in baselines:
-        work.tell(stage=f"baseline {each.behaviour.name}", **each.as_dict())
-    cycles = Cycles(tokenizer, [each for each in baselines if each.moves], config, text)
-    arms: dict[str, list[dict[str, Any]]] = {"baked": [], "control": []}
-    order: list[BakedTurn] = []
-    for number in range(config.seeds if cycles.baselines else 0):
-        turns, figures = run_seed(work, cycles, number)
-        order = order or turns
+    study = BakingStudy.of(work)
+    for number in range(work.config.seeds):
+        study.add_seed(number)
+    return PhaseOutcome(save(work, study.order, study.metrics(), study.report()), study.gate())
+
+
+@dataclass
+class BakingStudy:
+    """The behaviours before anything is baked, and the figures of the seeds so far."""
+
+    work: Work
+    baselines: list[Baseline]
+    cycles: Cycles
+    perplexity: float  # of unrelated text
+    arms: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: {"baked": [], "control": []})
+    order: list[BakedTurn] = field(default_factory=list)  # the first seed's
+
+    @staticmethod
+    def of(work: Work) -> BakingStudy:
+        config: Baking = work.config
+        base = work.inputs[0]
+        tokenizer, model = reading_tokenizer(base), begin(base)
+        corpus = read_corpus(config.text, judging_share(base, config.text, None))
+        texts = [text for part in corpus.held_out.values() for text in part][: config.documents]
+        text = HeldOut.of(tokenizer, texts, min(TEXT_TOKENS, (context_length(model.config) or TEXT_TOKENS) - 1))
+        perplexity = measure_text(model, text).perplexity
+        baselines = [
+            Baseline.of(model, tokenizer, behaviour, config, work.seed)
+            for behaviour in behaviours(model, tokenizer, config, work.seed)
+        ]
+        for each in baselines:
+            work.tell(stage=f"baseline {each.behaviour.name}", **each.as_dict())
+        cycles = Cycles(tokenizer, [each for each in baselines if each.moves], config, text)
+        return BakingStudy(work, baselines, cycles, perplexity)
+
+    def add_seed(self, number: int) -> None:
+        """Bakes, and trains the control, with one more seed; nothing where no prompt moves the model."""
+        if not self.cycles.baselines:
+            return
+        turns, figures = run_seed(self.work, self.cycles, number)
+        self.order = self.order or turns
         for arm, judged in figures.items():
-            arms[arm].append(judged)
-    metrics = figures_of(baselines, before, arms)
-    gate = verdict(cycles.baselines, metrics, config)
-    report = {
-        "baselines": {each.behaviour.name: each.as_dict() for each in baselines},
-        "order": [asdict(turn) for turn in order],
-        "seeds": arms,
-        "perplexity": before,
-        "gate": gate.as_dict(),
-    }
-    return PhaseOutcome(save(work, order, metrics, report), gate)
+            self.arms[arm].append(judged)
+
+    def metrics(self) -> dict[str, Metric]:
+        return figures_of(self.baselines, self.perplexity, self.arms)
+
+    def gate(self) -> GateResult:
+        return verdict(self.cycles.baselines, self.metrics(), self.work.config)
+
+    def report(self) -> dict[str, Any]:
+        return {
+            "baselines": {each.behaviour.name: each.as_dict() for each in self.baselines},
+            "order": [asdict(turn) for turn in self.order],
+            "seeds": self.arms,
+            "perplexity": self.perplexity,
+            "gate": self.gate().as_dict(),
+        }
 
 
 def begin(base: Checkpoint) -> Any:
@@ -129,7 +156,8 @@ def _over_seeds(values: np.ndarray, how: str) -> Metric:
 
 
 def verdict(moving: Sequence[Baseline], metrics: Mapping[str, Metric], config: Baking) -> GateResult:
-    """Passes if every behaviour keeps enough of its gain and little is forgotten; the worst behaviour is shown."""
+    """Passes if, over enough seeds, every behaviour keeps enough of its gain and little is forgotten; the worst
+    behaviour is shown."""
     if not moving:
         return GateResult(NOTHING, None, None, None, NO_GAIN)
     kept = {each.behaviour.name: metrics[f"{each.behaviour.name}_kept_baked"] for each in moving}
@@ -138,7 +166,8 @@ def verdict(moving: Sequence[Baseline], metrics: Mapping[str, Metric], config: B
     little = metrics["forgotten_baked"].value <= config.most_forgotten
     control = metrics[f"{worst}_kept_control"].value
     passed = PASSED if enough and little else NO_GAIN
-    return GateResult(f"{KEPT} ({worst})", 0.0, kept[worst].value, kept[worst].stderr, passed, control)
+    gate = GateResult(f"{KEPT} ({worst})", 0.0, kept[worst].value, kept[worst].stderr, passed, control)
+    return gate.of_seeds(kept[worst].n or 0)
 
 
 def save(
@@ -179,7 +208,7 @@ def data_digests(config: Baking) -> dict[str, str]:
 
 PHASE = Phase(
     name="baking",
-    version=1,
+    version=2,
     about="Bake tool prompts and a persona into the weights",
     config=Baking,
     takes=Contract(checkpoints=(1, 1), formats=("dense",), tokenizer=True),

@@ -34,7 +34,7 @@ def run(work: Work) -> PhaseOutcome:
 
 PHASE = Phase(
     name="bitnet",
-    version=2,
+    version=3,
     about="Put the model on three levels and pack it",
     config=QuantizeSettings,
     takes=Contract(checkpoints=(1, 1), tokenizer=True),

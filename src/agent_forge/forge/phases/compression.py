@@ -108,4 +108,5 @@ PHASE = Phase(
     promises=Contract(),
     run=run,
     data=data_digests,
+    drops_thoughts="the result is judged by its bytes, and they would add to them",
 )

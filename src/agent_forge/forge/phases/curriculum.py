@@ -44,7 +44,7 @@ def run(work: Work) -> PhaseOutcome:
 
 PHASE = Phase(
     name="curriculum",
-    version=1,
+    version=2,
     about="Practise from the model's level up to a target",
     config=CurriculumSettings,
     takes=Contract(checkpoints=(1, 1), formats=("dense",), tokenizer=True),

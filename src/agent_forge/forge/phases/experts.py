@@ -16,6 +16,7 @@ from agent_forge.forge.contracts import Contract
 from agent_forge.forge.corpus import source_digests
 from agent_forge.forge.experts.settings import ExpertSettings
 from agent_forge.forge.phases import Phase, PhaseOutcome, Work
+from agent_forge.model_files import THOUGHTS
 
 
 def run(work: Work) -> PhaseOutcome:
@@ -50,17 +51,17 @@ def run(work: Work) -> PhaseOutcome:
 
 
 def copy_model(source: Path, place: Path) -> None:
-    """The files of a checkpoint without its card, and without experts that it may have."""
+    """The files of a checkpoint without its card, experts and thoughts; the last go along as after any phase."""
     for file in files_of(source):
         name = file.relative_to(source)
-        if name.parts[0] not in (CARD, "experts"):
+        if name.parts[0] not in (CARD, "experts", THOUGHTS):
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, place / name)
 
 
 PHASE = Phase(
     name="experts",
-    version=1,
+    version=2,
     about="Train experts for the domains that a self-test finds",
     config=ExpertSettings,
     takes=Contract(checkpoints=(1, 1), formats=("dense",), tokenizer=True),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -77,7 +78,7 @@ class QuietStar:
     steps: int = option(100, help="Steps in which everything learns", at_least=1)
     batch_rows: int = option(8, help="Rows per step", at_least=1)
     length: int = option(256, help="Tokens per row", at_least=8)
-    seeds: int = option(3, help="Repetitions; fewer than 2 cannot pass the gate", at_least=1)
+    seeds: int = option(3, help="Repetitions; fewer than 3 cannot pass the gate", at_least=1)
     held_out: float = option(0.05, help="Share of the documents held out for judging", above=0, at_most=0.5)
     most_judged: int = option(16_384, help="Limit on the held-out tokens to judge on", at_least=1)
     traces: str = option("", help="Questions with worked answers to learn thoughts from first, e.g. problems")
@@ -201,8 +202,37 @@ class ThoughtStudy:
         with np.load(file) as stored:
             return dict(stored)
 
+    @cached_property
+    def original(self) -> ThinkingModel:
+        original = self.start(0)
+        config = self.config
+        refuse_long_rows(original.config, config.length + config.thought_tokens + config.ahead + 1)
+        return original
 
-def run(work: Work) -> PhaseOutcome:
+    @cached_property
+    def before(self) -> np.ndarray:
+        return token_nats(self.original, self.judged, "plain")["zero"]
+
+    def judgement(self, seeds: int) -> tuple[ThoughtJudgement, dict[str, Metric]]:
+        """Every arm of so many seeds against the controls, and what the input makes of the first seed's thoughts."""
+        self.work.folder.mkdir(parents=True, exist_ok=True)
+        arms: dict[str, list[np.ndarray]] = {name: [] for name in ("thoughts", *CONTROLS) if name != "before"}
+        metrics: dict[str, Metric] = {}
+        for seed in range(seeds):
+            for arm in ARMS:
+                figures = self.figures(arm, seed, self.original if arm == "thoughts" and seed == 0 else None)
+                arms[arm].append(figures["zero" if arm == "plain" else arm])
+                if arm == "thoughts":
+                    arms["zero"].append(figures["zero"])
+                    arms["shuffled"].append(figures["shuffled"])
+                    metrics |= coherence_metrics(figures) if seed == 0 else {}
+        documents = self.judged.documents[:, 1:]
+        judgement = ThoughtJudgement(documents[documents >= 0], self.before, arms)
+        return judgement, {**judgement.metrics(), **metrics}
+
+
+def study_of(work: Work) -> tuple[ThoughtStudy, SplitCorpus]:
+    """What the phase learns from and is judged on. Raises HandoffError if the model has seen any of the latter."""
     config: QuietStar = work.config
     base = work.inputs[0]
     for name, source in config.sources.items():
@@ -210,24 +240,14 @@ def run(work: Work) -> PhaseOutcome:
     tokenizer = reading_tokenizer(base)
     corpus = read_corpus(config.sources, config.held_out)
     learnt, judged = learning_rows(work, tokenizer, corpus), judged_rows(work, tokenizer, corpus)
-    study = ThoughtStudy(work, tokenizer, learnt, judged, read_traces(config))
-    work.folder.mkdir(parents=True, exist_ok=True)
-    original = study.start(0)
-    refuse_long_rows(original.config, config.length + config.thought_tokens + config.ahead + 1)
-    before = token_nats(original, judged, "plain")["zero"]
-    arms: dict[str, list[np.ndarray]] = {name: [] for name in ("thoughts", *CONTROLS) if name != "before"}
-    metrics = learn_traces(study, original)
-    for seed in range(config.seeds):
-        for arm in ARMS:
-            figures = study.figures(arm, seed, original if arm == "thoughts" and seed == 0 else None)
-            arms[arm].append(figures["zero" if arm == "plain" else arm])
-            if arm == "thoughts":
-                arms["zero"].append(figures["zero"])
-                arms["shuffled"].append(figures["shuffled"])
-                metrics |= coherence_metrics(figures) if seed == 0 else {}
-    documents = judged.documents[:, 1:]
-    judgement = ThoughtJudgement(documents[documents >= 0], before, arms)
-    checkpoint = save(study, corpus, {**judgement.metrics(), **metrics})
+    return ThoughtStudy(work, tokenizer, learnt, judged, read_traces(config)), corpus
+
+
+def run(work: Work) -> PhaseOutcome:
+    study, corpus = study_of(work)
+    traces = learn_traces(study, study.original)
+    judgement, metrics = study.judgement(work.config.seeds)
+    checkpoint = save(study, corpus, {**metrics, **traces})
     return PhaseOutcome(checkpoint, judgement.gate())
 
 
@@ -287,7 +307,7 @@ def data_digests(config: QuietStar) -> dict[str, str]:
 
 PHASE = Phase(
     name="quietstar",
-    version=1,
+    version=2,
     about="Learn to think before tokens",
     config=QuietStar,
     takes=Contract(checkpoints=(1, 1), formats=("dense",), tokenizer=True),

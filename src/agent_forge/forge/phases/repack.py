@@ -16,14 +16,19 @@ from agent_forge.forge.contracts import format_of
 from agent_forge.forge.gates import NO_GAIN
 from agent_forge.forge.handoff import ADAPTED
 from agent_forge.forge.phases import Phase, PhaseOutcome, Work
+from agent_forge.forge.phases.carrying import carry_thoughts
 from agent_forge.forge.quantization.settings import QuantizeSettings
 
 PACKING = "packing"  # in the configuration on the card of what was packed again: the settings, for the next phase
 
 
 def run_phase_on(kind: Phase, work: Work) -> PhaseOutcome:
-    """Runs the phase; what it made from an unpacked ternary input is packed again."""
-    outcome = kind.run(work)
+    """Runs the phase; what it made from an unpacked ternary input is packed again, and thinks as its input did."""
+    existing = set(work.models.glob("*"))
+    return carry_thoughts(kind, work, packed_again(work, kind.run(work)), existing)
+
+
+def packed_again(work: Work, outcome: PhaseOutcome) -> PhaseOutcome:
     settings = packing_of(work.inputs[0]) if work.inputs else None
     made = outcome.checkpoint
     if settings is None or made is None or not outcome.gate.passed or format_of(made.path) != "dense":

@@ -18,8 +18,7 @@ from safetensors.torch import load_file, save_file
 from agent_forge.errors import CheckpointError
 from agent_forge.forge.thoughts.model import ThinkingModel
 from agent_forge.inference.loading import load_model, load_tokenizer, read_json
-
-HEADS = "thoughts"
+from agent_forge.model_files import THOUGHTS
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class ThinkingFolder:
 
 def save_heads(model: ThinkingModel, thought_tokens: int, folder: str | os.PathLike[str]) -> None:
     """Writes what makes the model in `folder` think."""
-    place = Path(folder) / HEADS
+    place = Path(folder) / THOUGHTS
     place.mkdir(parents=True)
     heads = {name: tensor.detach().cpu().contiguous() for name, tensor in model.heads().items()}
     save_file(heads, place / "heads.safetensors", metadata={"format": "pt"})
@@ -44,13 +43,13 @@ def save_heads(model: ThinkingModel, thought_tokens: int, folder: str | os.PathL
 def load_thinking(folder: str | os.PathLike[str], *, device: str = "cpu", dtype: Any = None) -> ThinkingFolder:
     """The model with its thoughts, ready to generate. Raises CheckpointError where there are none, or damaged ones."""
     source = Path(folder)
-    if not (source / HEADS / "thoughts.json").is_file():
+    if not (source / THOUGHTS / "thoughts.json").is_file():
         fix = "Train thoughts: `agent-forge forge phase quietstar MODEL OUT`"
         raise CheckpointError("this model has no thoughts", where=str(source), fix=fix)
-    document = read_json(source / HEADS / "thoughts.json")
+    document = read_json(source / THOUGHTS / "thoughts.json")
     model = load_model(source, dtype=dtype or torch.float32)
     try:
-        heads = load_file(source / HEADS / "heads.safetensors")
+        heads = load_file(source / THOUGHTS / "heads.safetensors")
         silent = tuple(int(number) for number in document["silent"])
         thinking = ThinkingModel(model, int(document["start"]), int(document["end"]), heads["start"], silent)
         missing = set(thinking.heads()) ^ set(heads)
@@ -59,5 +58,5 @@ def load_thinking(folder: str | os.PathLike[str], *, device: str = "cpu", dtype:
         thinking.load_state_dict(heads, strict=False)
         count = int(document["thought_tokens"])
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(f"the thoughts cannot be loaded: {error}", where=str(source / HEADS)) from error
+        raise CheckpointError(f"the thoughts cannot be loaded: {error}", where=str(source / THOUGHTS)) from error
     return ThinkingFolder(thinking.to(device).eval(), load_tokenizer(source), count)

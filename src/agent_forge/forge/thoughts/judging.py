@@ -142,7 +142,7 @@ class ThoughtJudgement:
         return value, math.sqrt(error**2 + spread**2)
 
     def gate(self) -> GateResult:
-        """Passes if thoughts beat every control on the hardest tenth by more than two standard errors."""
+        """Passes if thoughts beat every control on the hardest tenth by two standard errors, over enough seeds."""
         hard = self.hard()
         differences = {name: self.difference(name, hard) for name in CONTROLS}
         closest = max(CONTROLS, key=lambda name: differences[name][0])
@@ -151,7 +151,7 @@ class ThoughtJudgement:
         better = measured and all(value < -2 * error for value, error in differences.values())
         verdict = NOT_MEASURED if not measured else PASSED if better else NO_GAIN
         after = self.mean("thoughts", hard)
-        return GateResult(
+        gate = GateResult(
             METRIC,
             self.mean("before", hard),
             after,
@@ -159,6 +159,7 @@ class ThoughtJudgement:
             verdict,
             control=self.mean(closest, hard),
         )
+        return gate.of_seeds(len(self.of["thoughts"]))
 
     def metrics(self) -> dict[str, Metric]:
         """Every figure for the card: of each control, and of thoughts minus it, on the hardest tenth and on all."""
