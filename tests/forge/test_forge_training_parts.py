@@ -69,6 +69,24 @@ class TestCrossEntropy:
         loss.backward()
         torch.testing.assert_close(weights.grad, F.cross_entropy(hidden @ head.T, targets, reduction="none"))
 
+    @pytest.mark.parametrize("frozen", ["head", "hidden"])
+    def test_what_is_frozen_costs_no_gradient_and_changes_no_other(self, frozen):
+        """Below an adapter the head is frozen: nothing of its size [V, D] may be computed or kept for it."""
+        inputs = {"hidden": torch.randn(20, 8), "head": torch.randn(33, 8)}
+        targets = torch.randint(0, 33, (20,))
+        (learnt,) = set(inputs) - {frozen}
+        inputs[learnt].requires_grad_()
+        kept = []
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape) or x, lambda x: x):
+            loss = chunked_cross_entropy(inputs["hidden"], inputs["head"], targets, chunk=7)
+        loss.backward()
+        assert inputs[learnt].shape in kept
+        assert inputs[frozen].shape not in kept
+        assert inputs[frozen].grad is None
+        full = F.cross_entropy(inputs["hidden"] @ inputs["head"].T, targets, reduction="sum")
+        (expected,) = torch.autograd.grad(full, inputs[learnt])
+        torch.testing.assert_close(inputs[learnt].grad, expected, atol=1e-6, rtol=1e-5)
+
     def test_under_autocast_the_logits_are_low_and_the_sums_are_not(self):
         hidden, head = torch.randn(64, 16, requires_grad=True), torch.randn(50, 16, requires_grad=True)
         targets = torch.randint(0, 50, (64,))

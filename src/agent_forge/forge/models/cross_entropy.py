@@ -69,17 +69,18 @@ def _chunks(length: int, size: int) -> Iterator[slice]:
 class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, head: Tensor, targets: Tensor, weights: Tensor, chunk: int) -> Tensor:
-        differentiate = ctx.needs_input_grad[0] or ctx.needs_input_grad[1]
+        of_hidden, of_head = ctx.needs_input_grad[:2]  # below an adapter the head is fixed
         low = head.to(hidden.dtype)
         losses = torch.empty(hidden.shape[0], dtype=torch.float32, device=hidden.device)
-        hidden_grad = torch.empty_like(hidden) if differentiate else None
-        head_grad = torch.zeros_like(head, dtype=torch.float32) if differentiate else None
+        hidden_grad = torch.empty_like(hidden) if of_hidden else None
+        head_grad = torch.zeros_like(head, dtype=torch.float32) if of_head else None
         step = _step_of(hidden.device.type)
         for part in _chunks(hidden.shape[0], chunk):
             logits = hidden[part] @ low.T  # [chunk, V]
             losses[part], slope = step(logits, targets[part], weights[part])
-            if hidden_grad is not None and head_grad is not None:
+            if hidden_grad is not None:
                 torch.mm(slope, low, out=hidden_grad[part])
+            if head_grad is not None:
                 _add_product(head_grad, slope.T, hidden[part])
         ctx.save_for_backward(hidden_grad, head_grad, losses)
         ctx.head_type = head.dtype
@@ -89,9 +90,9 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, *outer: Any) -> Any:
         (scale,) = outer
         hidden_grad, head_grad, losses = ctx.saved_tensors
-        if hidden_grad is None:
-            return None, None, None, losses * scale, None
-        return hidden_grad * scale, (head_grad * scale).to(ctx.head_type), None, losses * scale, None
+        of_hidden = None if hidden_grad is None else hidden_grad * scale
+        of_head = None if head_grad is None else (head_grad * scale).to(ctx.head_type)
+        return of_hidden, of_head, None, losses * scale, None
 
 
 def _loss_and_slope(logits: Tensor, targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
