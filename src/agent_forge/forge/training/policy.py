@@ -25,6 +25,7 @@ from torch.utils.checkpoint import checkpoint
 from agent_forge.errors import UsageError
 from agent_forge.forge.training.objective import has_plain_head, hidden_and_head
 from agent_forge.forge.training.settings import PolicySettings
+from agent_forge.forge.training.shared_prompts import share_prompts, sheet_width
 
 CHUNK = 4096  # tokens whose logits are held at once
 TINY = 1e-4  # added to a standard deviation, as TRL does
@@ -63,20 +64,24 @@ def log_probs_and_values(
     attention_BT: Tensor | None = None,
     allowed_BLV: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """`token_log_probs`, and the value head's estimate before each of these tokens from the same pass."""
+    """`token_log_probs`, and the value head's estimate before each of these tokens from the same pass.
+
+    Rows that begin with the same prompt read it once where that is cheaper (see `shared_prompts`)."""
     chosen_BT = mask_BT.bool().clone()
     chosen_BT[:, 0] = False  # nothing comes before it
-    inputs = _Padded(tokens_BT, attention_BT)
-    before = chosen_BT[:, 1:]  # the positions that predict the chosen tokens
+    inputs: Any = _Padded(tokens_BT, attention_BT)
+    place_BT = torch.arange(tokens_BT.numel(), device=tokens_BT.device).view(tokens_BT.shape)
+    if attention_BT is None and (shared := share_prompts(tokens_BT, chosen_BT, sheet_width(model))):
+        inputs, place_BT = shared
+    before_N = place_BT[:, :-1][chosen_BT[:, 1:]]  # the positions that predict the chosen tokens
     if has_plain_head(model):
-        hidden, head = hidden_and_head(model, inputs)  # type: ignore[arg-type]
-        rows_ND, weight = hidden[:, :-1][before], head
-        states_ND = rows_ND
+        hidden, weight = hidden_and_head(model, inputs)
+        rows_ND = states_ND = hidden.flatten(0, 1)[before_N]
     else:
         named: Any = model
-        out = named(input_ids=tokens_BT, **inputs.context(), use_cache=False, output_hidden_states=True)
-        rows_ND, weight = out.logits[:, :-1][before], None
-        states_ND = out.hidden_states[-1][:, :-1][before]
+        out = named(input_ids=inputs.inputs, **inputs.context(), use_cache=False, output_hidden_states=True)
+        rows_ND, weight = out.logits.flatten(0, 1)[before_N], None
+        states_ND = out.hidden_states[-1].flatten(0, 1)[before_N]
     targets_N = tokens_BT[chosen_BT]
     allowed_NV = None if allowed_BLV is None else _of_sampled(allowed_BLV, chosen_BT)
     log_probs_N = _in_chunks(rows_ND, weight, targets_N, temperature, allowed_NV)

@@ -43,6 +43,7 @@ from agent_forge.forge.training.policy import (
 )
 from agent_forge.forge.training.sampling import Constraint, Samples, evaluating, sample
 from agent_forge.forge.training.settings import ReinforceSettings
+from agent_forge.forge.training.shared_prompts import sheet_width, sheets_of_rows
 from agent_forge.forge.training.watch import HeldOutScore, PolicyWatch
 from agent_forge.plans import Task
 from agent_forge.runtime.jobs import Jobs, Place
@@ -318,7 +319,7 @@ class PolicyRun:
         try:
             for _ in range(s.epochs):
                 for rows in torch.randperm(len(experience), generator=order).chunk(s.minibatches):
-                    self.train.learn(batch.rows(rows))
+                    self.train.learn(batch.rows(rows, sheet_width(self.model)))
             losses = self.train.losses()
         except TrainingDiverged as error:
             if self.good is None and self.saved_good is None and error.checkpoint is None:
@@ -490,10 +491,11 @@ class PolicyBatch(Batch):
         chosen = {name: getattr(self, name) for name in _TENSORS}
         return PolicyBatch(**{name: change(value) for name, value in chosen.items() if value is not None})
 
-    def rows(self, chosen: Tensor) -> PolicyBatch:
-        """Some rows; those of like length are neighbours, so that micro-batches hold little padding."""
-        lengths = row_lengths(self.documents[chosen])
-        ordered = chosen[lengths.argsort(descending=True, stable=True)]
+    def rows(self, chosen: Tensor, width: int | None) -> PolicyBatch:
+        """Some rows; those that share a prompt are neighbours, then those of like length: micro-batches hold little
+        padding."""
+        sheets = sheets_of_rows(self.inputs[chosen], self.documents[chosen], width)
+        ordered = chosen[torch.tensor([row for sheet in sheets for row in sheet])]
         return self._each(lambda tensor: tensor[ordered])
 
     def split(self, rows: int) -> Iterator[PolicyBatch]:
