@@ -1,4 +1,7 @@
-"""The forged planner on one GPU: training and shrinking (docs/results/forged-planner.md).
+"""The forged planner on one GPU: training and shrinking against the clock (docs/results/forged-planner.md).
+
+The steps themselves are the package's (`agent_forge.learning.planner` and `.shrink`, which `agent-forge forge run
+planner` puts together); here are the time limits, a student to go on from, blocks that are compared, and the files.
 
 python benchmarks/planner_gpu.py speed
 python benchmarks/planner_gpu.py train --weights DIR --data DIR --steps N --out DIR
@@ -16,6 +19,7 @@ import os
 import sys
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +97,13 @@ def read_sheets(paths: list[Path]) -> Any:
 
 
 def timed_train(
-    model: Any, data: Any, options: argparse.Namespace, loss: Any = None, on_record: Any = None, **more: Any
+    model: Any,
+    data: Any,
+    options: argparse.Namespace,
+    loss: Any = None,
+    on_record: Any = None,
+    change: Any = lambda settings: settings,
+    **more: Any,
 ) -> None:
     """A warm-up at a constant rate that measures the speed, then as many steps as fit into the time that is left."""
     from agent_forge.forge.training import train
@@ -110,15 +120,12 @@ def timed_train(
         if options.steps and time.perf_counter() - begun > options.seconds > 0:
             raise TimeIsUpError
 
+    def learn(steps: int, **more: Any) -> None:
+        chosen = change(settings(steps, options.rows, options.micro[0], options.lr, options.seed, **more))
+        train(model, data, chosen, loss=loss, on_record=note, progress=None)
+
     if options.steps is None:
-        train(
-            model,
-            data,
-            settings(60, options.rows, options.micro[0], options.lr, **{**more, "schedule": "wsd", "decay": 0.0}),
-            loss=loss,
-            on_record=note,
-            progress=None,
-        )
+        learn(60, **{**more, "schedule": "wsd", "decay": 0.0})
         pace = (stamps[-1][1] - stamps[0][1]) / (stamps[-1][0] - stamps[0][0])
         left = 0.94 * (options.seconds - (time.perf_counter() - begun))  # others may use the GPU too
         options.steps = int(left / pace)
@@ -127,30 +134,15 @@ def timed_train(
             flush=True,
         )
     with suppress(TimeIsUpError):
-        train(
-            model,
-            data,
-            settings(options.steps, options.rows, options.micro[0], options.lr, **more),
-            loss=loss,
-            on_record=note,
-            progress=None,
-        )
+        learn(options.steps, **more)
 
 
-def settings(steps: int, rows: int, micro: int, lr: float, **more: Any) -> Any:
-    from agent_forge.forge.training import TrainSettings
+def settings(steps: int, rows: int, micro: int, lr: float, seed: int = 0, **more: Any) -> Any:
+    from agent_forge.learning.supervised import adamw_settings
 
-    changes = {"matrix_rule": "adamw", "lr": lr, "embedding_lr": lr, "scalar_lr": lr, "weight_decay": 0.01}
-    fixed = {"schedule": "cosine", "warmup": max(10, steps // 50), "floor": 0.03, "log_every": 20}
-    changes |= more.pop("changes", {})
-    return TrainSettings(
-        steps=steps,
-        batch_rows=rows,
-        micro_rows=micro,
-        optimizer="specialise",
-        optimizer_changes=changes,
-        **{**fixed, **more},
-    )
+    fixed = {"micro_rows": micro, "warmup": max(10, steps // 50), "log_every": 20, **more}
+    chosen = adamw_settings(steps, rows, lr, fixed, seed)
+    return replace(chosen, optimizer_changes={**chosen.optimizer_changes, "weight_decay": 0.01})
 
 
 def shape(layers: int = 30, words: int = 16384) -> Any:
@@ -233,14 +225,12 @@ def speed(options: argparse.Namespace) -> None:
 
 def prepare(options: argparse.Namespace) -> tuple[Any, str, int]:
     """The base model with the cut vocabulary: model, tokenizer.json, the token that ends an answer."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
     from agent_forge.forge.pruning import cut_embeddings
+    from agent_forge.learning.planner import plain_model
 
     kept = json.loads((options.weights / "kept.json").read_text())
     words = (options.weights / "tokenizer.json").read_text()
-    model = AutoModelForCausalLM.from_pretrained(options.weights / "model", dtype=torch.float32)
+    model = plain_model(options.weights / "model")
     if model.config.vocab_size != len(kept):
         cut_embeddings(model, kept)
     return model, words, kept.index(2)
@@ -286,7 +276,7 @@ def train_planner(options: argparse.Namespace) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options.out.mkdir(parents=True, exist_ok=True)
     model, words, _ = prepare(options)
-    timed_train(model.to(device), read_sheets(options.sheets_file), options, seed=options.seed)
+    timed_train(model.to(device), read_sheets(options.sheets_file), options)
     model.save_pretrained(options.out / "model")
     (options.out / "tokenizer.json").write_text(words)
     (options.out / "kept.json").write_text((options.weights / "kept.json").read_text())
@@ -295,19 +285,13 @@ def train_planner(options: argparse.Namespace) -> None:
 def judge_folder(options: argparse.Namespace) -> None:
     """The figures of a trained or packed model."""
     import torch
-    from transformers import AutoModelForCausalLM
 
-    import agent_forge.forge.models  # noqa: F401  (registers the packed format)
-    from agent_forge.inference.packed import unpack_model
+    from agent_forge.learning.planner import plain_model
 
     torch.set_num_threads(1)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     packed = options.teacher / "packed"
-    model = AutoModelForCausalLM.from_pretrained(
-        packed if packed.exists() else options.teacher / "model", dtype=torch.float32
-    )
-    if packed.exists():
-        model = unpack_model(model)
+    model = plain_model(packed if packed.exists() else options.teacher / "model")
     words = (options.teacher / "tokenizer.json").read_text()
     end = json.loads((options.teacher / "kept.json").read_text()).index(2)
     figures = judge(model.to(device), words, end, options.data, options.per_set, options.teacher)
@@ -316,62 +300,39 @@ def judge_folder(options: argparse.Namespace) -> None:
 
 def unpack(options: argparse.Namespace) -> None:
     """A packed model as a plain folder, to be trained on or taught from."""
-    import torch
-    from transformers import AutoModelForCausalLM
+    from agent_forge.learning.planner import plain_model
 
-    import agent_forge.forge.models  # noqa: F401  (registers the packed format)
-    from agent_forge.inference.packed import unpack_model
-
-    model = unpack_model(AutoModelForCausalLM.from_pretrained(options.teacher, dtype=torch.float32))
-    model.save_pretrained(options.out / "model")
+    plain_model(options.teacher).save_pretrained(options.out / "model")
 
 
 def keep_int8(options: argparse.Namespace) -> None:
     """The uncompressed model in bytes, small enough to carry home and be judged there."""
-    import torch
-    from transformers import AutoModelForCausalLM
+    from agent_forge.learning.planner import plain_model, write_planner
 
-    from agent_forge.inference.packed import save_packed
-
-    model = AutoModelForCausalLM.from_pretrained(options.teacher / "model", dtype=torch.float32)
-    layers = [name for name, each in model.named_modules() if isinstance(each, torch.nn.Linear) and ".layers." in name]
-    print("int8", save_packed(model, options.out, ternary={}, int8=layers, embedding="int8", rest="fp16"), flush=True)
-    (options.out / "tokenizer.json").write_text((options.teacher / "tokenizer.json").read_text())
+    words, source = (options.teacher / "tokenizer.json").read_text(), options.teacher / "model"
+    write_planner(plain_model(source), options.out, words, source, "int8")
+    print("int8", (options.out / "model.safetensors").stat().st_size, flush=True)
 
 
 def student_of(teacher: Any, data: Any, options: argparse.Namespace) -> tuple[Any, list[int]]:
     """What is distilled, and which of the teacher's layers it has: cut out of the teacher and rounded with error
     feedback, or a packed model whose levels are where the shadow weights begin."""
     import torch
-    from transformers import AutoModelForCausalLM
 
-    import agent_forge.forge.models  # noqa: F401  (registers the packed format)
-    from agent_forge.forge.pruning import keep_layers, layer_influence
     from agent_forge.forge.quantization import to_bitlinear
-    from agent_forge.forge.quantization.calibration import input_moments, round_with_feedback
     from agent_forge.forge.quantization.levels import Format
-    from agent_forge.inference.packed import unpack_model
-    from agent_forge.learning.sheets import PlanSheets
+    from agent_forge.learning.planner import plain_model
+    from agent_forge.learning.shrink import smaller
 
     format = Format(levels=options.levels, embedding="int4")
-    device = next(teacher.parameters()).device
-    if options.start:
-        student = unpack_model(AutoModelForCausalLM.from_pretrained(options.start, dtype=torch.float32)).to(device)
-        for name in to_bitlinear(student, format):
-            layer = student.get_submodule(name)
-            with torch.no_grad():  # what was packed is on four levels exactly, the smaller at half a scale
-                layer.scales.copy_(2 * layer.weight.abs().amin(1, keepdim=True))
-        return student, options.kept
-    student, kept = copy.deepcopy(teacher), list(range(teacher.config.num_hidden_layers))
-    if options.layers:
-        influence = layer_influence(teacher, data.take(slice(0, 16)).inputs.to(device))
-        kept = sorted(sorted(kept, key=lambda n: -influence[n])[: options.layers])
-        keep_layers(student, kept)
-    dense = copy.deepcopy(student)
-    names = to_bitlinear(student, format)
-    few = PlanSheets(*(getattr(data, name)[:64] for name in ("tokens", "documents", "positions", "learnt")))
-    round_with_feedback(student, input_moments(dense, few, names))
-    return student, kept
+    if not options.start:
+        return smaller(teacher, data, options.layers or 0, format)
+    student = plain_model(options.start).to(teacher.device)
+    for name in to_bitlinear(student, format):
+        layer = student.get_submodule(name)
+        with torch.no_grad():  # what was packed is on four levels exactly, the smaller at half a scale
+            layer.scales.copy_(2 * layer.weight.abs().amin(1, keepdim=True))
+    return student, options.kept
 
 
 def pairs_of(kept: list[int], layers: int, taps: int) -> list[tuple[int, int]]:
@@ -391,14 +352,15 @@ def compile_layers(model: Any, but: set[int]) -> None:
 def shrink(options: argparse.Namespace) -> None:
     """Distils the teacher onto few levels and packs it."""
     import torch
-    from transformers import AutoModelForCausalLM
 
     from agent_forge.forge.quantization import Distillation, write_packed
     from agent_forge.forge.quantization.bitlinear import set_strength
+    from agent_forge.learning.planner import plain_model
+    from agent_forge.learning.shrink import for_few_levels, strength
 
     device = "cuda" if torch.cuda.is_available() else "cpu"
     options.out.mkdir(parents=True, exist_ok=True)
-    teacher = AutoModelForCausalLM.from_pretrained(options.teacher / "model", dtype=torch.float32).to(device)
+    teacher = plain_model(options.teacher / "model").to(device)
     data = read_sheets(options.sheets_file)
     student, kept = student_of(teacher, data, options)
     print("kept layers", kept, flush=True)
@@ -413,16 +375,14 @@ def shrink(options: argparse.Namespace) -> None:
     loss = Distillation(goal, hard=options.hard, hidden=options.hidden, blocks=pairs)
 
     def note(record: dict[str, Any]) -> None:
-        """The strength rises over the first fifth of the time, or is there at once; the states count less and less."""
+        """The levels take hold, or hold from the start in a student that has them; the states count less and less."""
         past = (time.perf_counter() - begun) / options.seconds
-        set_strength(student, 1.0 if options.start else min(1.0, 0.125 * (1 + int(40 * past))))
+        set_strength(student, 1.0 if options.start else strength(past))
         loss.hidden = options.hidden * max(0.0, 1 - past / 0.7) ** 2
 
-    set_strength(student, 1.0 if options.start else 0.125)
-    muon = {"matrix_rule": "muon", "lr": options.lr, "weight_decay": 0.0}
-    muon |= {"embedding_lr": options.lr / 5, "scalar_lr": options.lr / 5}
-    more = {"divergence": 50.0, "changes": muon, "compile": False, "schedule": options.schedule, "decay": options.decay}
-    timed_train(student, data, options, loss, note, seed=options.seed, **more)
+    set_strength(student, 1.0 if options.start else strength(0.0))
+    more = {"compile": False, "schedule": options.schedule, "decay": options.decay}
+    timed_train(student, data, options, loss, note, lambda settings: for_few_levels(settings, options.lr), **more)
     set_strength(student, 1.0)
     torch.save(student.state_dict(), options.out / "state.pt")
     size = write_packed(student, options.teacher / "model", options.out / "packed", options.layout)

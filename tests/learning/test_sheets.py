@@ -138,7 +138,8 @@ def test_the_mask_by_brute_force() -> None:
 
 
 def test_the_examples_of_packing_hold() -> None:
-    assert doctest.testmod(importlib.import_module("agent_forge.forge.training.packing")).failed == 0
+    for name in ("agent_forge.forge.training.packing", "agent_forge.learning.shrink"):
+        assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 LR, STEPS = 5e-3, 130

@@ -137,9 +137,7 @@ def prepare(source: Path, config: PlannerSettings, rows: Sequence[PlanRow]) -> t
             "the base has no tokenizer.json", where=str(source), fix="Save it with transformers 4 or later"
         )
     words = tokenizer_file.read_text(encoding="utf-8")
-    model = load_model(source, dtype=torch.float32)
-    if format_of(source) == "agent_forge_packed":
-        model = unpack_model(model)  # exact: a level times a scale is a float32
+    model = plain_model(source)
     if isinstance(model, CognateForCausalLM):
         fix = "Start from a Llama-shaped model"
         raise UsageError("Cognate does not read sheets, where requests share a list of tools", fix=fix)
@@ -150,6 +148,12 @@ def prepare(source: Path, config: PlannerSettings, rows: Sequence[PlanRow]) -> t
         words = cut_tokenizer(words, kept)
         cut_embeddings(model, kept)
     return model, words
+
+
+def plain_model(source: Path) -> Any:
+    """The model in a folder with float32 weights, also if they are packed: a level times a scale is a float32."""
+    model = load_model(source, dtype=torch.float32)
+    return unpack_model(model) if format_of(source) == "agent_forge_packed" else model
 
 
 def sheets_of(rows: Sequence[PlanRow], words: str, length: int, end: int, groups: Sequence[Any] = ()) -> PlanSheets:

@@ -27,7 +27,7 @@ from agent_forge.forge.quantization import Distillation, to_bitlinear, write_pac
 from agent_forge.forge.quantization.bitlinear import set_strength
 from agent_forge.forge.quantization.calibration import input_moments, round_with_feedback
 from agent_forge.forge.quantization.settings import Format
-from agent_forge.forge.training import train
+from agent_forge.forge.training import TrainSettings, train
 from agent_forge.inference.loading import load_model
 from agent_forge.learning.judging import calibration
 from agent_forge.learning.material import gather, public_groups
@@ -71,18 +71,14 @@ def run(work: Work) -> PhaseOutcome:
     teacher = load_model(source, dtype=torch.float32).eval().to(device())
     words = (source / "tokenizer.json").read_text(encoding="utf-8")
     data = sheets_of(material.train, words, config.length, end_of(teacher), public_groups(config, work.seed))
-    student = smaller(teacher, data, config)
-    settings = training_settings(config, len(data), work.seed)
-    # at few levels the matrices learn by Muon, the rest more slowly: what the shipped planner was made with
-    rates = {"matrix_rule": "muon", "embedding_lr": config.lr / 5, "scalar_lr": config.lr / 5}
-    settings = replace(settings, divergence=50.0, optimizer_changes={**settings.optimizer_changes, **rates})
+    student, _ = smaller(teacher, data, config.layers, config.format)
+    settings = for_few_levels(training_settings(config, len(data), work.seed), config.lr)
 
     def note(record: dict[str, Any]) -> None:
-        """The levels take hold over the first fifth of the steps."""
-        set_strength(student, min(1.0, 0.125 + record["step"] / (0.2 * settings.steps)))
+        set_strength(student, strength(record["step"] / settings.steps))
         work.tell(**record, steps=settings.steps)
 
-    set_strength(student, 0.125)
+    set_strength(student, strength(0.0))
     loss = Distillation(teacher, hard=config.hard)
     trained = train(student, data, settings, work.folder / "training", on_record=note, progress=None, loss=loss)
     set_strength(student, 1.0)
@@ -97,23 +93,39 @@ def run(work: Work) -> PhaseOutcome:
     return PhaseOutcome(checkpoint, gate)
 
 
-def smaller(teacher: Any, data: PlanSheets, config: ShrinkSettings) -> Any:
-    """A copy with fewer layers and few levels, its weights rounded so that each layer's output changes least."""
-    student = copy.deepcopy(teacher)
-    if config.layers and config.layers < teacher.config.num_hidden_layers:
-        influence = layer_influence(teacher, data.take(slice(0, 16)).inputs.to(device()))
-        most = sorted(range(len(influence)), key=lambda number: -influence[number])[: config.layers]
-        keep_layers(student, sorted(most))
+def smaller(teacher: Any, data: PlanSheets, layers: int, format: Format) -> tuple[Any, list[int]]:
+    """A copy with so many layers (0: all) on few levels, its weights rounded so that each layer's output changes
+    least; and which of the teacher's layers it has."""
+    student, kept = copy.deepcopy(teacher), list(range(teacher.config.num_hidden_layers))
+    if layers and layers < len(kept):
+        influence = layer_influence(teacher, data.take(slice(0, 16)).inputs.to(teacher.device))
+        kept = sorted(sorted(kept, key=lambda number: -influence[number])[:layers])
+        keep_layers(student, kept)
     dense = copy.deepcopy(student)
-    names = to_bitlinear(student, config.format)
+    names = to_bitlinear(student, format)
     some = [getattr(data, name)[:ROUNDING_ROWS] for name in ("tokens", "documents", "positions", "learnt")]
     round_with_feedback(student, input_moments(dense, PlanSheets(*some), names))
-    return student
+    return student, kept
+
+
+def for_few_levels(settings: TrainSettings, rate: float) -> TrainSettings:
+    """What the shipped planner was distilled with: the matrices learn by Muon, the rest more slowly."""
+    rates = {"matrix_rule": "muon", "lr": rate, "embedding_lr": rate / 5, "scalar_lr": rate / 5, "weight_decay": 0.0}
+    return replace(settings, divergence=50.0, optimizer_changes={**settings.optimizer_changes, **rates})
+
+
+def strength(past: float) -> float:
+    """How firmly the levels hold after a share of the run: more in eight steps, in full from a sixth of it on.
+
+    >>> [strength(past) for past in (0.0, 0.1, 0.175, 1.0)]
+    [0.125, 0.625, 1.0, 1.0]
+    """
+    return min(1.0, 0.125 * (1 + int(40 * past)))
 
 
 PHASE = Phase(
     name="shrink",
-    version=1,
+    version=2,  # the strength rises in steps
     about="Distil a planner onto few levels and pack it",
     config=ShrinkSettings,
     takes=Contract(checkpoints=(1, 1), formats=("dense",), tokenizer=True),
