@@ -234,3 +234,22 @@ def test_a_stored_trace_is_scored_by_its_profile(tmp_path: Path, capsys: pytest.
     assert document["scores"][0]["components"]["cap"] == 1.0
     assert run_command(call) == 2
     assert run_command([*call, "0.5", "--profile", "finance"]) == 2
+
+
+@pytest.mark.parametrize(("model", "correctness"), [("reference", "1"), ("copy", "-0.5")])
+def test_totals_that_may_be_negative_are_moved_onto_the_scale_of_scores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], model: str, correctness: str
+) -> None:
+    with Recorder(tmp_path / "traces.db") as recorder:
+        work: Any = exercises_for([GENESIS["finance"]], 1)
+        evaluate_agents(work, Examinee(model), recorder)
+        (trace,) = recorder.store.each_trace()
+    call = ["traces", "reward", trace[0].trace_id, "--home", str(tmp_path), "--json", "--profile", "plus-minus-one"]
+    assert run_command(call) == 0
+    document = json.loads(capsys.readouterr().out)
+    (given,) = document["scores"]
+    assert document["judge"] == "reward plus-minus-one"
+    total = score_trace(trace, "plus-minus-one").total
+    assert total == 1 if model == "reference" else -0.5 <= total < 0
+    assert given["value"] == pytest.approx((total + 1) / 2)
+    assert f"{total:g} on the scale from -1 to 1: correctness {correctness}, " in given["comment"]

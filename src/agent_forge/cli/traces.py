@@ -178,7 +178,8 @@ def reward(
 ) -> None:
     """Score TRACE, an id or its beginning, with VALUE from 0 (bad) to 1 (good), or by a reward profile.
 
-    A profile scores traces of exercises: those of `agents eval` and `traces collect --agents`.
+    A profile scores traces of exercises: those of `agents eval` and `traces collect --agents`. Totals of
+    `plus-minus-one`, from -1 to 1, are moved onto the scale from 0 to 1.
     Scores of several judges are kept apart, and their mean is the reward of the trace. A later score of the same judge
     replaces the earlier one. The agents that acted get their share of the credit: `agent-forge traces stats`.
     """
@@ -192,9 +193,8 @@ def reward(
         if profile is not None:
             from agent_forge.rewards import score_trace
 
-            scored = score_trace(spans, profile)
-            value, parts, by = scored.total, dict(scored.components), f"reward {profile}"
-            comment = comment or scored.why or None
+            value, parts, why = score_trace(spans, profile).judgement()
+            by, comment = f"reward {profile}", comment or why or None
         assert value is not None
         span = add_score(store, spans, value, span_id=span_id, by=by, components=parts, comment=comment)
         document = score_document(store, span)

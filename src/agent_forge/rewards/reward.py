@@ -45,6 +45,23 @@ class Reward:
         bounds = [{"name": name, "value": self.components[name]} for name in (CAP, FLOOR) if name in self.components]
         return weighted + bounds
 
+    def judgement(self) -> tuple[float, dict[str, float], str]:
+        """The reward as a score of a trace: a value and its components, all from 0 (bad) to 1 (good), and a comment.
+
+        A total that may be negative is moved onto that scale; its components, which do not lie there, go into the
+        comment.
+
+        >>> values, weights = {"correctness": -0.5, "turns": 1.0, FLOOR: -1.0}, {"correctness": 1, "turns": 0.1}
+        >>> Reward(-0.4, values, weights, correct=False).judgement()
+        (0.3, {}, '-0.4 on the scale from -1 to 1: correctness -0.5, turns 1')
+        """
+        lowest = self.components.get(FLOOR, 0.0)
+        if lowest == 0:
+            return self.total, dict(self.components), self.why
+        parts = ", ".join(f"{name} {self.components[name]:g}" for name in self.weights)
+        scale = f"{self.total:g} on the scale from {lowest:g} to 1: {parts}"
+        return (self.total - lowest) / (1 - lowest), {}, "; ".join(filter(None, [self.why, scale]))
+
 
 def score(
     profile: str | RewardProfile,

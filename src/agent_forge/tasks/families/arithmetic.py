@@ -57,11 +57,12 @@ def solve(expected: Mapping[str, Any]) -> dict[str, Any]:
     return {"answer": right.numerator if right.denominator == 1 else float(right)}
 
 
-@task_family("arithmetic", check=check, solve=solve, schema=SCHEMA)
+@task_family("arithmetic", check=check, solve=solve, schema=SCHEMA, version=2)
 def arithmetic(rng: random.Random, level: float) -> Draft:
     """One sum of small numbers at first; up to five operations, larger numbers and more sentences as levels rise."""
     text, expression = (_word_problem if rng.random() < 0.5 else _expression)(rng, level)
-    return Draft(f'{text}\nAnswer with the number as JSON: {{"answer": 0}}', {"expression": expression})
+    # no number in the form: small models copy it
+    return Draft(f'{text}\nAnswer with the number as JSON: {{"answer": ...}}', {"expression": expression})
 
 
 def _expression(rng: random.Random, level: float) -> tuple[str, str]:
