@@ -140,6 +140,43 @@ def loaded_by(statement: str) -> set[str]:
     return {name.partition(".")[0] for name in done.stdout.split()}
 
 
+COMMAND_LINE = re.compile(r"(?:^[ $]*|`)agent-forge (?!is listening)([^`\n#|]*(?:\\\n[^`\n#|]*)*)", re.MULTILINE)
+
+
+@pytest.mark.untraced
+def test_the_commands_in_the_documentation_exist() -> None:
+    """Every `agent-forge …` of a page: the command, and the options that follow it."""
+    import click
+
+    from agent_forge.cli._app import app
+    from agent_forge.cli.train import TrainGroup
+
+    wrong, count = [], 0
+    for page in PAGES:
+        for line in COMMAND_LINE.findall(page.read_text()):
+            words = line.partition("&&")[0].replace("\\\n", " ").split()
+            command, context = app, click.Context(app)
+            while isinstance(command, click.Group) and words and re.fullmatch("[a-z][a-z-]*", words[0]):
+                name = words.pop(0)
+                found = command.get_command(context, name)
+                found = found or (command.commands["agent"] if isinstance(command, TrainGroup) else None)
+                if found is None:
+                    wrong.append(f"{page.name}: {name} in {line!r}")
+                    break
+                command, context = found, click.Context(found, parent=context)
+            else:
+                if isinstance(command, TrainGroup):
+                    command = command.commands["agent"]
+                if command.context_settings.get("ignore_unknown_options"):  # they go to a script
+                    continue
+                options = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+                used = {word.partition("=")[0].strip("[]().,") for word in words if re.match(r"\[?--[a-z]", word)}
+                wrong += [f"{page.name}: {name} in {line!r}" for name in used - options - {"--help"}]
+                count += 1
+    assert not wrong, "\n".join(wrong)
+    assert count > 100
+
+
 @pytest.mark.parametrize("module", ["agent_forge", "agent_forge.cli._app", "agent_forge.plans", "agent_forge.agents"])
 def test_importing_is_light(module: str) -> None:
     assert loaded_by(f"import {module}").isdisjoint(HEAVY)
