@@ -153,7 +153,7 @@ def test_the_commands_in_the_documentation_exist() -> None:
 
     wrong, count = [], 0
     for page in PAGES:
-        for line in COMMAND_LINE.findall(page.read_text()):
+        for line in COMMAND_LINE.findall(page.read_text(encoding="utf-8")):
             words = line.partition("&&")[0].replace("\\\n", " ").split()
             command, context = app, click.Context(app)
             while isinstance(command, click.Group) and words and re.fullmatch("[a-z][a-z-]*", words[0]):

@@ -14,8 +14,10 @@ from plan_sets import SEAL_FIELDS, write_sets
 
 from agent_forge.errors import DataError
 from agent_forge.learning.datasets import SETS, function_of, parameter_schema, read_set, split_rows
+from agent_forge.learning.material import gather, public_groups
 from agent_forge.learning.mixture import Mixture, Shares, as_missing, as_said, values_of
 from agent_forge.learning.rows import PlanRow, references, with_references, write_plan_rows
+from agent_forge.learning.settings import PlannerSettings
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -225,6 +227,16 @@ def test_the_same_seed_gives_the_same_sheets_in_every_process(
 def test_a_share_of_nothing_is_never_drawn(folder: Path) -> None:
     shares = Shares(generated=0, sgd=0, snips=1, seal_tools=0, nestful=0, ultratool=0, words=0)
     assert {row.source for group in sheets(folder, 20, shares=shares) for row in group} == {"snips"}
+
+
+def test_what_a_planner_is_judged_on_is_not_in_its_public_sheets(folder: Path) -> None:
+    config = PlannerSettings(public=str(folder), sheets=40, judged=4)
+    held_out = {row.id for row in gather(config, seed=2).held_out}
+    assert {name.partition("-")[0] for name in held_out} == {"sgd", "snips", "seal", "ultratool"}
+    groups = public_groups(config, seed=2)
+    assert len(groups) == 40
+    assert not held_out & {row.id for group in groups for row in group}
+    assert public_groups(PlannerSettings(data=("rows.jsonl",)), seed=2) == []
 
 
 def test_what_nobody_said_is_left_open() -> None:

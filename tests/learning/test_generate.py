@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -17,6 +19,7 @@ from agent_forge.agents.planner.script import is_reference, read_line
 from agent_forge.errors import DataError
 from agent_forge.learning.generate import Generator, Mix, Styled, alike, in_style, link_of, restyled
 from agent_forge.learning.rows import PlanRow, references
+from agent_forge.learning.values import Values
 
 
 def check(row: PlanRow) -> None:
@@ -139,3 +142,20 @@ def test_calls_follow_their_tools_into_another_style(style: str) -> None:
         styled[1].parameters["city_id"]: {"ref": 1, "field": styled[0].fields["city_id"]},
         "nights": 2,
     }
+
+
+def test_values_have_the_form_of_their_kind() -> None:
+    forms = {
+        "time": r"\d\d:\d\d|\d\d?(:\d\d)? (am|pm|PM)",
+        "email": r"\w+[._]?[\w'-]+@[\w-]+\.[a-z]+",
+        "url": r"(https://|(http://)?www\.)?[\w-]+\.[a-z]+(/[\w/]+)?",
+        "phone": r"555-\d{3}-\d{4}|\+\d+ \d+",
+        "file": r"[\w/]*[\w-]+\.\w+",
+        "address": r"\d+ .+",
+    }
+    values = Values(random.Random(3))
+    for kind, form in forms.items():
+        for _ in range(60):
+            value = values.of_kind(kind)
+            assert re.fullmatch(form, str(value.value)), (kind, value)
+            assert (value.said, value.kind) == (value.value, kind)

@@ -13,7 +13,9 @@ from agent_forge import run, tool
 from agent_forge.errors import DataError
 from agent_forge.learning import logs
 from agent_forge.learning.logs import read_rows_file, rows_of_chat, rows_of_traces
+from agent_forge.learning.material import gather
 from agent_forge.learning.rows import write_plan_rows
+from agent_forge.learning.settings import PlannerSettings
 from agent_forge.plans import Plan, Task
 from agent_forge.settings import trace_store
 from agent_forge.traces import Store
@@ -71,6 +73,20 @@ def test_a_run_that_was_right_is_a_row_and_others_are_counted(tmp_path: Path) ->
     assert {each["name"] for each in row.tools} == {"find_flight", "book_flight"}
     assert row.tools[1]["parameters"]["required"] == ["number"]
     assert not row.faults()
+
+
+def test_a_planners_rows_come_from_the_right_runs_of_a_home_each_once(tmp_path: Path) -> None:
+    wordings = ("Book a flight to {}.", "I need to be in {} tomorrow, get me on a plane", "Who can fly me over to {}?")
+    for number, city in enumerate(("Oslo", "Rome", "Bonn", "Lima", "Kyoto", "Oslo", "Nowhere")):
+        fly(tmp_path, wordings[number % 3].format(city) if city != "Oslo" else "Oslo, by plane!", city)
+    material = gather(PlannerSettings(traces=str(tmp_path), held_out=0.4), seed=0)
+    cities = [row.calls[0]["args"]["city"] for row in (*material.train, *material.held_out)]
+    assert sorted(cities) == ["Bonn", "Kyoto", "Lima", "Oslo", "Rome"]
+    assert len(material.held_out) == 2
+    assert material.dropped == {"not right": 1, "duplicates": 1}
+    assert material.audit["rows"] == 3
+    with pytest.raises(DataError, match="too few to learn from"):
+        gather(PlannerSettings(traces=str(tmp_path / "empty")), seed=0)
 
 
 TOOLS = [

@@ -137,6 +137,28 @@ def test_the_mask_by_brute_force() -> None:
     assert batch.targets[0].tolist() == [-100, -100, 4, -100, 6, -100, -100, 9, -100, -100, -100]
 
 
+def test_a_smaller_planner_keeps_the_layers_that_change_most() -> None:
+    """Layers 1 and 3 change nothing (their outputs are 0), so 0 and 2 stay; a row of a matrix has four levels."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from agent_forge.forge.quantization.settings import Format
+    from agent_forge.learning.shrink import smaller
+
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2}
+    teacher = LlamaForCausalLM(LlamaConfig(vocab_size=12, **shape)).eval()
+    with torch.no_grad():
+        for number in (1, 3):
+            teacher.model.layers[number].self_attn.o_proj.weight.zero_()
+            teacher.model.layers[number].mlp.down_proj.weight.zero_()
+    data = pack_sheets([Sheet.of([1, 2], [([3], [4]), ([5], [6])], 20), Sheet.of([7], [([8], [9])], 20)], 11)
+    student, kept = smaller(teacher, data, 2, Format(levels="two_bit"))
+    assert kept == [0, 2]
+    assert student.config.num_hidden_layers == len(student.model.layers) == 2
+    assert max(len(row.unique()) for row in student.model.layers[1].mlp.up_proj.quantised()) == 4
+    assert smaller(teacher, data, 0, Format(levels="two_bit"))[1] == [0, 1, 2, 3]
+
+
 def test_the_examples_of_packing_hold() -> None:
     for name in ("agent_forge.forge.training.packing", "agent_forge.learning.shrink"):
         assert doctest.testmod(importlib.import_module(name)).failed == 0

@@ -18,7 +18,7 @@ from agent_forge.agents.profiles import AgentLimits  # noqa: E402
 from agent_forge.errors import DataError, UsageError  # noqa: E402
 from agent_forge.forge.training.policy import group_advantages, token_log_probs  # noqa: E402
 from agent_forge.forge.training.reinforce import learn_policy  # noqa: E402
-from agent_forge.forge.training.settings import ReinforceSettings  # noqa: E402
+from agent_forge.forge.training.settings import LoraSettings, ReinforceSettings  # noqa: E402
 from agent_forge.inference.local_model import LocalModel  # noqa: E402
 from agent_forge.learning.agents import prepare, train_agent  # noqa: E402
 from agent_forge.learning.attempts import (  # noqa: E402
@@ -95,6 +95,36 @@ def test_a_policy_is_trained_registered_and_resumed(base: Path, tmp_path: Path) 
         assert (tmp_path / "home" / "sessions" / name / "events.jsonl").stat().st_size > 0
     with pytest.raises(UsageError, match="exists already"):
         train_agent(PROFILE, base, tmp_path / "whole", **FAST)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+@pytest.mark.parametrize("adapted", [True, False])
+def test_what_samples_on_a_gpu_follows_the_policy(kind: str, adapted: bool) -> None:
+    """After every change the copy has the policy's weights, its adapter merged, up to the rounding to bf16."""
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    from agent_forge.forge.adapters import add_adapter
+
+    torch.manual_seed(0)
+    if kind == "llama":
+        shape = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+        model: Any = LlamaForCausalLM(LlamaConfig(vocab_size=16, **shape))
+    else:
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=16, n_positions=16, n_embd=16, n_layer=1, n_head=2))
+    if adapted:
+        add_adapter(model.eval(), LoraSettings(rank=2))
+    sampling = SamplingCopy(model.eval(), merged=True)
+    tokens = torch.arange(8)[None]
+    before = sampling.current()(tokens).logits
+    for _ in range(2):
+        with torch.no_grad():
+            for weight in model.parameters():
+                if weight.requires_grad:
+                    weight.add_(torch.randn_like(weight), alpha=0.2)
+        current = sampling.current()
+        assert {weight.dtype for weight in current.parameters()} == {torch.bfloat16}
+        torch.testing.assert_close(current(tokens).logits.float(), model(tokens).logits, atol=0.05, rtol=0.05)
+    assert (current(tokens).logits - before).abs().max() > 0.2  # so that equality says something
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,13 +263,15 @@ def test_the_experiment_of_the_original_runs(base: Path, tmp_path: Path, monkeyp
     monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
     from train_on_traces import experiment
 
-    settings = {**FAST, "iterations": 1, "warmup": None, "judged": 2}
+    settings = {**FAST, "iterations": 1, "warmup": None, "judged": 2, "lora": False}
     text = experiment(str(base), PROFILE, 12, tmp_path / "out", **settings)
     assert "12 traces" in text
     assert text.count(" ± ") == 6
     for number, algorithm in enumerate(("sft", "dpo", "grpo"), 1):
         report = json.loads((tmp_path / "out" / algorithm / "report.json").read_text())
         assert report["policy"]["name"] == f"turner@{number}"
+        model, _ = prepare(tmp_path / "out" / algorithm)  # all weights learn: a whole model with its tokenizer
+        assert model.num_parameters() == prepare(base)[0].num_parameters()
         if algorithm != "grpo":
             assert report["traces"]["right"] == 6
             assert report["warmup"] == report["before"]

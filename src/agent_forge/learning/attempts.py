@@ -49,12 +49,12 @@ REINFORCED = 100_000  # the number of the first exercise of reinforcement
 
 class SamplingCopy:
     """The policy as it samples. On a GPU this is a copy in bf16 with the adapter merged: a token then takes a third of
-    the kernel launches, which is what its time goes into. Elsewhere it is the policy itself."""
+    the kernel launches, which is what its time goes into. Elsewhere it is the policy itself, unless `merged` says so."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, merged: bool | None = None) -> None:
         self.model = model
         self.copy: nn.Module | None = None
-        if next(model.parameters()).device.type == "cuda":
+        if next(model.parameters()).device.type == "cuda" if merged is None else merged:
             self.copy = copy.deepcopy(model)
             merge_adapter(self.copy)
             for weight in self.copy.parameters():  # not the buffers: the frequencies of positions need float32

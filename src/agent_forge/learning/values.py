@@ -175,7 +175,7 @@ class Values:
 
     def email(self) -> str:
         pick = self.rng.choice
-        name = f"{pick(BANKS['first']).lower()}{pick(('.', '_', ''))}{self.plain('last').lower()}"
+        name = f"{pick(BANKS['first'])}{pick(('.', '_', ''))}{self.plain('last')}".lower().replace(" ", "")
         return f"{name}@{pick(BANKS['site'])}.{pick(('com', 'org', 'no', 'io'))}"
 
     def url(self) -> str:
