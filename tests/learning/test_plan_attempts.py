@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from test_sheets import byte_level, tiny_llama  # noqa: E402
 from agent_forge.agents.planner.writer import PlanWriter  # noqa: E402
 from agent_forge.cli._app import app  # noqa: E402
 from agent_forge.errors import ConfigError, DataError  # noqa: E402
+from agent_forge.forge import checkpoint as checkpoints  # noqa: E402
 from agent_forge.forge.training import ReinforceSettings, learn_policy  # noqa: E402
 from agent_forge.forge.training.policy import group_advantages, token_log_probs, unpacked  # noqa: E402
 from agent_forge.learning.plan_attempts import PlanCollector, PlanSampler  # noqa: E402
@@ -164,10 +164,13 @@ def test_the_command_reinforces_and_an_interrupted_run_ends_with_the_same_weight
         "--out",
         str(tmp_path / "whole"),
     ]
-    command = ["train", "planner", "--base-model", str(base), "--data", rows, *options, "--json"]
+    command = ["train", "planner", "--base-model", str(base), "--data", rows, *options]
     result = CliRunner().invoke(app, command, standalone_mode=False)
     assert result.exception is None, result.output
-    report = json.loads(result.stdout)
+    metrics = checkpoints.load(tmp_path / "whole").card.metrics
+    report = {name: metric.value for name, metric in metrics.items()}
+    assert f"{report['fully right, planner']:.2f}" in result.stdout
+    assert f"{report['training rows']:.0f} training rows, " in result.stdout
     assert report["steps"] == 1
     assert report["reinforcement iterations"] == 2
     assert report["plan reward, after reinforcement"] >= report["plan reward, before reinforcement"] >= 0

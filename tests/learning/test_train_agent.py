@@ -141,6 +141,13 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     options = ["--iterations", "1500", "--batch-size", "32", "--learning-rate", "1e-5", "--task-type", "auto"]
     assert run_command(["train", "qa", *options, *call, str(tmp_path / "qa-policy")]) == 0
     assert json.loads(capsys.readouterr().out) == report
+    table = [each for each in call if each != "--json"]
+    (tmp_path / "qa-policy" / "report.json").write_text(json.dumps({**report, "stopped": "the reward collapsed"}))
+    assert run_command(["train", "qa", *table, str(tmp_path / "qa-policy")]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.count("0.500 ± 0.100") == 3
+    assert "qa@1" in shown.out
+    assert "stopped early: the reward collapsed" in shown.err
     file = tmp_path / "trainer.yaml"
     file.write_text("agents_to_optimize: [analyst_agent, support_agent]\ntrainer: {type: ppo}\n")
     assert run_command(["train", "--config", str(file), "--strict", *call, str(tmp_path / "all")]) == 1
