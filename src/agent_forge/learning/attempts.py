@@ -49,7 +49,7 @@ REINFORCED = 100_000  # the number of the first exercise of reinforcement
 
 class SamplingCopy:
     """The policy as it samples. On a GPU this is a copy in bf16 with the adapter merged: a token then takes a third of
-    the kernel launches, which is what its time goes into. Elsewhere it is the policy itself, unless `merged` says so."""
+    the kernel launches, which is what its time goes into. Elsewhere it is the policy itself, unless `merged`."""
 
     def __init__(self, model: nn.Module, merged: bool | None = None) -> None:
         self.model = model
