@@ -82,7 +82,7 @@ class FixedStep:
     def _record(self) -> None:
         """Computes the step once, so that every kernel is loaded, and then as a recording. Doing it again changes
         nothing: the same column is written."""
-        side = torch.cuda.Stream()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             self._compute()
