@@ -26,7 +26,7 @@ from agent_forge.agents.choices import choose_tools
 from agent_forge.agents.planner import PlanRefused, RulePlanner
 from agent_forge.agents.tool_limits import limits_of
 from agent_forge.errors import StoreError, ToolError, UsageError
-from agent_forge.plans import PlanInvalid, Provenance, replan
+from agent_forge.plans import PlanInvalid, Provenance, insert
 from agent_forge.runtime import Budget, RunSettings
 from agent_forge.runtime.journal import Journal
 from agent_forge.traces import Recorder, Store
@@ -74,7 +74,7 @@ def test_plan_is_sync_and_async() -> None:
 
 def test_a_plan_keeps_its_provenance_through_changes_and_runs() -> None:
     planned = plan(QUESTION)
-    assert replan(planned, [Task("more")], begun=["s1"]).provenance == planned.provenance
+    assert insert(planned, "s1", [Task("more")], finished=["s1"]).provenance == planned.provenance
     assert pickle.loads(pickle.dumps(planned)).provenance == planned.provenance
     result = run(planned, record=False)
     assert result.plan is not None

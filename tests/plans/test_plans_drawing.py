@@ -6,16 +6,11 @@ import re
 
 from plan_strategies import random_plan
 
-from agent_forge.plans import Plan, Task, to_mermaid, to_tree
+from agent_forge.plans import Plan, Task, expand, to_mermaid, to_tree
 
 PLAN = Plan(
     [Task("s1", "Find A"), Task("s2", "Find B"), Task("s3", "Compare\nthem " + "x" * 80, depends_on=["s1", "s2"])]
 )
-
-
-def grouped(*parts: Task) -> Plan:
-    """The plan with parts of s1 behind it."""
-    return Plan([PLAN["s1"], *parts, PLAN["s2"], PLAN["s3"]])
 
 
 def test_the_tree_shows_levels_and_what_each_task_waits_for() -> None:
@@ -30,7 +25,7 @@ def test_the_tree_shows_levels_and_what_each_task_waits_for() -> None:
 
 
 def test_the_tree_shows_groups() -> None:
-    plan = grouped(Task("a", "Look", parent="s1"), Task("b", action="search", depends_on=["a"], parent="s1"))
+    plan = expand(PLAN, "s1", [Task("a", "Look"), Task("b", action="search", depends_on=["a"])])
     assert to_tree(plan).splitlines() == [
         "4 tasks in 1 group in 3 levels, critical path: a → b → s3",
         "├─ s1  Find A",
@@ -42,7 +37,7 @@ def test_the_tree_shows_groups() -> None:
 
 
 def test_mermaid_draws_leaves_groups_and_edges() -> None:
-    plan = grouped(Task("a", 'say "hi" <b> #1', parent="s1"), Task("b", depends_on=["a"], parent="s1"))
+    plan = expand(PLAN, "s1", [Task("a", 'say "hi" <b> #1'), Task("b", depends_on=["a"])])
     assert to_mermaid(plan).splitlines()[:6] == [
         "flowchart TD",
         '  subgraph n0["s1: Find A"]',

@@ -283,6 +283,7 @@ def test_plans_compare_by_their_tasks_and_show_themselves() -> None:
     assert repr(plan) == "Plan(6 tasks: a, b, c, d, e, …)"
     assert "a" in plan
     assert plan["a"] == Task("a")
+    assert plan.depth("a") == 0
     assert plan.children("a") == ()
     with pytest.raises(KeyError):
         plan.leaves_of("z")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agent_forge.plans import Plan, PlanInvalid, Task, parse_plan, replan
+from agent_forge.plans import ChangeBudget, ChangeRefused, Plan, PlanInvalid, Task, expand, insert, parse_plan
 
 
 def plan_of(*lines: str) -> Plan:
@@ -56,17 +56,32 @@ def test_more_than_a_hundred_independent_tasks_were_cut_off() -> None:
 
 def test_groups_ran_before_their_parts_and_without_an_order() -> None:
     """spec, build and deploy were all roots, and "parent before child" made an abstract task run before its pieces."""
-    groups = [Task("spec"), Task("build", depends_on=["spec"]), Task("deploy", depends_on=["build"])]
-    parts = [("spec", "ask", []), ("spec", "write", ["ask"]), ("build", "code", []), ("build", "test", ["code"])]
-    plan = Plan([*groups, *(Task(name, depends_on=needs, parent=group) for group, name, needs in parts)])
+    plan = Plan([Task("spec"), Task("build", depends_on=["spec"]), Task("deploy", depends_on=["build"])])
+    plan = expand(plan, "spec", [Task("ask"), Task("write", depends_on=["ask"])])
+    plan = expand(plan, "build", [Task("code"), Task("test", depends_on=["code"])])
     assert plan.order() == ["ask", "write", "code", "test", "deploy"]
     assert "spec" not in plan.dependencies
+
+
+def test_what_was_expanded_was_expanded_again_and_paid_for_again() -> None:
+    plan = expand(Plan([Task("a")]), "a", [Task("b")])
+    budget = ChangeBudget()
+    with pytest.raises(ChangeRefused, match="already expanded"):
+        budget.reserve(plan, "a")
+    assert budget.calls_used == 0
+
+
+def test_a_task_limit_was_noticed_after_the_calls_were_paid_for() -> None:
+    budget = ChangeBudget(tasks=1)
+    with pytest.raises(ChangeRefused, match="the limit is 1"):
+        budget.reserve(Plan([Task("a")]), "a")
+    assert budget.calls_used == 0
 
 
 def test_a_copy_shared_its_tasks_with_the_original() -> None:
     args = {"k": 1}
     old = Plan([Task("a", args=args), Task("b", depends_on=["a"])])
-    new = replan(old, [Task("b", depends_on=["a", "c"]), Task("c")], begun={"a"})
+    new = insert(old, "a", [Task("c")], finished={"a"})
     args["k"] = 2
     assert old["a"].args == {"k": 1}
     assert old["b"].depends_on == ("a",)

@@ -25,7 +25,7 @@ from agent_forge.plans.task import JSON, Task
 if TYPE_CHECKING:
     from agent_forge.plans.analysis import Reason, needless_edges, reduced, why
     from agent_forge.plans.calls import VOCABULARY, read_call, write_call
-    from agent_forge.plans.changes import ChangeRefused, replan
+    from agent_forge.plans.changes import ChangeBudget, ChangeRefused, expand, insert, replan
     from agent_forge.plans.conditions import Condition, ConditionError, condition
     from agent_forge.plans.documents import plan_from_document, to_document, to_json, to_yaml
     from agent_forge.plans.drawing import to_mermaid, to_tree
@@ -39,7 +39,7 @@ __getattr__, __dir__, __all__ = attach(
         "analysis": "Reason needless_edges reduced why",
         "calls": "VOCABULARY read_call write_call",
         "conditions": "Condition ConditionError condition",
-        "changes": "ChangeRefused replan",
+        "changes": "ChangeBudget ChangeRefused expand insert replan",
         "documents": "plan_from_document to_document to_json to_yaml",
         "drawing": "to_mermaid to_tree",
         "lines_write": "to_lines",

@@ -242,6 +242,11 @@ class Plan:
         self.tasks[name]
         return tuple(self._groups.leaves(name)) if self._groups else (name,)
 
+    def depth(self, name: str) -> int:
+        """How many groups a task is inside of: 0 at the top."""
+        self.tasks[name]
+        return self._groups.depth[name] if self._groups else 0
+
     def _checked(self, durations: Mapping[str, float] | None) -> Mapping[str, float] | None:
         if durations is not None:
             for name in self.leaves:
