@@ -48,6 +48,7 @@ from agent_forge.inference.loading import load_model
 from agent_forge.inference.packed import save_packed, unpack_model
 from agent_forge.inference.torch_reader import reader_of
 from agent_forge.learning.attempts import reference_of
+from agent_forge.learning.frozen import below_computed_once
 from agent_forge.learning.judging import PlannerFigures, by_model, calibration, controls, judge_planner
 from agent_forge.learning.material import PlannerRows, gather, public_groups
 from agent_forge.learning.plan_attempts import PlanCollector, PlanSampler
@@ -174,14 +175,11 @@ def learn(work: Work, model: Any, words: str, material: PlannerRows, groups: Seq
     config: PlannerSettings = work.config
     data = sheets_of(material.train, words, config.length, end_of(model), groups)
     settings = training_settings(config, len(data), work.seed)
-    return train(
-        model,
-        data,
-        settings,
-        work.folder / "training",
-        on_record=lambda record: work.tell(**record, steps=settings.steps),
-        progress=None,
-    )
+    folder, tell = work.folder / "training", lambda record: work.tell(**record, steps=settings.steps)
+    if config.epochs <= 1:
+        return train(model, data, settings, folder, on_record=tell, progress=None)
+    with below_computed_once(model, data) as known:
+        return train(model, known, settings, folder, on_record=tell, progress=None)
 
 
 def practise(
