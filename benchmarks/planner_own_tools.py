@@ -39,6 +39,8 @@ def trained(place: Path, name: str, seed: int, **settings: Any) -> Path:
     """A planner trained from the shipped one; the last line says how long it took, its own judging included."""
     from agent_forge.learning.planner import train_planner
 
+    if (place / name / "config.json").is_file():
+        return place / name
     begun = time.process_time()
 
     def tell(**fields: Any) -> None:
@@ -195,7 +197,7 @@ def paired(first: Sequence[float], second: Sequence[float]) -> dict[str, Any]:
 
 OWN = ("Flights_3", "Banks_2", "Media_2", "Services_4")  # eight tools of services that training never saw
 OTHER = ("Homes_1", "Events_1", "Buses_1", "Restaurants_2")  # eight others, with as long a prompt
-FOLDS = 4  # three of them are about 200 requests; each request is judged once, by a planner that did not see it
+FOLDS = 5  # four of them give 200 runs; each request is judged once, by a planner that did not see it
 
 
 def traces(options: argparse.Namespace) -> None:
@@ -262,13 +264,15 @@ def baking(options: argparse.Namespace) -> None:
         write = plan_writer(*arm(), TOOLS)
         for test, rows in tests.items():
             begun = time.process_time()
-            calls = [write(row.request) for row in rows]
-            seconds = (time.process_time() - begun) / len(rows)
+            writers = [write(row.request) for row in rows]
+            seconds = time.process_time() - begun
+            calls = [writer.calls for writer in writers]
+            cost = {"cpu_s_per_plan": round(seconds / len(rows), 3)}
+            cost["cpu_ms_per_token"] = round(1000 * seconds / sum(writer.written_tokens for writer in writers), 2)
             right[test][name] = [judge_planner([row], [each]).right for row, each in zip(rows, calls, strict=True)]
             against = {"against reading": paired(right[test]["reads the tools"], right[test][name])}
             figures = judge_planner(rows, calls).as_dict()
-            line = {"test": test, "planner": name, **figures, "cpu_s_per_plan": round(seconds, 3), **against}
-            print(json.dumps(line), flush=True)
+            print(json.dumps({"test": test, "planner": name, **figures, **cost, **against}), flush=True)
 
 
 def plan_writer(folder: Path, reads: bool, tools: Sequence[Any]) -> Callable[[str], Any]:
@@ -282,7 +286,7 @@ def plan_writer(folder: Path, reads: bool, tools: Sequence[Any]) -> Callable[[st
     else:
         model._after_tools = lambda functions: model.model.history()  # type: ignore[method-assign]
     print(json.dumps({"tools_read_cpu_s": round(time.process_time() - begun, 2)}), flush=True)
-    return lambda request: model.write(request, tools).calls
+    return lambda request: model.write(request, tools)
 
 
 def baked(place: Path, name: str, hard: float, options: argparse.Namespace) -> Path:

@@ -16,6 +16,8 @@ from agent_forge.forge.training.objective import hidden_and_head
 from agent_forge.forge.training.packing import Batch
 from agent_forge.learning.sheets import PlanSheets
 
+MOST_NUMBERS = 2**28  # that are kept: a gigabyte
+
 
 class KnownStates(nn.Module):
     """In place of an embedding: "tokens" are places in states [N, D] that are known."""
@@ -27,6 +29,13 @@ class KnownStates(nn.Module):
     def forward(self, places: Tensor) -> Tensor:
         found: Tensor = self.states[places]  # type: ignore[index]
         return found
+
+
+class Passed(nn.Module):
+    """In place of a layer whose work is done."""
+
+    def forward(self, states: Tensor, **_: Any) -> Tensor:
+        return states
 
 
 def layers_below(model: Any) -> int:
@@ -51,16 +60,18 @@ class KnownSheets(PlanSheets):
 
 @contextmanager
 def below_computed_once(model: Any, data: PlanSheets) -> Iterator[PlanSheets]:
-    """Inside the block the model is its layers from the first adapted one on, and the sheets to train it on begin with
-    what the layers below make of those of `data`."""
+    """Inside the block the model is its layers from the first adapted one on, and the sheets to train it on hold what
+    the layers below make of those of `data`. With none below, or too many rows to keep, both are as they were."""
     below = layers_below(model)
-    if not below:
+    if not below or len(data) * data.length * model.config.hidden_size > MOST_NUMBERS:
         yield data
         return
     base = model.base_model
     layers, embedding = base.layers, base.embed_tokens
     try:
-        base.layers, base.embed_tokens = layers[below:], KnownStates(states_below(model, data, below))
+        known = KnownStates(states_below(model, data, below))
+        # the layers keep their numbers, by which checkpoints name their weights
+        base.layers, base.embed_tokens = nn.ModuleList([*(Passed() for _ in range(below)), *layers[below:]]), known
         yield KnownSheets(data.tokens, data.documents, data.positions, data.learnt)
     finally:
         base.layers, base.embed_tokens = layers, embedding

@@ -16,6 +16,7 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -175,11 +176,15 @@ def learn(work: Work, model: Any, words: str, material: PlannerRows, groups: Seq
     config: PlannerSettings = work.config
     data = sheets_of(material.train, words, config.length, end_of(model), groups)
     settings = training_settings(config, len(data), work.seed)
-    folder, tell = work.folder / "training", lambda record: work.tell(**record, steps=settings.steps)
-    if config.epochs <= 1:
-        return train(model, data, settings, folder, on_record=tell, progress=None)
-    with below_computed_once(model, data) as known:
-        return train(model, known, settings, folder, on_record=tell, progress=None)
+    with below_computed_once(model, data) if config.epochs > 1 else nullcontext(data) as rows:
+        return train(
+            model,
+            rows,
+            settings,
+            work.folder / "training",
+            on_record=lambda record: work.tell(**record, steps=settings.steps),
+            progress=None,
+        )
 
 
 def practise(
