@@ -256,9 +256,10 @@ def baking(options: argparse.Namespace) -> None:
     arms: dict[str, Callable[[], tuple[Path, bool]]] = {
         "reads the tools": lambda: (SHIPPED, True),
         "does not": lambda: (SHIPPED, False),
-        "baked": lambda: (baked(place, "baked", 0.0, options), False),
-        "baked, plans alone": lambda: (baked(place, "hard", 1.0, options), False),
     }
+    if not options.base:
+        arms["baked"] = lambda: (baked(place, "baked", 0.0, options), False)
+        arms["plans alone"] = lambda: (baked(place, "hard", 1.0, options), False)
     right: dict[str, dict[str, list[float]]] = {test: {} for test in tests}
     for name, arm in arms.items():
         write = plan_writer(*arm(), TOOLS)
@@ -343,7 +344,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--place", type=Path, help="folder of plans and planners; what is there is not made again")
     parser.add_argument("--folds", type=int, default=FOLDS, help="traces: parts that are judged")
-    parser.add_argument("--base", action="store_true", help="traces: judge the planner as shipped, and nothing else")
+    parser.add_argument("--base", action="store_true", help="judge the planner as shipped, and train nothing")
     options = parser.parse_args()
     if options.what is None:
         print("nothing to do: name `generated`, `traces` or `baking`")
