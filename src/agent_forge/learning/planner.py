@@ -16,6 +16,7 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ from agent_forge.inference.loading import load_model
 from agent_forge.inference.packed import save_packed, unpack_model
 from agent_forge.inference.torch_reader import reader_of
 from agent_forge.learning.attempts import reference_of
+from agent_forge.learning.frozen import below_computed_once
 from agent_forge.learning.judging import PlannerFigures, by_model, calibration, controls, judge_planner
 from agent_forge.learning.material import PlannerRows, gather, public_groups
 from agent_forge.learning.plan_attempts import PlanCollector, PlanSampler
@@ -178,14 +180,15 @@ def learn(work: Work, model: Any, words: str, material: PlannerRows, groups: Seq
     config: PlannerSettings = work.config
     data = sheets_of(material.train, words, config.length, end_of(model), groups)
     settings = training_settings(config, len(data), work.seed)
-    return train(
-        model,
-        data,
-        settings,
-        work.folder / "training",
-        on_record=lambda record: work.tell(**record, steps=settings.steps),
-        progress=None,
-    )
+    with below_computed_once(model, data) if config.epochs > 1 else nullcontext(data) as rows:
+        return train(
+            model,
+            rows,
+            settings,
+            work.folder / "training",
+            on_record=lambda record: work.tell(**record, steps=settings.steps),
+            progress=None,
+        )
 
 
 def practise(
