@@ -53,6 +53,14 @@ def test_a_value_is_typed_and_given(changed: dict[str, Any], parameter: str | No
     assert [each.parameter for each in missing] == ([parameter] if parameter else [])
 
 
+@pytest.mark.parametrize(
+    "request_", ["Los Angeles. For two nights.", "Find me a room, two nights please. Los Angeles."]
+)
+def test_a_sentence_that_only_gives_a_value_is_no_instruction(request_: str) -> None:
+    task = Task("s1", "", "book", {"city": "Los Angeles", "nights": 2, "guests": []})
+    assert what_is_missing([task], [book], request=request_) == []
+
+
 def test_what_is_not_there_is_named_and_what_would_help() -> None:
     plan = Plan([Task("s1", "", "book", {"city": "Oslo"}), Task("s2", "Dream"), Task("s3", "", "bok")])
     with pytest.raises(PlanRefused) as caught:

@@ -15,9 +15,9 @@ from typing import Any
 
 from agent_forge.agents.actions import COMBINE, LOOK_UP, SEARCH, Combine, LookUp
 from agent_forge.agents.grounding import Mentions, grounded, listed_values, plain
-from agent_forge.agents.language import clauses
+from agent_forge.agents.language import VERBS, clauses
 from agent_forge.agents.planner.arguments import kind_of
-from agent_forge.agents.planner.tools import ToolSpec
+from agent_forge.agents.planner.tools import ToolSpec, split_name
 from agent_forge.agents.tools.tool import Tool, by_name, described, did_you_mean
 from agent_forge.errors import PlanError, ToolError
 from agent_forge.plans import Plan, PlanFault, Task, find_references, whole_reference
@@ -115,6 +115,7 @@ class Checker:
             self._sources = [Mentions(request, date.today()), *map(Mentions, told)]
             self._steps = [plain(clause.text) for clause in clauses(request)]
             self._steps.append(plain(request))
+            self._verbs = VERBS | {split_name(name).lower().partition(" ")[0] for name in self._tools}
 
     def hear(self, text: str) -> None:
         """Another text that values may come from: the result of a call, an answer of the user."""
@@ -208,7 +209,9 @@ class Checker:
     def _is_instruction(self, value: str) -> bool:
         """Whether a value is what was asked for rather than something that was given: "Read sales.csv" as a path."""
         words = plain(value)
-        return words.count(" ") > 2 and any(step.startswith(words) for step in self._steps)
+        if words.count(" ") <= 2 or not any(step.startswith(words) for step in self._steps):
+            return False
+        return words.split()[0] in self._verbs or words == self._steps[-1]
 
 
 def _ungiven(value: Any) -> str:
