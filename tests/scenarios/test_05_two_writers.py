@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,5 +98,6 @@ def kill_backends(postmaster: int) -> None:
     """Kills the processes that serve connections: PostgreSQL then restarts them all, and recovers."""
     children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
     for child in children:
-        if b"killed" in Path(f"/proc/{child}/cmdline").read_bytes():
-            os.kill(int(child), signal.SIGKILL)
+        with suppress(FileNotFoundError, ProcessLookupError):  # one that has ended meanwhile
+            if b"killed" in Path(f"/proc/{child}/cmdline").read_bytes():
+                os.kill(int(child), signal.SIGKILL)
