@@ -6,7 +6,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig  # noqa: E402
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, MistralConfig, MixtralConfig  # noqa: E402
 
 from agent_forge.inference import torch_rows  # noqa: E402
 from agent_forge.inference.graph_step import can_be_fixed  # noqa: E402
@@ -44,8 +44,8 @@ def test_a_fixed_step_computes_what_a_plain_one_does(make: Any, monkeypatch: pyt
     assert plain.extent.first == fixed.extent.first
 
 
-def test_a_model_whose_layers_see_a_window_has_no_fixed_step() -> None:
-    config = MistralConfig(sliding_window=16)
+@pytest.mark.parametrize("config", [MistralConfig(sliding_window=16), MixtralConfig(sliding_window=None)])
+def test_a_window_or_a_choice_of_experts_cannot_be_recorded(config: Any) -> None:
     config._attn_implementation = "sdpa"
-    assert not can_be_fixed(type("Windowed", (), {"config": config}))
+    assert not can_be_fixed(type("Model", (), {"config": config}))
     assert can_be_fixed(llama())

@@ -19,17 +19,22 @@ from torch import Tensor
 CHANGING = ("dynamic", "longrope")  # positions whose frequencies depend on the longest row
 
 
-def can_be_fixed(model: Any) -> bool:
-    """Whether every layer attends to all that the mask allows, by the function that takes a mask of ours."""
-    config = model.config.get_text_config()
+def sees_all(config: Any) -> bool:
+    """Whether every layer attends to all tokens that a mask allows, wherever they stand."""
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    rope = getattr(config, "rope_parameters", None) or {}
-    return (
-        getattr(config, "_attn_implementation", None) == "sdpa"
-        and kinds == {"full_attention"}
-        and not (getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True))
-        and rope.get("rope_type", "default") not in CHANGING
+    return kinds == {"full_attention"} and not (
+        getattr(config, "sliding_window", None) or getattr(config, "alibi", None)
     )
+
+
+def can_be_fixed(model: Any) -> bool:
+    """Whether a step may be recorded: attention takes a mask of ours, and nothing that is launched depends on values,
+    as the choice of experts does."""
+    config = model.config.get_text_config()
+    rope = getattr(config, "rope_parameters", None) or {}
+    experts = any("experts" in name and isinstance(count, int) for name, count in vars(config).items())
+    changing = rope.get("rope_type", "default") in CHANGING
+    return sees_all(config) and config._attn_implementation == "sdpa" and not (experts or changing)
 
 
 class FixedStep:

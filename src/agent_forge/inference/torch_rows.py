@@ -227,6 +227,7 @@ class BufferRows(TorchRows):
         self._cache: Any = None
         self._cell: int | None = None
         self._fixed: FixedStep | None = None
+        self._records = reader.device.type == "cuda" and can_be_fixed(reader.model)
 
     @property
     def count(self) -> int:
@@ -272,7 +273,7 @@ class BufferRows(TorchRows):
 
     def extend(self, tokens: Sequence[int] | Tensor) -> Tensor:
         place, device = self.extent, self._read.device
-        if self.steady and device.type == "cuda" and can_be_fixed(self._read.model):
+        if self.steady and self._records:
             return self.extend_fixed(torch.as_tensor(tokens))
         self._make_room(place.count, 0)
         first = torch.tensor(place.first)

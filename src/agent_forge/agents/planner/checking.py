@@ -115,7 +115,6 @@ class Checker:
             self._sources = [Mentions(request, date.today()), *map(Mentions, told)]
             self._steps = [plain(clause.text) for clause in clauses(request)]
             self._steps.append(plain(request))
-            self._verbs = VERBS | {split_name(name).lower().partition(" ")[0] for name in self._tools}
 
     def hear(self, text: str) -> None:
         """Another text that values may come from: the result of a call, an answer of the user."""
@@ -211,7 +210,9 @@ class Checker:
         words = plain(value)
         if words.count(" ") <= 2 or not any(step.startswith(words) for step in self._steps):
             return False
-        return words.split()[0] in self._verbs or words == self._steps[-1]
+        first = words.split()[0]
+        verbs = (split_name(name).lower().partition(" ")[0] for name in self._tools)
+        return first in VERBS or first in verbs or words == self._steps[-1]
 
 
 def _ungiven(value: Any) -> str:

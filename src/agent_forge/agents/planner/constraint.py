@@ -268,7 +268,7 @@ def said_already(args: Mapping[str, Any], required: Sequence[str], said: Mention
     for name in sorted(args, key=lambda name: name not in required):
         value = args[name]
         if isinstance(value, str):
-            text, times = plain(value), f" {said.words} ".count(plain(value))
+            text, times = plain(value), said.words.count(plain(value))
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             text = json.dumps(value)
             times = said.times.get(text, 0)

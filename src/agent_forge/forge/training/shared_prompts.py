@@ -16,16 +16,15 @@ from torch import Tensor
 
 from agent_forge.forge.training.experience import row_lengths
 from agent_forge.forge.training.packing import PARTS, Batch
+from agent_forge.inference.graph_step import sees_all
 
 
 def sheet_width(model: Any) -> int | None:
     """The model's width if it can read sheets: rotary positions, every layer sees all tokens, and any mask is taken."""
     config = model.config.get_text_config()
-    kinds = getattr(config, "layer_types", None) or ()
     plain = (
         getattr(config, "rope_parameters", None)
-        and not getattr(config, "sliding_window", None)
-        and all(kind == "full_attention" for kind in kinds)
+        and sees_all(config)
         and not getattr(model, "_is_stateful", False)
         and getattr(config, "_attn_implementation", None) in ("sdpa", "eager")
     )
