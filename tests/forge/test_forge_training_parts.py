@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests_forge_axes import tiny_config
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from agent_forge.errors import ConfigError, DataError, UsageError
@@ -293,6 +294,19 @@ class TestSpeed:
         seen = sum(min(t + 1, 8) for t in range(64)) / 64
         assert flops() == pytest.approx(6 * (body + ends) + 12 * 32 * 2 * seen)
         assert flops(loops=3) - flops(loops=2) == pytest.approx(6 * body + 12 * 32 * 2 * seen)
+
+    @pytest.mark.parametrize("trained", [1, 2, 4])
+    def test_flops_of_a_partly_frozen_model_are_those_that_torch_counts(self, trained):
+        size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4, "num_attention_heads": 4}
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=100, **size, attn_implementation="eager"))
+        model.requires_grad_(False)
+        for layer in model.model.layers[-trained:]:
+            layer.requires_grad_(True)
+        ids = torch.randint(0, 100, (1, 64))
+        with FlopCounterMode(display=False) as counted:
+            model(ids, labels=ids).loss.backward()
+        expected = counted.get_total_flops() / 64
+        assert training_flops(model, 64) == pytest.approx(expected, rel=0.12)  # eager attention also reads the future
 
     def test_the_meter_counts_since_it_was_read(self):
         assert matrix_rate("cpu") > 1e6

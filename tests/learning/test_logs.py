@@ -89,6 +89,19 @@ def test_a_planners_rows_come_from_the_right_runs_of_a_home_each_once(tmp_path: 
         gather(PlannerSettings(traces=str(tmp_path / "empty")), seed=0)
 
 
+def test_a_few_runs_beside_ones_own_tools_are_learnt_from_and_generated_requests_judge(tmp_path: Path) -> None:
+    real = {"Get me over to Oslo, by plane!": "Oslo", "Who flies to Rome?": "Rome", "Bonn, please": "Bonn"}
+    for request, city in real.items():
+        fly(tmp_path, request, city)
+    schemas = tmp_path / "tools.json"
+    schemas.write_text(json.dumps(TOOLS))
+    settings = PlannerSettings(traces=str(tmp_path), tools=str(schemas), generated=20, judged=4)
+    material = gather(settings, seed=0)  # one of three would be held out
+    assert set(real) <= {row.request for row in material.train}
+    assert len(material.held_out) == 4
+    assert not set(real) & {row.request for row in material.held_out}
+
+
 TOOLS = [
     {"function": {"name": "find_flight", "parameters": {"properties": {"city": {"type": "string"}}}}},
     {"name": "book_flight", "parameters": {"properties": {"number": {"type": "string"}}, "required": ["number"]}},

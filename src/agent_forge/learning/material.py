@@ -44,8 +44,8 @@ class PlannerRows:
 
 
 def gather(config: PlannerSettings, seed: int) -> PlannerRows:
-    """The rows of a configuration. Real rows are split by chance, near duplicates on one side; where there are none,
-    the planner is judged on generated requests in wordings that training does not have. Raises DataError."""
+    """The rows of a configuration. Real rows are split by chance, near duplicates on one side; where too few are
+    held out, the planner is judged on generated requests in wordings that training does not have. Raises DataError."""
     found = FoundRows()
     for path in config.data:
         found.extend(read_rows_file(path))
@@ -62,7 +62,8 @@ def gather(config: PlannerSettings, seed: int) -> PlannerRows:
     if config.tools is not None:
         functions = [function_of(tool) for tool in choose_tools(config.tools)]
         material.train += generated(functions, config.generated, seed, held_out=False)
-        if not material.held_out:
+        if len(material.held_out) < 2:  # too few to judge by: learnt from, like the others
+            material.train += material.held_out
             material.held_out = generated(functions, config.judged, seed + 1, held_out=True)
     if config.public is not None and not material.held_out:
         material.held_out = public_rows(config, seed)

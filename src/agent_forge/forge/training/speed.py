@@ -15,23 +15,28 @@ from agent_forge.forge.models import CognateModel
 
 
 def training_flops(model: nn.Module, length: int) -> float:
-    """Floating-point operations per training token: 6 per multiplied weight, plus the attention.
+    """Floating-point operations per training token: per multiplied weight 2 forward, 2 for its own gradient if it is
+    trained, and 2 for its input's if anything before it is trained; plus the attention, likewise.
 
     An embedding that is only looked up does not count; a tied one counts once, as the head.
     """
     config: Any = getattr(model, "config", None)
     passes = getattr(config, "passes_per_loop", 1) * getattr(config, "loops", 1)
-    looped = once = (
-        0  # weights inside the layers are used in every pass; the embedding's projections and the head, once
-    )
+    looped = once = 0  # weights inside the layers are used in every pass, the embedding's projections and the head once
+    behind = everything = 0  # weights in layers, with something trained before them and in all
+    trained = False
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear):
-            inside = "layers." in name or ".h." in name
-            looped, once = looped + module.weight.numel() * inside, once + module.weight.numel() * (not inside)
+            weights, inside = module.weight.numel(), "layers." in name or ".h." in name
+            cost = weights * (2 + 2 * trained + 2 * module.weight.requires_grad)
+            looped, once = looped + cost * inside, once + cost * (not inside)
+            behind, everything = behind + weights * inside * trained, everything + weights * inside
+        trained = trained or any(parameter.requires_grad for parameter in module.parameters(recurse=False))
     window = min(length, getattr(config, "sliding_window", None) or length)
     seen = window - window * (window - 1) / (2 * length) if length else 0.0  # keys of an average query
-    attention = 12 * getattr(config, "hidden_size", 0) * getattr(config, "num_hidden_layers", 0) * seen
-    return float(passes * (6 * looped + attention) + 6 * once)
+    attention = 4 * getattr(config, "hidden_size", 0) * getattr(config, "num_hidden_layers", 0) * seen
+    attention *= 1 + 2 * behind / everything if everything else 1
+    return float(passes * (looped + attention) + once)
 
 
 @lru_cache(maxsize=4)
