@@ -322,10 +322,10 @@ class Bench:
 
 
 def runs(options: argparse.Namespace) -> list[tuple[str, int, float]]:
-    """Agents, seeds and seconds: the pilots first, their second seed last."""
+    """Agents, seeds and seconds: the pilots first, their further seeds last."""
     chosen = options.agents.split(",") if options.agents else [*PILOTS, *OTHERS]
     every = [(agent, 0) for agent in chosen]
-    every += [(agent, 1) for agent in chosen if agent in PILOTS and options.seeds > 1]
+    every += [(agent, seed) for seed in range(1, options.seeds) for agent in chosen if agent in PILOTS]
     factor = {"qa": options.qa_factor}  # its answers are five times as long as those of the other pilots
     return [
         (agent, seed, (options.seconds if agent in PILOTS else options.short_seconds) * factor.get(agent, 1.0))
