@@ -183,6 +183,8 @@ def race(quick: bool, device: str = "cpu", model: Any = None, tokenizer: Any = N
         reinforce(make(), draw, reward, settings, on_record=lambda _, to=stamps: to.append(clock()), **options)
         ours += [b - a for a, b in pairwise(stamps[1:])]
         theirs += trl_steps(make(), tokenizer, texts, reward, steps, size, clock, device)
+        so_far = {"ours": ours, "theirs": theirs}  # a run that is cut short has these
+        print(json.dumps({name: [round(each, 3) for each in times] for name, times in so_far.items()}), file=sys.stderr)
     ours.sort()
     median = ours[len(ours) // 2]
     where = f"{size['prompts']} x {size['copies']} answers of {size['tokens']} tokens"

@@ -115,8 +115,8 @@ def test_killed_in_the_middle_it_ends_with_the_same_model(
     seen: list[tuple[str, int]] = []
 
     def die(**record: Any) -> None:
-        if "arm" in record:
-            seen.append((record["arm"], record["step"]))
+        if "step" in record:
+            seen.append((record["stage"], record["step"]))
             if len(seen) == 3:
                 raise Killed
 
@@ -125,11 +125,11 @@ def test_killed_in_the_middle_it_ends_with_the_same_model(
         run(tmp_path, base, source, tell=die)
     assert not (tmp_path / "models").exists()
     again: list[tuple[str, int]] = []
-    note = lambda **record: again.append((record["arm"], record["step"])) if "arm" in record else None  # noqa: E731
+    note = lambda **record: again.append((record["stage"], record["step"])) if "step" in record else None  # noqa: E731
     resumed = run(tmp_path, base, source, tell=note)
     assert whole.checkpoint is not None
     assert resumed.checkpoint is not None
-    assert (seen[-1], again[0]) == (("thoughts 1/2", 2), ("thoughts 1/2", 2)), "step 2 was not saved yet"
+    assert (seen[-1], again[0]) == (("thoughts, seed 0", 3), ("thoughts, seed 0", 3)), "step 3 was not saved yet"
     assert resumed.checkpoint.digest == whole.checkpoint.digest
     assert resumed.gate == whole.gate
 

@@ -46,6 +46,27 @@ def test_the_evolution_phase_tells_of_its_champion() -> None:
     }
 
 
+def test_seeds_are_drawn_as_their_mean_with_its_error() -> None:
+    events = [
+        {
+            "stage": f"{arm}, seed {seed}",
+            "step": step,
+            "done": step,
+            "loss": base + seed + step,
+            "mean_loss": 0.1 * step,
+        }
+        for arm, base in (("course", 1.0), ("uniform", 5.0))
+        for seed in (0, 2)
+        for step in (1, 2)
+    ]
+    (chart,) = told(*events, {"stage": "course, seed 0", "step": 3, "loss": 9.0}).charts()
+    course, uniform = chart["lines"]
+    assert (course["name"], uniform["name"]) == ("course", "uniform")
+    assert course["points"] == [(1.0, 3.0), (2.0, 4.0), (3.0, 9.0)]
+    assert course["errors"] == [1.0, 1.0, None]  # sqrt(2) / sqrt(2); the third step has one seed
+    assert uniform["points"] == [(1.0, 7.0), (2.0, 8.0)]
+
+
 def test_stages_are_a_table_and_size_against_quality() -> None:
     found = told(
         {"stage": "text", "steps": 40},

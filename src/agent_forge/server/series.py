@@ -2,18 +2,21 @@
 
 A progress event is a flat or nested JSON object. Its x is the first of `AXES` that it has; every other number in it is
 a point of a series, by its path. A field that ends in `_stderr` is the standard error of the field it is named after.
-Series that differ only in a word such as best, mean or worst, or in the `stage` they belong to, share a chart. An event
-with a stage and no axis is a row of a table: what was measured after that stage.
+Series that differ only in a word such as best, mean or worst, or in the `stage` they belong to, share a chart; those
+whose stages differ only in the seed are drawn as their mean. An event with a stage and no axis is a row of a table:
+what was measured after that stage.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, stdev
 from threading import Lock
 from typing import Any
 
@@ -31,6 +34,7 @@ FIRST = ("loss", "bits", "perplexity", "accuracy", "fitness", "diversity", "rewa
 LAST = ("lr", "norm", "seconds", "memory", "tokens", "bytes", "documents")
 FILES = 16  # sessions whose events stay in memory
 ERROR = "_stderr"
+SEED = re.compile(r",? *seed \d+$")
 
 
 @dataclass
@@ -66,6 +70,8 @@ class PhaseSeries:
         numbers = dict(_numbers(event))
         for name in [name for name in numbers if name in ("of", "total") or name[:-1] in AXES]:
             self.totals[name[:-1] if name[:-1] in AXES else axis] = numbers.pop(name)
+        if axis != "done":
+            numbers.pop("done", None)  # how far the stage is, not a figure of it
         if stage and not axis:
             if numbers:
                 self.stages.append({"stage": stage, **numbers})
@@ -105,7 +111,8 @@ class PhaseSeries:
                     for one in members
                 ],
             }
-            for (name, axis), members in groups.items()
+            for (name, axis), everyone in groups.items()
+            for members in (_over_seeds(_plain(everyone)),)
         ]
         return sorted(charts, key=lambda chart: (_interest(chart["name"]), chart["name"]))
 
@@ -129,9 +136,37 @@ class PhaseSeries:
 
 
 def _line_name(one: Series, members: Sequence[Series]) -> str:
-    """The name of a series in its chart, with the stage where another has the same name."""
+    """The name of a series in its chart: its own, its stage, or both, whichever tells it from the others."""
+    names = {other.name for other in members}
+    if len(names) == 1 and len(members) > 1:
+        return one.stage
     same = [other for other in members if other.name == one.name]
     return one.name if len(same) == 1 else f"{one.name} {one.stage}"
+
+
+def _plain(members: Sequence[Series]) -> Sequence[Series]:
+    """Of several stages' series those without words such as mean, where there are some: else a chart has too many."""
+    plain = [one for one in members if not VARIANTS & set(re.split(r"[._ ]", one.name))]
+    return plain if plain and len({one.stage for one in members}) > 1 else members
+
+
+def _over_seeds(members: Sequence[Series]) -> list[Series]:
+    """Series that differ only in the seed as one: their mean at each x, and its standard error."""
+    alike: dict[tuple[str, str], list[Series]] = {}
+    for one in members:
+        alike.setdefault((one.name, SEED.sub("", one.stage)), []).append(one)
+    merged = []
+    for (name, stage), same in alike.items():
+        values: dict[float, list[float]] = {}
+        for x, y in (point for one in same for point in one.points):
+            values.setdefault(x, []).append(y)
+        if len(same) == 1:
+            merged.append(same[0])
+            continue
+        points = [(x, fmean(ys)) for x, ys in sorted(values.items())]
+        errors = {x: stdev(ys) / math.sqrt(len(ys)) for x, ys in values.items() if len(ys) > 1}
+        merged.append(Series(name, same[0].axis, stage, points, errors))
+    return merged
 
 
 def family(name: str) -> str:

@@ -333,7 +333,8 @@ class CourseRun:
         figures: dict[str, Any] = {"step": self.train.step, **({"loss": losses[-1]} if losses else {})}
         for course in self.courses:
             figures[f"level {course.family}"] = course.levels[course.place]
-            figures[f"success {course.family}"] = course.success
+            if course.recent:  # a new level has none yet
+                figures[f"success {course.family}"] = course.success
         self.train.publish(figures)
 
     def attempt(self, number: int) -> list[tuple[Course, OpenExercise]]:

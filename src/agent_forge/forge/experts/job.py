@@ -63,9 +63,13 @@ class DomainResult:
     expert: np.ndarray  # [S, N]
     control: np.ndarray  # [S, N]
 
+    def means(self) -> dict[str, float]:
+        arms = {"base": self.base, "expert": self.expert, "control": self.control}
+        return {name: float(rows.mean()) for name, rows in arms.items()}
+
     def gate(self) -> GateResult:
         """Passes if the expert is clearly better than the base, and than the control, over enough seeds."""
-        before, after, rival = (float(rows.mean()) for rows in (self.base, self.expert, self.control))
+        before, after, rival = self.means().values()
         error = paired_error(self.expert - self.base)
         gate = judge(METRIC, before, after, error, lower_is_better=False)
         against = judge(METRIC, rival, after, paired_error(self.expert - self.control), lower_is_better=False)
@@ -117,6 +121,8 @@ def make_experts(
     remove_scales(model)
     control, size = room.train_control(numbers)
     results = [DomainResult(one, base[one.name], ours[one.name], control[one.name]) for one in domains]
+    for one in results:
+        tell(stage=one.domain.name, **one.means())
     figures = {"vector_numbers": numbers, "control_numbers": size, "dispatch": choosing, "mixtures": mixtures}
     gate = verdict(results, settings)
     return ExpertsOutcome(tested, results, gate, banks[0], classifier, figures, found, folded)
@@ -232,7 +238,8 @@ class Workshop:
             return [respondent.question(exercise) for exercise in exercises]
 
         def note(record: dict[str, Any]) -> None:
-            self.tell(stage=f"{kind}: {domain.name}, seed {number}", done=record["step"], total=svf.steps)
+            figures = {"reward": record["reward"]} if "reward" in record else {}
+            self.tell(stage=f"{kind}: {domain.name}, seed {number}", done=record["step"], total=svf.steps, **figures)
 
         reinforce(
             respondent.model,

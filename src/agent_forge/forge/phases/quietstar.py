@@ -154,7 +154,7 @@ class ThoughtStudy:
     def trained(self, arm: Arm, seed: int) -> ThinkingModel:
         """An arm's model; continues what an interrupted run has left."""
         config, thinking, loss = self.config, self.baked(seed), self.config.loss(arm)
-        folder, label = self.work.folder / f"{arm}-{seed}", f"{arm} {seed + 1}/{config.seeds}"
+        folder, label = self.work.folder / f"{arm}-{seed}", f"{arm}, seed {seed}"
         if config.form == "rlp" and arm == "thoughts":
             thinking.keep_average()
         steps = config.steps
@@ -163,9 +163,10 @@ class ThoughtStudy:
         elif config.head_steps:
             thinking.model.requires_grad_(False)
             rates = {"lr": 3 * config.head_lr, "scalar_lr": config.head_lr}
-            self._train(thinking, config.head_steps, seed, loss, folder / "heads", self.data, label, **rates)
+            self._train(thinking, config.head_steps, seed, loss, folder / "heads", self.data, label, rates)
             thinking.model.requires_grad_(True)
-        self._train(thinking, steps, seed, loss, folder / "all", self.data, label)
+        after = 0 if arm == "plain" else config.head_steps
+        self._train(thinking, steps, seed, loss, folder / "all", self.data, label, after=after)
         return thinking
 
     def _train(
@@ -177,12 +178,15 @@ class ThoughtStudy:
         folder: Path,
         rows: PackedRows,
         label: str,
-        **optimizer: float,
+        optimizer: dict[str, float] | None = None,
+        after: int = 0,
     ) -> None:
-        settings = self.config.schedule(steps, self.work.seed + seed, **optimizer)
+        """Trains and tells of it. `after` is the number of steps before these, of the same arm."""
+        settings = self.config.schedule(steps, self.work.seed + seed, **(optimizer or {}))
 
         def note(record: dict[str, Any]) -> None:
-            self.work.tell(**{**record, **loss.figures}, steps=steps, arm=label)
+            step = after + record["step"]
+            self.work.tell(**{**record, **loss.figures, "step": step}, steps=after + steps, stage=label)
 
         train(model, rows, settings, folder, on_record=note, progress=None, loss=loss)
 

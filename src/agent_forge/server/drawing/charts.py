@@ -291,10 +291,11 @@ def _axes(frame: Frame, x_label: str, y_label: str, text: Format, x_text: Format
 def _curve(frame: Frame, line: Line, place: int, height: float, label: str) -> Markup:
     way = " ".join(f"{frame.x(x):.1f},{frame.y(y):.1f}" for x, y in line.points)
     x, y = line.points[-1]
+    low, high = frame.y_range
     parts = [Markup('<polyline class="curve s{}" points="{}"/>').format(place % 6, way)]
     parts += [
         Markup('<line class="whisker s{0}" x1="{1:.1f}" x2="{1:.1f}" y1="{2:.1f}" y2="{3:.1f}"/>').format(
-            place % 6, frame.x(x), frame.y(y - error), frame.y(y + error)
+            place % 6, frame.x(x), *(frame.y(min(max(end, low), high)) for end in (y - error, y + error))
         )
         for (x, y), error in zip(line.points, line.errors, strict=False)
         if error is not None and math.isfinite(error)

@@ -149,7 +149,7 @@ def _box(node: Node, places: GraphLayout, measure: Measure) -> Markup:
 def _words(node: Node, measure: Measure) -> Markup:
     sign = Markup('<text class="sign" x="{}" y="18">{}</text>').format(measure.width - 18, SIGNS.get(node.state, "·"))
     label = Markup('<text class="label" x="12" y="18">{}</text>').format(short(node.label, measure.letters))
-    note = Markup('<text class="note" x="12" y="34">{}</text>').format(short(node.note, measure.letters + 7))
+    note = Markup('<text class="note" x="12" y="34">{}</text>').format(short(node.note, measure.letters + 4))
     parts = [
         Markup('<rect class="stripe" width="4" height="{:.0f}" rx="2"/>').format(measure.height),
         label,
