@@ -95,6 +95,17 @@ def test_checkpoints_lineage_and_names(registry: Registry) -> None:
             registry.find(name)
 
 
+def test_a_checkpoint_by_its_session_and_phase(registry: Registry) -> None:
+    old, base, more = (added(registry, number) for number in (1, 2, 3))
+    session(registry, "toy-1", "completed", time.time() - DAY, [old])
+    session(registry, "toy-2", "completed", time.time(), [base, more])
+    names = {"toy-1": old, "toy-2": more, "toy": more, "toy-2/p0": base, "toy/p1": more, "toy-1/p0": old}
+    assert {name: registry.find(name).digest for name in names} == names
+    for name in ("toy/p2", "toy-3", "/p0", "toy-1/p1"):
+        with pytest.raises(UsageError, match="there is no checkpoint"):
+            registry.find(name)
+
+
 def test_a_home_folder_may_be_moved(registry: Registry, tmp_path: Path) -> None:
     checkpoint = make(registry.models, 1)
     registry.add(checkpoint)

@@ -313,7 +313,7 @@ def phases(as_json: bool) -> None:
 
 
 @command.command()
-@click.argument("digest", metavar="DIGEST|FOLDER")
+@click.argument("digest", metavar="DIGEST|SESSION[/PHASE]|FOLDER")
 @click.argument("out")
 @settings_options(ExportSettings)
 @home_option

@@ -153,15 +153,26 @@ class Registry:
 
     def find(self, name: str) -> Entry:
         """The checkpoint whose digest (or `phase-digest` name) starts with `name`, whose name (`agent@version` for a
-        policy) or folder it is.
+        policy) or folder it is; else what a session ended with, `SESSION` or `SESSION/PHASE`.
 
         Raises UsageError if there is none, or more than one.
         """
         matches = [entry for entry in self.ls() if _matches(entry, name)]
+        if not matches:
+            made = self._of_session(*name.split("/", 1))
+            matches = [entry for entry in self.ls() if entry.digest == made]
         if len(matches) == 1:
             return matches[0]
         what = f"{len(matches)} checkpoints start with {name!r}" if matches else f"there is no checkpoint {name!r}"
         raise UsageError(what, fix="`agent-forge models ls` lists them")
+
+    def _of_session(self, session: str, phase: str = "") -> str | None:
+        """The digest that a phase of a session ended with, or the last of its phases. The session goes by its name, or
+        is the newest one of the pipeline with that name."""
+        known = [one["session"] for one in self.sessions() if session in (one["session"], one["pipeline"].get("name"))]
+        phases = self.phases(known[0]) if known else []
+        made = [each["checkpoint"] for each in phases if each["checkpoint"] and phase in ("", each["name"])]
+        return made[-1] if made else None
 
     def load(self, name: str) -> Checkpoint:
         """Opens a registered checkpoint, or one of the model store, and checks every byte.
