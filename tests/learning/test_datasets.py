@@ -196,6 +196,12 @@ def test_what_is_held_out_never_appears(folder: Path) -> None:
     assert "getPulse" not in asked
 
 
+def test_sets_that_are_too_small_are_named(folder: Path) -> None:
+    held = frozenset(row.id for name in ("snips", "ultratool") for row in read_set(name, folder))
+    with pytest.raises(DataError, match="too few rows to learn from: snips 0 of 40, ultratool 0 of 3"):
+        Mixture(folder, seed=0, held_out=held)
+
+
 def _plain(name: str) -> frozenset[str]:
     """A tool's name under any style: its words."""
     from agent_forge.learning.values import split_name

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_forge.agents.grounding import Mentions, grounded
+from agent_forge.errors import DataError
 from agent_forge.learning.datasets import (
     nestful_tools,
     read_set,
@@ -27,6 +28,8 @@ from agent_forge.learning.rows import PlanRow, references
 
 Group = list[PlanRow]  # rows over one list of tools
 REQUESTS = 6
+# rows that a sheet draws from
+LEAST = {"sgd": 1, "snips": 40, "seal_tools": 3, "nestful": 3, "ultratool": 3, "break": 8}
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,10 @@ class Shares:
 
 
 class Mixture:
-    """An endless, seeded source of sheets. `held_out` rows (by id) are never drawn, nor tools of `held_out_fields`."""
+    """An endless, seeded source of sheets. `held_out` rows (by id) are never drawn, nor tools of `held_out_fields`.
+
+    Raises DataError if a set is too small.
+    """
 
     def __init__(
         self,
@@ -56,8 +62,11 @@ class Mixture:
     ) -> None:
         self.rng = random.Random(seed)
         self.shares = shares or Shares()
-        sets = {name: [row for row in read_set(name, folder) if row.id not in held_out]
-                for name in ("sgd", "snips", "seal_tools", "nestful", "ultratool", "break")}  # fmt: skip
+        sets = {name: [row for row in read_set(name, folder) if row.id not in held_out] for name in LEAST}
+        small = [f"{name} {len(rows)} of {LEAST[name]}" for name, rows in sets.items() if len(rows) < LEAST[name]]
+        if small:
+            fix = "Give a folder with the whole sets, or hold fewer rows out"
+            raise DataError(f"too few rows to learn from: {', '.join(small)}", where=str(folder), fix=fix)
         self.sgd = SgdSheets(sets["sgd"], folder, self.rng)
         self.seal = {name: tool for name, tool in seal_tools(folder).items() if tool["field"] not in held_out_fields}
         self.ultratool = ultratool_tools(folder)
