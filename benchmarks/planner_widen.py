@@ -1,13 +1,15 @@
 """Requests without plans for the planner's distillation, answered by its teacher.
 
-python benchmarks/planner_widen.py prompts --data DIR --tokenizer FOLDER --count 60000 --out prompts.npz   # CPU
+python benchmarks/planner_widen.py tools --packages DIR --out tools.json.gz                                # CPU
+python benchmarks/planner_widen.py prompts --data DIR --tools tools.json.gz --tokenizer FOLDER --out prompts.npz
 python benchmarks/planner_widen.py answers --teacher DIR --prompts prompts.npz --out sheets.npz            # GPU
 
 A student that is distilled on the training sets alone says what its teacher says there (KL .01 per token), and
-something else on tools and wordings from elsewhere (KL .1 to .4). No labels are needed to mend that. Requests of other
-sets (tasks without labels, word problems, questions, programs to write) are shown tools of all catalogues, some near,
-some random, under changing names, and the teacher writes what it would. `planner_gpu.py shrink --sheets-file` takes the
-result.
+something else on tools and wordings from elsewhere (KL .1 to .4). No labels are needed to mend that: requests are shown
+tools, and the teacher writes what it would. Half of the prompts are generated over some ten thousand functions that are
+documented in Python packages (`_api_tools.py` says which). The others are requests of other sets (tasks without labels,
+word problems, questions, programs to write) with tools of all catalogues, some near, some random, under changing names.
+`planner_gpu.py shrink --sheets-file` takes the result.
 """
 
 from __future__ import annotations
@@ -81,14 +83,23 @@ def catalogue(data: Path) -> list[dict[str, Any]]:
 
 
 class Prompts:
-    """Prompts of all sources in turn, each with one to eight tools."""
+    """Prompts of all sources in turn, each with one to eight tools; `more` are tools that training does not know."""
 
-    def __init__(self, data: Path, seed: int) -> None:
+    def __init__(self, data: Path, more: list[dict[str, Any]], seed: int) -> None:
+        from _planner_tests import held_out_ids
+
         from agent_forge.agents.planner.tools import ToolIndex
+        from agent_forge.learning.datasets import read_set
+        from agent_forge.learning.generate import Generator
+        from agent_forge.learning.mixture import values_of
 
         self.rng = random.Random(seed)
         self.requests = requests_of(data)
-        self.tools = catalogue(data)
+        rows = [row for name in ("sgd", "snips", "seal_tools") for row in read_set(name, data)]
+        judged = held_out_ids(data)
+        seen = values_of([row for row in rows if row.id not in judged])
+        self.generator = Generator(more, seed=seed, seen=seen, restyle=True) if more else None
+        self.tools = catalogue(data) + [{key: each for key, each in tool.items() if key != "field"} for tool in more]
         self.index = ToolIndex.of([type("Spec", (), tool) for tool in self.tools])  # type: ignore[misc]
 
     def texts(self) -> Iterator[str]:
@@ -97,6 +108,10 @@ class Prompts:
 
         names = [name for name in self.requests for _ in range(2 if name.startswith("taskbench") else 1)]
         while True:
+            if self.generator is not None and self.rng.random() < 0.5:
+                for row in self.generator.sheet(self.rng.choice((1, 2, 3))):
+                    yield tools_text(row.tools) + request_text(row.request)
+                continue
             request = self.rng.choice(self.requests[self.rng.choice(names)])
             shown: list[Any] = []
             for tool in self.candidates(request, self.rng.choice((1, 1, 2, 3, 4, 6, 8))):
@@ -118,13 +133,23 @@ class Prompts:
         return [self.tools[place] for place in chosen] or self.rng.sample(self.tools, count)
 
 
+def tools(options: argparse.Namespace) -> None:
+    from _api_tools import api_tools
+
+    found = api_tools(options.packages)
+    with gzip.open(options.out, "wt", encoding="utf-8") as file:
+        json.dump(found, file)
+    print(f"{len(found):,} tools of {len({tool['field'] for tool in found}):,} services and modules")
+
+
 def prompts(options: argparse.Namespace) -> None:
     import numpy as np
     from tokenizers import Tokenizer
 
     words = Tokenizer.from_file(str(options.tokenizer / "tokenizer.json"))
     kept: list[Any] = []
-    for text in Prompts(options.data, options.seed).texts():
+    more = list(lines_of(options.tools)) if options.tools else []
+    for text in Prompts(options.data, more, options.seed).texts():
         ids = words.encode(text, add_special_tokens=False).ids
         if len(ids) <= LENGTH - ANSWER:
             kept.append(np.array(ids, np.uint16))
@@ -168,8 +193,8 @@ def answers(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", choices=("prompts", "answers"))
-    for name in ("data", "tokenizer", "teacher", "prompts", "out"):
+    parser.add_argument("what", nargs="?", choices=("tools", "prompts", "answers"))
+    for name in ("packages", "data", "tools", "tokenizer", "teacher", "prompts", "out"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--count", type=int, default=60_000)
     parser.add_argument("--batch", type=int, default=1024)
@@ -178,9 +203,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     if options.what is None:
-        print("nothing to do: name `prompts` or `answers`")
+        print("nothing to do: name `tools`, `prompts` or `answers`")
         return
-    {"prompts": prompts, "answers": answers}[options.what](options)
+    {"tools": tools, "prompts": prompts, "answers": answers}[options.what](options)
 
 
 if __name__ == "__main__":
