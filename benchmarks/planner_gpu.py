@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import gzip
 import itertools
 import json
 import multiprocessing
@@ -33,29 +34,33 @@ class TimeIsUpError(Exception):
     """The seconds that a step was given are over: what was learnt so far is kept."""
 
 
-def make_sheets(job: tuple[str, int, int, str, int]) -> Any:
+def make_sheets(job: tuple[Path, Path | None, int, int, str, int]) -> Any:
     """One process's share of the training sheets, packed."""
-    data, seed, count, tokenizer_json, end = job
+    folder, tools, seed, count, tokenizer_json, end = job
     from _planner_tests import held_out_fields, held_out_ids
     from tokenizers import Tokenizer
 
     from agent_forge.learning.mixture import Mixture
     from agent_forge.learning.sheets import encode_sheets, pack_sheets
 
-    folder = Path(data)
-    mixture = Mixture(folder, seed, held_out=held_out_ids(folder), held_out_fields=held_out_fields(folder))
+    more = json.loads(gzip.decompress(tools.read_bytes())) if tools else ()
+    held_out = {"held_out": held_out_ids(folder), "held_out_fields": held_out_fields(folder)}
+    mixture = Mixture(folder, seed, **held_out, more=more)
     groups = list(itertools.islice(mixture.groups(), count))
     sheets = encode_sheets(groups, Tokenizer.from_str(tokenizer_json), LENGTH, end)
     return pack_sheets(sheets, LENGTH)
 
 
-def all_sheets(data: Path, count: int, tokenizer_json: str, end: int, seed: int, workers: int) -> Any:
+def all_sheets(options: argparse.Namespace, tokenizer_json: str, end: int) -> Any:
     import numpy as np
 
     from agent_forge.learning.sheets import PlanSheets
 
-    jobs = [(str(data), seed * 1000 + number, count // workers, tokenizer_json, end) for number in range(workers)]
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+    first, count = options.seed * 1000, options.sheets // options.workers
+    jobs = [
+        (options.data, options.tools, first + number, count, tokenizer_json, end) for number in range(options.workers)
+    ]
+    with multiprocessing.get_context("spawn").Pool(options.workers) as pool:
         parts = pool.map(make_sheets, jobs)
     arrays = [
         np.concatenate([getattr(part, name) for part in parts])
@@ -70,7 +75,7 @@ def write_sheets(options: argparse.Namespace) -> None:
 
     words = (options.weights / "tokenizer.json").read_text()
     end = json.loads((options.weights / "kept.json").read_text()).index(2)
-    data = all_sheets(options.data, options.sheets, words, end, options.seed, options.workers)
+    data = all_sheets(options, words, end)
     options.out.parent.mkdir(parents=True, exist_ok=True)
     np.savez(
         options.out,
@@ -400,6 +405,7 @@ def main() -> None:
     )
     for name in ("weights", "data", "out", "teacher"):
         parser.add_argument(f"--{name}", type=Path)
+    parser.add_argument("--tools", type=Path, help="more tools to generate requests for (`planner_widen.py tools`)")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--sheets-file", type=Path, nargs="+")

@@ -196,6 +196,14 @@ def test_what_is_held_out_never_appears(folder: Path) -> None:
     assert "getPulse" not in asked
 
 
+def test_more_tools_are_generated_for_and_for_nothing_else(folder: Path) -> None:
+    depth = {"type": "object", "properties": {"depth": {"type": "integer"}}, "required": ["depth"]}
+    more = [{"name": f"dive{n}", "description": f"Dive {n}.", "field": "sea", "parameters": depth} for n in range(40)]
+    groups = sheets(folder, 200, more=more)
+    rows = [row for group in groups for row in group if any("dive" in call["tool"].lower() for call in row.calls)]
+    assert {row.source.partition(":")[0] for row in rows} == {"generated"}
+
+
 def test_sets_that_are_too_small_are_named(folder: Path) -> None:
     held = frozenset(row.id for name in ("snips", "ultratool") for row in read_set(name, folder))
     with pytest.raises(DataError, match="too few rows to learn from: snips 0 of 40, ultratool 0 of 3"):

@@ -47,6 +47,7 @@ class Shares:
 
 class Mixture:
     """An endless, seeded source of sheets. `held_out` rows (by id) are never drawn, nor tools of `held_out_fields`.
+    `more` tools, each with a `field`, are only generated for.
 
     Raises DataError if a set is too small.
     """
@@ -59,6 +60,7 @@ class Mixture:
         shares: Shares | None = None,
         held_out: frozenset[str] = frozenset(),
         held_out_fields: frozenset[str] = frozenset(),
+        more: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self.rng = random.Random(seed)
         self.shares = shares or Shares()
@@ -77,7 +79,7 @@ class Mixture:
         self.nestful = {name: {**tool, "field": "nestful"} for name, tool in nestful.items()}
         services = [{**tool, "field": service} for (service, _), tool in sgd_tools(folder, "train").items()]
         seen = values_of([*sets["sgd"], *sets["snips"], *self.seal_rows])
-        catalogue = [*self.seal.values(), *services, *services, *self.nestful.values(), *self.nestful.values()]
+        catalogue = [*self.seal.values(), *services, *services, *self.nestful.values(), *self.nestful.values(), *more]
         self.generator = Generator(catalogue, seed=self.rng.randrange(2**31), seen=seen, restyle=True)
 
     def groups(self) -> Iterator[Group]:
