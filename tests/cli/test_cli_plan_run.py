@@ -134,7 +134,7 @@ def test_a_request_in_every_format(shown: str, capsys: pytest.CaptureFixture[str
     assert run(["plan", QUESTION, "--format", shown]) == 0
     captured = capsys.readouterr()
     assert "date of birth of Manuel Antonio" in captured.out
-    assert "planned by rules" in captured.err
+    assert captured.err == "planned by rules\n"  # whether a graph is worth it decides only what a model is asked
     if shown in {"lines", "xml", "json", "yaml"}:
         Path("again").write_text(captured.out)
         assert len(called(capsys, "plan", "--plan", "again", "--json")[1]["tasks"]) == 3
@@ -212,6 +212,45 @@ def test_several_results_are_shown_where_no_model_puts_them_into_words(capsys: p
     assert result.answer is None
     print_result(result, None)
     assert capsys.readouterr().out == "double(n=2): 4\ndouble(n=3): 6\n"
+
+
+class _Fixed:
+    """A planner of the one plan that it is given."""
+
+    name = "fixed"
+
+    def __init__(self, *tasks: Task) -> None:
+        self.tasks = tasks
+
+    async def plan(self, request: str, *, tools: Any = ()) -> Plan:
+        return Plan(self.tasks)
+
+
+def test_a_run_says_what_it_called_as_it_was_called(capsys: pytest.CaptureFixture[str]) -> None:
+    tasks = Task("s1", action="double", args={"n": 2}), Task("s2", action="add", args={"a": "{s1}", "b": 3})
+    result = agent_forge.run("Double 2 and add 3", planner=_Fixed(*tasks), tools="mytools.py", record=False)
+    print_result(result, None)
+    captured = capsys.readouterr()
+    assert captured.out == "7\n"
+    assert captured.err.splitlines()[:2] == ["  s1: double(n=2)", "  s2: add(a=4, b=3)"]
+    assert "2 tool calls, 0 model calls" in captured.err
+
+
+def test_a_failed_run_answers_nothing_and_a_tool_may_return_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    result = agent_forge.run("Break", planner=_Fixed(Task("s1", action="broken")), tools="mytools.py", record=False)
+    print_result(result, None)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[0] == "  s1: broken()"
+    assert "1 tool call," in captured.err
+
+    @agent_forge.tool
+    def ring(times: int) -> None:
+        """Rings."""
+
+    ring_twice = _Fixed(Task("s1", action="ring", args={"times": 2}))
+    print_result(agent_forge.run("Ring 2 times", planner=ring_twice, tools=[ring], record=False), None)
+    assert capsys.readouterr().out == "ring(times=2): None\n"
 
 
 def test_limits_on_a_run(capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,10 +354,10 @@ def test_half_a_character_in_a_result_is_printed(tmp_path: Path) -> None:
 
 
 def test_a_request_that_cannot_be_planned_is_told_as_json(capsys: pytest.CaptureFixture[str]) -> None:
-    for command in ("plan", "run"):
-        code, document = called(capsys, command, " ", "--json")
+    for arguments in (["plan", " "], ["run", " "], ["run", "?!", "--tools", "mytools.py"]):
+        code, document = called(capsys, *arguments, "--json")
         assert code == 1
-        assert "no words" in document["errors"][0]["message"]
+        assert document["errors"][0]["message"] == "the request has no words. Say what is to be done."
 
 
 @pytest.mark.parametrize("how", ["default", "option", "file"])

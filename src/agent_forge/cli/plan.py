@@ -88,11 +88,13 @@ def _missing(plan: Plan, tools: str | None, model: str | None) -> list[Missing]:
     """What keeps the plan from being run with these tools."""
     from agent_forge.agents.choices import choose_tools
     from agent_forge.agents.planner import bind_tools, what_is_missing
+    from agent_forge.agents.planner.forged import doubt
 
     box = choose_tools(tools)
     request = None if plan.provenance is None else plan.provenance.request
     bound = bind_tools(plan, tuple(box))
-    return what_is_missing(bound, box, request=request, model=model is not None)
+    missing = what_is_missing(bound, box, request=request, model=model is not None)
+    return missing if (unsure := doubt(plan)) is None else [unsure, *missing]
 
 
 def read_plan(path: str) -> Plan:
@@ -189,5 +191,6 @@ def _print(plan: Plan, format_: str, as_json: bool, missing: Sequence[Missing]) 
 
         origin = plan.provenance
         planner = f"{origin.planner} ({origin.model})" if origin.model else origin.planner
-        echo(f"planned by {planner}: {complexity(origin.request).reason}", err=True)
+        decision = f": {complexity(origin.request).reason}" if origin.planner == "model" else ""
+        echo(f"planned by {planner}{decision}", err=True)
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -274,41 +274,57 @@ def _interrupted(name: str, home: str | None) -> str:
     return f"{done} finished task{'s' * (done != 1)} saved; continue with: {again}"
 
 
-def _last_results(result: Result) -> str:
-    """What the last tasks returned, for want of a model to put several results, or a structure, into words."""
+def _written(tool: str, args: Mapping[str, Any]) -> str:
+    """A call in one line, as `agent-forge plan` shows it."""
+    from agent_forge.plans.calls import write_call
+    from agent_forge.runtime.result import jsonable
+
+    plain = {name: jsonable(value) for name, value in args.items()}
+    return write_call(tool, plain) or f"{tool}({', '.join(f'{name}={value!r}' for name, value in plain.items())})"
+
+
+def _last_results(result: Result) -> dict[str, str]:
+    """What the last tasks returned, for want of a model to put several results, or a structure, into words. A tool may
+    return nothing; a look-up that finds nothing is unknown."""
     plan = result.plan
     last = [name for name in plan.leaves if not plan.dependents[name]] if plan is not None else []
-    lines = []
+    made = {call["task"]: _written(call["tool"], call["args"]) for call in result.calls}
+    lines = {}
     for name in last:
         task = result.tasks.get(name)
-        if plan is not None and task is not None and task.ok and task.result is not None:
-            args = ", ".join(f"{key}={value!r}" for key, value in plan[name].args.items())
-            lines.append(f"{plan[name].action or name}({args}): {task.result}")
-    return "\n".join(lines)
+        if plan is not None and task is not None and task.ok:
+            action = plan[name].action
+            if task.result is not None or action not in (None, "look_up", "combine"):
+                lines[name] = f"{made.get(name) or _written(action or name, plan[name].args)}: {task.result}"
+    return lines
 
 
 def _print(result: Result, home: str | None) -> None:
-    """The answer, or the results of a plan, on stdout; statistics on stderr."""
-    from agent_forge.runtime.result import FINE
-
+    """The answer, or the results of a plan, on stdout; what was called and statistics on stderr. Why a task of a request
+    failed, `task_display` has said."""
+    shown: Iterable[str] = result.evidence
     if result.request is not None:
-        echo(result.answer or _last_results(result) or "unknown")
+        last = {} if result.answer else _last_results(result)
+        if text := result.answer or "\n".join(last.values()) or ("unknown" if result.ok else ""):
+            echo(text)
+        shown = {*shown, *last}
     else:
+        shown = result.tasks
         for name, task in result.tasks.items():
             if name in result.outcome.parts or task.state == "not_needed":
                 continue
             echo(f"{name}: {task.result if task.ok else f'[{task.state}] {task.error}'}")
     for name, evidence in result.evidence.items():
         echo(f"  {name}: {result.tasks[name].result}  ({evidence.source})", err=True)
-    for name, task in result.tasks.items():
-        if task.state not in FINE and result.request is not None:
-            echo(f"  {name}: {task.state}: {task.error}", err=True)
+    for call in result.calls:
+        if call["task"] not in shown and call["state"] != "waiting":
+            echo(f"  {call['task']}: {_written(call['tool'], call['args'])}", err=True)
     for warning in result.warnings:
         echo(f"  warning: {warning}", err=True)
     for name, task in result.tasks.items():
         if task.state == "waiting":
             call = next((call for call in result.calls if call["task"] == name and call["state"] == "waiting"), None)
-            what = f"{call['tool']} {call['args']}" if call else name
+            what = _written(call["tool"], call["args"]) if call else name
             again = call_again("runs", "approve", result.run, name, home=home)
             echo(f"  {name} waits for an approval: {what}; approve with: {again}", err=True)
         elif task.state == "in_doubt":
@@ -320,7 +336,8 @@ def _print(result: Result, home: str | None) -> None:
     cost = "" if usage.cost is None else f", ${usage.cost:.6g}"
     echo(
         f"{result.state} in {result.wall_s:.2f} s (critical path {result.critical_path_s:.2f} s), "
-        f"{usage.tool_calls} tool calls, {usage.model_calls} model calls, {tokens}{cost}; "
+        f"{usage.tool_calls} tool call{'s' * (usage.tool_calls != 1)}, "
+        f"{usage.model_calls} model call{'s' * (usage.model_calls != 1)}, {tokens}{cost}; "
         f"run {result.run}, trace {result.trace_id}",
         err=True,
     )
