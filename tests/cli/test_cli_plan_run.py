@@ -167,6 +167,13 @@ def test_wrong_calls_exit_2(arguments: list[str], capsys: pytest.CaptureFixture[
     assert capsys.readouterr().out == ""
 
 
+def test_a_request_without_quotes_says_how_to_quote_it(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("plan", "run"):
+        assert run([command, "Don't", "double", "4", "--tools", "mytools.py"]) == 2
+        line = capsys.readouterr().err.strip().rpartition("needs quotes: ")[2]
+        assert shlex.split(line) == ["agent-forge", command, "Don't double 4"]
+
+
 def test_run_a_plan_file(capsys: pytest.CaptureFixture[str]) -> None:
     code, document = called(capsys, "run", "--plan", "plan.txt", "--tools", "mytools.py", "--json")
     assert code == 0
@@ -266,6 +273,17 @@ def test_limits_on_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     )  # fmt: skip
     assert code == 1
     assert document["state"] == "over_budget"
+
+
+def test_the_list_of_runs_shows_what_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["runs", "ls"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("there are no runs yet")
+    assert run(["run", QUESTION]) == 0
+    capsys.readouterr()
+    assert run(["runs", "ls"]) == 0
+    assert capsys.readouterr().out.endswith(f"3/3 tasks  {QUESTION}\n")
 
 
 def test_the_list_of_runs_and_resume(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._options import json_option, model_option, planner_option, renamed, tools_option
+from agent_forge.cli._options import json_option, model_option, planner_option, renamed, request_argument, tools_option
 from agent_forge.cli._output import decode, echo, json_out, read_bytes
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ FORMATS = ("tree", "lines", "xml", "json", "yaml", "mermaid")
 
 
 @click.command()
-@click.argument("request", required=False)
+@request_argument
 @renamed("--plan", "plan_file", former="--text", metavar="FILE",
          help="Plan to read, in any of the formats, instead of making one; - for stdin.")  # fmt: skip
 @click.option("--rows", "rows_file", metavar="FILE",

@@ -149,6 +149,8 @@ def ls(home: str | None, as_json: bool) -> int:
     for row in rows:
         what = row.get("error") or f"{row['share']:4.0%}  {row['candidate']} against {row['baseline']}"
         echo(f"{row['name']:20} {row['state']:12} {what}")
+    if not rows:
+        echo("there are no rollouts yet", err=True)
     if policies["current"] is not None:
         echo(f"current policy: {policies['current']} (before: {policies['previous']})", err=True)
     return 0

@@ -18,6 +18,7 @@ from agent_forge.cli._options import (
     mask_option,
     model_option,
     planner_option,
+    request_argument,
     roster_option,
     sample_option,
     strategy_option,
@@ -36,7 +37,7 @@ _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 
 
 @click.command()
-@click.argument("request", required=False)
+@request_argument
 @click.option("--plan", "plan_file", metavar="FILE", help="Plan to run, in any of the formats; - for stdin.")
 @tools_option
 @click.option("--resume", metavar="RUN", help="Continue an interrupted run; finished tasks are not repeated.")
@@ -300,8 +301,8 @@ def _last_results(result: Result) -> dict[str, str]:
 
 
 def _print(result: Result, home: str | None) -> None:
-    """The answer, or the results of a plan, on stdout; what was called and statistics on stderr. Why a task of a request
-    failed, `task_display` has said."""
+    """The answer, or the results of a plan, on stdout; what was called and statistics on stderr. Why a task of a
+    request failed, `task_display` has said."""
     shown: Iterable[str] = result.evidence
     if result.request is not None:
         last = {} if result.answer else _last_results(result)
