@@ -199,8 +199,11 @@ def test_run_a_request(capsys: pytest.CaptureFixture[str]) -> None:
     captured = capsys.readouterr()
     assert captured.out == "Manuel Antonio\n"
     assert "done in" in captured.err
-    assert run(["run", "Who is older, Zorg Nobody or Wilfred MacDonald?"]) == 0
-    assert capsys.readouterr().out == "unknown\n"
+    for unanswered in ("Who is older, Zorg Nobody or Wilfred MacDonald?", "What is the weather in Oslo?"):
+        assert run(["run", unanswered]) == 0
+        captured = capsys.readouterr()
+        assert captured.out == "unknown\n"  # and not the passages that happen to be nearest
+        assert "only the bundled passages were searched" in captured.err
 
 
 def test_several_results_are_shown_where_no_model_puts_them_into_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -258,6 +261,15 @@ def test_a_failed_run_answers_nothing_and_a_tool_may_return_nothing(capsys: pyte
     ring_twice = _Fixed(Task("s1", action="ring", args={"times": 2}))
     print_result(agent_forge.run("Ring 2 times", planner=ring_twice, tools=[ring], record=False), None)
     assert capsys.readouterr().out == "ring(times=2): None\n"
+
+
+def test_init_prints_commands_that_work_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["init", "my folder/new"]) == 0
+    commands = [shlex.split(line) for line in capsys.readouterr().out.splitlines()[1:]]
+    assert commands[0] == ["cd", "my folder/new"]
+    os.chdir("my folder/new")
+    assert run(commands[1][1:]) == 0
+    assert capsys.readouterr().out == "2.5\n"
 
 
 def test_limits_on_a_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -109,15 +109,15 @@ def command(request: str | None, plan_file: str | None, list_runs: bool, as_json
         from agent_forge.cli.plan import print_faults
 
         return print_faults(error.errors, str(error))
-    return report(result, options["home"], as_json)
+    return report(result, options["home"], as_json, bundled=request is not None and options["tools"] is None)
 
 
-def report(result: Result, home: str | None, as_json: bool) -> int:
-    """Prints a result and returns the exit code."""
+def report(result: Result, home: str | None, as_json: bool, *, bundled: bool = False) -> int:
+    """Prints a result and returns the exit code. `bundled`: a request was answered with the bundled tools."""
     if as_json:
         json_out(result.as_dict())
     else:
-        _print(result, home)
+        _print(result, home, bundled)
     return 0 if result.ok else 1
 
 
@@ -300,14 +300,18 @@ def _last_results(result: Result) -> dict[str, str]:
     return lines
 
 
-def _print(result: Result, home: str | None) -> None:
+def _print(result: Result, home: str | None, bundled: bool = False) -> None:
     """The answer, or the results of a plan, on stdout; what was called and statistics on stderr. Why a task of a
     request failed, `task_display` has said."""
     shown: Iterable[str] = result.evidence
     if result.request is not None:
         last = {} if result.answer else _last_results(result)
+        if bundled and result.plan is not None:  # whatever passages are nearest are no answer to a question in words
+            last = {name: line for name, line in last.items() if result.plan[name].action != "search"}
         if text := result.answer or "\n".join(last.values()) or ("unknown" if result.ok else ""):
             echo(text)
+        if bundled and text == "unknown" and not result.usage.model_calls:
+            echo("  only the bundled passages were searched; --tools FILE adds tools, --model a model", err=True)
         shown = {*shown, *last}
     else:
         shown = result.tasks
