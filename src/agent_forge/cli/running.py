@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from agent_forge.agents.result import Result
     from agent_forge.plans import Task
     from agent_forge.runtime import Budget, Event
+    from agent_forge.terminal import ProgressDisplay
 
 _SETTLE = re.compile(r"([^=]+)=(?:done:(.*)|(retry|failed))", re.DOTALL)
 _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
@@ -136,10 +138,13 @@ def _run(request: str | None, plan_file: str | None, as_json: bool, options: dic
     }
     if options["settle"] and not options["resume"]:
         raise click.UsageError("--settle goes with --resume RUN")
+    from agent_forge.terminal import ProgressDisplay
+
+    display = ProgressDisplay()
     if options["approve"] == "ask" and can_ask():
-        settings["approve"] = asker()
+        settings["approve"] = asker(display)
     try:
-        with task_display(quiet=as_json) as on_event:
+        with task_display(display, quiet=as_json) as on_event:
             return run(work, on_event=on_event, **settings)
     except KeyboardInterrupt:
         echo(_interrupted(name, options["home"]), err=True)
@@ -147,14 +152,16 @@ def _run(request: str | None, plan_file: str | None, as_json: bool, options: dic
 
 
 @contextmanager
-def task_display(*, quiet: bool = False) -> Iterator[Callable[[Event], None] | None]:
+def task_display(
+    display: ProgressDisplay | None = None, *, quiet: bool = False
+) -> Iterator[Callable[[Event], None] | None]:
     """An `on_event` that shows a run: a bar with the running tasks on a terminal, elsewhere a line per finished task.
 
     `quiet` gives None where stderr is not a terminal.
     """
     from agent_forge.terminal import ProgressDisplay
 
-    display = ProgressDisplay()
+    display = display or ProgressDisplay()
     if quiet and not display.live:
         yield None
         return
@@ -187,15 +194,17 @@ def can_ask() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-def asker() -> Callable[[Task], Awaitable[Any]]:
-    """Asks at the terminal whether a task may be carried out, one question at a time; the other tasks go on."""
+def asker(display: ProgressDisplay | None = None) -> Callable[[Task], Awaitable[Any]]:
+    """Asks at the terminal whether a task may be carried out, one question at a time; the other tasks go on. `display`
+    is what shows them there."""
     from agent_forge.threads import THREADS
 
     lock = asyncio.Lock()
 
     async def ask(task: Task) -> Any:
         async with lock:
-            return await THREADS.call(lambda: _ask(task))
+            with nullcontext() if display is None else display.paused():
+                return await THREADS.call(lambda: _ask(task))
 
     return ask
 
@@ -205,7 +214,9 @@ def _ask(task: Task) -> bool | dict[str, Any]:
 
     echo(f"\n{task.id}: {question(task)} changes the world.", err=True)
     while True:
-        answer = click.prompt("Approve? [y]es, [n]o, or new arguments as JSON", default="n", err=True).strip()
+        echo("Approve? [y]es, [n]o, or new arguments as JSON [n]: ", nl=False, err=True)
+        # Not `input`: a thread that waits in it holds a lock without which the interpreter aborts after Ctrl-C.
+        answer = os.read(sys.stdin.fileno(), 65536).decode(sys.stdin.encoding, "replace").strip() or "n"
         if answer.lower() in ("y", "yes", "n", "no"):
             return answer.lower().startswith("y")
         try:
