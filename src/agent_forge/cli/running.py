@@ -332,9 +332,9 @@ def _print(result: Result, home: str | None, bundled: bool = False) -> None:
             echo(f"{name}: {task.result if task.ok else f'[{task.state}] {task.error}'}")
     for name, evidence in result.evidence.items():
         echo(f"  {name}: {result.tasks[name].result}  ({evidence.source})", err=True)
-    for call in result.calls:
-        if call["task"] not in shown and call["state"] != "waiting":
-            echo(f"  {call['task']}: {_written(call['tool'], call['args'])}", err=True)
+    for made in result.calls:
+        if made["task"] not in shown and made["state"] != "waiting":
+            echo(f"  {made['task']}: {_written(made['tool'], made['args'])}", err=True)
     for warning in result.warnings:
         echo(f"  warning: {warning}", err=True)
     for name, task in result.tasks.items():
