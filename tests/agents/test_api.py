@@ -321,6 +321,8 @@ def test_a_misspelt_parameter_is_refused_with_the_nearest() -> None:
 
 
 def test_what_is_neither_tools_nor_a_request_is_refused() -> None:
+    with pytest.raises(UsageError, match="a request is text, got 3"):
+        plan(3)  # type: ignore[arg-type]
     for work, tools, why in (
         ("x", double, "must be a list"),
         ("x", [3], "3 is not a function"),
