@@ -7,7 +7,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TextIO
@@ -104,6 +105,18 @@ class ProgressDisplay:
         if self._bars is not None:
             self._bars.stop()
             self._bars = None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Takes the bars off the terminal while somebody is asked something there, for they would overwrite it."""
+        bars = self._bars
+        if bars is not None:
+            bars.stop()
+        try:
+            yield
+        finally:
+            if bars is not None and bars is self._bars:
+                bars.start()
 
     def line(self, text: str) -> None:
         """Prints a line that stays."""

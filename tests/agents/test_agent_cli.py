@@ -73,13 +73,14 @@ def test_a_conversation_through_a_pipe(folder: Path) -> None:
     assert done.stdout.split("\n") == ["It is 4 degrees.", "Oslo.", ""]
     assert "→ temperature(city='Oslo')" in done.stderr
     assert "← 4.0" in done.stderr
-    assert "chat --session ann" in done.stderr
+    again = done.stderr.partition("continue with: ")[2].splitlines()[0]
+    assert shlex.split(again)[-7:] == ["chat", "--tools", "tools.py", *model(server), "--session", "ann"]
     assert len(server.requests) == 3
     roles = [message["role"] for message in server.requests[2]["messages"]]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "user"]
     with chat_server(says("Still Oslo.")) as server:  # another process continues it
-        again = forge_process(folder, "chat", *model(server), "--session", "ann", stdin="And now?")
-    assert again.stdout == "Still Oslo.\n"
+        continued = forge_process(folder, "chat", *model(server), "--session", "ann", stdin="And now?")
+    assert continued.stdout == "Still Oslo.\n"
     assert len(server.requests[0]["messages"]) == 8
 
 

@@ -102,6 +102,37 @@ def test_schema_says_what_the_signature_says() -> None:
     assert "unit?: one of" in measure.signature
 
 
+def test_a_result_of_a_type_with_dataclasses_or_enumerations_is_json() -> None:
+    @tool
+    def find(x: float) -> list[Line]:
+        return [Line(Point(x, labels=["a"]))]
+
+    @tool
+    async def unit_of(name: str) -> dict[str, Unit] | None:
+        return {name: Unit.FOOT} if name else None
+
+    found = asyncio.run(find.call({"x": 1.5}))
+    assert found == [{"start": {"x": 1.5, "y": 0.0, "labels": ["a"]}, "end": None}]
+    Draft202012Validator(find.returns).validate(found)
+    assert find(1.5) == [Line(Point(1.5, labels=["a"]))]  # still the function
+    assert asyncio.run(unit_of.call({"name": "rope"})) == {"rope": "ft"}
+    assert asyncio.run(unit_of.call({"name": ""})) is None
+
+
+def test_what_cannot_be_a_tool_is_refused_with_a_reason() -> None:
+    def counts(upto: int) -> Any:
+        yield from range(upto)
+
+    async def counts_slowly(upto: int) -> Any:
+        yield upto
+
+    for function in (counts, counts_slowly):
+        with pytest.raises(ToolError, match=f"{function.__name__}.*yields.*Return a list"):
+            tool(function)
+    with pytest.raises(ToolError, match="3 is not a function"):
+        tool(3)  # type: ignore[call-overload]
+
+
 def test_values_are_built_from_json() -> None:
     @tool
     def draw(line: Line, at: Address, how: Strict, points: list[Point], by: dict[str, Unit], *, n: int) -> Any:

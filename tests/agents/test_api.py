@@ -320,6 +320,18 @@ def test_a_misspelt_parameter_is_refused_with_the_nearest() -> None:
         asyncio.run(aplan(QUESTION, zzz=3))
 
 
+def test_what_is_neither_tools_nor_a_request_is_refused() -> None:
+    with pytest.raises(UsageError, match="a request is text, got 3"):
+        plan(3)  # type: ignore[arg-type]
+    for work, tools, why in (
+        ("x", double, "must be a list"),
+        ("x", [3], "3 is not a function"),
+        (3, [double], "got 3"),
+    ):
+        with pytest.raises((ToolError, UsageError), match=why):
+            run(work, tools=tools, record=False)  # type: ignore[call-overload]
+
+
 def test_the_signatures_are_real_and_cover_the_executor() -> None:
     parameters = inspect.signature(arun).parameters
     assert inspect.signature(run).parameters == parameters

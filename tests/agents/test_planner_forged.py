@@ -91,9 +91,20 @@ def test_a_plan_it_is_not_sure_of_is_shown_but_not_run(tmp_path: Path, monkeypat
     monkeypatch.setattr(forged.PlanModel, "probability", lambda self, confidence: 0.05)
     monkeypatch.setattr("agent_forge.agents.request_run.RequestRun._by_rules", _raise)
     assert plan("Play Bohemian Rhapsody by Queen", tools=TOOLS, planner="forged")["s1"].action == "play_song"
-    with pytest.raises(PlanRefused, match="5% of such plans are right"):
+    with pytest.raises(PlanRefused, match=r"only 5% of such plans are right: play_song\(title=.*English"):
         run("Play Bohemian Rhapsody by Queen", tools=TOOLS, planner="forged", home=tmp_path)
     assert not CALLED
+
+
+def test_the_plan_command_says_that_a_plan_would_not_be_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "songs.json").write_text(json.dumps([each.spec for each in TOOLS]))
+    call = ["plan", "Play Bohemian Rhapsody by Queen", "--tools", str(tmp_path / "songs.json"), "--planner", "forged"]
+    for probability, is_open in ((0.05, True), (0.95, False)):
+        monkeypatch.setattr(forged.PlanModel, "probability", lambda self, confidence, p=probability: p)
+        assert command(call) == 0
+        assert ("open: the planner is not sure of this plan" in capsys.readouterr().out) is is_open
 
 
 async def _raise(self: Any, error: Exception, recorder: Any) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -173,10 +174,11 @@ def test_a_waiting_run_is_shown_approved_rejected_and_cancelled(
 
 
 def test_a_terminal_is_asked(tools: str, tmp_path: Path) -> None:
-    """On a real terminal: no, then new arguments."""
+    """On a real terminal: no, then new arguments, then Ctrl-C."""
     plan = write_plan(tmp_path, {"id": "a", "action": "send", "args": {"to": "ann"}})
     command = [sys.executable, "-m", "agent_forge", "run", "--plan", plan, "--tools", tools]
-    for answer, expected in (("n", []), ('{"to": "bob"}', ["send bob hello"])):
+    sent = ["send bob hello"]
+    for answer, expected, code in (("n", [], 1), ('{"to": "bob"}', sent, 0), (None, sent, 130)):
         main, other = pty.openpty()
         process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, env=dict(os.environ))
         os.close(other)
@@ -188,9 +190,15 @@ def test_a_terminal_is_asked(tools: str, tmp_path: Path) -> None:
                 except OSError:
                     break
             if not answered and b"Approve?" in seen and b": " in seen.split(b"Approve?")[-1]:
-                os.write(main, answer.encode() + b"\n")
+                if answer is None:
+                    process.send_signal(signal.SIGINT)
+                else:
+                    os.write(main, answer.encode() + b"\n")
                 answered = True
-        process.wait(timeout=30)
+        assert process.wait(timeout=30) == code, seen
         os.close(main)
         assert b"changes the world" in seen, seen
+        if answer is not None:
+            question = seen.partition(b"Approve?")[2].partition(answer.encode())[0]
+            assert b"\x1b[2K" not in question, seen  # no bar is drawn over it
         assert log(tools) == expected

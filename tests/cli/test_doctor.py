@@ -50,6 +50,15 @@ def test_an_unusable_home_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixt
     assert not checks["home"]["ok"]
 
 
+def test_a_command_is_shown_whole_however_narrow_the_terminal_is(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    command = f"pip install 'agent-forge @ file:///{'folder/' * 12}agent_forge.whl'"
+    doctor._show([doctor.Finding("extra data", False, "missing: rensa", command)])
+    assert "".join(command.split()) in "".join(capsys.readouterr().out.split())
+
+
 def test_a_missing_base_package_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

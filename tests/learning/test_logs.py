@@ -85,8 +85,12 @@ def test_a_planners_rows_come_from_the_right_runs_of_a_home_each_once(tmp_path: 
     assert len(material.held_out) == 2
     assert material.dropped == {"not right": 1, "duplicates": 1}
     assert material.audit["rows"] == 3
+    (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="too few to learn from"):
         gather(PlannerSettings(traces=str(tmp_path / "empty")), seed=0)
+    with pytest.raises(DataError, match="there are no traces"):  # a misspelt folder is not made
+        gather(PlannerSettings(traces=str(tmp_path / "emtpy")), seed=0)
+    assert not (tmp_path / "emtpy").exists()
 
 
 def test_a_few_runs_beside_ones_own_tools_are_learnt_from_and_generated_requests_judge(tmp_path: Path) -> None:

@@ -141,6 +141,17 @@ def test_requests_are_routed_and_a_step_reads_them(tmp_path: Path, capsys: pytes
     assert "rolled back" in capsys.readouterr().out
 
 
+def test_a_policy_that_run_does_not_know_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, candidate, note in (
+        ("a", "frged", "there is no policy 'frged'"),
+        ("b", "react", "'react' needs a model"),
+        ("c", "forged", None),
+    ):
+        assert cli(["rollout", "create", name, "--candidate", candidate, "--home", str(tmp_path)]) == 0
+        err = capsys.readouterr().err
+        assert note in err if note is not None else "note" not in err
+
+
 def test_a_candidate_that_cannot_serve_leaves_it_to_the_baseline(tmp_path: Path) -> None:
     from agent_forge import run
 

@@ -47,6 +47,16 @@ def test_import_list_show_and_export(capsys: pytest.CaptureFixture[str], tmp_pat
     assert "4 records" in call(capsys, "export", tmp_path / "again.json")
 
 
+def test_nothing_to_list_or_export_is_said(capsys: pytest.CaptureFixture[str], tmp_path: Path, home: Path) -> None:
+    assert call(capsys, "ls") == "there are no traces yet\n"
+    with Store.open(home) as store:
+        store.add([make(0)])
+    assert call(capsys, "ls", "--agent", "nobody") == "there are no such traces\n"
+    assert "runs without a model have no messages" in call(
+        capsys, "export", "--format", "messages", tmp_path / "rows.jsonl"
+    )
+
+
 def test_the_tables_for_people(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     with Store.open(home) as store:
         bad = make(1, parent_id=span_id(0), name="[red]odd\x1b[2J", status="error", error="boom", kind="tool")

@@ -35,6 +35,7 @@ from agent_forge.agents.request_run import RequestRun
 from agent_forge.agents.result import Result, RunUsage
 from agent_forge.agents.run_records import journal_of, notes_of, recording, stored_notes
 from agent_forge.agents.tool_limits import limits_of
+from agent_forge.errors import UsageError
 from agent_forge.inference import use_recorder
 from agent_forge.plans import Plan, Task
 from agent_forge.runtime import Budget, Limits, Retry, new_run_id
@@ -55,6 +56,8 @@ async def aplan(request: str, *, tools: AnyTools = None, model: AnyModel = None,
 
     The parameters are those of `arun`. Raises PlanningFailed or ModelError.
     """
+    if not isinstance(request, str):
+        raise UsageError(f"a request is text, got {request!r}")
     chosen = () if tools is None else tuple(choose_tools(tools))
     return await make_plan(choose_planner(planner, model, bundled=tools is None), request, chosen)
 

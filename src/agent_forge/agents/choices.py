@@ -43,6 +43,8 @@ def choose_tools(tools: AnyTools) -> Toolbox:
         return tools
     if isinstance(tools, (str, os.PathLike)):
         return Toolbox.from_module(tools)
+    if not isinstance(tools, Iterable):
+        raise UsageError(f"tools must be a list, got {tools!r}", fix="Write tools=[...]")
     return Toolbox(tools)
 
 

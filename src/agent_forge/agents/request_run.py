@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -167,6 +167,8 @@ class RequestRun:
         plan = self.work
         if plan is None:
             raise UsageError("there is nothing to run", fix="Pass a request, a plan, or resume=RUN")
+        if not isinstance(plan, Iterable):
+            raise UsageError(f"a request is text, and a plan is a list of tasks; got {plan!r}")
         return self._checked(plan if isinstance(plan, Plan) else Plan(plan))
 
     def _checked(self, plan: Plan) -> Plan:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import copy
 import re
+import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -53,6 +54,16 @@ def former_command(group: click.Group, name: str, command: click.Command) -> Non
     hidden = copy.copy(command)
     hidden.hidden = True
     group.add_command(hidden, name)
+
+
+def _one_request(ctx: click.Context, param: click.Parameter, words: tuple[str, ...]) -> str | None:
+    if len(words) > 1:
+        again = f"{ctx.command_path} {shlex.quote(' '.join(words))}"
+        raise click.UsageError(f"a request of several words needs quotes: {again}", ctx=ctx)
+    return words[0] if words else None
+
+
+request_argument = click.argument("request", nargs=-1, metavar="[REQUEST]", callback=_one_request)
 
 
 def size(text: str) -> int:

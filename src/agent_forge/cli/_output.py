@@ -11,11 +11,11 @@ import click
 from agent_forge.errors import UsageError
 
 
-def echo(text: str, *, err: bool = False) -> None:
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Prints text that may come from others: a tool's result must not be able to repaint a terminal."""
     from agent_forge.terminal import printable
 
-    click.echo(printable(text, lines=True), err=err)
+    click.echo(printable(text, lines=True), err=err, nl=nl)
 
 
 def cell(text: object) -> str:

@@ -35,6 +35,7 @@ def command(
     from agent_forge.agents.agent import Agent
     from agent_forge.cli.running import asker, can_ask
     from agent_forge.runtime import new_run_id
+    from agent_forge.urls import without_credentials
 
     session = session or new_run_id()
     asked = asker() if approve == "ask" and can_ask() else approve
@@ -47,7 +48,10 @@ def command(
     answered = True
     for line in _lines():
         answered &= _answer(talker, line, session)
-    echo(f"session {session}; continue with: {call_again('chat', '--session', session, home=home)}", err=True)
+    shown = None if model is None else without_credentials(model)
+    named = {"--agent": agent, "--tools": tools, "--model": shown, "--session": session}
+    words = [word for option, value in named.items() if value is not None for word in (option, value)]
+    echo(f"session {session}; continue with: {call_again('chat', *words, home=home)}", err=True)
     return 0 if answered else 1
 
 

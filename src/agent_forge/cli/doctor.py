@@ -145,7 +145,8 @@ def _home(path: str | None) -> Finding:
             file.write("ok")
         probe.unlink()
     except (AgentForgeError, OSError) as error:
-        return Finding("home", False, str(error), "Name a writable folder with --home or AGENT_FORGE_HOME", True)
+        what = f"{error.where}: {error.what}" if isinstance(error, AgentForgeError) else str(error)
+        return Finding("home", False, what, "Name a writable folder with --home or AGENT_FORGE_HOME", True)
     return Finding("home", True, f"{folder} is writable", required=True)
 
 
@@ -262,6 +263,8 @@ def _show(findings: list[Finding]) -> None:
 
     marks = {True: "[green]✓[/]", False: "[red]✗[/]", None: "[dim]·[/]"}
     table = Table(box=None, show_header=False, pad_edge=False)
+    for _ in range(3):
+        table.add_column(overflow="fold")  # a command that is cut cannot be copied
     for finding in findings:
         fix = f"\n[yellow]→ {cell(finding.fix)}[/]" if finding.ok is False and finding.fix else ""
         table.add_row(marks[finding.ok], cell(finding.name), cell(finding.detail) + fix)

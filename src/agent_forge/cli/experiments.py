@@ -71,6 +71,8 @@ def ls(home: str | None, as_json: bool) -> int:
     else:
         for row in rows:
             echo(f"{row['name']:20} {row['state']:8} {' against '.join(row['variants'])} on {row['metric']}")
+        if not rows:
+            echo("there are no experiments yet", err=True)
     return 0
 
 

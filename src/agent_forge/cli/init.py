@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,7 +24,8 @@ def command(folder: str) -> int:
     place = Path(folder)
     taken = [name for name in FILES if (place / name).exists()]
     if taken:
-        raise UsageError(f"{', '.join(taken)} exists already", where=str(place), fix="Name another folder")
+        verb = "exists" if len(taken) == 1 else "exist"
+        raise UsageError(f"{', '.join(taken)} {verb} already", where=str(place), fix="Name another folder")
     try:
         place.mkdir(parents=True, exist_ok=True)
         for name in FILES:
@@ -32,7 +34,7 @@ def command(folder: str) -> int:
                 file.write(text)
     except OSError as error:
         raise UsageError(f"cannot be written: {error.strerror}", where=str(error.filename or place)) from error
-    steps = [] if place.resolve() == Path.cwd() else [f"cd {folder}"]
+    steps = [] if place.resolve() == Path.cwd() else [f"cd {shlex.quote(folder)}"]
     steps.append('agent-forge run "Get the price of tea" --tools tools.py')
     echo("Made " + ", ".join(FILES) + ". Now:\n  " + "\n  ".join(steps))
     return 0

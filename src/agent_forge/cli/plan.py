@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent_forge.cli._options import json_option, model_option, planner_option, renamed, tools_option
+from agent_forge.cli._options import json_option, model_option, planner_option, renamed, request_argument, tools_option
 from agent_forge.cli._output import decode, echo, json_out, read_bytes
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ FORMATS = ("tree", "lines", "xml", "json", "yaml", "mermaid")
 
 
 @click.command()
-@click.argument("request", required=False)
+@request_argument
 @renamed("--plan", "plan_file", former="--text", metavar="FILE",
          help="Plan to read, in any of the formats, instead of making one; - for stdin.")  # fmt: skip
 @click.option("--rows", "rows_file", metavar="FILE",
@@ -88,11 +88,13 @@ def _missing(plan: Plan, tools: str | None, model: str | None) -> list[Missing]:
     """What keeps the plan from being run with these tools."""
     from agent_forge.agents.choices import choose_tools
     from agent_forge.agents.planner import bind_tools, what_is_missing
+    from agent_forge.agents.planner.forged import doubt
 
     box = choose_tools(tools)
     request = None if plan.provenance is None else plan.provenance.request
     bound = bind_tools(plan, tuple(box))
-    return what_is_missing(bound, box, request=request, model=model is not None)
+    missing = what_is_missing(bound, box, request=request, model=model is not None)
+    return missing if (unsure := doubt(plan)) is None else [unsure, *missing]
 
 
 def read_plan(path: str) -> Plan:
@@ -189,5 +191,6 @@ def _print(plan: Plan, format_: str, as_json: bool, missing: Sequence[Missing]) 
 
         origin = plan.provenance
         planner = f"{origin.planner} ({origin.model})" if origin.model else origin.planner
-        echo(f"planned by {planner}: {complexity(origin.request).reason}", err=True)
+        decision = f": {complexity(origin.request).reason}" if origin.planner == "model" else ""
+        echo(f"planned by {planner}{decision}", err=True)
     return 0

@@ -60,6 +60,7 @@ def create(
     Nothing further happens by itself: `agent-forge rollout step NAME`, run by a scheduler, looks at the traces and
     promotes or rolls back.
     """
+    from agent_forge.agents.policies import why_not
     from agent_forge.rollout.state import parse_stages
 
     shares, rails = parse_stages(stages), read_settings(Guardrails, options)
@@ -73,6 +74,10 @@ def create(
             folder_of=lambda policy: registered_folder(policy, home),
             now_s=_seconds(now),
         )
+        for policy in (candidate, baseline):  # another program may have policies of its own
+            problem = None if policy == "current" or registered_folder(policy, home) else why_not(policy, None)
+            if problem is not None:
+                echo(f"note: for `agent-forge run`, {problem}", err=True)
         return _show(rollouts, name, as_json)
 
 
@@ -149,6 +154,8 @@ def ls(home: str | None, as_json: bool) -> int:
     for row in rows:
         what = row.get("error") or f"{row['share']:4.0%}  {row['candidate']} against {row['baseline']}"
         echo(f"{row['name']:20} {row['state']:12} {what}")
+    if not rows:
+        echo("there are no rollouts yet", err=True)
     if policies["current"] is not None:
         echo(f"current policy: {policies['current']} (before: {policies['previous']})", err=True)
     return 0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +19,7 @@ from agent_forge.cli._options import (
     mask_option,
     model_option,
     planner_option,
+    request_argument,
     roster_option,
     sample_option,
     strategy_option,
@@ -30,13 +32,14 @@ if TYPE_CHECKING:
     from agent_forge.agents.result import Result
     from agent_forge.plans import Task
     from agent_forge.runtime import Budget, Event
+    from agent_forge.terminal import ProgressDisplay
 
 _SETTLE = re.compile(r"([^=]+)=(?:done:(.*)|(retry|failed))", re.DOTALL)
 _BUDGET = {"tokens": int, "calls": int, "cost": float, "seconds": float}
 
 
 @click.command()
-@click.argument("request", required=False)
+@request_argument
 @click.option("--plan", "plan_file", metavar="FILE", help="Plan to run, in any of the formats; - for stdin.")
 @tools_option
 @click.option("--resume", metavar="RUN", help="Continue an interrupted run; finished tasks are not repeated.")
@@ -108,15 +111,15 @@ def command(request: str | None, plan_file: str | None, list_runs: bool, as_json
         from agent_forge.cli.plan import print_faults
 
         return print_faults(error.errors, str(error))
-    return report(result, options["home"], as_json)
+    return report(result, options["home"], as_json, bundled=request is not None and options["tools"] is None)
 
 
-def report(result: Result, home: str | None, as_json: bool) -> int:
-    """Prints a result and returns the exit code."""
+def report(result: Result, home: str | None, as_json: bool, *, bundled: bool = False) -> int:
+    """Prints a result and returns the exit code. `bundled`: a request was answered with the bundled tools."""
     if as_json:
         json_out(result.as_dict())
     else:
-        _print(result, home)
+        _print(result, home, bundled)
     return 0 if result.ok else 1
 
 
@@ -135,10 +138,13 @@ def _run(request: str | None, plan_file: str | None, as_json: bool, options: dic
     }
     if options["settle"] and not options["resume"]:
         raise click.UsageError("--settle goes with --resume RUN")
+    from agent_forge.terminal import ProgressDisplay
+
+    display = ProgressDisplay()
     if options["approve"] == "ask" and can_ask():
-        settings["approve"] = asker()
+        settings["approve"] = asker(display)
     try:
-        with task_display(quiet=as_json) as on_event:
+        with task_display(display, quiet=as_json) as on_event:
             return run(work, on_event=on_event, **settings)
     except KeyboardInterrupt:
         echo(_interrupted(name, options["home"]), err=True)
@@ -146,14 +152,16 @@ def _run(request: str | None, plan_file: str | None, as_json: bool, options: dic
 
 
 @contextmanager
-def task_display(*, quiet: bool = False) -> Iterator[Callable[[Event], None] | None]:
+def task_display(
+    display: ProgressDisplay | None = None, *, quiet: bool = False
+) -> Iterator[Callable[[Event], None] | None]:
     """An `on_event` that shows a run: a bar with the running tasks on a terminal, elsewhere a line per finished task.
 
     `quiet` gives None where stderr is not a terminal.
     """
     from agent_forge.terminal import ProgressDisplay
 
-    display = ProgressDisplay()
+    display = display or ProgressDisplay()
     if quiet and not display.live:
         yield None
         return
@@ -186,15 +194,17 @@ def can_ask() -> bool:
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 
-def asker() -> Callable[[Task], Awaitable[Any]]:
-    """Asks at the terminal whether a task may be carried out, one question at a time; the other tasks go on."""
+def asker(display: ProgressDisplay | None = None) -> Callable[[Task], Awaitable[Any]]:
+    """Asks at the terminal whether a task may be carried out, one question at a time; the other tasks go on. `display`
+    is what shows them there."""
     from agent_forge.threads import THREADS
 
     lock = asyncio.Lock()
 
     async def ask(task: Task) -> Any:
         async with lock:
-            return await THREADS.call(lambda: _ask(task))
+            with nullcontext() if display is None else display.paused():
+                return await THREADS.call(lambda: _ask(task))
 
     return ask
 
@@ -204,7 +214,9 @@ def _ask(task: Task) -> bool | dict[str, Any]:
 
     echo(f"\n{task.id}: {question(task)} changes the world.", err=True)
     while True:
-        answer = click.prompt("Approve? [y]es, [n]o, or new arguments as JSON", default="n", err=True).strip()
+        echo("Approve? [y]es, [n]o, or new arguments as JSON [n]: ", nl=False, err=True)
+        # Not `input`: a thread that waits in it holds a lock without which the interpreter aborts after Ctrl-C.
+        answer = os.read(sys.stdin.fileno(), 65536).decode(sys.stdin.encoding, "replace").strip() or "n"
         if answer.lower() in ("y", "yes", "n", "no"):
             return answer.lower().startswith("y")
         try:
@@ -274,41 +286,61 @@ def _interrupted(name: str, home: str | None) -> str:
     return f"{done} finished task{'s' * (done != 1)} saved; continue with: {again}"
 
 
-def _last_results(result: Result) -> str:
-    """What the last tasks returned, for want of a model to put several results, or a structure, into words."""
+def _written(tool: str, args: Mapping[str, Any]) -> str:
+    """A call in one line, as `agent-forge plan` shows it."""
+    from agent_forge.plans.calls import write_call
+    from agent_forge.runtime.result import jsonable
+
+    plain = {name: jsonable(value) for name, value in args.items()}
+    return write_call(tool, plain) or f"{tool}({', '.join(f'{name}={value!r}' for name, value in plain.items())})"
+
+
+def _last_results(result: Result) -> dict[str, str]:
+    """What the last tasks returned, for want of a model to put several results, or a structure, into words. A tool may
+    return nothing; a look-up that finds nothing is unknown."""
     plan = result.plan
     last = [name for name in plan.leaves if not plan.dependents[name]] if plan is not None else []
-    lines = []
+    made = {call["task"]: _written(call["tool"], call["args"]) for call in result.calls}
+    lines = {}
     for name in last:
         task = result.tasks.get(name)
-        if plan is not None and task is not None and task.ok and task.result is not None:
-            args = ", ".join(f"{key}={value!r}" for key, value in plan[name].args.items())
-            lines.append(f"{plan[name].action or name}({args}): {task.result}")
-    return "\n".join(lines)
+        if plan is not None and task is not None and task.ok:
+            action = plan[name].action
+            if task.result is not None or action not in (None, "look_up", "combine"):
+                lines[name] = f"{made.get(name) or _written(action or name, plan[name].args)}: {task.result}"
+    return lines
 
 
-def _print(result: Result, home: str | None) -> None:
-    """The answer, or the results of a plan, on stdout; statistics on stderr."""
-    from agent_forge.runtime.result import FINE
-
+def _print(result: Result, home: str | None, bundled: bool = False) -> None:
+    """The answer, or the results of a plan, on stdout; what was called and statistics on stderr. Why a task of a
+    request failed, `task_display` has said."""
+    shown: Iterable[str] = result.evidence
     if result.request is not None:
-        echo(result.answer or _last_results(result) or "unknown")
+        last = {} if result.answer else _last_results(result)
+        if bundled and result.plan is not None:  # whatever passages are nearest are no answer to a question in words
+            last = {name: line for name, line in last.items() if result.plan[name].action != "search"}
+        if text := result.answer or "\n".join(last.values()) or ("unknown" if result.ok else ""):
+            echo(text)
+        if bundled and text == "unknown" and not result.usage.model_calls:
+            echo("  only the bundled passages were searched; --tools FILE adds tools, --model a model", err=True)
+        shown = {*shown, *last}
     else:
+        shown = result.tasks
         for name, task in result.tasks.items():
             if name in result.outcome.parts or task.state == "not_needed":
                 continue
             echo(f"{name}: {task.result if task.ok else f'[{task.state}] {task.error}'}")
     for name, evidence in result.evidence.items():
         echo(f"  {name}: {result.tasks[name].result}  ({evidence.source})", err=True)
-    for name, task in result.tasks.items():
-        if task.state not in FINE and result.request is not None:
-            echo(f"  {name}: {task.state}: {task.error}", err=True)
+    for made in result.calls:
+        if made["task"] not in shown and made["state"] != "waiting":
+            echo(f"  {made['task']}: {_written(made['tool'], made['args'])}", err=True)
     for warning in result.warnings:
         echo(f"  warning: {warning}", err=True)
     for name, task in result.tasks.items():
         if task.state == "waiting":
             call = next((call for call in result.calls if call["task"] == name and call["state"] == "waiting"), None)
-            what = f"{call['tool']} {call['args']}" if call else name
+            what = _written(call["tool"], call["args"]) if call else name
             again = call_again("runs", "approve", result.run, name, home=home)
             echo(f"  {name} waits for an approval: {what}; approve with: {again}", err=True)
         elif task.state == "in_doubt":
@@ -320,7 +352,8 @@ def _print(result: Result, home: str | None) -> None:
     cost = "" if usage.cost is None else f", ${usage.cost:.6g}"
     echo(
         f"{result.state} in {result.wall_s:.2f} s (critical path {result.critical_path_s:.2f} s), "
-        f"{usage.tool_calls} tool calls, {usage.model_calls} model calls, {tokens}{cost}; "
+        f"{usage.tool_calls} tool call{'s' * (usage.tool_calls != 1)}, "
+        f"{usage.model_calls} model call{'s' * (usage.model_calls != 1)}, {tokens}{cost}; "
         f"run {result.run}, trace {result.trace_id}",
         err=True,
     )

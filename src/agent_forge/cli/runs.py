@@ -40,7 +40,11 @@ def print_runs(home: str | None, as_json: bool) -> int:
     for run in runs:
         started = datetime.fromtimestamp(run.created_s).isoformat(" ", "seconds")
         total = "?" if run.tasks is None else run.tasks
-        echo(f"{run.run}  {run.state:12} {started}  {run.done}/{total} tasks")
+        request = str(run.notes.get("request") or "")
+        shown = request if len(request) <= 60 else f"{request[:59]}…"
+        echo(f"{run.run}  {run.state:12} {started}  {run.done}/{total} tasks  {shown}".rstrip())
+    if not runs:
+        echo("there are no runs yet: `agent-forge run REQUEST` makes one", err=True)
     return 0
 
 

@@ -65,7 +65,10 @@ def ls(home: str | None, as_json: bool, limit: int, after: str | None, **filters
     if as_json:
         json_out({"traces": [_summary(trace) for trace in page], "next": page.next})
         return
-    _table(page.items)
+    if page.items:
+        _table(page.items)
+    else:
+        echo("there are no such traces" if any(filters.values()) or after else "there are no traces yet", err=True)
     if page.next:
         echo(f"for more, add --after {page.next}", err=True)
 
@@ -261,7 +264,8 @@ def export(out: str, format_: str, json_body: bool, home: str | None, as_json: b
     if as_json:
         json_out({"records": count, "out": out, "format": format_})
     else:
-        echo(f"{count} records written to {out}", err=True)
+        fits = "" if count else f": no trace here has what {format_!r} takes; runs without a model have no messages"
+        echo(f"{count} record{'s' * (count != 1)} written to {out}{fits}", err=True)
 
 
 @command.command("vacuum")

@@ -53,7 +53,10 @@ def gather(config: PlannerSettings, seed: int) -> PlannerRows:
         from agent_forge.settings import trace_store
         from agent_forge.traces import Store
 
-        with Store.open(trace_store(config.traces)) as store:
+        place = trace_store(config.traces)
+        if place == config.traces and "://" not in config.traces and not Path(config.traces).expanduser().exists():
+            raise DataError("there are no traces", where=config.traces, fix="Name the home folder of earlier runs")
+        with Store.open(place) as store:
             found.extend(rows_of_traces(store.each_trace()))
     rows = without_duplicates(found.rows, found.dropped)
     random.Random(seed).shuffle(rows)

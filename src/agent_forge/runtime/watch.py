@@ -122,11 +122,8 @@ class Watch:
         try:
             return json.loads(json.dumps(value, allow_nan=False))
         except (TypeError, ValueError, RecursionError) as error:
-            raise ResultNotJSON(
-                f"its result is not JSON: {error}",
-                where=f"task {job.id!r}",
-                fix="Return plain JSON values, or run without a journal",
-            ) from error
+            fix = "Return plain JSON values, or run without a journal"
+            raise ResultNotJSON(f"its result is not JSON: {error}", fix=fix) from error
 
     def ended(self, job: Job) -> None:
         """Before anyone else learns of it, the end of a job is written down."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from agent_forge.errors import MissingExtraError, TraceError, UsageError
+from agent_forge.errors import TraceError, UsageError
 from agent_forge.files import atomic_write
 from agent_forge.traces.otlp import write_request
 from agent_forge.traces.records import to_trace_log, write_records
@@ -77,7 +77,7 @@ def write_parquet(traces: Traces, out: Path, *, rows: int = 20_000) -> int:
         import pyarrow as arrow  # type: ignore[import-untyped]
         from pyarrow import parquet
     except ImportError as error:
-        raise MissingExtraError("Parquet", "all") from error
+        raise UsageError("Parquet needs pyarrow, which is not installed", fix="Run `pip install pyarrow`") from error
     columns = [(name, getattr(arrow, _TYPES.get(name, "string"))()) for name in PLAIN]
     columns += [("duration_ns", arrow.int64()), *((name, arrow.string()) for name in _JSON)]
     schema = arrow.schema(columns)

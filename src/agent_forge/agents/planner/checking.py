@@ -54,7 +54,12 @@ class PlanRefused(PlanError):
         self._how = request, model
         shown = "; ".join(map(str, self.missing[:5]))
         rest = len(self.missing) - 5
-        fix = "Correct the plan" if request is None else "Say what is missing in the request"
+        if request is None:
+            fix = "Correct the plan"
+        elif any(each.parameter is not None for each in self.missing):
+            fix = "Say what is missing in the request"
+        else:
+            fix = "Say it in English and in the words of the tools' descriptions"
         if not model:
             fix += ", or use a model: --model http://host:port/v1#name"
         super().__init__(f"{shown}; and {rest} more" if rest > 0 else shown, fix=fix)

@@ -14,6 +14,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -23,13 +24,14 @@ from agent_forge.agents.grounding import Mentions
 from agent_forge.agents.planner.arguments import arguments
 from agent_forge.agents.planner.checking import Missing, PlanRefused
 from agent_forge.agents.planner.constraint import settled
-from agent_forge.agents.planner.interface import PlanningFailed, check_length
+from agent_forge.agents.planner.interface import PlanningFailed, check_request
 from agent_forge.agents.planner.retrieval import shown_tools
 from agent_forge.agents.planner.script import Function, is_reference, request_text, tools_text
 from agent_forge.agents.planner.tools import ToolSpec
 from agent_forge.agents.tools.schemas import plain_schema
 from agent_forge.errors import CheckpointError
 from agent_forge.plans import Plan, Provenance, Task
+from agent_forge.plans.calls import write_call
 from agent_forge.plans.references import literal
 from agent_forge.written_language import language_of
 
@@ -147,7 +149,7 @@ class ForgedPlanner:
     def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """The plan. What nobody gave is left out of the arguments, as `check` then says; a request that no tool serves
         is one task without an action."""
-        check_length(request)
+        check_request(request)
         model = plan_model(self.folder)
         shown = shown_tools(request, tools)
         functions = [function_of(tool) for tool in shown]
@@ -172,11 +174,21 @@ class ForgedPlanner:
 
     def refuse_unsure(self, plan: Plan) -> None:
         """Raises PlanRefused for a plan of its own that is too seldom right to be run."""
-        origin = plan.provenance
-        if origin is None or origin.planner != self.name or self.is_sure(plan) or all(t.action is None for t in plan):
-            return
-        why = f"the planner is not sure of this plan: {origin.confidence:.0%} of such plans are right"
-        raise PlanRefused([Missing(None, None, why)], origin.request)
+        if (missing := doubt(plan, self.least)) is not None:
+            calls = "; ".join(write_call(str(task.action), dict(task.args)) or str(task.action) for task in plan)
+            request = None if plan.provenance is None else plan.provenance.request
+            raise PlanRefused([replace(missing, why=f"{missing.why}: {calls}")], request)
+
+
+def doubt(plan: Plan, least: float = LEAST) -> Missing | None:
+    """Why a plan of a forged planner is not run, where it is too seldom right."""
+    origin = plan.provenance
+    if origin is None or origin.planner != ForgedPlanner.name or all(task.action is None for task in plan):
+        return None
+    if origin.confidence is None or origin.confidence >= least:
+        return None
+    why = f"the planner is not sure of this plan, for only {origin.confidence:.0%} of such plans are right"
+    return Missing(None, None, why)
 
 
 def filled(calls: Sequence[Mapping[str, Any]], tools: Sequence[ToolSpec], request: str) -> list[Mapping[str, Any]]:

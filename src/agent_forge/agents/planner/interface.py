@@ -18,16 +18,24 @@ class PlanningFailed(PlanError):
     """A planner that gave no usable plan. `errors` are the faults of its last attempt, `text` is its output."""
 
     def __init__(
-        self, what: str, *, errors: Sequence[PlanFault] = (), attempts: int = 1, text: str | None = None
+        self,
+        what: str,
+        *,
+        errors: Sequence[PlanFault] = (),
+        attempts: int = 1,
+        text: str | None = None,
+        fix: str = "Simplify the request, or use another model or planner",
     ) -> None:
-        super().__init__(what, fix="Simplify the request, or use another model or planner")
+        super().__init__(what, fix=fix)
         self.errors = list(errors)
         self.attempts = attempts
         self.text = text
 
 
-def check_length(request: str) -> None:
-    """Raises PlanningFailed for a request that is too long to be one."""
+def check_request(request: str) -> None:
+    """Raises PlanningFailed for a request that has no words, or is too long to be one."""
+    if not any(char.isalnum() for char in request):
+        raise PlanningFailed("the request has no words", fix="Say what is to be done")
     if len(request) > LONGEST_REQUEST:
         raise PlanningFailed(f"the request has {len(request):,} characters, the limit is {LONGEST_REQUEST:,}")
 

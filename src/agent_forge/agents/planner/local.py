@@ -14,7 +14,7 @@ from typing import Any
 from agent_forge.agents.planner.binding import bind_tools
 from agent_forge.agents.planner.constrained import PlanProcessor, TokenVocabulary
 from agent_forge.agents.planner.grammar import PlanGrammar
-from agent_forge.agents.planner.interface import PlanningFailed, check_length
+from agent_forge.agents.planner.interface import PlanningFailed, check_request
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.retrieval import SHOWN_TOOLS, Catalogue
 from agent_forge.agents.planner.tools import ToolSpec, describe
@@ -60,7 +60,7 @@ class LocalPlanner:
     def plan_many(self, requests: Sequence[tuple[str, Sequence[ToolSpec]]]) -> list[Plan]:
         """Plans for several requests, each with its tools, generated in one batch: several times faster than singly."""
         for request, _ in requests:
-            check_length(request)
+            check_request(request)
         shown = [Catalogue.of(tools).nearest(request, SHOWN_TOOLS) if tools else [] for request, tools in requests]
         prompted = [(request, tools) for (request, _), tools in zip(requests, shown, strict=True)]
         outputs = zip(prompted, self.write_many(prompted), strict=True)

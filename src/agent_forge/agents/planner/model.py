@@ -16,7 +16,7 @@ from agent_forge.agents.conversation import as_data, unmarked
 from agent_forge.agents.planner.binding import bind_task, bind_tools
 from agent_forge.agents.planner.checking import Checker
 from agent_forge.agents.planner.direct import whole_task
-from agent_forge.agents.planner.interface import PlanningFailed, check_length, total
+from agent_forge.agents.planner.interface import PlanningFailed, check_request, total
 from agent_forge.agents.planner.prompts import template
 from agent_forge.agents.planner.tools import ToolSpec, describe
 from agent_forge.errors import ModelError
@@ -119,7 +119,7 @@ class Writing:
         conversation: list[Message] | None = None,
         spent: Sequence[TokenUsage] = (),
     ) -> None:
-        check_length(request)
+        check_request(request)
         self._planner = planner
         self.request = request
         self.tools = list(tools)

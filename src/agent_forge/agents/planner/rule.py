@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from agent_forge.agents.actions import SEARCH
 from agent_forge.agents.complexity import complexity
-from agent_forge.agents.planner.interface import Planner, PlanningFailed, check_length
+from agent_forge.agents.planner.interface import Planner, PlanningFailed, check_request
 from agent_forge.agents.planner.rules import read
 from agent_forge.agents.planner.tools import ToolIndex, ToolSpec
 from agent_forge.plans import Plan, Provenance
@@ -38,9 +38,7 @@ class RulePlanner:
 
     def plan_now(self, request: str, *, tools: Sequence[ToolSpec] = ()) -> Plan:
         """`plan` without an event loop: nothing here waits."""
-        check_length(request)
-        if not any(char.isalnum() for char in request):
-            raise PlanningFailed("the request has no words")
+        check_request(request)
         decision = complexity(request)
         if decision.steps > MOST_STEPS:
             raise PlanningFailed(f"the request has {decision.steps:,} steps, the limit is {MOST_STEPS:,}")

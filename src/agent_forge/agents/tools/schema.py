@@ -48,6 +48,17 @@ class Shape:
         return json_value if self.build is None else self.build(json_value)
 
 
+def json_value(value: Any) -> Any:
+    """The JSON of a value with dataclasses and enumerations in it: what `Shape.value` builds, the other way round."""
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: json_value(getattr(value, each.name)) for each in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {name: json_value(each) for name, each in value.items()}
+    return [json_value(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+
 class UnsupportedAnnotation(ToolError):
     """A type hint without a JSON Schema."""
 

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, overload
 
 from agent_forge.agents.tools.docstring import read_docstring
-from agent_forge.agents.tools.schema import Schema, Shape, hints_of, object_schema, shape_of, with_default
+from agent_forge.agents.tools.schema import Schema, Shape, hints_of, json_value, object_schema, shape_of, with_default
 from agent_forge.errors import ToolError, ToolTimeout
 from agent_forge.runtime.lifetime import leave_behind
 from agent_forge.threads import THREADS
@@ -77,14 +77,17 @@ class Tool:
         function = {"name": self.name, "description": self.description, "parameters": self.schema}
         return {"type": "function", "function": function}
 
-    @functools.cached_property
+    @property
     def returns(self) -> Schema | None:
         """The JSON Schema of a result, as far as the type hint of the function tells."""
+        return self._result.schema or None
+
+    @functools.cached_property
+    def _result(self) -> Shape:
         try:
-            hint = hints_of(self.function, self.name).get("return", Any)
-            return shape_of(hint, where=self.name).schema or None
+            return shape_of(hints_of(self.function, self.name).get("return", Any), where=self.name)
         except ToolError:  # it need not be JSON
-            return None
+            return Shape({})
 
     @functools.cached_property
     def _validator(self) -> Draft202012Validator:
@@ -155,7 +158,8 @@ class Tool:
         return [fault_of(error) for error in by_value]
 
     async def call(self, args: Mapping[str, Any]) -> Any:
-        """The function's result, unchanged.
+        """The function's result; where its type hint has dataclasses or enumerations, as JSON, so that plans can refer
+        to its fields and pass it on.
 
         Raises ArgumentsInvalid before the function is called, ToolTimeout if the last attempt took longer than
         `timeout_s`, and otherwise what the function raised in the last attempt.
@@ -183,10 +187,12 @@ class Tool:
 
     async def _invoke(self, values: dict[str, Any]) -> Any:
         if self._is_async:
-            return await self.function(**values)
-        call = functools.partial(self.function, **values)
-        result = await THREADS.call(call) if self.threaded else call()
-        return await result if inspect.isawaitable(result) else result
+            result = await self.function(**values)
+        else:
+            call = functools.partial(self.function, **values)
+            result = await THREADS.call(call) if self.threaded else call()
+            result = await result if inspect.isawaitable(result) else result
+        return result if self._result.build is None else json_value(result)
 
 
 async def _ends_within(attempt: asyncio.Task[Any], timeout_s: float) -> bool:
@@ -316,10 +322,14 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
 
 def _build(function: Callable[..., Any], name: str | None, options: dict[str, Any]) -> Tool:
+    if not callable(function):
+        raise ToolError(f"{function!r} is not a function", fix="A tool is a typed function: put @tool above it")
     name = str(name or getattr(function, "__name__", ""))
     if not _NAME.fullmatch(name):
         raise ToolError(f"{name!r} is not a valid tool name", fix="Use letters, digits, _ . and -, at most 64")
     where = f"tool {name!r}"
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ToolError("it yields, but a result is needed as a whole", where=where, fix="Return a list")
     description, notes = read_docstring(function.__doc__)
     hints = hints_of(function, where)
     parameters = {
