@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -196,6 +197,25 @@ class TestTokenizer:
     def test_encoding_adds_the_end(self, tokenizer):
         (with_end,), (without,) = encode(tokenizer, ["dog"]), encode(tokenizer, ["dog"], eos=False)
         assert with_end.tolist() == [*without.tolist(), 1]
+
+    @pytest.mark.parametrize("split", [False, True])
+    def test_encoding_gives_the_tokens_of_transformers(self, tokenizer, split):
+        texts = [*TEXT, "", " ", "a <|eos|> b<|user|>", "x" * 3000, "\n\t é 12345678"] * 70
+        asked = copy.deepcopy(tokenizer)
+        asked.backend_tokenizer.enable_truncation(5)  # what a tokenizer's file may say, and a call does not mean
+        asked.backend_tokenizer.enable_padding()
+        asked.split_special_tokens = split
+        expected = tokenizer(texts, add_special_tokens=False, split_special_tokens=split)["input_ids"]
+        assert [ids.tolist() for ids in encode(asked, texts, eos=False)] == expected
+
+    def test_a_tokenizer_in_python_is_simply_called(self):
+        class InPython:
+            eos_token_id = 1
+
+            def __call__(self, texts, add_special_tokens):
+                return {"input_ids": [[ord(letter) for letter in text] for text in texts]}
+
+        assert [ids.tolist() for ids in encode(InPython(), ["ab", ""])] == [[97, 98, 1], [1]]
 
 
 class TestSchedule:
