@@ -131,8 +131,9 @@ def _step_of(device: str) -> Callable[..., tuple[Tensor, Tensor]]:
         more = missing_rows(len(logits))
         if not more:
             return compiled(logits, goal_logits, targets, hard, temperature)
-        both = (F.pad(each, (0, 0, 0, more)) for each in (logits, goal_logits))
-        loss, slope = compiled(*both, F.pad(targets, (0, more), value=IGNORE), hard, temperature)
+        rows = (0, 0, 0, more)
+        padded = F.pad(targets, (0, more), value=IGNORE)
+        loss, slope = compiled(F.pad(logits, rows), F.pad(goal_logits, rows), padded, hard, temperature)
         return loss, slope[: len(logits)]
 
     return step
