@@ -173,15 +173,14 @@ def test_feedback_rounds_as_it_does_in_place_to_the_bit(parts: int) -> None:
     assert torch.equal(together, torch.cat(alone))
 
 
-@pytest.mark.parametrize("at_once", [1, 2 * 192 * 96, 1 << 20])
+@pytest.mark.parametrize("at_once", [2 * 192 * 96, 1 << 20])
 def test_all_settings_at_once_are_stored_as_one_by_one(trained, monkeypatch, at_once: int) -> None:
     weight, cost = trained
     monkeypatch.setattr(grid, "AT_ONCE", (at_once, at_once))
-    for rows in (None, torch.rand(len(weight))):
-        for codec, options in OPTIONS.items():
-            costly = replace(cost, rows=rows)
-            together = [pack(encoded) for encoded in encode_all(codec, weight, costly, options)]
-            assert together == [pack(encode(codec, weight, costly, **settings)) for settings in options]
+    costly = replace(cost, rows=torch.rand(len(weight)))
+    for codec, options in {**OPTIONS, "grid": OPTIONS["grid"][1::2]}.items():
+        together = [pack(encoded) for encoded in encode_all(codec, weight, costly, options)]
+        assert together == [pack(encode(codec, weight, costly, **settings)) for settings in options]
 
 
 def test_a_changed_or_cut_container_is_refused() -> None:

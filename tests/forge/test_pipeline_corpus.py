@@ -128,14 +128,14 @@ def test_leaks_are_those_of_the_definition() -> None:
 
     held_out = [text(most) for most in (3, 9, 14, 20, 60) for _ in range(12)]
     leaks, found = Leaks(held_out), Counter[bool]()
-    for _ in range(300):
+    for _ in range(150):
         quoted = rng.choice(held_out).split(" ")
         start = rng.choice([0, rng.randrange(len(quoted))])
         part = " ".join(quoted[start : rng.choice([None, start + rng.randrange(1, len(quoted) + 1)])])
         candidate = f"{text(20)} {part} {text(80)}"
         found[leaks.found_in(candidate)] += 1
         assert leaks.found_in(candidate) == leaks_by_definition(held_out, candidate), candidate
-    assert min(found[True], found[False]) > 60
+    assert min(found[True], found[False]) > 30
     assert [leaks.found_in(each) for each in ("", "!", held_out[-1])] == [
         leaks_by_definition(held_out, each) for each in ("", "!", held_out[-1])
     ]
